@@ -1,0 +1,47 @@
+# Everything runs in .venv, made on first use. `make demo` needs only what `make install` brings;
+# `make test` and `make check` also install the extras that the tests use.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: demo test check install install-dev format bench clean
+
+demo: install
+	$(BIN)/drumline train examples/demo.yaml
+
+install: $(VENV)/.installed
+install-dev: $(VENV)/.installed-dev
+
+$(BIN)/pip:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/pip
+	@echo "installing into $(VENV) (torch is large: this takes a minute or two)"
+	$(PIP) -e .
+	@touch $@
+
+$(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/pip
+	@echo "installing into $(VENV), with what the tests need"
+	$(PIP) -e '.[dev,lightning,accelerate,mpi]'
+	@touch $@ $(VENV)/.installed
+
+test: install-dev
+	$(BIN)/pytest
+
+check: install-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/pytest
+
+format: install-dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: install-dev
+	$(BIN)/python benchmarks/run_all.py
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,65 @@
+"""torch elastic, set up for one node: warm workers, a rendezvous on the loopback, short waits."""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+import time
+from pathlib import Path
+
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+from drumline.agent.entry import run_rank
+from drumline.agent.rendezvous import BACKEND, register_rendezvous
+from drumline.core.events import EventWriter
+from drumline.core.rundir import RunDir
+from drumline.core.task import AgentTask
+
+_SHUTDOWN_S = 5  # from SIGTERM to SIGKILL for a worker
+
+
+def run_agent(task: AgentTask) -> int:
+    """Run the workers of one node to their end; returns the exit code of this process."""
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.WARNING)
+    register_rendezvous()
+    run = RunDir(Path(task.run))
+    with EventWriter(run.node_events(task.node)) as events:
+        events.write("agent", node=task.node, pid=os.getpid(), time=time.time())
+        events.flush()
+        try:
+            with tempfile.TemporaryDirectory(prefix="drumline-") as scratch:
+                elastic_launch(_configure(task, run, scratch), run_rank)(task.run, *task.script)
+        except ChildFailedError as error:
+            for local_rank, failure in error.failures.items():
+                events.write(
+                    "worker_exit",
+                    rank=task.node * task.workers + local_rank,
+                    exit_code=failure.exitcode,
+                    time=time.time(),
+                )
+            return 1
+        except SignalException:
+            events.write("stopped", time=time.time())
+            return 1
+    return 0
+
+
+def _configure(task: AgentTask, run: RunDir, scratch: str) -> LaunchConfig:
+    return LaunchConfig(
+        min_nodes=task.nodes,
+        max_nodes=task.nodes,
+        nproc_per_node=task.workers,
+        run_id=run.path.name,
+        role="worker",
+        rdzv_backend=BACKEND,
+        rdzv_endpoint=str(run.rendezvous / "agents"),
+        rdzv_configs={"timeout": task.timeout_s, "node": task.node},
+        max_restarts=task.restarts,
+        monitor_interval=0.05,
+        start_method="forkserver",
+        logs_specs=DefaultLogsSpecs(log_dir=scratch),
+        shutdown_timeout=_SHUTDOWN_S,
+    )

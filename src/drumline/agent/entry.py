@@ -1,0 +1,30 @@
+"""What a worker does first, once it is forked: train by the spec, or run a script of the user's."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+from pathlib import Path
+
+from drumline.comm.group import pin_interface
+from drumline.core.rundir import RunDir
+from drumline.train import train_rank
+from drumline.train.process import rank_process
+
+
+def run_rank(run_path: str, *script: str) -> None:
+    """Be the rank that the environment says, of the run in `run_path`."""
+    if script:
+        run_script(RunDir(Path(run_path)), script)
+    else:
+        train_rank(run_path)
+
+
+def run_script(run: RunDir, script: tuple[str, ...]) -> None:
+    """Run somebody's script as `python script.py args…` would, in this process."""
+    with rank_process(run):
+        pin_interface(os.environ["MASTER_ADDR"])
+        sys.argv = list(script)
+        sys.path[0] = str(Path(script[0]).resolve().parent)
+        runpy.run_path(script[0], run_name="__main__")

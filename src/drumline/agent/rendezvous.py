@@ -1,0 +1,117 @@
+"""How the agents of a run meet: a fixed set of nodes around one store that the first one serves.
+
+torch elastic's own `c10d` rendezvous opens its store on every interface, lets nodes come and go,
+and starts with a random pause. Here the launcher knows the nodes beforehand, so a round is simple:
+
+    1. each agent counts itself in      store.add("round/R/nodes", 1)
+    2. and waits for the last one       store.wait(["round/R/full"])
+
+When a node's workers fail, its agent comes back for round R+1; the others see one node waiting and
+restart their workers too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+from torch.distributed import PrefixStore, TCPStore
+from torch.distributed.elastic.rendezvous import (
+    RendezvousHandler,
+    RendezvousInfo,
+    RendezvousParameters,
+    RendezvousStoreInfo,
+    rendezvous_handler_registry,
+)
+from torch.distributed.elastic.rendezvous.api import RendezvousTimeoutError
+
+from drumline.comm.store import LOOPBACK, announced_store
+
+BACKEND = "drumline"
+
+
+@dataclass
+class FixedRendezvous(RendezvousHandler):
+    """Bring a known number of nodes together, round after round."""
+
+    store: TCPStore
+    host: str
+    run_id: str
+    node: int
+    nodes: int
+    timeout_s: float
+    rounds: int = 0
+    closed: bool = False
+
+    @property
+    def use_agent_store(self) -> bool:
+        """Workers use this very store to find each other."""
+        return True
+
+    def get_backend(self) -> str:
+        """Name this kind of rendezvous."""
+        return BACKEND
+
+    def get_run_id(self) -> str:
+        """Name the run."""
+        return self.run_id
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        """Join the next round; blocks until all nodes have."""
+        here, full = self._nodes_key(self.rounds), f"round/{self.rounds}/full"
+        if self.store.add(here, 1) == self.nodes:
+            self.store.set(full, "1")
+        try:
+            self.store.wait([full], timedelta(seconds=self.timeout_s))
+        except RuntimeError:
+            came = self.store.add(here, 0)
+            raise RendezvousTimeoutError(
+                f"only {came} of {self.nodes} nodes came within {self.timeout_s:g} s"
+            ) from None
+        info = RendezvousInfo(
+            PrefixStore(f"round/{self.rounds}", self.store),
+            self.node,
+            self.nodes,
+            RendezvousStoreInfo(self.host, self.store.port),
+        )
+        self.rounds += 1
+        return info
+
+    def num_nodes_waiting(self) -> int:
+        """Count the nodes that have gone ahead to the next round."""
+        return self.store.add(self._nodes_key(self.rounds), 0) if self.nodes > 1 else 0
+
+    def is_closed(self) -> bool:
+        """Whether this rendezvous is over."""
+        return self.closed
+
+    def set_closed(self) -> None:
+        """End it."""
+        self.closed = True
+
+    def shutdown(self) -> bool:
+        """Nothing to wait for: the store ends with the process that serves it."""
+        self.closed = True
+        return True
+
+    def _nodes_key(self, number: int) -> str:
+        return f"round/{number}/nodes"
+
+
+def register_rendezvous() -> None:
+    """Make `rdzv_backend="drumline"` known to torch elastic."""
+    rendezvous_handler_registry.register(BACKEND, _create)
+
+
+def _create(params: RendezvousParameters) -> RendezvousHandler:
+    timeout_s = float(params.get("timeout", 300))
+    node = int(params.get("node", 0))
+    return FixedRendezvous(
+        store=announced_store(node, Path(params.endpoint), timeout_s),
+        host=LOOPBACK,
+        run_id=params.run_id,
+        node=node,
+        nodes=params.max_nodes,
+        timeout_s=timeout_s,
+    )

@@ -1,0 +1,1 @@
+"""The command line: parse, compose, turn errors into exit codes."""

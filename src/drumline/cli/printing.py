@@ -1,0 +1,36 @@
+"""Printing a run's result, for people and as JSON; all of it read back from the run directory."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from rich.console import Console
+
+from drumline.core.errors import RunDirError
+from drumline.core.rundir import RunDir
+from drumline.core.spec import RunSpec
+from drumline.report.ledger import compute_ledger
+from drumline.report.tables import ledger_table, summary_table
+
+
+def print_result(run: RunDir, spec: RunSpec, *, as_json: bool) -> None:
+    """Print summary and ledger of a finished run."""
+    summary = run.read_json("summary.json")
+    if summary is None:
+        raise RunDirError(f"{run.path} has no summary.json: the run has not finished")
+    ledger = compute_ledger(run.read_rank_events(spec.world_size))
+    if as_json:
+        print_json({**summary, "ledger": ledger.to_json(), "run_dir": str(run.path)})
+        return
+    console = Console()
+    console.print(ledger_table(ledger))
+    console.print()
+    console.print(summary_table(summary, str(run.path)))
+
+
+def print_json(document: Any) -> None:
+    """Print one JSON document on stdout."""
+    json.dump(document, sys.stdout, indent=2)
+    sys.stdout.write("\n")

@@ -1,0 +1,119 @@
+"""`drumline runs` and `drumline show`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from drumline.cli.printing import print_json
+from drumline.core.errors import DrumlineError, RunDirError
+from drumline.core.rundir import RunDir, list_runs
+from drumline.core.spec import RunSpec
+from drumline.report.ledger import compute_ledger
+from drumline.report.tables import coverage_table, ledger_table, summary_table
+
+RUNS = Path("runs")
+
+
+def runs_command(*, as_json: bool) -> None:
+    """List the runs under ./runs."""
+    rows = [_describe(run) for run in list_runs(RUNS)]
+    if as_json:
+        print_json(rows)
+        return
+    console = Console()
+    if not rows:
+        console.print(f"no runs in {RUNS.absolute()}; make one with: drumline train")
+        return
+    table = Table(box=SIMPLE_HEAD)
+    for name in ("run", "started", "model", "data", "strategy"):
+        table.add_column(name)
+    for name in ("ranks", "steps", "accuracy"):
+        table.add_column(name, justify="right")
+    table.add_column("state")
+    for row in rows:
+        accuracy = row["accuracy"]
+        table.add_row(
+            row["run"],
+            row["started"],
+            row["model"],
+            row["data"],
+            row["strategy"],
+            str(row["world_size"] or ""),
+            str(row["steps"] or ""),
+            "" if accuracy is None else f"{accuracy:.2%}",
+            row["state"],
+        )
+    console.print(table)
+
+
+def show_command(name: str, *, as_json: bool) -> None:
+    """Show one run from its directory."""
+    run = RunDir.open(name, root=RUNS)
+    if not run.spec_file.exists():
+        raise RunDirError(f"{run.path.name} ran a script of its own; its logs are in {run.logs}")
+    spec = run.read_spec()
+    summary = run.read_json("summary.json")
+    coverage = run.read_json("coverage.json")
+    ledger = compute_ledger(run.read_rank_events(spec.world_size))
+    if as_json:
+        print_json(
+            {
+                **(summary or {"name": run.path.name, "world_size": spec.world_size}),
+                "spec": spec.model_dump(mode="json"),
+                "ledger": ledger.to_json(),
+                "coverage": coverage,
+                "run_dir": str(run.path),
+            }
+        )
+        return
+    console = Console()
+    if ledger.steps:
+        console.print(ledger_table(ledger), "")
+    if coverage is not None:
+        console.print(coverage_table(coverage), "")
+    if summary is not None:
+        console.print(summary_table(summary, str(run.path)))
+    else:
+        console.print(f"{run.path} has not finished; its logs are in {run.logs}")
+
+
+def _describe(run: RunDir) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "run": run.path.name,
+        "started": "",
+        "model": "",
+        "data": "",
+        "strategy": "",
+        "world_size": None,
+        "steps": None,
+        "accuracy": None,
+        "state": "unfinished",
+    }
+    try:
+        manifest = run.read_json("manifest.json") or {}
+        row["started"] = manifest.get("started", "")[:16].replace("T", " ")
+        if "script" in manifest:
+            row["model"] = Path(manifest["script"][0]).name
+        else:
+            row |= _describe_spec(run.read_spec())
+        summary = run.read_json("summary.json")
+    except DrumlineError as error:
+        return row | {"state": f"unreadable: {error.message.splitlines()[0]}"}
+    if summary is not None:
+        row |= {key: summary[key] for key in ("steps", "accuracy", "world_size") if key in summary}
+        row["state"] = "done"
+    return row
+
+
+def _describe_spec(spec: RunSpec) -> dict[str, Any]:
+    return {
+        "model": spec.model.name,
+        "data": spec.data.name,
+        "strategy": spec.strategy.kind,
+        "world_size": spec.world_size,
+    }

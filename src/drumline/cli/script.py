@@ -1,0 +1,88 @@
+"""`drumline run`: the launcher for anybody's PyTorch script."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from pathlib import Path
+
+from rich.console import Console
+
+from drumline.cli.train import RUNS
+from drumline.core.errors import UsageError
+from drumline.core.rundir import RunDir
+from drumline.core.task import AgentTask
+from drumline.core.units import format_seconds
+from drumline.launch import Agents, build_manifest, check_outcome
+from drumline.report.logs import LogTail
+
+_POLL_S = 0.1
+_TIMEOUT_S = 300.0
+# What a script's text says it will need; loaded once for all workers.
+_PRELOADS = {
+    r"DistributedDataParallel|lightning|accelerate": "torch._dynamo",
+    r"pytorch_lightning": "pytorch_lightning",
+    r"accelerate": "accelerate",
+}
+
+
+def run_command(script: str, args: list[str], *, shape: str, restarts: int) -> None:
+    """Run a script on all workers, its output prefixed by rank."""
+    nodes, workers = parse_shape(shape)
+    path = Path(script)
+    if not path.is_file():
+        raise UsageError(f"no script {script}; give the path of a Python file")
+    name = re.sub(r"[^A-Za-z0-9._-]", "-", path.stem).lstrip("-._") or "script"
+    run = RunDir.create(name, root=RUNS)
+    run.write_json("manifest.json", build_manifest(sys.argv) | {"script": [script, *args]})
+    tasks = [
+        AgentTask(
+            run=str(run.path),
+            node=node,
+            nodes=nodes,
+            workers=workers,
+            restarts=restarts,
+            timeout_s=_TIMEOUT_S,
+            script=(str(path.resolve()), *args),
+            preload=("drumline.agent.entry", *_guess_preloads(path)),
+        )
+        for node in range(nodes)
+    ]
+    _follow(run, tasks, world_size=nodes * workers)
+
+
+def parse_shape(shape: str) -> tuple[int, int]:
+    """Read `NxM` as (nodes, workers per node); `M` alone is one node."""
+    match = re.fullmatch(r"(?:(\d+)x)?(\d+)", shape)
+    nodes, workers = (int(match.group(1) or 1), int(match.group(2))) if match else (0, 0)
+    if nodes < 1 or workers < 1:
+        raise UsageError(f"-j {shape}: expected nodes x workers, such as 1x4 or 2x2")
+    return nodes, workers
+
+
+def _guess_preloads(path: Path) -> list[str]:
+    text = path.read_text(encoding="utf-8", errors="replace")
+    return [module for pattern, module in _PRELOADS.items() if re.search(pattern, text)]
+
+
+def _follow(run: RunDir, tasks: list[AgentTask], *, world_size: int) -> None:
+    """Print what the ranks print until all have ended."""
+    console = Console(highlight=False, soft_wrap=True)
+    tails = [LogTail(run.rank_log(rank), f"[{rank}]") for rank in range(world_size)]
+    started = time.monotonic()
+    with Agents(run, tasks) as agents:
+        while agents.running():
+            for tail in tails:
+                tail.print_new(console)
+            time.sleep(_POLL_S)
+        codes = agents.exit_codes
+    for tail in tails:
+        tail.print_new(console, to_the_end=True)
+    check_outcome(run, world_size=world_size, exit_codes=codes)
+    seconds = time.monotonic() - started
+    run.write_json("summary.json", {"world_size": world_size, "time_s": seconds})
+    console.print(
+        f"all {world_size} ranks are done in {format_seconds(seconds)}; logs: {run.logs}",
+        markup=False,
+    )

@@ -1,0 +1,84 @@
+"""Joining the process group: which backend, over which interface, by which store."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from datetime import timedelta
+from typing import Literal
+
+import torch
+import torch.distributed as dist
+from torch.distributed import Store
+
+from drumline.comm.store import LOOPBACK
+
+Backend = Literal["gloo", "nccl"]
+
+
+def pick_backend(wanted: str, *, device: torch.device, local_world_size: int) -> Backend:
+    """Choose nccl where each rank of this host has a GPU of its own, gloo everywhere else."""
+    if wanted == "nccl":
+        return "nccl"
+    own_gpu = device.type == "cuda" and torch.cuda.device_count() >= local_world_size
+    return "nccl" if wanted == "auto" and own_gpu else "gloo"
+
+
+def join_group(
+    store: Store, *, rank: int, world_size: int, backend: Backend, timeout_s: float
+) -> None:
+    """Start the default process group; every rank calls this, and it blocks until all have."""
+    pin_interface(os.environ.get("MASTER_ADDR", LOOPBACK))
+    dist.init_process_group(
+        backend,
+        store=store,
+        rank=rank,
+        world_size=world_size,
+        timeout=timedelta(seconds=timeout_s),
+    )
+
+
+def pin_interface(leader: str) -> None:
+    """Make gloo and NCCL talk over the interface that leads to the leader, and no other.
+
+    Left alone they resolve this host's name, which on many machines is the wrong interface. What
+    the user has set in the environment stays.
+    """
+    name = _interface_towards(leader)
+    if name is not None:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", name)
+
+
+def _interface_towards(leader: str) -> str | None:
+    """Ask the kernel's routes: connect a UDP socket (sends nothing) and match its own address."""
+    if sys.platform != "linux":
+        return "lo0" if leader in (LOOPBACK, "localhost", "::1") else None
+    try:
+        family, kind, proto, _, address = socket.getaddrinfo(leader, 9, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind, proto) as probe:
+            probe.connect(address)
+            own = probe.getsockname()[0]
+    except OSError:
+        return None
+    if own.startswith("127.") or own == "::1":
+        return "lo"
+    return next((name for name in _interfaces() if _address_of(name) == own), None)
+
+
+def _interfaces() -> list[str]:
+    return [name for _, name in socket.if_nameindex()]
+
+
+def _address_of(name: str) -> str | None:
+    import fcntl
+    import struct
+
+    get_address = 0x8915  # SIOCGIFADDR
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            request = struct.pack("256s", name.encode()[:15])
+            return socket.inet_ntoa(fcntl.ioctl(probe.fileno(), get_address, request)[20:24])
+        except OSError:
+            return None

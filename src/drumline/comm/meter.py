@@ -1,0 +1,38 @@
+"""The meter: when each collective of this rank began and ended, and how much it carried.
+
+All times are nanoseconds of the monotonic clock, which all processes of one host share. From one
+rank's times nothing can be said about waiting; the ledger puts the ranks' times side by side.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+
+class Span(NamedTuple):
+    """One collective on one rank."""
+
+    op: str
+    nbytes: int
+    arrived_ns: int
+    """this rank was ready to take part"""
+    ended_ns: int
+    """this rank had its result"""
+
+
+@dataclass
+class Meter:
+    """Collects spans; appended from the communication thread, drained once per step."""
+
+    spans: list[Span] = field(default_factory=list)
+
+    def record(self, op: str, nbytes: int, arrived_ns: int) -> None:
+        """Note a collective that ends now."""
+        self.spans.append(Span(op, nbytes, arrived_ns, time.monotonic_ns()))
+
+    def drain(self) -> list[Span]:
+        """Return what was recorded since the last call."""
+        spans, self.spans = self.spans, []
+        return spans

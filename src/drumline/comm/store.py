@@ -1,0 +1,123 @@
+"""Where ranks meet: the key-value store behind `init: env | tcp | file`.
+
+torch's own `tcp://` and `env://` methods open their store on every interface of the machine, and
+whoever reaches it may write to it. So the leader opens the listening socket itself, on the one
+address that the ranks were told, and hands it to `TCPStore`.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from datetime import timedelta
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from torch.distributed import FileStore, Store, TCPStore
+
+from drumline.core.errors import CommError
+
+LOOPBACK = "127.0.0.1"
+
+
+def serve_store(host: str, port: int, timeout_s: float) -> TCPStore:
+    """Open a store that listens on `host` alone; port 0 takes a free one.
+
+    Raises:
+        CommError: the port is taken, or the address is not one of this machine's.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(1024)
+    except OSError as error:
+        listener.close()
+        raise CommError(
+            f"cannot listen on {host}:{port} for the ranks to meet: {error.strerror}; "
+            f"choose another port, or write init: tcp to get a free one",
+            port=port,
+        ) from None
+    port = listener.getsockname()[1]
+    return TCPStore(
+        host,
+        port,
+        is_master=True,
+        timeout=timedelta(seconds=timeout_s),
+        wait_for_workers=False,
+        master_listen_fd=listener.detach(),
+    )
+
+
+def join_store(host: str, port: int, timeout_s: float) -> TCPStore:
+    """Connect to the store that another process serves."""
+    try:
+        return TCPStore(
+            host,
+            port,
+            is_master=False,
+            timeout=timedelta(seconds=timeout_s),
+            wait_for_workers=False,
+        )
+    except RuntimeError as error:  # torch's DistNetworkError and DistStoreError are RuntimeErrors
+        raise CommError(
+            f"nobody answers at {host}:{port}, where ranks should meet, within {timeout_s:g} s; "
+            f"is rank 0 running, and the address right?"
+        ) from error
+
+
+def build_store(init: str, *, rank: int, meeting: Path, attempt: int, timeout_s: float) -> Store:
+    """Open the store that `init` names; every rank calls this, the leader serves.
+
+    Args:
+        init: env, tcp, tcp://HOST:PORT, file or file:///PATH.
+        rank: this rank; rank 0 is the leader.
+        meeting: a folder that all ranks see, for `tcp` and `file` without an address.
+        attempt: how often the group has started before; a used meeting point is not used again.
+        timeout_s: how long to wait for the others.
+    """
+    if init == "env":
+        return _env_store(rank, timeout_s)
+    if init.startswith("file"):
+        path = Path(urlsplit(init).path) if init != "file" else meeting / "store"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return FileStore(f"{path}.{attempt}" if attempt else str(path))
+    if init == "tcp":
+        return announced_store(rank, meeting / f"address.{attempt}", timeout_s)
+    url = urlsplit(init)
+    host, port = url.hostname or LOOPBACK, url.port or 0
+    opener = serve_store if rank == 0 else join_store
+    return opener(host, port, timeout_s)
+
+
+def _env_store(rank: int, timeout_s: float) -> TCPStore:
+    """Follow MASTER_ADDR and MASTER_PORT; an elastic agent may be serving there already."""
+    try:
+        host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    except (KeyError, ValueError):
+        raise CommError(
+            "init: env needs MASTER_ADDR and MASTER_PORT (a number) in the environment; "
+            "set them, or write init: tcp"
+        ) from None
+    agent_serves = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    opener = serve_store if rank == 0 and not agent_serves else join_store
+    return opener(host, port, timeout_s)
+
+
+def announced_store(rank: int, note: Path, timeout_s: float) -> TCPStore:
+    """Meet on the loopback: rank 0 takes a free port and leaves a note of it for the others."""
+    if rank == 0:
+        store = serve_store(LOOPBACK, 0, timeout_s)
+        note.parent.mkdir(parents=True, exist_ok=True)
+        draft = note.with_suffix(".draft")
+        draft.write_text(str(store.port))
+        draft.replace(note)
+        return store
+    deadline = time.monotonic() + timeout_s
+    while not note.exists():
+        if time.monotonic() > deadline:
+            raise CommError(f"rank 0 left no address in {note} within {timeout_s:g} s")
+        time.sleep(0.005)
+    return join_store(LOOPBACK, int(note.read_text()), timeout_s)

@@ -1,0 +1,77 @@
+"""The error tree, and the exit code that each branch turns into.
+
+    DrumlineError            exit 1: it failed
+    ├── UsageError           exit 2: the words of the call were off
+    │   └── SpecError        a spec that cannot be what was meant (file, line, key)
+    ├── RunDirError          a run directory that cannot be made, read or resumed
+    ├── DataError            a data set that is missing or damaged
+    ├── CheckpointError      a checkpoint that cannot be written or trusted
+    ├── CommError            ranks that cannot find or understand each other
+    ├── DivergenceError      a loss that is no longer a number (step, rank, tensor)
+    └── WorkerError          a rank that died (rank, traceback, log)
+
+Every message says what failed, what it got and what it expected, and what to do next. Only the CLI
+prints them. Errors cross the process boundary as JSON through the event log (`to_record`).
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class DrumlineError(Exception):
+    """Something failed; the message says what, and the way out."""
+
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, message: str, **fields: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.fields = fields
+
+    def to_record(self) -> dict[str, Any]:
+        """Return the error as plain JSON values, for the event log."""
+        return {
+            "type": type(self).__name__,
+            "message": self.message,
+            "exit_code": self.exit_code,
+            **{key: value if _plain(value) else str(value) for key, value in self.fields.items()},
+        }
+
+
+class UsageError(DrumlineError):
+    """The words of the call were off."""
+
+    exit_code = 2
+
+
+class SpecError(UsageError):
+    """A spec that cannot be what was meant."""
+
+
+class RunDirError(DrumlineError):
+    """A run directory that cannot be made, read or resumed."""
+
+
+class DataError(DrumlineError):
+    """A data set that is missing or damaged."""
+
+
+class CheckpointError(DrumlineError):
+    """A checkpoint that cannot be written or trusted."""
+
+
+class CommError(DrumlineError):
+    """Ranks that cannot find or understand each other."""
+
+
+class DivergenceError(DrumlineError):
+    """A loss that is no longer a number."""
+
+
+class WorkerError(DrumlineError):
+    """A rank that died."""
+
+
+def _plain(value: Any) -> bool:
+    return value is None or isinstance(value, str | int | float | bool)

@@ -1,0 +1,92 @@
+"""The event log: one append-only JSONL file per rank, which is all that other processes see of it.
+
+Writers buffer lines and hand them to the kernel a few times a second, so that a line costs
+microseconds on the training path. Readers follow a growing file and never see half a line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Self
+
+Event = dict[str, Any]
+
+FLUSH_EVERY_S = 0.2
+
+
+class EventWriter:
+    """Append events to one file; flushed by time, on demand and on close."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._mend_torn_line(path)
+        self._file = path.open("a", encoding="utf-8", buffering=1 << 20)
+        self._flushed = time.monotonic()
+
+    def write(self, event: str, **fields: Any) -> None:
+        """Append one event; `flush` makes it visible to readers at once."""
+        self._file.write(json.dumps({"event": event, **fields}, separators=(",", ":")) + "\n")
+        now = time.monotonic()
+        if now - self._flushed > FLUSH_EVERY_S:
+            self._flushed = now
+            self._file.flush()
+
+    def flush(self) -> None:
+        """Hand all lines to the kernel."""
+        self._file.flush()
+
+    def close(self) -> None:
+        """Flush and close."""
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @staticmethod
+    def _mend_torn_line(path: Path) -> None:
+        """End a line that a killed writer left half written, so that ours starts on its own."""
+        with contextlib.suppress(FileNotFoundError), path.open("rb+") as file:
+            if file.seek(0, 2) > 0:
+                file.seek(-1, 2)
+                if file.read(1) != b"\n":
+                    file.write(b"\n")
+
+
+class EventTail:
+    """Read what a growing event file gained since the last look."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+
+    def read(self) -> list[Event]:
+        """Return the whole lines that were added since the last call; torn ones are passed over."""
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._offset)
+                chunk = file.read()
+        except FileNotFoundError:
+            return []
+        whole = chunk[: chunk.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        return list(_parse(whole))
+
+
+def read_events(path: Path) -> list[Event]:
+    """Return all whole events of a file; an absent file has none."""
+    return EventTail(path).read()
+
+
+def _parse(chunk: bytes) -> Iterator[Event]:
+    for line in chunk.splitlines():
+        with contextlib.suppress(ValueError):
+            event = json.loads(line)
+            if isinstance(event, dict) and "event" in event:
+                yield event

@@ -1,0 +1,36 @@
+"""`AgentTask`: what the launcher asks an agent to do, as JSON on its command line. No torch."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentTask:
+    """One node's part of a run."""
+
+    run: str
+    """the run directory"""
+    node: int
+    nodes: int
+    workers: int
+    restarts: int
+    timeout_s: float
+    script: tuple[str, ...] = ()
+    """a script of the user's and its arguments; empty: train by the run's spec"""
+    preload: tuple[str, ...] = ()
+    """what the worker server imports before it forks workers"""
+
+    def dump(self) -> str:
+        """Write the task as JSON."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def load(cls, text: str) -> AgentTask:
+        """Read a task back."""
+        values: dict[str, Any] = json.loads(text)
+        for key in ("script", "preload"):
+            values[key] = tuple(values[key])
+        return cls(**values)

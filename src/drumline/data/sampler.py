@@ -1,0 +1,141 @@
+"""Samplers: one rank's view of the epoch, step by step.
+
+`BatchSampler` is what Drumline's own loop iterates; `PartitionSampler` gives the same partitions to
+any DataLoader, in the place of torch's DistributedSampler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+import numpy as np
+import numpy.typing as npt
+from torch.utils.data import Sampler
+
+from drumline.core.errors import UsageError
+from drumline.core.spec import PartitionSpec
+from drumline.data.partition import Indices, partition, reorder
+from drumline.data.plan import BatchPlan
+
+
+@dataclass(frozen=True, eq=False)
+class LocalBatch:
+    """One rank's samples of one step.
+
+    `indices` may be empty, where there are fewer samples left than ranks. `total` counts the
+    samples of all ranks in this step: what a sum over samples is divided by, so that unequal local
+    batches are averaged by sample and not by rank.
+    """
+
+    indices: Indices
+    total: int
+
+
+class BatchSampler:
+    """Iterates over one rank's batches of an epoch; nothing is dropped, the last may be short.
+
+    Args:
+        spec: how samples are dealt out.
+        n: number of training samples.
+        labels: their labels, for by_label and dirichlet.
+        batch: samples per step over all ranks together.
+        rank: whose batches.
+        world_size: number of ranks.
+        seed: of every random choice; the same on every rank.
+
+    Raises:
+        UsageError: there are fewer samples than ranks, or the partition does not fit the data.
+    """
+
+    def __init__(
+        self,
+        *,
+        spec: PartitionSpec,
+        n: int,
+        labels: npt.NDArray[np.int64] | None,
+        batch: int,
+        rank: int,
+        world_size: int,
+        seed: int,
+    ) -> None:
+        _check_rank(rank, world_size)
+        self._plan = BatchPlan(
+            spec=spec, n=n, labels=labels, batch=batch, world_size=world_size, seed=seed
+        )
+        self._rank = rank
+        self._epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch that the next iteration goes through."""
+        self._epoch = epoch
+
+    def __len__(self) -> int:
+        return self._plan.steps
+
+    def __iter__(self) -> Iterator[LocalBatch]:
+        return self.batches()
+
+    def batches(self, first: int = 0) -> Iterator[LocalBatch]:
+        """Iterate from step `first` of the epoch on, at no cost for the steps before it."""
+        order = self._plan.order(self._epoch, self._rank)
+        steps = zip(self._plan.spans(self._rank), self._plan.totals.tolist(), strict=True)
+        for (start, stop), total in islice(steps, first, None):
+            yield LocalBatch(order[start:stop], total)
+
+
+class PartitionSampler(Sampler[int]):
+    """Draws one rank's samples for a DataLoader of your own; call `set_epoch` before each epoch.
+
+    Kept parts are gone through in a new order each epoch. Where parts are unequal, so is the number
+    of batches that each rank gets from its DataLoader: use equal shares, or join the ranks' ends.
+    """
+
+    def __init__(
+        self,
+        *,
+        spec: PartitionSpec,
+        n: int,
+        labels: npt.NDArray[np.int64] | None = None,
+        rank: int,
+        world_size: int,
+        seed: int,
+    ) -> None:
+        _check_rank(rank, world_size)
+        self._spec, self._n, self._labels = spec, n, labels
+        self._rank, self._world_size, self._seed = rank, world_size, seed
+        self._fresh = spec.kind in ("shuffle", "sampling")
+        self._epoch = 0
+        self._part = self._compute()
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch that the next iteration goes through."""
+        self._epoch = epoch
+        if self._fresh:
+            self._part = self._compute()
+
+    def __len__(self) -> int:
+        return len(self._part)
+
+    def __iter__(self) -> Iterator[int]:
+        order = self._part
+        if not self._fresh:
+            order = reorder(order, seed=self._seed, epoch=self._epoch, rank=self._rank)
+        return iter(order.tolist())
+
+    def _compute(self) -> Indices:
+        parts = partition(
+            self._spec,
+            n=self._n,
+            labels=self._labels,
+            world_size=self._world_size,
+            seed=self._seed,
+            epoch=self._epoch,
+        )
+        return parts[self._rank]
+
+
+def _check_rank(rank: int, world_size: int) -> None:
+    if not 0 <= rank < world_size:
+        raise UsageError(f"there is no rank {rank}; ranks run from 0 to {world_size - 1}")

@@ -1,0 +1,96 @@
+"""How a run ended: the failing rank first, the others' noise folded.
+
+When one rank dies the others lose their connections and die too, often louder. Ranks write an error
+event each; agents note exit codes of those that could not. The cause is the earliest error that is
+not itself the consequence of a lost peer.
+"""
+
+from __future__ import annotations
+
+import signal
+
+from drumline.core.errors import DrumlineError, SpecError, UsageError, WorkerError
+from drumline.core.events import Event, read_events
+from drumline.core.rundir import RunDir
+
+_TRACEBACK_LINES = 40
+
+
+def check_outcome(run: RunDir, *, world_size: int, exit_codes: list[int | None]) -> None:
+    """Return if every agent ended well.
+
+    Raises:
+        DrumlineError: what went wrong first, told by rank.
+    """
+    if all(code == 0 for code in exit_codes):
+        return
+    errors = _last_attempt_errors(run, world_size)
+    exits = _worker_exits(run, len(exit_codes))
+    causes = [error for error in errors if not error["consequence"]]
+    if causes:
+        raise _explain(run, causes[0], others=len(errors) - 1)
+    reported = {error["rank"] for error in errors}
+    silent = [event for event in exits if event["rank"] not in reported]
+    if silent:
+        raise _explain_exit(run, silent[0], others=len(errors))
+    if errors:
+        raise _explain(run, errors[0], others=len(errors) - 1)
+    raise WorkerError(
+        f"the launcher's agent ended with code {exit_codes} before any rank failed; "
+        f"its log is {run.logs / 'node-0.log'}"
+    )
+
+
+def _last_attempt_errors(run: RunDir, world_size: int) -> list[Event]:
+    """The error events since each rank last started, earliest first."""
+    errors = []
+    for events in run.read_rank_events(world_size):
+        latest: list[Event] = []
+        for event in events:
+            if event["event"] == "start":
+                latest = []
+            elif event["event"] == "error":
+                latest.append(event)
+        errors += latest
+    return sorted(errors, key=lambda event: float(event["time"]))
+
+
+def _worker_exits(run: RunDir, nodes: int) -> list[Event]:
+    events = [event for node in range(nodes) for event in read_events(run.node_events(node))]
+    return [event for event in events if event["event"] == "worker_exit"]
+
+
+def _explain(run: RunDir, error: Event, *, others: int) -> DrumlineError:
+    rank = error["rank"]
+    if error.get("expected"):
+        kind = {"UsageError": UsageError, "SpecError": SpecError}.get(error["type"], DrumlineError)
+        return kind(error["message"], rank=rank)
+    trace = error.get("traceback", "").rstrip().splitlines()
+    shown = "\n".join(f"  {line}" for line in trace[-_TRACEBACK_LINES:])
+    return WorkerError(
+        f"rank {rank} failed:\n{shown}\n{_fold(run, others)}its log is {run.rank_log(rank)}",
+        rank=rank,
+    )
+
+
+def _explain_exit(run: RunDir, event: Event, *, others: int) -> WorkerError:
+    rank, code = event["rank"], event["exit_code"]
+    how = f"exited with code {code}" if code >= 0 else f"was killed by {_signal_name(-code)}"
+    hint = " (out of memory?)" if code == -signal.SIGKILL else ""
+    return WorkerError(
+        f"rank {rank} {how}{hint}; {_fold(run, others)}its log is {run.rank_log(rank)}", rank=rank
+    )
+
+
+def _fold(run: RunDir, others: int) -> str:
+    if others < 1:
+        return ""
+    ranks = "one other rank" if others == 1 else f"{others} other ranks"
+    return f"{ranks} then lost the connection (logs in {run.logs}); "
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,20 @@
+"""The small models that labs and demos train, and the way to one of your own."""
+
+from drumline.models.build import build_model
+from drumline.models.cnn import CNN
+from drumline.models.gpt import GPT
+from drumline.models.lenet import LeNet
+from drumline.models.linear import Linear
+from drumline.models.mlp import MLP
+from drumline.models.weights import parameter_count, weights_sha256
+
+__all__ = [
+    "CNN",
+    "GPT",
+    "MLP",
+    "LeNet",
+    "Linear",
+    "build_model",
+    "parameter_count",
+    "weights_sha256",
+]

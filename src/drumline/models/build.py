@@ -1,0 +1,105 @@
+"""From a spec's words to a model, with the same weights on every rank."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from drumline.core.errors import DrumlineError, SpecError
+from drumline.core.spec import ModelSpec
+from drumline.models.cnn import CNN
+from drumline.models.factory import find_factory
+from drumline.models.gpt import GPT
+from drumline.models.lenet import LeNet
+from drumline.models.linear import Linear
+from drumline.models.mlp import MLP
+from drumline.models.options import GIVEN, check_names, check_types, parameters_of, suggest
+
+_BUILTIN: dict[str, type[nn.Module]] = {
+    "linear": Linear,
+    "mlp": MLP,
+    "lenet": LeNet,
+    "cnn": CNN,
+    "gpt-mini": GPT,
+}
+
+
+def build_model(
+    spec: ModelSpec, *, classes: int, seed: int, dtype: torch.dtype = torch.float32
+) -> nn.Module:
+    """Build the model that the spec names; its first weights depend on the seed alone.
+
+    The weights are drawn in torch's default dtype and then turned into `dtype`, so that a float64
+    run starts where its float32 twin does. The caller's random state is as before.
+
+    Args:
+        spec: the name and the options.
+        classes: how many scores it gives (for text: the vocabulary). A factory of the user's own
+            gets it if it has a parameter of that name.
+        seed: the same on every rank gives the same weights on every rank.
+        dtype: of the floating-point weights.
+
+    Raises:
+        SpecError: the name or an option is wrong, or the factory failed.
+    """
+    if ":" in spec.name:
+        factory: Callable[..., Any] = find_factory(spec.name)
+        check_names(spec.name, factory, spec.options)
+    else:
+        factory = _builtin(spec)
+    arguments = dict(spec.options)
+    if GIVEN in parameters_of(factory):
+        arguments.setdefault(GIVEN, classes)
+    return _call_seeded(spec.name, factory, arguments, seed).to(dtype)
+
+
+def _builtin(spec: ModelSpec) -> type[nn.Module]:
+    if spec.name not in _BUILTIN:
+        raise SpecError(
+            f"model {spec.name!r} is none of {', '.join(_BUILTIN)}{suggest(spec.name, _BUILTIN)}, "
+            f"nor package.module:factory of your own",
+            key="model.name",
+        )
+    factory = _BUILTIN[spec.name]
+    check_names(spec.name, factory, spec.options)
+    if GIVEN in spec.options:
+        raise SpecError(
+            f"model {spec.name} takes its number of classes from the data; leave {GIVEN} out",
+            key=f"model.{GIVEN}",
+        )
+    check_types(spec.name, factory, spec.options)
+    return factory
+
+
+def _call_seeded(
+    name: str, factory: Callable[..., Any], arguments: dict[str, Any], seed: int
+) -> nn.Module:
+    # manual_seed reaches the GPUs that are in use, so these are put back, too.
+    gpus = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+    with torch.random.fork_rng(devices=gpus):
+        torch.manual_seed(seed)
+        made = _call(name, factory, arguments)
+    if not isinstance(made, nn.Module):
+        raise SpecError(
+            f"model {name!r} must return an nn.Module, but returned {type(made).__name__}; "
+            f"end the factory with `return model`",
+            key="model.name",
+        )
+    return made
+
+
+def _call(name: str, factory: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+    try:
+        return factory(**arguments)
+    except DrumlineError:
+        raise  # its words are for people already
+    except Exception as error:
+        given = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
+        raise SpecError(
+            f"model {name!r} could not be built: {type(error).__name__}: {error} "
+            f"(called with {given or 'nothing'}; mend the factory or these options)",
+            key="model.name",
+        ) from error

@@ -1,0 +1,119 @@
+"""`DataParallel`: averaged gradients for any module, in a form that can be read in one sitting.
+
+    model = DataParallel(model, "chunked_ring")
+    for x, y in batches:
+        optimizer.zero_grad()
+        loss(model(x), y).backward()     # (1) gradients fill buckets, (2) full buckets leave
+        model.finish()                   # (3) wait for the buckets still under way
+        optimizer.step()
+
+(1) A hook on each parameter copies its gradient into a bucket as soon as backward has made it.
+(2) A full bucket goes to the communication thread. Buckets leave in the same order on all ranks,
+    whatever order the gradients came in: bucket k waits for bucket k−1.
+(3) What backward did not reach on this rank (unused layers) is sent as zeros, so that the ranks
+    stay in step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed import ProcessGroup
+
+from drumline.comm import CommStream, Meter
+from drumline.core.errors import UsageError
+from drumline.parallel.aggregate import Aggregator, Average
+from drumline.parallel.bucket import Bucket, build_buckets
+
+DEFAULT_BUCKET_BYTES = 2**20
+
+
+class DataParallel(nn.Module):
+    """A module whose gradients are averaged over the ranks of a group.
+
+    Every rank builds it around the same architecture; parameters and buffers are taken from rank 0.
+    Parameters may be tied, frozen, of several dtypes, or without gradient on some ranks.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        kind: str = "chunked_ring",
+        *,
+        average: Average = "mean",
+        bucket_bytes: int = DEFAULT_BUCKET_BYTES,
+        group: ProcessGroup | None = None,
+        meter: Meter | None = None,
+    ) -> None:
+        super().__init__()
+        if not dist.is_initialized():
+            raise UsageError(
+                "DataParallel needs a process group; call dist.init_process_group(…) first"
+            )
+        self.module = module
+        self._aggregate = Aggregator(
+            kind=kind, average=average, group=group, meter=meter if meter is not None else Meter()
+        )
+        broadcast_state(module, group)
+        params = [param for param in module.parameters() if param.requires_grad]
+        self._buckets = build_buckets(params, bucket_bytes)
+        self._stream = CommStream(params[0].device if params else None)
+        self._launched = 0
+        self._syncing = True
+        for bucket in self._buckets:
+            for index, param in enumerate(bucket.params):
+                param.register_post_accumulate_grad_hook(partial(self._on_grad, bucket, index))
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the module."""
+        return self.module(*args, **kwargs)
+
+    @contextlib.contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Only accumulate: backward passes in here leave nothing to `finish`."""
+        self._syncing = False
+        try:
+            yield
+        finally:
+            self._syncing = True
+
+    def finish(self) -> None:
+        """Block until every gradient is averaged; every rank calls this after backward."""
+        for bucket in self._buckets[self._launched :]:
+            bucket.put_missing()
+            self._launch(bucket)
+        try:
+            for bucket in self._buckets:
+                if bucket.handle is not None:
+                    bucket.handle.result()
+        finally:
+            self._launched = 0
+            for bucket in self._buckets:
+                bucket.settle()
+
+    def _on_grad(self, bucket: Bucket, index: int, _: Tensor) -> None:
+        if not self._syncing:
+            return
+        bucket.put(index)
+        while self._launched < len(self._buckets) and self._buckets[self._launched].full:
+            self._launch(self._buckets[self._launched])
+
+    def _launch(self, bucket: Bucket) -> None:
+        bucket.handle = self._stream.submit(partial(self._aggregate, bucket.flat))
+        self._launched += 1
+
+
+def broadcast_state(module: nn.Module, group: ProcessGroup | None = None) -> None:
+    """Give every rank the parameters and buffers of rank 0; every rank of the group calls this."""
+    if dist.get_world_size(group) == 1:
+        return
+    for tensor in (*module.parameters(), *module.buffers()):
+        flat = tensor.detach().contiguous()
+        dist.broadcast(flat, group=group, group_src=0)
+        if flat.data_ptr() != tensor.data_ptr():
+            tensor.detach().copy_(flat)

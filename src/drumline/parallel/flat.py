@@ -1,0 +1,27 @@
+"""Parameters packed into flat tensors, so that they are averaged in few messages."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from drumline.parallel.aggregate import Aggregator
+from drumline.parallel.bucket import build_buckets
+
+
+class FlatParameters:
+    """The trainable parameters of a model, copied into buckets and back to average them."""
+
+    def __init__(self, model: nn.Module, bucket_bytes: int) -> None:
+        params = [param for param in model.parameters() if param.requires_grad]
+        self._buckets = [bucket.params for bucket in build_buckets(params, bucket_bytes)]
+
+    @torch.no_grad()
+    def average(self, aggregate: Aggregator, weight: float) -> None:
+        """Average over all ranks, this one counting `weight` times; every rank calls this."""
+        for params in self._buckets:
+            flat = torch.cat([param.reshape(-1) for param in params]).mul_(weight)
+            aggregate(flat)
+            parts = flat.split([param.numel() for param in params])
+            for param, part in zip(params, parts, strict=True):
+                param.copy_(part.view(param.size()))

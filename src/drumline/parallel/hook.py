@@ -1,0 +1,75 @@
+"""The aggregators as communication hooks, for programs that use PyTorch's DDP already.
+
+    ddp.register_comm_hook(*drumline.comm_hook("chunked_ring"))
+
+DDP keeps its own buckets and hands each one over when it is full, in the same order on all ranks.
+Lightning takes the pair as `DDPStrategy(ddp_comm_state=…, ddp_comm_hook=…)`; with Accelerate,
+register it on the prepared model.
+"""
+
+# No `from __future__ import annotations`: DDP reads the hook's annotations and wants real types.
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from torch.distributed import GradBucket, ProcessGroup
+from torch.futures import Future
+
+from drumline.comm import CommStream, Meter
+from drumline.parallel.aggregate import Aggregator, Average
+
+
+@dataclass
+class HookState:
+    """What the hook needs to know: how to aggregate, and on which thread."""
+
+    aggregate: Aggregator
+    stream: CommStream = field(default_factory=CommStream)
+    last_ready_ns: int = 0
+    """when DDP handed over its latest bucket: from there on, backward only waits"""
+
+
+Hook = Callable[[HookState, GradBucket], "Future[Tensor]"]
+
+
+def comm_hook(
+    kind: str,
+    *,
+    average: Average = "mean",
+    group: ProcessGroup | None = None,
+    meter: Meter | None = None,
+) -> tuple[HookState, Hook]:
+    """Return the (state, hook) pair that `DistributedDataParallel.register_comm_hook` takes.
+
+    Args:
+        kind: one of the aggregators, e.g. allreduce, ring, chunked_ring.
+        average: mean, as DDP does by itself, or sum.
+        group: the group that DDP was given (default: all ranks).
+        meter: records when each bucket's collective began and ended.
+    """
+    aggregate = Aggregator(
+        kind=kind, average=average, group=group, meter=meter if meter is not None else Meter()
+    )
+    return HookState(aggregate), run_hook
+
+
+def run_hook(state: HookState, bucket: GradBucket) -> Future[Tensor]:
+    """Reduce one of DDP's buckets on the communication thread."""
+    flat = bucket.buffer()
+    state.last_ready_ns = time.monotonic_ns()
+    devices: list[int | str | torch.device] | None = [flat.device] if flat.is_cuda else None
+    reduced: Future[Tensor] = Future(devices=devices)
+
+    def job() -> None:
+        try:
+            state.aggregate(flat)
+        except Exception as error:  # DDP's backward raises it
+            reduced.set_exception(error)  # type: ignore[arg-type]
+        else:
+            reduced.set_result(flat)
+
+    state.stream.submit(job)
+    return reduced

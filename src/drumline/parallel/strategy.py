@@ -1,0 +1,150 @@
+"""Strategies: how the training loop asks its ranks to cooperate, one interface for all of them.
+
+The loop calls the same four things whatever the strategy is:
+
+    with strategy.no_sync(): …            backward passes that only accumulate
+    loss.backward()
+    strategy.finish()                     after the last backward: gradients are averaged
+    optimizer.step()
+    strategy.after_step(weight)           parameters are averaged, where that is the strategy
+
+`blocked_from` tells since when the last `backward()` or `finish()` did nothing but wait.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from drumline.comm import Meter
+from drumline.core.spec import StrategySpec
+from drumline.parallel.aggregate import Aggregator
+from drumline.parallel.data_parallel import DataParallel, broadcast_state
+from drumline.parallel.flat import FlatParameters
+from drumline.parallel.hook import comm_hook
+from drumline.parallel.naive import average_gradients, average_parameters
+
+
+class Strategy(Protocol):
+    """What the training loop needs of a strategy."""
+
+    module: nn.Module
+    """what the loop calls for the forward pass"""
+
+    @property
+    def blocked_from(self) -> int | None:
+        """Since when (ns) backward itself has only waited, if it does the waiting."""
+
+    def no_sync(self) -> AbstractContextManager[None]:
+        """Only accumulate gradients in here."""
+
+    def finish(self) -> None:
+        """Block until gradients are averaged."""
+
+    def after_step(self, weight: float) -> None:
+        """Block until parameters are averaged, this rank counting `weight` times."""
+
+
+def build_strategy(spec: StrategySpec, model: nn.Module, meter: Meter) -> Strategy:
+    """Wrap a model as the spec says; every rank calls this, and takes over rank 0's weights."""
+    if spec.kind == "ddp":
+        return TorchDDP(spec, model, meter)
+    if spec.of == "parameters" or not spec.bucketed:
+        return AfterBackward(spec, model, meter)
+    return Bucketed(spec, model, meter)
+
+
+class TorchDDP:
+    """PyTorch's DistributedDataParallel, its all-reduce metered by a communication hook."""
+
+    def __init__(self, spec: StrategySpec, model: nn.Module, meter: Meter) -> None:
+        device = next(model.parameters()).device
+        self._ddp = DistributedDataParallel(
+            model,
+            device_ids=[device] if device.type == "cuda" else None,
+            bucket_cap_mb=spec.bucket_bytes / 2**20,
+            broadcast_buffers=False,
+            gradient_as_bucket_view=True,
+        )
+        self._state, hook = comm_hook("allreduce", average=spec.average, meter=meter)
+        self._ddp.register_comm_hook(self._state, hook)
+        self.module: nn.Module = self._ddp
+
+    @property
+    def blocked_from(self) -> int | None:
+        """When the last bucket was handed over."""
+        return self._state.last_ready_ns
+
+    def no_sync(self) -> AbstractContextManager[None]:
+        """Only accumulate gradients in here."""
+        return self._ddp.no_sync()
+
+    def finish(self) -> None:
+        """Nothing to do: DDP's backward returns when gradients are averaged."""
+
+    def after_step(self, weight: float) -> None:
+        """Nothing to do: gradients were averaged."""
+
+
+class Bucketed:
+    """Our own bucketed, overlapped averaging of gradients."""
+
+    blocked_from = None
+
+    def __init__(self, spec: StrategySpec, model: nn.Module, meter: Meter) -> None:
+        self._parallel = DataParallel(
+            model,
+            spec.kind,
+            average=spec.average,
+            bucket_bytes=spec.bucket_bytes,
+            meter=meter,
+        )
+        self.module: nn.Module = self._parallel
+
+    def no_sync(self) -> AbstractContextManager[None]:
+        """Only accumulate gradients in here."""
+        return self._parallel.no_sync()
+
+    def finish(self) -> None:
+        """Block until gradients are averaged."""
+        self._parallel.finish()
+
+    def after_step(self, weight: float) -> None:
+        """Nothing to do: gradients were averaged."""
+
+
+class AfterBackward:
+    """Nothing overlaps: gradients one by one after backward, or parameters after the step."""
+
+    blocked_from = None
+
+    def __init__(self, spec: StrategySpec, model: nn.Module, meter: Meter) -> None:
+        self.module = model
+        self._gradients = spec.of == "gradients"
+        self._aggregate = Aggregator(kind=spec.kind, average=spec.average, meter=meter)
+        broadcast_state(model)
+        self._flat = FlatParameters(model, spec.bucket_bytes) if spec.bucketed else None
+
+    @contextlib.contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Gradients always only accumulate until `finish`."""
+        yield
+
+    def finish(self) -> None:
+        """Average each gradient, where gradients are averaged."""
+        if self._gradients:
+            average_gradients(self.module, self._aggregate)
+
+    def after_step(self, weight: float) -> None:
+        """Average parameters, where parameters are averaged."""
+        if self._gradients:
+            return
+        if self._flat is not None:
+            self._flat.average(self._aggregate, weight)
+        else:
+            average_parameters(self.module, self._aggregate, weight=weight)

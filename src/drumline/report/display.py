@@ -1,0 +1,130 @@
+"""What people see while a run trains: a live table on a terminal, plain lines in a pipe."""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, Group
+from rich.live import Live
+from rich.spinner import Spinner
+from rich.table import Table
+from rich.text import Text
+
+from drumline.core.events import Event
+from drumline.core.units import format_seconds
+from drumline.report.progress import RunProgress
+from drumline.report.tables import legend, time_bar
+
+_LINE_EVERY_S = 5.0
+
+
+class Display(Protocol):
+    """Something that shows a run's progress; call `update` a few times a second."""
+
+    def update(self) -> None:
+        """Read what is new and show it."""
+
+    def close(self) -> None:
+        """Show the last state and give the terminal back."""
+
+
+def open_display(console: Console, progress: RunProgress, title: str) -> Display:
+    """Choose the display that fits where the output goes."""
+    if console.is_terminal and not console.is_dumb_terminal:
+        return LiveTable(console, progress, title)
+    return PlainLines(console, progress, title)
+
+
+class PlainLines:
+    """A line per epoch, and one every few seconds between."""
+
+    def __init__(self, console: Console, progress: RunProgress, title: str) -> None:
+        self._console = console
+        self._progress = progress
+        self._spoke = time.monotonic()
+        self._say(title)
+
+    def update(self) -> None:
+        """Print what is new."""
+        for event in self._progress.update():
+            self._say(epoch_line(event, self._progress))
+        while self._progress.notes:
+            self._say(self._progress.notes.pop(0))
+        if time.monotonic() - self._spoke > _LINE_EVERY_S:
+            self._say(step_line(self._progress))
+
+    def close(self) -> None:
+        """Print what came last."""
+        self.update()
+
+    def _say(self, line: str) -> None:
+        self._spoke = time.monotonic()
+        self._console.print(line, soft_wrap=True, highlight=False, markup=False)
+
+
+class LiveTable:
+    """A row per rank, redrawn in place."""
+
+    def __init__(self, console: Console, progress: RunProgress, title: str) -> None:
+        self._progress = progress
+        self._title = title
+        self._spinner = Spinner("dots", text=f" {title}: starting the workers …")
+        self._live = Live(self._spinner, console=console, refresh_per_second=5, transient=True)
+        self._live.start()
+
+    def update(self) -> None:
+        """Read what is new and redraw."""
+        for event in self._progress.update():
+            self._live.console.print(epoch_line(event, self._progress), highlight=False)
+        while self._progress.notes:
+            self._live.console.print(self._progress.notes.pop(0), highlight=False, markup=False)
+        if self._progress.total_steps is not None:
+            self._live.update(self._draw())
+
+    def close(self) -> None:
+        """Give the terminal back."""
+        self.update()
+        self._live.stop()
+
+    def _draw(self) -> Group:
+        progress = self._progress
+        table = Table(title=self._title, title_justify="left", box=SIMPLE_HEAD)
+        for name in ("rank", "step", "loss", "samples/s"):
+            table.add_column(name, justify="right", min_width=9 if name != "rank" else 4)
+        table.add_column("time")
+        ledger = progress.ledger()
+        for rank, row in zip(progress.ranks, ledger.ranks, strict=True):
+            table.add_row(
+                str(rank.rank),
+                f"{rank.step}/{progress.total_steps}",
+                "" if rank.loss is None else f"{rank.loss:.4f}",
+                f"{rank.samples_per_s:,.0f}",
+                time_bar(row),
+            )
+        eta = "" if progress.eta_s is None else f"   about {format_seconds(progress.eta_s)} left"
+        return Group(table, legend() + Text(f"{progress.samples_per_s:,.0f} samples/s{eta}"))
+
+
+def epoch_line(event: Event, progress: RunProgress) -> str:
+    """One epoch in one line."""
+    parts = [
+        f"epoch {event['epoch'] + 1}",
+        f"step {event['step']}/{progress.total_steps}",
+        f"loss {event['loss']:.4f}",
+    ]
+    if "accuracy" in event:
+        parts += [f"test loss {event['test_loss']:.4f}", f"accuracy {event['accuracy']:.2%}"]
+    parts.append(f"{progress.samples_per_s:,.0f} samples/s")
+    return "  ".join(parts)
+
+
+def step_line(progress: RunProgress) -> str:
+    """Where the run is, in one line."""
+    if progress.total_steps is None:
+        return f"starting the workers ({time.monotonic() - progress.started:.0f} s)"
+    loss = progress.ranks[0].loss
+    shown = "" if loss is None else f"  loss {loss:.4f}"
+    eta = "" if progress.eta_s is None else f"  about {format_seconds(progress.eta_s)} left"
+    return f"step {progress.step}/{progress.total_steps}{shown}{eta}"

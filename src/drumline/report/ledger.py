@@ -1,0 +1,155 @@
+"""The ledger: where each rank's time went, from the logs of all ranks together.
+
+A collective's duration is not its transfer time. Bucket k on three ranks:
+
+    rank 0   ├──────── wait ────────┤── transfer ──┤        arrived first, waited longest
+    rank 1              ├── wait ───┤── transfer ──┤
+    rank 2                          ├── transfer ──┤        arrived last: the others' wait is its
+                                    A                       doing
+
+A is the last arrival. Before it a rank *waits*, after it bytes are *transferred*. Of both, what
+fell into a time in which the rank did nothing else is *exposed*; the rest was hidden behind
+compute. Lost time is what was exposed on all ranks: waiting is put down to the rank that arrived
+last, transfer to the network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from drumline.core.events import Event
+
+NS = 1e-9
+
+
+@dataclass
+class RankLedger:
+    """Seconds of one rank, over the steps counted."""
+
+    rank: int
+    total_s: float = 0.0
+    data_s: float = 0.0
+    compute_s: float = 0.0
+    wait_s: float = 0.0
+    transfer_s: float = 0.0
+    exposed_wait_s: float = 0.0
+    exposed_transfer_s: float = 0.0
+    caused_s: float = 0.0
+    """time that other ranks lost waiting for this one"""
+
+    @property
+    def exposed_s(self) -> float:
+        """Seconds in which communication was all that happened."""
+        return self.exposed_wait_s + self.exposed_transfer_s
+
+
+@dataclass
+class Ledger:
+    """The accounts of all ranks."""
+
+    ranks: list[RankLedger]
+    steps: int = 0
+    collectives: int = 0
+    nbytes: int = 0
+    """bytes reduced by one rank, over the steps counted"""
+    lost_s: float = field(default=0.0)
+
+    @property
+    def blame(self) -> dict[int, float]:
+        """The share of all lost time that each rank caused by arriving last."""
+        return {row.rank: row.caused_s / self.lost_s if self.lost_s else 0.0 for row in self.ranks}
+
+    @property
+    def transfer_share(self) -> float:
+        """The share of all lost time that was transfer."""
+        moved = sum(row.exposed_transfer_s for row in self.ranks)
+        return moved / self.lost_s if self.lost_s else 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the accounts as plain values, times per step in milliseconds."""
+        steps = max(1, self.steps)
+        blame = self.blame
+        rows = []
+        for row in self.ranks:
+            seconds = {**asdict(row), "exposed_s": row.exposed_s}
+            rows.append(
+                {"rank": row.rank, "lost_time_share": round(blame[row.rank], 4)}
+                | {
+                    f"{key[:-2]}_ms": round(value * 1000 / steps, 4)
+                    for key, value in seconds.items()
+                    if key.endswith("_s")
+                }
+            )
+        return {
+            "steps": self.steps,
+            "bytes_per_step": self.nbytes // steps,
+            "lost_s": round(self.lost_s, 4),
+            "transfer_share": round(self.transfer_share, 4),
+            "ranks": rows,
+        }
+
+
+def compute_ledger(events: Sequence[Sequence[Event]], *, last: int | None = None) -> Ledger:
+    """Account for the steps that all ranks have logged.
+
+    The first step after each start is left out (it pays for warming up), unless it is all there is.
+
+    Args:
+        events: the event logs, in rank order.
+        last: look at no more than so many of the newest steps.
+    """
+    by_rank = [_steps(log) for log in events]
+    ledger = Ledger(ranks=[RankLedger(rank) for rank in range(len(by_rank))])
+    common = sorted(set.intersection(*(set(steps) for steps in by_rank))) if by_rank else []
+    warm = [number for number in common if not by_rank[0][number].get("first")] or common
+    for number in warm if last is None else warm[-last:]:
+        _account_step(ledger, [steps[number] for steps in by_rank])
+    ledger.lost_s = sum(row.exposed_s for row in ledger.ranks)
+    return ledger
+
+
+def _steps(log: Sequence[Event]) -> dict[int, Event]:
+    """The step events by number; a step done again after a restart counts as done last."""
+    steps: dict[int, Event] = {}
+    first = True
+    for event in log:
+        if event["event"] == "start":
+            first = True
+        elif event["event"] == "step":
+            steps[event["step"]] = {**event, "first": True} if first else event
+            first = False
+    return steps
+
+
+def _account_step(ledger: Ledger, steps: list[Event]) -> None:
+    ledger.steps += 1
+    for row, step in zip(ledger.ranks, steps, strict=True):
+        row.total_s += step["total"] * NS
+        row.data_s += step["data"] * NS
+    exposed_before = [row.exposed_s for row in ledger.ranks]
+    for spans in zip(*(step["spans"] for step in steps), strict=False):
+        _account_collective(ledger, steps, spans)
+    for row, step, before in zip(ledger.ranks, steps, exposed_before, strict=True):
+        row.compute_s += (step["total"] - step["data"]) * NS - (row.exposed_s - before)
+
+
+def _account_collective(ledger: Ledger, steps: list[Event], spans: tuple[Any, ...]) -> None:
+    """Split one collective, given as (op, bytes, arrived, ended) of each rank."""
+    last_arrival = max(span[2] for span in spans)
+    last_rank = max(range(len(spans)), key=lambda rank: spans[rank][2])
+    ledger.collectives += 1
+    ledger.nbytes += spans[0][1]
+    for row, step, (_, _, arrived, ended) in zip(ledger.ranks, steps, spans, strict=True):
+        turn = min(last_arrival, ended)
+        row.wait_s += (turn - arrived) * NS
+        row.transfer_s += (ended - turn) * NS
+        waited = _overlap(step["blocked"], arrived, turn) * NS
+        row.exposed_wait_s += waited
+        row.exposed_transfer_s += _overlap(step["blocked"], turn, ended) * NS
+        ledger.ranks[last_rank].caused_s += waited
+
+
+def _overlap(blocked: list[list[int]], start: int, end: int) -> int:
+    return sum(max(0, min(end, b1) - max(start, b0)) for b0, b1 in blocked)

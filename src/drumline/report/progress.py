@@ -1,0 +1,105 @@
+"""How far a run has come, from its event logs as they grow. What the displays draw."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import dataclass, field
+
+from drumline.core.events import Event, EventTail
+from drumline.core.rundir import RunDir
+from drumline.report.ledger import Ledger, compute_ledger
+
+_WINDOW = 50  # steps that rates and bars are taken over
+
+
+@dataclass
+class RankProgress:
+    """One rank, as its log tells."""
+
+    rank: int
+    step: int = 0
+    loss: float | None = None
+    recent: deque[Event] = field(default_factory=lambda: deque(maxlen=_WINDOW))
+
+    @property
+    def samples_per_s(self) -> float:
+        """This rank's own samples per second, over the recent steps."""
+        spent = sum(event["total"] for event in self.recent)
+        return sum(event["samples"] for event in self.recent) * 1e9 / spent if spent else 0.0
+
+    def take(self, event: Event) -> None:
+        """Follow one event of this rank's log."""
+        if event["event"] == "step":
+            self.step, self.loss = event["step"], event["loss"]
+            self.recent.append(event)
+        elif event["event"] == "start":
+            self.recent.clear()
+        elif event["event"] == "restore":
+            self.step = event["step"]
+
+
+class RunProgress:
+    """All ranks of a run, followed through their logs."""
+
+    def __init__(self, run: RunDir, world_size: int) -> None:
+        self._tails = [EventTail(run.rank_events(rank)) for rank in range(world_size)]
+        self.ranks = [RankProgress(rank) for rank in range(world_size)]
+        self.epochs: list[Event] = []
+        self.notes: list[str] = []
+        self.total_steps: int | None = None
+        self.steps_per_epoch = 1
+        self.started = time.monotonic()
+
+    @property
+    def step(self) -> int:
+        """The step that all ranks have finished."""
+        return min(rank.step for rank in self.ranks)
+
+    @property
+    def eta_s(self) -> float | None:
+        """Seconds that the steps left will take at the recent pace."""
+        recent = self.ranks[0].recent
+        if self.total_steps is None or not recent:
+            return None
+        pace = float(sum(event["total"] for event in recent)) / len(recent) / 1e9
+        return (self.total_steps - self.step) * pace
+
+    @property
+    def samples_per_s(self) -> float:
+        """Samples per second of all ranks together."""
+        return sum(rank.samples_per_s for rank in self.ranks)
+
+    def skip_to_now(self) -> None:
+        """Pass over what an earlier session of this run has logged."""
+        for tail in self._tails:
+            tail.read()
+
+    def update(self) -> list[Event]:
+        """Read what is new; returns the epochs that have ended since."""
+        ended = []
+        for rank, tail in zip(self.ranks, self._tails, strict=True):
+            for event in tail.read():
+                rank.take(event)
+                if event["event"] == "epoch":
+                    ended.append(event)
+                elif event["event"] == "ready":
+                    self.total_steps = event["total_steps"]
+                    self.steps_per_epoch = event["steps_per_epoch"]
+                self._note(rank.rank, event)
+        self.epochs += ended
+        return ended
+
+    def ledger(self) -> Ledger:
+        """Account for the recent steps."""
+        return compute_ledger([rank.recent for rank in self.ranks])
+
+    def _note(self, rank: int, event: Event) -> None:
+        if rank != 0:
+            return
+        if event["event"] == "start" and event["attempt"] > 0:
+            self.notes.append(f"a worker died; the group starts again (restart {event['attempt']})")
+        elif event["event"] == "restore":
+            self.notes.append(f"going on from the checkpoint of step {event['step']}")
+        elif event["event"] == "damaged":
+            self.notes.append(f"passing over a damaged checkpoint: {event['path']}: {event['why']}")

@@ -1,0 +1,112 @@
+"""Tables for the terminal: the ledger, one run, many runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from drumline.core.units import format_bytes, format_seconds
+from drumline.report.ledger import Ledger, RankLedger
+
+BAR_WIDTH = 20
+_MARKS = {"data": "░", "compute": "█", "wait": "▒", "transfer": "▓"}
+_COLORS = {"data": "blue", "compute": "green", "wait": "yellow", "transfer": "magenta"}
+
+
+def time_bar(row: RankLedger, width: int = BAR_WIDTH) -> Text:
+    """Draw what a rank's step is made of: data, compute, exposed wait, exposed transfer."""
+    parts = {
+        "data": row.data_s,
+        "compute": row.compute_s,
+        "wait": row.exposed_wait_s,
+        "transfer": row.exposed_transfer_s,
+    }
+    bar = Text()
+    total = sum(parts.values()) or 1.0
+    drawn, passed = 0, 0.0
+    for name, seconds in parts.items():
+        passed += seconds
+        upto = round(width * passed / total)
+        bar.append(_MARKS[name] * (upto - drawn), style=_COLORS[name])
+        drawn = upto
+    return bar
+
+
+def legend() -> Text:
+    """Explain the bar."""
+    text = Text()
+    for name, mark in _MARKS.items():
+        text.append(f"{mark} {name}  ", style=_COLORS[name])
+    return text
+
+
+def ledger_table(ledger: Ledger) -> RenderableType:
+    """Show the accounts of all ranks, in milliseconds per step, and who lost the most."""
+    table = Table(
+        title=f"where the time went (ms per step, over {ledger.steps} steps)", box=SIMPLE_HEAD
+    )
+    for name in ("rank", "step", "data", "compute", "wait", "transfer", "exposed"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True, min_width=BAR_WIDTH)
+    per_step = 1000 / max(1, ledger.steps)
+    for row in ledger.ranks:
+        values = (row.total_s, row.data_s, row.compute_s, row.wait_s, row.transfer_s, row.exposed_s)
+        table.add_row(
+            str(row.rank), *(f"{value * per_step:.2f}" for value in values), time_bar(row)
+        )
+    return Group(table, legend(), Text(verdict(ledger)))
+
+
+def verdict(ledger: Ledger) -> str:
+    """Say in one sentence what cost the most."""
+    total = sum(row.total_s for row in ledger.ranks)
+    if len(ledger.ranks) < 2 or not total:
+        return "one rank: no time is lost between ranks"
+    share = ledger.lost_s / total
+    rank, blame = max(ledger.blame.items(), key=lambda item: item[1])
+    lost = f"{share:.0%} of the ranks' time was lost in communication"
+    if blame > 0.5:
+        return f"{lost}; {blame:.0%} of that was waiting for rank {rank}"
+    if ledger.transfer_share > 0.5:
+        size = format_bytes(ledger.nbytes / max(1, ledger.steps))
+        return f"{lost}; {ledger.transfer_share:.0%} of that was transfer ({size} per step)"
+    return f"{lost}; no single rank or link stands out"
+
+
+def summary_table(summary: dict[str, Any], run_path: str) -> Table:
+    """Show what a run came to."""
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    if summary.get("accuracy") is not None:
+        table.add_row("test accuracy", f"{summary['accuracy']:.2%}")
+        table.add_row("test loss", f"{summary['test_loss']:.4f}")
+    table.add_row("training loss", f"{summary['loss']:.4f}")
+    table.add_row("steps", f"{summary['steps']} in {format_seconds(summary['train_s'])}")
+    table.add_row("samples/s", f"{summary['samples_per_s']:,.0f}")
+    table.add_row("ranks", f"{summary['world_size']} by {summary['strategy']}")
+    table.add_row("weights", f"sha256 {summary['weights_sha256'][:16]}…")
+    table.add_row("run", run_path)
+    return table
+
+
+def coverage_table(coverage: dict[str, Any]) -> RenderableType:
+    """Show which rank saw how much of the data, over the whole run."""
+    seen = coverage["run"]
+    title = f"who saw which samples ({coverage['kind']}, {seen['steps']} steps)"
+    table = Table(title=title, box=SIMPLE_HEAD)
+    for name in ("rank", "draws", "distinct", "shared with others", "labels"):
+        table.add_column(name, justify="left" if name == "labels" else "right")
+    for row in seen["ranks"]:
+        overlaps = seen["overlap"][row["rank"]]
+        shared = max((n for other, n in enumerate(overlaps) if other != row["rank"]), default=0)
+        counts = row["labels"] or {}
+        labels = "  ".join(f"{label}:{count}" for label, count in counts.items())
+        table.add_row(
+            str(row["rank"]), str(row["draws"]), str(row["distinct"]), f"≤ {shared}", labels
+        )
+    return Group(table, Text(f"{seen['seen_share']:.1%} of the samples were seen by some rank"))

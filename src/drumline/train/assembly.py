@@ -1,0 +1,121 @@
+"""Building what a rank trains with, from its spec and its place."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.optim import Optimizer
+
+from drumline.comm import Meter, build_store, join_group, pick_backend
+from drumline.core.errors import UsageError
+from drumline.core.rundir import RunDir
+from drumline.core.spec import RunSpec
+from drumline.data import BatchSampler, Dataset, build_dataset
+from drumline.models import build_model
+from drumline.optim import build_optimizer
+from drumline.parallel import Strategy, build_strategy
+from drumline.train.place import Place
+
+
+@dataclass(frozen=True, kw_only=True)
+class Assembly:
+    """What a rank trains with."""
+
+    device: torch.device
+    data: Dataset
+    sampler: BatchSampler
+    batch: int
+    """samples per step over all ranks"""
+    model: nn.Module
+    strategy: Strategy
+    optimizer: Optimizer
+    meter: Meter
+
+
+def join_ranks(run: RunDir, spec: RunSpec, place: Place, device: torch.device) -> None:
+    """Meet the other ranks and start the process group; blocks until all have come."""
+    store = build_store(
+        spec.init,
+        rank=place.rank,
+        meeting=run.rendezvous,
+        attempt=place.attempt,
+        timeout_s=spec.timeout_s,
+    )
+    join_group(
+        store,
+        rank=place.rank,
+        world_size=place.world_size,
+        backend=pick_backend(spec.backend, device=device, local_world_size=place.local_world_size),
+        timeout_s=spec.timeout_s,
+    )
+
+
+def assemble(spec: RunSpec, place: Place, device: torch.device) -> Assembly:
+    """Build data, model, strategy and optimizer; every rank calls this once it is in the group."""
+    dtype = getattr(torch, spec.dtype)
+    data = build_dataset(spec.data, seed=spec.seed, dtype=dtype)
+    # gd takes the whole data set in a step, cut into chunks of data.batch by the loop
+    batch = len(data.train) if spec.optimizer.name == "gd" else spec.data.batch
+    sampler = BatchSampler(
+        spec=spec.data.partition,
+        n=len(data.train),
+        labels=data.train.labels,
+        batch=batch,
+        rank=place.rank,
+        world_size=place.world_size,
+        seed=spec.seed,
+    )
+    model = build_model(spec.model, classes=data.classes, seed=spec.seed, dtype=dtype).to(device)
+    if any(isinstance(module, nn.Conv2d) for module in model.modules()):
+        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    meter = Meter()
+    strategy = build_strategy(spec.strategy, model, meter)
+    return Assembly(
+        device=device,
+        data=Dataset(
+            name=data.name,
+            train=data.train.to(device),
+            test=data.test.to(device),
+            classes=data.classes,
+        ),
+        sampler=sampler,
+        batch=batch,
+        model=model,
+        strategy=strategy,
+        optimizer=build_optimizer(spec.optimizer, model.parameters()),
+        meter=meter,
+    )
+
+
+def pick_device(wanted: str, place: Place) -> torch.device:
+    """Choose the GPU of this local rank (shared, where there are fewer), or the CPU.
+
+    Raises:
+        UsageError: a GPU is asked for and there is none.
+    """
+    if wanted == "cuda" and not torch.cuda.is_available():
+        raise UsageError("device: cuda, but PyTorch sees no GPU here; set device=cpu")
+    if wanted == "cpu" or not torch.cuda.is_available():
+        return torch.device("cpu")
+    device = torch.device("cuda", place.local_rank % torch.cuda.device_count())
+    torch.cuda.set_device(device)
+    return device
+
+
+def set_threads(wanted: int | None, place: Place) -> int:
+    """Share the cores out among the ranks of this host, unless the spec says how many."""
+    mine = getattr(os, "sched_getaffinity", None)
+    cores = len(mine(0)) if mine is not None else os.cpu_count() or 1
+    threads = wanted or max(1, cores // place.local_world_size)
+    torch.set_num_threads(threads)
+    return threads
+
+
+def leave_ranks() -> None:
+    """Wait for the others and leave the process group."""
+    dist.barrier()
+    dist.destroy_process_group()

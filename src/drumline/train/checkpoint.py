@@ -1,0 +1,249 @@
+"""Checkpoints that survive: a `kill -9` at any moment, a full disk, a flipped bit.
+
+    checkpoints/step-000000094/
+        model.safetensors            parameters and buffers
+        optimizer.safetensors        its tensors (optimizer-rank-N, where ranks differ)
+        state.json                   step, epoch, scalars, and the SHA-256 of each file
+
+All files are written into a hidden folder, synced, and the folder is renamed into place: it is
+there whole or not at all. Reading checks every hash; a damaged checkpoint is passed over for the
+one before. Nothing is pickled.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from drumline.core.errors import CheckpointError
+
+STATE = "state.json"
+MODEL = "model.safetensors"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """How far a run has come."""
+
+    step: int
+    epoch: int
+    step_in_epoch: int
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint on disk whose hashes were checked."""
+
+    path: Path
+    progress: Progress
+    scalars: Mapping[str, Any]
+
+    def load_model(self, model: nn.Module) -> None:
+        """Put parameters and buffers into a model."""
+        tensors = safetensors.torch.load_file(self.path / MODEL)
+        try:
+            model.load_state_dict(tensors)
+        except RuntimeError as error:
+            raise CheckpointError(
+                f"{self.path} does not fit the model: {str(error).splitlines()[-1].strip()}; "
+                f"resume with the model that wrote it"
+            ) from None
+
+    def load_optimizer(self, optimizer: Optimizer, rank: int | None) -> None:
+        """Put its state into an optimizer; `rank` where each rank has a state of its own."""
+        name = _optimizer_file(rank)
+        tensors = safetensors.torch.load_file(self.path / name)
+        optimizer.load_state_dict(_unflatten(self.scalars[name], tensors))
+
+
+class CheckpointStore:
+    """The checkpoints of one run."""
+
+    def __init__(self, folder: Path, *, keep: int) -> None:
+        self._folder = folder
+        self._keep = keep
+
+    def save(
+        self,
+        progress: Progress,
+        model: nn.Module,
+        optimizer: Optimizer,
+        *,
+        rank: int,
+        shared: bool,
+        barrier: Callable[[], None],
+    ) -> Path | None:
+        """Write a checkpoint; every rank calls this. Returns its path on the leader.
+
+        Args:
+            progress: how far the run has come.
+            model: the same on all ranks; rank 0 writes it.
+            optimizer: written by rank 0, or by each rank where `shared` is false.
+            rank: this rank.
+            shared: whether the optimizer state is the same on all ranks.
+            barrier: blocks until every rank has come (called only where `shared` is false).
+        """
+        draft = self._folder / f".draft-{progress.step:09d}"
+        try:
+            if not shared:
+                draft.mkdir(parents=True, exist_ok=True)
+                _write_optimizer(draft, optimizer, rank)
+                barrier()
+            if rank != 0:
+                return None
+            draft.mkdir(parents=True, exist_ok=True)
+            if shared:
+                _write_optimizer(draft, optimizer, None)
+            _write_tensors(draft / MODEL, dict(model.state_dict()))
+            return self._publish(draft, progress)
+        except OSError as error:
+            shutil.rmtree(draft, ignore_errors=True)
+            raise self._explain(error, progress.step) from error
+
+    def newest(self, damaged: Callable[[Path, str], None]) -> Checkpoint | None:
+        """Return the newest checkpoint whose hashes are right; tell `damaged` of others."""
+        for path in self._paths():
+            try:
+                return _read(path)
+            except (OSError, ValueError, KeyError) as error:
+                damaged(path, str(error))
+        return None
+
+    def at(self, step: int) -> Checkpoint:
+        """Open the checkpoint of one step, which another rank has found whole."""
+        path = self._folder / f"step-{step:09d}"
+        try:
+            return _read(path)
+        except (OSError, ValueError, KeyError) as error:
+            raise CheckpointError(
+                f"rank 0 resumes from {path}, but it cannot be read here: {error}; "
+                f"all ranks must see the same run directory"
+            ) from None
+
+    def _publish(self, draft: Path, progress: Progress) -> Path:
+        scalars = {file.stem: json.loads(file.read_text()) for file in draft.glob("*.json")}
+        for file in draft.glob("*.json"):
+            file.unlink()
+        state = {
+            **vars(progress),
+            "scalars": scalars,
+            "sha256": {file.name: _sha256(file) for file in sorted(draft.iterdir())},
+        }
+        _write_synced(draft / STATE, json.dumps(state).encode())
+        _sync_folder(draft)
+        final = self._folder / f"step-{progress.step:09d}"
+        if _is_whole(final):  # the same step again, after a restart: the same weights
+            shutil.rmtree(draft)
+        else:
+            shutil.rmtree(final, ignore_errors=True)
+            draft.rename(final)
+        _sync_folder(self._folder)
+        self._drop_old()
+        return final
+
+    def _drop_old(self) -> None:
+        for path in list(self._paths())[self._keep :]:
+            shutil.rmtree(path, ignore_errors=True)
+        for draft in self._folder.glob(".draft-*"):  # left by a killed writer
+            shutil.rmtree(draft, ignore_errors=True)
+
+    def _paths(self) -> Iterator[Path]:
+        yield from sorted(self._folder.glob("step-*"), reverse=True)
+
+    def _explain(self, error: OSError, step: int) -> CheckpointError:
+        kept = next(iter(self._paths()), None)
+        rescue = (
+            f"the one before it, {kept.name}, is untouched: make room and continue with "
+            f"drumline train resume={self._folder.parent}"
+            if kept is not None
+            else "make room and start again"
+        )
+        reason = "no space left on the disk" if error.errno == errno.ENOSPC else error.strerror
+        return CheckpointError(f"cannot write the checkpoint of step {step}: {reason}; {rescue}")
+
+
+def _read(path: Path) -> Checkpoint:
+    state = json.loads((path / STATE).read_text())
+    for name, expected in state["sha256"].items():
+        if _sha256(path / name) != expected:
+            raise ValueError(f"{name} does not have the hash that was written with it")
+    progress = Progress(
+        step=state["step"], epoch=state["epoch"], step_in_epoch=state["step_in_epoch"]
+    )
+    return Checkpoint(path, progress, state["scalars"])
+
+
+def _is_whole(path: Path) -> bool:
+    try:
+        _read(path)
+    except (OSError, ValueError, KeyError):
+        return False
+    return True
+
+
+def _optimizer_file(rank: int | None) -> str:
+    return "optimizer.safetensors" if rank is None else f"optimizer-rank-{rank}.safetensors"
+
+
+def _write_optimizer(folder: Path, optimizer: Optimizer, rank: int | None) -> None:
+    """Write the tensors of an optimizer, and beside them what is not a tensor."""
+    scalars: dict[str, Any] = {"param_groups": optimizer.state_dict()["param_groups"], "state": {}}
+    tensors: dict[str, Tensor] = {}
+    for index, values in optimizer.state_dict()["state"].items():
+        for name, value in values.items():
+            if isinstance(value, Tensor):
+                tensors[f"{index}.{name}"] = value
+            else:
+                scalars["state"].setdefault(str(index), {})[name] = value
+    name = _optimizer_file(rank)
+    _write_tensors(folder / name, tensors)
+    _write_synced(folder / f"{name}.json", json.dumps(scalars).encode())
+
+
+def _unflatten(scalars: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    state: dict[int, dict[str, Any]] = {int(k): dict(v) for k, v in scalars["state"].items()}
+    for key, tensor in tensors.items():
+        index, _, name = key.partition(".")
+        state.setdefault(int(index), {})[name] = tensor
+    return {"state": state, "param_groups": scalars["param_groups"]}
+
+
+def _write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Write tensors, each with memory of its own, in the plain layout."""
+    plain = {
+        name: tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
+        for name, tensor in tensors.items()
+    }
+    _write_synced(path, safetensors.torch.save(plain))
+
+
+def _write_synced(path: Path, content: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync_folder(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

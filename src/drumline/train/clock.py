@@ -1,0 +1,49 @@
+"""The step clock: what one step of one rank was spent on, as far as this rank alone can tell.
+
+    │ data │ forward, backward ……………… │ blocked │ optimizer │
+    t0     t1                        b0        b1          t2
+
+What of the blocked time was waiting, and for whom, only all ranks' logs together can tell: that is
+the ledger's work (`drumline.report.ledger`). All times are nanoseconds of the monotonic clock.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from drumline.comm import Meter
+
+
+class StepClock:
+    """Times one step after the other and turns each into the fields of its event."""
+
+    def __init__(self, meter: Meter) -> None:
+        self._meter = meter
+        self._start = 0
+        self._data = 0
+        self._blocked: list[list[int]] = []
+
+    def begin(self) -> None:
+        """Note that a step starts: the next thing is to fetch its data."""
+        self._meter.drain()
+        self._start = time.monotonic_ns()
+        self._blocked = []
+
+    def data_ready(self) -> None:
+        """Note that the batch is here."""
+        self._data = time.monotonic_ns() - self._start
+
+    def blocked_since(self, since_ns: int) -> None:
+        """Note that this rank did nothing but wait from then until now."""
+        self._blocked.append([since_ns, time.monotonic_ns()])
+
+    def end(self) -> dict[str, Any]:
+        """Return the step's times: start, data, total, blocked intervals, collectives."""
+        return {
+            "t": self._start,
+            "data": self._data,
+            "total": time.monotonic_ns() - self._start,
+            "blocked": self._blocked,
+            "spans": self._meter.drain(),
+        }

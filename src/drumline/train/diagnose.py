@@ -1,0 +1,63 @@
+"""Finding the tensor that broke a run: where did the first NaN or infinity come from?"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from drumline.core.errors import DivergenceError
+
+
+def check_loss(
+    loss: float, *, model: nn.Module, inputs: Tensor, step: int, rank: int, lr: float
+) -> None:
+    """Stop the run if the loss is no number any more.
+
+    Raises:
+        DivergenceError: names step, rank and the first bad tensor.
+    """
+    if loss - loss == 0:  # neither NaN nor infinite
+        return
+    tensor = first_bad_tensor(model, inputs)
+    raise DivergenceError(
+        f"the loss is {loss} at step {step} on rank {rank}; the first bad tensor is {tensor}; "
+        f"lower the learning rate (it is {lr:g}), set clip_norm=1, or look at the data",
+        step=step,
+        rank=rank,
+        tensor=tensor,
+    )
+
+
+@torch.no_grad()
+def first_bad_tensor(model: nn.Module, inputs: Tensor) -> str:
+    """Name the first tensor, in the order of computing, that holds a NaN or an infinity."""
+    if _bad(inputs):
+        return "the input batch"
+    for name, param in model.named_parameters():
+        if _bad(param):
+            return f"parameter {name} (an earlier update broke it)"
+    return _first_bad_output(model, inputs) or "the loss itself"
+
+
+def _first_bad_output(model: nn.Module, inputs: Tensor) -> str | None:
+    found: list[str] = []
+
+    def watch(name: str, module: nn.Module) -> RemovableHandle:
+        def look(_module: nn.Module, _args: object, output: object) -> None:
+            if isinstance(output, Tensor) and _bad(output):
+                found.append(f"the output of {name or 'the model'} ({type(module).__name__})")
+
+        return module.register_forward_hook(look)
+
+    handles = [watch(name, module) for name, module in model.named_modules()]
+    try:
+        model(inputs)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return found[0] if found else None
+
+
+def _bad(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() and not bool(torch.isfinite(tensor).all())

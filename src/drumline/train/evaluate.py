@@ -1,0 +1,49 @@
+"""Evaluation: every rank takes a share of the test set, and the counts are added up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from drumline.data import Split
+
+_BATCH = 500
+
+
+@dataclass(frozen=True)
+class Score:
+    """How well a model does on a test set."""
+
+    loss: float
+    accuracy: float
+    predictions: int
+
+
+def loss_sum(logits: Tensor, targets: Tensor) -> Tensor:
+    """Return the cross-entropy, summed over predictions (samples, or characters of text)."""
+    return F.cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction="sum")
+
+
+@torch.no_grad()
+def evaluate(model: nn.Module, test: Split, *, rank: int, world_size: int) -> Score:
+    """Measure loss and accuracy on the test set; every rank calls this and gets the same score."""
+    was_training = model.training
+    model.eval()
+    device = next(model.parameters()).device
+    totals = torch.zeros(3, dtype=torch.float64, device=device)
+    mine = np.arange(rank, len(test), world_size)
+    for start in range(0, len(mine), _BATCH):
+        inputs, targets = test.batch(mine[start : start + _BATCH])
+        logits = model(inputs)
+        totals[0] += loss_sum(logits, targets)
+        totals[1] += (logits.argmax(-1) == targets).sum()
+        totals[2] += targets.numel()
+    model.train(was_training)
+    dist.all_reduce(totals)
+    loss, correct, count = totals.tolist()
+    return Score(loss=loss / count, accuracy=correct / count, predictions=round(count))

@@ -1,0 +1,50 @@
+"""How a rank that fails tells the world: one event, with what a person needs to see."""
+
+from __future__ import annotations
+
+import re
+import time
+import traceback
+from typing import Any
+
+from drumline.core.errors import DrumlineError
+from drumline.core.events import EventWriter
+
+# What gloo and the store say when the other side is gone: a consequence, not a cause.
+_PEER_GONE = re.compile(
+    r"connection (was )?(closed|reset|refused)|broken pipe|peer|failed to recv|socket",
+    re.IGNORECASE,
+)
+_TIMED_OUT = re.compile(r"timed? ?out", re.IGNORECASE)
+
+
+def write_failure(events: EventWriter, error: BaseException, *, rank: int) -> None:
+    """Write the error event of this rank, visible at once."""
+    events.write("error", rank=rank, time=time.time(), **describe(error))
+    events.flush()
+
+
+def describe(error: BaseException) -> dict[str, Any]:
+    """Return an error as plain values.
+
+    `expected` errors are told by their message alone; `consequence` says that another rank's end
+    is the likely cause.
+    """
+    if isinstance(error, DrumlineError):
+        return {**error.to_record(), "expected": True, "consequence": False}
+    return {
+        "type": type(error).__name__,
+        "message": str(error),
+        "exit_code": 1,
+        "traceback": "".join(traceback.format_exception(error)),
+        "expected": False,
+        "consequence": _is_consequence(error),
+    }
+
+
+def _is_consequence(error: BaseException) -> bool:
+    text = str(error)
+    gone = _PEER_GONE.search(text) or _TIMED_OUT.search(text)
+    return (
+        isinstance(error, RuntimeError) and gone is not None
+    )  # torch's Dist*Errors are RuntimeErrors

@@ -1,0 +1,57 @@
+"""The process around a rank: it ends with its parent, logs to its file, and reports its failure."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NoReturn
+
+from drumline.core.errors import DrumlineError
+from drumline.core.events import EventWriter
+from drumline.core.lifeline import die_with_parent
+from drumline.core.rundir import RunDir
+from drumline.train.failure import write_failure
+from drumline.train.place import Place, read_place
+
+
+@contextlib.contextmanager
+def rank_process(run: RunDir) -> Iterator[tuple[Place, EventWriter]]:
+    """Be one rank of a run; an exception inside becomes an event and ends the process."""
+    die_with_parent()
+    place = read_place()
+    _log_to(run.rank_log(place.rank))
+    with EventWriter(run.rank_events(place.rank)) as events:
+        try:
+            yield place, events
+        except BaseException as error:
+            if isinstance(error, SystemExit) and not error.code:
+                return
+            write_failure(events, error, rank=place.rank)
+            _exit(error)
+
+
+def _log_to(path: Path) -> None:
+    """Send what this process prints, C libraries included, to the rank's log."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(log)
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+
+
+def _exit(error: BaseException) -> NoReturn:
+    """End at once: destructors of a broken process group may wait for peers that are gone."""
+    traceback.print_exception(error)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    code = error.code if isinstance(error, SystemExit) else None
+    if isinstance(error, DrumlineError):
+        code = error.exit_code
+    os._exit(code if isinstance(code, int) else 1)

@@ -1,0 +1,130 @@
+"""What every rank runs: `python -m drumline.train RUNDIR`, or a warm worker calling `train_rank`.
+
+It reads the spec from the run directory, joins the others, trains, and leaves its events, its log
+and, on the leader, the summary there. Errors become an event too: the launcher reads it and tells
+the user.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from drumline.core.events import EventWriter
+from drumline.core.rundir import RunDir
+from drumline.core.spec import RunSpec
+from drumline.data.coverage import coverage
+from drumline.models import parameter_count, weights_sha256
+from drumline.train.assembly import (
+    Assembly,
+    assemble,
+    join_ranks,
+    leave_ranks,
+    pick_device,
+    set_threads,
+)
+from drumline.train.checkpoint import Checkpoint, CheckpointStore
+from drumline.train.loop import Loop, Result
+from drumline.train.place import Place
+from drumline.train.process import rank_process
+from drumline.train.scalars import ScalarWriter
+
+
+def train_rank(run_path: str) -> None:
+    """Train as one rank of the run in `run_path`; ends the process if it fails."""
+    run = RunDir(Path(run_path))
+    with rank_process(run) as (place, events):
+        _train(run, run.read_spec(), place, events)
+
+
+def _train(run: RunDir, spec: RunSpec, place: Place, events: EventWriter) -> None:
+    started = time.time()
+    device = pick_device(spec.device, place)
+    threads = set_threads(spec.threads, place)
+    events.write(
+        "start",
+        rank=place.rank,
+        attempt=place.attempt,
+        pid=os.getpid(),
+        host=socket.gethostname(),
+        device=str(device),
+        threads=threads,
+        time=started,
+    )
+    events.flush()
+    join_ranks(run, spec, place, device)
+    parts = assemble(spec, place, device)
+    checkpoints = CheckpointStore(run.checkpoints, keep=spec.checkpoint.keep)
+    scalars = ScalarWriter(run.tensorboard) if place.leads else None
+    loop = Loop(spec, place, parts, events=events, checkpoints=checkpoints, scalars=scalars)
+    checkpoint = _newest(checkpoints, place, device, events)
+    if checkpoint is not None:
+        loop.restore(checkpoint)
+        events.write("restore", step=checkpoint.progress.step, path=str(checkpoint.path))
+    events.write("ready", total_steps=loop.total_steps, steps_per_epoch=len(parts.sampler))
+    events.flush()
+    result = loop.run()
+    events.write("end", step=result.steps, time=time.time())
+    events.flush()
+    if place.leads:
+        _write_results(run, spec, place, parts, result, started)
+    if scalars is not None:
+        scalars.close()
+    leave_ranks()
+
+
+def _newest(
+    checkpoints: CheckpointStore, place: Place, device: torch.device, events: EventWriter
+) -> Checkpoint | None:
+    """Return the newest whole checkpoint: the leader looks, the others open the same one."""
+
+    def damaged(path: Path, why: str) -> None:
+        events.write("damaged", path=str(path), why=why)
+
+    found = checkpoints.newest(damaged) if place.leads else None
+    step = torch.tensor(-1 if found is None else found.progress.step, device=device)
+    dist.broadcast(step, src=0)
+    return None if step.item() < 0 else checkpoints.at(int(step.item()))
+
+
+def _write_results(
+    run: RunDir, spec: RunSpec, place: Place, parts: Assembly, result: Result, started: float
+) -> None:
+    train = parts.data.train
+    run.write_json(
+        "coverage.json",
+        coverage(
+            spec.data.partition,
+            n=len(train),
+            labels=train.labels,
+            batch=parts.batch,
+            world_size=place.world_size,
+            seed=spec.seed,
+            steps=result.steps,
+        ),
+    )
+    score = result.score
+    run.write_json(
+        "summary.json",
+        {
+            "name": run.path.name,
+            "world_size": place.world_size,
+            "strategy": spec.strategy.kind,
+            "model": spec.model.name,
+            "parameters": parameter_count(parts.model),
+            "steps": result.steps,
+            "epochs": result.epochs,
+            "loss": result.loss,
+            "test_loss": None if score is None else score.loss,
+            "accuracy": None if score is None else score.accuracy,
+            "time_s": time.time() - started,
+            "train_s": result.train_s,
+            "samples_per_s": result.samples / result.train_s if result.train_s else 0.0,
+            "weights_sha256": weights_sha256(parts.model),
+        },
+    )
