@@ -8,9 +8,8 @@ import multiprocessing.forkserver
 import os
 import sys
 
-from drumline.agent.warm import PRELOAD_VARIABLE
 from drumline.core.lifeline import die_with_parent
-from drumline.core.task import AgentTask
+from drumline.core.task import PRELOAD_VARIABLE, AgentTask
 
 
 def main() -> int:

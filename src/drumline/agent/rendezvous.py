@@ -3,8 +3,9 @@
 torch elastic's own `c10d` rendezvous opens its store on every interface, lets nodes come and go,
 and starts with a random pause. Here the launcher knows the nodes beforehand, so a round is simple:
 
-    1. each agent counts itself in      store.add("round/R/nodes", 1)
-    2. and waits for the last one       store.wait(["round/R/full"])
+    1. node 0 opens a fresh store for the workers and says where     "round/R/port"
+    2. each agent counts itself in                                   "round/R/nodes"
+    3. and waits for the last one                                    "round/R/full"
 
 When a node's workers fail, its agent comes back for round R+1; the others see one node waiting and
 restart their workers too.
@@ -26,7 +27,7 @@ from torch.distributed.elastic.rendezvous import (
 )
 from torch.distributed.elastic.rendezvous.api import RendezvousTimeoutError
 
-from drumline.comm.store import LOOPBACK, announced_store
+from drumline.comm.store import LOOPBACK, announced_store, serve_store
 
 BACKEND = "drumline"
 
@@ -43,10 +44,12 @@ class FixedRendezvous(RendezvousHandler):
     timeout_s: float
     rounds: int = 0
     closed: bool = False
+    workers_store: TCPStore | None = None
+    """what workers find each other by; new each round: they write the same keys again"""
 
     @property
     def use_agent_store(self) -> bool:
-        """Workers use this very store to find each other."""
+        """Workers find a store that this process serves; none of them opens one."""
         return True
 
     def get_backend(self) -> str:
@@ -60,10 +63,14 @@ class FixedRendezvous(RendezvousHandler):
     def next_rendezvous(self) -> RendezvousInfo:
         """Join the next round; blocks until all nodes have."""
         here, full = self._nodes_key(self.rounds), f"round/{self.rounds}/full"
-        if self.store.add(here, 1) == self.nodes:
+        port = f"round/{self.rounds}/port"
+        if self.node == 0:  # (1)
+            self.workers_store = serve_store(self.host, 0, self.timeout_s)
+            self.store.set(port, str(self.workers_store.port))
+        if self.store.add(here, 1) == self.nodes:  # (2)
             self.store.set(full, "1")
         try:
-            self.store.wait([full], timedelta(seconds=self.timeout_s))
+            self.store.wait([full], timedelta(seconds=self.timeout_s))  # (3)
         except RuntimeError:
             came = self.store.add(here, 0)
             raise RendezvousTimeoutError(
@@ -73,7 +80,7 @@ class FixedRendezvous(RendezvousHandler):
             PrefixStore(f"round/{self.rounds}", self.store),
             self.node,
             self.nodes,
-            RendezvousStoreInfo(self.host, self.store.port),
+            RendezvousStoreInfo(self.host, int(self.store.get(port))),
         )
         self.rounds += 1
         return info

@@ -4,6 +4,8 @@ Forked workers share these modules instead of importing them each: `import torch
 than a second, and DDP pulls in torch._dynamo for another. Garbage collection is off meanwhile
 (thousands of objects are made, none is garbage), and what was loaded is kept out of it for good, so
 that a collection in a worker does not touch, and thereby copy, the shared pages.
+
+The server itself must end with the agent: its workers hold the pipe by which it would notice.
 """
 
 import contextlib
@@ -11,11 +13,14 @@ import gc
 import importlib
 import os
 
-PRELOAD_VARIABLE = "DRUMLINE_PRELOAD"
+from drumline.core.lifeline import die_with_parent
+from drumline.core.task import PRELOAD_VARIABLE
 
-gc.disable()
-for _name in filter(None, os.environ.get(PRELOAD_VARIABLE, "").split(",")):
-    with contextlib.suppress(ImportError):  # the worker will fail on it, and say why
-        importlib.import_module(_name)
-gc.enable()
-gc.freeze()
+if PRELOAD_VARIABLE in os.environ:
+    die_with_parent()
+    gc.disable()
+    for _name in os.environ[PRELOAD_VARIABLE].split(","):
+        with contextlib.suppress(ImportError):  # the worker will fail on it, and say why
+            importlib.import_module(_name)
+    gc.enable()
+    gc.freeze()

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from drumline.core.errors import DrumlineError
+from drumline.core.errors import DrumlineError, InterruptError
 
 app = typer.Typer(
     name="drumline",
@@ -21,8 +21,6 @@ app = typer.Typer(
 )
 data_app = typer.Typer(help="Data sets that do not come with the package.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
-
-INTERRUPTED = 130
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout at the end.")]
 
@@ -143,7 +141,7 @@ def main() -> None:
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         print("drumline: interrupted", file=sys.stderr)
-        sys.exit(INTERRUPTED)
+        sys.exit(InterruptError.exit_code)
 
 
 if __name__ == "__main__":

@@ -5,18 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
+from rich.text import Text
 
 from drumline.cli.printing import print_json
 from drumline.core.errors import DrumlineError, RunDirError
 from drumline.core.rundir import RunDir, list_runs
 from drumline.core.spec import RunSpec
+from drumline.launch.creation import RUNS
 from drumline.report.ledger import compute_ledger
-from drumline.report.tables import coverage_table, ledger_table, summary_table
-
-RUNS = Path("runs")
+from drumline.report.tables import coverage_table, ledger_table, narrow_table, summary_table
 
 
 def runs_command(*, as_json: bool) -> None:
@@ -29,25 +27,25 @@ def runs_command(*, as_json: bool) -> None:
     if not rows:
         console.print(f"no runs in {RUNS.absolute()}; make one with: drumline train")
         return
-    table = Table(box=SIMPLE_HEAD)
-    for name in ("run", "started", "model", "data", "strategy"):
-        table.add_column(name)
+    table = narrow_table()
+    for name in ("run", "started", "model, data", "strategy"):
+        table.add_column(name, no_wrap=name == "started", overflow="fold")
     for name in ("ranks", "steps", "accuracy"):
-        table.add_column(name, justify="right")
-    table.add_column("state")
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("state", overflow="fold")
     for row in rows:
         accuracy = row["accuracy"]
-        table.add_row(
+        cells = (
             row["run"],
-            row["started"],
-            row["model"],
-            row["data"],
+            row["started"][2:],
+            ", ".join(filter(None, (row["model"], row["data"]))),
             row["strategy"],
             str(row["world_size"] or ""),
             str(row["steps"] or ""),
             "" if accuracy is None else f"{accuracy:.2%}",
             row["state"],
         )
+        table.add_row(*(Text(cell) for cell in cells))
     console.print(table)
 
 

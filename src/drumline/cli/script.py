@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import re
-import sys
 import time
 from pathlib import Path
 
 from rich.console import Console
 
-from drumline.cli.train import RUNS
 from drumline.core.errors import UsageError
 from drumline.core.rundir import RunDir
 from drumline.core.task import AgentTask
 from drumline.core.units import format_seconds
-from drumline.launch import Agents, build_manifest, check_outcome
+from drumline.launch import Agents, check_outcome
+from drumline.launch.creation import create_script_run
+from drumline.launch.meeting import meeting_removed
 from drumline.report.logs import LogTail
 
 _POLL_S = 0.1
@@ -34,8 +34,7 @@ def run_command(script: str, args: list[str], *, shape: str, restarts: int) -> N
     if not path.is_file():
         raise UsageError(f"no script {script}; give the path of a Python file")
     name = re.sub(r"[^A-Za-z0-9._-]", "-", path.stem).lstrip("-._") or "script"
-    run = RunDir.create(name, root=RUNS)
-    run.write_json("manifest.json", build_manifest(sys.argv) | {"script": [script, *args]})
+    run = create_script_run(name, [script, *args])
     tasks = [
         AgentTask(
             run=str(run.path),
@@ -71,7 +70,7 @@ def _follow(run: RunDir, tasks: list[AgentTask], *, world_size: int) -> None:
     console = Console(highlight=False, soft_wrap=True)
     tails = [LogTail(run.rank_log(rank), f"[{rank}]") for rank in range(world_size)]
     started = time.monotonic()
-    with Agents(run, tasks) as agents:
+    with meeting_removed(run, "env"), Agents(run, tasks) as agents:
         while agents.running():
             for tail in tails:
                 tail.print_new(console)

@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 import time
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from rich.console import Console
 
+from drumline.cli.joining import join_command
 from drumline.cli.printing import print_result
 from drumline.cli.resume import open_for_resume
-from drumline.core.errors import DrumlineError, SpecError, UsageError, WorkerError
+from drumline.core.errors import DrumlineError, InterruptError, SpecError, UsageError, WorkerError
+from drumline.core.events import read_events
 from drumline.core.rundir import RunDir
 from drumline.core.spec import RunSpec
 from drumline.core.spec_file import load_spec
 from drumline.core.task import AgentTask
-from drumline.launch import Agents, build_manifest, check_outcome, outer_launcher
-from drumline.launch.join import OuterLauncher
+from drumline.launch import Agents, check_outcome, outer_launcher
+from drumline.launch.creation import RUNS, create_run
+from drumline.launch.meeting import meeting_removed, refuse_stale_meeting
 from drumline.report.display import open_display
 from drumline.report.progress import RunProgress
 
-RUNS = Path("runs")
 _POLL_S = 0.1
 
 
@@ -33,26 +32,22 @@ def train_command(words: list[str], *, out: Path | None, as_json: bool) -> None:
     launcher = outer_launcher()
     if launcher is not None:
         overrides = [*overrides, f"workers={launcher.world_size}", "nodes=1"]
-    if resume is not None:
-        if file is not None or out is not None:
-            raise UsageError("resume=RUN brings its own spec and directory; leave the others out")
-        run, spec = open_for_resume(resume, overrides, root=RUNS)
-    else:
+        if not any(word.startswith("init=") for word in overrides):
+            overrides.append(f"init={launcher.init}")
+    run: RunDir | None = None
+    if resume is None:
         spec = load_spec(file, overrides)
-        run = None
+    elif file is not None or out is not None:
+        raise UsageError("resume=RUN brings its own spec and directory; leave the others out")
+    else:
+        run, spec = open_for_resume(resume, overrides, root=RUNS)
     if launcher is not None:
-        _join(launcher, spec, run, out=out, as_json=as_json)
-        return
-    _refuse_stale_meeting(spec)
-    fresh = run is None
-    run = run or create_run(spec, out)
-    try:
-        _launch(run, spec, resumed=not fresh, quiet=as_json)
-    except DrumlineError as error:
-        if fresh and not isinstance(error, WorkerError) and not _has_trained(run):
-            _forget(run)
-        raise
-    print_result(run, spec, as_json=as_json)
+        join_command(launcher, spec, run, out=out, as_json=as_json)
+    elif run is not None:
+        _launch(run, spec, resumed=True, quiet=as_json)
+        print_result(run, spec, as_json=as_json)
+    else:
+        _train_anew(spec, out=out, as_json=as_json)
 
 
 def split_words(words: list[str]) -> tuple[Path | None, list[str], str | None]:
@@ -62,40 +57,38 @@ def split_words(words: list[str]) -> tuple[Path | None, list[str], str | None]:
         raise SpecError(f"one spec file at most, got {', '.join(files)}; keys are key=value")
     resume = [word.removeprefix("resume=") for word in words if word.startswith("resume=")]
     overrides = [word for word in words if "=" in word and not word.startswith("resume=")]
-    return (
-        Path(files[0]) if files else None,
-        overrides,
-        resume[-1] if resume else None,
-    )
+    return Path(files[0]) if files else None, overrides, resume[-1] if resume else None
 
 
-def create_run(spec: RunSpec, out: Path | None) -> RunDir:
-    """Make the run's directory, with its spec and manifest."""
-    run = RunDir.create(spec.name, root=RUNS, exact=out)
-    run.write_spec(spec)
-    run.write_json("manifest.json", build_manifest(sys.argv))
-    return run
+def _train_anew(spec: RunSpec, *, out: Path | None, as_json: bool) -> None:
+    refuse_stale_meeting(spec.init)
+    run = create_run(spec, out)
+    try:
+        _launch(run, spec, resumed=False, quiet=as_json)
+    except DrumlineError as error:
+        # A mistake in the words leaves nothing; a crash leaves its logs.
+        if not isinstance(error, WorkerError | InterruptError) and not _has_trained(run):
+            shutil.rmtree(run.path, ignore_errors=True)
+        raise
+    print_result(run, spec, as_json=as_json)
 
 
 def _launch(run: RunDir, spec: RunSpec, *, resumed: bool, quiet: bool) -> None:
     """Start the agents and follow the run to its end."""
-    console = Console(stderr=quiet)
     progress = RunProgress(run, spec.world_size)
     if resumed:
         progress.skip_to_now()
-    ranks = f"{spec.world_size} rank{'s' if spec.world_size > 1 else ''}"
-    title = f"{run.path.name}: {spec.model.name} on {spec.data.name}, {ranks}, {spec.strategy.kind}"
-    with Agents(run, _tasks(run, spec)) as agents:
-        display = open_display(console, progress, title)
+    with meeting_removed(run, spec.init), Agents(run, _tasks(run, spec)) as agents:
+        display = open_display(Console(stderr=quiet), progress, _title(run, spec))
         try:
             while agents.running():
                 display.update()
                 time.sleep(_POLL_S)
         except KeyboardInterrupt:
             agents.stop()
-            display.close()
             raise _interrupted(run, progress) from None
-        display.close()
+        finally:
+            display.close()
         codes = agents.exit_codes
     check_outcome(run, world_size=spec.world_size, exit_codes=codes)
 
@@ -118,60 +111,19 @@ def _tasks(run: RunDir, spec: RunSpec) -> list[AgentTask]:
     ]
 
 
-def _join(
-    launcher: OuterLauncher, spec: RunSpec, run: RunDir | None, *, out: Path | None, as_json: bool
-) -> None:
-    """Be one rank of a run that torchrun, mpirun or srun has started."""
-    try:
-        if launcher.rank == 0:
-            run = run or create_run(spec, out)
-            launcher.announce(run)
-        else:
-            run = launcher.wait_for_run()
-        worker = subprocess.run(
-            [sys.executable, "-m", "drumline.train", str(run.path)],
-            env=launcher.worker_environment(),
-            check=False,
-        )
-    finally:
-        if launcher.rank == 0:
-            launcher.note.unlink(missing_ok=True)
-    if launcher.rank == 0:
-        check_outcome(run, world_size=spec.world_size, exit_codes=[worker.returncode])
-        print_result(run, spec, as_json=as_json)
-    elif worker.returncode:
-        sys.exit(worker.returncode)
+def _title(run: RunDir, spec: RunSpec) -> str:
+    ranks = f"{spec.world_size} rank{'s' if spec.world_size > 1 else ''}"
+    return f"{run.path.name}: {spec.model.name} on {spec.data.name}, {ranks}, {spec.strategy.kind}"
 
 
-def _refuse_stale_meeting(spec: RunSpec) -> None:
-    """Refuse a file that an earlier run has left: torch would read its addresses."""
-    if spec.init.startswith("file://"):
-        path = Path(urlsplit(spec.init).path)
-        if path.exists():
-            raise UsageError(
-                f"init: {spec.init}: the file exists already, left by another run; "
-                f"remove it, or write init: file to get a fresh one"
-            )
-
-
-def _interrupted(run: RunDir, progress: RunProgress) -> DrumlineError:
-    newest = max(run.checkpoints.glob("step-*"), default=None)
-    if newest is None:
-        rest = "there is no checkpoint yet"
-    else:
+def _interrupted(run: RunDir, progress: RunProgress) -> InterruptError:
+    if any(run.checkpoints.glob("step-*")):
         rest = f"continue with: drumline train resume={run.path.name}"
-    error = DrumlineError(f"interrupted at step {progress.step} of {run.path.name}; {rest}")
-    error.exit_code = 130  # type: ignore[misc]
-    return error
+    else:
+        rest = "there is no checkpoint yet"
+    return InterruptError(f"interrupted at step {progress.step} of {run.path.name}; {rest}")
 
 
 def _has_trained(run: RunDir) -> bool:
     """Whether there is anything in a run directory that is worth keeping."""
-    from drumline.core.events import read_events
-
     return any(event["event"] == "step" for event in read_events(run.rank_events(0)))
-
-
-def _forget(run: RunDir) -> None:
-    """Remove the directory of a run that never came to its first step."""
-    shutil.rmtree(run.path, ignore_errors=True)

@@ -7,6 +7,7 @@
     ├── DataError            a data set that is missing or damaged
     ├── CheckpointError      a checkpoint that cannot be written or trusted
     ├── CommError            ranks that cannot find or understand each other
+    ├── InterruptError       exit 130: Ctrl-C
     ├── DivergenceError      a loss that is no longer a number (step, rank, tensor)
     └── WorkerError          a rank that died (rank, traceback, log)
 
@@ -67,6 +68,12 @@ class CommError(DrumlineError):
 
 class DivergenceError(DrumlineError):
     """A loss that is no longer a number."""
+
+
+class InterruptError(DrumlineError):
+    """Somebody pressed Ctrl-C."""
+
+    exit_code = 130
 
 
 class WorkerError(DrumlineError):

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from drumline.core.errors import RunDirError
+from drumline.core.errors import RunDirError, UsageError
 from drumline.core.events import Event, read_events
 from drumline.core.spec import RunSpec
 from drumline.core.spec_file import dump_spec, load_spec
@@ -37,20 +37,15 @@ class RunDir:
         """Make `root/<name>-<n>` with the first free n, or exactly the given path.
 
         Raises:
-            RunDirError: the exact path exists already, or the folder cannot be written.
+            UsageError: the exact path exists already.
+            RunDirError: the folder cannot be written.
         """
+        if exact is not None and os.path.lexists(exact):
+            raise _taken(exact)
         try:
-            path = exact if exact is not None else _first_free(root, name)
-            if exact is not None:
-                path.mkdir(parents=True)
-            run = cls(path.absolute())
+            run = cls((_first_free(root, name) if exact is None else _make(exact)).absolute())
             for folder in (run.events, run.logs):
                 folder.mkdir()
-        except FileExistsError:
-            raise RunDirError(
-                f"the run directory {exact} exists already; choose another --out, "
-                f"or continue that run with: drumline train resume={exact}"
-            ) from None
         except OSError as error:
             raise RunDirError(
                 f"cannot make a run directory in {exact or root}: {error.strerror}; "
@@ -63,14 +58,16 @@ class RunDir:
         """Find a run by its path, or by its name under `root`.
 
         Raises:
-            RunDirError: there is no such run; lists the newest ones.
+            UsageError: there is no such run; lists the newest ones.
         """
         for path in (Path(name), root / name):
             if (path / "manifest.json").is_file():
                 return cls(path.absolute())
         known = [run.path.name for run in list_runs(root)[:5]]
-        hint = f"the newest are {', '.join(known)}" if known else f"there are none in {root}/"
-        raise RunDirError(f"no run {name!r}: {hint}")
+        hint = f"there are none in {root}/; give a run's path, or start one with: drumline train"
+        if known:
+            hint = f"the newest are {', '.join(known)}; name one of them, or give a run's path"
+        raise UsageError(f"no run {name!r}: {hint}")
 
     @property
     def spec_file(self) -> Path:
@@ -136,13 +133,20 @@ class RunDir:
         Raises:
             RunDirError: the document is damaged.
         """
+        path = self.path / name
         try:
-            value = json.loads((self.path / name).read_text(encoding="utf-8"))
+            value = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             return None
-        except (OSError, ValueError) as error:
-            raise RunDirError(f"cannot read {self.path / name}: {error}") from None
-        return value if isinstance(value, dict) else None
+        except OSError as error:
+            raise RunDirError(f"cannot read {path}: {error.strerror}") from None
+        except ValueError:
+            value = None
+        if not isinstance(value, dict):
+            raise RunDirError(
+                f"{path} is damaged: it holds no JSON object; remove it, or restore it from a copy"
+            )
+        return value
 
 
 def list_runs(root: Path) -> list[RunDir]:
@@ -152,7 +156,20 @@ def list_runs(root: Path) -> list[RunDir]:
 
 
 def write_atomic(path: Path, text: str) -> None:
-    """Write a text file so that readers see the old content or the new, never half of it."""
+    """Write a text file so that readers see the old content or the new, never half of it.
+
+    Raises:
+        RunDirError: it cannot be written; nothing is left behind.
+    """
+    try:
+        _write_and_replace(path, text)
+    except OSError as error:
+        raise RunDirError(
+            f"cannot write {path}: {error.strerror}; make room there, or check that you may write"
+        ) from None
+
+
+def _write_and_replace(path: Path, text: str) -> None:
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
@@ -164,6 +181,21 @@ def write_atomic(path: Path, text: str) -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def _make(path: Path) -> Path:
+    try:
+        path.mkdir(parents=True)
+    except FileExistsError:  # another process was faster
+        raise _taken(path) from None
+    return path
+
+
+def _taken(path: Path) -> UsageError:
+    fix = "choose another --out"
+    if (path / "manifest.json").is_file():
+        fix += f", or continue that run with: drumline train resume={path}"
+    return UsageError(f"the run directory {path} exists already; {fix}")
 
 
 def _first_free(root: Path, name: str) -> Path:

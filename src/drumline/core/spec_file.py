@@ -1,25 +1,22 @@
 """Reading a `RunSpec` from YAML and `key=value` overrides, with errors that name line and fix.
 
 The YAML tree is read twice: once for the values, once for the line that each key stands on, so that
-what pydantic says of a value can be said of a place in the file.
+what pydantic says of a value can be said of a place in the file (by `explain`).
 """
 
 from __future__ import annotations
 
-import difflib
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import BaseModel, ValidationError
-from pydantic_core import ErrorDetails
+from pydantic import ValidationError
 
 from drumline.core.errors import SpecError
+from drumline.core.explain import KeyPath, Places, explain
 from drumline.core.spec import SHORTHAND, RunSpec
-
-KeyPath = tuple[str, ...]
-Places = dict[KeyPath, str]
 
 
 def load_spec(path: Path | None, overrides: Iterable[str] = ()) -> RunSpec:
@@ -42,13 +39,39 @@ def validate_spec(values: Mapping[str, Any], places: Places | None = None) -> Ru
     try:
         return RunSpec.model_validate(values)
     except ValidationError as error:
-        lines = [_explain(detail, places or {}) for detail in error.errors()]
+        lines = [explain(detail, places or {}) for detail in error.errors()]
         raise SpecError("\n".join(dict.fromkeys(lines))) from None
 
 
 def dump_spec(spec: RunSpec) -> str:
     """Write a spec as YAML that `load_spec` reads back to an equal one."""
-    return yaml.safe_dump(spec.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+    values = spec.model_dump(mode="json")
+    return yaml.dump(values, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
+
+
+class _Loader(yaml.SafeLoader):
+    """Plain values only, and numbers as Python and YAML 1.2 write them (1e-3, not just 1.0e-3)."""
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes what `_Loader` reads back: text that looks like such a number is quoted."""
+
+
+for _side in (_Loader, _Dumper):
+    _side.add_implicit_resolver(
+        "tag:yaml.org,2002:float",
+        re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"),
+        list("-+.0123456789"),
+    )
+
+
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    """Escape Unicode's own line ends, which YAML would fold into spaces."""
+    style = '"' if any(mark in text for mark in "\x85\u2028\u2029") else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _represent_text)
 
 
 def _read_yaml(path: Path) -> tuple[dict[str, Any], Places]:
@@ -56,27 +79,54 @@ def _read_yaml(path: Path) -> tuple[dict[str, Any], Places]:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise SpecError(f"no spec file {path}; write one, or give keys alone: {_EXAMPLE}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise SpecError(f"cannot read the spec {path}: {reason}") from None
+    except OSError as error:
+        raise SpecError(
+            f"cannot read the spec {path}: {error.strerror}; give a file that you can read"
+        ) from None
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise SpecError(f"{path}, line {line}: this is not UTF-8 text; save it as UTF-8") from None
     try:
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
-        values = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f" line {mark.line + 1}" if mark is not None else ""
-        problem = getattr(error, "problem", None) or "it cannot be parsed"
-        raise SpecError(f"{path}{line} is not valid YAML: {problem}") from None
+        root = yaml.compose(text, Loader=_Loader)
+        values = yaml.load(text, Loader=_Loader)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise SpecError(f"{path}{_where_and_why(error, text)}") from None
     if values is None:
         return {}, {}
     if not isinstance(values, dict):
-        raise SpecError(f"{path} holds {type(values).__name__}, but a spec is a mapping of keys")
+        kind = "a list" if isinstance(values, list) else "a single value"
+        raise SpecError(
+            f"{path}, line {root.start_mark.line + 1}: this is {kind}, but a spec is a mapping of "
+            f"keys; write lines such as workers: 2"
+        )
     places: Places = {}
-    _find_places(root, (), str(path), places)
+    _find_places(root, (), str(path), places, above=())
     return values, places
 
 
-def _find_places(node: yaml.Node | None, at: KeyPath, file: str, places: Places) -> None:
+def _where_and_why(error: Exception, text: str) -> str:
+    """Tell what the YAML reader stumbled over, and where as far as it says."""
+    line, problem = None, "it cannot be read"
+    if isinstance(error, yaml.MarkedYAMLError):
+        mark = error.problem_mark or error.context_mark
+        line, problem = (None if mark is None else mark.line), error.problem or problem
+    elif isinstance(error, yaml.reader.ReaderError):
+        line, problem = text.count("\n", 0, error.position), error.reason
+    elif isinstance(error, ValueError):
+        problem = str(error)
+    where = "" if line is None else f", line {line + 1}"
+    tab = "indent with spaces, not tabs" if "'\\t'" in problem else None
+    fix = tab or "check the indentation, and quote text that has special characters"
+    return f"{where}: this is not valid YAML ({problem}); {fix}"
+
+
+def _find_places(
+    node: yaml.Node | None, at: KeyPath, file: str, places: Places, *, above: tuple[yaml.Node, ...]
+) -> None:
+    """Note the line of each key, and refuse keys that stand twice."""
+    if node in above:  # an alias that contains itself
+        return
+    above = (*above, node) if node is not None else above
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
             path = (*at, str(key.value))
@@ -84,29 +134,31 @@ def _find_places(node: yaml.Node | None, at: KeyPath, file: str, places: Places)
             if path in places:
                 raise SpecError(f"{where}: {'.'.join(path)} is given twice; keep one of them")
             places[path] = where
-            _find_places(value, path, file, places)
+            _find_places(value, path, file, places, above=above)
     elif isinstance(node, yaml.SequenceNode):
         for index, item in enumerate(node.value):
             places[(*at, str(index))] = f"{file}, line {item.start_mark.line + 1}"
-            _find_places(item, (*at, str(index)), file, places)
+            _find_places(item, (*at, str(index)), file, places, above=above)
 
 
 def _apply_override(values: dict[str, Any], places: Places, override: str) -> None:
     key, equals, text = override.partition("=")
-    if not equals or not key.strip():
+    path = tuple(part.strip() for part in key.split("."))
+    if not equals or not all(path):
         raise SpecError(f"{override!r} is not key=value; write it as in {_EXAMPLE}")
     try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError:
-        raise SpecError(f"the value in {override!r} is not valid YAML; quote it") from None
-    path = tuple(key.strip().split("."))
-    _set(values, path, value)
+        value = yaml.load(text, Loader=_Loader)
+    except (yaml.YAMLError, ValueError, RecursionError):
+        raise SpecError(
+            f"the value in {override!r} is not valid YAML; quote it: '{key}=\"…\"'"
+        ) from None
+    _set(values, path, value, override)
     for known in [known for known in places if known[: len(path)] == path]:
         del places[known]
     places[path] = f"{override!r}"
 
 
-def _set(values: dict[str, Any], path: KeyPath, value: Any) -> None:
+def _set(values: dict[str, Any], path: KeyPath, value: Any, override: str) -> None:
     """Set a nested value, opening one-word parts on the way (`model=cnn` → `{name: cnn}`)."""
     for depth in range(1, len(path)):
         here = path[:depth]
@@ -119,68 +171,16 @@ def _set(values: dict[str, Any], path: KeyPath, value: Any) -> None:
             inner = {str(key): item for key, item in inner.items()}
         else:
             raise SpecError(
-                f"{'.'.join(path)}: {'.'.join(here)} is {inner!r} and has no keys in it"
+                f"{override!r}: {'.'.join(here)} is {inner!r}, which has no keys in it; "
+                f"write {'.'.join(here)}=VALUE"
             )
         values[here[-1]] = inner
         values = inner
     last = path[-1]
     if path in SHORTHAND and isinstance(value, str) and isinstance(values.get(last), dict):
-        values[last][SHORTHAND[path]] = value
+        values[last] = {**values[last], SHORTHAND[path]: value}
     else:
         values[last] = value
-
-
-def _explain(detail: ErrorDetails, places: Places) -> str:
-    path = tuple(str(part) for part in detail["loc"])
-    where = _place(path, places)
-    key = ".".join(path)
-    got = repr(detail["input"])
-    match detail["type"]:
-        case "extra_forbidden":
-            return f"{where}unknown key {key!r}{_nearest_key(path)}"
-        case "missing":
-            return f"{where}{key} is missing; add it"
-        case "literal_error":
-            choices = str(detail.get("ctx", {}).get("expected", "")).replace("'", "")
-            near = difflib.get_close_matches(str(detail["input"]), _words(choices), n=1, cutoff=0.5)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            return f"{where}{key} is {got}, but must be {choices}{hint}"
-        case "value_error":
-            reason = str(detail["ctx"]["error"])
-            return f"{where}{key}: {reason}" if key else f"{where}{reason}"
-        case _:
-            message = detail["msg"].replace("Input should be", "it should be")
-            return f"{where}{key} is {got}, but {message[0].lower()}{message[1:]}"
-
-
-def _place(path: KeyPath, places: Places) -> str:
-    for length in range(len(path), 0, -1):
-        if path[:length] in places:
-            return f"{places[path[:length]]}: "
-    return ""
-
-
-def _nearest_key(path: KeyPath) -> str:
-    valid = _valid_keys(path[:-1])
-    near = difflib.get_close_matches(path[-1], valid, n=1, cutoff=0.6)
-    if near:
-        return f"; did you mean {'.'.join((*path[:-1], near[0]))!r}?"
-    return f"; the keys here are {', '.join(valid)}"
-
-
-def _valid_keys(path: KeyPath) -> list[str]:
-    model: type[BaseModel] = RunSpec
-    for part in path:
-        field = model.model_fields.get(part)
-        inner = field.annotation if field is not None else None
-        if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
-            break
-        model = inner
-    return list(model.model_fields)
-
-
-def _words(choices: str) -> list[str]:
-    return choices.replace(" or ", ", ").split(", ")
 
 
 _EXAMPLE = "drumline train model=cnn workers=2 strategy.kind=ring"

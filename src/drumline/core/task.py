@@ -6,6 +6,9 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
+PRELOAD_VARIABLE = "DRUMLINE_PRELOAD"
+"""tells the worker server what to import before it forks workers"""
+
 
 @dataclass(frozen=True, kw_only=True)
 class AgentTask:

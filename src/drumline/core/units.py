@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from decimal import Decimal
 
 _BYTES = {
     "": 1,
@@ -16,24 +17,27 @@ _BYTES = {
 }
 
 
-def parse_bytes(text: str | int) -> int:
+def parse_bytes(text: object) -> int:
     """Read a size such as `1MiB`, `25 MB` or `4096`.
 
     Raises:
         ValueError: the text is not a size.
     """
-    if isinstance(text, int):
+    if isinstance(text, int) and not isinstance(text, bool):
         return text
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", text)
-    if match is None or match.group(2).lower() not in _BYTES:
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", str(text), re.ASCII)
+    size = None
+    if match is not None and match.group(2).lower() in _BYTES:
+        size = Decimal(match.group(1)) * _BYTES[match.group(2).lower()]
+    if size is None or size != int(size):
         raise ValueError(f"expected a size such as 1MiB, 25MB or 4096, got {text!r}")
-    return int(float(match.group(1)) * _BYTES[match.group(2).lower()])
+    return int(size)
 
 
 def format_bytes(count: float) -> str:
     """Write a size with three significant digits: `1.66 MB`."""
     for unit in ("B", "kB", "MB", "GB"):
-        if abs(count) < 1000:
+        if abs(count) < 999.5:
             return f"{count:.3g} {unit}"
         count /= 1000
     return f"{count:.3g} TB"
@@ -41,9 +45,9 @@ def format_bytes(count: float) -> str:
 
 def format_seconds(seconds: float) -> str:
     """Write a duration as a person would say it: `850 ms`, `12.3 s`, `4 min 05 s`."""
-    if seconds < 1:
+    if seconds < 0.9995:
         return f"{seconds * 1000:.0f} ms"
-    if seconds < 100:
+    if seconds < 99.95:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
     if minutes < 60:

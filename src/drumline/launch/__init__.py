@@ -2,7 +2,6 @@
 
 from drumline.launch.agents import Agents
 from drumline.launch.join import outer_launcher
-from drumline.launch.manifest import build_manifest
 from drumline.launch.outcome import check_outcome
 
-__all__ = ["Agents", "build_manifest", "check_outcome", "outer_launcher"]
+__all__ = ["Agents", "check_outcome", "outer_launcher"]

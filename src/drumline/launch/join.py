@@ -35,6 +35,26 @@ class OuterLauncher:
     world_size: int
     job: str
     """what all ranks of this job share and no other job has"""
+    says_where: bool
+    """whether MASTER_ADDR and MASTER_PORT are set"""
+    one_host: bool
+    """whether all ranks run on this host"""
+
+    @property
+    def init(self) -> str:
+        """How ranks that were told no address can meet.
+
+        Raises:
+            CommError: they are on several hosts, so somebody must say where.
+        """
+        if self.says_where:
+            return "env"
+        if self.one_host:
+            return "tcp"  # by a note in the run directory
+        raise CommError(
+            f"{self.name} has started ranks on several hosts, but not said where they meet; "
+            f"set MASTER_ADDR (the host of rank 0) and MASTER_PORT in the environment"
+        )
 
     @property
     def note(self) -> Path:
@@ -77,26 +97,37 @@ def outer_launcher(environ: Mapping[str, str] = os.environ) -> OuterLauncher | N
         meeting = f"{environ.get('MASTER_ADDR')}:{environ.get('MASTER_PORT')}"
         attempt = environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         job = f"torchrun {environ.get('TORCHELASTIC_RUN_ID', '')} {meeting} {attempt}"
-        return _build("torchrun", environ, "RANK", "WORLD_SIZE", job)
+        return _build("torchrun", environ, ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"), job)
     if "OMPI_COMM_WORLD_RANK" in environ:
+        names = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE")
         job = f"mpirun {environ.get('PMIX_NAMESPACE', '')} {environ.get('PMIX_SERVER_URI2', '')}"
-        return _build("mpirun", environ, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", job)
-    if "SLURM_PROCID" in environ and int(environ.get("SLURM_NTASKS", "1")) > 1:
+        return _build("mpirun", environ, names, job)
+    if "SLURM_PROCID" in environ and environ.get("SLURM_NTASKS", "1") != "1":
         job = f"srun {environ.get('SLURM_JOB_ID')} {environ.get('SLURM_STEP_ID')}"
-        return _build("srun", environ, "SLURM_PROCID", "SLURM_NTASKS", job)
+        hosts = environ.get("SLURM_STEP_NUM_NODES", environ.get("SLURM_NNODES", "1"))
+        local = {"SLURM_LOCAL_SIZE": environ["SLURM_NTASKS"] if hosts == "1" else "0"}
+        names = ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCAL_SIZE")
+        return _build("srun", {**environ, **local}, names, job)
     return None
 
 
 def _build(
-    name: str, environ: Mapping[str, str], rank: str, world_size: str, job: str
+    name: str, environ: Mapping[str, str], variables: tuple[str, str, str], job: str
 ) -> OuterLauncher:
+    """Read (rank, world size, local world size) from the variables of those names."""
+    rank, world, local = variables
     try:
+        world_size = int(environ[world])
         return OuterLauncher(
-            name=name, rank=int(environ[rank]), world_size=int(environ[world_size]), job=job
+            name=name,
+            rank=int(environ[rank]),
+            world_size=world_size,
+            job=job,
+            says_where="MASTER_ADDR" in environ and "MASTER_PORT" in environ,
+            one_host=int(environ.get(local, world_size)) == world_size,
         )
     except (KeyError, ValueError):
         raise CommError(
-            f"{name} has set {rank}={environ.get(rank)!r} and "
-            f"{world_size}={environ.get(world_size)!r}, which must both be whole numbers; "
-            f"unset them to start workers from here"
+            f"{name} has set {rank}={environ.get(rank)!r} and {world}={environ.get(world)!r}, "
+            f"which must both be whole numbers; unset them to start workers from here"
         ) from None

@@ -66,7 +66,9 @@ def _explain(run: RunDir, error: Event, *, others: int) -> DrumlineError:
         kind = {"UsageError": UsageError, "SpecError": SpecError}.get(error["type"], DrumlineError)
         return kind(error["message"], rank=rank)
     trace = error.get("traceback", "").rstrip().splitlines()
-    shown = "\n".join(f"  {line}" for line in trace[-_TRACEBACK_LINES:])
+    if len(trace) > _TRACEBACK_LINES:
+        trace = [trace[0], "  …", *trace[-_TRACEBACK_LINES:]]
+    shown = "\n".join(f"  {line}" for line in trace)
     return WorkerError(
         f"rank {rank} failed:\n{shown}\n{_fold(run, others)}its log is {run.rank_log(rank)}",
         rank=rank,

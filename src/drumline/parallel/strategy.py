@@ -68,7 +68,6 @@ class TorchDDP:
             model,
             device_ids=[device] if device.type == "cuda" else None,
             bucket_cap_mb=spec.bucket_bytes / 2**20,
-            broadcast_buffers=False,
             gradient_as_bucket_view=True,
         )
         self._state, hook = comm_hook("allreduce", average=spec.average, meter=meter)

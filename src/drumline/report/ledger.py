@@ -111,13 +111,21 @@ def compute_ledger(events: Sequence[Sequence[Event]], *, last: int | None = None
 
 
 def _steps(log: Sequence[Event]) -> dict[int, Event]:
-    """The step events by number; a step done again after a restart counts as done last."""
+    """The step events by number; a group that starts again undoes the steps after its checkpoint.
+
+    They must go even where this rank never came to do them again: put beside the other ranks' new
+    ones, which are seconds or hours younger, they would look like waiting.
+    """
     steps: dict[int, Event] = {}
     first = True
     for event in log:
         if event["event"] == "start":
             first = True
+        elif event["event"] == "restore":
+            steps = {number: step for number, step in steps.items() if number <= event["step"]}
         elif event["event"] == "step":
+            if first:
+                steps = {number: step for number, step in steps.items() if number < event["step"]}
             steps[event["step"]] = {**event, "first": True} if first else event
             first = False
     return steps

@@ -12,9 +12,21 @@ from rich.text import Text
 from drumline.core.units import format_bytes, format_seconds
 from drumline.report.ledger import Ledger, RankLedger
 
-BAR_WIDTH = 20
+BAR_WIDTH = 16
+_LABEL_COLUMNS = 10
 _MARKS = {"data": "░", "compute": "█", "wait": "▒", "transfer": "▓"}
 _COLORS = {"data": "blue", "compute": "green", "wait": "yellow", "transfer": "magenta"}
+
+
+def narrow_table() -> Table:
+    """Make a table that wastes no space: 80 columns are all that many terminals have."""
+    return Table(
+        box=SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+        collapse_padding=True,
+    )
 
 
 def time_bar(row: RankLedger, width: int = BAR_WIDTH) -> Text:
@@ -46,9 +58,8 @@ def legend() -> Text:
 
 def ledger_table(ledger: Ledger) -> RenderableType:
     """Show the accounts of all ranks, in milliseconds per step, and who lost the most."""
-    table = Table(
-        title=f"where the time went (ms per step, over {ledger.steps} steps)", box=SIMPLE_HEAD
-    )
+    title = f"where the time went (ms per step, over {ledger.steps} steps)"
+    table = narrow_table()
     for name in ("rank", "step", "data", "compute", "wait", "transfer", "exposed"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("", no_wrap=True, min_width=BAR_WIDTH)
@@ -58,7 +69,7 @@ def ledger_table(ledger: Ledger) -> RenderableType:
         table.add_row(
             str(row.rank), *(f"{value * per_step:.2f}" for value in values), time_bar(row)
         )
-    return Group(table, legend(), Text(verdict(ledger)))
+    return Group(Text(title, style="bold"), table, legend(), Text(verdict(ledger)))
 
 
 def verdict(ledger: Ledger) -> str:
@@ -98,15 +109,38 @@ def coverage_table(coverage: dict[str, Any]) -> RenderableType:
     """Show which rank saw how much of the data, over the whole run."""
     seen = coverage["run"]
     title = f"who saw which samples ({coverage['kind']}, {seen['steps']} steps)"
-    table = Table(title=title, box=SIMPLE_HEAD)
-    for name in ("rank", "draws", "distinct", "shared with others", "labels"):
-        table.add_column(name, justify="left" if name == "labels" else "right")
+    table = narrow_table()
+    table.padding = (0, 0, 0, 0)
+    for name in ("rank", "draws", "distinct", "shared"):
+        table.add_column(name, justify="right", no_wrap=True)
+    names = list(seen["ranks"][0]["labels"] or {})
+    by_column = len(names) <= _LABEL_COLUMNS
+    if by_column:
+        for name in names:
+            table.add_column(name, justify="right", no_wrap=True)
+    else:
+        table.add_column("label:draws")
     for row in seen["ranks"]:
         overlaps = seen["overlap"][row["rank"]]
         shared = max((n for other, n in enumerate(overlaps) if other != row["rank"]), default=0)
-        counts = row["labels"] or {}
-        labels = "  ".join(f"{label}:{count}" for label, count in counts.items())
-        table.add_row(
-            str(row["rank"]), str(row["draws"]), str(row["distinct"]), f"≤ {shared}", labels
-        )
-    return Group(table, Text(f"{seen['seen_share']:.1%} of the samples were seen by some rank"))
+        counts = {label: _short(count) for label, count in (row["labels"] or {}).items()}
+        listed = " ".join(f"{label}:{count}" for label, count in counts.items())
+        numbers = (str(row[key]) for key in ("rank", "draws", "distinct"))
+        table.add_row(*numbers, str(shared), *(counts.values() if by_column else [listed]))
+    notes = [
+        f"{seen['seen_share']:.1%} of the samples were seen by some rank",
+        "shared: distinct samples that one other rank saw too, at most",
+    ]
+    if names and by_column:
+        notes.append(f"{names[0]} … {names[-1]}: draws by label")
+    return Group(Text(title, style="bold"), table, Text("\n".join(notes)))
+
+
+def _short(count: int) -> str:
+    """Write a count in four characters at most: `9999`, `60k`, `1.2M`."""
+    if count < 10_000:
+        return str(count)
+    if count < 999_500:
+        return f"{count / 1000:.0f}k"
+    millions = count / 1_000_000
+    return f"{millions:.1f}M" if millions < 9.95 else f"{millions:.0f}M"

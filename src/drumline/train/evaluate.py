@@ -34,6 +34,8 @@ def evaluate(model: nn.Module, test: Split, *, rank: int, world_size: int) -> Sc
     """Measure loss and accuracy on the test set; every rank calls this and gets the same score."""
     was_training = model.training
     model.eval()
+    for buffer in model.buffers():  # running statistics differ between ranks: take rank 0's
+        dist.broadcast(buffer, src=0)
     device = next(model.parameters()).device
     totals = torch.zeros(3, dtype=torch.float64, device=device)
     mine = np.arange(rank, len(test), world_size)

@@ -1,0 +1,37 @@
+"""What all tests share: real ranks, and the data that lies beside the repository."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from commands import Drumline
+from ranks import run_ranks as start_ranks
+
+
+@pytest.fixture
+def run_ranks(tmp_path):
+    """Call a function on N real processes that form a group: run_ranks(fn, world_size, *args)."""
+
+    def call(function, world_size, *args, timeout_s=60.0):
+        return start_ranks(function, world_size, *args, folder=tmp_path, timeout_s=timeout_s)
+
+    return call
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder with the original data files, which only developers have."""
+    folder = Path(__file__).parents[2] / "shared" / "data"
+    if not folder.is_dir():
+        pytest.skip(f"the original data files are not in {folder}")
+    return folder
+
+
+@pytest.fixture
+def drumline(tmp_path):
+    """The command line, run as a user does; nothing it started may outlive the test."""
+    command = Drumline(tmp_path)
+    yield command
+    assert command.left_behind() == []

