@@ -39,6 +39,14 @@ def main() -> None:
     # nccl wants a GPU for each rank; with fewer, all ranks use the CPU.
     enough_gpus = torch.cuda.device_count() >= int(os.environ.get("LOCAL_WORLD_SIZE", 1))
     accelerator = Accelerator(cpu=not enough_gpus)
+    train(accelerator, options)
+    # The model goes before the process group does: with gloo, torch can hang where a DDP model
+    # outlives its group (pytorch/pytorch#56297).
+    accelerator.free_memory()
+    accelerator.end_training()
+
+
+def train(accelerator: Accelerator, options: argparse.Namespace) -> None:
     set_seed(1234)
     digits = build_dataset(DataSpec(name="mnist-mini"), seed=1234, dtype=torch.float32)
     model, optimizer, train_loader, test_loader = build(accelerator, digits.train, digits.test)
@@ -52,7 +60,6 @@ def main() -> None:
     accelerator.print(f"test accuracy {test(accelerator, model, test_loader):.1%}")
     if meter.spans:
         accelerator.print(f"{options.comm_hook} averaged {len(meter.spans)} buckets of gradients")
-    accelerator.end_training()
 
 
 def build(accelerator: Accelerator, train: Split, test: Split) -> tuple:

@@ -100,7 +100,7 @@ def main() -> None:
     world_size = int(os.environ["WORLD_SIZE"])
     print(f"rank {get_rank()} of {world_size} on {device}, {backend}")
     train(device, get_rank(), world_size, epochs)
-    destroy_process_group()
+    destroy_process_group()  # after `train` has returned: a DDP model must not outlive its group
 
 
 if __name__ == "__main__":

@@ -209,7 +209,7 @@ def test_a_run_without_evaluation_has_no_accuracy():
 
 
 def test_a_narrow_table_spends_two_characters_between_columns():
-    table = narrow_table()
+    table = narrow_table(gap=2)
     table.add_column("a")
     table.add_column("b")
     table.add_row("1", "2")

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from drumline.cli.printing import print_json
@@ -27,26 +28,37 @@ def runs_command(*, as_json: bool) -> None:
     if not rows:
         console.print(f"no runs in {RUNS.absolute()}; make one with: drumline train")
         return
-    table = narrow_table()
-    for name in ("run", "started", "model, data", "strategy"):
-        table.add_column(name, no_wrap=name == "started", overflow="fold")
+    console.print(_runs_table(rows))
+    for row in rows:
+        if row["state"].startswith("unreadable: "):
+            console.print(f"{row['run']} is {row['state']}", markup=False, highlight=False)
+
+
+def _runs_table(rows: list[dict[str, Any]]) -> Table:
+    """Make the list fit a narrow terminal: names are folded, numbers never."""
+    table = narrow_table(gap=1)
+    table.add_column("run", overflow="fold")
+    table.add_column("started", no_wrap=True)
+    longest = max(len("model, data"), *(len(row["data"]) for row in rows))
+    table.add_column("model, data", overflow="fold", min_width=longest)
+    table.add_column("strategy", no_wrap=True)
     for name in ("ranks", "steps", "accuracy"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("state", overflow="fold")
+    table.add_column("state", no_wrap=True)
     for row in rows:
         accuracy = row["accuracy"]
         cells = (
             row["run"],
-            row["started"][2:],
+            row["started"][len("2025-") :],
             ", ".join(filter(None, (row["model"], row["data"]))),
             row["strategy"],
             str(row["world_size"] or ""),
             str(row["steps"] or ""),
             "" if accuracy is None else f"{accuracy:.2%}",
-            row["state"],
+            row["state"].partition(":")[0],
         )
         table.add_row(*(Text(cell) for cell in cells))
-    console.print(table)
+    return table
 
 
 def show_command(name: str, *, as_json: bool) -> None:

@@ -76,9 +76,9 @@ def _follow(run: RunDir, tasks: list[AgentTask], *, world_size: int) -> None:
                 tail.print_new(console)
             time.sleep(_POLL_S)
         codes = agents.exit_codes
-    for tail in tails:
-        tail.print_new(console, to_the_end=True)
-    check_outcome(run, world_size=world_size, exit_codes=codes)
+        for tail in tails:
+            tail.print_new(console, to_the_end=True)
+        check_outcome(run, world_size=world_size, exit_codes=codes, last_words=agents.last_words)
     seconds = time.monotonic() - started
     run.write_json("summary.json", {"world_size": world_size, "time_s": seconds})
     console.print(

@@ -90,7 +90,9 @@ def _launch(run: RunDir, spec: RunSpec, *, resumed: bool, quiet: bool) -> None:
         finally:
             display.close()
         codes = agents.exit_codes
-    check_outcome(run, world_size=spec.world_size, exit_codes=codes)
+        check_outcome(
+            run, world_size=spec.world_size, exit_codes=codes, last_words=agents.last_words
+        )
 
 
 def _tasks(run: RunDir, spec: RunSpec) -> list[AgentTask]:

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
 
+from drumline.core.errors import RunDirError
+
 Event = dict[str, Any]
 
 FLUSH_EVERY_S = 0.2
@@ -24,6 +26,7 @@ class EventWriter:
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._mend_torn_line(path)
+        self._path = path
         self._file = path.open("a", encoding="utf-8", buffering=1 << 20)
         self._flushed = time.monotonic()
 
@@ -33,15 +36,35 @@ class EventWriter:
         now = time.monotonic()
         if now - self._flushed > FLUSH_EVERY_S:
             self._flushed = now
-            self._file.flush()
+            self.flush()
 
     def flush(self) -> None:
-        """Hand all lines to the kernel."""
-        self._file.flush()
+        """Hand all lines to the kernel.
+
+        Raises:
+            RunDirError: they cannot be written, say because the disk is full.
+        """
+        try:
+            self._file.flush()
+        except OSError as error:
+            raise self._explain(error) from None
 
     def close(self) -> None:
-        """Flush and close."""
-        self._file.close()
+        """Flush and close; the file is closed even where flushing fails.
+
+        Raises:
+            RunDirError: the last lines cannot be written.
+        """
+        try:
+            self._file.close()
+        except OSError as error:
+            raise self._explain(error) from None
+
+    def _explain(self, error: OSError) -> RunDirError:
+        return RunDirError(
+            f"cannot write {self._path}: {error.strerror}; make room there, then continue with "
+            f"drumline train resume={self._path.parents[1]}"
+        )
 
     def __enter__(self) -> Self:
         return self

@@ -9,6 +9,9 @@ from typing import Any
 PRELOAD_VARIABLE = "DRUMLINE_PRELOAD"
 """tells the worker server what to import before it forks workers"""
 
+LAST_WORDS = "DRUMLINE_LAST_WORDS"
+"""names a folder for errors that cannot be written to the run directory"""
+
 
 @dataclass(frozen=True, kw_only=True)
 class AgentTask:

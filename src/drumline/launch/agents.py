@@ -17,11 +17,13 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+from pathlib import Path
 from typing import Self
 
 from drumline.core.rundir import RunDir
-from drumline.core.task import AgentTask
+from drumline.core.task import LAST_WORDS, AgentTask
 
 _GRACE_S = 8.0  # the agents give workers five seconds of their own
 
@@ -33,6 +35,12 @@ class Agents:
         self._run = run
         self._tasks = tasks
         self._processes: list[subprocess.Popen[bytes]] = []
+        self._last_words = tempfile.TemporaryDirectory(prefix="drumline-")
+
+    @property
+    def last_words(self) -> Path:
+        """Where ranks leave errors that they cannot write to the run directory."""
+        return Path(self._last_words.name)
 
     def __enter__(self) -> Self:
         try:
@@ -45,6 +53,7 @@ class Agents:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+        self._last_words.cleanup()
 
     def running(self) -> bool:
         """Whether the run goes on: until all agents have ended, or one has failed."""
@@ -70,7 +79,7 @@ class Agents:
 
     def _start(self, task: AgentTask) -> subprocess.Popen[bytes]:
         log = self._run.logs / f"node-{task.node}.log"
-        environment = dict(os.environ)
+        environment = {**os.environ, LAST_WORDS: self._last_words.name}
         cores = os.cpu_count() or 1
         environment.setdefault("OMP_NUM_THREADS", str(max(1, cores // task.workers)))
         with log.open("ab") as output:

@@ -8,6 +8,7 @@ not itself the consequence of a lost peer.
 from __future__ import annotations
 
 import signal
+from pathlib import Path
 
 from drumline.core.errors import DrumlineError, SpecError, UsageError, WorkerError
 from drumline.core.events import Event, read_events
@@ -16,15 +17,30 @@ from drumline.core.rundir import RunDir
 _TRACEBACK_LINES = 40
 
 
-def check_outcome(run: RunDir, *, world_size: int, exit_codes: list[int | None]) -> None:
+def check_outcome(
+    run: RunDir,
+    *,
+    world_size: int,
+    exit_codes: list[int | None],
+    last_words: Path | None = None,
+) -> None:
     """Return if every agent ended well.
+
+    Args:
+        run: the run.
+        world_size: how many ranks it had.
+        exit_codes: of the agents.
+        last_words: where ranks left errors that they could not write to the run directory.
 
     Raises:
         DrumlineError: what went wrong first, told by rank.
     """
     if all(code == 0 for code in exit_codes):
         return
-    errors = _last_attempt_errors(run, world_size)
+    logs = run.read_rank_events(world_size)
+    if last_words is not None:
+        logs += [read_events(file) for file in last_words.glob("rank-*.jsonl")]
+    errors = _last_attempt_errors(logs)
     exits = _worker_exits(run, len(exit_codes))
     causes = [error for error in errors if not error["consequence"]]
     if causes:
@@ -41,10 +57,10 @@ def check_outcome(run: RunDir, *, world_size: int, exit_codes: list[int | None])
     )
 
 
-def _last_attempt_errors(run: RunDir, world_size: int) -> list[Event]:
+def _last_attempt_errors(logs: list[list[Event]]) -> list[Event]:
     """The error events since each rank last started, earliest first."""
     errors = []
-    for events in run.read_rank_events(world_size):
+    for events in logs:
         latest: list[Event] = []
         for event in events:
             if event["event"] == "start":

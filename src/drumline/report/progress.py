@@ -101,5 +101,7 @@ class RunProgress:
             self.notes.append(f"a worker died; the group starts again (restart {event['attempt']})")
         elif event["event"] == "restore":
             self.notes.append(f"going on from the checkpoint of step {event['step']}")
+        elif event["event"] == "note":
+            self.notes.append(event["text"])
         elif event["event"] == "damaged":
             self.notes.append(f"passing over a damaged checkpoint: {event['path']}: {event['why']}")

@@ -18,13 +18,13 @@ _MARKS = {"data": "░", "compute": "█", "wait": "▒", "transfer": "▓"}
 _COLORS = {"data": "blue", "compute": "green", "wait": "yellow", "transfer": "magenta"}
 
 
-def narrow_table() -> Table:
+def narrow_table(gap: int = 2) -> Table:
     """Make a table that wastes no space: 80 columns are all that many terminals have."""
     return Table(
         box=SIMPLE_HEAD,
         show_edge=False,
         pad_edge=False,
-        padding=(0, 1, 0, 0),
+        padding=(0, gap - 1, 0, 0),
         collapse_padding=True,
     )
 
@@ -109,8 +109,7 @@ def coverage_table(coverage: dict[str, Any]) -> RenderableType:
     """Show which rank saw how much of the data, over the whole run."""
     seen = coverage["run"]
     title = f"who saw which samples ({coverage['kind']}, {seen['steps']} steps)"
-    table = narrow_table()
-    table.padding = (0, 0, 0, 0)
+    table = narrow_table(gap=1)
     for name in ("rank", "draws", "distinct", "shared"):
         table.add_column(name, justify="right", no_wrap=True)
     names = list(seen["ranks"][0]["labels"] or {})

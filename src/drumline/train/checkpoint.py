@@ -3,7 +3,7 @@
     checkpoints/step-000000094/
         model.safetensors            parameters and buffers
         optimizer.safetensors        its tensors (optimizer-rank-N, where ranks differ)
-        state.json                   step, epoch, scalars, and the SHA-256 of each file
+        state.json                   step, epoch, scalars, the SHA-256 of each file, and its own
 
 All files are written into a hidden folder, synced, and the folder is renamed into place: it is
 there whole or not at all. Reading checks every hash; a damaged checkpoint is passed over for the
@@ -141,7 +141,7 @@ class CheckpointStore:
             "scalars": scalars,
             "sha256": {file.name: _sha256(file) for file in sorted(draft.iterdir())},
         }
-        _write_synced(draft / STATE, json.dumps(state).encode())
+        _write_synced(draft / STATE, json.dumps({**state, "seal": _seal(state)}).encode())
         _sync_folder(draft)
         final = self._folder / f"step-{progress.step:09d}"
         if _is_whole(final):  # the same step again, after a restart: the same weights
@@ -176,6 +176,8 @@ class CheckpointStore:
 
 def _read(path: Path) -> Checkpoint:
     state = json.loads((path / STATE).read_text())
+    if state.pop("seal") != _seal(state):
+        raise ValueError(f"{STATE} does not have the hash that was written with it")
     for name, expected in state["sha256"].items():
         if _sha256(path / name) != expected:
             raise ValueError(f"{name} does not have the hash that was written with it")
@@ -242,6 +244,10 @@ def _sync_folder(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def _seal(state: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
 
 
 def _sha256(path: Path) -> str:

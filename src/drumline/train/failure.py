@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 import traceback
+from pathlib import Path
 from typing import Any
 
 from drumline.core.errors import DrumlineError
 from drumline.core.events import EventWriter
+from drumline.core.task import LAST_WORDS
 
 # What gloo and the store say when the other side is gone: a consequence, not a cause.
 _PEER_GONE = re.compile(
@@ -19,9 +22,19 @@ _TIMED_OUT = re.compile(r"timed? ?out", re.IGNORECASE)
 
 
 def write_failure(events: EventWriter, error: BaseException, *, rank: int) -> None:
-    """Write the error event of this rank, visible at once."""
-    events.write("error", rank=rank, time=time.time(), **describe(error))
-    events.flush()
+    """Write the error event of this rank, visible at once.
+
+    Where the run directory cannot be written (a full disk may be what went wrong), the event goes
+    to the folder that the launcher keeps for last words.
+    """
+    record = {**describe(error), "rank": rank, "time": time.time()}
+    try:
+        events.write("error", **record)
+        events.flush()
+    except DrumlineError:
+        if LAST_WORDS in os.environ:
+            with EventWriter(Path(os.environ[LAST_WORDS]) / f"rank-{rank}.jsonl") as elsewhere:
+                elsewhere.write("error", **record)
 
 
 def describe(error: BaseException) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from drumline.train.assembly import (
     pick_device,
     set_threads,
 )
+from drumline.train.bf16 import settle_bf16
 from drumline.train.checkpoint import Checkpoint, CheckpointStore
 from drumline.train.loop import Loop, Result
 from drumline.train.place import Place
@@ -45,6 +46,10 @@ def train_rank(run_path: str) -> None:
 def _train(run: RunDir, spec: RunSpec, place: Place, events: EventWriter) -> None:
     started = time.time()
     device = pick_device(spec.device, place)
+    if spec.precision == "bf16" and device.type == "cpu":
+        note = settle_bf16()
+        if note is not None:
+            events.write("note", text=note)
     threads = set_threads(spec.threads, place)
     events.write(
         "start",

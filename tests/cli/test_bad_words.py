@@ -1,0 +1,192 @@
+"""Words that are off: one sentence on stderr, exit code 2, and nothing left behind."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+
+def files(folder: Path) -> dict[str, bytes | None]:
+    """Everything below a folder, with its content."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
+        for path in folder.rglob("*")
+    }
+
+
+@pytest.fixture
+def refused(ask, folder):
+    """Call a command that must be refused, and return what it says: refused("show", "x")."""
+
+    def call(*words: str, code: int = 2, **variables: str) -> str:
+        before = files(folder)
+        answer = ask(*words, **variables)
+        assert answer.code == code, answer
+        assert answer.out.strip() == ""
+        assert "Traceback" not in answer.err
+        assert files(folder) == before
+        assert "torch" not in answer.loaded
+        assert answer.err.startswith("drumline: ")
+        (line,) = answer.err.splitlines()
+        return line.removeprefix("drumline: ")
+
+    return call
+
+
+def test_a_missing_spec(refused):
+    assert refused("train", "nowhere.yaml") == (
+        "no spec file nowhere.yaml; write one, or give keys alone: "
+        "drumline train model=cnn workers=2 strategy.kind=ring"
+    )
+
+
+def test_a_spec_with_a_typo(refused, folder):
+    (folder / "spec.yaml").write_text("epochs: 1\nwrokers: 2\n")
+    said = "spec.yaml, line 2: unknown key 'wrokers'; did you mean 'workers'?"
+    assert refused("train", "spec.yaml") == said
+    assert refused("train", "spec.yaml", "--json") == said
+
+
+def test_two_spec_files(refused):
+    said = "one spec file at most, got a.yaml, b.yaml; keys are key=value"
+    assert refused("train", "a.yaml", "b.yaml") == said
+
+
+def test_batch_zero(refused):
+    assert refused("train", "data.batch=0") == (
+        "'data.batch=0': data.batch is 0, but must be 1 or more; write e.g. data.batch=128"
+    )
+
+
+@pytest.mark.parametrize("words", [["spec.yaml"], ["--out", "elsewhere"]])
+def test_resume_with_a_spec_or_directory_of_its_own(refused, make_run, folder, words):
+    make_run()
+    (folder / "spec.yaml").write_text("epochs: 5\n")
+    said = "resume=RUN brings its own spec and directory; leave the others out"
+    assert refused("train", "resume=demo-1", *words) == said
+
+
+@pytest.mark.parametrize("words", [["show", "demo-9"], ["train", "resume=demo-9"]])
+def test_an_unknown_run(refused, make_run, words):
+    no_runs = "no run 'demo-9': there are none in runs/; give a run's path, or start one with: "
+    assert refused(*words) == f"{no_runs}drumline train"
+    make_run()
+    assert refused(*words) == (
+        "no run 'demo-9': the newest are demo-1; name one of them, or give a run's path"
+    )
+
+
+def test_resuming_a_finished_run_without_saying_how_long(refused, make_run):
+    make_run()
+    assert refused("train", "resume=demo-1") == (
+        "demo-1 is finished, at step 3; to train it further say how long, e.g. epochs=2"
+    )
+
+
+def test_resuming_with_another_model(refused, make_run):
+    make_run(finished=False)
+    said = refused("train", "resume=demo-1", "model=mlp")
+    assert said.startswith("model of demo-1 cannot change when it is resumed (cnn became mlp); ")
+
+
+@pytest.mark.parametrize(
+    ("word", "key"),
+    [
+        ("optimizer.lr=0.5", "optimizer"),
+        ("data.batch=64", "data"),
+        ("strategy=ring", "strategy"),
+        ("seed=7", "seed"),
+        ("dtype=float64", "dtype"),
+    ],
+)
+def test_resuming_with_what_would_change_the_weights(refused, make_run, word, key):
+    make_run(finished=False)
+    assert f"{key} of demo-1 cannot change" in refused("train", "resume=demo-1", word)
+
+
+def test_resuming_with_another_world_size(refused, make_run):
+    make_run(finished=False)
+    said = refused("train", "resume=demo-1", "workers=3")
+    assert said.startswith("demo-1 ran on 2 ranks, not 3: ")
+    assert said.endswith("resume with workers=2 nodes=1")
+
+
+def test_resuming_a_run_without_a_checkpoint(refused, make_run):
+    make_run(finished=False, checkpoint=False)
+    said = refused("train", "resume=demo-1", code=1)
+    assert said.startswith("demo-1 has no checkpoint to continue from; ")
+
+
+def test_out_that_exists(refused, make_run, folder):
+    (folder / "mine").mkdir()
+    (folder / "mine" / "thesis.txt").write_text("years")
+    said = "the run directory mine exists already; choose another --out"
+    assert refused("train", "--out", "mine") == said
+    make_run()
+    said = refused("train", "--out", "runs/demo-1")
+    assert said.endswith("or continue that run with: drumline train resume=runs/demo-1")
+
+
+def test_a_file_in_the_place_of_the_runs_folder(refused, folder):
+    (folder / "runs").write_text("not a folder")
+    said = refused("train", code=1)
+    assert said.startswith("cannot make a run directory in runs: ")
+    assert said.endswith("give one with --out")
+
+
+def test_a_meeting_file_that_exists(refused, folder):
+    stale = folder / "meeting"
+    stale.write_text("old addresses")
+    said = refused("train", f"init=file://{stale}")
+    assert "the file exists already" in said
+    assert "remove it" in said
+
+
+def test_a_script_that_is_not_there(refused):
+    assert refused("run", "gone.py") == "no script gone.py; give the path of a Python file"
+
+
+@pytest.mark.parametrize("shape", ["0x2", "2x0", "0", "x", "2x", "-1x2", "2x2x2", "two"])
+def test_a_shape_that_is_none(refused, folder, shape):
+    (folder / "script.py").write_text("print('ran')\n")
+    assert refused("run", f"-j{shape}", "script.py").startswith(f"-j {shape}: expected nodes x ")
+
+
+def test_a_launcher_s_bad_number(refused):
+    said = refused("train", code=1, RANK="first", WORLD_SIZE="2")
+    assert said.startswith("torchrun has set RANK='first' and WORLD_SIZE='2'")
+
+
+def test_a_damaged_summary(refused, make_run):
+    run = make_run()
+    (run.path / "summary.json").write_text("{")
+    assert "summary.json is damaged" in refused("show", "demo-1", code=1)
+
+
+def test_an_unknown_data_set(refused):
+    assert "imagenet" in refused("data", "fetch", "imagenet")
+
+
+@pytest.mark.parametrize(
+    "words", [["trian"], ["train", "--jsno"], ["show"], ["run"], ["data", "fetch"]]
+)
+def test_words_that_are_no_command(ask, folder, words):
+    answer = ask(*words)
+    assert answer.code == 2
+    assert "Traceback" not in answer.err
+    assert "Usage:" in answer.err
+    assert files(folder) == {}
+
+
+def test_one_unreadable_run_does_not_hide_the_others(ask, make_run):
+    make_run("name=good")
+    bad = make_run("name=bad")
+    (bad.path / "spec.yaml").write_text("wrokers: 2\n")
+    rows = {row["run"]: row["state"] for row in json.loads(ask("runs", "--json").out)}
+    assert rows["good-1"] == "done"
+    assert rows["bad-1"].startswith("unreadable: ")
+    shown = " ".join(ask("runs", COLUMNS="80").out.split())
+    assert "unreadable" in shown
+    assert "line 1: unknown key 'wrokers'; did you mean 'workers'?" in shown

@@ -1,0 +1,194 @@
+"""What the commands print that start nothing: help, schema, runs, show."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+import yaml
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+ESCAPE = "\x1b"
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        ([], ["train", "run", "runs", "show", "schema", "data"]),
+        (["train"], ["Examples", "strategy=chunked_ring", "resume=runs/run-3", "torchrun"]),
+        (["run"], ["Examples", "drumline run -j 2x2 train.py"]),
+        (["runs"], ["newest first"]),
+        (["show"], ["Example", "drumline show run-1"]),
+        (["schema"], ["Example", "drumline schema > "]),
+        (["data"], ["fetch"]),
+        (["data", "fetch"], ["Example", "drumline data fetch mnist fashion-mnist"]),
+    ],
+)
+def test_help_shows_an_example_and_loads_nothing_heavy(ask, folder, words, shown):
+    answer = ask(*words, "--help")
+    assert answer.code == 0
+    assert answer.err == ""
+    assert [word for word in shown if word not in answer.out] == []
+    assert answer.loaded == ()
+    assert list(folder.iterdir()) == []
+
+
+def test_the_module_can_be_started_too():
+    import subprocess
+    import sys
+
+    command = [sys.executable, "-m", "drumline", "--help"]
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert "Usage:" in answer.stdout
+
+
+# Schema
+
+
+@pytest.fixture(scope="module")
+def schema():
+    from drumline.core.spec import RunSpec
+
+    return RunSpec.model_json_schema()
+
+
+def test_the_schema_is_printed_and_valid(ask, schema):
+    answer = ask("schema")
+    assert (answer.code, answer.err, answer.loaded) == (0, "", ())
+    printed = json.loads(answer.out)
+    assert printed.pop("$schema") == "https://json-schema.org/draft/2020-12/schema"
+    assert printed == schema
+    jsonschema.Draft202012Validator.check_schema(printed)
+
+
+def spec_files() -> list[Path]:
+    return [EXAMPLES / "demo.yaml", *sorted((EXAMPLES / "specs").glob("*.yaml"))]
+
+
+@pytest.mark.parametrize("path", spec_files(), ids=lambda path: path.name)
+def test_the_schema_accepts_the_examples(schema, path):
+    """An editor must not underline what `drumline train` takes, one-word parts included."""
+    spec = json.loads(json.dumps(yaml.safe_load(path.read_text())))
+    jsonschema.validate(spec, schema, cls=jsonschema.Draft202012Validator)
+
+
+def test_the_schema_accepts_what_is_written_into_run_directories(schema, make_run):
+    spec = yaml.safe_load(make_run("data.partition=random").spec_file.read_text())
+    jsonschema.validate(spec, schema, cls=jsonschema.Draft202012Validator)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"wrokers": 2},
+        {"workers": 0},
+        {"strategy": "rign"},
+        {"strategy": {"kind": "rign"}},
+        {"data": "imagenet"},
+        {"data": {"btach": 2}},
+        {"dtype": "float16"},
+    ],
+)
+def test_the_schema_refuses_what_the_spec_refuses(schema, spec):
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(spec, schema, cls=jsonschema.Draft202012Validator)
+
+
+def test_every_key_is_described_for_the_editor(schema):
+    undescribed = {"seed", "model", "data", "optimizer", "schedule", "strategy", "checkpoint"}
+    undescribed |= {"device"}
+    for name, key in schema["properties"].items():
+        assert "description" in key or name in undescribed, name
+
+
+# Runs and show
+
+
+def test_runs_are_listed_at_eighty_columns_without_a_cut(ask, make_run):
+    make_run("name=a-name-that-somebody-gave-his-run", "strategy=parameter_server")
+    make_run("name=b", "data.name=fashion-mnist", "model=lenet", finished=False)
+    make_run("name=c", "model=package.module.deeper:factory")
+    answer = ask("runs", COLUMNS="80")
+    assert (answer.code, answer.err, answer.loaded) == (0, "", ())
+    assert "…" not in answer.out
+    lines = answer.out.splitlines()
+    assert max(map(len, lines)) <= 80
+    headings = "run started model, data strategy ranks steps accuracy state"
+    assert lines[0].split() == headings.split()
+    assert answer.out.count("97.31%") == 2
+    assert answer.out.count("01-02 03:04") == 3
+    for word in ("unfinished", "done", "lenet"):
+        assert word in answer.out
+
+
+def test_runs_as_json(ask, make_run):
+    make_run()
+    assert json.loads(ask("runs", "--json").out) == [
+        {
+            "run": "demo-1",
+            "started": "2025-01-02 03:04",
+            "model": "cnn",
+            "data": "mnist-mini",
+            "strategy": "chunked_ring",
+            "world_size": 2,
+            "steps": 3,
+            "accuracy": 0.9731,
+            "state": "done",
+        }
+    ]
+
+
+def test_where_there_are_no_runs_it_says_how_to_make_one(ask, folder):
+    answer = ask("runs")
+    assert answer.code == 0
+    assert "make one with: drumline train" in " ".join(answer.out.split())
+    assert list(folder.iterdir()) == []
+
+
+def test_show_tells_the_whole_run_at_eighty_columns(ask, make_run):
+    run = make_run()
+    answer = ask("show", "demo-1", COLUMNS="80")
+    assert (answer.code, answer.err, answer.loaded) == (0, "", ())
+    lines = [line.split() for line in answer.out.splitlines()]
+    assert max(len(line) for line in answer.out.splitlines()) <= 80
+    assert ["rank", "step", "data", "compute", "wait", "transfer", "exposed"] in lines
+    numbers = [line[:7] for line in lines]
+    assert ["0", "100.00", "2.00", "38.00", "50.00", "10.00", "60.00"] in numbers
+    assert ["1", "100.00", "2.00", "88.00", "0.00", "10.00", "10.00"] in numbers
+    assert "71% of that was waiting for rank 1" in " ".join(answer.out.split())
+    assert ["0", "192", "190", "7", *["19"] * 10] in lines
+    assert ["test", "accuracy", "97.31%"] in lines
+    assert str(run.path) in "".join(answer.out.split())
+
+
+def test_show_as_json_is_one_document(ask, make_run):
+    run = make_run()
+    document = json.loads(ask("show", str(run.path), "--json").out)
+    assert document["run_dir"] == str(run.path)
+    assert document["ledger"]["ranks"][1]["lost_time_share"] == pytest.approx(5 / 7, abs=1e-4)
+    assert document["spec"]["strategy"]["kind"] == "chunked_ring"
+    assert document["coverage"]["run"]["seen"] == 380
+
+
+def test_show_of_an_unfinished_run_tells_what_there_is(ask, make_run):
+    run = make_run(finished=False)
+    answer = ask("show", "demo-1")
+    assert answer.code == 0
+    assert "where the time went" in answer.out
+    assert f"{run.path}hasnotfinished;itslogsarein{run.logs}" in "".join(answer.out.split())
+
+
+@pytest.mark.parametrize("words", [["--help"], ["runs"], ["show", "demo-1"], ["schema"]])
+@pytest.mark.parametrize("variables", [{}, {"NO_COLOR": "1"}, {"NO_COLOR": "1", "TERM": "xterm"}])
+def test_piped_output_has_no_escape_codes(ask, make_run, words, variables):
+    make_run()
+    answer = ask(*words, **variables)
+    assert answer.code == 0
+    assert ESCAPE not in answer.out + answer.err
+
+
+def test_errors_have_no_escape_codes(ask):
+    for words in (["train", "nowhere.yaml"], ["trian"]):
+        assert ESCAPE not in ask(*words, NO_COLOR="1").err
