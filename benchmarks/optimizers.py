@@ -10,17 +10,12 @@ drumline is faster. Printed are the median over the rounds and its quartiles.
 
 from __future__ import annotations
 
-import argparse
-import json
-import platform
-import statistics
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import torch
+from measure import Row, arguments, compare, report, turns
 
 from drumline.core.spec import ModelSpec
 from drumline.models import build_model
@@ -28,20 +23,6 @@ from drumline.optim import GD, SGD, Adam
 
 Stepper = Callable[[], object]
 INNER = 5  # steps per turn, so that the clock is small against them
-
-
-@dataclass(frozen=True, kw_only=True)
-class Ratio:
-    """One line of the table."""
-
-    model: str
-    rule: str
-    rival: str
-    rival_us: float
-    drumline_us: float
-    ratio: float
-    low: float
-    high: float
 
 
 def rules() -> dict[str, tuple[Any, Any, dict[str, Any], dict[str, Any]]]:
@@ -90,66 +71,31 @@ def seconds(step: Stepper, device: str) -> float:
 
 
 def race(steppers: dict[str, Stepper], device: str, rounds: int) -> dict[str, list[float]]:
-    """Let the rivals take turns, another one first in each round."""
+    """Let the rivals take turns; returns µs a step."""
     for step in steppers.values():
         seconds(step, device)  # state is made, caches are warm
     times: dict[str, list[float]] = {name: [] for name in steppers}
-    names = list(steppers)
-    for turn in range(rounds):
-        first = turn % len(names)
-        for name in names[first:] + names[:first]:
-            times[name].append(seconds(steppers[name], device))
+    for name in turns(list(steppers), rounds):
+        times[name].append(seconds(steppers[name], device) * 1e6)
     return times
 
 
-def compare(model: str, rule: str, times: dict[str, list[float]]) -> Iterator[Ratio]:
-    ours = times.pop("drumline")
-    for rival, theirs in times.items():
-        low, middle, high = statistics.quantiles(
-            [a / b for a, b in zip(ours, theirs, strict=True)], n=4
-        )
-        yield Ratio(
-            model=model,
-            rule=rule,
-            rival=rival,
-            rival_us=round(statistics.median(theirs) * 1e6, 1),
-            drumline_us=round(statistics.median(ours) * 1e6, 1),
-            ratio=round(middle, 3),
-            low=round(low, 3),
-            high=round(high, 3),
-        )
-
-
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--rounds", type=int, default=60)
+def main() -> None:
+    parser = arguments(__doc__, rounds=60)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads (a rank has few)")
-    parser.add_argument("--json", type=Path, help="write the table here, too")
-    return parser.parse_args()
-
-
-def main() -> None:
-    args = arguments()
+    args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    rows: list[Ratio] = []
-    print(f"torch {torch.__version__}, {args.device}, {args.threads} threads, {args.rounds} rounds")
-    print(
-        f"{'model':10}{'rule':20}{'rival':15}{'rival µs':>9}{'ours µs':>9}{'ratio':>7}  quartiles"
-    )
+    rows: list[Row] = []
     for model in ("cnn", "gpt-mini"):
         for rule in rules():
             times = race(rivals(rule, model, args.device), args.device, args.rounds)
-            for row in compare(model, rule, times):
-                rows.append(row)
-                print(
-                    f"{row.model:10}{row.rule:20}{row.rival:15}{row.rival_us:9.0f}"
-                    f"{row.drumline_us:9.0f}{row.ratio:7.2f}  {row.low:.2f}–{row.high:.2f}"
-                )
-    if args.json:
-        about = {"torch": torch.__version__, "machine": platform.machine(), "rounds": args.rounds}
-        about |= {"device": args.device, "threads": args.threads}
-        args.json.write_text(json.dumps({**about, "rows": [asdict(r) for r in rows]}, indent=2))
+            rows += [
+                compare(times, "drumline", rival, case=f"{model}, {rule}", unit="µs")
+                for rival in ("torch default", "torch foreach")
+            ]
+    note = f"One step over a model's parameters, on {args.device}, {args.threads} thread(s)."
+    report("Optimizers over torch.optim", note, rows, args.json)
 
 
 if __name__ == "__main__":

@@ -115,11 +115,11 @@ def test_runs_are_listed_at_eighty_columns_without_a_cut(ask, make_run):
     assert "…" not in answer.out
     lines = answer.out.splitlines()
     assert max(map(len, lines)) <= 80
-    headings = "run started model, data strategy ranks steps accuracy state"
+    headings = "run started model, data strategy ranks steps result"
     assert lines[0].split() == headings.split()
     assert answer.out.count("97.31%") == 2
     assert answer.out.count("01-02 03:04") == 3
-    for word in ("unfinished", "done", "lenet"):
+    for word in ("unfinished", "parameter_server", "lenet", "fashion-mnist"):
         assert word in answer.out
 
 

@@ -35,16 +35,17 @@ def runs_command(*, as_json: bool) -> None:
 
 
 def _runs_table(rows: list[dict[str, Any]]) -> Table:
-    """Make the list fit a narrow terminal: names are folded, numbers never."""
+    """Make the list fit a narrow terminal: long names are folded, numbers never.
+
+    The last column is the test accuracy of a run that has one, else its state.
+    """
     table = narrow_table(gap=1)
     table.add_column("run", overflow="fold")
     table.add_column("started", no_wrap=True)
-    longest = max(len("model, data"), *(len(row["data"]) for row in rows))
-    table.add_column("model, data", overflow="fold", min_width=longest)
+    table.add_column("model, data", overflow="fold")
     table.add_column("strategy", no_wrap=True)
-    for name in ("ranks", "steps", "accuracy"):
+    for name in ("ranks", "steps", "result"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("state", no_wrap=True)
     for row in rows:
         accuracy = row["accuracy"]
         cells = (
@@ -54,8 +55,7 @@ def _runs_table(rows: list[dict[str, Any]]) -> Table:
             row["strategy"],
             str(row["world_size"] or ""),
             str(row["steps"] or ""),
-            "" if accuracy is None else f"{accuracy:.2%}",
-            row["state"].partition(":")[0],
+            row["state"].partition(":")[0] if accuracy is None else f"{accuracy:.2%}",
         )
         table.add_row(*(Text(cell) for cell in cells))
     return table
