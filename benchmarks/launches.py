@@ -118,13 +118,16 @@ def run_bounded(command: Sequence[str], *, timeout_s: float, cwd: Path) -> int:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
+        what = None
         try:
-            what = f"exit code {process.wait(timeout_s)}"
+            code = process.wait(timeout_s)
+            what = f"exit code {code}" if code != 0 else None
         except subprocess.TimeoutExpired:
             what = f"not done after {timeout_s:g} s"
         finally:
-            _end_tree(process)
-        if process.returncode != 0:
+            if process.returncode != 0:
+                _end_tree(process)
+        if what is not None:
             output.seek(0)
             tail = output.read().decode(errors="replace")[-_TAIL_CHARACTERS:]
             raise LaunchError(f"{shlex.join(command)}: {what}\n{tail}")

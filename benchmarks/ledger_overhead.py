@@ -18,6 +18,7 @@ The third is the cost of one handoff to a Python thread per bucket, not of the c
 from __future__ import annotations
 
 import json
+import statistics
 import sys
 import tempfile
 import time
@@ -136,11 +137,11 @@ def measure_calls(rounds: int) -> list[Row]:
             costs = [call_cost_ms(instruments, flush=flush) for _ in range(min(rounds, 20))]
             bare = times[BARE][: len(costs)]
             added = {BARE: bare, METERED: [a + b for a, b in zip(bare, costs, strict=True)]}
-            extra = {"calls µs": sorted(costs)[len(costs) // 2] * 1e3}
+            cost = statistics.median(costs)
+            extra = {"calls µs": cost * 1e3, "% of step": cost / statistics.median(bare) * 100}
             rows.append(compare(added, METERED, BARE, case=case, unit="ms", extra=extra))
         instruments.events.close()
-    extra = {"calls µs": float("nan")}
-    return [*rows, compare(times, METERED, BARE, case="side by side", unit="ms", extra=extra)]
+    return [*rows, compare(times, METERED, BARE, case="side by side", unit="ms")]
 
 
 def be_rank(rounds: int, path: Path) -> None:
@@ -169,8 +170,7 @@ def measure_hook(rounds: int) -> Row:
         ]
         run_bounded(command, timeout_s=TIMEOUT_S, cwd=Path(folder))
         times = json.loads(path.read_text())
-    extra = {"calls µs": float("nan")}
-    return compare(times, METERED, BARE, case="DDP's hook, 2 ranks", unit="ms", extra=extra)
+    return compare(times, METERED, BARE, case="DDP's hook, 2 ranks", unit="ms")
 
 
 def main() -> None:

@@ -42,7 +42,7 @@ class Row:
     """third quartile of the ratios"""
     rounds: int
     extra: dict[str, float] = field(default_factory=dict)
-    """further columns by heading"""
+    """further columns by heading; a row may lack some"""
 
 
 def turns(names: Sequence[str], rounds: int) -> Iterator[str]:
@@ -105,7 +105,7 @@ def report(title: str, note: str, rows: Sequence[Row], path: Path | None) -> Non
     """Print the table; write it to `path`, if there is one, with machine, versions and command."""
     print(f"{title}\n{note}")
     for cells in (_headings(rows), *(_cells(row, rows) for row in rows)):
-        print("  ".join(f"{cell:<24}" if i < 3 else f"{cell:>12}" for i, cell in enumerate(cells)))
+        print("  ".join(f"{cell:<28}" for cell in cells[:3]), *(f"{c:>13}" for c in cells[3:]))
     if path is not None:
         document = {
             "title": title,
@@ -141,9 +141,8 @@ def markdown(document: dict[str, Any]) -> str:
 
 
 def _headings(rows: Sequence[Row]) -> list[str]:
-    extras = list(rows[0].extra) if rows else []
     known = ("case", "this", "over", "ratio", "quartiles", "this takes", "that takes", "rounds")
-    return [*known, *extras]
+    return [*known, *_extras(rows)]
 
 
 def _cells(row: Row, rows: Sequence[Row]) -> list[str]:
@@ -156,8 +155,12 @@ def _cells(row: Row, rows: Sequence[Row]) -> list[str]:
         f"{row.ours_median:.4g} {row.unit}",
         f"{row.rival_median:.4g} {row.unit}",
         str(row.rounds),
-        *(f"{row.extra[name]:.3g}" for name in rows[0].extra),
+        *(f"{row.extra[name]:.3g}" if name in row.extra else "" for name in _extras(rows)),
     ]
+
+
+def _extras(rows: Sequence[Row]) -> list[str]:
+    return list(dict.fromkeys(name for row in rows for name in row.extra))
 
 
 def _markdown_line(cells: Sequence[str]) -> str:

@@ -48,6 +48,20 @@ def test_a_rank_that_dies_without_a_word_is_named(drumline, deed, words):
     assert answer.err.startswith(f"drumline: rank 1 {words}")
 
 
+def test_a_rank_that_stops_answering_is_named_within_the_timeout(drumline):
+    answer = drumline("train", *JOB, "epochs=2", "timeout_s=4", FAULT="1:6:sleep", timeout_s=40)
+    assert answer.code == 1
+    assert answer.err.startswith("drumline: rank 1 stopped answering: rank 0 waited")
+
+
+def test_an_error_that_would_come_again_is_not_tried_again(drumline):
+    answer = drumline("train", *JOB, "epochs=2", "restarts=3", FAULT="1:6:nan")
+    assert answer.code == 1
+    assert "the loss is nan at step 6 on rank 1" in answer.err
+    log = (drumline.folder / "runs" / "run-1" / "events" / "rank-1.jsonl").read_text()
+    assert log.count('"event":"step","step":5') == 1
+
+
 def test_kill_nine_of_the_launcher_leaves_nothing(drumline):
     process = drumline.start("train", *JOB, "epochs=50", FAULT="0:100:sleep")
     wait_for_steps(drumline.folder / "runs" / "run-1", 20)

@@ -86,6 +86,25 @@ def test_a_full_disk_loses_nothing(drumline):
     assert json.loads((drumline.folder / "second.json").read_text())["steps"] == 8
 
 
+def test_a_read_only_folder_is_named(drumline):
+    if subprocess.run(["unshare", "-Urm", "true"], capture_output=True, check=False).returncode:
+        pytest.skip("no user namespaces here: cannot mount a read-only folder")
+    command = f"{sys.executable} -m drumline train strategy=allreduce"
+    done = subprocess.run(
+        ["unshare", "-Urm", "bash", "-c", f"mount -t tmpfs -o ro tmpfs . && cd $PWD && {command}"],
+        cwd=drumline.folder,
+        env=drumline.environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "Read-only file system" in done.stderr
+    assert "--out" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
 def test_everything_is_in_the_run_directory(drumline):
     result = drumline.train("model=mlp", "epochs=2", "data.samples=1000", "strategy=ring")
     run = Path(result["run_dir"])

@@ -18,12 +18,13 @@ from drumline.core.events import EventWriter
 from drumline.core.rundir import RunDir
 from drumline.core.task import AgentTask
 
-_SHUTDOWN_S = 5  # from SIGTERM to SIGKILL for a worker
+_SHUTDOWN_S = 5  # from SIGTERM to SIGKILL for a worker (a variable: older torch has no argument)
 
 
 def run_agent(task: AgentTask) -> int:
     """Run the workers of one node to their end; returns the exit code of this process."""
     logging.getLogger("torch.distributed.elastic").setLevel(logging.WARNING)
+    os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(_SHUTDOWN_S))
     register_rendezvous()
     run = RunDir(Path(task.run))
     with EventWriter(run.node_events(task.node)) as events:
@@ -61,5 +62,4 @@ def _configure(task: AgentTask, run: RunDir, scratch: str) -> LaunchConfig:
         monitor_interval=0.05,
         start_method="forkserver",
         logs_specs=DefaultLogsSpecs(log_dir=scratch),
-        shutdown_timeout=_SHUTDOWN_S,
     )

@@ -17,6 +17,8 @@ prints them. Errors cross the process boundary as JSON through the event log (`t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 
@@ -78,6 +80,26 @@ class InterruptError(DrumlineError):
 
 class WorkerError(DrumlineError):
     """A rank that died."""
+
+
+ERRORS: Mapping[str, type[DrumlineError]] = MappingProxyType(
+    {
+        kind.__name__: kind
+        for kind in (
+            DrumlineError,
+            UsageError,
+            SpecError,
+            RunDirError,
+            DataError,
+            CheckpointError,
+            CommError,
+            InterruptError,
+            DivergenceError,
+            WorkerError,
+        )
+    }
+)
+"""by name, to read an error back from a record"""
 
 
 def _plain(value: Any) -> bool:

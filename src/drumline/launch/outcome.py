@@ -10,7 +10,7 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
-from drumline.core.errors import DrumlineError, SpecError, UsageError, WorkerError
+from drumline.core.errors import ERRORS, DrumlineError, WorkerError
 from drumline.core.events import Event, read_events
 from drumline.core.rundir import RunDir
 
@@ -49,6 +49,9 @@ def check_outcome(
     silent = [event for event in exits if event["rank"] not in reported]
     if silent:
         raise _explain_exit(run, silent[0], others=len(errors))
+    missing = sorted(set(range(world_size)) - reported)
+    if errors and missing and errors[0].get("timed_out"):
+        raise _explain_silence(run, errors[0], missing)
     if errors:
         raise _explain(run, errors[0], others=len(errors) - 1)
     raise WorkerError(
@@ -72,15 +75,23 @@ def _last_attempt_errors(logs: list[list[Event]]) -> list[Event]:
 
 
 def _worker_exits(run: RunDir, nodes: int) -> list[Event]:
-    events = [event for node in range(nodes) for event in read_events(run.node_events(node))]
-    return [event for event in events if event["event"] == "worker_exit"]
+    """The exits that agents have noted since they were last started."""
+    exits: list[Event] = []
+    for node in range(nodes):
+        latest: list[Event] = []
+        for event in read_events(run.node_events(node)):
+            if event["event"] == "agent":
+                latest = []
+            elif event["event"] == "worker_exit":
+                latest.append(event)
+        exits += latest
+    return exits
 
 
 def _explain(run: RunDir, error: Event, *, others: int) -> DrumlineError:
     rank = error["rank"]
     if error.get("expected"):
-        kind = {"UsageError": UsageError, "SpecError": SpecError}.get(error["type"], DrumlineError)
-        return kind(error["message"], rank=rank)
+        return ERRORS.get(error["type"], DrumlineError)(error["message"], rank=rank)
     trace = error.get("traceback", "").rstrip().splitlines()
     if len(trace) > _TRACEBACK_LINES:
         trace = [trace[0], "  …", *trace[-_TRACEBACK_LINES:]]
@@ -97,6 +108,15 @@ def _explain_exit(run: RunDir, event: Event, *, others: int) -> WorkerError:
     hint = " (out of memory?)" if code == -signal.SIGKILL else ""
     return WorkerError(
         f"rank {rank} {how}{hint}; {_fold(run, others)}its log is {run.rank_log(rank)}", rank=rank
+    )
+
+
+def _explain_silence(run: RunDir, error: Event, missing: list[int]) -> WorkerError:
+    ranks = ", ".join(str(rank) for rank in missing)
+    return WorkerError(
+        f"rank {ranks} stopped answering: rank {error['rank']} waited for it until timeout_s was "
+        f"over; its log is {run.rank_log(missing[0])}; raise timeout_s if it was only slow",
+        rank=missing[0],
     )
 
 

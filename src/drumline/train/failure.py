@@ -9,9 +9,11 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from drumline.core.errors import DrumlineError
+from drumline.core.errors import ERRORS, DrumlineError
 from drumline.core.events import EventWriter
+from drumline.core.rundir import RunDir
 from drumline.core.task import LAST_WORDS
+from drumline.train.place import Place
 
 # What gloo and the store say when the other side is gone: a consequence, not a cause.
 _PEER_GONE = re.compile(
@@ -37,6 +39,24 @@ def write_failure(events: EventWriter, error: BaseException, *, rank: int) -> No
                 elsewhere.write("error", **record)
 
 
+def refuse_to_repeat(run: RunDir, place: Place) -> None:
+    """Give up at once where the attempt before ended in an error that would only come again.
+
+    A worker that died may live next time; a wrong word or a loss that is NaN stays what it is.
+
+    Raises:
+        DrumlineError: that same error.
+    """
+    if place.attempt == 0:
+        return
+    for events in run.read_rank_events(place.world_size):
+        for event in reversed(events):
+            if event["event"] == "start" and event["attempt"] < place.attempt:
+                break
+            if event["event"] == "error" and event.get("expected"):
+                raise ERRORS.get(event["type"], DrumlineError)(event["message"])
+
+
 def describe(error: BaseException) -> dict[str, Any]:
     """Return an error as plain values.
 
@@ -52,6 +72,7 @@ def describe(error: BaseException) -> dict[str, Any]:
         "traceback": "".join(traceback.format_exception(error)),
         "expected": False,
         "consequence": _is_consequence(error),
+        "timed_out": bool(_TIMED_OUT.search(str(error))),
     }
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import sys
+import time
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +16,7 @@ from drumline.core.errors import DrumlineError
 from drumline.core.events import EventWriter
 from drumline.core.lifeline import die_with_parent
 from drumline.core.rundir import RunDir
-from drumline.train.failure import write_failure
+from drumline.train.failure import refuse_to_repeat, write_failure
 from drumline.train.place import Place, read_place
 
 
@@ -26,6 +28,16 @@ def rank_process(run: RunDir) -> Iterator[tuple[Place, EventWriter]]:
     _log_to(run.rank_log(place.rank))
     with EventWriter(run.rank_events(place.rank)) as events:
         try:
+            refuse_to_repeat(run, place)
+            events.write(
+                "start",
+                rank=place.rank,
+                attempt=place.attempt,
+                pid=os.getpid(),
+                host=socket.gethostname(),
+                time=time.time(),
+            )
+            events.flush()
             yield place, events
         except BaseException as error:
             if isinstance(error, SystemExit) and not error.code:

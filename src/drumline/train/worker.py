@@ -7,8 +7,6 @@ the user.
 
 from __future__ import annotations
 
-import os
-import socket
 import time
 from pathlib import Path
 
@@ -51,17 +49,7 @@ def _train(run: RunDir, spec: RunSpec, place: Place, events: EventWriter) -> Non
         if note is not None:
             events.write("note", text=note)
     threads = set_threads(spec.threads, place)
-    events.write(
-        "start",
-        rank=place.rank,
-        attempt=place.attempt,
-        pid=os.getpid(),
-        host=socket.gethostname(),
-        device=str(device),
-        threads=threads,
-        time=started,
-    )
-    events.flush()
+    events.write("setup", device=str(device), threads=threads)
     join_ranks(run, spec, place, device)
     parts = assemble(spec, place, device)
     checkpoints = CheckpointStore(run.checkpoints, keep=spec.checkpoint.keep)
