@@ -107,6 +107,7 @@ def run_bounded(command: Sequence[str], *, timeout_s: float, cwd: Path) -> int:
         LaunchError: it failed or took too long.
     """
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "NO_COLOR": "1"}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # nobody compiles the sources at each start
     with tempfile.TemporaryFile() as output:
         started = time.monotonic_ns()
         process = subprocess.Popen(

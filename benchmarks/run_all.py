@@ -55,12 +55,13 @@ def run(benchmark: Benchmark, folder: Path, *, smoke: bool) -> None:
     rounds = benchmark.smoke_rounds if smoke else benchmark.rounds
     script = f"benchmarks/{benchmark.name}.py"
     path = folder / f"{benchmark.name}.json"
-    command = [sys.executable, script, f"--rounds={rounds}", f"--json={path}"]
+    shown = path.relative_to(HERE.parent) if path.is_relative_to(HERE) else path
+    command = [sys.executable, script, f"--rounds={rounds}", f"--json={shown}"]
     print(f"{script} --rounds {rounds} …", flush=True)
     run_bounded(command, timeout_s=benchmark.timeout_s, cwd=HERE.parent)
     for row in json.loads(path.read_text())["rows"]:
         print(
-            f"  {row['case']:24}{row['ours']:24}{row['rival']:20}{row['ratio']:8.3f}"
+            f"  {row['case']:30}{row['ours']:24}{row['rival']:20}{row['ratio']:8.3f}"
             f"  {row['low']:.3f}–{row['high']:.3f}"
         )
 

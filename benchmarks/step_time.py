@@ -74,8 +74,8 @@ def main() -> None:
     rows = compare_all(measure(args.rounds, args.steps))
     note = (
         f"From one step to the next on rank 0: cnn, mnist-mini, 128 samples over {WORKERS} "
-        f"workers, one thread each. Median of {args.steps} steps a launch, one launch a round; the "
-        f"ratios' median and quartiles are over the rounds."
+        f"workers, one thread each. A launch of {args.steps} steps a round; its value is the "
+        f"median of the times between them, the first {SKIP} left out."
     )
     report("Step time", note, rows, args.json)
 

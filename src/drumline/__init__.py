@@ -12,7 +12,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from drumline.core import DrumlineError, RunSpec, load_spec
+    from drumline.core.errors import DrumlineError
+    from drumline.core.spec import RunSpec
+    from drumline.core.spec_file import load_spec
     from drumline.parallel import DataParallel, average_gradients, comm_hook
 
 __all__ = [
@@ -28,11 +30,11 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "DataParallel": "drumline.parallel",
-    "DrumlineError": "drumline.core",
-    "RunSpec": "drumline.core",
+    "DrumlineError": "drumline.core.errors",
+    "RunSpec": "drumline.core.spec",
     "average_gradients": "drumline.parallel",
     "comm_hook": "drumline.parallel",
-    "load_spec": "drumline.core",
+    "load_spec": "drumline.core.spec_file",
 }
 
 

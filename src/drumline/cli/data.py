@@ -8,13 +8,15 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn
 
 from drumline.data import default_folder
-from drumline.data.fetch import fetch
+from drumline.data.fetch import fetch, find_published
 
 
 def fetch_command(names: list[str], folder: Path | None) -> None:
     """Fetch data sets, with a bar per file."""
     folder = folder or default_folder()
     console = Console()
+    for name in names:
+        find_published(name)  # refuses unknown names before anything is fetched
     for name in names:
         with Progress(
             TextColumn("{task.description}"), BarColumn(), DownloadColumn(), console=console

@@ -13,17 +13,30 @@ from drumline.core.rundir import RunDir
 from drumline.core.spec import RunSpec
 from drumline.core.spec_file import load_spec
 
-_FIXED = ("model", "data", "optimizer", "strategy", "seed", "dtype", "precision", "accumulate")
+_FIXED = (
+    "model",
+    "data",
+    "optimizer",
+    "schedule",
+    "strategy",
+    "accumulate",
+    "clip_norm",
+    "seed",
+    "dtype",
+    "precision",
+)
 
 
 def open_for_resume(name: str, overrides: list[str], *, root: Path) -> tuple[RunDir, RunSpec]:
     """Find the run, apply the overrides that a resumed run may have, and write its spec anew.
 
     Raises:
-        RunDirError: there is no such run, or nothing to continue from.
-        UsageError: an override would change what the run computes.
+        RunDirError: there is nothing to continue from.
+        UsageError: there is no such run, or an override would change what it computes.
     """
     run = RunDir.open(name, root=root)
+    if not run.spec_file.exists():
+        raise UsageError(f"{run.path.name} ran a script; start it again with: drumline run …")
     before = run.read_spec()
     spec = load_spec(run.spec_file, overrides)
     if spec.world_size != before.world_size:
@@ -41,7 +54,7 @@ def open_for_resume(name: str, overrides: list[str], *, root: Path) -> tuple[Run
     if not any(run.checkpoints.glob("step-*")):
         raise RunDirError(f"{run.path.name} has no checkpoint to continue from; start a new run")
     summary = run.read_json("summary.json")
-    if summary is not None and (spec.epochs, spec.max_steps) == (before.epochs, before.max_steps):
+    if summary is not None and not _longer(spec, before):
         raise UsageError(
             f"{run.path.name} is finished, at step {summary['steps']}; to train it further say how "
             f"long, e.g. epochs={summary['epochs'] + 1}"
@@ -49,6 +62,13 @@ def open_for_resume(name: str, overrides: list[str], *, root: Path) -> tuple[Run
     run.write_spec(spec)
     (run.path / "summary.json").unlink(missing_ok=True)
     return run, spec
+
+
+def _longer(spec: RunSpec, before: RunSpec) -> bool:
+    """Whether one limit was raised or dropped, and none lowered."""
+    limits = ((spec.epochs, before.epochs), (spec.max_steps, before.max_steps))
+    steps = [(now or float("inf"), was or float("inf")) for now, was in limits]
+    return any(now > was for now, was in steps) and all(now >= was for now, was in steps)
 
 
 def _name(part: object) -> str:

@@ -96,9 +96,8 @@ def _launch(run: RunDir, spec: RunSpec, *, resumed: bool, quiet: bool) -> None:
 
 
 def _tasks(run: RunDir, spec: RunSpec) -> list[AgentTask]:
-    preload = ["drumline.agent.entry"]
-    if spec.strategy.kind == "ddp":
-        preload.append("torch._dynamo")  # DDP imports it when it is built
+    # torch imports _dynamo when it builds an optimizer or DDP: once here, not in each worker
+    preload = ("drumline.agent.entry", "torch._dynamo")
     return [
         AgentTask(
             run=str(run.path),
@@ -107,7 +106,7 @@ def _tasks(run: RunDir, spec: RunSpec) -> list[AgentTask]:
             workers=spec.workers,
             restarts=spec.restarts,
             timeout_s=spec.timeout_s,
-            preload=tuple(preload),
+            preload=preload,
         )
         for node in range(spec.nodes)
     ]

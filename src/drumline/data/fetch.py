@@ -58,7 +58,7 @@ def fetch(
         UsageError: there is nothing to fetch under that name.
         DataError: no source had a file, or it cannot be written; what was complete stays.
     """
-    published = _published(name)
+    published = find_published(name)
     target = folder / published.name
     _make_folder(target)
     missing = [file for file in published.files if not _keep(target, file)]
@@ -81,7 +81,8 @@ def fetch(
     return Fetched(folder=target, kept=kept, brought=tuple(brought))
 
 
-def _published(name: str) -> Published:
+def find_published(name: str) -> Published:
+    """Return what is known of a data set; unknown names are a `UsageError`."""
     if name not in PUBLISHED:
         raise UsageError(
             f"there is nothing to fetch for {name!r}; mnist-mini, shakespeare and synthetic come "

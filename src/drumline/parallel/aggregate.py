@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
@@ -62,7 +62,7 @@ class Aggregator:
     kind: str
     average: Average = "mean"
     group: ProcessGroup | None = None
-    meter: Meter = field(default_factory=Meter)
+    meter: Meter | None = None
 
     def __post_init__(self) -> None:
         if self.kind not in SUMS:
@@ -87,7 +87,8 @@ class Aggregator:
                 flat.div_(self.world_size)
         if flat.is_cuda:
             torch.cuda.current_stream(flat.device).synchronize()
-        self.meter.record(self.kind, flat.nbytes, arrived)
+        if self.meter is not None:
+            self.meter.record(self.kind, flat.nbytes, arrived)
 
     def _sum(self, flat: Tensor) -> None:
         if flat.is_cuda and dist.get_backend(self.group) != "nccl":

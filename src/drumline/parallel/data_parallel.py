@@ -56,9 +56,7 @@ class DataParallel(nn.Module):
                 "DataParallel needs a process group; call dist.init_process_group(…) first"
             )
         self.module = module
-        self._aggregate = Aggregator(
-            kind=kind, average=average, group=group, meter=meter if meter is not None else Meter()
-        )
+        self._aggregate = Aggregator(kind=kind, average=average, group=group, meter=meter)
         broadcast_state(module, group)
         params = [param for param in module.parameters() if param.requires_grad]
         self._buckets = build_buckets(params, bucket_bytes)

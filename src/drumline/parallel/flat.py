@@ -17,10 +17,10 @@ class FlatParameters:
         self._buckets = [bucket.params for bucket in build_buckets(params, bucket_bytes)]
 
     @torch.no_grad()
-    def average(self, aggregate: Aggregator, weight: float) -> None:
-        """Average over all ranks, this one counting `weight` times; every rank calls this."""
+    def average(self, aggregate: Aggregator) -> None:
+        """Average over all ranks; every rank calls this."""
         for params in self._buckets:
-            flat = torch.cat([param.reshape(-1) for param in params]).mul_(weight)
+            flat = torch.cat([param.reshape(-1) for param in params])
             aggregate(flat)
             parts = flat.split([param.numel() for param in params])
             for param, part in zip(params, parts, strict=True):

@@ -3,8 +3,9 @@
     ddp.register_comm_hook(*drumline.comm_hook("chunked_ring"))
 
 DDP keeps its own buckets and hands each one over when it is full, in the same order on all ranks.
-Lightning takes the pair as `DDPStrategy(ddp_comm_state=…, ddp_comm_hook=…)`; with Accelerate,
-register it on the prepared model.
+Lightning takes the pair as `DDPStrategy(ddp_comm_state=…, ddp_comm_hook=…)`, but uses it with GPUs
+only; on a CPU, register it from a callback (examples/lightning_hydra). With Accelerate, register
+it on the prepared model.
 """
 
 # No `from __future__ import annotations`: DDP reads the hook's annotations and wants real types.
@@ -50,9 +51,7 @@ def comm_hook(
         group: the group that DDP was given (default: all ranks).
         meter: records when each bucket's collective began and ended.
     """
-    aggregate = Aggregator(
-        kind=kind, average=average, group=group, meter=meter if meter is not None else Meter()
-    )
+    aggregate = Aggregator(kind=kind, average=average, group=group, meter=meter)
     return HookState(aggregate), run_hook
 
 

@@ -29,20 +29,15 @@ def average_gradients(model: nn.Module, aggregate: Aggregator | None = None) -> 
             _reduce(param.grad, aggregate)
 
 
-def average_parameters(
-    model: nn.Module, aggregate: Aggregator | None = None, *, weight: float = 1.0
-) -> None:
+def average_parameters(model: nn.Module, aggregate: Aggregator | None = None) -> None:
     """Average the parameters themselves over all ranks; every rank calls this after its own step.
 
-    Args:
-        model: what each rank has updated by its own gradient.
-        aggregate: how to reduce (default: the mean by all-reduce).
-        weight: what this rank counts for; the ranks' weights add up to their number.
+    For SGD, with momentum too, this is the average of gradients: the update is linear in them.
     """
     aggregate = aggregate or Aggregator(kind="allreduce")
     for param in model.parameters():
         if param.requires_grad:
-            _reduce(param.detach().mul_(weight), aggregate)
+            _reduce(param.detach(), aggregate)
 
 
 def _reduce(tensor: Tensor, aggregate: Aggregator) -> None:

@@ -6,7 +6,7 @@ The loop calls the same four things whatever the strategy is:
     loss.backward()
     strategy.finish()                     after the last backward: gradients are averaged
     optimizer.step()
-    strategy.after_step(weight)           parameters are averaged, where that is the strategy
+    strategy.after_step()                 parameters are averaged, where that is the strategy
 
 `blocked_from` tells since when the last `backward()` or `finish()` did nothing but wait.
 """
@@ -46,8 +46,8 @@ class Strategy(Protocol):
     def finish(self) -> None:
         """Block until gradients are averaged."""
 
-    def after_step(self, weight: float) -> None:
-        """Block until parameters are averaged, this rank counting `weight` times."""
+    def after_step(self) -> None:
+        """Block until parameters are averaged, where they are."""
 
 
 def build_strategy(spec: StrategySpec, model: nn.Module, meter: Meter) -> Strategy:
@@ -86,7 +86,7 @@ class TorchDDP:
     def finish(self) -> None:
         """Nothing to do: DDP's backward returns when gradients are averaged."""
 
-    def after_step(self, weight: float) -> None:
+    def after_step(self) -> None:
         """Nothing to do: gradients were averaged."""
 
 
@@ -113,7 +113,7 @@ class Bucketed:
         """Block until gradients are averaged."""
         self._parallel.finish()
 
-    def after_step(self, weight: float) -> None:
+    def after_step(self) -> None:
         """Nothing to do: gradients were averaged."""
 
 
@@ -139,11 +139,11 @@ class AfterBackward:
         if self._gradients:
             average_gradients(self.module, self._aggregate)
 
-    def after_step(self, weight: float) -> None:
+    def after_step(self) -> None:
         """Average parameters, where parameters are averaged."""
         if self._gradients:
             return
         if self._flat is not None:
-            self._flat.average(self._aggregate, weight)
+            self._flat.average(self._aggregate)
         else:
-            average_parameters(self.module, self._aggregate, weight=weight)
+            average_parameters(self.module, self._aggregate)

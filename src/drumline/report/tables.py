@@ -96,7 +96,8 @@ def summary_table(summary: dict[str, Any], run_path: str) -> Table:
     if summary.get("accuracy") is not None:
         table.add_row("test accuracy", f"{summary['accuracy']:.2%}")
         table.add_row("test loss", f"{summary['test_loss']:.4f}")
-    table.add_row("training loss", f"{summary['loss']:.4f}")
+    if summary.get("loss") is not None:
+        table.add_row("training loss", f"{summary['loss']:.4f}")
     table.add_row("steps", f"{summary['steps']} in {format_seconds(summary['train_s'])}")
     table.add_row("samples/s", f"{summary['samples_per_s']:,.0f}")
     table.add_row("ranks", f"{summary['world_size']} by {summary['strategy']}")

@@ -40,6 +40,8 @@ class Progress:
     step: int
     epoch: int
     step_in_epoch: int
+    loss: float | None = None
+    """mean training loss of the epoch that ended here"""
 
 
 @dataclass(frozen=True)
@@ -181,9 +183,7 @@ def _read(path: Path) -> Checkpoint:
     for name, expected in state["sha256"].items():
         if _sha256(path / name) != expected:
             raise ValueError(f"{name} does not have the hash that was written with it")
-    progress = Progress(
-        step=state["step"], epoch=state["epoch"], step_in_epoch=state["step_in_epoch"]
-    )
+    progress = Progress(**{key: state[key] for key in Progress.__dataclass_fields__})
     return Checkpoint(path, progress, state["scalars"])
 
 

@@ -1,41 +1,25 @@
-"""The training loop: epochs of steps, with evaluation and checkpoints between them.
-
-A step, on every rank:
-
-    1. data       slice this rank's share of the global batch
-    2. forward    the loss, summed over this rank's samples, scaled by ranks ÷ samples of all ranks:
-                  the mean over ranks is then the mean over samples, however unequal the shares
-    3. backward   gradients; the strategy averages them, overlapped where it can
-    4. update     clip, set the learning rate, step; or step first and average parameters
-
-The random state is set anew in each step from (seed, step, rank), so that a run which continues
-from a checkpoint draws the same dropout masks as one that never stopped.
-"""
+"""The training loop: epochs of steps, with evaluation and checkpoints between them."""
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
 
+from drumline.core.errors import UsageError
 from drumline.core.events import EventWriter
 from drumline.core.spec import RunSpec
 from drumline.data import LocalBatch
 from drumline.optim import lr_at
 from drumline.train.assembly import Assembly
 from drumline.train.checkpoint import Checkpoint, CheckpointStore, Progress
-from drumline.train.clock import StepClock
-from drumline.train.diagnose import check_loss
-from drumline.train.evaluate import Score, evaluate, loss_sum
+from drumline.train.evaluate import Score, evaluate
 from drumline.train.place import Place
 from drumline.train.scalars import ScalarWriter
+from drumline.train.step import TrainStep
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +28,7 @@ class Result:
 
     steps: int
     epochs: int
-    loss: float
+    loss: float | None
     """mean training loss of the last epoch (or of what was trained of it)"""
     score: Score | None
     train_s: float
@@ -70,17 +54,15 @@ class Loop:
         self._events = events
         self._checkpoints = checkpoints
         self._scalars = scalars
-        self._clock = StepClock(parts.meter)
+        self._train = TrainStep(spec, place, parts)
         self._per_epoch = len(parts.sampler)
         self._total = total_steps(spec, self._per_epoch)
         self._step = 0
         self._train_ns = 0
         self._samples = 0
+        self._loss: float | None = None
         self._epoch_loss = [0.0, 0.0]  # this rank's sum over its predictions, and their number
         self._own_optimizer_state = spec.strategy.of == "parameters"
-        self._delay_s = (
-            spec.slow_ranks[place.rank].delay_ms / 1000 if place.rank in spec.slow_ranks else 0.0
-        )
 
     @property
     def total_steps(self) -> int:
@@ -93,23 +75,30 @@ class Loop:
         rank = self._place.rank if self._own_optimizer_state else None
         checkpoint.load_optimizer(self._parts.optimizer, rank)
         self._step = checkpoint.progress.step
+        self._loss = checkpoint.progress.loss
+        if self._step > self._total:
+            raise UsageError(
+                f"this run is at step {self._step} already, beyond the {self._total} steps asked "
+                f"for; raise epochs or max_steps"
+            )
 
     def run(self) -> Result:
         """Train to the end; every rank calls this."""
         score: Score | None = None
-        loss = float("nan")
         self._parts.model.train()
+        if self._step == self._total:  # it was stopped between its last step and its result
+            score = self._evaluate(self._step // self._per_epoch - 1)
         while self._step < self._total:
             epoch, first = divmod(self._step, self._per_epoch)
             self._train_epoch(epoch, first)
-            loss = self._mean_loss()
-            score = self._evaluate(epoch, loss)
+            self._loss = self._mean_loss()
+            score = self._evaluate(epoch)
             if self._spec.checkpoint.every_steps is None or self._step == self._total:
                 self._save()
         return Result(
             steps=self._step,
             epochs=-(-self._step // self._per_epoch),
-            loss=loss,
+            loss=self._loss,
             score=score,
             train_s=self._train_ns / 1e9,
             samples=self._samples,
@@ -126,102 +115,6 @@ class Loop:
                 self._save()
 
     def _train_step(self, epoch: int, batches: Iterator[LocalBatch]) -> None:
-        self._clock.begin()
-        self._reseed()
-        batch = next(batches)
-        lr = self._set_lr()
-        self._parts.optimizer.zero_grad()
-        loss = self._forward_backward(batch, lr)
-        self._update(batch)
-        self._step += 1
-        times = self._clock.end()
-        self._train_ns += times["total"]
-        self._samples += batch.total
-        if self._step == 1:
-            self._events.flush()
-        self._events.write(
-            "step",
-            step=self._step,
-            epoch=epoch,
-            loss=loss,
-            lr=lr,
-            samples=len(batch.indices),
-            **times,
-        )
-
-    def _forward_backward(self, batch: LocalBatch, lr: float) -> float:
-        """Run the pieces of this rank's batch; the last backward is the one that averages."""
-        pieces = self._pieces(batch.indices)
-        counts = len(batch.indices) > 0  # a rank without samples stays in step, and counts 0
-        total, predictions = 0.0, 0
-        for number, piece in enumerate(pieces):
-            last = number == len(pieces) - 1
-            inputs, targets = self._parts.data.train.batch(piece)
-            if number == 0:
-                self._clock.data_ready()
-            of_all_ranks = batch.total * targets.numel() / len(piece)
-            with contextlib.nullcontext() if last else self._parts.strategy.no_sync():
-                summed = self._forward(inputs, targets)
-                loss = self._checked(summed, inputs, targets.numel(), lr)
-                if last and self._delay_s:
-                    time.sleep(self._delay_s)
-                (summed * (counts * self._place.world_size / of_all_ranks)).backward()
-            total += counts * loss
-            predictions += counts * targets.numel()
-        self._wait_for_gradients()
-        self._epoch_loss[0] += total
-        self._epoch_loss[1] += predictions
-        return total / max(1, predictions)
-
-    def _pieces(self, indices: np.ndarray[Any, np.dtype[np.int64]]) -> list[Any]:
-        if len(indices) == 0:
-            return [np.zeros(1, dtype=np.int64)]  # any sample; its loss counts 0
-        if self._spec.optimizer.name == "gd":
-            count = -(-len(indices) * self._place.world_size // self._spec.data.batch)
-        else:
-            count = self._spec.accumulate
-        return np.array_split(indices, max(1, min(count, len(indices))))
-
-    def _forward(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        with torch.autocast(
-            self._parts.device.type, dtype=torch.bfloat16, enabled=self._spec.precision == "bf16"
-        ):
-            return loss_sum(self._parts.strategy.module(inputs), targets)
-
-    def _checked(self, summed: Tensor, inputs: Tensor, predictions: int, lr: float) -> float:
-        loss = summed.item()
-        check_loss(
-            loss / predictions,
-            model=self._parts.model,
-            inputs=inputs,
-            step=self._step + 1,
-            rank=self._place.rank,
-            lr=lr,
-        )
-        return loss
-
-    def _wait_for_gradients(self) -> None:
-        since = self._parts.strategy.blocked_from or time.monotonic_ns()
-        self._parts.strategy.finish()
-        self._clock.blocked_since(since)
-
-    def _update(self, batch: LocalBatch) -> None:
-        if self._spec.clip_norm is not None:
-            nn.utils.clip_grad_norm_(self._parts.model.parameters(), self._spec.clip_norm)
-        self._parts.optimizer.step()
-        if self._own_optimizer_state:
-            since = time.monotonic_ns()
-            share = len(batch.indices) / batch.total
-            self._parts.strategy.after_step(share * self._place.world_size)
-            self._clock.blocked_since(since)
-
-    def _reseed(self) -> None:
-        seed = (self._spec.seed * 1_000_003 + self._step) * 1_009 + self._place.rank
-        torch.default_generator.manual_seed(seed % 2**63)
-        if self._parts.device.type == "cuda":
-            torch.cuda.manual_seed(seed % 2**63)
-
-    def _set_lr(self) -> float:
         lr = lr_at(
             self._spec.schedule,
             base_lr=self._spec.optimizer.lr,
@@ -229,9 +122,23 @@ class Loop:
             total_steps=self._total,
             steps_per_epoch=self._per_epoch,
         )
-        for group in self._parts.optimizer.param_groups:
-            group["lr"] = lr
-        return lr
+        self._step += 1
+        report = self._train.take(self._step, lr, batches)
+        self._train_ns += report.times["total"]
+        self._samples += report.samples_of_all
+        self._epoch_loss[0] += report.loss_sum
+        self._epoch_loss[1] += report.predictions
+        self._events.write(
+            "step",
+            step=self._step,
+            epoch=epoch,
+            loss=report.loss,
+            lr=lr,
+            samples=report.samples,
+            **report.times,
+        )
+        if self._step == 1:
+            self._events.flush()
 
     def _mean_loss(self) -> float:
         """Average the epoch's training loss over all ranks; every rank calls this."""
@@ -239,7 +146,7 @@ class Loop:
         dist.all_reduce(totals)
         return float(totals[0] / totals[1])
 
-    def _evaluate(self, epoch: int, loss: float) -> Score | None:
+    def _evaluate(self, epoch: int) -> Score | None:
         score = None
         if self._spec.evaluate:
             score = evaluate(
@@ -249,7 +156,7 @@ class Loop:
                 world_size=self._place.world_size,
             )
         if self._place.leads:
-            values = {"loss": loss, "lr": self._parts.optimizer.param_groups[0]["lr"]}
+            values = {"loss": self._loss or 0.0, "lr": self._parts.optimizer.param_groups[0]["lr"]}
             if score is not None:
                 values |= {"test_loss": score.loss, "accuracy": score.accuracy}
             self._events.write("epoch", step=self._step, epoch=epoch, **values)
@@ -262,7 +169,7 @@ class Loop:
         started = time.monotonic()
         epoch, within = divmod(self._step, self._per_epoch)
         path = self._checkpoints.save(
-            Progress(step=self._step, epoch=epoch, step_in_epoch=within),
+            Progress(step=self._step, epoch=epoch, step_in_epoch=within, loss=self._loss),
             self._parts.model,
             self._parts.optimizer,
             rank=self._place.rank,
@@ -273,6 +180,7 @@ class Loop:
             seconds = time.monotonic() - started
             self._events.write("checkpoint", step=self._step, path=str(path), seconds=seconds)
             self._events.flush()
+        dist.barrier()  # waiting for the writer is no part of the next step
 
 
 def total_steps(spec: RunSpec, per_epoch: int) -> int:

@@ -7,6 +7,7 @@ the user.
 
 from __future__ import annotations
 
+import gc
 import time
 from pathlib import Path
 
@@ -68,6 +69,9 @@ def _train(run: RunDir, spec: RunSpec, place: Place, events: EventWriter) -> Non
         _write_results(run, spec, place, parts, result, started)
     if scalars is not None:
         scalars.close()
+    # DDP's destructor must not meet gloo's threads: free it before the group (torch can deadlock)
+    del loop, parts
+    gc.collect()
     leave_ranks()
 
 
