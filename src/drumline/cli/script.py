@@ -21,7 +21,7 @@ _POLL_S = 0.1
 _TIMEOUT_S = 300.0
 # What a script's text says it will need; loaded once for all workers.
 _PRELOADS = {
-    r"DistributedDataParallel|lightning|accelerate": "torch._dynamo",
+    r"DistributedDataParallel|torch\.optim|optim\.|lightning|accelerate": "torch._dynamo",
     r"pytorch_lightning": "pytorch_lightning",
     r"accelerate": "accelerate",
 }

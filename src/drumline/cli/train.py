@@ -96,8 +96,6 @@ def _launch(run: RunDir, spec: RunSpec, *, resumed: bool, quiet: bool) -> None:
 
 
 def _tasks(run: RunDir, spec: RunSpec) -> list[AgentTask]:
-    # torch imports _dynamo when it builds an optimizer or DDP: once here, not in each worker
-    preload = ("drumline.agent.entry", "torch._dynamo")
     return [
         AgentTask(
             run=str(run.path),
@@ -106,7 +104,7 @@ def _tasks(run: RunDir, spec: RunSpec) -> list[AgentTask]:
             workers=spec.workers,
             restarts=spec.restarts,
             timeout_s=spec.timeout_s,
-            preload=preload,
+            preload=("drumline.agent.entry",),
         )
         for node in range(spec.nodes)
     ]

@@ -2,6 +2,7 @@
 
 from drumline.parallel.aggregate import SUMS, Aggregator, all_reduce
 from drumline.parallel.data_parallel import DataParallel, broadcast_state
+from drumline.parallel.dynamo import postpone_dynamo
 from drumline.parallel.hook import HookState, comm_hook
 from drumline.parallel.naive import average_gradients, average_parameters
 from drumline.parallel.strategy import Strategy, build_strategy
@@ -18,4 +19,5 @@ __all__ = [
     "broadcast_state",
     "build_strategy",
     "comm_hook",
+    "postpone_dynamo",
 ]

@@ -25,6 +25,7 @@ from drumline.comm import Meter
 from drumline.core.spec import StrategySpec
 from drumline.parallel.aggregate import Aggregator
 from drumline.parallel.data_parallel import DataParallel, broadcast_state
+from drumline.parallel.dynamo import ddp_settings
 from drumline.parallel.flat import FlatParameters
 from drumline.parallel.hook import comm_hook
 from drumline.parallel.naive import average_gradients, average_parameters
@@ -64,12 +65,13 @@ class TorchDDP:
 
     def __init__(self, spec: StrategySpec, model: nn.Module, meter: Meter) -> None:
         device = next(model.parameters()).device
-        self._ddp = DistributedDataParallel(
-            model,
-            device_ids=[device] if device.type == "cuda" else None,
-            bucket_cap_mb=spec.bucket_bytes / 2**20,
-            gradient_as_bucket_view=True,
-        )
+        with ddp_settings():
+            self._ddp = DistributedDataParallel(
+                model,
+                device_ids=[device] if device.type == "cuda" else None,
+                bucket_cap_mb=spec.bucket_bytes / 2**20,
+                gradient_as_bucket_view=True,
+            )
         self._state, hook = comm_hook("allreduce", average=spec.average, meter=meter)
         self._ddp.register_comm_hook(self._state, hook)
         self.module: nn.Module = self._ddp

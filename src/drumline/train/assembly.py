@@ -17,7 +17,7 @@ from drumline.core.spec import RunSpec
 from drumline.data import BatchSampler, Dataset, build_dataset
 from drumline.models import build_model
 from drumline.optim import build_optimizer
-from drumline.parallel import Strategy, build_strategy
+from drumline.parallel import Strategy, build_strategy, postpone_dynamo
 from drumline.train.place import Place
 
 
@@ -73,6 +73,7 @@ def assemble(spec: RunSpec, place: Place, device: torch.device) -> Assembly:
     if any(isinstance(module, nn.Conv2d) for module in model.modules()):
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     meter = Meter()
+    postpone_dynamo()
     strategy = build_strategy(spec.strategy, model, meter)
     return Assembly(
         device=device,
