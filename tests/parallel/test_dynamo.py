@@ -7,6 +7,7 @@ PROGRAM = """
 import os, sys
 os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "RANK": "0", "WORLD_SIZE": "1"}
 import torch, torch.distributed as dist
+import drumline.train  # what a worker has imported
 from drumline.core.parts import OptimizerSpec, StrategySpec
 from drumline.comm import Meter, serve_store
 from drumline.optim import build_optimizer
@@ -16,7 +17,7 @@ dist.init_process_group("gloo", store=serve_store("127.0.0.1", 0, 10), rank=0, w
 postpone_dynamo()
 model = torch.nn.Linear(3, 2)
 strategy = build_strategy(StrategySpec(kind="ddp"), model, Meter())
-for spec in (OptimizerSpec(name="adam"), OptimizerSpec(name="sgd", engine="torch")):
+for spec in (OptimizerSpec(name="adam"), OptimizerSpec(name="sgd", momentum=0.9)):
     optimizer = build_optimizer(spec, model.parameters())
     optimizer.zero_grad()
     strategy.module(torch.ones(1, 3)).sum().backward()

@@ -96,6 +96,9 @@ def _launch(run: RunDir, spec: RunSpec, *, resumed: bool, quiet: bool) -> None:
 
 
 def _tasks(run: RunDir, spec: RunSpec) -> list[AgentTask]:
+    preload = ["drumline.agent.entry"]
+    if spec.optimizer.engine == "torch":
+        preload.append("torch._dynamo")  # torch's own optimizers import it in their first step
     return [
         AgentTask(
             run=str(run.path),
@@ -104,7 +107,7 @@ def _tasks(run: RunDir, spec: RunSpec) -> list[AgentTask]:
             workers=spec.workers,
             restarts=spec.restarts,
             timeout_s=spec.timeout_s,
-            preload=("drumline.agent.entry",),
+            preload=tuple(preload),
         )
         for node in range(spec.nodes)
     ]

@@ -30,6 +30,7 @@ from drumline.train.assembly import (
 from drumline.train.bf16 import settle_bf16
 from drumline.train.checkpoint import Checkpoint, CheckpointStore
 from drumline.train.loop import Loop, Result
+from drumline.train.memory import keep_freed_memory
 from drumline.train.place import Place
 from drumline.train.process import rank_process
 from drumline.train.scalars import ScalarWriter
@@ -50,6 +51,7 @@ def _train(run: RunDir, spec: RunSpec, place: Place, events: EventWriter) -> Non
         if note is not None:
             events.write("note", text=note)
     threads = set_threads(spec.threads, place)
+    keep_freed_memory()
     events.write("setup", device=str(device), threads=threads)
     join_ranks(run, spec, place, device)
     parts = assemble(spec, place, device)
