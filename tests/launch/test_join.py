@@ -9,6 +9,7 @@ import pytest
 
 from drumline.core.errors import CommError
 from drumline.core.rundir import RunDir
+from drumline.core.spec import RunSpec
 from drumline.launch import join
 from drumline.launch.join import OuterLauncher, outer_launcher
 
@@ -60,7 +61,8 @@ def found(environ: dict[str, str]) -> OuterLauncher:
 def test_each_launcher_is_recognized(environ, name, rank, world_size, one_host, says_where):
     launcher = found(environ)
     assert (launcher.name, launcher.rank, launcher.world_size) == (name, rank, world_size)
-    assert (launcher.one_host, launcher.says_where) == (one_host, says_where)
+    on_one_host = launcher.local_world_size == launcher.world_size
+    assert (on_one_host, launcher.says_where) == (one_host, says_where)
 
 
 @pytest.mark.parametrize(
@@ -73,6 +75,7 @@ def test_each_launcher_is_recognized(environ, name, rank, world_size, one_host, 
         {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4"},  # inside salloc, but not started by srun
         {**SRUN, "SLURM_NTASKS": "1", "SLURM_PROCID": "0"},  # one task: start workers from here
         {"SLURM_PROCID": "0"},
+        {"SLURM_PROCID": "0", "SLURM_NTASKS": "4"},  # an sbatch script: only srun makes steps
     ],
 )
 def test_a_person_is_no_launcher(environ):
@@ -89,7 +92,7 @@ def test_a_person_is_no_launcher(environ):
             "OMPI_COMM_WORLD_RANK='1' and OMPI_COMM_WORLD_SIZE='2.0'",
         ),
         ({"OMPI_COMM_WORLD_RANK": "1"}, "OMPI_COMM_WORLD_SIZE=None"),
-        ({**SRUN, "SLURM_NTASKS": "eight"}, "SLURM_PROCID='5' and SLURM_NTASKS='eight'"),
+        ({**SRUN, "SLURM_NTASKS": "eight"}, "SLURM_RANK='5' and SLURM_SIZE='eight'"),
     ],
 )
 def test_a_bad_number_is_told_with_its_variable(environ, variable):
@@ -126,22 +129,33 @@ def test_ranks_of_one_job_share_a_note_and_other_jobs_have_others():
     ],
 )
 def test_ranks_meet_where_they_were_told_or_by_a_note(environ, init):
-    assert found(environ).init == init
+    assert found(environ).settle(RunSpec()).init == init
+
+
+def test_what_the_spec_says_about_meeting_stays():
+    assert found(SRUN).settle(RunSpec(init="file")).init == "file"
 
 
 def test_ranks_on_several_hosts_must_be_told_where():
     with pytest.raises(CommError, match=r"srun has started ranks on several hosts.+MASTER_ADDR"):
-        found({**SRUN, "SLURM_NNODES": "2"}).init  # noqa: B018
+        found({**SRUN, "SLURM_NNODES": "2"}).settle(RunSpec())
 
 
-def test_workers_get_rank_and_world_size_and_keep_the_rest():
-    environ = found(SRUN).worker_environment({"HOME": "/h", "RANK": "9"})
-    assert environ == {"HOME": "/h", "RANK": "5", "WORLD_SIZE": "8"}
+def test_workers_get_the_variables_of_torchrun_and_keep_the_rest():
+    srun = {**SRUN, "SLURM_LOCALID": "1", "SLURM_NNODES": "2", "SLURM_NTASKS_PER_NODE": "4"}
+    environ = found(srun).worker_environment({"HOME": "/h", "RANK": "9"})
+    assert environ == {
+        "HOME": "/h",
+        "RANK": "5",
+        "WORLD_SIZE": "8",
+        "LOCAL_RANK": "1",
+        "LOCAL_WORLD_SIZE": "4",
+    }
 
 
 @pytest.fixture
 def launcher(tmp_path, monkeypatch):
-    monkeypatch.setattr(join.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.chdir(tmp_path)
     return found(SRUN)
 
 
@@ -161,11 +175,9 @@ def test_a_rank_that_hears_nothing_gives_up(launcher, monkeypatch):
         launcher.wait_for_run()
 
 
-def test_a_note_of_somebody_else_is_not_believed(launcher, monkeypatch, tmp_path):
+def test_an_old_note_of_a_killed_job_is_not_believed(launcher, monkeypatch, tmp_path):
     launcher.announce(RunDir.create("demo", root=tmp_path))
-    note = launcher.note
-    monkeypatch.setattr(OuterLauncher, "note", note)
+    os.utime(launcher.note, (1, 1))
     monkeypatch.setattr(join, "_WAIT_S", 0.05)
-    monkeypatch.setattr(os, "getuid", lambda: 12345)
     with pytest.raises(CommError, match="waited"):
         launcher.wait_for_run()

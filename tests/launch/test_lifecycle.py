@@ -71,6 +71,52 @@ def test_kill_nine_of_the_launcher_leaves_nothing(drumline):
     assert drumline.left_behind(3) == []
 
 
+def test_resume_after_kill_nine_of_the_launcher(drumline):
+    job = (*JOB, "init=tcp", "epochs=3")
+    calm = drumline.train(*job, "name=calm")
+    process = drumline.start("train", *job, FAULT="0:28:sleep")
+    wait_for_steps(drumline.folder / "runs" / "run-1", 20)
+    process.kill()
+    process.communicate()
+    assert drumline.left_behind(3) == []
+    assert drumline.train("resume=run-1")["weights_sha256"] == calm["weights_sha256"]
+
+
+def test_a_failed_resume_puts_everything_back(drumline):
+    drumline.train(*JOB, "max_steps=5")
+    run = drumline.folder / "runs" / "run-1"
+    before = (run / "spec.yaml").read_text(), (run / "summary.json").read_text()
+    answer = drumline("train", "resume=run-1", "max_steps=9", "device=cuda")
+    assert answer.code == 2
+    assert ((run / "spec.yaml").read_text(), (run / "summary.json").read_text()) == before
+    assert not (run / ".summary.before").exists()
+
+
+def test_a_run_that_trains_now_is_not_resumed(drumline):
+    process = drumline.start("train", *JOB, "epochs=50", FAULT="0:60:sleep")
+    wait_for_steps(drumline.folder / "runs" / "run-1", 20)
+    answer = drumline("train", "resume=run-1", "epochs=60")
+    process.kill()
+    process.communicate()
+    assert answer.code == 2
+    assert "right now" in answer.err
+
+
+def test_meeting_by_a_named_file_leaves_its_neighbours_alone(drumline):
+    (drumline.folder / "meet.py").write_text("mine")
+    (drumline.folder / "meet.1").write_text("mine")
+    drumline.train(*JOB, "max_steps=2", f"init=file://{drumline.folder}/meet", "restarts=2")
+    assert (drumline.folder / "meet.py").read_text() == "mine"
+    assert (drumline.folder / "meet.1").read_text() == "mine"
+    assert not (drumline.folder / "meet").exists()
+
+
+def test_a_dead_rank_of_another_node_has_its_right_number(drumline):
+    answer = drumline("train", *JOB, "nodes=2", "workers=2", "epochs=2", FAULT="3:4:kill")
+    assert answer.code == 1
+    assert answer.err.startswith("drumline: rank 3 was killed by SIGKILL")
+
+
 def test_kill_nine_of_the_agent_is_told_and_leaves_nothing(drumline):
     process = drumline.start("train", *JOB, "epochs=50", FAULT="0:100:sleep")
     run = drumline.folder / "runs" / "run-1"
@@ -79,7 +125,7 @@ def test_kill_nine_of_the_agent_is_told_and_leaves_nothing(drumline):
     os.kill(int(agent.split('"pid":')[1].split(",")[0]), signal.SIGKILL)
     _, err = process.communicate(timeout=20)
     assert process.returncode == 1
-    assert "agent ended" in err
+    assert "the process that starts the ranks ended" in err
 
 
 def test_interrupt_ends_at_once_and_says_how_to_go_on(drumline):
@@ -184,7 +230,7 @@ def test_nodes_each_have_an_agent(drumline):
 
 
 def test_restart_across_nodes(drumline):
-    job = (*JOB, "nodes=2", "workers=1", "epochs=2")
+    job = (*JOB, "nodes=2", "workers=1", "epochs=2", "init=tcp")
     calm = drumline.train(*job, "name=calm")
     shaken = drumline.train(*job, "restarts=1", FAULT="1:12:kill-once")
     assert shaken["weights_sha256"] == calm["weights_sha256"]

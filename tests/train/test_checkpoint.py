@@ -33,7 +33,7 @@ def trained(steps=3):
 
 
 def save(store, step, model, optimizer):
-    progress = Progress(step=step, epoch=0, step_in_epoch=step)
+    progress = Progress(step=step)
     return store.save(progress, model, optimizer, rank=0, shared=True, barrier=lambda: None)
 
 
@@ -84,6 +84,32 @@ def test_damage_is_noticed_and_the_one_before_is_used(tmp_path, damage):
     told = []
     assert store.newest(lambda path, why: told.append(path)).progress.step == 1
     assert told == [newest]
+
+
+def test_all_damaged_is_an_error_not_a_start_from_zero(tmp_path):
+    model, optimizer = trained()
+    store = CheckpointStore(tmp_path, keep=1)
+    (save(store, 1, model, optimizer) / "state.json").write_text("{}")
+    with pytest.raises(CheckpointError, match=r"all checkpoints .* are damaged"):
+        store.newest(lambda path, why: None)
+
+
+def test_a_damaged_newer_one_does_not_push_out_good_ones(tmp_path):
+    model, optimizer = trained()
+    store = CheckpointStore(tmp_path, keep=1)
+    save(store, 10, model, optimizer)
+    (save(CheckpointStore(tmp_path, keep=9), 20, model, optimizer) / "state.json").write_text("{}")
+    assert store.newest(lambda path, why: None).progress.step == 10
+    save(store, 15, model, optimizer)
+    assert store.newest(never).progress.step == 15
+
+
+def test_a_torn_draft_of_a_killed_writer_is_no_obstacle(tmp_path):
+    model, optimizer = trained()
+    draft = tmp_path / ".draft-000000003"
+    draft.mkdir()
+    (draft / "state.json").write_text("")
+    assert save(CheckpointStore(tmp_path, keep=1), 3, model, optimizer) is not None
 
 
 def test_the_same_step_again_keeps_the_whole_one_and_replaces_a_damaged_one(tmp_path):

@@ -1,19 +1,18 @@
 """Every strategy ends with the weights of one process on the same global batches."""
 
-import pytest
+from typing import get_args
 
+import numpy as np
+import pytest
+import torch
+
+from drumline.core.parts import StrategyKind
+from drumline.core.spec_file import validate_spec
+from drumline.data import build_dataset
+from drumline.models import build_model
 from training import train_all
 
-KINDS = (
-    "ddp",
-    "allreduce",
-    "ring",
-    "chunked_ring",
-    "reduce_broadcast",
-    "gather_scatter",
-    "all_gather",
-    "parameter_server",
-)
+KINDS = get_args(StrategyKind)
 STEPS = 50
 # 67 is divisible by none of 2, 3, 4; 600 samples give 9 steps an epoch, the last of 64
 JOB = {
@@ -58,6 +57,35 @@ def test_all_strategies_end_with_the_weights_of_one_process(run_ranks, alone, wo
         assert len(hashes) == 1, f"ranks drifted apart: {case}"
         difference = abs(by_rank[0][index][1] - alone[index][1]).max()
         assert difference <= TOLERANCE[case["dtype"]], f"{difference} in {case}"
+
+
+def train_plainly(rank, world_size, values):
+    """The same job as a loop that knows nothing of ours but the model and the batches."""
+    spec = validate_spec({"workers": 1, **values})
+    data = build_dataset(spec.data, seed=spec.seed, dtype=torch.float64)
+    model = build_model(spec.model, classes=10, seed=spec.seed, dtype=torch.float64)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    step = 0
+    for epoch in range(100):
+        order = np.random.default_rng([spec.seed, epoch]).permutation(len(data.train))
+        for start in range(0, len(order), spec.data.batch):
+            if step == spec.max_steps:
+                return torch.cat(
+                    [param.detach().reshape(-1) for param in model.parameters()]
+                ).numpy()
+            inputs, targets = data.train.batch(order[start : start + spec.data.batch])
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(model(inputs), targets).backward()
+            optimizer.step()
+            step += 1
+    raise AssertionError("the job is too long")
+
+
+def test_one_process_is_a_plain_loop(run_ranks):
+    job = {**JOB, "strategy": "chunked_ring", "dtype": "float64"}
+    plain = run_ranks(train_plainly, 1, job)[0]
+    (_, ours) = run_ranks(train_all, 3, [job])[0][0]
+    assert abs(ours - plain).max() <= 1e-12
 
 
 def test_cnn_and_gpt_too(run_ranks):

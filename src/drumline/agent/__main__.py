@@ -1,6 +1,7 @@
-"""`python -m drumline.agent TASK`: run one node of a run.
+"""`python -m drumline.agent PARENT PRELOAD`: run one node, as the task on standard input says.
 
-The order matters: the worker server starts first and imports torch while this process does.
+The order matters: the worker server starts first and imports torch while this process does, and
+both while the launcher is still reading its spec.
 """
 
 import multiprocessing
@@ -13,17 +14,17 @@ from drumline.core.task import PRELOAD_VARIABLE, AgentTask
 
 
 def main() -> int:
-    """Start the worker server, then the elastic agent."""
-    die_with_parent()
-    task = AgentTask.load(sys.argv[1])
-    os.environ[PRELOAD_VARIABLE] = ",".join(task.preload)
+    """Start the worker server, load torch elastic, then take the task."""
+    die_with_parent(int(sys.argv[1]))
+    os.environ[PRELOAD_VARIABLE] = sys.argv[2]
     multiprocessing.set_forkserver_preload(["drumline.agent.warm"])
     multiprocessing.forkserver.ensure_running()
     del os.environ[PRELOAD_VARIABLE]
 
     from drumline.agent.elastic import run_agent
 
-    return run_agent(task)
+    task = sys.stdin.readline()
+    return run_agent(AgentTask.load(task)) if task else 0
 
 
 if __name__ == "__main__":

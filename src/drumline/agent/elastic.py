@@ -34,10 +34,10 @@ def run_agent(task: AgentTask) -> int:
             with tempfile.TemporaryDirectory(prefix="drumline-") as scratch:
                 elastic_launch(_configure(task, run, scratch), run_rank)(task.run, *task.script)
         except ChildFailedError as error:
-            for local_rank, failure in error.failures.items():
+            for rank, failure in error.failures.items():
                 events.write(
                     "worker_exit",
-                    rank=task.node * task.workers + local_rank,
+                    rank=rank,
                     exit_code=failure.exitcode,
                     time=time.time(),
                 )

@@ -50,9 +50,16 @@ def train(
 
       torchrun --nproc-per-node 2 -m drumline train model=cnn
     """
-    from drumline.cli.train import train_command
+    from drumline.launch.agents import Agents
+    from drumline.launch.join import outer_launcher
 
-    train_command(words or [], out=out, as_json=as_json)
+    launcher = outer_launcher()
+    with Agents() as agents:
+        if launcher is None:
+            agents.warm_up()
+        from drumline.cli.train import train_command
+
+        train_command(words or [], launcher, agents, out=out, as_json=as_json)
 
 
 @app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})

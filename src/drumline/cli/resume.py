@@ -6,12 +6,16 @@ would not be those of a run that never stopped.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 
 from drumline.core.errors import RunDirError, UsageError
 from drumline.core.rundir import RunDir
 from drumline.core.spec import RunSpec
 from drumline.core.spec_file import load_spec
+from drumline.launch.creation import reopened_run
+from drumline.launch.meeting import refuse_stale_meeting
 
 _FIXED = (
     "model",
@@ -27,8 +31,9 @@ _FIXED = (
 )
 
 
-def open_for_resume(name: str, overrides: list[str], *, root: Path) -> tuple[RunDir, RunSpec]:
-    """Find the run, apply the overrides that a resumed run may have, and write its spec anew.
+@contextlib.contextmanager
+def resumed_run(name: str, overrides: list[str], *, root: Path) -> Iterator[tuple[RunDir, RunSpec]]:
+    """Find a run and hold it while it goes on, with the overrides that a resumed run may have.
 
     Raises:
         RunDirError: there is nothing to continue from.
@@ -59,9 +64,9 @@ def open_for_resume(name: str, overrides: list[str], *, root: Path) -> tuple[Run
             f"{run.path.name} is finished, at step {summary['steps']}; to train it further say how "
             f"long, e.g. epochs={summary['epochs'] + 1}"
         )
-    run.write_spec(spec)
-    (run.path / "summary.json").unlink(missing_ok=True)
-    return run, spec
+    refuse_stale_meeting(spec.init)
+    with reopened_run(run, spec):
+        yield run, spec
 
 
 def _longer(spec: RunSpec, before: RunSpec) -> bool:

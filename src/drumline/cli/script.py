@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import time
 from pathlib import Path
 
@@ -10,11 +11,11 @@ from rich.console import Console
 
 from drumline.core.errors import UsageError
 from drumline.core.rundir import RunDir
-from drumline.core.task import AgentTask
+from drumline.core.task import PRELOAD, AgentTask
 from drumline.core.units import format_seconds
-from drumline.launch import Agents, check_outcome
+from drumline.launch.agents import Agents
 from drumline.launch.creation import create_script_run
-from drumline.launch.meeting import meeting_removed
+from drumline.launch.outcome import check_outcome
 from drumline.report.logs import LogTail
 
 _POLL_S = 0.1
@@ -33,6 +34,7 @@ def run_command(script: str, args: list[str], *, shape: str, restarts: int) -> N
     path = Path(script)
     if not path.is_file():
         raise UsageError(f"no script {script}; give the path of a Python file")
+    preload = (*PRELOAD, *_guess_preloads(path))
     name = re.sub(r"[^A-Za-z0-9._-]", "-", path.stem).lstrip("-._") or "script"
     run = create_script_run(name, [script, *args])
     tasks = [
@@ -44,7 +46,7 @@ def run_command(script: str, args: list[str], *, shape: str, restarts: int) -> N
             restarts=restarts,
             timeout_s=_TIMEOUT_S,
             script=(str(path.resolve()), *args),
-            preload=("drumline.agent.entry", *_guess_preloads(path)),
+            preload=preload,
         )
         for node in range(nodes)
     ]
@@ -61,7 +63,10 @@ def parse_shape(shape: str) -> tuple[int, int]:
 
 
 def _guess_preloads(path: Path) -> list[str]:
-    text = path.read_text(encoding="utf-8", errors="replace")
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise UsageError(f"cannot read the script {path}: {error.strerror}") from None
     return [module for pattern, module in _PRELOADS.items() if re.search(pattern, text)]
 
 
@@ -70,7 +75,8 @@ def _follow(run: RunDir, tasks: list[AgentTask], *, world_size: int) -> None:
     console = Console(highlight=False, soft_wrap=True)
     tails = [LogTail(run.rank_log(rank), f"[{rank}]") for rank in range(world_size)]
     started = time.monotonic()
-    with meeting_removed(run, "env"), Agents(run, tasks) as agents:
+    with Agents() as agents:
+        agents.start(run, tasks)
         while agents.running():
             for tail in tails:
                 tail.print_new(console)
@@ -79,6 +85,7 @@ def _follow(run: RunDir, tasks: list[AgentTask], *, world_size: int) -> None:
         for tail in tails:
             tail.print_new(console, to_the_end=True)
         check_outcome(run, world_size=world_size, exit_codes=codes, last_words=agents.last_words)
+    shutil.rmtree(run.rendezvous, ignore_errors=True)
     seconds = time.monotonic() - started
     run.write_json("summary.json", {"world_size": world_size, "time_s": seconds})
     console.print(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from pathlib import Path
 
@@ -10,44 +9,47 @@ from rich.console import Console
 
 from drumline.cli.joining import join_command
 from drumline.cli.printing import print_result
-from drumline.cli.resume import open_for_resume
-from drumline.core.errors import DrumlineError, InterruptError, SpecError, UsageError, WorkerError
-from drumline.core.events import read_events
+from drumline.cli.resume import resumed_run
+from drumline.core.errors import InterruptError, SpecError, UsageError
 from drumline.core.rundir import RunDir
 from drumline.core.spec import RunSpec
 from drumline.core.spec_file import load_spec
 from drumline.core.task import AgentTask
-from drumline.launch import Agents, check_outcome, outer_launcher
-from drumline.launch.creation import RUNS, create_run
-from drumline.launch.meeting import meeting_removed, refuse_stale_meeting
+from drumline.launch.agents import Agents
+from drumline.launch.creation import RUNS, new_run
+from drumline.launch.join import OuterLauncher
+from drumline.launch.meeting import fresh_meeting, refuse_stale_meeting
+from drumline.launch.outcome import check_outcome
 from drumline.report.display import open_display
 from drumline.report.progress import RunProgress
 
 _POLL_S = 0.1
 
 
-def train_command(words: list[str], *, out: Path | None, as_json: bool) -> None:
+def train_command(
+    words: list[str],
+    launcher: OuterLauncher | None,
+    agents: Agents,
+    *,
+    out: Path | None,
+    as_json: bool,
+) -> None:
     """Train by a spec file and overrides, and print what came of it."""
     file, overrides, resume = split_words(words)
-    launcher = outer_launcher()
-    if launcher is not None:
-        overrides = [*overrides, f"workers={launcher.world_size}", "nodes=1"]
-        if not any(word.startswith("init=") for word in overrides):
-            overrides.append(f"init={launcher.init}")
-    run: RunDir | None = None
-    if resume is None:
-        spec = load_spec(file, overrides)
-    elif file is not None or out is not None:
+    if resume is not None and (file is not None or out is not None):
         raise UsageError("resume=RUN brings its own spec and directory; leave the others out")
-    else:
-        run, spec = open_for_resume(resume, overrides, root=RUNS)
     if launcher is not None:
-        join_command(launcher, spec, run, out=out, as_json=as_json)
-    elif run is not None:
-        _launch(run, spec, resumed=True, quiet=as_json)
+        join_command(launcher, file, overrides, resume, out=out, as_json=as_json)
+    elif resume is not None:
+        with resumed_run(resume, overrides, root=RUNS) as (run, spec):
+            _launch(run, spec, agents, resumed=True, quiet=as_json)
         print_result(run, spec, as_json=as_json)
     else:
-        _train_anew(spec, out=out, as_json=as_json)
+        spec = load_spec(file, overrides)
+        refuse_stale_meeting(spec.init)
+        with new_run(spec, out) as run:
+            _launch(run, spec, agents, resumed=False, quiet=as_json)
+        print_result(run, spec, as_json=as_json)
 
 
 def split_words(words: list[str]) -> tuple[Path | None, list[str], str | None]:
@@ -60,25 +62,14 @@ def split_words(words: list[str]) -> tuple[Path | None, list[str], str | None]:
     return Path(files[0]) if files else None, overrides, resume[-1] if resume else None
 
 
-def _train_anew(spec: RunSpec, *, out: Path | None, as_json: bool) -> None:
-    refuse_stale_meeting(spec.init)
-    run = create_run(spec, out)
-    try:
-        _launch(run, spec, resumed=False, quiet=as_json)
-    except DrumlineError as error:
-        # A mistake in the words leaves nothing; a crash leaves its logs.
-        if not isinstance(error, WorkerError | InterruptError) and not _has_trained(run):
-            shutil.rmtree(run.path, ignore_errors=True)
-        raise
-    print_result(run, spec, as_json=as_json)
-
-
-def _launch(run: RunDir, spec: RunSpec, *, resumed: bool, quiet: bool) -> None:
+def _launch(run: RunDir, spec: RunSpec, agents: Agents, *, resumed: bool, quiet: bool) -> None:
     """Start the agents and follow the run to its end."""
+    started = time.time()
     progress = RunProgress(run, spec.world_size)
     if resumed:
         progress.skip_to_now()
-    with meeting_removed(run, spec.init), Agents(run, _tasks(run, spec)) as agents:
+    with fresh_meeting(run, spec):
+        agents.start(run, _tasks(run, spec))
         display = open_display(Console(stderr=quiet), progress, _title(run, spec))
         try:
             while agents.running():
@@ -90,15 +81,17 @@ def _launch(run: RunDir, spec: RunSpec, *, resumed: bool, quiet: bool) -> None:
         finally:
             display.close()
         codes = agents.exit_codes
-        check_outcome(
-            run, world_size=spec.world_size, exit_codes=codes, last_words=agents.last_words
-        )
+        agents.stop()
+    check_outcome(
+        run,
+        world_size=spec.world_size,
+        exit_codes=codes,
+        last_words=agents.last_words,
+        since=started,
+    )
 
 
 def _tasks(run: RunDir, spec: RunSpec) -> list[AgentTask]:
-    preload = ["drumline.agent.entry"]
-    if spec.optimizer.engine == "torch":
-        preload.append("torch._dynamo")  # torch's own optimizers import it in their first step
     return [
         AgentTask(
             run=str(run.path),
@@ -107,7 +100,6 @@ def _tasks(run: RunDir, spec: RunSpec) -> list[AgentTask]:
             workers=spec.workers,
             restarts=spec.restarts,
             timeout_s=spec.timeout_s,
-            preload=tuple(preload),
         )
         for node in range(spec.nodes)
     ]
@@ -124,8 +116,3 @@ def _interrupted(run: RunDir, progress: RunProgress) -> InterruptError:
     else:
         rest = "there is no checkpoint yet"
     return InterruptError(f"interrupted at step {progress.step} of {run.path.name}; {rest}")
-
-
-def _has_trained(run: RunDir) -> bool:
-    """Whether there is anything in a run directory that is worth keeping."""
-    return any(event["event"] == "step" for event in read_events(run.rank_events(0)))

@@ -4,10 +4,11 @@ from drumline.comm.group import join_group, pick_backend
 from drumline.comm.meter import Meter, Span
 from drumline.comm.ring import chunked_ring_all_reduce, ring_all_reduce, split_chunks
 from drumline.comm.star import all_gather, gather_scatter, parameter_server, reduce_broadcast
-from drumline.comm.store import build_store, join_store, serve_store
+from drumline.comm.store import LOOPBACK, build_store, join_store, serve_store
 from drumline.comm.stream import CommStream
 
 __all__ = [
+    "LOOPBACK",
     "CommStream",
     "Meter",
     "Span",

@@ -17,19 +17,35 @@ from drumline.comm.store import LOOPBACK
 Backend = Literal["gloo", "nccl"]
 
 
-def pick_backend(wanted: str, *, device: torch.device, local_world_size: int) -> Backend:
-    """Choose nccl where each rank of this host has a GPU of its own, gloo everywhere else."""
+def pick_backend(
+    wanted: str, *, device: torch.device, ranks_here: int, by_messages: bool
+) -> Backend:
+    """Choose nccl where each rank of this host has a GPU of its own, gloo everywhere else.
+
+    Args:
+        wanted: auto, gloo or nccl.
+        device: this rank's.
+        ranks_here: how many ranks share this host.
+        by_messages: whether the strategy sends and receives on its own; NCCL would queue a send
+            and a receive between two ranks behind each other, so auto leaves those to gloo.
+    """
     if wanted == "nccl":
         return "nccl"
-    own_gpu = device.type == "cuda" and torch.cuda.device_count() >= local_world_size
-    return "nccl" if wanted == "auto" and own_gpu else "gloo"
+    own_gpu = device.type == "cuda" and torch.cuda.device_count() >= ranks_here
+    return "nccl" if wanted == "auto" and own_gpu and not by_messages else "gloo"
 
 
 def join_group(
-    store: Store, *, rank: int, world_size: int, backend: Backend, timeout_s: float
+    store: Store,
+    *,
+    rank: int,
+    world_size: int,
+    backend: Backend,
+    timeout_s: float,
+    leader: str = LOOPBACK,
 ) -> None:
     """Start the default process group; every rank calls this, and it blocks until all have."""
-    pin_interface(os.environ.get("MASTER_ADDR", LOOPBACK))
+    pin_interface(leader)
     dist.init_process_group(
         backend,
         store=store,

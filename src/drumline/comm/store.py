@@ -14,7 +14,7 @@ from datetime import timedelta
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from torch.distributed import FileStore, Store, TCPStore
+from torch.distributed import FileStore, PrefixStore, Store, TCPStore
 
 from drumline.core.errors import CommError
 
@@ -68,24 +68,24 @@ def join_store(host: str, port: int, timeout_s: float) -> TCPStore:
         ) from error
 
 
-def build_store(init: str, *, rank: int, meeting: Path, attempt: int, timeout_s: float) -> Store:
+def build_store(init: str, *, rank: int, meeting: Path, tag: str, timeout_s: float) -> Store:
     """Open the store that `init` names; every rank calls this, the leader serves.
 
     Args:
         init: env, tcp, tcp://HOST:PORT, file or file:///PATH.
         rank: this rank; rank 0 is the leader.
         meeting: a folder that all ranks see, for `tcp` and `file` without an address.
-        attempt: how often the group has started before; a used meeting point is not used again.
+        tag: new each time the group starts; a used meeting point is not used again.
         timeout_s: how long to wait for the others.
     """
     if init == "env":
         return _env_store(rank, timeout_s)
     if init.startswith("file"):
-        path = Path(urlsplit(init).path) if init != "file" else meeting / "store"
+        path = Path(init.removeprefix("file://")) if init != "file" else meeting / "store"
         path.parent.mkdir(parents=True, exist_ok=True)
-        return FileStore(f"{path}.{attempt}" if attempt else str(path))
+        return PrefixStore(tag, FileStore(str(path)))
     if init == "tcp":
-        return announced_store(rank, meeting / f"address.{attempt}", timeout_s)
+        return announced_store(rank, meeting / f"address.{tag}", timeout_s)
     url = urlsplit(init)
     host, port = url.hostname or LOOPBACK, url.port or 0
     opener = serve_store if rank == 0 else join_store

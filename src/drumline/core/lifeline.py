@@ -16,14 +16,18 @@ import time
 _PR_SET_PDEATHSIG = 1
 
 
-def die_with_parent() -> None:
-    """End this process (SIGKILL) as soon as its parent is gone."""
-    parent = os.getppid()
+def die_with_parent(parent: int | None = None) -> None:
+    """End this process (SIGKILL) as soon as its parent is gone.
+
+    Args:
+        parent: who should be the parent, where that is known (it may be gone already).
+    """
+    parent = os.getppid() if parent is None else parent
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     else:
         threading.Thread(target=_watch, args=(parent,), daemon=True).start()
-    if os.getppid() != parent or parent == 1:  # it went while we were asking
+    if os.getppid() != parent:  # it went before we asked
         os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -22,6 +22,8 @@ StrategyKind = Literal[
     "all_gather",
     "parameter_server",
 ]
+MESSAGE_KINDS = frozenset({"ring", "chunked_ring", "parameter_server"})
+"""kinds made of plain sends and receives"""
 PartitionKind = Literal["shuffle", "random", "sampling", "contiguous", "by_label", "dirichlet"]
 Bytes = Annotated[int, BeforeValidator(parse_bytes, json_schema_input_type=int | str), Field(gt=0)]
 

@@ -6,6 +6,8 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
+PRELOAD = ("drumline.agent.entry",)
+"""what every training run's worker server imports before it forks workers"""
 PRELOAD_VARIABLE = "DRUMLINE_PRELOAD"
 """tells the worker server what to import before it forks workers"""
 
@@ -26,7 +28,7 @@ class AgentTask:
     timeout_s: float
     script: tuple[str, ...] = ()
     """a script of the user's and its arguments; empty: train by the run's spec"""
-    preload: tuple[str, ...] = ()
+    preload: tuple[str, ...] = PRELOAD
     """what the worker server imports before it forks workers"""
 
     def dump(self) -> str:

@@ -6,6 +6,9 @@
                 ├─ rank …         forked from the server
                 └─ rank …
 
+The first agent may start before it is known what to do (`warm_up`): importing torch takes longer
+than reading a spec, so both happen at once. An agent reads its task from its standard input.
+
 Each process asks the kernel to end it with its parent, so that even `kill -9` of any of them leaves
 nothing running below it.
 """
@@ -20,21 +23,23 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Self
+from typing import IO, TYPE_CHECKING, Self
 
-from drumline.core.rundir import RunDir
-from drumline.core.task import LAST_WORDS, AgentTask
+from drumline.core.task import LAST_WORDS, PRELOAD, AgentTask
+
+if TYPE_CHECKING:
+    from drumline.core.rundir import RunDir
 
 _GRACE_S = 8.0  # the agents give workers five seconds of their own
 
 
 class Agents:
-    """Start the agents of all nodes; leaving the context ends them, whatever happened."""
+    """The agents of all nodes; leaving the context ends them, whatever happened."""
 
-    def __init__(self, run: RunDir, tasks: list[AgentTask]) -> None:
-        self._run = run
-        self._tasks = tasks
+    def __init__(self) -> None:
         self._processes: list[subprocess.Popen[bytes]] = []
+        self._outputs: list[IO[bytes]] = []
+        self._run: RunDir | None = None
         self._last_words = tempfile.TemporaryDirectory(prefix="drumline-")
 
     @property
@@ -43,21 +48,30 @@ class Agents:
         return Path(self._last_words.name)
 
     def __enter__(self) -> Self:
-        try:
-            for task in self._tasks:
-                self._processes.append(self._start(task))
-        except BaseException:
-            self.stop()
-            raise
         return self
 
     def __exit__(self, *_: object) -> None:
         self.stop()
         self._last_words.cleanup()
 
+    def warm_up(self) -> None:
+        """Start the first agent ahead of its task, with what every training run preloads."""
+        self._spawn(PRELOAD)
+
+    def start(self, run: RunDir, tasks: list[AgentTask]) -> None:
+        """Give every agent its task; those that do not run yet are started."""
+        self._run = run
+        for task in tasks:
+            if task.node == len(self._processes):
+                self._spawn(task.preload, threads=max(1, (os.cpu_count() or 1) // task.workers))
+            stdin = self._processes[task.node].stdin
+            assert stdin is not None
+            with contextlib.suppress(BrokenPipeError), stdin:  # one that has died is found below
+                stdin.write(task.dump().encode() + b"\n")
+
     def running(self) -> bool:
         """Whether the run goes on: until all agents have ended, or one has failed."""
-        codes = [process.poll() for process in self._processes]
+        codes = self.exit_codes
         return None in codes and not any(codes)
 
     @property
@@ -76,21 +90,35 @@ class Agents:
                 process.wait(max(0.0, deadline - time.monotonic()))
         for process in self._processes:
             _kill_session(process)
+        self._keep_outputs()
 
-    def _start(self, task: AgentTask) -> subprocess.Popen[bytes]:
-        log = self._run.logs / f"node-{task.node}.log"
+    def _spawn(self, preload: tuple[str, ...], threads: int | None = None) -> None:
         environment = {**os.environ, LAST_WORDS: self._last_words.name}
-        cores = os.cpu_count() or 1
-        environment.setdefault("OMP_NUM_THREADS", str(max(1, cores // task.workers)))
-        with log.open("ab") as output:
-            return subprocess.Popen(
-                [sys.executable, "-m", "drumline.agent", task.dump()],
-                stdin=subprocess.DEVNULL,
+        if threads is not None:
+            environment.setdefault("OMP_NUM_THREADS", str(threads))
+        output = tempfile.TemporaryFile()  # noqa: SIM115  closed in _keep_outputs
+        self._outputs.append(output)
+        self._processes.append(
+            subprocess.Popen(
+                [sys.executable, "-m", "drumline.agent", str(os.getpid()), ",".join(preload)],
+                stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=output,
                 env=environment,
                 start_new_session=True,
             )
+        )
+
+    def _keep_outputs(self) -> None:
+        """Put what agents have printed into the run's logs, where it still has some."""
+        for node, output in enumerate(self._outputs):
+            output.seek(0)
+            content = output.read()
+            output.close()
+            if self._run is not None and content and self._run.logs.is_dir():
+                with contextlib.suppress(OSError):
+                    (self._run.logs / f"node-{node}.log").write_bytes(content)
+        self._outputs.clear()
 
 
 def _kill_session(process: subprocess.Popen[bytes]) -> None:
@@ -98,3 +126,6 @@ def _kill_session(process: subprocess.Popen[bytes]) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
+    if process.stdin is not None:
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.close()

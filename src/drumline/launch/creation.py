@@ -1,10 +1,17 @@
-"""Making the directory of a new run, with all that is known before its first process starts."""
+"""The directory of a run while its launcher holds it: made, locked, put back if nothing came."""
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import os
+import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+from drumline.core.errors import DrumlineError, InterruptError, UsageError, WorkerError
+from drumline.core.events import EventTail
 from drumline.core.rundir import RunDir
 from drumline.core.spec import RunSpec
 from drumline.launch.manifest import build_manifest
@@ -12,12 +19,23 @@ from drumline.launch.manifest import build_manifest
 RUNS = Path("runs")
 
 
-def create_run(spec: RunSpec, out: Path | None) -> RunDir:
-    """Make the directory of a training run, with its spec and manifest."""
+@contextlib.contextmanager
+def new_run(spec: RunSpec, out: Path | None) -> Iterator[RunDir]:
+    """Make the directory of a training run; it is removed again after a mistake in the words.
+
+    A crash or an interrupt leaves it, with its logs; so does a run that came to its first step.
+    """
     run = RunDir.create(spec.name, root=RUNS, exact=out)
-    run.write_spec(spec)
-    run.write_json("manifest.json", build_manifest(sys.argv))
-    return run
+    try:
+        run.write_spec(spec)
+        run.write_json("manifest.json", build_manifest(sys.argv))
+        with _locked(run):
+            yield run
+    except DrumlineError as error:
+        crashed = isinstance(error, WorkerError | InterruptError)
+        if not crashed and not _has_trained(EventTail(run.rank_events(0))):
+            shutil.rmtree(run.path, ignore_errors=True)
+        raise
 
 
 def create_script_run(name: str, script: list[str]) -> RunDir:
@@ -25,3 +43,48 @@ def create_script_run(name: str, script: list[str]) -> RunDir:
     run = RunDir.create(name, root=RUNS)
     run.write_json("manifest.json", {**build_manifest(sys.argv), "script": script})
     return run
+
+
+@contextlib.contextmanager
+def reopened_run(run: RunDir, spec: RunSpec) -> Iterator[None]:
+    """Hold a run that goes on by a new spec; if it never does, all is put back as it was."""
+    summary, aside = run.path / "summary.json", run.path / ".summary.before"
+    with _locked(run):
+        tail = EventTail(run.rank_events(0))
+        tail.read()
+        before = run.read_spec()
+        run.write_spec(spec)
+        if summary.exists():
+            summary.rename(aside)
+        try:
+            yield
+        except BaseException:
+            if not _has_trained(tail):
+                run.write_spec(before)
+                if aside.exists():
+                    aside.rename(summary)
+            raise
+        aside.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _locked(run: RunDir) -> Iterator[None]:
+    """Hold a run's directory against other launchers; the kernel lets go if we die.
+
+    Raises:
+        UsageError: another launcher holds it.
+    """
+    handle = os.open(run.path, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError:
+        raise UsageError(
+            f"{run.path.name} is being trained by another command right now; wait for it"
+        ) from None
+    finally:
+        os.close(handle)
+
+
+def _has_trained(tail: EventTail) -> bool:
+    return any(event["event"] == "step" for event in tail.read())

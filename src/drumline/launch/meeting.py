@@ -1,4 +1,4 @@
-"""Where ranks meet by a file: refused where another run has left one, removed at the end."""
+"""Where ranks meet by a file: never one that another run has left, and removed at the end."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import contextlib
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from drumline.core.errors import UsageError
 from drumline.core.rundir import RunDir
+from drumline.core.spec import RunSpec
+
+_SCHEME = "file://"
 
 
 def refuse_stale_meeting(init: str) -> None:
@@ -18,8 +20,7 @@ def refuse_stale_meeting(init: str) -> None:
     Raises:
         UsageError: `init` names such a file.
     """
-    path = _named_file(init)
-    if path is not None and path.exists():
+    if init.startswith(_SCHEME) and Path(init.removeprefix(_SCHEME)).exists():
         raise UsageError(
             f"init: {init}: the file exists already, left by another run or in use by it; "
             f"remove it, or write init: file to get a fresh one"
@@ -27,17 +28,13 @@ def refuse_stale_meeting(init: str) -> None:
 
 
 @contextlib.contextmanager
-def meeting_removed(run: RunDir, init: str) -> Iterator[None]:
-    """Leave no trace of where the ranks of this run met."""
+def fresh_meeting(run: RunDir, spec: RunSpec) -> Iterator[None]:
+    """Start without traces of an earlier session of this run, and leave none."""
+    shutil.rmtree(run.rendezvous, ignore_errors=True)
     try:
         yield
     finally:
         shutil.rmtree(run.rendezvous, ignore_errors=True)
-        path = _named_file(init)
-        if path is not None:
-            for used in (path, *path.parent.glob(f"{path.name}.*")):  # one per restart
-                used.unlink(missing_ok=True)
-
-
-def _named_file(init: str) -> Path | None:
-    return Path(urlsplit(init).path) if init.startswith("file://") else None
+        if spec.init.startswith(_SCHEME):
+            with contextlib.suppress(OSError):
+                Path(spec.init.removeprefix(_SCHEME)).unlink(missing_ok=True)

@@ -23,6 +23,7 @@ def check_outcome(
     world_size: int,
     exit_codes: list[int | None],
     last_words: Path | None = None,
+    since: float = 0.0,
 ) -> None:
     """Return if every agent ended well.
 
@@ -31,6 +32,7 @@ def check_outcome(
         world_size: how many ranks it had.
         exit_codes: of the agents.
         last_words: where ranks left errors that they could not write to the run directory.
+        since: when this launch began; what an earlier session has logged does not count.
 
     Raises:
         DrumlineError: what went wrong first, told by rank.
@@ -40,7 +42,7 @@ def check_outcome(
     logs = run.read_rank_events(world_size)
     if last_words is not None:
         logs += [read_events(file) for file in last_words.glob("rank-*.jsonl")]
-    errors = _last_attempt_errors(logs)
+    errors = [error for error in _last_attempt_errors(logs) if error["time"] >= since]
     exits = _worker_exits(run, len(exit_codes))
     causes = [error for error in errors if not error["consequence"]]
     if causes:
@@ -52,11 +54,19 @@ def check_outcome(
     missing = sorted(set(range(world_size)) - reported)
     if errors and missing and errors[0].get("timed_out"):
         raise _explain_silence(run, errors[0], missing)
+    if errors and missing:
+        ranks = " or ".join(str(rank) for rank in missing)
+        raise WorkerError(
+            f"rank {ranks} ended without a word; {_fold(run, len(errors))}"
+            f"its log is {run.rank_log(missing[0])}",
+            rank=missing[0],
+        )
     if errors:
         raise _explain(run, errors[0], others=len(errors) - 1)
+    codes = [code for code in exit_codes if code != 0]
     raise WorkerError(
-        f"the launcher's agent ended with code {exit_codes} before any rank failed; "
-        f"its log is {run.logs / 'node-0.log'}"
+        f"the process that starts the ranks ended with code {codes[0]} before any rank "
+        f"failed; the logs are in {run.logs}"
     )
 
 

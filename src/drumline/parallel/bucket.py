@@ -69,10 +69,15 @@ class Bucket:
 
 
 def build_buckets(params: Iterable[Parameter], bucket_bytes: int) -> list[Bucket]:
-    """Pack parameters into buckets of about `bucket_bytes`, last parameter first.
+    """Make a bucket for each group of parameters."""
+    return [Bucket(group) for group in group_parameters(params, bucket_bytes)]
+
+
+def group_parameters(params: Iterable[Parameter], bucket_bytes: int) -> list[list[Parameter]]:
+    """Group parameters to about `bucket_bytes`, last parameter first.
 
     Backward reaches the last layers first, so the first bucket is full, and can leave, early.
-    Parameters of different dtype or device never share a bucket.
+    Parameters of different dtype or device never share a group.
     """
     buckets: list[list[Parameter]] = []
     open_bucket: dict[tuple[torch.dtype, torch.device], int] = {}
@@ -83,7 +88,7 @@ def build_buckets(params: Iterable[Parameter], bucket_bytes: int) -> list[Bucket
             at = open_bucket[key] = len(buckets)
             buckets.append([])
         buckets[at].append(param)
-    return [Bucket(bucket) for bucket in buckets]
+    return buckets
 
 
 def _shaped_like(param: Parameter, slot: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from drumline.parallel.aggregate import Aggregator
-from drumline.parallel.bucket import build_buckets
+from drumline.parallel.bucket import group_parameters
 
 
 class FlatParameters:
@@ -14,12 +14,12 @@ class FlatParameters:
 
     def __init__(self, model: nn.Module, bucket_bytes: int) -> None:
         params = [param for param in model.parameters() if param.requires_grad]
-        self._buckets = [bucket.params for bucket in build_buckets(params, bucket_bytes)]
+        self._groups = group_parameters(params, bucket_bytes)
 
     @torch.no_grad()
     def average(self, aggregate: Aggregator) -> None:
         """Average over all ranks; every rank calls this."""
-        for params in self._buckets:
+        for params in self._groups:
             flat = torch.cat([param.reshape(-1) for param in params])
             aggregate(flat)
             parts = flat.split([param.numel() for param in params])

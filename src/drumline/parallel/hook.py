@@ -12,7 +12,7 @@ it on the prepared model.
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -28,7 +28,8 @@ class HookState:
     """What the hook needs to know: how to aggregate, and on which thread."""
 
     aggregate: Aggregator
-    stream: CommStream = field(default_factory=CommStream)
+    stream: CommStream | None = None
+    """made with the first bucket, for its device"""
     last_ready_ns: int = 0
     """when DDP handed over its latest bucket: from there on, backward only waits"""
 
@@ -70,5 +71,7 @@ def run_hook(state: HookState, bucket: GradBucket) -> Future[Tensor]:
         else:
             reduced.set_result(flat)
 
+    if state.stream is None:
+        state.stream = CommStream(flat.device)
     state.stream.submit(job)
     return reduced

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.optim import Optimizer
 
-from drumline.comm import Meter, build_store, join_group, pick_backend
+from drumline.comm import LOOPBACK, Meter, build_store, join_group, pick_backend
 from drumline.core.errors import UsageError
+from drumline.core.parts import MESSAGE_KINDS
 from drumline.core.rundir import RunDir
 from drumline.core.spec import RunSpec
 from drumline.data import BatchSampler, Dataset, build_dataset
@@ -42,14 +44,20 @@ def join_ranks(run: RunDir, spec: RunSpec, place: Place, device: torch.device) -
         spec.init,
         rank=place.rank,
         meeting=run.rendezvous,
-        attempt=place.attempt,
+        tag=os.environ.get("MASTER_PORT", "0"),  # the agents renew it with each restart
         timeout_s=spec.timeout_s,
     )
     join_group(
         store,
         rank=place.rank,
         world_size=place.world_size,
-        backend=pick_backend(spec.backend, device=device, local_world_size=place.local_world_size),
+        backend=pick_backend(
+            spec.backend,
+            device=device,
+            ranks_here=ranks_here(spec, place),
+            by_messages=spec.strategy.kind in MESSAGE_KINDS,
+        ),
+        leader=_leader(spec.init),
         timeout_s=spec.timeout_s,
     )
 
@@ -107,13 +115,25 @@ def pick_device(wanted: str, place: Place) -> torch.device:
     return device
 
 
-def set_threads(wanted: int | None, place: Place) -> int:
+def set_threads(spec: RunSpec, place: Place) -> int:
     """Share the cores out among the ranks of this host, unless the spec says how many."""
     mine = getattr(os, "sched_getaffinity", None)
     cores = len(mine(0)) if mine is not None else os.cpu_count() or 1
-    threads = wanted or max(1, cores // place.local_world_size)
+    threads = spec.threads or max(1, cores // ranks_here(spec, place))
     torch.set_num_threads(threads)
     return threads
+
+
+def ranks_here(spec: RunSpec, place: Place) -> int:
+    """How many ranks share this host: all nodes of a run are on it."""
+    return place.local_world_size * spec.nodes
+
+
+def _leader(init: str) -> str:
+    """The address that ranks were told, or the loopback."""
+    if init.startswith("tcp://"):
+        return urlsplit(init).hostname or LOOPBACK
+    return os.environ.get("MASTER_ADDR", LOOPBACK) if init == "env" else LOOPBACK
 
 
 def leave_ranks() -> None:

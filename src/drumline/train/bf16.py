@@ -29,9 +29,11 @@ def settle_bf16() -> str | None:
 def _child_survives() -> bool:
     child = os.fork()
     if child == 0:
-        signal.signal(signal.SIGILL, signal.SIG_DFL)
-        tile = torch.ones(64, 64, dtype=torch.bfloat16)
-        torch.mm(tile, tile)
-        os._exit(0)
+        try:
+            signal.signal(signal.SIGILL, signal.SIG_DFL)
+            tile = torch.ones(64, 64, dtype=torch.bfloat16)
+            torch.mm(tile, tile)
+        finally:
+            os._exit(0)
     _, status = os.waitpid(child, 0)
     return not (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGILL)

@@ -3,7 +3,7 @@
     checkpoints/step-000000094/
         model.safetensors            parameters and buffers
         optimizer.safetensors        its tensors (optimizer-rank-N, where ranks differ)
-        state.json                   step, epoch, scalars, the SHA-256 of each file, and its own
+        state.json                   progress, scalars, the SHA-256 of each file, and its own
 
 All files are written into a hidden folder, synced, and the folder is renamed into place: it is
 there whole or not at all. Reading checks every hash; a damaged checkpoint is passed over for the
@@ -38,10 +38,12 @@ class Progress:
     """How far a run has come."""
 
     step: int
-    epoch: int
-    step_in_epoch: int
     loss: float | None = None
     """mean training loss of the epoch that ended here"""
+    train_s: float = 0.0
+    """seconds spent in steps so far"""
+    samples: int = 0
+    """samples trained on so far, over all ranks"""
 
 
 @dataclass(frozen=True)
@@ -99,28 +101,42 @@ class CheckpointStore:
         """
         draft = self._folder / f".draft-{progress.step:09d}"
         try:
-            if not shared:
+            if not shared or rank == 0:
                 draft.mkdir(parents=True, exist_ok=True)
-                _write_optimizer(draft, optimizer, rank)
+                _write_optimizer(draft, optimizer, None if shared else rank)
+            if not shared:
                 barrier()
             if rank != 0:
                 return None
-            draft.mkdir(parents=True, exist_ok=True)
-            if shared:
-                _write_optimizer(draft, optimizer, None)
             _write_tensors(draft / MODEL, dict(model.state_dict()))
             return self._publish(draft, progress)
         except OSError as error:
-            shutil.rmtree(draft, ignore_errors=True)
+            if rank == 0:  # others leave the draft to the next writer: peers may be writing to it
+                shutil.rmtree(draft, ignore_errors=True)
             raise self._explain(error, progress.step) from error
 
     def newest(self, damaged: Callable[[Path, str], None]) -> Checkpoint | None:
-        """Return the newest checkpoint whose hashes are right; tell `damaged` of others."""
-        for path in self._paths():
+        """Return the newest checkpoint whose hashes are right; None where none was ever written.
+
+        Damaged ones are told to `damaged` and set aside (`damaged-…`), so that they neither count
+        as newest again nor push out good ones.
+
+        Raises:
+            CheckpointError: there are some, and all of them are damaged.
+        """
+        paths = list(self._paths())
+        for path in paths:
             try:
                 return _read(path)
-            except (OSError, ValueError, KeyError) as error:
+            except (OSError, ValueError, KeyError, TypeError) as error:
                 damaged(path, str(error))
+                aside = path.with_name(f"damaged-{path.name}")
+                shutil.rmtree(aside, ignore_errors=True)
+                path.rename(aside)
+        if paths:
+            raise CheckpointError(
+                f"all checkpoints in {self._folder} are damaged; put a copy back, or start anew"
+            )
         return None
 
     def at(self, step: int) -> Checkpoint:
@@ -135,8 +151,10 @@ class CheckpointStore:
             ) from None
 
     def _publish(self, draft: Path, progress: Progress) -> Path:
-        scalars = {file.stem: json.loads(file.read_text()) for file in draft.glob("*.json")}
-        for file in draft.glob("*.json"):
+        scalars = {
+            file.stem: json.loads(file.read_text()) for file in draft.glob("optimizer*.json")
+        }
+        for file in draft.glob("optimizer*.json"):
             file.unlink()
         state = {
             **vars(progress),
@@ -190,7 +208,7 @@ def _read(path: Path) -> Checkpoint:
 def _is_whole(path: Path) -> bool:
     try:
         _read(path)
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError):
         return False
     return True
 

@@ -30,6 +30,24 @@ def check_loss(
 
 
 @torch.no_grad()
+def check_weights(model: nn.Module, *, step: int, rank: int) -> None:
+    """Stop the run if a parameter is no number any more, before it gets into a checkpoint.
+
+    Raises:
+        DivergenceError: names step, rank and parameter.
+    """
+    for name, param in model.named_parameters():
+        if _bad(param):
+            raise DivergenceError(
+                f"parameter {name} is not finite after step {step} on rank {rank}; "
+                f"lower the learning rate or set clip_norm=1; checkpoints before this one are good",
+                step=step,
+                rank=rank,
+                tensor=name,
+            )
+
+
+@torch.no_grad()
 def first_bad_tensor(model: nn.Module, inputs: Tensor) -> str:
     """Name the first tensor, in the order of computing, that holds a NaN or an infinity."""
     if _bad(inputs):

@@ -20,6 +20,7 @@ _PEER_GONE = re.compile(
     r"connection (was )?(closed|reset|refused)|broken pipe|peer|failed to recv|socket",
     re.IGNORECASE,
 )
+_FROM_TORCH = frozenset({"DistBackendError", "DistNetworkError", "DistStoreError"})
 _TIMED_OUT = re.compile(r"timed? ?out", re.IGNORECASE)
 
 
@@ -71,14 +72,16 @@ def describe(error: BaseException) -> dict[str, Any]:
         "exit_code": 1,
         "traceback": "".join(traceback.format_exception(error)),
         "expected": False,
-        "consequence": _is_consequence(error),
+        "consequence": is_consequence(error),
         "timed_out": bool(_TIMED_OUT.search(str(error))),
     }
 
 
-def _is_consequence(error: BaseException) -> bool:
+def is_consequence(error: BaseException) -> bool:
+    """Whether an error only says that another rank is gone, or does not answer."""
     text = str(error)
     gone = _PEER_GONE.search(text) or _TIMED_OUT.search(text)
-    return (
-        isinstance(error, RuntimeError) and gone is not None
-    )  # torch's Dist*Errors are RuntimeErrors
+    if not isinstance(error, RuntimeError) or gone is None:  # torch's Dist…Errors are RuntimeErrors
+        return False
+    frames = "".join(traceback.format_tb(error.__traceback__))
+    return "gloo" in text or "torch/distributed" in frames or type(error).__name__ in _FROM_TORCH

@@ -16,6 +16,7 @@ from drumline.data import LocalBatch
 from drumline.optim import lr_at
 from drumline.train.assembly import Assembly
 from drumline.train.checkpoint import Checkpoint, CheckpointStore, Progress
+from drumline.train.diagnose import check_weights
 from drumline.train.evaluate import Score, evaluate
 from drumline.train.place import Place
 from drumline.train.scalars import ScalarWriter
@@ -76,6 +77,8 @@ class Loop:
         checkpoint.load_optimizer(self._parts.optimizer, rank)
         self._step = checkpoint.progress.step
         self._loss = checkpoint.progress.loss
+        self._train_ns = round(checkpoint.progress.train_s * 1e9)
+        self._samples = checkpoint.progress.samples
         if self._step > self._total:
             raise UsageError(
                 f"this run is at step {self._step} already, beyond the {self._total} steps asked "
@@ -87,7 +90,7 @@ class Loop:
         score: Score | None = None
         self._parts.model.train()
         if self._step == self._total:  # it was stopped between its last step and its result
-            score = self._evaluate(self._step // self._per_epoch - 1)
+            score = self._evaluate((self._step - 1) // self._per_epoch)
         while self._step < self._total:
             epoch, first = divmod(self._step, self._per_epoch)
             self._train_epoch(epoch, first)
@@ -167,9 +170,14 @@ class Loop:
 
     def _save(self) -> None:
         started = time.monotonic()
-        epoch, within = divmod(self._step, self._per_epoch)
+        check_weights(self._parts.model, step=self._step, rank=self._place.rank)
         path = self._checkpoints.save(
-            Progress(step=self._step, epoch=epoch, step_in_epoch=within, loss=self._loss),
+            Progress(
+                step=self._step,
+                loss=self._loss,
+                train_s=self._train_ns / 1e9,
+                samples=self._samples,
+            ),
             self._parts.model,
             self._parts.optimizer,
             rank=self._place.rank,

@@ -1,8 +1,6 @@
-"""`Place`: which rank this process is, read from the variables that every launcher sets.
+"""`Place`: which rank this process is, read from the variables that torchrun made customary.
 
-torchrun, drumline   RANK          WORLD_SIZE             LOCAL_RANK
-mpirun (Open MPI)    OMPI_COMM_WORLD_RANK  …_SIZE         …_LOCAL_RANK
-srun                 SLURM_PROCID  SLURM_NTASKS           SLURM_LOCALID
+Under mpirun and srun, whose variables have other names, `drumline.launch.join` sets these.
 """
 
 from __future__ import annotations
@@ -12,17 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from drumline.core.errors import CommError
-
-_LAUNCHERS = (
-    ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
-    (
-        "OMPI_COMM_WORLD_RANK",
-        "OMPI_COMM_WORLD_SIZE",
-        "OMPI_COMM_WORLD_LOCAL_RANK",
-        "OMPI_COMM_WORLD_LOCAL_SIZE",
-    ),
-    ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"),
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +21,7 @@ class Place:
     local_rank: int
     local_world_size: int
     attempt: int = 0
-    """how often the group was restarted before"""
+    """how often this node's workers were restarted before"""
 
     @property
     def leads(self) -> bool:
@@ -48,22 +35,24 @@ def read_place(environ: Mapping[str, str] = os.environ) -> Place:
     Raises:
         CommError: no launcher has set the variables, or they are not numbers that fit.
     """
-    for rank, world, local, local_world in _LAUNCHERS:
-        if rank in environ and world in environ:
-            try:
-                place = Place(
-                    rank=int(environ[rank]),
-                    world_size=int(environ[world]),
-                    local_rank=int(environ.get(local, environ[rank])),
-                    local_world_size=int(environ.get(local_world, environ[world])),
-                    attempt=int(environ.get("TORCHELASTIC_RESTART_COUNT", 0)),
-                )
-            except ValueError:
-                raise CommError(f"{rank} and {world} must be whole numbers") from None
-            if not 0 <= place.rank < place.world_size:
-                raise CommError(
-                    f"{rank}={place.rank} is not a rank of {world}={place.world_size}; "
-                    f"ranks run from 0 to {place.world_size - 1}"
-                )
-            return place
-    raise CommError("no launcher has set RANK and WORLD_SIZE; start with: drumline train")
+    try:
+        rank, world_size = int(environ["RANK"]), int(environ["WORLD_SIZE"])
+        place = Place(
+            rank=rank,
+            world_size=world_size,
+            local_rank=int(environ.get("LOCAL_RANK", rank)),
+            local_world_size=int(environ.get("LOCAL_WORLD_SIZE", world_size)),
+            attempt=int(environ.get("TORCHELASTIC_RESTART_COUNT", 0)),
+        )
+    except KeyError:
+        raise CommError(
+            "no launcher has set RANK and WORLD_SIZE; start with: drumline train"
+        ) from None
+    except ValueError:
+        raise CommError("RANK, WORLD_SIZE and LOCAL_RANK must be whole numbers") from None
+    if not 0 <= place.rank < place.world_size:
+        raise CommError(
+            f"RANK={place.rank} is not a rank of WORLD_SIZE={place.world_size}; "
+            f"ranks run from 0 to {place.world_size - 1}"
+        )
+    return place

@@ -16,8 +16,10 @@ from drumline.core.errors import DrumlineError
 from drumline.core.events import EventWriter
 from drumline.core.lifeline import die_with_parent
 from drumline.core.rundir import RunDir
-from drumline.train.failure import refuse_to_repeat, write_failure
+from drumline.train.failure import is_consequence, refuse_to_repeat, write_failure
 from drumline.train.place import Place, read_place
+
+_MOURN_S = 0.5  # who fails for a lost peer ends later, so that the peer's end is the one noticed
 
 
 @contextlib.contextmanager
@@ -43,6 +45,8 @@ def rank_process(run: RunDir) -> Iterator[tuple[Place, EventWriter]]:
             if isinstance(error, SystemExit) and not error.code:
                 return
             write_failure(events, error, rank=place.rank)
+            if is_consequence(error):
+                time.sleep(_MOURN_S)
             _exit(error)
 
 

@@ -50,7 +50,7 @@ def _train(run: RunDir, spec: RunSpec, place: Place, events: EventWriter) -> Non
         note = settle_bf16()
         if note is not None:
             events.write("note", text=note)
-    threads = set_threads(spec.threads, place)
+    threads = set_threads(spec, place)
     keep_freed_memory()
     events.write("setup", device=str(device), threads=threads)
     join_ranks(run, spec, place, device)
