@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test check install install-dev format bench clean
+.PHONY: demo test check lint install install-dev format bench clean
 
 demo: install
 	$(BIN)/drumline train examples/demo.yaml
@@ -30,11 +30,12 @@ $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/pip
 test: install-dev
 	$(BIN)/pytest
 
-check: install-dev
+lint: install-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pytest
+
+check: lint test
 
 format: install-dev
 	$(BIN)/ruff check --fix .
