@@ -10,7 +10,6 @@ import pytest
 from commands import Drumline
 from ranks import run_ranks as start_ranks
 
-
 # Tests that a CI machine must be able to run: there, skipping one of them is a failure.
 MUST_RUN = (
     "test_joins_under_another_launcher",
