@@ -1,4 +1,7 @@
-"""What a worker does first, once it is forked: train by the spec, or run a script of the user's."""
+"""What a worker does first, once it is forked: train by the spec, or run a script of the user's.
+
+The agent imports this module too, to name the function; what only workers need is imported inside.
+"""
 
 from __future__ import annotations
 
@@ -7,23 +10,24 @@ import runpy
 import sys
 from pathlib import Path
 
-from drumline.comm.group import pin_interface
-from drumline.core.rundir import RunDir
-from drumline.train import train_rank
-from drumline.train.process import rank_process
-
 
 def run_rank(run_path: str, *script: str) -> None:
     """Be the rank that the environment says, of the run in `run_path`."""
     if script:
-        run_script(RunDir(Path(run_path)), script)
+        run_script(Path(run_path), script)
     else:
+        from drumline.train import train_rank
+
         train_rank(run_path)
 
 
-def run_script(run: RunDir, script: tuple[str, ...]) -> None:
+def run_script(run_path: Path, script: tuple[str, ...]) -> None:
     """Run somebody's script as `python script.py args…` would, in this process."""
-    with rank_process(run):
+    from drumline.comm.group import pin_interface
+    from drumline.core.rundir import RunDir
+    from drumline.train.process import rank_process
+
+    with rank_process(RunDir(run_path)):
         pin_interface(os.environ["MASTER_ADDR"])
         sys.argv = list(script)
         sys.path[0] = str(Path(script[0]).resolve().parent)

@@ -18,12 +18,13 @@ import os
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from drumline.core.errors import RunDirError, UsageError
 from drumline.core.events import Event, read_events
-from drumline.core.spec import RunSpec
-from drumline.core.spec_file import dump_spec, load_spec
+
+if TYPE_CHECKING:
+    from drumline.core.spec import RunSpec
 
 
 @dataclass(frozen=True)
@@ -113,10 +114,14 @@ class RunDir:
 
     def read_spec(self) -> RunSpec:
         """Read the resolved spec back."""
+        from drumline.core.spec_file import load_spec
+
         return load_spec(self.spec_file)
 
     def write_spec(self, spec: RunSpec) -> None:
         """Write the resolved spec."""
+        from drumline.core.spec_file import dump_spec
+
         write_atomic(self.spec_file, dump_spec(spec))
 
     def read_rank_events(self, world_size: int) -> list[list[Event]]:

@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
-PRELOAD = ("drumline.agent.entry",)
+PRELOAD = ("drumline.train",)
 """what every training run's worker server imports before it forks workers"""
 PRELOAD_VARIABLE = "DRUMLINE_PRELOAD"
 """tells the worker server what to import before it forks workers"""
