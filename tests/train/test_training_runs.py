@@ -12,7 +12,7 @@ from commands import JOB
 
 def test_a_slow_rank_is_named_with_what_it_cost(drumline):
     """The delay is much longer than a step of this model, so nearly all lost time is rank 1's."""
-    words = ["model=mlp", "strategy=allreduce", "slow_ranks.1.delay_ms=50", "max_steps=30"]
+    words = ["model=linear", "strategy=allreduce", "slow_ranks.1.delay_ms=50", "max_steps=30"]
     result = drumline.train(*words)
     rows = result["ledger"]["ranks"]
     assert rows[1]["lost_time_share"] >= 0.9, rows
