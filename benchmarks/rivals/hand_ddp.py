@@ -8,6 +8,7 @@ changes the memory format: what one tunes by hand, so that the effect of each ca
 
 from __future__ import annotations
 
+from argparse import Namespace
 from collections.abc import Iterator
 
 import torch
@@ -43,12 +44,7 @@ def sliced(digits: Digits, batch: int) -> Iterator[tuple[Tensor, Tensor]]:
         epoch += 1
 
 
-def main() -> None:
-    parser = arguments()
-    parser.add_argument("--sliced", action="store_true")
-    parser.add_argument("--channels-last", action="store_true")
-    args = parser.parse_args()
-    dist.init_process_group("gloo")
+def train(args: Namespace) -> StepLog:
     torch.manual_seed(SEED)
     model = CNN()
     if args.channels_last:
@@ -65,6 +61,16 @@ def main() -> None:
         loss.backward()
         optimizer.step()
         log.mark()
+    return log
+
+
+def main() -> None:
+    parser = arguments()
+    parser.add_argument("--sliced", action="store_true")
+    parser.add_argument("--channels-last", action="store_true")
+    args = parser.parse_args()
+    dist.init_process_group("gloo")
+    log = train(args)  # a DDP model that outlives its group can abort the process
     if dist.get_rank() == 0:
         log.write(args.times)
     dist.destroy_process_group()
