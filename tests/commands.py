@@ -82,13 +82,16 @@ class Drumline:
     """The command, in a folder of its own, with every process it starts marked."""
 
     folder: Path
+    temporary: Path
+    """TMPDIR; short, since a socket's path must be"""
     mark: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     def __post_init__(self):
         (self.folder / "faulty.py").write_text(FAULTY)
 
     def environment(self, **extra):
-        return {**os.environ, MARK: self.mark, "COLUMNS": "100", **extra}
+        own = {MARK: self.mark, "COLUMNS": "100", "TMPDIR": str(self.temporary)}
+        return {**os.environ, **own, **extra}
 
     def start(self, *words, prefix=(), **extra):
         """Start a command and return its process; it leads a process group of its own."""
@@ -118,12 +121,25 @@ class Drumline:
         assert answer.code == 0, answer.err
         return answer.json
 
+    def kill(self, process):
+        """Kill -9 a command: its processes end with it, its temporary files with the next one."""
+        process.kill()
+        process.communicate()
+        assert self.left_behind(3) == []
+        next_one = "from drumline.core.scratch import Scratch; Scratch().remove()"
+        subprocess.run([sys.executable, "-c", next_one], env=self.environment(), check=True)
+
     def left_behind(self, within_s=5.0):
         """Processes that carry this command's mark, once they have had time to end."""
         deadline = time.monotonic() + within_s
         while (left := self._marked()) and time.monotonic() < deadline:
             time.sleep(0.05)
         return left
+
+    def temporary_files(self):
+        """What lies in TMPDIR, but for what torchrun and mpirun leave there of their own."""
+        names = [path.name for path in self.temporary.iterdir()]
+        return [name for name in names if not name.startswith(("torchelastic_", "ompi", "prte"))]
 
     def _marked(self):
         found = []

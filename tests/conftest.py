@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -50,7 +51,9 @@ def shared_data() -> Path:
 
 @pytest.fixture
 def drumline(tmp_path):
-    """The command line, run as a user does; nothing it started may outlive the test."""
-    command = Drumline(tmp_path)
-    yield command
-    assert command.left_behind() == []
+    """The command line, run as a user does; it may leave no process and no temporary file."""
+    with tempfile.TemporaryDirectory() as temporary:
+        command = Drumline(tmp_path, Path(temporary))
+        yield command
+        assert command.left_behind() == []
+        assert command.temporary_files() == []

@@ -66,9 +66,7 @@ def test_kill_nine_of_the_launcher_leaves_nothing(drumline):
     process = drumline.start("train", *JOB, "epochs=50", FAULT="0:100:sleep")
     wait_for_steps(drumline.folder / "runs" / "run-1", 20)
     assert len(drumline.left_behind(0)) >= 5, "launcher, agent, server, two ranks"
-    process.kill()
-    process.communicate()
-    assert drumline.left_behind(3) == []
+    drumline.kill(process)
 
 
 def test_resume_after_kill_nine_of_the_launcher(drumline):
@@ -76,9 +74,7 @@ def test_resume_after_kill_nine_of_the_launcher(drumline):
     calm = drumline.train(*job, "name=calm")
     process = drumline.start("train", *job, FAULT="0:28:sleep")
     wait_for_steps(drumline.folder / "runs" / "run-1", 20)
-    process.kill()
-    process.communicate()
-    assert drumline.left_behind(3) == []
+    drumline.kill(process)
     assert drumline.train("resume=run-1")["weights_sha256"] == calm["weights_sha256"]
 
 
@@ -96,8 +92,7 @@ def test_a_run_that_trains_now_is_not_resumed(drumline):
     process = drumline.start("train", *JOB, "epochs=50", FAULT="0:60:sleep")
     wait_for_steps(drumline.folder / "runs" / "run-1", 20)
     answer = drumline("train", "resume=run-1", "epochs=60")
-    process.kill()
-    process.communicate()
+    drumline.kill(process)
     assert answer.code == 2
     assert "right now" in answer.err
 
@@ -295,6 +290,5 @@ def test_listens_on_the_loopback_alone(drumline):
             parts = line.split()
             if parts[9] in sockets and parts[3] == "0A" and set(parts[1].split(":")[0]) == {"0"}:
                 open_to_all.append(parts[1])
-    process.kill()
-    process.communicate()
+    drumline.kill(process)
     assert open_to_all == []

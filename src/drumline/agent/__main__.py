@@ -8,14 +8,16 @@ import multiprocessing
 import multiprocessing.forkserver
 import os
 import sys
+import tempfile
 
 from drumline.core.lifeline import die_with_parent
-from drumline.core.task import PRELOAD_VARIABLE, AgentTask
+from drumline.core.task import PRELOAD_VARIABLE, SCRATCH, AgentTask
 
 
 def main() -> int:
     """Start the worker server, load torch elastic, then take the task."""
     die_with_parent(int(sys.argv[1]))
+    tempfile.tempdir = os.environ[SCRATCH]  # the worker server's socket goes with the launch
     os.environ[PRELOAD_VARIABLE] = sys.argv[2]
     multiprocessing.set_forkserver_preload(["drumline.agent.warm"])
     multiprocessing.forkserver.ensure_running()

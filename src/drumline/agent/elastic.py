@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import tempfile
 import time
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from drumline.agent.entry import run_rank
 from drumline.agent.rendezvous import BACKEND, register_rendezvous
 from drumline.core.events import EventWriter
 from drumline.core.rundir import RunDir
-from drumline.core.task import AgentTask
+from drumline.core.task import SCRATCH, AgentTask
 
 _SHUTDOWN_S = 5  # from SIGTERM to SIGKILL for a worker (a variable: older torch has no argument)
 
@@ -31,8 +30,7 @@ def run_agent(task: AgentTask) -> int:
         events.write("agent", node=task.node, pid=os.getpid(), time=time.time())
         events.flush()
         try:
-            with tempfile.TemporaryDirectory(prefix="drumline-") as scratch:
-                elastic_launch(_configure(task, run, scratch), run_rank)(task.run, *task.script)
+            elastic_launch(_configure(task, run), run_rank)(task.run, *task.script)
         except ChildFailedError as error:
             for rank, failure in error.failures.items():
                 events.write(
@@ -48,7 +46,7 @@ def run_agent(task: AgentTask) -> int:
     return 0
 
 
-def _configure(task: AgentTask, run: RunDir, scratch: str) -> LaunchConfig:
+def _configure(task: AgentTask, run: RunDir) -> LaunchConfig:
     return LaunchConfig(
         min_nodes=task.nodes,
         max_nodes=task.nodes,
@@ -61,5 +59,5 @@ def _configure(task: AgentTask, run: RunDir, scratch: str) -> LaunchConfig:
         max_restarts=task.restarts,
         monitor_interval=0.05,
         start_method="forkserver",
-        logs_specs=DefaultLogsSpecs(log_dir=scratch),
+        logs_specs=DefaultLogsSpecs(log_dir=os.environ[SCRATCH]),
     )

@@ -84,7 +84,7 @@ def _follow(run: RunDir, tasks: list[AgentTask], *, world_size: int) -> None:
         codes = agents.exit_codes
         for tail in tails:
             tail.print_new(console, to_the_end=True)
-        check_outcome(run, world_size=world_size, exit_codes=codes, last_words=agents.last_words)
+        check_outcome(run, world_size=world_size, exit_codes=codes, last_words=agents.scratch.path)
     shutil.rmtree(run.rendezvous, ignore_errors=True)
     seconds = time.monotonic() - started
     run.write_json("summary.json", {"world_size": world_size, "time_s": seconds})

@@ -86,7 +86,7 @@ def _launch(run: RunDir, spec: RunSpec, agents: Agents, *, resumed: bool, quiet:
         run,
         world_size=spec.world_size,
         exit_codes=codes,
-        last_words=agents.last_words,
+        last_words=agents.scratch.path,
         since=started,
     )
 

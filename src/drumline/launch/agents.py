@@ -22,10 +22,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from pathlib import Path
 from typing import IO, TYPE_CHECKING, Self
 
-from drumline.core.task import LAST_WORDS, PRELOAD, AgentTask
+from drumline.core.scratch import Scratch
+from drumline.core.task import PRELOAD, SCRATCH, AgentTask
 
 if TYPE_CHECKING:
     from drumline.core.rundir import RunDir
@@ -40,19 +40,15 @@ class Agents:
         self._processes: list[subprocess.Popen[bytes]] = []
         self._outputs: list[IO[bytes]] = []
         self._run: RunDir | None = None
-        self._last_words = tempfile.TemporaryDirectory(prefix="drumline-")
-
-    @property
-    def last_words(self) -> Path:
-        """Where ranks leave errors that they cannot write to the run directory."""
-        return Path(self._last_words.name)
+        self.scratch = Scratch()
+        """for what the agents need while they run, and for ranks' errors that fit nowhere else"""
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.stop()
-        self._last_words.cleanup()
+        self.scratch.remove()
 
     def warm_up(self) -> None:
         """Start the first agent ahead of its task, with what every training run preloads."""
@@ -93,7 +89,7 @@ class Agents:
         self._keep_outputs()
 
     def _spawn(self, preload: tuple[str, ...], threads: int | None = None) -> None:
-        environment = {**os.environ, LAST_WORDS: self._last_words.name}
+        environment = {**os.environ, SCRATCH: str(self.scratch.path)}
         if threads is not None:
             environment.setdefault("OMP_NUM_THREADS", str(threads))
         output = tempfile.TemporaryFile()  # noqa: SIM115  closed in _keep_outputs

@@ -12,7 +12,7 @@ from typing import Any
 from drumline.core.errors import ERRORS, DrumlineError
 from drumline.core.events import EventWriter
 from drumline.core.rundir import RunDir
-from drumline.core.task import LAST_WORDS
+from drumline.core.task import SCRATCH
 from drumline.train.place import Place
 
 # What gloo and the store say when the other side is gone: a consequence, not a cause.
@@ -28,15 +28,15 @@ def write_failure(events: EventWriter, error: BaseException, *, rank: int) -> No
     """Write the error event of this rank, visible at once.
 
     Where the run directory cannot be written (a full disk may be what went wrong), the event goes
-    to the folder that the launcher keeps for last words.
+    to the launch's temporary folder.
     """
     record = {**describe(error), "rank": rank, "time": time.time()}
     try:
         events.write("error", **record)
         events.flush()
     except DrumlineError:
-        if LAST_WORDS in os.environ:
-            with EventWriter(Path(os.environ[LAST_WORDS]) / f"rank-{rank}.jsonl") as elsewhere:
+        if SCRATCH in os.environ:
+            with EventWriter(Path(os.environ[SCRATCH]) / f"rank-{rank}.jsonl") as elsewhere:
                 elsewhere.write("error", **record)
 
 

@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from drumline.core.errors import DrumlineError
+from drumline.core.scratch import Scratch
+
+# makes a scratch folder with a file in it, says where, and waits to be killed
+OWNER = """
+import sys, time
+from drumline.core.scratch import Scratch
+scratch = Scratch()
+(scratch.path / "file").touch()
+print(scratch.path, flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def temporary(monkeypatch):
+    with tempfile.TemporaryDirectory() as folder:
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        yield Path(folder)
+
+
+def test_is_private_and_goes_with_its_context(temporary):
+    with Scratch() as scratch:
+        (scratch.path / "file").touch()
+        assert scratch.path.parent == temporary
+        assert scratch.path.stat().st_mode & 0o077 == 0
+    assert list(temporary.iterdir()) == []
+
+
+def test_what_a_killed_owner_left_is_removed_by_the_next(temporary):
+    with subprocess.Popen(
+        [sys.executable, "-c", OWNER],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={"TMPDIR": str(temporary)},
+    ) as owner:
+        path = owner.stdout.readline().strip()
+        with Scratch():
+            assert (temporary / path / "file").exists(), "its owner lives"
+        owner.kill()
+    with Scratch() as scratch:
+        assert list(temporary.iterdir()) == [scratch.path]
+
+
+def test_folders_of_others_stay(temporary):
+    (temporary / "drumline-my-clone").mkdir()
+    (temporary / "drumline-my-clone" / "README").touch()
+    (temporary / "drumline-a-file").touch()
+    with Scratch():
+        assert (temporary / "drumline-my-clone" / "README").exists()
+        assert (temporary / "drumline-a-file").exists()
+
+
+def test_many_at_once_do_not_sweep_each_other(temporary):
+    words = (
+        "from drumline.core.scratch import Scratch\n"
+        "for _ in range(100):\n"
+        "    with Scratch() as scratch: (scratch.path / 'file').touch()\n"
+    )
+    processes = [
+        subprocess.Popen([sys.executable, "-c", words], env={"TMPDIR": str(temporary)})
+        for _ in range(4)
+    ]
+    assert [process.wait(60) for process in processes] == [0, 0, 0, 0]
+    assert list(temporary.iterdir()) == []
+
+
+def test_a_long_path_has_no_room_for_sockets(temporary, monkeypatch):
+    long = temporary / ("long" * 20)
+    long.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+    with Scratch() as scratch:
+        assert scratch.path.parent == Path("/tmp")
+
+
+def test_a_missing_folder_is_told_with_the_way_out(temporary, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary / "gone"))
+    with pytest.raises(DrumlineError, match="set TMPDIR to one that can be written"):
+        Scratch()
