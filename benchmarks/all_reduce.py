@@ -26,7 +26,7 @@ import torch.distributed as dist
 from launches import run_bounded
 from measure import Row, arguments, compare, report, turns
 
-from drumline.parallel import SUMS
+from drumline.parallel import KINDS, Aggregator
 
 RANKS = (2, 4)
 SIZES = {"64 KiB": 2**16, "1 MiB": 2**20, "32 MiB": 2**25}
@@ -38,13 +38,13 @@ Times = dict[str, list[float]]
 
 def race(nbytes: int, rounds: int) -> Times:
     """Time every aggregator in turn; every rank calls this, and gets the slowest rank's times."""
-    sums: dict[str, Callable[[torch.Tensor, None], object]] = {
-        GLOO: lambda tensor, group: dist.all_reduce(tensor, group=group),
-        **SUMS,
+    sums: dict[str, Callable[[torch.Tensor], object]] = {
+        GLOO: dist.all_reduce,
+        **{kind: Aggregator(kind=kind, average="sum") for kind in KINDS},
     }
     for name, add in sums.items():  # connections are made, memory is there, and the sum is right
         ones = torch.ones(nbytes // 4)
-        add(ones, None)
+        add(ones)
         if not torch.all(ones == dist.get_world_size()):
             raise SystemExit(f"{name} gives a wrong sum")
     tensor = torch.zeros(nbytes // 4)
@@ -53,7 +53,7 @@ def race(nbytes: int, rounds: int) -> Times:
     for number, name in enumerate(order):
         dist.barrier()
         start = time.perf_counter()
-        sums[name](tensor, None)
+        sums[name](tensor)
         took[number] = time.perf_counter() - start
     dist.all_reduce(took, op=dist.ReduceOp.MAX)
     times: Times = {name: [] for name in sums}
@@ -88,7 +88,7 @@ def measure(ranks: int, rounds: int) -> dict[str, Times]:
 
 def compare_all(ranks: int, size: str, times: Times) -> list[Row]:
     rows = []
-    for name in SUMS:
+    for name in KINDS:
         algorithm = SIZES[size] / (statistics.median(times[name]) / 1e3) / 1e9
         bandwidth = {"algbw GB/s": algorithm, "busbw GB/s": algorithm * 2 * (ranks - 1) / ranks}
         case = f"{size}, {ranks} ranks"

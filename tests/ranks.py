@@ -1,4 +1,4 @@
-"""`run_ranks`: a function on N real processes that form a gloo group.
+"""Real processes that form a gloo group, for tests to call functions on.
 
 The processes are forked from a server that has imported torch once, so a group is up in a fraction
 of a second. A rank's exception fails the test with that rank's traceback.
@@ -14,46 +14,78 @@ from pathlib import Path
 _WARM = ["torch", "drumline.parallel", "drumline.train", "torch._dynamo"]
 
 
-def run_ranks(function, world_size, *args, folder: Path, timeout_s: float = 60.0):
-    """Call `function(rank, world_size, *args)` on every rank; return the results by rank."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(_WARM)
-    meeting = Path(tempfile.mkdtemp(dir=folder)) / "store"
-    results = context.SimpleQueue()
-    processes = [
-        context.Process(
-            target=_rank,
-            args=(function, rank, world_size, str(meeting), timeout_s, results, args),
-            daemon=True,
-        )
-        for rank in range(world_size)
-    ]
-    for process in processes:
-        process.start()
-    try:
-        answers = {}
-        for _ in processes:
-            rank, value, error = _get(results, processes, timeout_s)
-            if error is not None:
-                raise AssertionError(f"rank {rank} of {world_size} failed:\n{error}")
-            answers[rank] = value
-        return [answers[rank] for rank in range(world_size)]
-    finally:
-        for process in processes:
-            process.join(5)
+class Team:
+    """Ranks that stay: call functions on all of them, again and again."""
+
+    def __init__(self, world_size, *, folder: Path, timeout_s: float = 60.0):
+        self.world_size = world_size
+        self.timeout_s = timeout_s
+        self._folder = folder
+        self._start()
+
+    def _start(self):
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(_WARM)
+        meeting = Path(tempfile.mkdtemp(dir=self._folder)) / "store"
+        self._results = context.SimpleQueue()
+        self._tasks = [context.SimpleQueue() for _ in range(self.world_size)]
+        self.processes = [
+            context.Process(
+                target=_rank,
+                args=(rank, self.world_size, str(meeting), self.timeout_s, tasks, self._results),
+                daemon=True,
+            )
+            for rank, tasks in enumerate(self._tasks)
+        ]
+        for process in self.processes:
+            process.start()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._stop()
+
+    def _stop(self, patience_s=5):
+        for tasks in self._tasks:
+            tasks.put(None)
+        for process in self.processes:
+            process.join(patience_s)
             if process.is_alive():
                 process.kill()
                 process.join()
 
+    def call(self, function, *args):
+        """Call `function(rank, world_size, *args)` on every rank; return the results by rank."""
+        for tasks in self._tasks:
+            tasks.put((function, args))
+        answers = {}
+        try:
+            for _ in self.processes:
+                rank, value, error = self._next_result()
+                if error is not None:
+                    raise AssertionError(f"rank {rank} of {self.world_size} failed:\n{error}")
+                answers[rank] = value
+        except BaseException:  # those left wait for one that is gone: the next call needs new ones
+            self._stop(patience_s=0)
+            self._start()
+            raise
+        return [answers[rank] for rank in range(self.world_size)]
 
-def _get(results, processes, timeout_s):
-    if not results._reader.poll(timeout_s):
-        alive = [rank for rank, process in enumerate(processes) if process.is_alive()]
-        raise AssertionError(f"ranks {alive} gave no result within {timeout_s} s")
-    return results.get()
+    def _next_result(self):
+        if not self._results._reader.poll(self.timeout_s):
+            alive = [rank for rank, process in enumerate(self.processes) if process.is_alive()]
+            raise AssertionError(f"ranks {alive} gave no result within {self.timeout_s} s")
+        return self._results.get()
 
 
-def _rank(function, rank, world_size, meeting, timeout_s, results, args):
+def run_ranks(function, world_size, *args, folder: Path, timeout_s: float = 60.0):
+    """Call `function(rank, world_size, *args)` once on fresh ranks; return the results by rank."""
+    with Team(world_size, folder=folder, timeout_s=timeout_s) as team:
+        return team.call(function, *args)
+
+
+def _rank(rank, world_size, meeting, timeout_s, tasks, results):
     import torch
     import torch.distributed as dist
 
@@ -67,7 +99,9 @@ def _rank(function, rank, world_size, meeting, timeout_s, results, args):
         join_group(
             store, rank=rank, world_size=world_size, backend="gloo", timeout_s=min(timeout_s, 30)
         )
-        results.put((rank, function(rank, world_size, *args), None))
+        while (task := tasks.get()) is not None:
+            function, args = task
+            results.put((rank, function(rank, world_size, *args), None))
         dist.barrier()
         dist.destroy_process_group()
     except BaseException:

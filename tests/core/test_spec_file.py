@@ -213,7 +213,10 @@ def test_any_spec_survives_yaml(spec, tmp_path_factory):
 # What is refused: each message names the place, what it got and the way out
 
 MUST_BE = "but must be"
-CHOICES = "ddp, allreduce, ring, chunked_ring, reduce_broadcast, gather_scatter, all_gather or"
+CHOICES = (
+    "ddp, allreduce, ring, chunked_ring, tree, halving_doubling, hierarchical, reduce_broadcast, "
+    "gather_scatter, all_gather or"
+)
 
 
 @pytest.mark.parametrize(

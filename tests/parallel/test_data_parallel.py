@@ -10,7 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import drumline
 from drumline.core.errors import UsageError
-from drumline.parallel import SUMS, Aggregator, average_gradients
+from drumline.parallel import KINDS, Aggregator, average_gradients
 from drumline.parallel.bucket import build_buckets
 
 
@@ -102,7 +102,7 @@ def train_all_ways(rank, world_size):
     return {
         (wrapper, kind): (train_with(rank, world_size, wrapper, kind) - expected).abs().max().item()
         for wrapper in ("hook", "parallel", "naive")
-        for kind in SUMS
+        for kind in KINDS
     }
 
 

@@ -1,27 +1,33 @@
 """Process groups, and collectives written out by hand."""
 
+from drumline.comm.algorithms import ALGORITHMS, DEFAULTS, find_algorithm
+from drumline.comm.channel import Channel, Handle
+from drumline.comm.communicator import Communicator
 from drumline.comm.group import join_group, pick_backend
 from drumline.comm.meter import Meter, Span
-from drumline.comm.ring import chunked_ring_all_reduce, ring_all_reduce, split_chunks
-from drumline.comm.star import all_gather, gather_scatter, parameter_server, reduce_broadcast
+from drumline.comm.operation import Op
+from drumline.comm.primitives import all_gather, gather_scatter, reduce_broadcast
 from drumline.comm.store import LOOPBACK, build_store, join_store, serve_store
 from drumline.comm.stream import CommStream
 
 __all__ = [
+    "ALGORITHMS",
+    "DEFAULTS",
     "LOOPBACK",
+    "Channel",
     "CommStream",
+    "Communicator",
+    "Handle",
     "Meter",
+    "Op",
     "Span",
     "all_gather",
     "build_store",
-    "chunked_ring_all_reduce",
+    "find_algorithm",
     "gather_scatter",
     "join_group",
     "join_store",
-    "parameter_server",
     "pick_backend",
     "reduce_broadcast",
-    "ring_all_reduce",
     "serve_store",
-    "split_chunks",
 ]

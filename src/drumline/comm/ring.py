@@ -1,105 +1,214 @@
-"""All-reduce on a ring, from nothing but send and receive, in the two forms that people meet.
-
-Each rank talks to two neighbours only: it sends to its right and receives from its left.
+"""Collectives on a ring: each rank sends to its right neighbour and receives from its left.
 
          ┌──► 0 ──► 1 ──┐
          └─── 3 ◄── 2 ◄─┘
 
-`ring_all_reduce` is the form of the tutorials: whole buffers travel, n−1 times.
-`chunked_ring_all_reduce` (Patarasuk & Yuan 2009; Baidu's and Horovod's ring) cuts the buffer into
-n chunks and moves 2·(n−1)/n of it, which no algorithm can better: for n = 4 half of the bytes, for
-large n a factor n/2 less.
+Every link is busy all the time and no rank is special. The price is n−1 steps for anything to come
+round: for large tensors, not for small ones.
+
+`all_reduce` is the form of the tutorials: whole buffers travel, n−1 times. `chunked_all_reduce`
+(Patarasuk & Yuan 2009; Baidu's and Horovod's ring) cuts the buffer into n pieces and moves
+2·(n−1)/n of it, which no algorithm can better: for n = 4 half of the bytes, for large n a factor
+n/2 less. The chunked forms also pass each piece on in segments, while the rest of it arrives.
 """
 
 from __future__ import annotations
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
-from torch.distributed import ProcessGroup
+
+from drumline.comm.channel import Channel, Handle, wait_all
+from drumline.comm.operation import Op
+from drumline.comm.pieces import SEGMENT_BYTES, Pieces, segments
 
 
-def ring_all_reduce(tensor: Tensor, group: ProcessGroup | None = None) -> None:
-    """Sum `tensor` over the group, in place, by passing whole buffers around.
+def all_reduce(channel: Channel, tensor: Tensor, op: Op) -> None:
+    """Combine all tensors everywhere, in place, by passing whole buffers around.
 
-    Every rank of the group calls this; it blocks until this rank holds the sum.
-    Messages per rank: n−1 of the full size. Memory: n buffers.
+    Every rank calls this; it blocks until this rank holds the result.
+    Messages per rank: n−1 of b bytes. Memory: n buffers.
 
     Step s of n−1: send what came in at step s−1 (one's own buffer first), receive from the left.
-    After n−1 steps every rank has seen every buffer, and adds them up in rank order: floating-point
-    sums depend on the order, and all ranks must end with the same bits.
+    After n−1 steps every rank has seen every buffer, and combines them in rank order: floating-
+    point sums depend on the order, and all ranks must end with the same bits.
     """
-    rank, n = dist.get_rank(group), dist.get_world_size(group)
+    rank, n = channel.rank, channel.size
     right, left = (rank + 1) % n, (rank - 1) % n
     buffers: dict[int, Tensor] = {rank: tensor.clone()}
     for step in range(n - 1):
-        outgoing = buffers[(rank - step) % n]
         incoming = torch.empty_like(tensor)
-        sent = dist.isend(outgoing, group=group, group_dst=right)
-        dist.recv(incoming, group=group, group_src=left)
-        _wait(sent)
+        channel.exchange(buffers[(rank - step) % n], right, incoming, left)
         buffers[(rank - step - 1) % n] = incoming
     tensor.copy_(buffers[0])
     for other in range(1, n):
-        tensor.add_(buffers[other])
+        op.combine(tensor, buffers[other])
+    op.finish(tensor, n)
 
 
-def chunked_ring_all_reduce(tensor: Tensor, group: ProcessGroup | None = None) -> None:
-    """Sum `tensor` over the group, in place, moving as few bytes as possible.
+def chunked_all_reduce(channel: Channel, tensor: Tensor, op: Op) -> None:
+    """Combine all tensors everywhere, in place, moving as few bytes as possible.
 
-    Every rank of the group calls this; it blocks until this rank holds the sum.
-    Messages per rank: 2·(n−1), of 1/n of the size each. Memory: one chunk besides the tensor.
+    Every rank calls this; it blocks until this rank holds the result.
+    Messages per rank: 2·(n−1) pieces of b/n bytes. Memory: one piece besides the tensor.
 
-    With n = 3 and chunks a b c; ▪ marks how many ranks' values a chunk holds.
+    With n = 3 and pieces a b c; ▪ marks how many ranks' values a piece holds.
 
                      rank 0            rank 1            rank 2
       start          a▪  b▪  c▪        a▪  b▪  c▪        a▪  b▪  c▪
-      (1) reduce-scatter, n−1 steps: send the chunk that just grew, add the one that comes in
-      step 0         c▪▪               a▪▪               b▪▪            (0 sends a, 1 b, 2 c)
+      (1) reduce-scatter, n−1 steps: send the piece that just grew, add the one that comes in
+      step 0         b▪▪               c▪▪               a▪▪            (0 sends c, 1 a, 2 b)
+      step 1         a▪▪▪              b▪▪▪              c▪▪▪
+      (2) all-gather, n−1 steps: send the piece that is complete, keep the one that comes in
+      step 0         c▪▪▪              a▪▪▪              b▪▪▪
       step 1         b▪▪▪              c▪▪▪              a▪▪▪
-      (2) all-gather, n−1 steps: send the chunk that is complete, keep the one that comes in
-      step 0         a▪▪▪              b▪▪▪              c▪▪▪
-      step 1         c▪▪▪              a▪▪▪              b▪▪▪
 
-    Each chunk is added up in one order, on one path, so all ranks end with the same bits.
+    Each piece is combined in one order, on one path, so all ranks end with the same bits.
     """
-    rank, n = dist.get_rank(group), dist.get_world_size(group)
-    if n == 1 or tensor.numel() == 0:
-        return
+    pieces = Pieces.even(tensor, channel.size)
+    reduce_scatter(channel, pieces, op)  # (1)
+    all_gather(channel, pieces)  # (2)
+
+
+def reduce_scatter(channel: Channel, pieces: Pieces, op: Op) -> None:
+    """Combine everybody's piece k at rank k, in place; the other pieces hold parts of sums then.
+
+    Every rank calls this; it blocks until its own piece is done.
+    Messages per rank: n−1 pieces. Memory: one piece.
+
+    Step s of n−1: send piece r−1−s, which just grew; receive piece r−2−s and fold it in. A segment
+    leaves as soon as it is combined, while the next one still arrives.
+    """
+    rank, n = channel.rank, channel.size
     right, left = (rank + 1) % n, (rank - 1) % n
-    chunks = split_chunks(tensor, n)
-    inbox = torch.empty_like(chunks[0])  # the first chunk is the largest
-
-    for step in range(n - 1):  # (1)
-        outgoing, growing = chunks[(rank - step) % n], chunks[(rank - step - 1) % n]
-        incoming = inbox[: growing.numel()]
-        sent = _isend(outgoing, right, group)
-        _recv(incoming, left, group)
-        growing.add_(incoming)
-        _wait(sent)
-
-    for step in range(n - 1):  # (2)
-        outgoing, missing = chunks[(rank + 1 - step) % n], chunks[(rank - step) % n]
-        sent = _isend(outgoing, right, group)
-        _recv(missing, left, group)
-        _wait(sent)
+    inbox = pieces.flat.new_empty(max(pieces.sizes, default=0))
+    leaving = _start(channel, pieces[left], right)
+    for step in range(n - 1):
+        growing = pieces[(rank - 2 - step) % n]
+        rooms = segments(inbox[: growing.numel()])
+        arriving = [channel.irecv(room, left) for room in rooms]
+        for part, room, handle in zip(segments(growing), rooms, arriving, strict=True):
+            handle.wait()
+            op.combine(part, room)
+            if step < n - 2:
+                leaving.append(channel.isend(part, right))
+    op.finish(pieces[rank], n)
+    wait_all(leaving)
 
 
-def split_chunks(tensor: Tensor, n: int) -> list[Tensor]:
-    """Cut a flat tensor into n views whose sizes differ by one element at most, largest first."""
-    small, larger = divmod(tensor.numel(), n)
-    return list(tensor.split([small + 1] * larger + [small] * (n - larger)))
+def all_gather(channel: Channel, pieces: Pieces) -> None:
+    """Fill in the pieces of the others; each rank brings its own.
+
+    Every rank calls this; it blocks until all pieces are here. Messages per rank: n−1 pieces.
+
+    Step s of n−1: send piece r−s, which just came in (one's own first); receive piece r−1−s.
+    """
+    rank, n = channel.rank, channel.size
+    right, left = (rank + 1) % n, (rank - 1) % n
+    incoming = [segments(pieces[(rank - 1 - step) % n]) for step in range(n - 1)]
+    arriving = [[channel.irecv(part, left) for part in parts] for parts in incoming]
+    leaving = _start(channel, pieces[rank], right)
+    for step, (parts, handles) in enumerate(zip(incoming, arriving, strict=True)):
+        for part, handle in zip(parts, handles, strict=True):
+            handle.wait()
+            if step < n - 2:
+                leaving.append(channel.isend(part, right))
+    wait_all(leaving)
 
 
-def _isend(chunk: Tensor, to: int, group: ProcessGroup | None) -> dist.Work | None:
-    return dist.isend(chunk, group=group, group_dst=to) if chunk.numel() else None
+def broadcast(channel: Channel, tensor: Tensor, root: int) -> None:
+    """Give everybody the root's tensor, in place: it is handed from neighbour to neighbour.
+
+    Every rank calls this; it blocks until the tensor is here and has gone on. Messages per rank:
+    one in, one out, of b bytes; the last rank has it after n−1 of them.
+    """
+    _pass_on(channel, [tensor], root)
 
 
-def _recv(chunk: Tensor, source: int, group: ProcessGroup | None) -> None:
-    if chunk.numel():
-        dist.recv(chunk, group=group, group_src=source)
+def chunked_broadcast(channel: Channel, tensor: Tensor, root: int) -> None:
+    """Give everybody the root's tensor, in place, passing parts on while the rest arrives.
+
+    Every rank calls this; it blocks until the tensor is here and has gone on. Each rank moves b
+    bytes in and b out at the same time, in segments of s bytes: it takes (1 + (n−2)·s/b) times as
+    long as one message, however many ranks there are.
+    """
+    _pass_on(channel, segments(tensor, _chain_segment(tensor, channel.size)), root)
 
 
-def _wait(sent: dist.Work | None) -> None:
-    if sent is not None:
-        sent.wait()
+def reduce(channel: Channel, tensor: Tensor, root: int, op: Op) -> None:
+    """Combine all tensors at the root, in place there: each rank adds its own and hands it on.
+
+    Every rank calls this; it blocks until its sum has gone on. Messages per rank: one in, one out,
+    of b bytes; the root has the result after n−1 of them. Memory: one buffer.
+    """
+    _add_on(channel, tensor, max(1, tensor.nbytes), root, op)
+
+
+def chunked_reduce(channel: Channel, tensor: Tensor, root: int, op: Op) -> None:
+    """Combine all tensors at the root, in place there, handing parts on while the rest arrives.
+
+    Every rank calls this; it blocks until its sum has gone on. Each rank moves b bytes in and b out
+    at the same time, in segments. Memory: one buffer.
+    """
+    _add_on(channel, tensor, _chain_segment(tensor, channel.size), root, op)
+
+
+def all_to_all(channel: Channel, target: Pieces, source: Pieces) -> None:
+    """Send piece k to rank k, and collect what the others have for this rank.
+
+    Every rank calls this; it blocks until all is sent and received. Messages per rank: n−1 pieces.
+    Step s of n−1: send to the s-th rank on the right while the s-th on the left sends here, so that
+    at any time each rank sends one message and receives one.
+    """
+    rank, n = channel.rank, channel.size
+    target[rank].copy_(source[rank])
+    for step in range(1, n):
+        right, left = (rank + step) % n, (rank - step) % n
+        channel.exchange(source[right], right, target[left], left)
+
+
+def _start(channel: Channel, piece: Tensor, right: int) -> list[Handle]:
+    """Send the first piece; alone on a ring, one has nobody to send to."""
+    return [channel.isend(part, right) for part in segments(piece)] if channel.size > 1 else []
+
+
+def _pass_on(channel: Channel, parts: list[Tensor], root: int) -> None:
+    """Receive parts from the left and send them on to the right; root starts, its left ends."""
+    rank, n = channel.rank, channel.size
+    right, left = (rank + 1) % n, (rank - 1) % n
+    arriving = [channel.irecv(part, left) for part in parts] if rank != root else []
+    leaving: list[Handle] = []
+    for k, part in enumerate(parts):
+        if arriving:
+            arriving[k].wait()
+        if right != root:
+            leaving.append(channel.isend(part, right))
+    wait_all(leaving)
+
+
+def _add_on(channel: Channel, tensor: Tensor, segment: int, root: int, op: Op) -> None:
+    """Add parts that come from the left, and send them on to the right; root's right starts."""
+    rank, n = channel.rank, channel.size
+    right, left = (rank + 1) % n, (rank - 1) % n
+    first, last = left == root, rank == root
+    if n == 1:
+        return op.finish(tensor, n)
+    total = tensor if last or first else tensor.clone()
+    parts = segments(total, segment)
+    rooms = [] if first else segments(torch.empty_like(tensor), segment)
+    arriving = [channel.irecv(room, left) for room in rooms]
+    leaving: list[Handle] = []
+    for k, part in enumerate(parts):
+        if arriving:
+            arriving[k].wait()
+            op.combine(part, rooms[k])
+        if not last:
+            leaving.append(channel.isend(part, right))
+    if last:
+        op.finish(total, n)
+    wait_all(leaving)
+    return None
+
+
+def _chain_segment(tensor: Tensor, n: int) -> int:
+    """Cut into enough parts that the last rank of the chain is not far behind the first."""
+    return max(2**14, min(SEGMENT_BYTES, tensor.nbytes // (4 * n)))

@@ -33,6 +33,11 @@ class CommStream:
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
+    @property
+    def started(self) -> bool:
+        """Whether a job was ever handed in."""
+        return self._thread is not None
+
     def submit(self, job: Callable[[], None]) -> Future[None]:
         """Queue a job; the handle's `result()` waits for it and raises what it raised."""
         if self._thread is None:

@@ -17,12 +17,17 @@ StrategyKind = Literal[
     "allreduce",
     "ring",
     "chunked_ring",
+    "tree",
+    "halving_doubling",
+    "hierarchical",
     "reduce_broadcast",
     "gather_scatter",
     "all_gather",
     "parameter_server",
 ]
-MESSAGE_KINDS = frozenset({"ring", "chunked_ring", "parameter_server"})
+MESSAGE_KINDS = frozenset(
+    {"ring", "chunked_ring", "tree", "halving_doubling", "hierarchical", "parameter_server"}
+)
 """kinds made of plain sends and receives"""
 PartitionKind = Literal["shuffle", "random", "sampling", "contiguous", "by_label", "dirichlet"]
 Bytes = Annotated[int, BeforeValidator(parse_bytes, json_schema_input_type=int | str), Field(gt=0)]

@@ -1,6 +1,6 @@
 """How ranks cooperate: aggregators, buckets, wrappers and hooks for data parallelism."""
 
-from drumline.parallel.aggregate import SUMS, Aggregator, all_reduce
+from drumline.parallel.aggregate import KINDS, Aggregator, all_reduce
 from drumline.parallel.data_parallel import DataParallel, broadcast_state
 from drumline.parallel.dynamo import postpone_dynamo
 from drumline.parallel.hook import HookState, comm_hook
@@ -8,7 +8,7 @@ from drumline.parallel.naive import average_gradients, average_parameters
 from drumline.parallel.strategy import Strategy, build_strategy
 
 __all__ = [
-    "SUMS",
+    "KINDS",
     "Aggregator",
     "DataParallel",
     "HookState",

@@ -1,16 +1,19 @@
 """Aggregators: each takes one flat tensor and gives it back reduced over the group, in place.
 
-The kinds differ in what travels where (`drumline.comm.ring`, `drumline.comm.star`); all of them
-sum, and all leave the same bits on every rank. What is common to them is here: the mean, the
-meter, and the detour over host memory for GPU tensors on a backend that moves host memory only.
+The kinds differ in what travels where: by the backend's own collectives (`comm.primitives`), or by
+plain messages (`comm.algorithms`). All of them sum, and all leave the same bits on every rank. What
+is common to them is here: the mean, the meter, and the detour over host memory for GPU tensors on a
+backend that moves host memory only.
 """
 
 from __future__ import annotations
 
 import difflib
+import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from types import MappingProxyType
 from typing import Literal
 
@@ -20,17 +23,16 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from drumline.comm import (
+    ALGORITHMS,
+    Channel,
     Meter,
+    Op,
     all_gather,
-    chunked_ring_all_reduce,
     gather_scatter,
-    parameter_server,
     reduce_broadcast,
-    ring_all_reduce,
 )
 from drumline.core.errors import UsageError
 
-Sum = Callable[[Tensor, ProcessGroup | None], None]
 Average = Literal["mean", "sum"]
 
 
@@ -42,17 +44,26 @@ def all_reduce(tensor: Tensor, group: ProcessGroup | None = None) -> None:
     dist.all_reduce(tensor, group=group)
 
 
-SUMS: Mapping[str, Sum] = MappingProxyType(
+BY_PRIMITIVES: Mapping[str, Callable[[Tensor, ProcessGroup | None], None]] = MappingProxyType(
     {
         "allreduce": all_reduce,
-        "ring": ring_all_reduce,
-        "chunked_ring": chunked_ring_all_reduce,
         "reduce_broadcast": reduce_broadcast,
         "gather_scatter": gather_scatter,
         "all_gather": all_gather,
-        "parameter_server": parameter_server,
     }
 )
+BY_MESSAGES: Mapping[str, str] = MappingProxyType(
+    {
+        "ring": "ring",
+        "chunked_ring": "chunked_ring",
+        "tree": "tree",
+        "halving_doubling": "halving_doubling",
+        "hierarchical": "hierarchical",
+        "parameter_server": "linear",  # rank 0 is the server
+    }
+)
+"""which all-reduce of `comm.algorithms` each kind is"""
+KINDS = (*BY_PRIMITIVES, *BY_MESSAGES)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,10 +76,10 @@ class Aggregator:
     meter: Meter | None = None
 
     def __post_init__(self) -> None:
-        if self.kind not in SUMS:
-            near = difflib.get_close_matches(self.kind, SUMS, n=1)
+        if self.kind not in KINDS:
+            near = difflib.get_close_matches(self.kind, KINDS, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise UsageError(f"no aggregator {self.kind!r} among {', '.join(SUMS)}{hint}")
+            raise UsageError(f"no aggregator {self.kind!r} among {', '.join(KINDS)}{hint}")
 
     @property
     def world_size(self) -> int:
@@ -90,10 +101,22 @@ class Aggregator:
         if self.meter is not None:
             self.meter.record(self.kind, flat.nbytes, arrived)
 
+    @cached_property
+    def _channel(self) -> Channel:
+        """Plain messages to the other ranks; launchers say how many ranks share a node."""
+        here = int(os.environ.get("LOCAL_WORLD_SIZE", "0")) or None
+        return Channel(self.group, ranks_per_node=here)
+
     def _sum(self, flat: Tensor) -> None:
         if flat.is_cuda and dist.get_backend(self.group) != "nccl":
             on_host = flat.cpu()
-            SUMS[self.kind](on_host, self.group)
+            self._sum_here(on_host)
             flat.copy_(on_host)
         else:
-            SUMS[self.kind](flat, self.group)
+            self._sum_here(flat)
+
+    def _sum_here(self, flat: Tensor) -> None:
+        if self.kind in BY_MESSAGES:
+            ALGORITHMS["all_reduce"][BY_MESSAGES[self.kind]](self._channel, flat, Op.SUM)
+        else:
+            BY_PRIMITIVES[self.kind](flat, self.group)

@@ -1,11 +1,10 @@
-"""The same sum out of other primitives: everything passes through one rank, or everything goes
-everywhere. Simple to read, and what the ring is measured against.
+"""The same sum out of other primitives of the backend: everything passes through one rank, or
+everything goes everywhere. Simple to read, and what the ring is measured against.
 
                     bytes that the busiest rank moves (n ranks, buffer of b bytes)
   reduce_broadcast  ~ 2·b·log2(n)   up a tree, and down again
   gather_scatter    2·(n−1)·b       all at rank 0
   all_gather        2·(n−1)·b       at every rank
-  parameter_server  2·(n−1)·b       all at rank 0, by plain send and receive
   (chunked ring     4·(n−1)/n·b     at every rank)
 
 Each adds up in rank order or in one place, so all ranks end with the same bits.
@@ -57,38 +56,8 @@ def all_gather(tensor: Tensor, group: ProcessGroup | None = None) -> None:
     tensor.copy_(_add_in_rank_order(parts))
 
 
-def parameter_server(tensor: Tensor, group: ProcessGroup | None = None) -> None:
-    """Sum `tensor` over the group, in place: workers send to rank 0 and receive the sum back.
-
-    Every rank of the group calls this; it blocks until this rank holds the sum. Synchronous: the
-    server waits for all workers. Messages: one each way per worker, 2·(n−1) at the server.
-    Memory on the server: n buffers, so that a slow worker does not hold up the others' bytes.
-    """
-    n = dist.get_world_size(group)
-    if dist.get_rank(group) != SERVER:
-        dist.send(tensor, group=group, group_dst=SERVER)
-        dist.recv(tensor, group=group, group_src=SERVER)
-        return
-    inbox = [torch.empty_like(tensor) for _ in range(n - 1)]
-    arriving = [
-        dist.irecv(part, group=group, group_src=worker)
-        for worker, part in enumerate(inbox, start=1)
-    ]
-    for part, work in zip(inbox, arriving, strict=True):
-        _wait(work)
-        tensor.add_(part)
-    leaving = [dist.isend(tensor, group=group, group_dst=worker) for worker in range(1, n)]
-    for work in leaving:
-        _wait(work)
-
-
 def _add_in_rank_order(parts: list[Tensor]) -> Tensor:
     total = parts[0]
     for part in parts[1:]:
         total.add_(part)
     return total
-
-
-def _wait(work: dist.Work | None) -> None:
-    if work is not None:
-        work.wait()

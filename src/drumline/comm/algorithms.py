@@ -1,0 +1,94 @@
+"""Which algorithms there are for each collective: one table, by name.
+
+A collective is a signature, an algorithm a function of that signature; any of them may stand in for
+another, and each gives every rank the same bits (`tests/comm/test_collectives.py`).
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from drumline.comm import dissemination, halving, hierarchical, linear, ring, tree
+from drumline.core.errors import UsageError
+
+Algorithm = Callable[..., None]
+
+ALGORITHMS: Mapping[str, Mapping[str, Algorithm]] = MappingProxyType(
+    {
+        "broadcast": {
+            "linear": linear.broadcast,
+            "tree": tree.broadcast,
+            "ring": ring.broadcast,
+            "chunked_ring": ring.chunked_broadcast,
+            "hierarchical": hierarchical.broadcast,
+        },
+        "reduce": {
+            "linear": linear.reduce,
+            "tree": tree.reduce,
+            "ring": ring.reduce,
+            "chunked_ring": ring.chunked_reduce,
+            "hierarchical": hierarchical.reduce,
+        },
+        "scatter": {"linear": linear.scatter, "tree": tree.scatter},
+        "gather": {"linear": linear.gather, "tree": tree.gather},
+        "all_gather": {
+            "linear": linear.all_gather,
+            "ring": ring.all_gather,
+            "halving_doubling": halving.all_gather,
+        },
+        "reduce_scatter": {
+            "linear": linear.reduce_scatter,
+            "ring": ring.reduce_scatter,
+            "halving_doubling": halving.reduce_scatter,
+        },
+        "all_reduce": {
+            "linear": linear.all_reduce,
+            "tree": tree.all_reduce,
+            "ring": ring.all_reduce,
+            "chunked_ring": ring.chunked_all_reduce,
+            "halving_doubling": halving.all_reduce,
+            "hierarchical": hierarchical.all_reduce,
+        },
+        "all_to_all": {"linear": linear.all_to_all, "ring": ring.all_to_all},
+        "barrier": {
+            "linear": linear.barrier,
+            "tree": tree.barrier,
+            "dissemination": dissemination.barrier,
+            "hierarchical": hierarchical.barrier,
+        },
+    }
+)
+DEFAULTS: Mapping[str, str] = MappingProxyType(
+    {
+        "broadcast": "tree",
+        "reduce": "tree",
+        "scatter": "tree",
+        "gather": "tree",
+        "all_gather": "ring",
+        "reduce_scatter": "ring",
+        "all_reduce": "chunked_ring",
+        "all_to_all": "ring",
+        "barrier": "dissemination",
+    }
+)
+
+
+def find_algorithm(collective: str, name: str | None) -> Algorithm:
+    """Return the function of that name, or the default one.
+
+    Raises:
+        UsageError: there is none; the message names those that there are.
+    """
+    known = ALGORITHMS[_known(collective, ALGORITHMS, "collective")]
+    return known[_known(name or DEFAULTS[collective], known, f"{collective} algorithm")]
+
+
+def _known(name: str, among: Mapping[str, Any], what: str) -> str:
+    if name in among:
+        return name
+    near = difflib.get_close_matches(name, among, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    raise UsageError(f"no {what} {name!r} among {', '.join(among)}{hint}")

@@ -1,0 +1,116 @@
+"""`Channel`: one rank's place among others, and its plain messages to them.
+
+All collectives of this package are written on these few calls, so one can read an algorithm without
+knowing torch.distributed, and watch it by handing it a channel that takes notes.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import ProcessGroup
+
+from drumline.core.errors import UsageError
+
+
+class Handle(Protocol):
+    """Something under way."""
+
+    def wait(self) -> object:
+        """Block until it is done."""
+
+
+class _Done:
+    """A message with nothing in it is not sent."""
+
+    def wait(self) -> None:
+        """Return at once."""
+
+
+_DONE = _Done()
+
+
+class Channel:
+    """The ranks of a group, or some of them, numbered from 0 in the order given.
+
+    Messages between two ranks arrive in the order in which they were sent. Tensors must be
+    contiguous; those without elements are not sent at all.
+    """
+
+    def __init__(
+        self,
+        group: ProcessGroup | None = None,
+        members: Sequence[int] | None = None,
+        *,
+        ranks_per_node: int | None = None,
+    ) -> None:
+        """Make the channel of this rank.
+
+        Args:
+            group: torch's process group; None is the default one.
+            members: the ranks of the group that take part, this one among them; None: all.
+            ranks_per_node: how many ranks, counted from the first, share a node; None: all do.
+        """
+        if dist.get_backend(group) == "nccl":
+            raise UsageError(
+                "these algorithms are made of plain messages, which NCCL would queue behind each "
+                "other; give them a gloo group: torch.distributed.new_group(backend='gloo')"
+            )
+        self.group = group
+        everybody = range(dist.get_world_size(group))
+        self.members = tuple(everybody if members is None else members)
+        self.rank = self.members.index(dist.get_rank(group))
+        self.size = len(self.members)
+        self.ranks_per_node = ranks_per_node or self.size
+        whole = self.members == tuple(everybody)
+        # Channels over the same group must not take each other's messages.
+        self._tag = 0 if whole else zlib.crc32(repr(self.members).encode()) >> 1
+
+    @property
+    def global_ranks(self) -> list[int]:
+        """The members by the names that they have in the default group."""
+        group = self.group or dist.group.WORLD
+        assert group is not None
+        return [dist.get_global_rank(group, member) for member in self.members]
+
+    def among(self, ranks: Sequence[int]) -> Channel:
+        """Return the channel of some of these ranks; only they may call this."""
+        return Channel(self.group, [self.members[rank] for rank in ranks])
+
+    def isend(self, tensor: Tensor, to: int) -> Handle:
+        """Start sending; the tensor must stay as it is until `wait` returns."""
+        if tensor.numel() == 0:
+            return _DONE
+        target = self.members[to]
+        return dist.isend(tensor, group=self.group, tag=self._tag, group_dst=target) or _DONE
+
+    def irecv(self, tensor: Tensor, source: int) -> Handle:
+        """Start receiving; the tensor holds nothing certain until `wait` returns."""
+        if tensor.numel() == 0:
+            return _DONE
+        origin = self.members[source]
+        return dist.irecv(tensor, group=self.group, tag=self._tag, group_src=origin) or _DONE
+
+    def send(self, tensor: Tensor, to: int) -> None:
+        """Send, and block until the tensor may be changed."""
+        self.isend(tensor, to).wait()
+
+    def recv(self, tensor: Tensor, source: int) -> None:
+        """Receive, and block until it is here."""
+        self.irecv(tensor, source).wait()
+
+    def exchange(self, outgoing: Tensor, to: int, incoming: Tensor, source: int) -> None:
+        """Send and receive at once, so that a circle of ranks cannot wait for each other."""
+        sent = self.isend(outgoing, to)
+        self.recv(incoming, source)
+        sent.wait()
+
+
+def wait_all(handles: Sequence[Handle]) -> None:
+    """Block until all are done."""
+    for handle in handles:
+        handle.wait()

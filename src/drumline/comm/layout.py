@@ -1,0 +1,48 @@
+"""From tensors as people have them to what algorithms take, and back.
+
+Algorithms want one flat tensor on the host. Tensors of any shape and stride, lists of them, and
+tensors on a GPU are brought into that form here; nothing is copied where it is not needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from drumline.comm.pieces import Pieces
+
+
+def describe(tensor: Tensor) -> str:
+    """Return the type and shape in one word: `float32[3, 4]`."""
+    return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
+
+
+def flatten(tensor: Tensor) -> Tensor:
+    """Return the values as one flat tensor on the host: a view where that can be."""
+    return tensor.detach().cpu().contiguous().view(-1)
+
+
+def in_place(tensor: Tensor, work: Callable[[Tensor], None]) -> None:
+    """Let something work on the flat tensor, and bring the result back where that is a copy."""
+    flat = flatten(tensor)
+    work(flat)
+    if flat.data_ptr() != tensor.data_ptr():
+        tensor.detach().copy_(flat.view(tensor.shape))
+
+
+def join(parts: Sequence[Tensor]) -> Tensor:
+    """Return the values of all parts, one after the other, in a tensor of its own."""
+    return torch.cat([flatten(part) for part in parts])
+
+
+def make_room(parts: Sequence[Tensor]) -> Tensor:
+    """Return a flat tensor that has room for all parts."""
+    return torch.empty(len(parts) * parts[0].numel(), dtype=parts[0].dtype)
+
+
+def deal(flat: Tensor, parts: Sequence[Tensor]) -> None:
+    """Fill the parts, one after the other."""
+    for part, piece in zip(parts, Pieces.even(flat, len(parts)), strict=True):
+        part.detach().copy_(piece.view(part.shape))
