@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import drumline
-from drumline.core.errors import UsageError
+from drumline.core.errors import CommError, UsageError
 from drumline.parallel import KINDS, Aggregator, average_gradients
 from drumline.parallel.bucket import build_buckets
 
@@ -161,3 +161,17 @@ def test_bucket_views_keep_the_memory_format():
         bucket.put(index)
     assert torch.equal(conv.weight.grad, expected)
     assert conv.weight.grad.stride() == conv.weight.stride()
+
+
+def build_odd_model(rank, world_size):
+    model = nn.Sequential(nn.Linear(4, 3 + (rank == 2)), nn.BatchNorm1d(3 + (rank == 2)))
+    with pytest.raises(CommError) as caught:
+        drumline.DataParallel(model, "ring")
+    return caught.value.message
+
+
+def test_a_model_that_differs_between_ranks_is_told_before_it_hangs(run_ranks):
+    assert set(run_ranks(build_odd_model, 3)) == {
+        "the model differs between ranks: rank 0 has 0.weight float32[3, 4] where rank 2 has "
+        "0.weight float32[4, 4]; its factory must build the same on every rank"
+    }

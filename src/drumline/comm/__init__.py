@@ -1,8 +1,9 @@
 """Process groups, and collectives written out by hand."""
 
+from drumline.comm.agreement import Agreement
 from drumline.comm.algorithms import ALGORITHMS, DEFAULTS, find_algorithm
 from drumline.comm.channel import Channel, Handle
-from drumline.comm.communicator import Communicator
+from drumline.comm.communicator import SMALL, Communicator
 from drumline.comm.group import join_group, pick_backend
 from drumline.comm.meter import Meter, Span
 from drumline.comm.operation import Op
@@ -14,6 +15,8 @@ __all__ = [
     "ALGORITHMS",
     "DEFAULTS",
     "LOOPBACK",
+    "SMALL",
+    "Agreement",
     "Channel",
     "CommStream",
     "Communicator",

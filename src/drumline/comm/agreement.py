@@ -14,10 +14,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import timedelta
 
-from torch.distributed import Store
+import torch.distributed as dist
+from torch.distributed import ProcessGroup, Store
+from torch.distributed.distributed_c10d import _get_default_store
 
 from drumline.core.errors import CommError
 
+TIMEOUT_S = 30.0
 _TIDY = 32  # calls between two removals of old keys
 
 
@@ -45,6 +48,12 @@ class Agreement:
         self._calls = 0
         self._last: str | None = None
 
+    @classmethod
+    def of(cls, group: ProcessGroup | None, *, timeout_s: float = TIMEOUT_S) -> Agreement:
+        """Return that of all ranks of a group, by the store that they met at."""
+        ranks = dist.get_process_group_ranks(group)
+        return cls(_get_default_store(), ranks, dist.get_rank(group), timeout_s=timeout_s)
+
     def check(self, call: str) -> None:
         """Return once all ranks are about to make this call.
 
@@ -53,6 +62,16 @@ class Agreement:
         Raises:
             CommError: another rank makes another call, or none within the timeout.
         """
+        calls = self.compare(call)
+        if len(set(calls)) > 1:
+            raise self._explain_difference(calls)
+
+    def compare(self, call: str) -> list[str]:
+        """Return what each rank gave; every rank calls this, and it blocks until the last one has.
+
+        Raises:
+            CommError: a rank has not come within the timeout.
+        """
         keys = [self._key(self._calls, place) for place in range(len(self._members))]
         self._store.set(keys[self._rank], call)
         try:
@@ -60,13 +79,12 @@ class Agreement:
         except RuntimeError:
             raise self._explain_absence(call, keys) from None
         calls = [value.decode() for value in self._store.multi_get(keys)]
-        if len(set(calls)) > 1:
-            raise self._explain_difference(calls)
         self._calls += 1
         self._last = call
         if self._calls % _TIDY == 0:  # everybody has read all but the newest
             for old in range(self._calls - _TIDY - 1, self._calls - 1):
                 self._store.delete_key(self._key(old, self._rank))
+        return calls
 
     def _key(self, call: int, place: int) -> str:
         return f"{self._prefix}/{call}/{place}"
@@ -92,7 +110,7 @@ class Agreement:
             by_call.setdefault(call, []).append(member)
         told = ", ".join(f"{_name(ranks)} {call}" for call, ranks in by_call.items())
         return CommError(
-            f"call {self._calls + 1} differs between ranks: {told}; "
+            f"call {self._calls} differs between ranks: {told}; "
             f"every rank must make the same calls in the same order",
             calls=calls,
         )

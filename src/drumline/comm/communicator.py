@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 from torch.distributed.distributed_c10d import _get_default_store
 
-from drumline.comm.agreement import Agreement
+from drumline.comm.agreement import TIMEOUT_S, Agreement
 from drumline.comm.algorithms import find_algorithm
 from drumline.comm.channel import Channel, Handle
 from drumline.comm.layout import deal, describe, flatten, in_place, join, make_room
@@ -47,7 +47,7 @@ class Communicator:
         *,
         channel: Channel | None = None,
         checked: bool | None = None,
-        timeout_s: float = 30.0,
+        timeout_s: float = TIMEOUT_S,
     ) -> None:
         """Join; every rank of the group does so at the same point of the program.
 

@@ -29,6 +29,7 @@ from drumline.comm import CommStream, Meter
 from drumline.core.errors import UsageError
 from drumline.parallel.aggregate import Aggregator, Average
 from drumline.parallel.bucket import Bucket, build_buckets
+from drumline.parallel.same_model import check_same_model
 
 DEFAULT_BUCKET_BYTES = 2**20
 
@@ -110,6 +111,7 @@ def broadcast_state(module: nn.Module, group: ProcessGroup | None = None) -> Non
     """Give every rank the parameters and buffers of rank 0; every rank of the group calls this."""
     if dist.get_world_size(group) == 1:
         return
+    check_same_model(module, group)
     for tensor in (*module.parameters(), *module.buffers()):
         flat = tensor.detach().contiguous()
         dist.broadcast(flat, group=group, group_src=0)

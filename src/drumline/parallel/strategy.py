@@ -29,6 +29,7 @@ from drumline.parallel.dynamo import ddp_settings
 from drumline.parallel.flat import FlatParameters
 from drumline.parallel.hook import comm_hook
 from drumline.parallel.naive import average_gradients, average_parameters
+from drumline.parallel.same_model import check_same_model
 
 
 class Strategy(Protocol):
@@ -64,6 +65,7 @@ class TorchDDP:
     """PyTorch's DistributedDataParallel, its all-reduce metered by a communication hook."""
 
     def __init__(self, spec: StrategySpec, model: nn.Module, meter: Meter) -> None:
+        check_same_model(model)
         device = next(model.parameters()).device
         with ddp_settings():
             self._ddp = DistributedDataParallel(
