@@ -26,13 +26,15 @@ from drumline.comm.operation import Op
 def broadcast(channel: Channel, tensor: Tensor, root: int) -> None:
     """Give everybody the root's tensor, in place.
 
-    Every rank calls this. It blocks until the tensor is here and has gone on to the children.
+    Every rank calls this. It blocks until the tensor is here and has gone on to the children, one
+    after the other: all at once would share the link, and the first round would take as long as all.
     Messages: one in, up to log2(n) out, of b bytes each.
     """
     place = _Place(channel, root)
     if channel.rank != root:
         channel.recv(tensor, place.above)
-    wait_all([channel.isend(tensor, child) for child in place.children])
+    for child in place.children:
+        channel.send(tensor, child)
 
 
 def reduce(channel: Channel, tensor: Tensor, root: int, op: Op) -> None:
@@ -69,12 +71,9 @@ def scatter(channel: Channel, out: Tensor, source: Tensor | None, root: int) -> 
     else:
         held = out.new_empty(place.subtree, out.numel())
         channel.recv(held, place.above)
-    leaving = [
-        channel.isend(held[below : below + count], child)
-        for child, below, count in place.subtrees()
-    ]
+    for child, below, count in place.subtrees():
+        channel.send(held[below : below + count], child)
     out.copy_(held[0])
-    wait_all(leaving)
 
 
 def gather(channel: Channel, tensor: Tensor, target: Tensor | None, root: int) -> None:
