@@ -27,7 +27,7 @@ def broadcast(channel: Channel, tensor: Tensor, root: int) -> None:
     """Give everybody the root's tensor, in place.
 
     Every rank calls this. It blocks until the tensor is here and has gone on to the children, one
-    after the other: all at once would share the link, and the first round would take as long as all.
+    after the other: all at once would share the link, and the first child would wait for all.
     Messages: one in, up to log2(n) out, of b bytes each.
     """
     place = _Place(channel, root)
