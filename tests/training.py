@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import time
 from pathlib import Path
 
 import torch
@@ -30,6 +31,7 @@ def train(rank, world_size, values):
                 events=events,
                 checkpoints=CheckpointStore(Path(folder) / "checkpoints", keep=1),
                 scalars=None,
+                started=time.monotonic(),
             )
             loop.run()
         flat = torch.cat(

@@ -88,22 +88,27 @@ def test_resuming_a_finished_run_without_saying_how_long(refused, make_run):
 def test_resuming_with_another_model(refused, make_run):
     make_run(finished=False)
     said = refused("train", "resume=demo-1", "model=mlp")
-    assert said.startswith("model of demo-1 cannot change when it is resumed (cnn became mlp); ")
+    assert said.startswith(
+        "model of demo-1 cannot change when it is resumed (model.name: cnn became mlp); "
+    )
 
 
 @pytest.mark.parametrize(
-    ("word", "key"),
+    ("word", "change"),
     [
-        ("optimizer.lr=0.5", "optimizer"),
-        ("data.batch=64", "data"),
-        ("strategy=ring", "strategy"),
-        ("seed=7", "seed"),
-        ("dtype=float64", "dtype"),
+        ("optimizer.lr=0.5", "optimizer.lr: 0.05 became 0.5"),
+        ("data.batch=64", "data.batch: 128 became 64"),
+        ("data.partition=random", "data.partition.kind: shuffle became random"),
+        ("strategy=ring", "strategy.kind: chunked_ring became ring"),
+        ("model.dropout=0", "model.dropout: None became 0"),
+        ("seed=7", "seed: 1234 became 7"),
     ],
 )
-def test_resuming_with_what_would_change_the_weights(refused, make_run, word, key):
+def test_resuming_with_what_would_change_the_weights(refused, make_run, word, change):
     make_run(finished=False)
-    assert f"{key} of demo-1 cannot change" in refused("train", "resume=demo-1", word)
+    said = refused("train", "resume=demo-1", word)
+    assert f"{word.partition('.')[0].partition('=')[0]} of demo-1 cannot change" in said
+    assert f"({change})" in said
 
 
 def test_resuming_with_another_world_size(refused, make_run):
@@ -142,6 +147,12 @@ def test_a_meeting_file_that_exists(refused, folder):
     said = refused("train", f"init=file://{stale}")
     assert "the file exists already" in said
     assert "remove it" in said
+    assert "there is no such folder" in refused("train", f"init=file://{folder}/no/where")
+
+
+@pytest.mark.parametrize("word", ["threads=100000", "timeout_s=1e30", "timeout_s=0.001"])
+def test_numbers_out_of_reason(refused, word):
+    assert word.partition("=")[0] in refused("train", word)
 
 
 def test_a_script_that_is_not_there(refused):
@@ -152,6 +163,16 @@ def test_a_script_that_is_not_there(refused):
 def test_a_shape_that_is_none(refused, folder, shape):
     (folder / "script.py").write_text("print('ran')\n")
     assert refused("run", f"-j{shape}", "script.py").startswith(f"-j {shape}: expected nodes x ")
+
+
+def test_a_shape_that_is_too_large(refused, folder):
+    (folder / "script.py").write_text("print('ran')\n")
+    assert "at most 256 nodes with 100 workers" in refused("run", "-j5000", "script.py")
+
+
+def test_a_spec_whose_name_has_an_equals_sign(refused, folder):
+    (folder / "lr=1.yaml").write_text("modle: cnn\n")
+    assert refused("train", "lr=1.yaml").startswith("lr=1.yaml, line 1: ")
 
 
 def test_a_launcher_s_bad_number(refused):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import jsonschema
@@ -36,12 +38,37 @@ def test_help_shows_an_example_and_loads_nothing_heavy(ask, folder, words, shown
 
 
 def test_the_module_can_be_started_too():
-    import subprocess
-    import sys
-
     command = [sys.executable, "-m", "drumline", "--help"]
     answer = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert "Usage:" in answer.stdout
+
+
+def test_the_version(ask):
+    assert ask("--version").out.count(".") == 2
+
+
+@pytest.mark.parametrize("words", [["runs"], ["show", "demo-1"], ["schema"], ["--help"]])
+def test_output_to_a_full_disk_is_one_sentence(make_run, folder, words):
+    make_run()
+    with open("/dev/full", "w") as full:
+        answer = subprocess.run(
+            [sys.executable, "-m", "drumline", *words],
+            cwd=folder,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert answer.stderr == "drumline: the output is not whole: No space left on device\n"
+    assert answer.returncode == 1
+
+
+def test_signs_that_the_terminal_does_not_have_are_replaced(ask, make_run):
+    make_run()
+    answer = ask("show", "demo-1", PYTHONIOENCODING="ascii")
+    assert (answer.code, answer.err) == (0, "")
+    assert "97.31%" in answer.out
 
 
 # Schema
@@ -119,7 +146,7 @@ def test_runs_are_listed_at_eighty_columns_without_a_cut(ask, make_run):
     assert lines[0].split() == headings.split()
     assert answer.out.count("97.31%") == 2
     assert answer.out.count("01-02 03:04") == 3
-    for word in ("unfinished", "parameter_server", "lenet", "fashion-mnist"):
+    for word in ("killed", "parameter_server", "lenet", "fashion-mnist"):
         assert word in answer.out
 
 
@@ -177,7 +204,11 @@ def test_show_of_an_unfinished_run_tells_what_there_is(ask, make_run):
     answer = ask("show", "demo-1")
     assert answer.code == 0
     assert "where the time went" in answer.out
-    assert f"{run.path}hasnotfinished;itslogsarein{run.logs}" in "".join(answer.out.split())
+    assert f"demo-1:killed;itslogsarein{run.logs}" in "".join(answer.out.split())
+    run.write_json("failure.json", {"type": "WorkerError", "message": "rank 1 was killed"})
+    assert "demo-1: failed (rank 1 was killed)" in ask("show", "demo-1").out
+    run.write_json("failure.json", {"type": "InterruptError", "message": "at step 3"})
+    assert "interrupted" in ask("runs").out
 
 
 @pytest.mark.parametrize("words", [["--help"], ["runs"], ["show", "demo-1"], ["schema"]])

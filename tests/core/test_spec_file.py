@@ -403,10 +403,10 @@ def test_a_wrong_choice_lists_the_choices(refusal, text, line, said):
             "set data.batch=4 or more, or fewer workers",
         ),
         (
-            "epochs: 1\nworkers: 200\n",
-            2,
-            "data.batch is 128, less than one sample for each of 200 ranks; "
-            "set data.batch=200 or more, or fewer workers",
+            "epochs: 1\nworkers: 80\nnodes: 2\n",
+            3,
+            "data.batch is 128, less than one sample for each of 160 ranks; "
+            "set data.batch=160 or more, or fewer workers",
         ),
         (
             "data:\n  partition:\n    kind: random\n    sizes: [0.7, 0.2, 0.1]\n",

@@ -1,6 +1,7 @@
 """Runs that go well and runs that don't, as real processes: what is told, and what is left."""
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -48,10 +49,30 @@ def test_a_rank_that_dies_without_a_word_is_named(drumline, deed, words):
     assert answer.err.startswith(f"drumline: rank 1 {words}")
 
 
-def test_a_rank_that_stops_answering_is_named_within_the_timeout(drumline):
-    answer = drumline("train", *JOB, "epochs=2", "timeout_s=4", FAULT="1:6:sleep", timeout_s=40)
+@pytest.mark.parametrize("deed", ["sleep", "stop"])
+def test_a_rank_that_stops_answering_is_named_within_the_timeout(drumline, deed):
+    fault = f"1:6:{deed}"
+    answer = drumline("train", *JOB, "epochs=2", "timeout_s=4", FAULT=fault, timeout_s=30)
     assert answer.code == 1
     assert answer.err.startswith("drumline: rank 1 stopped answering: rank 0 waited")
+
+
+def test_a_rank_that_leaves_before_the_others_is_told_at_once(drumline):
+    answer = drumline("train", *JOB, "epochs=2", FAULT="0:6:leave", timeout_s=30)
+    assert answer.code == 1
+    assert answer.err.startswith("drumline: rank 0 failed:")
+    assert "SystemExit: 0" in answer.err
+    assert "drumline/train" not in answer.err, "the way to the user's code is left out"
+
+
+def test_a_run_directory_that_is_removed_in_training_is_told(drumline):
+    process = drumline.start("train", *JOB, "epochs=50", FAULT="0:60:sleep")
+    run = drumline.folder / "runs" / "run-1"
+    wait_for_steps(run, 20)
+    shutil.rmtree(run)
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 1
+    assert err == f"drumline: {run} was removed while it trained; start the run again\n"
 
 
 def test_an_error_that_would_come_again_is_not_tried_again(drumline):
@@ -123,14 +144,25 @@ def test_kill_nine_of_the_agent_is_told_and_leaves_nothing(drumline):
     assert "the process that starts the ranks ended" in err
 
 
-def test_interrupt_ends_at_once_and_says_how_to_go_on(drumline):
+@pytest.mark.parametrize(
+    ("numbers", "code"),
+    [
+        ((signal.SIGINT,), 130),
+        ((signal.SIGINT, signal.SIGINT), 130),
+        ((signal.SIGTERM,), 143),
+        ((signal.SIGHUP,), 129),
+    ],
+)
+def test_interrupt_ends_at_once_and_says_how_to_go_on(drumline, numbers, code):
     process = drumline.start("train", *JOB, "epochs=50", FAULT="0:30:sleep")
     wait_for_steps(drumline.folder / "runs" / "run-1", 25)
     began = time.monotonic()
-    os.killpg(process.pid, signal.SIGINT)  # as the terminal does: to everybody in the foreground
+    for number in numbers:
+        os.killpg(process.pid, number)  # as the terminal does: to everybody in the foreground
+        time.sleep(0.1)
     _, err = process.communicate(timeout=20)
     assert time.monotonic() - began < 10
-    assert process.returncode == 130
+    assert process.returncode == code
     assert "interrupted at step" in err
     assert "resume=run-1" in err
     assert "Traceback" not in err

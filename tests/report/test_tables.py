@@ -98,7 +98,7 @@ def test_the_bar_shows_the_shares(parts, bar):
     ("accounts", "said"),
     [
         (ledger(row(compute=1)), "one rank: no time is lost between ranks"),
-        (ledger(row(0), row(1)), "one rank: no time is lost between ranks"),
+        (ledger(row(0), row(1)), "no step was logged"),
         (
             ledger(row(0, compute=0.5, wait=0.4, transfer=0.1), row(1, compute=1, caused=0.4)),
             "25% of the ranks' time was lost in communication; 80% of that was waiting for rank 1",

@@ -10,6 +10,7 @@ from pathlib import Path
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+from torch.multiprocessing import ProcessContext
 
 from drumline.agent.entry import run_rank
 from drumline.agent.rendezvous import BACKEND, register_rendezvous
@@ -24,6 +25,7 @@ def run_agent(task: AgentTask) -> int:
     """Run the workers of one node to their end; returns the exit code of this process."""
     logging.getLogger("torch.distributed.elastic").setLevel(logging.WARNING)
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(_SHUTDOWN_S))
+    _bound_patience()
     register_rendezvous()
     run = RunDir(Path(task.run))
     with EventWriter(run.node_events(task.node)) as events:
@@ -44,6 +46,21 @@ def run_agent(task: AgentTask) -> int:
             events.write("stopped", time=time.time())
             return 1
     return 0
+
+
+def _bound_patience() -> None:
+    """Apply the bound where one worker has failed, too: torch gives the others 30 s there.
+
+    One that is stopped, or deep in a C library, does not react to SIGTERM at all.
+    """
+    join = getattr(ProcessContext, "_join_procs_with_timeout", None)
+
+    def bounded(self: ProcessContext, timeout: float) -> None:
+        assert join is not None
+        join(self, min(timeout, _SHUTDOWN_S))
+
+    if join is not None:  # not every version of torch has it
+        setattr(ProcessContext, join.__name__, bounded)
 
 
 def _configure(task: AgentTask, run: RunDir) -> LaunchConfig:

@@ -27,7 +27,7 @@ def run_script(run_path: Path, script: tuple[str, ...]) -> None:
     from drumline.core.rundir import RunDir
     from drumline.train.process import rank_process
 
-    with rank_process(RunDir(run_path)):
+    with rank_process(RunDir(run_path), runs_script=True):
         pin_interface(os.environ["MASTER_ADDR"])
         sys.argv = list(script)
         sys.path[0] = str(Path(script[0]).resolve().parent)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from drumline.cli.output import forgive_output
+from drumline.cli.signals import EndingSignals
 from drumline.core.errors import DrumlineError, InterruptError
 
 app = typer.Typer(
@@ -23,6 +26,26 @@ data_app = typer.Typer(help="Data sets that do not come with the package.", no_a
 app.add_typer(data_app, name="data")
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout at the end.")]
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print(version("drumline"))
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """Take what goes before any command."""
 
 
 @app.command()
@@ -69,7 +92,9 @@ def run(
     shape: Annotated[
         str, typer.Option("-j", metavar="[N]x[M]", help="N nodes with M workers each.")
     ] = "1x2",
-    restarts: Annotated[int, typer.Option(help="How often to start again when a worker dies.")] = 0,
+    restarts: Annotated[
+        int, typer.Option(min=0, max=100, help="How often to start again when a worker dies.")
+    ] = 0,
 ) -> None:
     """Run anybody's PyTorch script on many workers, with the variables that torchrun sets.
 
@@ -141,14 +166,30 @@ def data_fetch(
 
 def main() -> None:
     """Run the command line; every error ends here, as one message and an exit code."""
+    signals = EndingSignals()
+    output = forgive_output()
+    problem, code = _run()
+    with contextlib.suppress(BrokenPipeError):
+        output.flush()
+    if output.lost is not None and problem is None:
+        problem, code = f"the output is not whole: {output.lost.strerror}", 1
+    if problem is not None:
+        print(f"drumline: {problem}", file=sys.stderr)
+    sys.exit(signals.exit_code if code == InterruptError.exit_code else code)
+
+
+def _run() -> tuple[str | None, int]:
+    """Return what went wrong, where there is something to say, and the exit code."""
     try:
         app()
     except DrumlineError as error:
-        print(f"drumline: {error.message}", file=sys.stderr)
-        sys.exit(error.exit_code)
+        return error.message, error.exit_code
+    except SystemExit as end:  # how typer ends, whatever happened
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        return "interrupted" if code == InterruptError.exit_code else None, code
     except KeyboardInterrupt:
-        print("drumline: interrupted", file=sys.stderr)
-        sys.exit(InterruptError.exit_code)
+        return "interrupted", InterruptError.exit_code
+    return None, 0
 
 
 if __name__ == "__main__":

@@ -10,6 +10,8 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
+from pydantic import BaseModel
+
 from drumline.core.errors import RunDirError, UsageError
 from drumline.core.rundir import RunDir
 from drumline.core.spec import RunSpec
@@ -52,9 +54,10 @@ def resumed_run(name: str, overrides: list[str], *, root: Path) -> Iterator[tupl
     for key in _FIXED:
         was, now = getattr(before, key), getattr(spec, key)
         if was != now:
+            change = _difference(key, was, now)
             raise UsageError(
-                f"{key} of {run.path.name} cannot change when it is resumed ({_name(was)} became "
-                f"{_name(now)}); leave it out, or start a new run"
+                f"{key} of {run.path.name} cannot change when it is resumed ({change}); "
+                f"leave it out, or start a new run"
             )
     if not any(run.checkpoints.glob("step-*")):
         raise RunDirError(f"{run.path.name} has no checkpoint to continue from; start a new run")
@@ -76,5 +79,10 @@ def _longer(spec: RunSpec, before: RunSpec) -> bool:
     return any(now > was for now, was in steps) and all(now >= was for now, was in steps)
 
 
-def _name(part: object) -> str:
-    return str(getattr(part, "name", None) or getattr(part, "kind", None) or part)
+def _difference(key: str, was: object, now: object) -> str:
+    """Name the key deepest down that has changed, and how."""
+    if isinstance(was, BaseModel) and isinstance(now, BaseModel):
+        before, after = dict(was), dict(now)
+        changed = next(name for name in before | after if before.get(name) != after.get(name))
+        return _difference(f"{key}.{changed}", before.get(changed), after.get(changed))
+    return f"{key}: {was} became {now}"

@@ -10,10 +10,10 @@ from rich.table import Table
 from rich.text import Text
 
 from drumline.cli.printing import print_json
-from drumline.core.errors import DrumlineError, RunDirError
+from drumline.core.errors import DrumlineError
 from drumline.core.rundir import RunDir, list_runs
 from drumline.core.spec import RunSpec
-from drumline.launch.creation import RUNS
+from drumline.launch.creation import RUNS, state_of
 from drumline.report.ledger import compute_ledger
 from drumline.report.tables import coverage_table, ledger_table, narrow_table, summary_table
 
@@ -65,7 +65,8 @@ def show_command(name: str, *, as_json: bool) -> None:
     """Show one run from its directory."""
     run = RunDir.open(name, root=RUNS)
     if not run.spec_file.exists():
-        raise RunDirError(f"{run.path.name} ran a script of its own; its logs are in {run.logs}")
+        _show_script(run, as_json=as_json)
+        return
     spec = run.read_spec()
     summary = run.read_json("summary.json")
     coverage = run.read_json("coverage.json")
@@ -89,7 +90,23 @@ def show_command(name: str, *, as_json: bool) -> None:
     if summary is not None:
         console.print(summary_table(summary, str(run.path)))
     else:
-        console.print(f"{run.path} has not finished; its logs are in {run.logs}")
+        state, why = state_of(run)
+        said = f" ({why})" if why else ""
+        text = f"{run.path.name}: {state}{said}; its logs are in {run.logs}"
+        console.print(text, markup=False, highlight=False)
+
+
+def _show_script(run: RunDir, *, as_json: bool) -> None:
+    state, why = state_of(run)
+    manifest, summary = run.read_json("manifest.json") or {}, run.read_json("summary.json") or {}
+    if as_json:
+        script = {"script": manifest.get("script"), "state": state, "run_dir": str(run.path)}
+        print_json({**summary, **script})
+        return
+    words = " ".join(manifest.get("script", []))
+    said = f": {why}" if why else ""
+    text = f"{run.path.name} ran {words}: {state}{said}; its logs are in {run.logs}"
+    Console().print(text, markup=False, highlight=False)
 
 
 def _describe(run: RunDir) -> dict[str, Any]:
@@ -102,7 +119,7 @@ def _describe(run: RunDir) -> dict[str, Any]:
         "world_size": None,
         "steps": None,
         "accuracy": None,
-        "state": "unfinished",
+        "state": "",
     }
     try:
         manifest = run.read_json("manifest.json") or {}
@@ -112,11 +129,11 @@ def _describe(run: RunDir) -> dict[str, Any]:
         else:
             row |= _describe_spec(run.read_spec())
         summary = run.read_json("summary.json")
+        row["state"] = state_of(run)[0]
     except DrumlineError as error:
         return row | {"state": f"unreadable: {error.message.splitlines()[0]}"}
     if summary is not None:
         row |= {key: summary[key] for key in ("steps", "accuracy", "world_size") if key in summary}
-        row["state"] = "done"
     return row
 
 

@@ -11,10 +11,10 @@ from rich.console import Console
 
 from drumline.core.errors import UsageError
 from drumline.core.rundir import RunDir
-from drumline.core.task import PRELOAD, AgentTask
+from drumline.core.task import MAX_NODES, MAX_WORKERS, PRELOAD, AgentTask
 from drumline.core.units import format_seconds
 from drumline.launch.agents import Agents
-from drumline.launch.creation import create_script_run
+from drumline.launch.creation import create_script_run, noted_failure
 from drumline.launch.outcome import check_outcome
 from drumline.report.logs import LogTail
 
@@ -59,6 +59,10 @@ def parse_shape(shape: str) -> tuple[int, int]:
     nodes, workers = (int(match.group(1) or 1), int(match.group(2))) if match else (0, 0)
     if nodes < 1 or workers < 1:
         raise UsageError(f"-j {shape}: expected nodes x workers, such as 1x4 or 2x2")
+    if nodes > MAX_NODES or workers > MAX_WORKERS:
+        raise UsageError(
+            f"-j {shape}: at most {MAX_NODES} nodes with {MAX_WORKERS} workers each, such as 1x4"
+        )
     return nodes, workers
 
 
@@ -75,7 +79,7 @@ def _follow(run: RunDir, tasks: list[AgentTask], *, world_size: int) -> None:
     console = Console(highlight=False, soft_wrap=True)
     tails = [LogTail(run.rank_log(rank), f"[{rank}]") for rank in range(world_size)]
     started = time.monotonic()
-    with Agents() as agents:
+    with noted_failure(run), Agents() as agents:
         agents.start(run, tasks)
         while agents.running():
             for tail in tails:

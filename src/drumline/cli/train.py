@@ -10,7 +10,7 @@ from rich.console import Console
 from drumline.cli.joining import join_command
 from drumline.cli.printing import print_result
 from drumline.cli.resume import resumed_run
-from drumline.core.errors import InterruptError, SpecError, UsageError
+from drumline.core.errors import InterruptError, RunDirError, SpecError, UsageError
 from drumline.core.rundir import RunDir
 from drumline.core.spec import RunSpec
 from drumline.core.spec_file import load_spec
@@ -54,11 +54,12 @@ def train_command(
 
 def split_words(words: list[str]) -> tuple[Path | None, list[str], str | None]:
     """Tell the spec file, the overrides and `resume=RUN` apart."""
-    files = [word for word in words if "=" not in word]
+    files = [word for word in words if "=" not in word or Path(word).is_file()]
+    words = [word for word in words if word not in files]
     if len(files) > 1:
         raise SpecError(f"one spec file at most, got {', '.join(files)}; keys are key=value")
     resume = [word.removeprefix("resume=") for word in words if word.startswith("resume=")]
-    overrides = [word for word in words if "=" in word and not word.startswith("resume=")]
+    overrides = [word for word in words if not word.startswith("resume=")]
     return Path(files[0]) if files else None, overrides, resume[-1] if resume else None
 
 
@@ -72,7 +73,7 @@ def _launch(run: RunDir, spec: RunSpec, agents: Agents, *, resumed: bool, quiet:
         agents.start(run, _tasks(run, spec))
         display = open_display(Console(stderr=quiet), progress, _title(run, spec))
         try:
-            while agents.running():
+            while agents.running() and run.spec_file.exists():
                 display.update()
                 time.sleep(_POLL_S)
         except KeyboardInterrupt:
@@ -82,6 +83,8 @@ def _launch(run: RunDir, spec: RunSpec, agents: Agents, *, resumed: bool, quiet:
             display.close()
         codes = agents.exit_codes
         agents.stop()
+    if not run.spec_file.exists():
+        raise RunDirError(f"{run.path} was removed while it trained; start the run again")
     check_outcome(
         run,
         world_size=spec.world_size,

@@ -82,7 +82,7 @@ def build_store(init: str, *, rank: int, meeting: Path, tag: str, timeout_s: flo
         return _env_store(rank, timeout_s)
     if init.startswith("file"):
         path = Path(init.removeprefix("file://")) if init != "file" else meeting / "store"
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(exist_ok=True)
         return PrefixStore(tag, FileStore(str(path)))
     if init == "tcp":
         return announced_store(rank, meeting / f"address.{tag}", timeout_s)

@@ -26,6 +26,7 @@ from drumline.core.parts import (
     StrategySpec,
     one_word,
 )
+from drumline.core.task import MAX_NODES, MAX_WORKERS
 
 __all__ = [
     "BUILTIN_MODELS",
@@ -95,11 +96,11 @@ class RunSpec(Part):
     precision: Literal["full", "bf16"] = "full"
     """bf16: autocast the forward pass"""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    workers: int = Field(default=2, ge=1, le=1024)
+    workers: int = Field(default=2, ge=1, le=MAX_WORKERS)
     """processes per node"""
-    nodes: int = Field(default=1, ge=1, le=256)
+    nodes: int = Field(default=1, ge=1, le=MAX_NODES)
     """groups of workers, each with an elastic agent of its own"""
-    threads: int | None = Field(default=None, ge=1)
+    threads: int | None = Field(default=None, ge=1, le=1024)
     """CPU threads per worker (default: the cores shared out)"""
     slow_ranks: dict[int, SlowRank] = Field(default_factory=dict)
     """ranks to slow on purpose, e.g. {1: {delay_ms: 50}}"""
@@ -109,7 +110,7 @@ class RunSpec(Part):
     """how ranks find each other: env, tcp or tcp://HOST:PORT, file or file:///PATH"""
     restarts: int = Field(default=0, ge=0, le=100)
     """how often a group that lost a worker starts again from its last checkpoint"""
-    timeout_s: float = Field(default=300.0, gt=0)
+    timeout_s: float = Field(default=300.0, ge=1, le=7 * 86400)
     """how long a rank waits for the others before it gives up"""
 
     @property

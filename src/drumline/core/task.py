@@ -6,6 +6,10 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
+MAX_WORKERS = 100
+"""per node: the server that forks them passes on two files for each, and 256 at most"""
+MAX_NODES = 256
+
 PRELOAD = ("drumline.train",)
 """what every training run's worker server imports before it forks workers"""
 PRELOAD_VARIABLE = "DRUMLINE_PRELOAD"

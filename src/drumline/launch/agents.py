@@ -76,13 +76,13 @@ class Agents:
         return [process.poll() for process in self._processes]
 
     def stop(self) -> None:
-        """End what still runs: politely, and after a bounded wait by force."""
-        for process in self._processes:
-            if process.poll() is None:
-                process.terminate()
-        deadline = time.monotonic() + _GRACE_S
-        for process in self._processes:
-            with contextlib.suppress(subprocess.TimeoutExpired):
+        """End what still runs: politely, and after a bounded wait, or a second Ctrl-C, by force."""
+        with contextlib.suppress(KeyboardInterrupt, subprocess.TimeoutExpired):
+            for process in self._processes:
+                if process.poll() is None:
+                    process.terminate()
+            deadline = time.monotonic() + _GRACE_S
+            for process in self._processes:
                 process.wait(max(0.0, deadline - time.monotonic()))
         for process in self._processes:
             _kill_session(process)

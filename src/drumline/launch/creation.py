@@ -10,13 +10,14 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from drumline.core.errors import DrumlineError, InterruptError, UsageError, WorkerError
+from drumline.core.errors import DrumlineError, InterruptError, RunDirError, UsageError, WorkerError
 from drumline.core.events import EventTail
 from drumline.core.rundir import RunDir
 from drumline.core.spec import RunSpec
 from drumline.launch.manifest import build_manifest
 
 RUNS = Path("runs")
+FAILURE = "failure.json"
 
 
 @contextlib.contextmanager
@@ -29,7 +30,7 @@ def new_run(spec: RunSpec, out: Path | None) -> Iterator[RunDir]:
     try:
         run.write_spec(spec)
         run.write_json("manifest.json", build_manifest(sys.argv))
-        with _locked(run):
+        with _locked(run), noted_failure(run):
             yield run
     except DrumlineError as error:
         crashed = isinstance(error, WorkerError | InterruptError)
@@ -49,7 +50,8 @@ def create_script_run(name: str, script: list[str]) -> RunDir:
 def reopened_run(run: RunDir, spec: RunSpec) -> Iterator[None]:
     """Hold a run that goes on by a new spec; if it never does, all is put back as it was."""
     summary, aside = run.path / "summary.json", run.path / ".summary.before"
-    with _locked(run):
+    with _locked(run), noted_failure(run):
+        (run.path / FAILURE).unlink(missing_ok=True)
         tail = EventTail(run.rank_events(0))
         tail.read()
         before = run.read_spec()
@@ -65,6 +67,32 @@ def reopened_run(run: RunDir, spec: RunSpec) -> Iterator[None]:
                     aside.rename(summary)
             raise
         aside.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def noted_failure(run: RunDir) -> Iterator[None]:
+    """Leave in the run's directory how it failed, for `runs` and `show`."""
+    try:
+        yield
+    except DrumlineError as error:
+        with contextlib.suppress(RunDirError):  # it may be what has failed
+            run.write_json(FAILURE, error.to_record())
+        raise
+
+
+def state_of(run: RunDir) -> tuple[str, str | None]:
+    """Tell whether a run is done, running, interrupted, failed or killed, and why it failed."""
+    if (run.path / "summary.json").exists():
+        return "done", None
+    try:
+        with _locked(run):
+            failure = run.read_json(FAILURE)
+    except UsageError:
+        return "running", None
+    if failure is None:
+        return "killed", None
+    interrupted = failure.get("type") == InterruptError.__name__
+    return "interrupted" if interrupted else "failed", failure.get("message")
 
 
 @contextlib.contextmanager

@@ -18,8 +18,12 @@ def refuse_stale_meeting(init: str) -> None:
     """Refuse a file that is there already: torch would read another run's addresses from it.
 
     Raises:
-        UsageError: `init` names such a file.
+        UsageError: `init` names such a file, or one in a folder that does not exist.
     """
+    if init.startswith(_SCHEME) and not Path(init.removeprefix(_SCHEME)).parent.is_dir():
+        raise UsageError(
+            f"init: {init}: there is no such folder; make it, or write init: file to do without"
+        )
     if init.startswith(_SCHEME) and Path(init.removeprefix(_SCHEME)).exists():
         raise UsageError(
             f"init: {init}: the file exists already, left by another run or in use by it; "

@@ -46,7 +46,7 @@ def check_outcome(
     exits = _worker_exits(run, len(exit_codes))
     causes = [error for error in errors if not error["consequence"]]
     if causes:
-        raise _explain(run, causes[0], others=len(errors) - 1)
+        raise _explain(run, causes[0], others=len(errors) - len(causes))
     reported = {error["rank"] for error in errors}
     silent = [event for event in exits if event["rank"] not in reported]
     if silent:

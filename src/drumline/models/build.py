@@ -88,6 +88,11 @@ def _call_seeded(
             f"end the factory with `return model`",
             key="model.name",
         )
+    if not any(parameter.requires_grad for parameter in made.parameters()):
+        raise SpecError(
+            f"model {name!r} has no parameter to train; give it one that requires a gradient",
+            key="model.name",
+        )
     return made
 
 

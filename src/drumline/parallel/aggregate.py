@@ -77,7 +77,7 @@ class Aggregator:
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
-            near = difflib.get_close_matches(self.kind, KINDS, n=1)
+            near = difflib.get_close_matches(str(self.kind), KINDS, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise UsageError(f"no aggregator {self.kind!r} among {', '.join(KINDS)}{hint}")
 

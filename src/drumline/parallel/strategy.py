@@ -14,14 +14,16 @@ The loop calls the same four things whatever the strategy is:
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from drumline.comm import Meter
+from drumline.core.errors import UsageError
 from drumline.core.spec import StrategySpec
 from drumline.parallel.aggregate import Aggregator
 from drumline.parallel.data_parallel import DataParallel, broadcast_state
@@ -61,6 +63,27 @@ def build_strategy(spec: StrategySpec, model: nn.Module, meter: Meter) -> Strate
     return Bucketed(spec, model, meter)
 
 
+class _Ddp(DistributedDataParallel):
+    """DDP that says in a sentence what its own error takes a page for."""
+
+    def forward(self, *inputs: Any, **options: Any) -> Any:
+        """Call the module."""
+        try:
+            return super().forward(*inputs, **options)  # type: ignore[no-untyped-call]
+        except RuntimeError as error:
+            said = str(error)
+            if "finished reduction in the prior iteration" not in said:
+                raise
+        listed = re.search(r"did not receive grad for rank \d+: ([\d ]+)", said)
+        trained = [name for name, p in self.module.named_parameters() if p.requires_grad]
+        idle = [trained[int(k)] for k in listed.group(1).split()] if listed else ["some"]
+        raise UsageError(
+            f"strategy ddp needs a gradient for every parameter on every rank, but "
+            f"{', '.join(idle[:4])}{' …' if len(idle) > 4 else ''} got none; "
+            f"set strategy=allreduce, which does without"
+        )
+
+
 class TorchDDP:
     """PyTorch's DistributedDataParallel, its all-reduce metered by a communication hook."""
 
@@ -68,7 +91,7 @@ class TorchDDP:
         check_same_model(model)
         device = next(model.parameters()).device
         with ddp_settings():
-            self._ddp = DistributedDataParallel(
+            self._ddp = _Ddp(
                 model,
                 device_ids=[device] if device.type == "cuda" else None,
                 bucket_cap_mb=spec.bucket_bytes / 2**20,

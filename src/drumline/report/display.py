@@ -15,9 +15,10 @@ from rich.text import Text
 from drumline.core.events import Event
 from drumline.core.units import format_seconds
 from drumline.report.progress import RunProgress
-from drumline.report.tables import legend, time_bar
+from drumline.report.tables import BAR_WIDTH, legend, time_bar
 
 _LINE_EVERY_S = 5.0
+_COLUMNS_BESIDE_BAR = 49  # of the live table
 
 
 class Display(Protocol):
@@ -95,13 +96,14 @@ class LiveTable:
             table.add_column(name, justify="right", min_width=9 if name != "rank" else 4)
         table.add_column("time")
         ledger = progress.ledger()
+        bar = max(4, min(BAR_WIDTH, self._live.console.width - _COLUMNS_BESIDE_BAR))
         for rank, row in zip(progress.ranks, ledger.ranks, strict=True):
             table.add_row(
                 str(rank.rank),
                 f"{rank.step}/{progress.total_steps}",
                 "" if rank.loss is None else f"{rank.loss:.4f}",
                 f"{rank.samples_per_s:,.0f}",
-                time_bar(row),
+                time_bar(row, bar),
             )
         eta = "" if progress.eta_s is None else f"   about {format_seconds(progress.eta_s)} left"
         return Group(table, legend() + Text(f"{progress.samples_per_s:,.0f} samples/s{eta}"))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
 
 _COLORS = ("cyan", "magenta", "green", "yellow", "blue", "red")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
 
 class LogTail:
@@ -15,8 +17,7 @@ class LogTail:
 
     def __init__(self, path: Path, prefix: str) -> None:
         self._path = path
-        self._prefix = prefix
-        self._style = _COLORS[sum(prefix.encode()) % len(_COLORS)]
+        self._prefix = Text(f"{prefix} ", style=_COLORS[sum(prefix.encode()) % len(_COLORS)])
         self._offset = 0
 
     def print_new(self, console: Console, *, to_the_end: bool = False) -> None:
@@ -30,5 +31,20 @@ class LogTail:
         if not to_the_end:
             chunk = chunk[: chunk.rfind(b"\n") + 1]
         self._offset += len(chunk)
-        for line in chunk.decode(errors="replace").splitlines():
-            console.print(Text(f"{self._prefix} ", style=self._style) + Text.from_ansi(line))
+        if not chunk:
+            return
+        prefix = _render(console, self._prefix)
+        lines = chunk.decode(errors="replace").splitlines()
+        console.file.write("".join(f"{prefix}{_tame(console, line)}\n" for line in lines))
+        console.file.flush()
+
+
+def _tame(console: Console, line: str) -> str:
+    """Keep colours where the console shows any, and nothing else that steers a terminal."""
+    return _render(console, Text.from_ansi(line)) if _CONTROL.search(line) else line
+
+
+def _render(console: Console, text: Text) -> str:
+    with console.capture() as captured:
+        console.print(text, end="")
+    return captured.get()

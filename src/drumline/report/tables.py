@@ -75,8 +75,10 @@ def ledger_table(ledger: Ledger) -> RenderableType:
 def verdict(ledger: Ledger) -> str:
     """Say in one sentence what cost the most."""
     total = sum(row.total_s for row in ledger.ranks)
-    if len(ledger.ranks) < 2 or not total:
+    if len(ledger.ranks) < 2:
         return "one rank: no time is lost between ranks"
+    if not total:
+        return "no step was logged"
     share = ledger.lost_s / total
     rank, blame = max(ledger.blame.items(), key=lambda item: item[1])
     lost = f"{share:.0%} of the ranks' time was lost in communication"

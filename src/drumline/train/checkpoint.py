@@ -42,6 +42,8 @@ class Progress:
     """mean training loss of the epoch that ended here"""
     train_s: float = 0.0
     """seconds spent in steps so far"""
+    time_s: float = 0.0
+    """seconds since the worker started, and in the sessions before"""
     samples: int = 0
     """samples trained on so far, over all ranks"""
 

@@ -7,8 +7,12 @@ import re
 import time
 import traceback
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
+import torch
+
+import drumline
 from drumline.core.errors import ERRORS, DrumlineError
 from drumline.core.events import EventWriter
 from drumline.core.rundir import RunDir
@@ -70,11 +74,23 @@ def describe(error: BaseException) -> dict[str, Any]:
         "type": type(error).__name__,
         "message": str(error),
         "exit_code": 1,
-        "traceback": "".join(traceback.format_exception(error)),
+        "traceback": "".join(
+            traceback.format_exception(type(error), error, users_part(error.__traceback__))
+        ),
         "expected": False,
         "consequence": is_consequence(error),
         "timed_out": bool(_TIMED_OUT.search(str(error))),
     }
+
+
+def users_part(trace: TracebackType | None) -> TracebackType | None:
+    """Leave out the frames of drumline and torch that lead to the user's code, if any do."""
+    packages = [str(Path(module.__file__ or "").parent) for module in (drumline, torch)]
+    packages += ["<frozen runpy>"]
+    here = trace
+    while here is not None and here.tb_frame.f_code.co_filename.startswith(tuple(packages)):
+        here = here.tb_next
+    return here or trace
 
 
 def is_consequence(error: BaseException) -> bool:

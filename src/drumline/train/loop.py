@@ -33,6 +33,9 @@ class Result:
     """mean training loss of the last epoch (or of what was trained of it)"""
     score: Score | None
     train_s: float
+    """seconds in steps"""
+    time_s: float
+    """seconds in all, those of earlier sessions up to what they saved included"""
     samples: int
 
 
@@ -48,6 +51,7 @@ class Loop:
         events: EventWriter,
         checkpoints: CheckpointStore,
         scalars: ScalarWriter | None,
+        started: float,
     ) -> None:
         self._spec = spec
         self._place = place
@@ -60,6 +64,8 @@ class Loop:
         self._total = total_steps(spec, self._per_epoch)
         self._step = 0
         self._train_ns = 0
+        self._started = started  # by the monotonic clock
+        self._earlier_s = 0.0
         self._samples = 0
         self._loss: float | None = None
         self._epoch_loss = [0.0, 0.0]  # this rank's sum over its predictions, and their number
@@ -78,6 +84,7 @@ class Loop:
         self._step = checkpoint.progress.step
         self._loss = checkpoint.progress.loss
         self._train_ns = round(checkpoint.progress.train_s * 1e9)
+        self._earlier_s = checkpoint.progress.time_s
         self._samples = checkpoint.progress.samples
         if self._step > self._total:
             raise UsageError(
@@ -104,8 +111,12 @@ class Loop:
             loss=self._loss,
             score=score,
             train_s=self._train_ns / 1e9,
+            time_s=self._time_s(),
             samples=self._samples,
         )
+
+    def _time_s(self) -> float:
+        return self._earlier_s + time.monotonic() - self._started
 
     def _train_epoch(self, epoch: int, first: int) -> None:
         self._epoch_loss = [0.0, 0.0]
@@ -176,6 +187,7 @@ class Loop:
                 step=self._step,
                 loss=self._loss,
                 train_s=self._train_ns / 1e9,
+                time_s=self._time_s(),
                 samples=self._samples,
             ),
             self._parts.model,

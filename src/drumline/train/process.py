@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import socket
@@ -16,15 +17,19 @@ from drumline.core.errors import DrumlineError
 from drumline.core.events import EventWriter
 from drumline.core.lifeline import die_with_parent
 from drumline.core.rundir import RunDir
-from drumline.train.failure import is_consequence, refuse_to_repeat, write_failure
+from drumline.train.failure import is_consequence, refuse_to_repeat, users_part, write_failure
 from drumline.train.place import Place, read_place
 
 _MOURN_S = 0.5  # who fails for a lost peer ends later, so that the peer's end is the one noticed
 
 
 @contextlib.contextmanager
-def rank_process(run: RunDir) -> Iterator[tuple[Place, EventWriter]]:
-    """Be one rank of a run; an exception inside becomes an event and ends the process."""
+def rank_process(run: RunDir, *, runs_script: bool = False) -> Iterator[tuple[Place, EventWriter]]:
+    """Be one rank of a run; an exception inside becomes an event and ends the process.
+
+    A script may leave by `sys.exit(0)`, and what it has registered with `atexit` is called, as it
+    would be in a process of its own. A rank that trains may not leave before the others.
+    """
     die_with_parent()
     place = read_place()
     _log_to(run.rank_log(place.rank))
@@ -41,13 +46,23 @@ def rank_process(run: RunDir) -> Iterator[tuple[Place, EventWriter]]:
             )
             events.flush()
             yield place, events
+            if runs_script:
+                atexit._run_exitfuncs()
         except BaseException as error:
-            if isinstance(error, SystemExit) and not error.code:
-                return
+            if runs_script and isinstance(error, SystemExit):
+                if isinstance(error.code, str):
+                    print(error.code, file=sys.stderr)
+                atexit._run_exitfuncs()
+                if not error.code:
+                    return  # the agent waits for what its function returns
+                _leave(error.code if isinstance(error.code, int) else 1)
             write_failure(events, error, rank=place.rank)
             if is_consequence(error):
                 time.sleep(_MOURN_S)
-            _exit(error)
+            traceback.print_exception(type(error), error, users_part(error.__traceback__))
+            if runs_script:
+                atexit._run_exitfuncs()
+            _leave(error.exit_code if isinstance(error, DrumlineError) else 1)
 
 
 def _log_to(path: Path) -> None:
@@ -62,12 +77,8 @@ def _log_to(path: Path) -> None:
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
 
 
-def _exit(error: BaseException) -> NoReturn:
+def _leave(code: int) -> NoReturn:
     """End at once: destructors of a broken process group may wait for peers that are gone."""
-    traceback.print_exception(error)
     sys.stdout.flush()
     sys.stderr.flush()
-    code = error.code if isinstance(error, SystemExit) else None
-    if isinstance(error, DrumlineError):
-        code = error.exit_code
-    os._exit(code if isinstance(code, int) else 1)
+    os._exit(code)

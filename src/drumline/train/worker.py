@@ -44,7 +44,7 @@ def train_rank(run_path: str) -> None:
 
 
 def _train(run: RunDir, spec: RunSpec, place: Place, events: EventWriter) -> None:
-    started = time.time()
+    started = time.monotonic()
     device = pick_device(spec.device, place)
     if spec.precision == "bf16" and device.type == "cpu":
         note = settle_bf16()
@@ -57,7 +57,15 @@ def _train(run: RunDir, spec: RunSpec, place: Place, events: EventWriter) -> Non
     parts = assemble(spec, place, device)
     checkpoints = CheckpointStore(run.checkpoints, keep=spec.checkpoint.keep)
     scalars = ScalarWriter(run.tensorboard) if place.leads else None
-    loop = Loop(spec, place, parts, events=events, checkpoints=checkpoints, scalars=scalars)
+    loop = Loop(
+        spec,
+        place,
+        parts,
+        events=events,
+        checkpoints=checkpoints,
+        scalars=scalars,
+        started=started,
+    )
     checkpoint = _newest(checkpoints, place, device, events)
     if checkpoint is not None:
         loop.restore(checkpoint)
@@ -68,7 +76,7 @@ def _train(run: RunDir, spec: RunSpec, place: Place, events: EventWriter) -> Non
     events.write("end", step=result.steps, time=time.time())
     events.flush()
     if place.leads:
-        _write_results(run, spec, place, parts, result, started)
+        _write_results(run, spec, place, parts, result)
     if scalars is not None:
         scalars.close()
     # DDP's destructor must not meet gloo's threads: free it before the group (torch can deadlock)
@@ -92,7 +100,7 @@ def _newest(
 
 
 def _write_results(
-    run: RunDir, spec: RunSpec, place: Place, parts: Assembly, result: Result, started: float
+    run: RunDir, spec: RunSpec, place: Place, parts: Assembly, result: Result
 ) -> None:
     train = parts.data.train
     run.write_json(
@@ -121,7 +129,8 @@ def _write_results(
             "loss": result.loss,
             "test_loss": None if score is None else score.loss,
             "accuracy": None if score is None else score.accuracy,
-            "time_s": time.time() - started,
+            "time_s": result.time_s,
+            "restarts": place.attempt,
             "train_s": result.train_s,
             "samples_per_s": result.samples / result.train_s if result.train_s else 0.0,
             "weights_sha256": weights_sha256(parts.model),
