@@ -1,4 +1,4 @@
-"""torch elastic, set up for one node: warm workers, a rendezvous on the loopback, short waits."""
+"""torch elastic, set up for one node: warm workers, a rendezvous of our own, short waits."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalEx
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+from drumline.agent.brake import Brake
 from drumline.agent.entry import run_rank
 from drumline.agent.rendezvous import BACKEND, register_rendezvous
 from drumline.core.events import EventWriter
 from drumline.core.rundir import RunDir
-from drumline.core.task import SCRATCH, AgentTask
+from drumline.core.task import PATIENCE_S, SCRATCH, AgentTask
 
 _SHUTDOWN_S = 5  # from SIGTERM to SIGKILL for a worker (a variable: older torch has no argument)
 
@@ -30,7 +31,9 @@ def run_agent(task: AgentTask) -> int:
         events.write("agent", node=task.node, pid=os.getpid(), time=time.time())
         events.flush()
         try:
-            elastic_launch(_configure(task, run), run_rank)(task.run, *task.script)
+            with Brake(task.cpu, Path(os.environ[SCRATCH]) / f"node-{task.node}") as brake:
+                launch = elastic_launch(_configure(task, run), run_rank)
+                launch(task.run, brake.register, *task.script)
         except ChildFailedError as error:
             for rank, failure in error.failures.items():
                 events.write(
@@ -55,7 +58,12 @@ def _configure(task: AgentTask, run: RunDir) -> LaunchConfig:
         role="worker",
         rdzv_backend=BACKEND,
         rdzv_endpoint=str(run.rendezvous / "agents"),
-        rdzv_configs={"timeout": task.timeout_s, "node": task.node},
+        rdzv_configs={
+            # agents of other nodes may still be loading torch, on as many cores as there are
+            "timeout": max(task.timeout_s, PATIENCE_S),
+            "node": task.node,
+            "restarts": task.restarts,
+        },
         max_restarts=task.restarts,
         monitor_interval=0.05,
         start_method="forkserver",

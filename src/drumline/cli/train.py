@@ -69,7 +69,7 @@ def _launch(run: RunDir, spec: RunSpec, agents: Agents, *, resumed: bool, quiet:
     if resumed:
         progress.skip_to_now()
     with fresh_meeting(run, spec):
-        agents.start(run, _tasks(run, spec))
+        agents.start(run, _tasks(run, spec), spec.node_plans)
         display = open_display(Console(stderr=quiet), progress, _title(run, spec))
         try:
             while agents.running():
@@ -81,6 +81,7 @@ def _launch(run: RunDir, spec: RunSpec, agents: Agents, *, resumed: bool, quiet:
         finally:
             display.close()
         codes = agents.exit_codes
+        agents.check_network()
         agents.stop()
     check_outcome(
         run,
@@ -100,6 +101,7 @@ def _tasks(run: RunDir, spec: RunSpec) -> list[AgentTask]:
             workers=spec.workers,
             restarts=spec.restarts,
             timeout_s=spec.timeout_s,
+            cpu=spec.slow_nodes[node].cpu if node in spec.slow_nodes else 1.0,
         )
         for node in range(spec.nodes)
     ]
@@ -107,6 +109,8 @@ def _tasks(run: RunDir, spec: RunSpec) -> list[AgentTask]:
 
 def _title(run: RunDir, spec: RunSpec) -> str:
     ranks = f"{spec.world_size} rank{'s' if spec.world_size > 1 else ''}"
+    if spec.nodes > 1:
+        ranks += f" on {spec.nodes} nodes"
     return f"{run.path.name}: {spec.model.name} on {spec.data.name}, {ranks}, {spec.strategy.kind}"
 
 

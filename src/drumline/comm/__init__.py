@@ -1,15 +1,17 @@
 """Process groups, and collectives written out by hand."""
 
 from drumline.comm.group import join_group, pick_backend
+from drumline.comm.meeting import Meeting
 from drumline.comm.meter import Meter, Span
 from drumline.comm.ring import chunked_ring_all_reduce, ring_all_reduce, split_chunks
 from drumline.comm.star import all_gather, gather_scatter, parameter_server, reduce_broadcast
-from drumline.comm.store import LOOPBACK, build_store, join_store, serve_store
+from drumline.comm.store import LOOPBACK, build_store, join_store, meeting_host, serve_store
 from drumline.comm.stream import CommStream
 
 __all__ = [
     "LOOPBACK",
     "CommStream",
+    "Meeting",
     "Meter",
     "Span",
     "all_gather",
@@ -18,6 +20,7 @@ __all__ = [
     "gather_scatter",
     "join_group",
     "join_store",
+    "meeting_host",
     "parameter_server",
     "pick_backend",
     "reduce_broadcast",
