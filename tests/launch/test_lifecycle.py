@@ -109,7 +109,7 @@ def test_meeting_by_a_named_file_leaves_its_neighbours_alone(drumline):
 def test_a_dead_rank_of_another_node_has_its_right_number(drumline):
     answer = drumline("train", *JOB, "nodes=2", "workers=2", "epochs=2", FAULT="3:4:kill")
     assert answer.code == 1
-    assert answer.err.startswith("drumline: rank 3 was killed by SIGKILL")
+    assert answer.err.startswith("drumline: rank 3 (node 1) was killed by SIGKILL")
 
 
 def test_kill_nine_of_the_agent_is_told_and_leaves_nothing(drumline):

@@ -3,7 +3,7 @@
 Control groups would do it too, but only for root and where they are set up; signals work for
 everybody. A worker may compute for a moment, then it is stopped for as long as the share asks:
 
-    share 0.5    │ computes 5 ms │ stopped 5 ms │ computes 5 ms │ stopped 5 ms │ …
+    share 0.5    │ computes 20 ms │ stopped 20 ms │ computes 20 ms │ stopped 20 ms │ …
 
 What counts as computing is the time that its main thread ran or waited for a core (the kernel's
 schedstat). So computing takes 1/share times as long, however many others want the cores, while
@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Self
 
 _TICK_S = 0.0025
-_SHORTEST_STOP_NS = 5_000_000
+_SHORTEST_STOP_NS = 20_000_000  # shorter ones let it win every race for a busy core
 _LOOK_EVERY_S = 0.05
 
 

@@ -3,6 +3,7 @@
 from drumline.comm.group import join_group, pick_backend
 from drumline.comm.meeting import Meeting
 from drumline.comm.meter import Meter, Span
+from drumline.comm.reach import unreachable_nodes
 from drumline.comm.ring import chunked_ring_all_reduce, ring_all_reduce, split_chunks
 from drumline.comm.star import all_gather, gather_scatter, parameter_server, reduce_broadcast
 from drumline.comm.store import LOOPBACK, build_store, join_store, meeting_host, serve_store
@@ -27,4 +28,5 @@ __all__ = [
     "ring_all_reduce",
     "serve_store",
     "split_chunks",
+    "unreachable_nodes",
 ]

@@ -7,12 +7,16 @@ where one rank does what the others must wait for (loading, writing a checkpoint
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from datetime import timedelta
 
 from torch.distributed import Store
 
 from drumline.core.errors import CommError
+
+_ANSWER_S = 2.0
 
 
 class Meeting:
@@ -38,7 +42,7 @@ class Meeting:
         try:
             self.store.wait(keys, timedelta(seconds=within_s))
         except RuntimeError:  # the time is over, or the store is gone: then this raises again
-            late = [rank for rank, key in enumerate(keys) if not self.store.check([key])]
+            late = self._find_missing(keys)
             if late:
                 raise CommError(
                     f"rank {', '.join(self._name(rank) for rank in late)} did not {what} within "
@@ -46,6 +50,26 @@ class Meeting:
                     f"and can it reach the others?",
                     rank=late[0],
                 ) from None
+
+    def _find_missing(self, keys: list[str]) -> list[int]:
+        """Ask the store who is missing; where it does not answer, we are the one cut off."""
+        found: Future[list[int]] = Future()
+
+        def ask() -> None:
+            try:
+                found.set_result([r for r, key in enumerate(keys) if not self.store.check([key])])
+            except RuntimeError as error:
+                found.set_exception(error)
+
+        threading.Thread(target=ask, daemon=True).start()  # over a cut link it never returns
+        try:
+            return found.result(timeout=_ANSWER_S)
+        except TimeoutError:
+            raise CommError(
+                f"rank {self._name(self._rank)} gets no answer from where ranks meet, at rank "
+                f"{self._name(0)}; is the network between them cut?",
+                rank=self._rank,
+            ) from None
 
     def barrier(self, within_s: float) -> None:
         """Wait for every rank, as often as there is something to wait for."""

@@ -60,9 +60,7 @@ class Agents:
         """Start the first agent ahead of its task, with what every training run preloads."""
         self._spawn(PRELOAD)
 
-    def start(
-        self, run: RunDir, tasks: list[AgentTask], plans: tuple[NodePlan, ...] = ()
-    ) -> None:
+    def start(self, run: RunDir, tasks: list[AgentTask], plans: tuple[NodePlan, ...] = ()) -> None:
         """Give every agent its task; those that do not run yet are started.
 
         Args:

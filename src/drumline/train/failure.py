@@ -9,6 +9,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from drumline.comm import unreachable_nodes
 from drumline.core.errors import ERRORS, DrumlineError
 from drumline.core.events import EventWriter
 from drumline.core.rundir import RunDir
@@ -73,8 +74,15 @@ def describe(error: BaseException) -> dict[str, Any]:
         "traceback": "".join(traceback.format_exception(error)),
         "expected": False,
         "consequence": is_consequence(error),
-        "timed_out": bool(_TIMED_OUT.search(str(error))),
+        **_describe_silence(error),
     }
+
+
+def _describe_silence(error: BaseException) -> dict[str, Any]:
+    """Say whether the others were silent, and which simulated nodes do not answer either."""
+    if not _TIMED_OUT.search(str(error)):
+        return {"timed_out": False}
+    return {"timed_out": True, "unreachable": unreachable_nodes() if is_consequence(error) else []}
 
 
 def is_consequence(error: BaseException) -> bool:
