@@ -34,9 +34,14 @@ def train(
     out: Annotated[
         Path | None, typer.Option(help="Exact run directory (default: runs/<name>-<n>).")
     ] = None,
+    rank: Annotated[int | None, typer.Option(help="Be this one rank, started by hand.")] = None,
+    world_size: Annotated[int | None, typer.Option(help="With --rank: how many there are.")] = None,
+    master: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="With --rank: where rank 0 listens.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Train a model on N workers of this machine.
+    """Train a model on N workers of this machine, or on simulated nodes.
 
     [bold]Examples[/bold]
 
@@ -48,14 +53,20 @@ def train(
 
       drumline train resume=runs/run-3 epochs=10
 
+      drumline train nodes=4 workers=1 link=1gbit slow_nodes.2.rate=100mbit slow_nodes.3.cpu=0.5
+
+      drumline train --rank 0 --world-size 2 --master localhost:29500   (and rank 1 elsewhere)
+
       torchrun --nproc-per-node 2 -m drumline train model=cnn
     """
     from drumline.launch.agents import Agents
+    from drumline.launch.by_hand import rank_by_hand
     from drumline.launch.join import outer_launcher
 
-    launcher = outer_launcher()
+    launcher = rank_by_hand(rank, world_size, master) or outer_launcher()
+    several = any(word.startswith("nodes=") for word in words or [])
     with Agents() as agents:
-        if launcher is None:
+        if launcher is None and not several:  # simulated nodes start theirs inside
             agents.warm_up()
         from drumline.cli.train import train_command
 
@@ -70,6 +81,9 @@ def run(
         str, typer.Option("-j", metavar="[N]x[M]", help="N nodes with M workers each.")
     ] = "1x2",
     restarts: Annotated[int, typer.Option(help="How often to start again when a worker dies.")] = 0,
+    link_rate: Annotated[
+        str | None, typer.Option(metavar="RATE", help="Rate of each node's link, e.g. 100mbit.")
+    ] = None,
 ) -> None:
     """Run anybody's PyTorch script on many workers, with the variables that torchrun sets.
 
@@ -77,11 +91,11 @@ def run(
 
       drumline run train.py --epochs 3
 
-      drumline run -j 2x2 train.py
+      drumline run -j 2x2 --link-rate 100mbit train.py
     """
     from drumline.cli.script import run_command
 
-    run_command(script, args or [], shape=shape, restarts=restarts)
+    run_command(script, args or [], shape=shape, restarts=restarts, link_rate=link_rate)
 
 
 @app.command()

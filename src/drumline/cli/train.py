@@ -65,7 +65,7 @@ def split_words(words: list[str]) -> tuple[Path | None, list[str], str | None]:
 def _launch(run: RunDir, spec: RunSpec, agents: Agents, *, resumed: bool, quiet: bool) -> None:
     """Start the agents and follow the run to its end."""
     started = time.time()
-    progress = RunProgress(run, spec.world_size)
+    progress = RunProgress(run, spec.world_size, nodes=spec.nodes)
     if resumed:
         progress.skip_to_now()
     with fresh_meeting(run, spec):
