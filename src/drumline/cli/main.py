@@ -91,7 +91,9 @@ def run(
 
       drumline run train.py --epochs 3
 
-      drumline run -j 2x2 --link-rate 100mbit train.py
+      drumline run -j 2x2 train.py
+
+      drumline run -j 4x1 --link-rate 100mbit train.py
     """
     from drumline.cli.script import run_command
 
@@ -133,6 +135,52 @@ def schema() -> None:
     from drumline.cli.schema import schema_command
 
     schema_command()
+
+
+@app.command()
+def compose(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[SPEC.yaml] [KEY=VALUE]…", help="The words for drumline train."),
+    ] = None,
+    nodes: Annotated[int, typer.Option("-n", help="How many nodes, with one rank each.")] = 2,
+    cpus: Annotated[float | None, typer.Option(help="Cores that each node may use.")] = None,
+    gpu: Annotated[bool, typer.Option("--gpu", help="Give each node a GPU.")] = False,
+    port: Annotated[int, typer.Option(help="Where node01 listens.")] = 29500,
+    out: Annotated[Path, typer.Option("-o", "--out", help="The folder to write to.")] = Path(),
+    force: Annotated[bool, typer.Option("--force", help="Write over files that exist.")] = False,
+) -> None:
+    """Write compose.yaml and a Dockerfile: the same training with containers as nodes.
+
+    [bold]Examples[/bold]
+
+      drumline compose -n 4 --cpus 1.5 model=mlp epochs=2
+
+      docker compose up
+    """
+    from drumline.cli.compose import compose_command
+
+    compose_command(words or [], nodes=nodes, cpus=cpus, gpu=gpu, port=port, out=out, force=force)
+
+
+@app.command()
+def doctor(
+    clean: Annotated[
+        bool, typer.Option("--clean", help="Remove what killed launches left behind.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Say what this machine can do, and what to install for the rest.
+
+    [bold]Examples[/bold]
+
+      drumline doctor
+
+      drumline doctor --clean
+    """
+    from drumline.cli.doctor import doctor_command
+
+    doctor_command(clean=clean, as_json=as_json)
 
 
 @data_app.command("fetch")

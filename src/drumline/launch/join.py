@@ -73,7 +73,7 @@ class OuterLauncher:
         self.note.parent.mkdir(exist_ok=True)
         write_atomic(self.note, str(run.path))
 
-    def wait_for_run(self, within_s: float = _WAIT_S) -> RunDir:
+    def wait_for_run(self, within_s: float | None = None) -> RunDir:
         """Learn which directory the run has (other ranks).
 
         Raises:
@@ -81,6 +81,7 @@ class OuterLauncher:
         """
         from drumline.core.rundir import RunDir
 
+        within_s = _WAIT_S if within_s is None else within_s
         started = time.time()
         while time.time() - started < within_s:
             # a note much older than this process is another job's, which was killed

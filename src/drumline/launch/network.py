@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Self
 
 from drumline.core.errors import CommError
@@ -97,6 +98,11 @@ class Network:
     def __init__(self, plans: tuple[NodePlan, ...]) -> None:
         self._plans = plans
         self._way = find_way()
+        if any(plan.cpu < 1 for plan in plans) and not Path("/proc/self/schedstat").exists():
+            raise CommError(
+                "slow_nodes' cpu needs the kernel's schedstat (CONFIG_SCHED_INFO), which is not "
+                "here; leave cpu out, or delay a rank instead (slow_ranks.1.delay_ms=50)"
+            )
         self._hub = subprocess.Popen(
             [*self._way.make, sys.executable, "-m", "drumline.launch.hub", str(os.getpid())],
             stdin=subprocess.PIPE,
@@ -120,7 +126,10 @@ class Network:
     @property
     def environment(self) -> dict[str, str]:
         """What processes on the nodes are told of them."""
-        return {NODES: ",".join(plan.address for plan in self._plans)}
+        addresses = ",".join(plan.address for plan in self._plans)
+        # without a name server, torch warns of each connection that its address has no name
+        quiet = os.environ.get("TORCH_CPP_LOG_LEVEL", "ERROR")
+        return {NODES: addresses, "TORCH_CPP_LOG_LEVEL": quiet}
 
     def describe(self) -> dict[str, Any]:
         """Return what the run's manifest says of it: the hub's process, and each node."""
