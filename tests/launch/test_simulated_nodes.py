@@ -75,18 +75,12 @@ def test_nodes_train_the_weights_of_one_process_at_the_links_rate(drumline):
         {"node": 0, "address": "10.77.0.1", "rate": RATE, "delay_ms": 0.0, "cpu": 1.0},
         {"node": 1, "address": "10.77.0.2", "rate": RATE, "delay_ms": 0.0, "cpu": 0.5},
     ]
-    shown = drumline("show", "nodes-1").out.splitlines()
-    heading = next(line.split() for line in shown if line.split()[:2] == ["node", "rank"])
-    rows = [
-        line.split()[:2]
-        for line in shown[
-            shown.index(next(line for line in shown if line.split() == heading)) + 2 :
-        ][:2]
-    ]
-    assert rows == [["0", "0"], ["1", "1"]]
+    shown = [line.split()[:2] for line in drumline("show", "nodes-1").out.splitlines()]
+    table = shown[shown.index(["node", "rank"]) :]
+    assert table[2:4] == [["0", "0"], ["1", "1"]]
 
 
-@pytest.mark.parametrize("init", ["tcp", "file", "tcp://10.77.0.1:29555"])
+@pytest.mark.parametrize("init", ["tcp", "file"])
 def test_every_way_to_meet(drumline, init):
     """`env` is what all other tests have."""
     process = drumline.start("train", *TWO, "epochs=40", f"init={init}", FAULT="0:40:sleep")

@@ -14,7 +14,7 @@ from datetime import timedelta
 
 from torch.distributed import Store
 
-from drumline.core.errors import CommError
+from drumline.core.errors import CommError, PeerError
 
 _ANSWER_S = 2.0
 
@@ -35,7 +35,7 @@ class Meeting:
         """Wait until every rank has called this with the same word; every rank must.
 
         Raises:
-            CommError: some have not come in time; says which.
+            PeerError: some have not come in time; says which.
         """
         keys = [f"{what}/{rank}" for rank in range(self._world_size)]
         self.store.set(keys[self._rank], "1")
@@ -44,7 +44,7 @@ class Meeting:
         except RuntimeError:  # the time is over, or the store is gone: then this raises again
             late = self._find_missing(keys)
             if late:
-                raise CommError(
+                raise PeerError(
                     f"rank {', '.join(self._name(rank) for rank in late)} did not {what} within "
                     f"{within_s:g} s, while rank {self._name(self._rank)} waited; is it running, "
                     f"and can it reach the others?",
@@ -65,7 +65,7 @@ class Meeting:
         try:
             return found.result(timeout=_ANSWER_S)
         except TimeoutError:
-            raise CommError(
+            raise PeerError(
                 f"rank {self._name(self._rank)} gets no answer from where ranks meet, at rank "
                 f"{self._name(0)}; is the network between them cut?",
                 rank=self._rank,

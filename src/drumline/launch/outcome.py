@@ -54,6 +54,8 @@ def check_outcome(
     name = partial(name_rank, nodes=len(exit_codes), world_size=world_size)
     if causes:
         raise _explain(run, causes[0], name, others=len(errors) - 1)
+    if any((code or 0) < 0 for code in exit_codes):
+        raise _explain_agent(run, exit_codes, others=len(errors))
     reported = {error["rank"] for error in errors}
     silent = [event for event in exits if event["rank"] not in reported]
     if silent:
@@ -73,12 +75,7 @@ def check_outcome(
         )
     if errors:
         raise _explain(run, errors[0], name, others=len(errors) - 1)
-    node, code = next(((n, c) for n, c in enumerate(exit_codes) if c), (0, None))
-    where = f" of node {node}" if len(exit_codes) > 1 else ""
-    raise WorkerError(
-        f"the process that starts the ranks{where} ended with code {code} before any rank "
-        f"failed; the logs are in {run.logs}"
-    )
+    raise _explain_agent(run, exit_codes, others=0)
 
 
 def _last_attempt_errors(logs: list[list[Event]]) -> list[Event]:
@@ -120,6 +117,17 @@ def _explain(run: RunDir, error: Event, name: Name, *, others: int) -> DrumlineE
     return WorkerError(
         f"rank {name(rank)} failed:\n{shown}\n{_fold(run, others)}its log is {run.rank_log(rank)}",
         rank=rank,
+    )
+
+
+def _explain_agent(run: RunDir, exit_codes: list[int | None], *, others: int) -> WorkerError:
+    """Tell of an agent that ended: the one that was killed, or else failed."""
+    ended = [(code, node) for node, code in enumerate(exit_codes) if code]
+    code, node = min(ended, default=(None, 0))
+    where = f" of node {node}" if len(exit_codes) > 1 else ""
+    return WorkerError(
+        f"the process that starts the ranks{where} ended with code {code} before any rank "
+        f"failed; {_fold(run, others)}the logs are in {run.logs}"
     )
 
 
