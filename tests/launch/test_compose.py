@@ -48,7 +48,9 @@ def test_compose_accepts_the_file(drumline):
         command = ["python", "-m", "drumline", "train", "--rank", str(rank), "--world-size", "4"]
         command += ["--master", "node01:29500", "threads=1", "model=mlp"]
         assert service["command"][:-1] == command
-        assert service["command"][-1] in ("data.path=/a$HOME", "name=a$$HOME"), "not filled in"
+        assert service["command"][-1] in ("data.path=/a$HOME", "data.path=/a$$HOME"), (
+            "not filled in"
+        )
         resources = service["deploy"]["resources"]
         assert float(resources["limits"]["cpus"]) == 1.5
         (device,) = resources["reservations"]["devices"]

@@ -30,6 +30,8 @@ class Meeting:
         self._world_size = world_size
         self._name = name
         self._waits = 0
+        self.session = ""
+        """told apart from an earlier group at the same store, as torchrun's restarts have it"""
 
     def gather(self, what: str, within_s: float) -> None:
         """Wait until every rank has called this with the same word; every rank must.
@@ -37,7 +39,7 @@ class Meeting:
         Raises:
             PeerError: some have not come in time; says which.
         """
-        keys = [f"{what}/{rank}" for rank in range(self._world_size)]
+        keys = [f"{self.session}/{what}/{rank}" for rank in range(self._world_size)]
         self.store.set(keys[self._rank], "1")
         try:
             self.store.wait(keys, timedelta(seconds=within_s))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -65,7 +66,8 @@ def meet_ranks(run: RunDir, spec: RunSpec, place: Place) -> Meeting:
         timeout_s=spec.timeout_s,
     )
     meeting = Meeting(store, rank=place.rank, world_size=place.world_size, name=place.name_of)
-    meeting.agree("run", run.path.name, spec.timeout_s)
+    if "TORCHELASTIC_RUN_ID" not in os.environ:  # by hand: each rank has found the run by itself
+        meeting.agree("run", run.path.name, spec.timeout_s)
     meeting.gather("come", spec.timeout_s)
     return meeting
 
@@ -86,6 +88,9 @@ def join_ranks(meeting: Meeting, spec: RunSpec, place: Place, device: torch.devi
         leader=_leader(spec.init),
         timeout_s=spec.timeout_s,
     )
+    session = torch.tensor(time.time_ns(), device=device)
+    dist.broadcast(session, src=0)
+    meeting.session = str(session.item())
 
 
 def load_material(spec: RunSpec) -> Material:
