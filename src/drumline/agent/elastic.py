@@ -16,7 +16,7 @@ from drumline.agent.entry import run_rank
 from drumline.agent.rendezvous import BACKEND, register_rendezvous
 from drumline.core.events import EventWriter
 from drumline.core.rundir import RunDir
-from drumline.core.task import PATIENCE_S, SCRATCH, AgentTask
+from drumline.core.task import SCRATCH, AgentTask
 
 _SHUTDOWN_S = 5  # from SIGTERM to SIGKILL for a worker (a variable: older torch has no argument)
 
@@ -59,8 +59,7 @@ def _configure(task: AgentTask, run: RunDir) -> LaunchConfig:
         rdzv_backend=BACKEND,
         rdzv_endpoint=str(run.rendezvous / "agents"),
         rdzv_configs={
-            # agents of other nodes may still be loading torch, on as many cores as there are
-            "timeout": max(task.timeout_s, PATIENCE_S),
+            "timeout": task.timeout_s,
             "node": task.node,
             "restarts": task.restarts,
         },

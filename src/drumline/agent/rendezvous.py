@@ -28,6 +28,7 @@ from torch.distributed.elastic.rendezvous import (
 from torch.distributed.elastic.rendezvous.api import RendezvousTimeoutError
 
 from drumline.comm.store import announced_store, meeting_host, serve_store
+from drumline.core.task import PATIENCE_S
 
 BACKEND = "drumline"
 
@@ -42,6 +43,7 @@ class FixedRendezvous(RendezvousHandler):
     node: int
     nodes: int
     timeout_s: float
+    """how long to wait for the others; in the first round they may still be loading torch"""
     restarts: bool
     """whether there may be another round, of several nodes"""
     rounds: int = 0
@@ -72,12 +74,13 @@ class FixedRendezvous(RendezvousHandler):
         self.store.set(self._node_key(self.node), "1")
         if self.store.add(here, 1) == self.nodes:  # (2)
             self.store.set(full, "1")
+        within_s = max(self.timeout_s, PATIENCE_S) if self.rounds == 0 else self.timeout_s
         try:
-            self.store.wait([full], timedelta(seconds=self.timeout_s))  # (3)
+            self.store.wait([full], timedelta(seconds=within_s))  # (3)
         except RuntimeError:
             late = [str(node) for node in range(self.nodes) if not self._has_come(node)]
             raise RendezvousTimeoutError(
-                f"node {', '.join(late)} of {self.nodes} did not come within {self.timeout_s:g} s"
+                f"node {', '.join(late)} of {self.nodes} did not come within {within_s:g} s"
             ) from None
         info = RendezvousInfo(
             PrefixStore(f"round/{self.rounds}", self.store),
@@ -127,8 +130,9 @@ def register_rendezvous() -> None:
 def _create(params: RendezvousParameters) -> RendezvousHandler:
     timeout_s = float(params.get("timeout", 300))
     node = int(params.get("node", 0))
+    patience_s = max(timeout_s, PATIENCE_S)
     return FixedRendezvous(
-        store=announced_store(node, Path(params.endpoint), timeout_s, host=meeting_host()),
+        store=announced_store(node, Path(params.endpoint), patience_s, host=meeting_host()),
         host=meeting_host(),
         run_id=params.run_id,
         node=node,
