@@ -18,6 +18,10 @@ MUST_RUN = (
     "test_a_read_only_folder_is_named",
     "test_a_corrupt_data_file_is_named",
     "test_example",
+    "test_simulated_nodes",
+    "test_network",
+    "test_compose_accepts_the_file",
+    "test_containers_by_their_names",
 )
 
 

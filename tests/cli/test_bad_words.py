@@ -167,7 +167,7 @@ def test_a_shape_that_is_none(refused, folder, shape):
 
 def test_a_shape_that_is_too_large(refused, folder):
     (folder / "script.py").write_text("print('ran')\n")
-    assert "at most 256 nodes with 100 workers" in refused("run", "-j5000", "script.py")
+    assert "at most 254 nodes with 100 workers" in refused("run", "-j5000", "script.py")
 
 
 def test_a_spec_whose_name_has_an_equals_sign(refused, folder):

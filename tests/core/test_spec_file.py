@@ -260,7 +260,50 @@ def test_an_unknown_key_is_answered_with_the_nearest(refusal, text, line, said):
         ),
         ("workers: 2.5\n", 1, "workers is 2.5, but must be a whole number; write e.g. workers=2"),
         ("workers: 0\n", 1, "workers is 0, but must be 1 or more; write e.g. workers=2"),
-        ("nodes: 999\n", 1, "nodes is 999, but must be 256 or less; write e.g. nodes=1"),
+        (
+            "nodes: 999\n",
+            1,
+            "nodes: got 999, but the simulated network 10.77.0.0/24 has addresses for 1 to 254 "
+            "nodes; write e.g. nodes=4, and more workers on each",
+        ),
+        (
+            "nodes: 2\nlink: fast\n",
+            2,
+            "link.rate: expected a rate such as 100mbit, 1gbit or 12.5MB/s, got 'fast'",
+        ),
+        (
+            "nodes: 2\nlink: {rate: 0}\n",
+            2,
+            "link.rate: 0 is no rate for a link; give one from 1mbit to 400gbit, such as 100mbit "
+            "or 1gbit",
+        ),
+        (
+            "nodes: 2\nslow_nodes: {1: {rate: 999kbit}}\n",
+            2,
+            "slow_nodes.1.rate: '999kbit' is no rate for a link; give one from 1mbit to 400gbit, "
+            "such as 100mbit or 1gbit",
+        ),
+        (
+            "nodes: 2\nslow_nodes: {1: {cpu: 0}}\n",
+            2,
+            "slow_nodes.1.cpu is 0, but must be 0.05 or more; write e.g. slow_nodes.1.cpu=1.0",
+        ),
+        (
+            "nodes: 2\nslow_nodes: {2: {cpu: 0.5}}\n",
+            2,
+            "slow_nodes names node 2, but nodes run from 0 to 1; name one of those or raise nodes",
+        ),
+        (
+            "link: {rate: 1gbit}\n",
+            1,
+            "link is about simulated nodes, but all workers are on one; set nodes=2 or more",
+        ),
+        (
+            "nodes: 2\ninit: tcp://127.0.0.1:29500\n",
+            2,
+            "init: tcp://127.0.0.1: simulated nodes meet at node 0, whose address is 10.77.0.1; "
+            "write init: tcp, or tcp://10.77.0.1:PORT",
+        ),
         ("epochs: x\n", 1, "epochs is 'x', but must be a whole number; write e.g. epochs=1"),
         (
             "data: {batch: 0}\n",
@@ -665,7 +708,8 @@ def test_the_examples_in_messages_are_specs_themselves(refusal):
     for key in RunSpec.model_fields:
         for line in refusal(f"{key}: [[]]\n").splitlines():
             for fix in re.findall(r"write e\.g\. (.+)$", line):
-                load_spec(None, [fix])
+                several = ["nodes=2"] if key in ("link", "slow_nodes") else []
+                load_spec(None, [*several, fix])
 
 
 def test_spec_files_in_the_examples_are_valid():

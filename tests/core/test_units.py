@@ -4,7 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drumline.core.units import format_bytes, format_seconds, parse_bytes
+from drumline.core.units import (
+    format_bytes,
+    format_rate,
+    format_seconds,
+    parse_bytes,
+    parse_rate,
+)
 
 
 @pytest.mark.parametrize(
@@ -73,3 +79,33 @@ def test_no_size_is_written_with_an_exponent(count):
 )
 def test_durations_are_written_as_people_say_them(seconds, text):
     assert format_seconds(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "rate"),
+    [
+        ("100mbit", 10**8),
+        (" 1 Gbit/s ", 10**9),
+        ("1.5gbit", 1_500_000_000),
+        ("12.5MB/s", 10**8),
+        ("1MiB/s", 8 * 2**20),
+        (9600, 9600),
+    ],
+)
+def test_rates_are_read_as_people_write_them(text, rate):
+    assert parse_rate(text) == rate
+
+
+@pytest.mark.parametrize(
+    "text", ["fast", "10mb", "10mbps", "100", "-1mbit", "", "1e9bit", 1.5, None, True]
+)
+def test_what_is_no_rate_is_refused(text):
+    with pytest.raises(
+        ValueError, match=r"expected a rate such as 100mbit, 1gbit or 12\.5MB/s, got"
+    ):
+        parse_rate(text)
+
+
+@given(st.integers(0, 10**13))
+def test_a_rate_is_written_so_that_it_reads_the_same(rate):
+    assert parse_rate(format_rate(rate)) == rate

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from namespaces import need_namespaces
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SPECS = sorted((EXAMPLES / "specs").glob("*.yaml"))
 
@@ -19,6 +21,8 @@ def train(run_here, *words, **options):
 
 @pytest.mark.parametrize("spec", SPECS, ids=lambda path: path.stem)
 def test_each_spec_trains(run_here, spec):
+    if spec.stem == "slow_link":
+        need_namespaces()
     summary, left = train(run_here, spec, "max_steps=3", "evaluate=false")
     assert summary["steps"] == 3
     assert left == ["runs"]

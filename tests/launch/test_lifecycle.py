@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from commands import JOB
+from namespaces import need_namespaces
 
 
 def wait_for_steps(run: Path, step: int, timeout_s: float = 40.0) -> None:
@@ -128,9 +129,10 @@ def test_meeting_by_a_named_file_leaves_its_neighbours_alone(drumline):
 
 
 def test_a_dead_rank_of_another_node_has_its_right_number(drumline):
+    need_namespaces()
     answer = drumline("train", *JOB, "nodes=2", "workers=2", "epochs=2", FAULT="3:4:kill")
     assert answer.code == 1
-    assert answer.err.startswith("drumline: rank 3 was killed by SIGKILL")
+    assert answer.err.startswith("drumline: rank 3 (node 1) was killed by SIGKILL")
 
 
 def test_kill_nine_of_the_agent_is_told_and_leaves_nothing(drumline):
@@ -250,6 +252,7 @@ def test_a_stale_meeting_file_is_refused(drumline):
 
 
 def test_nodes_each_have_an_agent(drumline):
+    need_namespaces()
     result = drumline.train(*JOB, "nodes=2", "workers=2", "max_steps=5")
     expected = drumline.train(*JOB, "nodes=1", "workers=4", "max_steps=5")
     assert result["world_size"] == 4
@@ -257,6 +260,7 @@ def test_nodes_each_have_an_agent(drumline):
 
 
 def test_restart_across_nodes(drumline):
+    need_namespaces()
     job = (*JOB, "nodes=2", "workers=1", "epochs=2", "init=tcp")
     calm = drumline.train(*job, "name=calm")
     shaken = drumline.train(*job, "restarts=1", FAULT="1:12:kill-once")

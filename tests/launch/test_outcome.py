@@ -182,3 +182,36 @@ def test_where_nothing_was_written_the_agent_s_log_is_named(run, codes):
     assert type(told) is WorkerError
     assert f"ended with code {codes[-1]} before any rank failed" in told.message
     assert str(run.logs) in told.message
+
+
+def silent(rank: int, unreachable: list[int]) -> dict:
+    return error(rank, 1.0 + rank, consequence=True, timed_out=True, unreachable=unreachable)
+
+
+def test_the_node_that_most_cannot_reach_is_the_one_cut_off(run):
+    write(run, 0, start(), silent(0, [2]))
+    write(run, 1, start(), silent(1, [2]))
+    write(run, 2, start(), silent(2, [0, 1, 3]))
+    told = outcome(run, world_size=4, exit_codes=[1, 1, 1, 1])
+    assert told.message.startswith("node 2 (rank 2) cannot be reached any more: its link is cut")
+    assert told.fields["node"] == 2
+
+
+def test_of_two_nodes_rank_0_says_who_is_cut_off(run):
+    write(run, 1, start(), error(1, 0.5, consequence=True, timed_out=True, unreachable=[0]))
+    write(run, 0, start(), silent(0, [1]))
+    told = outcome(run, world_size=4, exit_codes=[1, 1])
+    assert told.message.startswith("node 1 (rank 2, 3) cannot be reached")
+
+
+def test_a_rank_that_stopped_answering_is_told_with_its_node(run):
+    for rank in (0, 1, 3):
+        write(run, rank, start(), silent(rank, []))
+    told = outcome(run, world_size=4, exit_codes=[1, 1])
+    assert told.message.startswith("rank 2 (node 1) stopped answering: rank 0 waited for it")
+
+
+def test_an_agent_that_was_killed_is_told_by_its_node(run):
+    write(run, 0, start(), error(0, 1.0, consequence=True))
+    told = outcome(run, exit_codes=[1, -9])
+    assert told.message.startswith("the process that starts the ranks of node 1 ended with code -9")

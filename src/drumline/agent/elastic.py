@@ -1,4 +1,4 @@
-"""torch elastic, set up for one node: warm workers, a rendezvous on the loopback, short waits."""
+"""torch elastic, set up for one node: warm workers, a rendezvous of our own, short waits."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from torch.multiprocessing import ProcessContext
 
+from drumline.agent.brake import Brake
 from drumline.agent.entry import run_rank
 from drumline.agent.rendezvous import BACKEND, register_rendezvous
 from drumline.core.events import EventWriter
@@ -32,7 +33,9 @@ def run_agent(task: AgentTask) -> int:
         events.write("agent", node=task.node, pid=os.getpid(), time=time.time())
         events.flush()
         try:
-            elastic_launch(_configure(task, run), run_rank)(task.run, *task.script)
+            with Brake(task.cpu, Path(os.environ[SCRATCH]) / f"node-{task.node}") as brake:
+                launch = elastic_launch(_configure(task, run), run_rank)
+                launch(task.run, brake.register, *task.script)
         except ChildFailedError as error:
             for rank, failure in error.failures.items():
                 events.write(
@@ -72,7 +75,11 @@ def _configure(task: AgentTask, run: RunDir) -> LaunchConfig:
         role="worker",
         rdzv_backend=BACKEND,
         rdzv_endpoint=str(run.rendezvous / "agents"),
-        rdzv_configs={"timeout": task.timeout_s, "node": task.node},
+        rdzv_configs={
+            "timeout": task.timeout_s,
+            "node": task.node,
+            "restarts": task.restarts,
+        },
         max_restarts=task.restarts,
         monitor_interval=0.05,
         start_method="forkserver",

@@ -10,9 +10,19 @@ import runpy
 import sys
 from pathlib import Path
 
+from drumline.agent.brake import sign_in
 
-def run_rank(run_path: str, *script: str) -> None:
-    """Be the rank that the environment says, of the run in `run_path`."""
+
+def run_rank(run_path: str, register: str, *script: str) -> None:
+    """Be the rank that the environment says, of the run in `run_path`.
+
+    Args:
+        run_path: the run directory.
+        register: where workers sign in that the agent is to slow (`brake`); "" for nowhere.
+        script: a script of the user's and its arguments; empty: train by the run's spec.
+    """
+    if register:
+        sign_in(register)
     if script:
         run_script(Path(run_path), script)
     else:

@@ -4,7 +4,7 @@ torch elastic's own `c10d` rendezvous opens its store on every interface, lets n
 and starts with a random pause. Here the launcher knows the nodes beforehand, so a round is simple:
 
     1. node 0 opens a fresh store for the workers and says where     "round/R/port"
-    2. each agent counts itself in                                   "round/R/nodes"
+    2. each agent counts itself in                                   "round/R/nodes", "round/R/N"
     3. and waits for the last one                                    "round/R/full"
 
 When a node's workers fail, its agent comes back for round R+1; the others see one node waiting and
@@ -27,7 +27,8 @@ from torch.distributed.elastic.rendezvous import (
 )
 from torch.distributed.elastic.rendezvous.api import RendezvousTimeoutError
 
-from drumline.comm.store import LOOPBACK, announced_store, serve_store
+from drumline.comm.store import announced_store, meeting_host, serve_store
+from drumline.core.task import PATIENCE_S
 
 BACKEND = "drumline"
 
@@ -42,6 +43,9 @@ class FixedRendezvous(RendezvousHandler):
     node: int
     nodes: int
     timeout_s: float
+    """how long to wait for the others; in the first round they may still be loading torch"""
+    restarts: bool
+    """whether there may be another round, of several nodes"""
     rounds: int = 0
     closed: bool = False
     workers_store: TCPStore | None = None
@@ -67,14 +71,16 @@ class FixedRendezvous(RendezvousHandler):
         if self.node == 0:  # (1)
             self.workers_store = serve_store(self.host, 0, self.timeout_s)
             self.store.set(port, str(self.workers_store.port))
+        self.store.set(self._node_key(self.node), "1")
         if self.store.add(here, 1) == self.nodes:  # (2)
             self.store.set(full, "1")
+        within_s = max(self.timeout_s, PATIENCE_S) if self.rounds == 0 else self.timeout_s
         try:
-            self.store.wait([full], timedelta(seconds=self.timeout_s))  # (3)
+            self.store.wait([full], timedelta(seconds=within_s))  # (3)
         except RuntimeError:
-            came = self.store.add(here, 0)
+            late = [str(node) for node in range(self.nodes) if not self._has_come(node)]
             raise RendezvousTimeoutError(
-                f"only {came} of {self.nodes} nodes came within {self.timeout_s:g} s"
+                f"node {', '.join(late)} of {self.nodes} did not come within {within_s:g} s"
             ) from None
         info = RendezvousInfo(
             PrefixStore(f"round/{self.rounds}", self.store),
@@ -86,8 +92,12 @@ class FixedRendezvous(RendezvousHandler):
         return info
 
     def num_nodes_waiting(self) -> int:
-        """Count the nodes that have gone ahead to the next round."""
-        return self.store.add(self._nodes_key(self.rounds), 0) if self.nodes > 1 else 0
+        """Count the nodes that have gone ahead to the next round.
+
+        Where there is no next round nobody is asked: over a link that was cut, the answer would
+        never come, and this process would not see its own workers end.
+        """
+        return self.store.add(self._nodes_key(self.rounds), 0) if self.restarts else 0
 
     def is_closed(self) -> bool:
         """Whether this rendezvous is over."""
@@ -102,6 +112,12 @@ class FixedRendezvous(RendezvousHandler):
         self.closed = True
         return True
 
+    def _has_come(self, node: int) -> bool:
+        return self.store.check([self._node_key(node)])
+
+    def _node_key(self, node: int) -> str:
+        return f"round/{self.rounds}/{node}"
+
     def _nodes_key(self, number: int) -> str:
         return f"round/{number}/nodes"
 
@@ -114,11 +130,13 @@ def register_rendezvous() -> None:
 def _create(params: RendezvousParameters) -> RendezvousHandler:
     timeout_s = float(params.get("timeout", 300))
     node = int(params.get("node", 0))
+    patience_s = max(timeout_s, PATIENCE_S)
     return FixedRendezvous(
-        store=announced_store(node, Path(params.endpoint), timeout_s),
-        host=LOOPBACK,
+        store=announced_store(node, Path(params.endpoint), patience_s, host=meeting_host()),
+        host=meeting_host(),
         run_id=params.run_id,
         node=node,
         nodes=params.max_nodes,
         timeout_s=timeout_s,
+        restarts=params.max_nodes > 1 and int(params.get("restarts", 0)) > 0,
     )

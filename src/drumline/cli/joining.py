@@ -1,4 +1,8 @@
-"""`drumline train` under torchrun, mpirun or srun: be one rank instead of starting others."""
+"""`drumline train` as one rank, under torchrun, mpirun or srun, or by hand in a terminal.
+
+Under a launcher rank 0 speaks for all. By hand each terminal has a person before it, so every rank
+says how it ended, and rank 0 shows the progress.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +12,22 @@ import sys
 import time
 from pathlib import Path
 
+from rich.console import Console
+
 from drumline.cli.printing import print_result
 from drumline.cli.resume import resumed_run
 from drumline.core.rundir import RunDir
 from drumline.core.spec import RunSpec
 from drumline.core.spec_file import load_spec
+from drumline.launch.by_hand import NAME as BY_HAND
 from drumline.launch.creation import RUNS, new_run
 from drumline.launch.join import OuterLauncher
 from drumline.launch.meeting import fresh_meeting
 from drumline.launch.outcome import check_outcome
+from drumline.report.display import open_display
+from drumline.report.progress import RunProgress
+
+_POLL_S = 0.1
 
 
 def join_command(
@@ -31,35 +42,67 @@ def join_command(
     """Run this process's rank to its end; rank 0 also makes the run directory and prints."""
     overrides = [*overrides, f"workers={launcher.world_size}", "nodes=1"]
     if launcher.rank != 0:
-        if resume is None:
-            load_spec(file, overrides)  # a mistake in the words ends every rank at once
-        sys.exit(_run_rank(launcher, launcher.wait_for_run()))
+        _follow(launcher, None if resume is not None else load_spec(file, overrides))
+        return
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # clean up when the launcher gives up
     if resume is not None:
         with resumed_run(resume, overrides, root=RUNS) as (run, spec):
-            _lead(launcher, run, spec)
+            _lead(launcher, run, spec, resumed=True, quiet=as_json)
     else:
         spec = launcher.settle(load_spec(file, overrides))
         with new_run(spec, out) as run:
-            _lead(launcher, run, spec)
+            _lead(launcher, run, spec, resumed=False, quiet=as_json)
     print_result(run, spec, as_json=as_json)
 
 
-def _lead(launcher: OuterLauncher, run: RunDir, spec: RunSpec) -> None:
+def _lead(
+    launcher: OuterLauncher, run: RunDir, spec: RunSpec, *, resumed: bool, quiet: bool
+) -> None:
     started = time.time()
+    progress = RunProgress(run, spec.world_size)
+    if resumed:
+        progress.skip_to_now()
     with fresh_meeting(run, spec):
         launcher.announce(run)
         try:
-            code = _run_rank(launcher, run)
+            code = _run_rank(launcher, run, progress if launcher.name == BY_HAND else None, quiet)
         finally:
             launcher.note.unlink(missing_ok=True)
     check_outcome(run, world_size=spec.world_size, exit_codes=[code], since=started)
 
 
-def _run_rank(launcher: OuterLauncher, run: RunDir) -> int:
-    worker = subprocess.run(
-        [sys.executable, "-m", "drumline.train", str(run.path)],
-        env=launcher.worker_environment(),
-        check=False,
+def _follow(launcher: OuterLauncher, spec: RunSpec | None) -> None:
+    """Be another rank than 0; a mistake in the words has ended it before, as it ends every rank."""
+    started = time.time()
+    by_hand = launcher.name == BY_HAND
+    run = launcher.wait_for_run(spec.timeout_s) if by_hand and spec else launcher.wait_for_run()
+    if by_hand:
+        print(f"rank {launcher.rank} of {launcher.world_size} joins {run.path}", file=sys.stderr)
+    code = _run_rank(launcher, run)
+    if by_hand:
+        check_outcome(run, world_size=launcher.world_size, exit_codes=[code], since=started)
+    sys.exit(code)
+
+
+def _run_rank(
+    launcher: OuterLauncher, run: RunDir, progress: RunProgress | None = None, quiet: bool = False
+) -> int:
+    worker = subprocess.Popen(
+        [sys.executable, "-m", "drumline.train", str(run.path)], env=launcher.worker_environment()
     )
-    return worker.returncode
+    try:
+        if progress is None:
+            return worker.wait()
+        title = f"{run.path.name}: rank {launcher.rank} of {launcher.world_size}"
+        display = open_display(Console(stderr=quiet), progress, title)
+        try:
+            while worker.poll() is None:
+                display.update()
+                time.sleep(_POLL_S)
+        finally:
+            display.close()
+        return worker.returncode
+    except BaseException:
+        worker.kill()  # it may wait for peers that are gone
+        worker.wait()
+        raise

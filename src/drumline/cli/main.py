@@ -57,9 +57,14 @@ def train(
     out: Annotated[
         Path | None, typer.Option(help="Exact run directory (default: runs/<name>-<n>).")
     ] = None,
+    rank: Annotated[int | None, typer.Option(help="Be this one rank, started by hand.")] = None,
+    world_size: Annotated[int | None, typer.Option(help="With --rank: how many there are.")] = None,
+    master: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="With --rank: where rank 0 listens.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Train a model on N workers of this machine.
+    """Train a model on N workers of this machine, or on simulated nodes.
 
     [bold]Examples[/bold]
 
@@ -71,14 +76,20 @@ def train(
 
       drumline train resume=runs/run-3 epochs=10
 
+      drumline train nodes=4 workers=1 link=1gbit slow_nodes.2.rate=100mbit slow_nodes.3.cpu=0.5
+
+      drumline train --rank 0 --world-size 2 --master localhost:29500   (and rank 1 elsewhere)
+
       torchrun --nproc-per-node 2 -m drumline train model=cnn
     """
     from drumline.launch.agents import Agents
+    from drumline.launch.by_hand import rank_by_hand
     from drumline.launch.join import outer_launcher
 
-    launcher = outer_launcher()
+    launcher = rank_by_hand(rank, world_size, master) or outer_launcher()
+    several = any(word.startswith("nodes=") for word in words or [])
     with Agents() as agents:
-        if launcher is None:
+        if launcher is None and not several:  # simulated nodes start theirs inside
             agents.warm_up()
         from drumline.cli.train import train_command
 
@@ -95,6 +106,9 @@ def run(
     restarts: Annotated[
         int, typer.Option(min=0, max=100, help="How often to start again when a worker dies.")
     ] = 0,
+    link_rate: Annotated[
+        str | None, typer.Option(metavar="RATE", help="Rate of each node's link, e.g. 100mbit.")
+    ] = None,
 ) -> None:
     """Run anybody's PyTorch script on many workers, with the variables that torchrun sets.
 
@@ -103,10 +117,12 @@ def run(
       drumline run train.py --epochs 3
 
       drumline run -j 2x2 train.py
+
+      drumline run -j 4x1 --link-rate 100mbit train.py
     """
     from drumline.cli.script import run_command
 
-    run_command(script, args or [], shape=shape, restarts=restarts)
+    run_command(script, args or [], shape=shape, restarts=restarts, link_rate=link_rate)
 
 
 @app.command()
@@ -144,6 +160,52 @@ def schema() -> None:
     from drumline.cli.schema import schema_command
 
     schema_command()
+
+
+@app.command()
+def compose(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[SPEC.yaml] [KEY=VALUE]…", help="The words for drumline train."),
+    ] = None,
+    nodes: Annotated[int, typer.Option("-n", help="How many nodes, with one rank each.")] = 2,
+    cpus: Annotated[float | None, typer.Option(help="Cores that each node may use.")] = None,
+    gpu: Annotated[bool, typer.Option("--gpu", help="Give each node a GPU.")] = False,
+    port: Annotated[int, typer.Option(help="Where node01 listens.")] = 29500,
+    out: Annotated[Path, typer.Option("-o", "--out", help="The folder to write to.")] = Path(),
+    force: Annotated[bool, typer.Option("--force", help="Write over files that exist.")] = False,
+) -> None:
+    """Write compose.yaml and a Dockerfile: the same training with containers as nodes.
+
+    [bold]Examples[/bold]
+
+      drumline compose -n 4 --cpus 1.5 model=mlp epochs=2
+
+      docker compose up
+    """
+    from drumline.cli.compose import compose_command
+
+    compose_command(words or [], nodes=nodes, cpus=cpus, gpu=gpu, port=port, out=out, force=force)
+
+
+@app.command()
+def doctor(
+    clean: Annotated[
+        bool, typer.Option("--clean", help="Remove what killed launches left behind.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Say what this machine can do, and what to install for the rest.
+
+    [bold]Examples[/bold]
+
+      drumline doctor
+
+      drumline doctor --clean
+    """
+    from drumline.cli.doctor import doctor_command
+
+    doctor_command(clean=clean, as_json=as_json)
 
 
 @data_app.command("fetch")

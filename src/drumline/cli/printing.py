@@ -25,7 +25,7 @@ def print_result(run: RunDir, spec: RunSpec, *, as_json: bool) -> None:
         print_json({**summary, "ledger": ledger.to_json(), "run_dir": str(run.path)})
         return
     console = Console()
-    console.print(ledger_table(ledger))
+    console.print(ledger_table(ledger, nodes=spec.nodes))
     console.print()
     console.print(summary_table(summary, str(run.path)))
 

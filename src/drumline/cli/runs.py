@@ -84,7 +84,7 @@ def show_command(name: str, *, as_json: bool) -> None:
         return
     console = Console()
     if ledger.steps:
-        console.print(ledger_table(ledger), "")
+        console.print(ledger_table(ledger, nodes=spec.nodes), "")
     if coverage is not None:
         console.print(coverage_table(coverage), "")
     if summary is not None:

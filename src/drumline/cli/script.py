@@ -10,8 +10,10 @@ from pathlib import Path
 from rich.console import Console
 
 from drumline.core.errors import UsageError
+from drumline.core.nodes import MAX_NODES, NodePlan
 from drumline.core.rundir import RunDir
-from drumline.core.task import MAX_NODES, MAX_WORKERS, PRELOAD, AgentTask
+from drumline.core.spec_file import validate_spec
+from drumline.core.task import MAX_WORKERS, PRELOAD, AgentTask
 from drumline.core.units import format_seconds
 from drumline.launch.agents import Agents
 from drumline.launch.creation import create_script_run, noted_failure
@@ -28,9 +30,12 @@ _PRELOADS = {
 }
 
 
-def run_command(script: str, args: list[str], *, shape: str, restarts: int) -> None:
+def run_command(
+    script: str, args: list[str], *, shape: str, restarts: int, link_rate: str | None = None
+) -> None:
     """Run a script on all workers, its output prefixed by rank."""
     nodes, workers = parse_shape(shape)
+    plans = plan_links(nodes, link_rate)
     path = Path(script)
     if not path.is_file():
         raise UsageError(f"no script {script}; give the path of a Python file")
@@ -50,7 +55,15 @@ def run_command(script: str, args: list[str], *, shape: str, restarts: int) -> N
         )
         for node in range(nodes)
     ]
-    _follow(run, tasks, world_size=nodes * workers)
+    _follow(run, tasks, plans, world_size=nodes * workers)
+
+
+def plan_links(nodes: int, rate: str | None) -> tuple[NodePlan, ...]:
+    """Lay out the simulated nodes of a script's run."""
+    link = {} if rate is None else {"link": rate}
+    return validate_spec(
+        {"nodes": nodes, "workers": 1, "data": {"batch": nodes}, **link}
+    ).node_plans
 
 
 def parse_shape(shape: str) -> tuple[int, int]:
@@ -74,13 +87,15 @@ def _guess_preloads(path: Path) -> list[str]:
     return [module for pattern, module in _PRELOADS.items() if re.search(pattern, text)]
 
 
-def _follow(run: RunDir, tasks: list[AgentTask], *, world_size: int) -> None:
+def _follow(
+    run: RunDir, tasks: list[AgentTask], plans: tuple[NodePlan, ...], *, world_size: int
+) -> None:
     """Print what the ranks print until all have ended."""
     console = Console(highlight=False, soft_wrap=True)
     tails = [LogTail(run.rank_log(rank), f"[{rank}]") for rank in range(world_size)]
     started = time.monotonic()
     with noted_failure(run), Agents() as agents:
-        agents.start(run, tasks)
+        agents.start(run, tasks, plans)
         while agents.running():
             for tail in tails:
                 tail.print_new(console)
@@ -88,6 +103,7 @@ def _follow(run: RunDir, tasks: list[AgentTask], *, world_size: int) -> None:
         codes = agents.exit_codes
         for tail in tails:
             tail.print_new(console, to_the_end=True)
+        agents.check_network()
         check_outcome(run, world_size=world_size, exit_codes=codes, last_words=agents.scratch.path)
     shutil.rmtree(run.rendezvous, ignore_errors=True)
     seconds = time.monotonic() - started

@@ -66,11 +66,11 @@ def split_words(words: list[str]) -> tuple[Path | None, list[str], str | None]:
 def _launch(run: RunDir, spec: RunSpec, agents: Agents, *, resumed: bool, quiet: bool) -> None:
     """Start the agents and follow the run to its end."""
     started = time.time()
-    progress = RunProgress(run, spec.world_size)
+    progress = RunProgress(run, spec.world_size, nodes=spec.nodes)
     if resumed:
         progress.skip_to_now()
     with fresh_meeting(run, spec):
-        agents.start(run, _tasks(run, spec))
+        agents.start(run, _tasks(run, spec), spec.node_plans)
         display = open_display(Console(stderr=quiet), progress, _title(run, spec))
         try:
             while agents.running() and run.spec_file.exists():
@@ -82,6 +82,7 @@ def _launch(run: RunDir, spec: RunSpec, agents: Agents, *, resumed: bool, quiet:
         finally:
             display.close()
         codes = agents.exit_codes
+        agents.check_network()
         agents.stop()
     if not run.spec_file.exists():
         raise RunDirError(f"{run.path} was removed while it trained; start the run again")
@@ -103,6 +104,7 @@ def _tasks(run: RunDir, spec: RunSpec) -> list[AgentTask]:
             workers=spec.workers,
             restarts=spec.restarts,
             timeout_s=spec.timeout_s,
+            cpu=spec.slow_nodes[node].cpu if node in spec.slow_nodes else 1.0,
         )
         for node in range(spec.nodes)
     ]
@@ -110,6 +112,8 @@ def _tasks(run: RunDir, spec: RunSpec) -> list[AgentTask]:
 
 def _title(run: RunDir, spec: RunSpec) -> str:
     ranks = f"{spec.world_size} rank{'s' if spec.world_size > 1 else ''}"
+    if spec.nodes > 1:
+        ranks += f" on {spec.nodes} nodes"
     return f"{run.path.name}: {spec.model.name} on {spec.data.name}, {ranks}, {spec.strategy.kind}"
 
 

@@ -5,10 +5,12 @@ from drumline.comm.algorithms import ALGORITHMS, DEFAULTS, find_algorithm
 from drumline.comm.channel import Channel, Handle
 from drumline.comm.communicator import SMALL, Communicator
 from drumline.comm.group import join_group, pick_backend
+from drumline.comm.meeting import Meeting
 from drumline.comm.meter import Meter, Span
 from drumline.comm.operation import Op
 from drumline.comm.primitives import all_gather, gather_scatter, reduce_broadcast
-from drumline.comm.store import LOOPBACK, build_store, join_store, serve_store
+from drumline.comm.reach import unreachable_nodes
+from drumline.comm.store import LOOPBACK, build_store, join_store, meeting_host, serve_store
 from drumline.comm.stream import CommStream
 
 __all__ = [
@@ -21,6 +23,7 @@ __all__ = [
     "CommStream",
     "Communicator",
     "Handle",
+    "Meeting",
     "Meter",
     "Op",
     "Span",
@@ -30,7 +33,9 @@ __all__ = [
     "gather_scatter",
     "join_group",
     "join_store",
+    "meeting_host",
     "pick_backend",
     "reduce_broadcast",
     "serve_store",
+    "unreachable_nodes",
 ]

@@ -7,6 +7,7 @@ address that the ranks were told, and hands it to `TCPStore`.
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import time
@@ -17,6 +18,7 @@ from urllib.parse import urlsplit
 from torch.distributed import FileStore, PrefixStore, Store, TCPStore
 
 from drumline.core.errors import CommError
+from drumline.core.nodes import node_addresses
 
 LOOPBACK = "127.0.0.1"
 
@@ -35,9 +37,14 @@ def serve_store(host: str, port: int, timeout_s: float) -> TCPStore:
         listener.listen(1024)
     except OSError as error:
         listener.close()
+        elsewhere = isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL
+        way_out = (
+            "the address must be one of this machine's, where rank 0 runs"
+            if elsewhere
+            else "choose another port, or write init: tcp to get a free one"
+        )
         raise CommError(
-            f"cannot listen on {host}:{port} for the ranks to meet: {error.strerror}; "
-            f"choose another port, or write init: tcp to get a free one",
+            f"cannot listen on {host}:{port} for the ranks to meet: {error.strerror}; {way_out}",
             port=port,
         ) from None
     port = listener.getsockname()[1]
@@ -85,7 +92,7 @@ def build_store(init: str, *, rank: int, meeting: Path, tag: str, timeout_s: flo
         path.parent.mkdir(exist_ok=True)
         return PrefixStore(tag, FileStore(str(path)))
     if init == "tcp":
-        return announced_store(rank, meeting / f"address.{tag}", timeout_s)
+        return announced_store(rank, meeting / f"address.{tag}", timeout_s, host=meeting_host())
     url = urlsplit(init)
     host, port = url.hostname or LOOPBACK, url.port or 0
     opener = serve_store if rank == 0 else join_store
@@ -106,10 +113,15 @@ def _env_store(rank: int, timeout_s: float) -> TCPStore:
     return opener(host, port, timeout_s)
 
 
-def announced_store(rank: int, note: Path, timeout_s: float) -> TCPStore:
-    """Meet on the loopback: rank 0 takes a free port and leaves a note of it for the others."""
+def meeting_host() -> str:
+    """Where ranks meet that were told no address: at simulated node 0, else on the loopback."""
+    return next(iter(node_addresses()), LOOPBACK)
+
+
+def announced_store(rank: int, note: Path, timeout_s: float, host: str = LOOPBACK) -> TCPStore:
+    """Meet at `host`: rank 0 takes a free port there and leaves a note of it for the others."""
     if rank == 0:
-        store = serve_store(LOOPBACK, 0, timeout_s)
+        store = serve_store(host, 0, timeout_s)
         note.parent.mkdir(parents=True, exist_ok=True)
         draft = note.with_suffix(".draft")
         draft.write_text(str(store.port))
@@ -120,4 +132,4 @@ def announced_store(rank: int, note: Path, timeout_s: float) -> TCPStore:
         if time.monotonic() > deadline:
             raise CommError(f"rank 0 left no address in {note} within {timeout_s:g} s")
         time.sleep(0.005)
-    return join_store(LOOPBACK, int(note.read_text()), timeout_s)
+    return join_store(host, int(note.read_text()), timeout_s)

@@ -7,6 +7,7 @@
     ├── DataError            a data set that is missing or damaged
     ├── CheckpointError      a checkpoint that cannot be written or trusted
     ├── CommError            ranks that cannot find or understand each other
+    │   └── PeerError        a rank that the others wait for in vain (rank)
     ├── InterruptError       exit 130: Ctrl-C
     ├── DivergenceError      a loss that is no longer a number (step, rank, tensor)
     └── WorkerError          a rank that died (rank, traceback, log)
@@ -68,6 +69,10 @@ class CommError(DrumlineError):
     """Ranks that cannot find or understand each other."""
 
 
+class PeerError(CommError):
+    """A rank that the others wait for in vain."""
+
+
 class DivergenceError(DrumlineError):
     """A loss that is no longer a number."""
 
@@ -93,6 +98,7 @@ ERRORS: Mapping[str, type[DrumlineError]] = MappingProxyType(
             DataError,
             CheckpointError,
             CommError,
+            PeerError,
             InterruptError,
             DivergenceError,
             WorkerError,

@@ -56,10 +56,13 @@ _EXAMPLES = {
     "data.partition.sizes": "[0.7, 0.3]",
     "data.samples": "1000",
     "epochs": "1",
+    "link": "1gbit",
+    "link.rate": "1gbit",
     "checkpoint.every_steps": "100",
     "max_steps": "100",
     "model.name": "cnn",
     "optimizer.betas": "[0.9, 0.999]",
+    "slow_nodes": "{1: {rate: 100mbit, cpu: 0.5}}",
     "slow_ranks": "{1: {delay_ms: 50}}",
     "threads": "1",
 }

@@ -52,20 +52,39 @@ class Scratch:
             self._lock = -1
 
 
+def sweep() -> list[Path]:
+    """Remove the folders whose owners are gone; returns them."""
+    return _sweep(_root())
+
+
+def is_held(path: Path) -> bool:
+    """Whether the owner of a folder lives."""
+    try:
+        lock = _hold(path / _LOCK, 0)
+    except OSError:  # there is no such folder any more
+        return False
+    if lock >= 0:
+        os.close(lock)
+    return lock < 0
+
+
 def _root() -> Path:
     """Return where temporary files go, or /tmp where sockets in that folder had too long a path."""
     root = Path(tempfile.gettempdir())
     return root if len(str(root)) <= _MAX_ROOT else Path("/tmp")
 
 
-def _sweep(folder: Path) -> None:
+def _sweep(folder: Path) -> list[Path]:
     """Remove the scratch folders whose owners are gone."""
+    removed = []
     for path in folder.glob(_PREFIX + "*"):
         with contextlib.suppress(OSError):  # somebody else's, or already gone
             lock = _hold(path / _LOCK, 0)
             if lock >= 0:
                 shutil.rmtree(path, ignore_errors=True)
                 os.close(lock)
+                removed.append(path)
+    return removed
 
 
 def _hold(file: Path, flags: int) -> int:

@@ -10,9 +10,19 @@ from __future__ import annotations
 import difflib
 import re
 from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, model_validator
 
+from drumline.core.link import (
+    LinkSpec,
+    SlowNode,
+    check_meeting,
+    check_node_count,
+    check_slow_nodes,
+    plan_nodes,
+)
+from drumline.core.nodes import MAX_NODES, NodePlan
 from drumline.core.parts import (
     CheckpointSpec,
     ClashError,
@@ -26,17 +36,19 @@ from drumline.core.parts import (
     StrategySpec,
     one_word,
 )
-from drumline.core.task import MAX_NODES, MAX_WORKERS
+from drumline.core.task import MAX_WORKERS
 
 __all__ = [
     "BUILTIN_MODELS",
     "CheckpointSpec",
     "DataSpec",
+    "LinkSpec",
     "ModelSpec",
     "OptimizerSpec",
     "PartitionSpec",
     "RunSpec",
     "ScheduleSpec",
+    "SlowNode",
     "SlowRank",
     "StrategySpec",
 ]
@@ -49,6 +61,7 @@ SHORTHAND: dict[tuple[str, ...], str] = {
     ("optimizer",): "name",
     ("schedule",): "name",
     ("strategy",): "kind",
+    ("link",): "rate",
 }
 # What the built-in data sets hold: models that read the one cannot read the other.
 TEXT_DATA = frozenset({"shakespeare"})
@@ -98,8 +111,14 @@ class RunSpec(Part):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     workers: int = Field(default=2, ge=1, le=MAX_WORKERS)
     """processes per node"""
-    nodes: int = Field(default=1, ge=1, le=MAX_NODES)
-    """groups of workers, each with an elastic agent of its own"""
+    nodes: Annotated[int, AfterValidator(check_node_count)] = Field(
+        default=1, json_schema_extra={"minimum": 1, "maximum": MAX_NODES}
+    )
+    """simulated nodes: more than one, and each gets an address and a link of its own"""
+    link: Annotated[LinkSpec, one_word(LinkSpec, "rate")] = LinkSpec()
+    """the link of each simulated node, e.g. {rate: 1gbit, delay_ms: 5}"""
+    slow_nodes: dict[int, SlowNode] = Field(default_factory=dict)
+    """nodes to slow on purpose, e.g. {2: {rate: 100mbit, cpu: 0.5}}"""
     threads: int | None = Field(default=None, ge=1, le=1024)
     """CPU threads per worker (default: the cores shared out)"""
     slow_ranks: dict[int, SlowRank] = Field(default_factory=dict)
@@ -110,13 +129,18 @@ class RunSpec(Part):
     """how ranks find each other: env, tcp or tcp://HOST:PORT, file or file:///PATH"""
     restarts: int = Field(default=0, ge=0, le=100)
     """how often a group that lost a worker starts again from its last checkpoint"""
-    timeout_s: float = Field(default=300.0, ge=1, le=7 * 86400)
+    timeout_s: float = Field(default=30.0, ge=1, le=7 * 86400)
     """how long a rank waits for the others before it gives up"""
 
     @property
     def world_size(self) -> int:
         """How many ranks take part."""
         return self.workers * self.nodes
+
+    @property
+    def node_plans(self) -> tuple[NodePlan, ...]:
+        """The simulated nodes; none where all workers are on one node."""
+        return plan_nodes(self.nodes, self.link, self.slow_nodes)
 
     @model_validator(mode="before")
     @classmethod
@@ -129,6 +153,8 @@ class RunSpec(Part):
     @model_validator(mode="after")
     def _fits(self) -> Self:
         self._check_ranks()
+        check_slow_nodes(self.nodes, self.link, self.slow_nodes)
+        check_meeting(self.nodes, urlsplit(self.init).hostname)
         self._check_number_formats()
         self._check_model_fits_data()
         if self.optimizer.name == "gd" and self.accumulate > 1:

@@ -8,12 +8,15 @@ from typing import Any
 
 MAX_WORKERS = 100
 """per node: the server that forks them passes on two files for each, and 256 at most"""
-MAX_NODES = 256
 
 PRELOAD = ("drumline.train",)
 """what every training run's worker server imports before it forks workers"""
 PRELOAD_VARIABLE = "DRUMLINE_PRELOAD"
 """tells the worker server what to import before it forks workers"""
+
+PATIENCE_S = 300.0
+"""how long ranks wait for what only one of them does, or each at its own pace: loading torch and
+data, writing a checkpoint. A rank that stops answering in a collective has `timeout_s`"""
 
 SCRATCH = "DRUMLINE_SCRATCH"
 """names the launch's temporary folder, where errors go that the run directory cannot take"""
@@ -30,6 +33,8 @@ class AgentTask:
     workers: int
     restarts: int
     timeout_s: float
+    cpu: float = 1.0
+    """the share of CPU time that the workers of this node get"""
     script: tuple[str, ...] = ()
     """a script of the user's and its arguments; empty: train by the run's spec"""
     preload: tuple[str, ...] = PRELOAD

@@ -1,4 +1,4 @@
-"""Sizes and counts as people write them: `1MiB`, `25 MB`, `4x2`."""
+"""Sizes, rates and times as people write them: `1MiB`, `25 MB`, `1gbit`, `12.3 s`."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ _BYTES = {
     "mib": 2**20,
     "gib": 2**30,
 }
+_BITS = {"bit": 1, "kbit": 10**3, "mbit": 10**6, "gbit": 10**9}  # per second
 
 
 def parse_bytes(text: object) -> int:
@@ -32,6 +33,34 @@ def parse_bytes(text: object) -> int:
     if size is None or size != int(size):
         raise ValueError(f"expected a size such as 1MiB, 25MB or 4096, got {text!r}")
     return int(size)
+
+
+def parse_rate(text: object) -> int:
+    """Read a rate such as `100mbit`, `1 Gbit/s` or `12.5MB/s`, in bits per second.
+
+    Sizes in bytes need their `/s`: `10mb` and `10mbps` mean different things to different tools.
+
+    Raises:
+        ValueError: the text is not a rate.
+    """
+    if isinstance(text, int) and not isinstance(text, bool):
+        return text
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]+)(/s)?\s*", str(text), re.ASCII)
+    unit = match.group(2).lower() if match is not None else ""
+    scale = _BITS.get(unit)
+    if match is not None and match.group(3) and unit in _BYTES:
+        scale = 8 * _BYTES[unit]
+    if match is None or scale is None or (rate := Decimal(match.group(1)) * scale) != int(rate):
+        raise ValueError(f"expected a rate such as 100mbit, 1gbit or 12.5MB/s, got {text!r}")
+    return int(rate)
+
+
+def format_rate(rate: int) -> str:
+    """Write a rate so that `parse_rate` reads the same back: `100mbit`, `1.5gbit`."""
+    for unit in ("gbit", "mbit", "kbit"):
+        if rate >= _BITS[unit]:
+            return f"{(Decimal(rate) / _BITS[unit]).normalize():f}{unit}"
+    return f"{rate}bit"
 
 
 def format_bytes(count: float) -> str:

@@ -10,7 +10,8 @@ The first agent may start before it is known what to do (`warm_up`): importing t
 than reading a spec, so both happen at once. An agent reads its task from its standard input.
 
 Each process asks the kernel to end it with its parent, so that even `kill -9` of any of them leaves
-nothing running below it.
+nothing running below it. Several nodes are simulated ones: each agent starts inside its node, and
+the network (`network.py`) ends with the agents.
 """
 
 from __future__ import annotations
@@ -24,8 +25,12 @@ import tempfile
 import time
 from typing import IO, TYPE_CHECKING, Self
 
+from drumline.core.errors import WorkerError
+from drumline.core.nodes import NodePlan
 from drumline.core.scratch import Scratch
 from drumline.core.task import PRELOAD, SCRATCH, AgentTask
+from drumline.launch.manifest import note_network
+from drumline.launch.network import Network
 
 if TYPE_CHECKING:
     from drumline.core.rundir import RunDir
@@ -40,6 +45,7 @@ class Agents:
         self._processes: list[subprocess.Popen[bytes]] = []
         self._outputs: list[IO[bytes]] = []
         self._run: RunDir | None = None
+        self._network: Network | None = None
         self.scratch = Scratch()
         """for what the agents need while they run, and for ranks' errors that fit nowhere else"""
 
@@ -54,8 +60,19 @@ class Agents:
         """Start the first agent ahead of its task, with what every training run preloads."""
         self._spawn(PRELOAD)
 
-    def start(self, run: RunDir, tasks: list[AgentTask]) -> None:
-        """Give every agent its task; those that do not run yet are started."""
+    def start(self, run: RunDir, tasks: list[AgentTask], plans: tuple[NodePlan, ...] = ()) -> None:
+        """Give every agent its task; those that do not run yet are started.
+
+        Args:
+            run: the run.
+            tasks: one for each agent, in node order.
+            plans: the simulated nodes to make first, where there are several.
+        """
+        if plans:
+            self.stop()  # one that was started ahead is outside of the nodes
+            self._processes.clear()
+            self._network = Network(plans)
+            note_network(run, self._network.describe())
         self._run = run
         for task in tasks:
             if task.node == len(self._processes):
@@ -68,7 +85,19 @@ class Agents:
     def running(self) -> bool:
         """Whether the run goes on: until all agents have ended, or one has failed."""
         codes = self.exit_codes
-        return None in codes and not any(codes)
+        return None in codes and not any(codes) and self._network_holds()
+
+    def check_network(self) -> None:
+        """Tell if the network of simulated nodes went away.
+
+        Raises:
+            WorkerError: the process that holds it was ended by somebody.
+        """
+        if not self._network_holds():
+            raise WorkerError(
+                "the process that holds the simulated network has ended, and all links with it; "
+                "nothing is left behind: start the run again"
+            )
 
     @property
     def exit_codes(self) -> list[int | None]:
@@ -86,17 +115,30 @@ class Agents:
                 process.wait(max(0.0, deadline - time.monotonic()))
         for process in self._processes:
             _kill_session(process)
+        if self._network is not None:
+            self._network.close()
+            self._network = None
         self._keep_outputs()
+
+    def _network_holds(self) -> bool:
+        return self._network is None or self._network.holds()
 
     def _spawn(self, preload: tuple[str, ...], threads: int | None = None) -> None:
         environment = {**os.environ, SCRATCH: str(self.scratch.path)}
+        enter: tuple[str, ...] = ()
+        if self._network is not None:
+            environment |= self._network.environment
+            enter = self._network.enter(len(self._processes))
         if threads is not None:
             environment.setdefault("OMP_NUM_THREADS", str(threads))
         output = tempfile.TemporaryFile()  # noqa: SIM115  closed in _keep_outputs
         self._outputs.append(output)
         self._processes.append(
             subprocess.Popen(
-                [sys.executable, "-m", "drumline.agent", str(os.getpid()), ",".join(preload)],
+                [
+                    *(*enter, sys.executable, "-m", "drumline.agent"),
+                    *(str(os.getpid()), ",".join(preload)),
+                ],
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=output,

@@ -10,7 +10,14 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from drumline.core.errors import DrumlineError, InterruptError, RunDirError, UsageError, WorkerError
+from drumline.core.errors import (
+    DrumlineError,
+    InterruptError,
+    PeerError,
+    RunDirError,
+    UsageError,
+    WorkerError,
+)
 from drumline.core.events import EventTail
 from drumline.core.rundir import RunDir
 from drumline.core.spec import RunSpec
@@ -33,7 +40,7 @@ def new_run(spec: RunSpec, out: Path | None) -> Iterator[RunDir]:
         with _locked(run), noted_failure(run):
             yield run
     except DrumlineError as error:
-        crashed = isinstance(error, WorkerError | InterruptError)
+        crashed = isinstance(error, WorkerError | PeerError | InterruptError)
         if not crashed and not _has_trained(EventTail(run.rank_events(0))):
             shutil.rmtree(run.path, ignore_errors=True)
         raise

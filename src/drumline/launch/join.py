@@ -43,6 +43,8 @@ class OuterLauncher:
     """what all ranks of this job share and no other job has"""
     says_where: bool
     """whether MASTER_ADDR and MASTER_PORT are set"""
+    master: tuple[str, int] | None = None
+    """what to set them to, where a person has said it (`by_hand`)"""
 
     @property
     def note(self) -> Path:
@@ -71,7 +73,7 @@ class OuterLauncher:
         self.note.parent.mkdir(exist_ok=True)
         write_atomic(self.note, str(run.path))
 
-    def wait_for_run(self) -> RunDir:
+    def wait_for_run(self, within_s: float | None = None) -> RunDir:
         """Learn which directory the run has (other ranks).
 
         Raises:
@@ -79,21 +81,26 @@ class OuterLauncher:
         """
         from drumline.core.rundir import RunDir
 
+        within_s = _WAIT_S if within_s is None else within_s
         started = time.time()
-        while time.time() - started < _WAIT_S:
+        while time.time() - started < within_s:
             # a note much older than this process is another job's, which was killed
             if self.note.exists() and self.note.stat().st_mtime > started - _WAIT_S:
                 return RunDir(Path(self.note.read_text()))
             time.sleep(0.02)
         raise CommError(
-            f"rank {self.rank} waited {_WAIT_S:g} s for rank 0 to make the run directory; "
+            f"rank {self.rank} waited {within_s:g} s for rank 0 to make the run directory; "
             f"did rank 0 start? All ranks must share {_NOTES.absolute()}"
         )
 
     def worker_environment(self, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
         """Return the environment for this rank's worker: the variables that torchrun sets."""
+        where = {}
+        if self.master is not None:
+            where = {"MASTER_ADDR": self.master[0], "MASTER_PORT": str(self.master[1])}
         return {
             **environ,
+            **where,
             "RANK": str(self.rank),
             "WORLD_SIZE": str(self.world_size),
             "LOCAL_RANK": str(self.local_rank),

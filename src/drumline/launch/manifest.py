@@ -8,7 +8,10 @@ import subprocess
 import sys
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from drumline.core.rundir import RunDir
 
 _PACKAGES = ("drumline", "torch", "numpy", "safetensors", "pydantic")
 
@@ -25,6 +28,11 @@ def build_manifest(argv: list[str]) -> dict[str, Any]:
         "python": sys.version.split()[0],
         "packages": {name: _version(name) for name in _PACKAGES},
     }
+
+
+def note_network(run: RunDir, network: dict[str, Any]) -> None:
+    """Add the simulated nodes to a run's manifest: addresses, rates, delays, shares of CPU."""
+    run.write_json("manifest.json", {**(run.read_json("manifest.json") or {}), "network": network})
 
 
 def _version(package: str) -> str | None:

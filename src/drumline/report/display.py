@@ -92,14 +92,16 @@ class LiveTable:
     def _draw(self) -> Group:
         progress = self._progress
         table = Table(title=self._title, title_justify="left", box=SIMPLE_HEAD)
-        for name in ("rank", "step", "loss", "samples/s"):
-            table.add_column(name, justify="right", min_width=9 if name != "rank" else 4)
+        first = ("node", "rank") if progress.nodes > 1 else ("rank",)
+        for name in (*first, "step", "loss", "samples/s"):
+            table.add_column(name, justify="right", min_width=4 if name in first else 9)
         table.add_column("time")
         ledger = progress.ledger()
         bar = max(4, min(BAR_WIDTH, self._live.console.width - _COLUMNS_BESIDE_BAR))
         for rank, row in zip(progress.ranks, ledger.ranks, strict=True):
+            node = rank.rank * progress.nodes // len(progress.ranks)
             table.add_row(
-                str(rank.rank),
+                *(str(node), str(rank.rank))[-len(first) :],
                 f"{rank.step}/{progress.total_steps}",
                 "" if rank.loss is None else f"{rank.loss:.4f}",
                 f"{rank.samples_per_s:,.0f}",

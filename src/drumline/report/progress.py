@@ -42,7 +42,8 @@ class RankProgress:
 class RunProgress:
     """All ranks of a run, followed through their logs."""
 
-    def __init__(self, run: RunDir, world_size: int) -> None:
+    def __init__(self, run: RunDir, world_size: int, *, nodes: int = 1) -> None:
+        self.nodes = nodes
         self._tails = [EventTail(run.rank_events(rank)) for rank in range(world_size)]
         self.ranks = [RankProgress(rank) for rank in range(world_size)]
         self.epochs: list[Event] = []

@@ -56,19 +56,19 @@ def legend() -> Text:
     return text
 
 
-def ledger_table(ledger: Ledger) -> RenderableType:
+def ledger_table(ledger: Ledger, *, nodes: int = 1) -> RenderableType:
     """Show the accounts of all ranks, in milliseconds per step, and who lost the most."""
     title = f"where the time went (ms per step, over {ledger.steps} steps)"
     table = narrow_table()
-    for name in ("rank", "step", "data", "compute", "wait", "transfer", "exposed"):
+    first = ("node", "rank") if nodes > 1 else ("rank",)
+    for name in (*first, "step", "data", "compute", "wait", "transfer", "exposed"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("", no_wrap=True, min_width=BAR_WIDTH)
     per_step = 1000 / max(1, ledger.steps)
     for row in ledger.ranks:
         values = (row.total_s, row.data_s, row.compute_s, row.wait_s, row.transfer_s, row.exposed_s)
-        table.add_row(
-            str(row.rank), *(f"{value * per_step:.2f}" for value in values), time_bar(row)
-        )
+        place = (str(row.rank * nodes // len(ledger.ranks)), str(row.rank))[-len(first) :]
+        table.add_row(*place, *(f"{value * per_step:.2f}" for value in values), time_bar(row))
     return Group(Text(title, style="bold"), table, legend(), Text(verdict(ledger)))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -11,11 +12,20 @@ import torch.distributed as dist
 from torch import nn
 from torch.optim import Optimizer
 
-from drumline.comm import LOOPBACK, Meter, build_store, join_group, pick_backend
+from drumline.comm import (
+    LOOPBACK,
+    Meeting,
+    Meter,
+    build_store,
+    join_group,
+    meeting_host,
+    pick_backend,
+)
 from drumline.core.errors import UsageError
 from drumline.core.parts import MESSAGE_KINDS
 from drumline.core.rundir import RunDir
 from drumline.core.spec import RunSpec
+from drumline.core.task import PATIENCE_S
 from drumline.data import BatchSampler, Dataset, build_dataset
 from drumline.models import build_model
 from drumline.optim import build_optimizer
@@ -38,8 +48,16 @@ class Assembly:
     meter: Meter
 
 
-def join_ranks(run: RunDir, spec: RunSpec, place: Place, device: torch.device) -> None:
-    """Meet the other ranks and start the process group; blocks until all have come."""
+@dataclass(frozen=True, kw_only=True)
+class Material:
+    """What a rank loads on its own, before it needs the others."""
+
+    data: Dataset
+    model: nn.Module
+
+
+def meet_ranks(run: RunDir, spec: RunSpec, place: Place) -> Meeting:
+    """Meet the other ranks; blocks until all have come, and names those that have not."""
     store = build_store(
         spec.init,
         rank=place.rank,
@@ -47,8 +65,18 @@ def join_ranks(run: RunDir, spec: RunSpec, place: Place, device: torch.device) -
         tag=os.environ.get("MASTER_PORT", "0"),  # the agents renew it with each restart
         timeout_s=spec.timeout_s,
     )
+    meeting = Meeting(store, rank=place.rank, world_size=place.world_size, name=place.name_of)
+    if "TORCHELASTIC_RUN_ID" not in os.environ:  # by hand: each rank has found the run by itself
+        meeting.agree("run", run.path.name, spec.timeout_s)
+    meeting.gather("come", spec.timeout_s)
+    return meeting
+
+
+def join_ranks(meeting: Meeting, spec: RunSpec, place: Place, device: torch.device) -> None:
+    """Start the process group; blocks until all ranks have loaded what they need."""
+    meeting.gather("finish loading", max(spec.timeout_s, PATIENCE_S))
     join_group(
-        store,
+        meeting.store,
         rank=place.rank,
         world_size=place.world_size,
         backend=pick_backend(
@@ -60,12 +88,25 @@ def join_ranks(run: RunDir, spec: RunSpec, place: Place, device: torch.device) -
         leader=_leader(spec.init),
         timeout_s=spec.timeout_s,
     )
+    session = torch.tensor(time.time_ns(), device=device)
+    dist.broadcast(session, src=0)
+    meeting.session = str(session.item())
 
 
-def assemble(spec: RunSpec, place: Place, device: torch.device) -> Assembly:
-    """Build data, model, strategy and optimizer; every rank calls this once it is in the group."""
+def load_material(spec: RunSpec) -> Material:
+    """Load the data and build the model, without a word to the others."""
     dtype = getattr(torch, spec.dtype)
     data = build_dataset(spec.data, seed=spec.seed, dtype=dtype)
+    model = build_model(spec.model, classes=data.classes, seed=spec.seed, dtype=dtype)
+    return Material(data=data, model=model)
+
+
+def assemble(
+    spec: RunSpec, place: Place, device: torch.device, material: Material | None = None
+) -> Assembly:
+    """Build data, model, strategy and optimizer; every rank calls this once it is in the group."""
+    material = material or load_material(spec)
+    data = material.data
     # gd takes the whole data set in a step, cut into chunks of data.batch by the loop
     batch = len(data.train) if spec.optimizer.name == "gd" else spec.data.batch
     sampler = BatchSampler(
@@ -77,7 +118,7 @@ def assemble(spec: RunSpec, place: Place, device: torch.device) -> Assembly:
         world_size=place.world_size,
         seed=spec.seed,
     )
-    model = build_model(spec.model, classes=data.classes, seed=spec.seed, dtype=dtype).to(device)
+    model = material.model.to(device)
     if any(isinstance(module, nn.Conv2d) for module in model.modules()):
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     meter = Meter()
@@ -130,10 +171,10 @@ def ranks_here(spec: RunSpec, place: Place) -> int:
 
 
 def _leader(init: str) -> str:
-    """The address that ranks were told, or the loopback."""
+    """The address that ranks were told, or where they meet without one."""
     if init.startswith("tcp://"):
         return urlsplit(init).hostname or LOOPBACK
-    return os.environ.get("MASTER_ADDR", LOOPBACK) if init == "env" else LOOPBACK
+    return os.environ.get("MASTER_ADDR", LOOPBACK) if init == "env" else meeting_host()
 
 
 def leave_ranks() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 import drumline
+from drumline.comm import unreachable_nodes
 from drumline.core.errors import ERRORS, DrumlineError
 from drumline.core.events import EventWriter
 from drumline.core.rundir import RunDir
@@ -79,7 +80,7 @@ def describe(error: BaseException) -> dict[str, Any]:
         ),
         "expected": False,
         "consequence": is_consequence(error),
-        "timed_out": bool(_TIMED_OUT.search(str(error))),
+        **_describe_silence(error),
     }
 
 
@@ -91,6 +92,13 @@ def users_part(trace: TracebackType | None) -> TracebackType | None:
     while here is not None and here.tb_frame.f_code.co_filename.startswith(tuple(packages)):
         here = here.tb_next
     return here or trace
+
+
+def _describe_silence(error: BaseException) -> dict[str, Any]:
+    """Say whether the others were silent, and which simulated nodes do not answer either."""
+    if not _TIMED_OUT.search(str(error)):
+        return {"timed_out": False}
+    return {"timed_out": True, "unreachable": unreachable_nodes() if is_consequence(error) else []}
 
 
 def is_consequence(error: BaseException) -> bool:

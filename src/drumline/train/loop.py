@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -52,6 +52,7 @@ class Loop:
         checkpoints: CheckpointStore,
         scalars: ScalarWriter | None,
         started: float,
+        wait_for_disk: Callable[[], None] = dist.barrier,
     ) -> None:
         self._spec = spec
         self._place = place
@@ -59,6 +60,7 @@ class Loop:
         self._events = events
         self._checkpoints = checkpoints
         self._scalars = scalars
+        self._wait_for_disk = wait_for_disk  # blocks until every rank has come, however late
         self._train = TrainStep(spec, place, parts)
         self._per_epoch = len(parts.sampler)
         self._total = total_steps(spec, self._per_epoch)
@@ -194,13 +196,13 @@ class Loop:
             self._parts.optimizer,
             rank=self._place.rank,
             shared=not self._own_optimizer_state,
-            barrier=dist.barrier,
+            barrier=self._wait_for_disk,
         )
         if path is not None:
             seconds = time.monotonic() - started
             self._events.write("checkpoint", step=self._step, path=str(path), seconds=seconds)
             self._events.flush()
-        dist.barrier()  # waiting for the writer is no part of the next step
+        self._wait_for_disk()  # waiting for the writer is no part of the next step
 
 
 def total_steps(spec: RunSpec, per_epoch: int) -> int:

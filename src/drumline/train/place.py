@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from drumline.core.errors import CommError
+from drumline.core.nodes import name_rank, node_addresses
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,11 +23,17 @@ class Place:
     local_world_size: int
     attempt: int = 0
     """how often this node's workers were restarted before"""
+    nodes: int = 1
+    """how many simulated nodes the ranks are on"""
 
     @property
     def leads(self) -> bool:
         """Whether this is rank 0, which writes what belongs to the whole run."""
         return self.rank == 0
+
+    def name_of(self, rank: int) -> str:
+        """Name a rank, with its node where there are several."""
+        return name_rank(rank, nodes=self.nodes, world_size=self.world_size)
 
 
 def read_place(environ: Mapping[str, str] = os.environ) -> Place:
@@ -43,6 +50,7 @@ def read_place(environ: Mapping[str, str] = os.environ) -> Place:
             local_rank=int(environ.get("LOCAL_RANK", rank)),
             local_world_size=int(environ.get("LOCAL_WORLD_SIZE", world_size)),
             attempt=int(environ.get("TORCHELASTIC_RESTART_COUNT", 0)),
+            nodes=max(1, len(node_addresses(environ))),
         )
     except KeyError:
         raise CommError(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -17,6 +18,7 @@ import torch.distributed as dist
 from drumline.core.events import EventWriter
 from drumline.core.rundir import RunDir
 from drumline.core.spec import RunSpec
+from drumline.core.task import PATIENCE_S
 from drumline.data.coverage import coverage
 from drumline.models import parameter_count, weights_sha256
 from drumline.train.assembly import (
@@ -24,6 +26,8 @@ from drumline.train.assembly import (
     assemble,
     join_ranks,
     leave_ranks,
+    load_material,
+    meet_ranks,
     pick_device,
     set_threads,
 )
@@ -53,10 +57,16 @@ def _train(run: RunDir, spec: RunSpec, place: Place, events: EventWriter) -> Non
     threads = set_threads(spec, place)
     keep_freed_memory()
     events.write("setup", device=str(device), threads=threads)
-    join_ranks(run, spec, place, device)
-    parts = assemble(spec, place, device)
+    meeting = meet_ranks(run, spec, place)
+    material = load_material(spec)
+    join_ranks(meeting, spec, place, device)
+    parts = assemble(spec, place, device, material)
     checkpoints = CheckpointStore(run.checkpoints, keep=spec.checkpoint.keep)
     scalars = ScalarWriter(run.tensorboard) if place.leads else None
+
+    def wait_for_disk() -> None:
+        meeting.barrier(max(spec.timeout_s, PATIENCE_S))
+
     loop = Loop(
         spec,
         place,
@@ -65,8 +75,9 @@ def _train(run: RunDir, spec: RunSpec, place: Place, events: EventWriter) -> Non
         checkpoints=checkpoints,
         scalars=scalars,
         started=started,
+        wait_for_disk=wait_for_disk,
     )
-    checkpoint = _newest(checkpoints, place, device, events)
+    checkpoint = _newest(checkpoints, place, device, events, wait_for_disk)
     if checkpoint is not None:
         loop.restore(checkpoint)
         events.write("restore", step=checkpoint.progress.step, path=str(checkpoint.path))
@@ -79,6 +90,7 @@ def _train(run: RunDir, spec: RunSpec, place: Place, events: EventWriter) -> Non
         _write_results(run, spec, place, parts, result)
     if scalars is not None:
         scalars.close()
+    wait_for_disk()
     # DDP's destructor must not meet gloo's threads: free it before the group (torch can deadlock)
     del loop, parts
     gc.collect()
@@ -86,7 +98,11 @@ def _train(run: RunDir, spec: RunSpec, place: Place, events: EventWriter) -> Non
 
 
 def _newest(
-    checkpoints: CheckpointStore, place: Place, device: torch.device, events: EventWriter
+    checkpoints: CheckpointStore,
+    place: Place,
+    device: torch.device,
+    events: EventWriter,
+    wait: Callable[[], None],
 ) -> Checkpoint | None:
     """Return the newest whole checkpoint: the leader looks, the others open the same one."""
 
@@ -94,6 +110,7 @@ def _newest(
         events.write("damaged", path=str(path), why=why)
 
     found = checkpoints.newest(damaged) if place.leads else None
+    wait()
     step = torch.tensor(-1 if found is None else found.progress.step, device=device)
     dist.broadcast(step, src=0)
     return None if step.item() < 0 else checkpoints.at(int(step.item()))

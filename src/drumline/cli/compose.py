@@ -1,0 +1,73 @@
+"""`drumline compose`: nodes as containers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+
+from drumline.cli.train import split_words
+from drumline.core.errors import DrumlineError, UsageError
+from drumline.core.spec_file import load_spec
+from drumline.launch.compose import ComposePlan, compose_text, dockerfile_text
+
+_MAX_NODES = 99
+
+
+def compose_command(
+    words: list[str],
+    *,
+    nodes: int,
+    cpus: float | None,
+    gpu: bool,
+    port: int,
+    out: Path,
+    force: bool,
+) -> None:
+    """Write compose.yaml and Dockerfile, after a look at the words."""
+    if not 1 <= nodes <= _MAX_NODES:
+        raise UsageError(f"-n {nodes}: give 1 to {_MAX_NODES} nodes, such as -n 4")
+    if cpus is not None and cpus <= 0:
+        raise UsageError(f"--cpus {cpus:g}: must be more than 0, such as --cpus 1.5")
+    if port not in range(1, 1 << 16):
+        raise UsageError(f"--port {port}: give a port from 1 to 65535, such as --port 29500")
+    _check_words(words, nodes, out)
+    plan = ComposePlan(nodes=nodes, words=tuple(words), cpus=cpus, gpu=gpu, port=port)
+    files = {
+        out / "compose.yaml": compose_text(plan),
+        out / "Dockerfile": dockerfile_text(plan),
+    }
+    _write(files, force=force)
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(f"wrote {' and '.join(map(str, files))}", markup=False)
+    console.print(
+        f"start the nodes with: docker compose --project-directory {out} up", markup=False
+    )
+
+
+def _check_words(words: list[str], nodes: int, out: Path) -> None:
+    """Refuse now what would fail in every container."""
+    file, overrides, resume = split_words(words)
+    for word in overrides:
+        if word.partition("=")[0] in ("nodes", "workers"):
+            raise UsageError(f"{word}: here each node is a container with one rank; use -n instead")
+    if resume is not None:
+        return
+    load_spec(None if file is None else out / file, [*overrides, f"workers={nodes}", "nodes=1"])
+
+
+def _write(files: dict[Path, str], *, force: bool) -> None:
+    there = [str(path) for path in files if path.exists()]
+    if there and not force:
+        raise UsageError(
+            f"{' and '.join(there)} exists already; write elsewhere with -o DIR, or over it with "
+            f"--force"
+        )
+    try:
+        for path, text in files.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+    except OSError as error:
+        raise DrumlineError(
+            f"cannot write {error.filename}: {error.strerror}; choose another folder with -o DIR"
+        ) from None

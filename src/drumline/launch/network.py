@@ -1,0 +1,184 @@
+"""`Network`: the simulated nodes of a launch, from the launcher's side.
+
+It starts the hub (`hub.py`) in a namespace of its own, by one of two ways: as root, or as anybody
+by a user namespace, in which the user stays who they are. Either way nothing is shared with the
+machine's own network. Agents enter a node by `nsenter`, which becomes the agent: the launcher stays
+the parent, so that all end with it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from drumline.core.errors import CommError
+from drumline.core.nodes import NODES, NodePlan
+
+# command → the Debian package that has it
+TOOLS = {"ip": "iproute2", "tc": "iproute2", "nsenter": "util-linux", "unshare": "util-linux"}
+_NO_NETEM = "qdisc kind is unknown"
+_WAY_OUT = (
+    "allow user namespaces (sysctl -w kernel.unprivileged_userns_clone=1 "
+    "kernel.apparmor_restrict_unprivileged_userns=0 user.max_user_namespaces=15000, those that "
+    "your kernel has), run as root, or put all workers on one node (nodes=1 workers=N)"
+)
+
+
+@dataclass(frozen=True)
+class Way:
+    """How to make namespaces here, and how to enter them."""
+
+    name: str
+    make: tuple[str, ...]
+    """what to put before a command to run it in a network of its own"""
+    by_user_namespace: bool
+
+    def enter(self, hub: int, space: str) -> tuple[str, ...]:
+        """What to put before a command to run it in one of the hub's namespaces."""
+        if not self.by_user_namespace:
+            return ("nsenter", f"--net={space}", "--")
+        user = f"--user=/proc/{hub}/ns/user"
+        return ("nsenter", user, "--preserve-credentials", f"--net={space}", "--")
+
+
+AS_ROOT = Way("as root", ("unshare", "--net", "--"), by_user_namespace=False)
+AS_USER = Way(
+    "by a user namespace",
+    ("unshare", "--user", "--map-current-user", "--keep-caps", "--net", "--"),
+    by_user_namespace=True,
+)
+
+
+def missing_tools() -> list[str]:
+    """Name the commands that simulated nodes need and this machine lacks."""
+    return [tool for tool in TOOLS if shutil.which(tool) is None]
+
+
+def find_way() -> Way:
+    """Find out how namespaces can be made here, by making one.
+
+    Raises:
+        CommError: a command is missing, or nothing is allowed; says what to do.
+    """
+    if sys.platform != "linux":
+        raise CommError("simulated nodes are made of Linux namespaces; set nodes=1 workers=N here")
+    missing = missing_tools()
+    if missing:
+        packages = sorted({TOOLS[tool] for tool in missing})
+        raise CommError(
+            f"simulated nodes need the command {' and '.join(missing)}, which is not here; install "
+            f"it (apt-get install {' '.join(packages)}), or set nodes=1 workers=N"
+        )
+    reasons = []
+    for way in (AS_ROOT, AS_USER) if os.geteuid() == 0 else (AS_USER,):
+        tried = subprocess.run(
+            [*way.make, "ip", "link", "set", "dev", "lo", "up"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if tried.returncode == 0:
+            return way
+        reasons.append(tried.stderr.strip())
+    raise CommError(
+        f"simulated nodes need network namespaces, which this machine refuses "
+        f"({reasons[-1]}); {_WAY_OUT}"
+    )
+
+
+class Network:
+    """A network of simulated nodes; it is there until the context ends, or this process."""
+
+    def __init__(self, plans: tuple[NodePlan, ...]) -> None:
+        self._plans = plans
+        self._way = find_way()
+        if any(plan.cpu < 1 for plan in plans) and not Path("/proc/self/schedstat").exists():
+            raise CommError(
+                "slow_nodes' cpu needs the kernel's schedstat (CONFIG_SCHED_INFO), which is not "
+                "here; leave cpu out, or delay a rank instead (slow_ranks.1.delay_ms=50)"
+            )
+        self._hub = subprocess.Popen(
+            [*self._way.make, sys.executable, "-m", "drumline.launch.hub", str(os.getpid())],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,  # Ctrl-C is the launcher's to handle
+        )
+        try:
+            self._spaces = self._build()
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What processes on the nodes are told of them."""
+        addresses = ",".join(plan.address for plan in self._plans)
+        # without a name server, torch warns of each connection that its address has no name
+        quiet = os.environ.get("TORCH_CPP_LOG_LEVEL", "ERROR")
+        return {NODES: addresses, "TORCH_CPP_LOG_LEVEL": quiet}
+
+    def describe(self) -> dict[str, Any]:
+        """Return what the run's manifest says of it: the hub's process, and each node."""
+        nodes = [plan.to_json() for plan in self._plans]
+        return {"made": self._way.name, "hub": self._hub.pid, "nodes": nodes}
+
+    def enter(self, node: int) -> tuple[str, ...]:
+        """What to put before a command to run it on a node."""
+        return self._way.enter(self._hub.pid, self._spaces[node])
+
+    def holds(self) -> bool:
+        """Whether the network is still there."""
+        return self._hub.poll() is None
+
+    def close(self) -> None:
+        """Let go of the network; it is gone with the last process that is on it."""
+        self._hub.kill()
+        self._hub.communicate()
+
+    def _build(self) -> list[str]:
+        assert self._hub.stdin is not None
+        assert self._hub.stdout is not None
+        try:
+            request = json.dumps([plan.to_json() for plan in self._plans])
+            self._hub.stdin.write(f"{request}\n")
+            self._hub.stdin.flush()
+            answer = json.loads(self._hub.stdout.readline() or "{}")
+        except (BrokenPipeError, ValueError):
+            answer = {}
+        if "spaces" not in answer:
+            raise self._explain(str(answer.get("error") or self._last_words()))
+        spaces: list[str] = answer["spaces"]
+        return spaces
+
+    def _last_words(self) -> str:
+        self._hub.kill()
+        lines = self._hub.communicate()[1].strip().splitlines()
+        return lines[-1] if lines else f"the hub ended with code {self._hub.returncode}"
+
+    def _explain(self, reason: str) -> CommError:
+        if _NO_NETEM in reason and any(plan.delay_ms for plan in self._plans):
+            return CommError(
+                "delay_ms needs netem, which this kernel does not have; leave delay_ms out (rate "
+                "works), delay a rank instead (slow_ranks.1.delay_ms=5), or load it where there is "
+                "a module (modprobe sch_netem; Ubuntu: apt-get install linux-modules-extra-…)"
+            )
+        if _NO_NETEM in reason:
+            return CommError(
+                "a link's rate needs tbf, which this kernel does not have (modprobe sch_tbf); "
+                "leave rate out, or use another kernel"
+            )
+        return CommError(f"cannot make the simulated network: {' '.join(reason.split())}")
