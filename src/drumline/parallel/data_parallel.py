@@ -25,10 +25,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
-from drumline.comm import CommStream, Meter
+from drumline.comm import CommStream, Meter, ShmGroup
 from drumline.core.errors import UsageError
 from drumline.parallel.aggregate import Aggregator, Average
-from drumline.parallel.bucket import Bucket, build_buckets
+from drumline.parallel.bucket import Allocate, Bucket, build_buckets
 
 DEFAULT_BUCKET_BYTES = 2**20
 
@@ -59,7 +59,7 @@ class DataParallel(nn.Module):
         self._aggregate = Aggregator(kind=kind, average=average, group=group, meter=meter)
         broadcast_state(module, group)
         params = [param for param in module.parameters() if param.requires_grad]
-        self._buckets = build_buckets(params, bucket_bytes)
+        self._buckets = build_buckets(params, bucket_bytes, _shared_memory(group))
         self._stream = CommStream(params[0].device if params else None)
         self._launched = 0
         self._syncing = True
@@ -104,6 +104,12 @@ class DataParallel(nn.Module):
     def _launch(self, bucket: Bucket) -> None:
         bucket.handle = self._stream.submit(partial(self._aggregate, bucket.flat))
         self._launched += 1
+
+
+def _shared_memory(group: ProcessGroup | None) -> Allocate | None:
+    """Where the backend is shm, let buckets live in its memory: nothing is copied in or out."""
+    backend = dist.group.WORLD if group is None else group
+    return backend.allocate if isinstance(backend, ShmGroup) else None
 
 
 def broadcast_state(module: nn.Module, group: ProcessGroup | None = None) -> None:

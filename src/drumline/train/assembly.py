@@ -11,7 +11,15 @@ import torch.distributed as dist
 from torch import nn
 from torch.optim import Optimizer
 
-from drumline.comm import LOOPBACK, Meter, build_store, join_group, pick_backend
+from drumline.comm import (
+    LOOPBACK,
+    Choice,
+    Meter,
+    Situation,
+    build_store,
+    choose_backend,
+    join_group,
+)
 from drumline.core.errors import UsageError
 from drumline.core.parts import MESSAGE_KINDS
 from drumline.core.rundir import RunDir
@@ -38,28 +46,37 @@ class Assembly:
     meter: Meter
 
 
-def join_ranks(run: RunDir, spec: RunSpec, place: Place, device: torch.device) -> None:
+def join_ranks(run: RunDir, spec: RunSpec, place: Place, device: torch.device) -> Choice:
     """Meet the other ranks and start the process group; blocks until all have come."""
+    told_where = spec.init != "env" or "MASTER_ADDR" in os.environ
+    init = spec.init if told_where or spec.backend != "mpi" else "tcp"  # mpirun names no address
     store = build_store(
-        spec.init,
+        init,
         rank=place.rank,
         meeting=run.rendezvous,
         tag=os.environ.get("MASTER_PORT", "0"),  # the agents renew it with each restart
         timeout_s=spec.timeout_s,
     )
+    situation = Situation(
+        store=store,
+        rank=place.rank,
+        world_size=place.world_size,
+        nodes=spec.nodes,
+        ranks_here=ranks_here(spec, place),
+        device=device,
+        strategy=spec.strategy.kind,
+        by_messages=spec.strategy.kind in MESSAGE_KINDS,
+    )
+    choice = choose_backend(spec.backend, situation)
     join_group(
         store,
         rank=place.rank,
         world_size=place.world_size,
-        backend=pick_backend(
-            spec.backend,
-            device=device,
-            ranks_here=ranks_here(spec, place),
-            by_messages=spec.strategy.kind in MESSAGE_KINDS,
-        ),
-        leader=_leader(spec.init),
+        backend=choice.backend,
+        leader=_leader(init),
         timeout_s=spec.timeout_s,
     )
+    return choice
 
 
 def assemble(spec: RunSpec, place: Place, device: torch.device) -> Assembly:

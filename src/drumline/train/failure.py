@@ -9,6 +9,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from drumline.comm import tells_of_lost_peer
 from drumline.core.errors import ERRORS, DrumlineError
 from drumline.core.events import EventWriter
 from drumline.core.rundir import RunDir
@@ -80,6 +81,8 @@ def describe(error: BaseException) -> dict[str, Any]:
 def is_consequence(error: BaseException) -> bool:
     """Whether an error only says that another rank is gone, or does not answer."""
     text = str(error)
+    if tells_of_lost_peer(text):
+        return True
     gone = _PEER_GONE.search(text) or _TIMED_OUT.search(text)
     if not isinstance(error, RuntimeError) or gone is None:  # torch's Dist…Errors are RuntimeErrors
         return False

@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from drumline.comm import Choice
 from drumline.core.events import EventWriter
 from drumline.core.rundir import RunDir
 from drumline.core.spec import RunSpec
@@ -53,7 +54,8 @@ def _train(run: RunDir, spec: RunSpec, place: Place, events: EventWriter) -> Non
     threads = set_threads(spec, place)
     keep_freed_memory()
     events.write("setup", device=str(device), threads=threads)
-    join_ranks(run, spec, place, device)
+    choice = join_ranks(run, spec, place, device)
+    events.write("backend", backend=choice.backend, wanted=spec.backend, why=choice.why)
     parts = assemble(spec, place, device)
     checkpoints = CheckpointStore(run.checkpoints, keep=spec.checkpoint.keep)
     scalars = ScalarWriter(run.tensorboard) if place.leads else None
@@ -68,7 +70,7 @@ def _train(run: RunDir, spec: RunSpec, place: Place, events: EventWriter) -> Non
     events.write("end", step=result.steps, time=time.time())
     events.flush()
     if place.leads:
-        _write_results(run, spec, place, parts, result, started)
+        _write_results(run, spec, place, parts, result, started, choice)
     if scalars is not None:
         scalars.close()
     # DDP's destructor must not meet gloo's threads: free it before the group (torch can deadlock)
@@ -92,7 +94,13 @@ def _newest(
 
 
 def _write_results(
-    run: RunDir, spec: RunSpec, place: Place, parts: Assembly, result: Result, started: float
+    run: RunDir,
+    spec: RunSpec,
+    place: Place,
+    parts: Assembly,
+    result: Result,
+    started: float,
+    choice: Choice,
 ) -> None:
     train = parts.data.train
     run.write_json(
@@ -114,6 +122,8 @@ def _write_results(
             "name": run.path.name,
             "world_size": place.world_size,
             "strategy": spec.strategy.kind,
+            "backend": choice.backend,
+            "backend_why": choice.why,
             "model": spec.model.name,
             "parameters": parameter_count(parts.model),
             "steps": result.steps,
