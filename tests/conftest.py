@@ -34,8 +34,8 @@ def pytest_runtest_makereport(item, call):
 def run_ranks(tmp_path):
     """Call a function on N real processes that form a group: run_ranks(fn, world_size, *args)."""
 
-    def call(function, world_size, *args, timeout_s=60.0):
-        return start_ranks(function, world_size, *args, folder=tmp_path, timeout_s=timeout_s)
+    def call(function, world_size, *args, **options):
+        return start_ranks(function, world_size, *args, folder=tmp_path, **options)
 
     return call
 

@@ -1,4 +1,4 @@
-"""`run_ranks`: a function on N real processes that form a gloo group.
+"""`run_ranks`: a function on N real processes that form a group, by gloo unless another is named.
 
 The processes are forked from a server that has imported torch once, so a group is up in a fraction
 of a second. A rank's exception fails the test with that rank's traceback.
@@ -7,6 +7,7 @@ of a second. A rank's exception fails the test with that rank's traceback.
 from __future__ import annotations
 
 import multiprocessing
+import os
 import tempfile
 import traceback
 from pathlib import Path
@@ -14,8 +15,13 @@ from pathlib import Path
 _WARM = ["torch", "drumline.parallel", "drumline.train", "torch._dynamo"]
 
 
-def run_ranks(function, world_size, *args, folder: Path, timeout_s: float = 60.0):
-    """Call `function(rank, world_size, *args)` on every rank; return the results by rank."""
+def run_ranks(
+    function, world_size, *args, folder: Path, timeout_s: float = 60.0, backend="gloo", lost=()
+):
+    """Call `function(rank, world_size, *args)` on every rank; return the results by rank.
+
+    Ranks that are `lost` give none: they are killed or stopped on purpose.
+    """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(_WARM)
     meeting = Path(tempfile.mkdtemp(dir=folder)) / "store"
@@ -23,7 +29,17 @@ def run_ranks(function, world_size, *args, folder: Path, timeout_s: float = 60.0
     processes = [
         context.Process(
             target=_rank,
-            args=(function, rank, world_size, str(meeting), timeout_s, results, args),
+            args=(
+                function,
+                rank,
+                world_size,
+                str(meeting),
+                timeout_s,
+                results,
+                args,
+                backend,
+                lost,
+            ),
             daemon=True,
         )
         for rank in range(world_size)
@@ -32,15 +48,15 @@ def run_ranks(function, world_size, *args, folder: Path, timeout_s: float = 60.0
         process.start()
     try:
         answers = {}
-        for _ in processes:
+        for _ in range(world_size - len(lost)):
             rank, value, error = _get(results, processes, timeout_s)
             if error is not None:
                 raise AssertionError(f"rank {rank} of {world_size} failed:\n{error}")
             answers[rank] = value
-        return [answers[rank] for rank in range(world_size)]
+        return [answers.get(rank) for rank in range(world_size)]
     finally:
         for process in processes:
-            process.join(5)
+            process.join(0 if lost else 5)
             if process.is_alive():
                 process.kill()
                 process.join()
@@ -53,7 +69,7 @@ def _get(results, processes, timeout_s):
     return results.get()
 
 
-def _rank(function, rank, world_size, meeting, timeout_s, results, args):
+def _rank(function, rank, world_size, meeting, timeout_s, results, args, backend, lost):
     import torch
     import torch.distributed as dist
 
@@ -65,9 +81,11 @@ def _rank(function, rank, world_size, meeting, timeout_s, results, args):
     try:
         store = dist.FileStore(meeting, world_size)
         join_group(
-            store, rank=rank, world_size=world_size, backend="gloo", timeout_s=min(timeout_s, 30)
+            store, rank=rank, world_size=world_size, backend=backend, timeout_s=min(timeout_s, 30)
         )
         results.put((rank, function(rank, world_size, *args), None))
+        if lost:  # nobody to say goodbye to
+            os._exit(0)
         dist.barrier()
         dist.destroy_process_group()
     except BaseException:
