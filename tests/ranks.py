@@ -26,20 +26,11 @@ def run_ranks(
     context.set_forkserver_preload(_WARM)
     meeting = Path(tempfile.mkdtemp(dir=folder)) / "store"
     results = context.SimpleQueue()
+    shared = (str(meeting), timeout_s, results, backend, lost, args)
     processes = [
         context.Process(
             target=_rank,
-            args=(
-                function,
-                rank,
-                world_size,
-                str(meeting),
-                timeout_s,
-                results,
-                args,
-                backend,
-                lost,
-            ),
+            args=(function, rank, world_size, *shared),
             daemon=True,
         )
         for rank in range(world_size)
@@ -69,7 +60,7 @@ def _get(results, processes, timeout_s):
     return results.get()
 
 
-def _rank(function, rank, world_size, meeting, timeout_s, results, args, backend, lost):
+def _rank(function, rank, world_size, meeting, timeout_s, results, backend, lost, args):
     import torch
     import torch.distributed as dist
 

@@ -1,4 +1,4 @@
-"""Tensors as MPI sees them: an address, a count and a type. Nothing is copied.
+"""Tensors as MPI sees them: memory and a type. Nothing is copied.
 
 MPI has no 16-bit floats. They are moved as 16-bit words; to be combined they are widened to
 float32 and rounded once at the end, which is closer to the true sum than rounding at each addition.
@@ -87,4 +87,4 @@ def _describe(tensor: Tensor, kind: str) -> list[Any]:
         raise ValueError(f"mpi moves CPU tensors, not {tensor.device}; use backend gloo or nccl")
     mpi = load_mpi()
     memory = mpi.buffer.fromaddress(tensor.data_ptr(), tensor.nbytes)
-    return [memory, tensor.numel(), getattr(mpi, kind)]
+    return [memory, getattr(mpi, kind)]  # mpi4py counts, and divides by the ranks where it must

@@ -124,8 +124,7 @@ class MpiGroup(ProcessGroup):
         op = op_name((opts or dist.ReduceScatterOptions()).reduceOp)
 
         def job() -> None:
-            given = tensor.clone() if tensor.dtype.is_floating_point else tensor
-            with combinable(given, op) as (whole, how), combinable(output, op) as (mine, _):
+            with combinable(tensor, op) as (whole, how), combinable(output, op) as (mine, _):
                 self._comm.Reduce_scatter_block(to_combine(whole), to_combine(mine), mpi_op(how))
                 finish(op, mine, self.size())
 
@@ -230,9 +229,8 @@ class MpiGroup(ProcessGroup):
     def _exchange(
         self, given: Tensor, whole: Tensor, sent: Sequence[int], received: Sequence[int]
     ) -> None:
-        out, into = to_move(given), to_move(whole)
-        out[1], into[1] = (sent, None), (received, None)
-        self._comm.Alltoallv(out, into)
+        (memory, kind), (inbox, _) = to_move(given), to_move(whole)
+        self._comm.Alltoallv([memory, (sent, None), kind], [inbox, (received, None), kind])
 
     def _submit(self, what: str, job: Callable[[], None], tensors: list[Tensor]) -> dist.Work:
         return self._calls.submit(what, job, tensors)
