@@ -8,7 +8,8 @@
 
 Open MPI keeps files while it runs, in TMPDIR and for its shared memory in /dev/shm. Both are sent
 to the launch's temporary folder, so that they go with the launch, or with the next one after
-`kill -9`.
+`kill -9`. Its ranks are told to use shared memory alone, so that they open no port; mpirun itself
+opens one on every interface, for daemons on other hosts, and has no setting against that.
 """
 
 from __future__ import annotations
@@ -112,20 +113,18 @@ class MpiRun:
 def mpi_environment(scratch: Path, workers: int) -> dict[str, str]:
     """Return the environment of mpirun: more ranks than cores allowed, nothing pinned to a core."""
     settings = {
-        SCRATCH: str(scratch),
-        "TMPDIR": str(scratch),
+        "OMPI_MCA_pml": "ob1",
+        "OMPI_MCA_btl": "self,sm",
         "OMPI_MCA_btl_sm_backing_directory": str(scratch),
         "OMPI_MCA_mpi_yield_when_idle": "1",  # a rank computes while its other thread waits
-        "OMPI_MCA_mpi_abort_print_stack": "0",
         "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
         "PRTE_MCA_hwloc_default_binding_policy": "none",
-        "OMP_NUM_THREADS": os.environ.get(
-            "OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // workers))
-        ),
+        "OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // workers)),
     }
     if os.geteuid() == 0:  # Open MPI asks root to say it twice
         settings |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    return {**os.environ, **settings}
+    own = {SCRATCH: str(scratch), "TMPDIR": str(scratch)}
+    return {**settings, **os.environ, **own}  # what the user has set stays
 
 
 def _find_mpirun() -> str:

@@ -9,15 +9,9 @@ NAME = "mpi4py"
 
 
 def register_mpi() -> str:
-    """Make the backend known to PyTorch, and return the name to join by.
-
-    Raises:
-        CommError: mpi4py or MPI itself is not installed.
-    """
+    """Make the backend known to PyTorch, and return the name to join by."""
     from drumline.comm.mpi.group import create_group
-    from drumline.comm.mpi.library import load_mpi
 
-    load_mpi()
     if NAME.upper() not in dist.Backend._plugins:
         dist.Backend.register_backend(NAME, create_group, extended_api=True, devices=["cpu"])
     return NAME

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import zlib
 from collections.abc import Sequence
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from drumline.core.errors import CommError
 
 _INSTALL = "install it with: pip install 'drumline[mpi]'"
+_STARTED_BY_MPI = ("OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK")
 _MAX_TAG = 32767  # what every MPI allows
 
 
@@ -36,15 +38,16 @@ def communicator(rank: int, names: Sequence[int], world_size: int, group: str) -
     """Return a communicator of the given ranks of the run; just those ranks call this.
 
     Raises:
-        CommError: MPI's ranks are not the run's.
+        CommError: mpirun has not started them, or as other ranks than the run's.
     """
-    mpi = load_mpi()
-    world = mpi.COMM_WORLD
+    start = f"drumline train backend=mpi, or mpirun -n {world_size} drumline train backend=mpi"
+    if world_size > 1 and not any(name in os.environ for name in _STARTED_BY_MPI):
+        raise CommError(f"backend: mpi needs ranks that mpirun has started; start with {start}")
+    world = load_mpi().COMM_WORLD
     if (world.Get_rank(), world.Get_size()) != (names[rank], world_size):
         raise CommError(
             f"this is rank {names[rank]} of {world_size}, but MPI calls it rank "
-            f"{world.Get_rank()} of {world.Get_size()}; start with drumline train backend=mpi, "
-            f"or with mpirun -n {world_size} drumline train backend=mpi"
+            f"{world.Get_rank()} of {world.Get_size()}; start with {start}"
         )
     members = world.Get_group().Incl(list(names))
     tag = zlib.crc32(group.encode()) % _MAX_TAG
