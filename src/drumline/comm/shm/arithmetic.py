@@ -1,41 +1,47 @@
 """Adding up tensors of several ranks, always in rank order, so that every rank gets the same bits.
 
-A combination is an in-place operation of PyTorch; AVG is a sum that is divided at the end.
+A combination is an operation of PyTorch's; AVG is a sum that is divided at the end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 import torch
 from torch import Tensor
 
-Combine = Callable[[Tensor, Tensor], object]
+from drumline.comm.reduce_op import finish
+
+Combine = Callable[..., Tensor]
+"""combine(a, b, out=c)"""
 
 _ALIGN_BYTES = 64  # a cache line: no two ranks write to the same one
 
-
-def _minimum(into: Tensor, other: Tensor) -> None:
-    torch.minimum(into, other, out=into)
-
-
-def _maximum(into: Tensor, other: Tensor) -> None:
-    torch.maximum(into, other, out=into)
-
-
 COMBINE: Mapping[str, Combine] = MappingProxyType(
     {
-        "SUM": Tensor.add_,
-        "AVG": Tensor.add_,
-        "PRODUCT": Tensor.mul_,
-        "MIN": _minimum,
-        "MAX": _maximum,
-        "BAND": Tensor.bitwise_and_,
-        "BOR": Tensor.bitwise_or_,
-        "BXOR": Tensor.bitwise_xor_,
+        "SUM": torch.add,
+        "AVG": torch.add,
+        "PRODUCT": torch.mul,
+        "MIN": torch.minimum,
+        "MAX": torch.maximum,
+        "BAND": torch.bitwise_and,
+        "BOR": torch.bitwise_or,
+        "BXOR": torch.bitwise_xor,
     }
 )
+
+
+def combine(op: str, parts: Sequence[Tensor], total: Tensor) -> None:
+    """Combine the parts in their order, into `total`, which may be the first of them."""
+    if len(parts) == 1:
+        total.copy_(parts[0])
+    else:
+        function = COMBINE[op]
+        function(parts[0], parts[1], out=total)
+        for part in parts[2:]:
+            function(total, part, out=total)
+    finish(op, total, len(parts))
 
 
 def share_of(rank: int, size: int, numel: int, itemsize: int) -> slice:

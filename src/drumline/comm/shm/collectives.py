@@ -25,9 +25,8 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from drumline.comm.reduce_op import finish
 from drumline.comm.shm.arena import Arena, Place
-from drumline.comm.shm.arithmetic import COMBINE, share_of
+from drumline.comm.shm.arithmetic import combine, share_of
 from drumline.comm.shm.gate import CALL_BYTES
 
 _ONE_SHOT_BYTES = 2**15  # up to here, adding everything oneself is cheaper than meeting twice
@@ -45,7 +44,7 @@ def all_reduce(arena: Arena, flat: Tensor, op: str) -> None:
     call = _call("all_reduce", op, flat.dtype, flat.numel(), where)
     if place is not None:
         arena.gate.meet(call)
-        _combine_shares(arena, place, op)
+        _combine_place(place, op)
         arena.gate.meet()
         return
     for piece in _pieces(arena, flat):
@@ -53,8 +52,7 @@ def all_reduce(arena: Arena, flat: Tensor, op: str) -> None:
         rows[arena.rank].copy_(piece)
         arena.gate.meet(call)
         if arena.size <= 2 or piece.nbytes <= _ONE_SHOT_BYTES:
-            piece.copy_(rows[0])
-            _combine(op, piece, rows[1:], arena.size)
+            combine(op, rows, piece)
         else:
             _combine_share(arena, rows, op)
             arena.gate.meet()
@@ -114,32 +112,23 @@ def reduce_scatter(arena: Arena, output: Tensor, inputs: Sequence[Tensor], op: s
             rows[arena.rank][rank * numel :][:numel].copy_(part[begin : begin + count])
         arena.gate.meet(call)
         mine = [row[arena.rank * numel :][:numel] for row in rows]
-        piece.copy_(mine[0])
-        _combine(op, piece, mine[1:], arena.size)
+        combine(op, mine, piece)
         arena.turn()
-
-
-def _combine(op: str, total: Tensor, parts: Sequence[Tensor], ranks: int) -> None:
-    """Combine parts into a total that holds rank 0's already, in rank order."""
-    combine = COMBINE[op]
-    for part in parts:
-        combine(total, part)
-    finish(op, total, ranks)
 
 
 def _combine_share(arena: Arena, rows: list[Tensor], op: str) -> None:
     """Combine this rank's share of a piece, into rank 0's row, where all will read it."""
     total = rows[0]
     mine = share_of(arena.rank, arena.size, total.numel(), total.itemsize)
-    _combine(op, total[mine], [row[mine] for row in rows[1:]], arena.size)
+    combine(op, [row[mine] for row in rows], total[mine])
 
 
-def _combine_shares(arena: Arena, place: Place, op: str) -> None:
+def _combine_place(place: Place, op: str) -> None:
     """Combine this rank's share of a tensor in shared memory, and write it to every rank's."""
-    for total, *parts in place.shares:
-        _combine(op, total, parts, arena.size)
-        for part in parts:
-            part.copy_(total)
+    for total, *others in place.shares:
+        combine(op, [total, *others], total)
+        for other in others:
+            other.copy_(total)
 
 
 def _pieces(arena: Arena, flat: Tensor) -> Iterator[Tensor]:

@@ -117,7 +117,8 @@ class Gate:
         if call is not None:  # (3)
             calls = self._calls[begin : begin + self._size * CALL_BYTES]
             if calls != call * self._size:
-                self._refuse([bytes(calls[k : k + CALL_BYTES]) for k in range(0, len(calls), 96)])
+                starts = range(0, len(calls), CALL_BYTES)
+                self._refuse([bytes(calls[k : k + CALL_BYTES]) for k in starts])
 
     def close(self) -> None:
         """Let go of the memory."""
