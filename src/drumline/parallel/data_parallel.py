@@ -9,7 +9,8 @@
 
 (1) A hook on each parameter copies its gradient into a bucket as soon as backward has made it.
 (2) A full bucket goes to the communication thread. Buckets leave in the same order on all ranks,
-    whatever order the gradients came in: bucket k waits for bucket k−1.
+    whatever order the gradients came in: bucket k waits for bucket k−1. The last one is full when
+    backward is over: there is nothing left to overlap with, so `finish` reduces it itself.
 (3) What backward did not reach on this rank (unused layers) is sent as zeros, so that the ranks
     stay in step.
 """
@@ -82,13 +83,16 @@ class DataParallel(nn.Module):
 
     def finish(self) -> None:
         """Block until every gradient is averaged; every rank calls this after backward."""
-        for bucket in self._buckets[self._launched :]:
+        for bucket in self._buckets[self._launched : -1]:
             bucket.put_missing()
             self._launch(bucket)
         try:
             for bucket in self._buckets:
                 if bucket.handle is not None:
                     bucket.handle.result()
+            for last in self._buckets[-1:]:
+                last.put_missing()
+                self._aggregate(last.flat)
         finally:
             self._launched = 0
             for bucket in self._buckets:
@@ -98,7 +102,7 @@ class DataParallel(nn.Module):
         if not self._syncing:
             return
         bucket.put(index)
-        while self._launched < len(self._buckets) and self._buckets[self._launched].full:
+        while self._launched < len(self._buckets) - 1 and self._buckets[self._launched].full:
             self._launch(self._buckets[self._launched])
 
     def _launch(self, bucket: Bucket) -> None:
