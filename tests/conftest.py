@@ -14,6 +14,8 @@ from ranks import run_ranks as start_ranks
 # Tests that a CI machine must be able to run: there, skipping one of them is a failure.
 MUST_RUN = (
     "test_joins_under_another_launcher",
+    "test_mpi",
+    "test_shm",
     "test_a_full_disk_loses_nothing",
     "test_a_read_only_folder_is_named",
     "test_a_corrupt_data_file_is_named",
