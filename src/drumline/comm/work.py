@@ -101,11 +101,13 @@ class InOrder:
         self._stream = CommStream()
         self._running = threading.Lock()
         self._latest: Future[None] | None = None
+        self._closed = False
 
     def run(self, collective: Collective, tensors: list[Tensor], *, blocking: bool) -> dist.Work:
         """Run a collective now (blocking, and nothing is queued), or queue it."""
         latest = self._latest
-        if blocking and (latest is None or latest.done()):
+        idle = latest is None or latest.done()
+        if idle and (blocking or self._closed):
             with self._running:
                 collective()
             return EndedWork(tensors)
@@ -115,7 +117,8 @@ class InOrder:
         return PendingWork(self._latest, tensors)
 
     def close(self) -> None:
-        """Let queued collectives end, and the thread with them."""
+        """Let queued collectives end, and the thread with them; no other starts."""
+        self._closed = True
         self._stream.close()
 
     def _guarded(self, collective: Collective) -> None:
