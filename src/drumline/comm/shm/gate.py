@@ -17,7 +17,6 @@ A rank that does not come is named: at once if its process has ended, else when 
 from __future__ import annotations
 
 import ctypes
-import os
 import time
 from collections.abc import Sequence
 from mmap import mmap
@@ -29,7 +28,6 @@ from drumline.core.errors import CommError
 
 CALL_BYTES = 96
 _LOOK_EVERY_S = 0.1
-_SPINS = 100  # some 30 µs, about what going to sleep and waking up would take
 _GRACE_S = 1.0  # for a rank that opens the gate and is interrupted before it has opened it for all
 
 
@@ -64,8 +62,7 @@ class Gate:
         size = len(names)
         base = ctypes.addressof(ctypes.c_char.from_buffer(memory, offset))
         at = [base + SLOT_BYTES * slot for slot in range(2 + 2 * size)]
-        spins = _SPINS if size <= cores() else 0
-        self._mutex, self._own = Semaphore(at[0]), Semaphore(at[2 + size + rank], spins)
+        self._mutex, self._own = Semaphore(at[0]), Semaphore(at[2 + size + rank])
         self._all = [Semaphore(at[2 + size + other]) for other in range(size)]
         self._others = [gate for other, gate in enumerate(self._all) if other != rank]
         self._waiting = ctypes.c_int64.from_address(at[1])
@@ -163,12 +160,6 @@ class Gate:
             rank=self._names[self._rank],
         )
         raise self._broken
-
-
-def cores() -> int:
-    """How many cores this process may use."""
-    affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
 
 
 def _shown(call: bytes) -> str:

@@ -3,7 +3,8 @@
 They are what makes the backend right on every processor: a post and the wait that takes it are
 full memory barriers by the standard, so what was written before the post is seen after the wait.
 Flags made of plain stores would be right on x86 alone. A waiting rank sleeps in the kernel, so
-there may be more ranks than cores.
+there may be more ranks than cores; going to sleep and waking up costs some 10 µs, and looking
+again and again before that made the whole no faster where other programs wanted the cores.
 """
 
 from __future__ import annotations
@@ -25,14 +26,7 @@ class _TimeSpec(ctypes.Structure):
 class Semaphore:
     """A semaphore at an address that several processes have mapped."""
 
-    def __init__(self, address: int, spins: int = 0) -> None:
-        """Name the semaphore at an address.
-
-        Args:
-            address: where it lies in this process.
-            spins: how often to look before going to sleep; waking up takes a core some 20 µs.
-        """
-        self._spins = range(spins + 1)
+    def __init__(self, address: int) -> None:
         self._at = ctypes.c_void_p(address)
         # PyDLL keeps Python's lock: right for calls that return at once. CDLL lets go of it.
         quick, slow = ctypes.PyDLL(None), ctypes.CDLL(None, use_errno=True)
@@ -53,10 +47,8 @@ class Semaphore:
 
     def take(self, seconds: float) -> bool:
         """Take one away, waiting up to so many seconds; False if there was none."""
-        attempt, at = self._try, self._at
-        for _ in self._spins:
-            if attempt(at) == 0:
-                return True
+        if self._try(self._at) == 0:
+            return True
         if self._until is not None:
             until = _time_spec(time.monotonic() + seconds)
             failed = self._until(self._at, _CLOCK_MONOTONIC, ctypes.byref(until))
