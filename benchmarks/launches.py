@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import pairwise
@@ -97,7 +97,9 @@ def _port() -> int:
         return int(probe.getsockname()[1])
 
 
-def run_bounded(command: Sequence[str], *, timeout_s: float, cwd: Path) -> int:
+def run_bounded(
+    command: Sequence[str], *, timeout_s: float, cwd: Path, env: Mapping[str, str] = os.environ
+) -> int:
     """Run a command to its end with one CPU thread per process; returns when it started (ns).
 
     If the command fails, takes longer than `timeout_s`, or this process is interrupted, everything
@@ -106,7 +108,7 @@ def run_bounded(command: Sequence[str], *, timeout_s: float, cwd: Path) -> int:
     Raises:
         LaunchError: it failed or took too long.
     """
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "NO_COLOR": "1"}
+    environment = {**env, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "NO_COLOR": "1"}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # nobody compiles the sources at each start
     with tempfile.TemporaryFile() as output:
         started = time.monotonic_ns()

@@ -14,6 +14,8 @@ from ranks import run_ranks as start_ranks
 # Tests that a CI machine must be able to run: there, skipping one of them is a failure.
 MUST_RUN = (
     "test_joins_under_another_launcher",
+    "test_mpi",
+    "test_shm",
     "test_a_full_disk_loses_nothing",
     "test_a_read_only_folder_is_named",
     "test_a_corrupt_data_file_is_named",
@@ -38,8 +40,8 @@ def pytest_runtest_makereport(item, call):
 def run_ranks(tmp_path):
     """Call a function on N real processes that form a group: run_ranks(fn, world_size, *args)."""
 
-    def call(function, world_size, *args, timeout_s=60.0):
-        return start_ranks(function, world_size, *args, folder=tmp_path, timeout_s=timeout_s)
+    def call(function, world_size, *args, **options):
+        return start_ranks(function, world_size, *args, folder=tmp_path, **options)
 
     return call
 

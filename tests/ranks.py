@@ -1,4 +1,4 @@
-"""Real processes that form a gloo group, for tests to call functions on.
+"""Real processes that form a group, by gloo unless another backend is named, to call functions on.
 
 The processes are forked from a server that has imported torch once, so a group is up in a fraction
 of a second. A rank's exception fails the test with that rank's traceback.
@@ -7,6 +7,7 @@ of a second. A rank's exception fails the test with that rank's traceback.
 from __future__ import annotations
 
 import multiprocessing
+import os
 import tempfile
 import traceback
 from pathlib import Path
@@ -17,10 +18,11 @@ _WARM = ["torch", "drumline.parallel", "drumline.train", "torch._dynamo"]
 class Team:
     """Ranks that stay: call functions on all of them, again and again."""
 
-    def __init__(self, world_size, *, folder: Path, timeout_s: float = 60.0):
+    def __init__(self, world_size, *, folder: Path, timeout_s: float = 60.0, backend="gloo"):
         self.world_size = world_size
         self.timeout_s = timeout_s
         self._folder = folder
+        self._backend = backend
         self._start()
 
     def _start(self):
@@ -29,12 +31,9 @@ class Team:
         meeting = Path(tempfile.mkdtemp(dir=self._folder)) / "store"
         self._results = context.SimpleQueue()
         self._tasks = [context.SimpleQueue() for _ in range(self.world_size)]
+        shared = (self.world_size, str(meeting), self.timeout_s, self._backend)
         self.processes = [
-            context.Process(
-                target=_rank,
-                args=(rank, self.world_size, str(meeting), self.timeout_s, tasks, self._results),
-                daemon=True,
-            )
+            context.Process(target=_rank, args=(rank, *shared, tasks, self._results), daemon=True)
             for rank, tasks in enumerate(self._tasks)
         ]
         for process in self.processes:
@@ -55,13 +54,17 @@ class Team:
                 process.kill()
                 process.join()
 
-    def call(self, function, *args):
-        """Call `function(rank, world_size, *args)` on every rank; return the results by rank."""
+    def call(self, function, *args, lost=()):
+        """Call `function(rank, world_size, *args)` on every rank; return the results by rank.
+
+        Ranks that are `lost` give none: they are killed or stopped on purpose. The others end then,
+        since there is nobody to say goodbye to.
+        """
         for tasks in self._tasks:
-            tasks.put((function, args))
+            tasks.put((function, args, bool(lost)))
         answers = {}
         try:
-            for _ in self.processes:
+            for _ in range(self.world_size - len(lost)):
                 rank, value, error = self._next_result()
                 if error is not None:
                     raise AssertionError(f"rank {rank} of {self.world_size} failed:\n{error}")
@@ -70,7 +73,7 @@ class Team:
             self._stop(patience_s=0)
             self._start()
             raise
-        return [answers[rank] for rank in range(self.world_size)]
+        return [answers.get(rank) for rank in range(self.world_size)]
 
     def _next_result(self):
         if not self._results._reader.poll(self.timeout_s):
@@ -79,13 +82,18 @@ class Team:
         return self._results.get()
 
 
-def run_ranks(function, world_size, *args, folder: Path, timeout_s: float = 60.0):
+def run_ranks(
+    function, world_size, *args, folder: Path, timeout_s: float = 60.0, backend="gloo", lost=()
+):
     """Call `function(rank, world_size, *args)` once on fresh ranks; return the results by rank."""
-    with Team(world_size, folder=folder, timeout_s=timeout_s) as team:
-        return team.call(function, *args)
+    team = Team(world_size, folder=folder, timeout_s=timeout_s, backend=backend)
+    try:
+        return team.call(function, *args, lost=lost)
+    finally:
+        team._stop(patience_s=0 if lost else 5)
 
 
-def _rank(rank, world_size, meeting, timeout_s, tasks, results):
+def _rank(rank, world_size, meeting, timeout_s, backend, tasks, results):
     import torch
     import torch.distributed as dist
 
@@ -97,11 +105,13 @@ def _rank(rank, world_size, meeting, timeout_s, tasks, results):
     try:
         store = dist.FileStore(meeting, world_size)
         join_group(
-            store, rank=rank, world_size=world_size, backend="gloo", timeout_s=min(timeout_s, 30)
+            store, rank=rank, world_size=world_size, backend=backend, timeout_s=min(timeout_s, 30)
         )
         while (task := tasks.get()) is not None:
-            function, args = task
+            function, args, ends = task
             results.put((rank, function(rank, world_size, *args), None))
+            if ends:
+                os._exit(0)
         dist.barrier()
         dist.destroy_process_group()
     except BaseException:

@@ -480,6 +480,29 @@ def test_a_wrong_choice_lists_the_choices(refusal, text, line, said):
             "backend: nccl moves GPU tensors only; set device: cuda or backend: gloo",
         ),
         (
+            "device: cuda\nbackend: shm\n",
+            2,
+            "backend: shm moves CPU tensors only; set device: cpu or backend: auto",
+        ),
+        (
+            "backend: mpi\nnodes: 2\n",
+            2,
+            "backend: mpi joins one mpirun's ranks on one node, not on 2; "
+            "set nodes: 1 or backend: gloo",
+        ),
+        (
+            "backend: shm\nnodes: 3\n",
+            2,
+            "backend: shm joins ranks that share memory on one node, not on 3; "
+            "set nodes: 1 or backend: gloo",
+        ),
+        (
+            "backend: mpi\nrestarts: 1\n",
+            2,
+            "mpirun ends all ranks when one dies, so backend: mpi has no restarts; "
+            "set restarts: 0 or another backend",
+        ),
+        (
             "optimizer: gd\naccumulate: 2\n",
             2,
             "gd accumulates by itself, in chunks of data.batch; leave accumulate out",

@@ -16,6 +16,7 @@ from rich.console import Console
 
 from drumline.cli.printing import print_result
 from drumline.cli.resume import resumed_run
+from drumline.core.lifeline import die_with_parent
 from drumline.core.rundir import RunDir
 from drumline.core.spec import RunSpec
 from drumline.core.spec_file import load_spec
@@ -40,6 +41,8 @@ def join_command(
     as_json: bool,
 ) -> None:
     """Run this process's rank to its end; rank 0 also makes the run directory and prints."""
+    if launcher.name == "mpirun":
+        die_with_parent()  # mpirun's own end by kill -9 would leave us
     overrides = [*overrides, f"workers={launcher.world_size}", "nodes=1"]
     if launcher.rank != 0:
         _follow(launcher, None if resume is not None else load_spec(file, overrides))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from rich.console import Console
@@ -19,6 +21,7 @@ from drumline.launch.agents import Agents
 from drumline.launch.creation import RUNS, new_run
 from drumline.launch.join import OuterLauncher
 from drumline.launch.meeting import fresh_meeting, refuse_stale_meeting
+from drumline.launch.mpirun import MpiRun, refuse_without_mpi
 from drumline.launch.outcome import check_outcome
 from drumline.report.display import open_display
 from drumline.report.progress import RunProgress
@@ -47,6 +50,8 @@ def train_command(
     else:
         spec = load_spec(file, overrides)
         refuse_stale_meeting(spec.init)
+        if spec.backend == "mpi":
+            refuse_without_mpi()
         with new_run(spec, out) as run:
             _launch(run, spec, agents, resumed=False, quiet=as_json)
         print_result(run, spec, as_json=as_json)
@@ -69,21 +74,20 @@ def _launch(run: RunDir, spec: RunSpec, agents: Agents, *, resumed: bool, quiet:
     progress = RunProgress(run, spec.world_size, nodes=spec.nodes)
     if resumed:
         progress.skip_to_now()
-    with fresh_meeting(run, spec):
-        agents.start(run, _tasks(run, spec), spec.node_plans)
+    with fresh_meeting(run, spec), _started(run, spec, agents) as ranks:
         display = open_display(Console(stderr=quiet), progress, _title(run, spec))
         try:
-            while agents.running() and run.spec_file.exists():
+            while ranks.running() and run.spec_file.exists():
                 display.update()
                 time.sleep(_POLL_S)
         except KeyboardInterrupt:
-            agents.stop()
+            ranks.stop()
             raise _interrupted(run, progress) from None
         finally:
             display.close()
-        codes = agents.exit_codes
+        codes = ranks.exit_codes
         agents.check_network()
-        agents.stop()
+        ranks.stop()
     if not run.spec_file.exists():
         raise RunDirError(f"{run.path} was removed while it trained; start the run again")
     check_outcome(
@@ -93,6 +97,23 @@ def _launch(run: RunDir, spec: RunSpec, agents: Agents, *, resumed: bool, quiet:
         last_words=agents.scratch.path,
         since=started,
     )
+
+
+@contextlib.contextmanager
+def _started(run: RunDir, spec: RunSpec, agents: Agents) -> Iterator[Agents | MpiRun]:
+    """Start the ranks by the agents, or by mpirun where MPI is the backend; they end with this."""
+    ranks: Agents | MpiRun = agents
+    if spec.backend == "mpi":
+        agents.stop()  # the first was started before the spec was known
+        ranks = MpiRun(agents.scratch)
+    try:
+        if isinstance(ranks, MpiRun):
+            ranks.start(run, spec.workers)
+        else:
+            ranks.start(run, _tasks(run, spec), spec.node_plans)
+        yield ranks
+    finally:
+        ranks.stop()
 
 
 def _tasks(run: RunDir, spec: RunSpec) -> list[AgentTask]:

@@ -1,15 +1,18 @@
-"""Process groups, and collectives written out by hand."""
+"""Process groups, backends, and collectives written out by hand."""
 
 from drumline.comm.agreement import Agreement
 from drumline.comm.algorithms import ALGORITHMS, DEFAULTS, find_algorithm
+from drumline.comm.backend import Choice, Situation, choose_backend
 from drumline.comm.channel import Channel, Handle
 from drumline.comm.communicator import SMALL, Communicator
-from drumline.comm.group import join_group, pick_backend
+from drumline.comm.group import join_group
 from drumline.comm.meeting import Meeting
 from drumline.comm.meter import Meter, Span
 from drumline.comm.operation import Op
+from drumline.comm.peer import LostPeerError, tells_of_lost_peer
 from drumline.comm.primitives import all_gather, gather_scatter, reduce_broadcast
 from drumline.comm.reach import unreachable_nodes
+from drumline.comm.shm import ShmGroup
 from drumline.comm.store import LOOPBACK, build_store, join_store, meeting_host, serve_store
 from drumline.comm.stream import CommStream
 
@@ -20,22 +23,27 @@ __all__ = [
     "SMALL",
     "Agreement",
     "Channel",
+    "Choice",
     "CommStream",
     "Communicator",
     "Handle",
+    "LostPeerError",
     "Meeting",
     "Meter",
     "Op",
+    "ShmGroup",
+    "Situation",
     "Span",
     "all_gather",
     "build_store",
+    "choose_backend",
     "find_algorithm",
     "gather_scatter",
     "join_group",
     "join_store",
     "meeting_host",
-    "pick_backend",
     "reduce_broadcast",
     "serve_store",
+    "tells_of_lost_peer",
     "unreachable_nodes",
 ]

@@ -1,4 +1,4 @@
-"""Joining the process group: which backend, over which interface, by which store."""
+"""Joining the process group: over which interface, by which store."""
 
 from __future__ import annotations
 
@@ -6,33 +6,14 @@ import os
 import socket
 import sys
 from datetime import timedelta
-from typing import Literal
 
-import torch
 import torch.distributed as dist
 from torch.distributed import Store
 
+from drumline.comm.backend import Backend
+from drumline.comm.mpi import register_mpi
+from drumline.comm.shm import register_shm
 from drumline.comm.store import LOOPBACK
-
-Backend = Literal["gloo", "nccl"]
-
-
-def pick_backend(
-    wanted: str, *, device: torch.device, ranks_here: int, by_messages: bool
-) -> Backend:
-    """Choose nccl where each rank of this host has a GPU of its own, gloo everywhere else.
-
-    Args:
-        wanted: auto, gloo or nccl.
-        device: this rank's.
-        ranks_here: how many ranks share this host.
-        by_messages: whether the strategy sends and receives on its own; NCCL would queue a send
-            and a receive between two ranks behind each other, so auto leaves those to gloo.
-    """
-    if wanted == "nccl":
-        return "nccl"
-    own_gpu = device.type == "cuda" and torch.cuda.device_count() >= ranks_here
-    return "nccl" if wanted == "auto" and own_gpu and not by_messages else "gloo"
 
 
 def join_group(
@@ -46,8 +27,9 @@ def join_group(
 ) -> None:
     """Start the default process group; every rank calls this, and it blocks until all have."""
     pin_interface(leader)
+    register_shm()
     dist.init_process_group(
-        backend,
+        register_mpi() if backend == "mpi" else backend,
         store=store,
         rank=rank,
         world_size=world_size,

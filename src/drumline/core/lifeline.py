@@ -35,3 +35,13 @@ def _watch(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(0.5)
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def main() -> None:
+    """Become another command that ends with a process: `… lifeline PARENT COMMAND …`."""
+    die_with_parent(int(sys.argv[1]))
+    os.execv(sys.argv[2], sys.argv[2:])
+
+
+if __name__ == "__main__":
+    main()

@@ -123,8 +123,9 @@ class RunSpec(Part):
     """CPU threads per worker (default: the cores shared out)"""
     slow_ranks: dict[int, SlowRank] = Field(default_factory=dict)
     """ranks to slow on purpose, e.g. {1: {delay_ms: 50}}"""
-    backend: Literal["auto", "gloo", "nccl"] = "auto"
-    """auto: nccl where each rank has a GPU of its own, else gloo"""
+    backend: Literal["auto", "gloo", "nccl", "mpi", "shm"] = "auto"
+    """auto: nccl where each rank has a GPU of its own, shm where ranks share a host's memory and
+    the strategy uses the backend's collectives, else gloo. mpi: ranks are started by mpirun"""
     init: Annotated[str, AfterValidator(_check_init)] = "env"
     """how ranks find each other: env, tcp or tcp://HOST:PORT, file or file:///PATH"""
     restarts: int = Field(default=0, ge=0, le=100)
@@ -156,6 +157,7 @@ class RunSpec(Part):
         check_slow_nodes(self.nodes, self.link, self.slow_nodes)
         check_meeting(self.nodes, urlsplit(self.init).hostname)
         self._check_number_formats()
+        self._check_backend()
         self._check_model_fits_data()
         if self.optimizer.name == "gd" and self.accumulate > 1:
             raise ClashError(
@@ -195,10 +197,31 @@ class RunSpec(Part):
                 "precision: bf16 goes with dtype: float32, not float64; drop one of the two",
                 *("precision", "dtype"),
             )
-        if self.backend == "nccl" and self.device == "cpu":
+
+    def _check_backend(self) -> None:
+        name = self.backend
+        if name == "nccl" and self.device == "cpu":
             raise ClashError(
                 "backend: nccl moves GPU tensors only; set device: cuda or backend: gloo",
                 *("backend", "device"),
+            )
+        if name in ("mpi", "shm") and self.device == "cuda":
+            raise ClashError(
+                f"backend: {name} moves CPU tensors only; set device: cpu or backend: auto",
+                *("backend", "device"),
+            )
+        if name in ("mpi", "shm") and self.nodes > 1:
+            joins = "one mpirun's ranks" if name == "mpi" else "ranks that share memory"
+            raise ClashError(
+                f"backend: {name} joins {joins} on one node, not on {self.nodes}; "
+                f"set nodes: 1 or backend: gloo",
+                *("backend", "nodes"),
+            )
+        if name == "mpi" and self.restarts:
+            raise ClashError(
+                "mpirun ends all ranks when one dies, so backend: mpi has no restarts; "
+                "set restarts: 0 or another backend",
+                *("backend", "restarts"),
             )
 
     def _check_model_fits_data(self) -> None:

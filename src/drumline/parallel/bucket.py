@@ -9,23 +9,28 @@ that no rank has, and the parameter's gradient stays None, as it would in one pr
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 
 import torch
 from torch import Tensor
 from torch.nn import Parameter
 
+Allocate = Callable[[int, torch.dtype], Tensor]
+"""makes a flat tensor of zeros"""
+
 
 class Bucket:
     """Some parameters of one dtype and device, and the flat tensor that holds their gradients."""
 
-    def __init__(self, params: list[Parameter]) -> None:
+    def __init__(self, params: list[Parameter], allocate: Allocate | None = None) -> None:
         self.params = params
         sizes = [param.numel() for param in params]
-        self.flat = torch.zeros(
-            sum(sizes) + len(params), dtype=params[0].dtype, device=params[0].device
-        )
+        total, first = sum(sizes) + len(params), params[0]
+        if allocate is not None and first.device.type == "cpu":
+            self.flat = allocate(total, first.dtype)
+        else:
+            self.flat = torch.zeros(total, dtype=first.dtype, device=first.device)
         *slots, self.flags = self.flat.split([*sizes, len(params)])
         self._views = [_shaped_like(param, slot) for param, slot in zip(params, slots, strict=True)]
         self._filled = [False] * len(params)
@@ -68,9 +73,11 @@ class Bucket:
         self.handle = None
 
 
-def build_buckets(params: Iterable[Parameter], bucket_bytes: int) -> list[Bucket]:
-    """Make a bucket for each group of parameters."""
-    return [Bucket(group) for group in group_parameters(params, bucket_bytes)]
+def build_buckets(
+    params: Iterable[Parameter], bucket_bytes: int, allocate: Allocate | None = None
+) -> list[Bucket]:
+    """Make a bucket for each group of parameters, in memory that `allocate` gives (or any)."""
+    return [Bucket(group, allocate) for group in group_parameters(params, bucket_bytes)]
 
 
 def group_parameters(params: Iterable[Parameter], bucket_bytes: int) -> list[list[Parameter]]:

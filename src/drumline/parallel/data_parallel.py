@@ -9,7 +9,8 @@
 
 (1) A hook on each parameter copies its gradient into a bucket as soon as backward has made it.
 (2) A full bucket goes to the communication thread. Buckets leave in the same order on all ranks,
-    whatever order the gradients came in: bucket k waits for bucket k−1.
+    whatever order the gradients came in: bucket k waits for bucket k−1. The last one is full when
+    backward is over: there is nothing left to overlap with, so `finish` reduces it itself.
 (3) What backward did not reach on this rank (unused layers) is sent as zeros, so that the ranks
     stay in step.
 """
@@ -25,10 +26,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
-from drumline.comm import CommStream, Meter
+from drumline.comm import CommStream, Meter, ShmGroup
 from drumline.core.errors import UsageError
 from drumline.parallel.aggregate import Aggregator, Average
-from drumline.parallel.bucket import Bucket, build_buckets
+from drumline.parallel.bucket import Allocate, Bucket, build_buckets
 from drumline.parallel.same_model import check_same_model
 
 DEFAULT_BUCKET_BYTES = 2**20
@@ -60,7 +61,7 @@ class DataParallel(nn.Module):
         self._aggregate = Aggregator(kind=kind, average=average, group=group, meter=meter)
         broadcast_state(module, group)
         params = [param for param in module.parameters() if param.requires_grad]
-        self._buckets = build_buckets(params, bucket_bytes)
+        self._buckets = build_buckets(params, bucket_bytes, _shared_memory(group))
         self._stream = CommStream(params[0].device if params else None)
         self._launched = 0
         self._syncing = True
@@ -83,13 +84,16 @@ class DataParallel(nn.Module):
 
     def finish(self) -> None:
         """Block until every gradient is averaged; every rank calls this after backward."""
-        for bucket in self._buckets[self._launched :]:
+        for bucket in self._buckets[self._launched : -1]:
             bucket.put_missing()
             self._launch(bucket)
         try:
             for bucket in self._buckets:
                 if bucket.handle is not None:
                     bucket.handle.result()
+            for last in self._buckets[-1:]:
+                last.put_missing()
+                self._aggregate(last.flat)
         finally:
             self._launched = 0
             for bucket in self._buckets:
@@ -99,12 +103,18 @@ class DataParallel(nn.Module):
         if not self._syncing:
             return
         bucket.put(index)
-        while self._launched < len(self._buckets) and self._buckets[self._launched].full:
+        while self._launched < len(self._buckets) - 1 and self._buckets[self._launched].full:
             self._launch(self._buckets[self._launched])
 
     def _launch(self, bucket: Bucket) -> None:
         bucket.handle = self._stream.submit(partial(self._aggregate, bucket.flat))
         self._launched += 1
+
+
+def _shared_memory(group: ProcessGroup | None) -> Allocate | None:
+    """Where the backend is shm, let buckets live in its memory: nothing is copied in or out."""
+    backend = dist.group.WORLD if group is None else group
+    return backend.allocate if isinstance(backend, ShmGroup) else None
 
 
 def broadcast_state(module: nn.Module, group: ProcessGroup | None = None) -> None:

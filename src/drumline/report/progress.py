@@ -102,6 +102,8 @@ class RunProgress:
             self.notes.append(f"a worker died; the group starts again (restart {event['attempt']})")
         elif event["event"] == "restore":
             self.notes.append(f"going on from the checkpoint of step {event['step']}")
+        elif event["event"] == "backend" and event["backend"] != event["wanted"]:
+            self.notes.append(f"backend {event['backend']}: {event['why']}")
         elif event["event"] == "note":
             self.notes.append(event["text"])
         elif event["event"] == "damaged":

@@ -103,6 +103,8 @@ def summary_table(summary: dict[str, Any], run_path: str) -> Table:
     table.add_row("steps", f"{summary['steps']} in {format_seconds(summary['train_s'])}")
     table.add_row("samples/s", f"{summary['samples_per_s']:,.0f}")
     table.add_row("ranks", f"{summary['world_size']} by {summary['strategy']}")
+    if "backend" in summary:
+        table.add_row("backend", f"{summary['backend']}: {summary['backend_why']}")
     table.add_row("weights", f"sha256 {summary['weights_sha256'][:16]}…")
     table.add_row("run", run_path)
     return table

@@ -14,12 +14,14 @@ from torch.optim import Optimizer
 
 from drumline.comm import (
     LOOPBACK,
+    Choice,
     Meeting,
     Meter,
+    Situation,
     build_store,
+    choose_backend,
     join_group,
     meeting_host,
-    pick_backend,
 )
 from drumline.core.errors import UsageError
 from drumline.core.parts import MESSAGE_KINDS
@@ -59,7 +61,7 @@ class Material:
 def meet_ranks(run: RunDir, spec: RunSpec, place: Place) -> Meeting:
     """Meet the other ranks; blocks until all have come, and names those that have not."""
     store = build_store(
-        spec.init,
+        _settle_init(spec),
         rank=place.rank,
         meeting=run.rendezvous,
         tag=os.environ.get("MASTER_PORT", "0"),  # the agents renew it with each restart
@@ -72,25 +74,32 @@ def meet_ranks(run: RunDir, spec: RunSpec, place: Place) -> Meeting:
     return meeting
 
 
-def join_ranks(meeting: Meeting, spec: RunSpec, place: Place, device: torch.device) -> None:
+def join_ranks(meeting: Meeting, spec: RunSpec, place: Place, device: torch.device) -> Choice:
     """Start the process group; blocks until all ranks have loaded what they need."""
     meeting.gather("finish loading", max(spec.timeout_s, PATIENCE_S))
+    situation = Situation(
+        store=meeting.store,
+        rank=place.rank,
+        world_size=place.world_size,
+        nodes=spec.nodes,
+        ranks_here=ranks_here(spec, place),
+        device=device,
+        strategy=spec.strategy.kind,
+        by_messages=spec.strategy.kind in MESSAGE_KINDS,
+    )
+    choice = choose_backend(spec.backend, situation)
     join_group(
         meeting.store,
         rank=place.rank,
         world_size=place.world_size,
-        backend=pick_backend(
-            spec.backend,
-            device=device,
-            ranks_here=ranks_here(spec, place),
-            by_messages=spec.strategy.kind in MESSAGE_KINDS,
-        ),
-        leader=_leader(spec.init),
+        backend=choice.backend,
+        leader=_leader(_settle_init(spec)),
         timeout_s=spec.timeout_s,
     )
     session = torch.tensor(time.time_ns(), device=device)
     dist.broadcast(session, src=0)
     meeting.session = str(session.item())
+    return choice
 
 
 def load_material(spec: RunSpec) -> Material:
@@ -168,6 +177,12 @@ def set_threads(spec: RunSpec, place: Place) -> int:
 def ranks_here(spec: RunSpec, place: Place) -> int:
     """How many ranks share this host: all nodes of a run are on it."""
     return place.local_world_size * spec.nodes
+
+
+def _settle_init(spec: RunSpec) -> str:
+    """Return how ranks meet; mpirun names no address, so they leave a note instead."""
+    told_where = spec.init != "env" or "MASTER_ADDR" in os.environ
+    return spec.init if told_where or spec.backend != "mpi" else "tcp"
 
 
 def _leader(init: str) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 import drumline
-from drumline.comm import unreachable_nodes
+from drumline.comm import tells_of_lost_peer, unreachable_nodes
 from drumline.core.errors import ERRORS, DrumlineError
 from drumline.core.events import EventWriter
 from drumline.core.rundir import RunDir
@@ -104,6 +104,8 @@ def _describe_silence(error: BaseException) -> dict[str, Any]:
 def is_consequence(error: BaseException) -> bool:
     """Whether an error only says that another rank is gone, or does not answer."""
     text = str(error)
+    if tells_of_lost_peer(text):
+        return True
     gone = _PEER_GONE.search(text) or _TIMED_OUT.search(text)
     if not isinstance(error, RuntimeError) or gone is None:  # torch's Dist…Errors are RuntimeErrors
         return False

@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from drumline.comm import Choice
 from drumline.core.events import EventWriter
 from drumline.core.rundir import RunDir
 from drumline.core.spec import RunSpec
@@ -59,7 +60,8 @@ def _train(run: RunDir, spec: RunSpec, place: Place, events: EventWriter) -> Non
     events.write("setup", device=str(device), threads=threads)
     meeting = meet_ranks(run, spec, place)
     material = load_material(spec)
-    join_ranks(meeting, spec, place, device)
+    choice = join_ranks(meeting, spec, place, device)
+    events.write("backend", backend=choice.backend, wanted=spec.backend, why=choice.why)
     parts = assemble(spec, place, device, material)
     checkpoints = CheckpointStore(run.checkpoints, keep=spec.checkpoint.keep)
     scalars = ScalarWriter(run.tensorboard) if place.leads else None
@@ -87,7 +89,7 @@ def _train(run: RunDir, spec: RunSpec, place: Place, events: EventWriter) -> Non
     events.write("end", step=result.steps, time=time.time())
     events.flush()
     if place.leads:
-        _write_results(run, spec, place, parts, result)
+        _write_results(run, spec, place, parts, result, choice)
     if scalars is not None:
         scalars.close()
     wait_for_disk()
@@ -117,7 +119,12 @@ def _newest(
 
 
 def _write_results(
-    run: RunDir, spec: RunSpec, place: Place, parts: Assembly, result: Result
+    run: RunDir,
+    spec: RunSpec,
+    place: Place,
+    parts: Assembly,
+    result: Result,
+    choice: Choice,
 ) -> None:
     train = parts.data.train
     run.write_json(
@@ -139,6 +146,8 @@ def _write_results(
             "name": run.path.name,
             "world_size": place.world_size,
             "strategy": spec.strategy.kind,
+            "backend": choice.backend,
+            "backend_why": choice.why,
             "model": spec.model.name,
             "parameters": parameter_count(parts.model),
             "steps": result.steps,

@@ -1,0 +1,259 @@
+"""`MpiGroup`: a PyTorch process group over MPI.
+
+Tensors are handed to MPI where they lie (`buffers`), and copied only where PyTorch's form has no
+counterpart: lists of tensors where MPI wants one buffer, and tensors with gaps.
+"""
+
+# torch's methods have a second form each, for callers that have no options; nobody calls it here
+# mypy: disable-error-code="override, assignment"
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import ProcessGroup, Store
+
+from drumline.comm.mpi.buffers import combinable, mpi_op, to_combine, to_move
+from drumline.comm.mpi.calls import Calls
+from drumline.comm.mpi.library import communicator, load_mpi
+from drumline.comm.mpi.messages import Message
+from drumline.comm.mpi.waiting import Patience
+from drumline.comm.reduce_op import finish, op_name
+
+
+def create_group(given: Any, _: object) -> ProcessGroup:
+    """Build the group; torch calls this on every rank that belongs to it."""
+    names = list(given.global_ranks_in_group) or list(range(given.group_size))
+    world = dist.get_world_size() if dist.is_initialized() else given.group_size
+    comm = communicator(given.group_rank, names, world, given.group_id)
+    return MpiGroup(given.store, comm, names, given.timeout)
+
+
+class MpiGroup(ProcessGroup):
+    """A process group whose ranks talk by MPI."""
+
+    def __init__(self, store: Store, comm: Any, names: list[int], timeout: timedelta) -> None:
+        super().__init__(comm.Get_rank(), comm.Get_size())  # type: ignore[call-arg]
+        self._comm = comm
+        self._patience = Patience(store, comm.Get_rank(), names, timeout.total_seconds())
+        self._calls = Calls(comm, self._patience)
+
+    def getBackendName(self) -> str:  # noqa: N802  torch's name
+        """Name the backend."""
+        return "mpi"
+
+    def allreduce(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:
+        """Combine tensors over all ranks, in place."""
+        op = op_name((opts or dist.AllreduceOptions()).reduceOp)
+
+        def job() -> None:
+            for tensor in tensors:
+                with combinable(tensor, op) as (whole, how):
+                    self._comm.Allreduce(load_mpi().IN_PLACE, to_combine(whole), mpi_op(how))
+                    finish(op, whole, self.size())
+
+        return self._submit("all_reduce", job, tensors)
+
+    def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:
+        """Combine several tensors over all ranks, one after the other."""
+        return self.allreduce(tensors, opts or dist.AllreduceCoalescedOptions())
+
+    def reduce(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:
+        """Combine a tensor over all ranks, into the root's; the others' stay as they are."""
+        opts = opts or dist.ReduceOptions()
+        op, root, (tensor,) = op_name(opts.reduceOp), opts.rootRank, tensors
+
+        def job() -> None:
+            mine = tensor if self.rank() == root else tensor.clone()
+            with combinable(mine, op) as (whole, how):
+                described = to_combine(whole)
+                given = load_mpi().IN_PLACE if self.rank() == root else described
+                self._comm.Reduce(given, described, mpi_op(how), root)
+                finish(op, whole, self.size())
+
+        return self._submit("reduce", job, tensors)
+
+    def broadcast(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:
+        """Give every rank the root's tensor."""
+        root, (tensor,) = (opts or dist.BroadcastOptions()).rootRank, tensors
+
+        def job() -> None:
+            whole = tensor.contiguous()
+            self._comm.Bcast(to_move(whole), root)
+            _put_back(whole, tensor)
+
+        return self._submit("broadcast", job, tensors)
+
+    def allgather(
+        self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None
+    ) -> dist.Work:
+        """Give every rank every rank's tensor, as a list."""
+        (parts,), (tensor,) = outputs, inputs
+
+        def job() -> None:
+            whole = tensor.new_empty((self.size(), *tensor.size()))
+            self._comm.Allgather(to_move(tensor.contiguous()), to_move(whole))
+            _split_into(whole, parts)
+
+        return self._submit("all_gather", job, parts)
+
+    def all_gather_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> dist.Work:
+        """Give every rank every rank's tensor, in one."""
+
+        def job() -> None:
+            whole = output.contiguous()
+            self._comm.Allgather(to_move(tensor.contiguous()), to_move(whole))
+            _put_back(whole, output)
+
+        return self._submit("all_gather", job, [output])
+
+    def reduce_scatter(
+        self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any = None
+    ) -> dist.Work:
+        """Combine the k-th input of all ranks into the output of rank k."""
+        whole = torch.cat([part.reshape(-1) for part in inputs[0]])
+        return self.reduce_scatter_single(outputs[0], whole, opts)
+
+    def reduce_scatter_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> dist.Work:
+        """Combine a tensor over all ranks, and give rank k its k-th part."""
+        op = op_name((opts or dist.ReduceScatterOptions()).reduceOp)
+
+        def job() -> None:
+            with combinable(tensor, op) as (whole, how), combinable(output, op) as (mine, _):
+                self._comm.Reduce_scatter_block(to_combine(whole), to_combine(mine), mpi_op(how))
+                finish(op, mine, self.size())
+
+        return self._submit("reduce_scatter", job, [output])
+
+    def gather(
+        self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None
+    ) -> dist.Work:
+        """Give the root every rank's tensor."""
+        root, (tensor,) = (opts or dist.GatherOptions()).rootRank, inputs
+
+        def job() -> None:
+            whole = None
+            if self.rank() == root:
+                whole = tensor.new_empty((self.size(), *tensor.size()))
+            received = None if whole is None else to_move(whole)
+            self._comm.Gather(to_move(tensor.contiguous()), received, root)
+            if whole is not None:
+                _split_into(whole, outputs[0])
+
+        return self._submit("gather", job, outputs[0] if outputs else [])
+
+    def scatter(
+        self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any = None
+    ) -> dist.Work:
+        """Give rank k the root's k-th tensor."""
+        root, (output,) = (opts or dist.ScatterOptions()).rootRank, outputs
+
+        def job() -> None:
+            given = torch.stack(inputs[0]) if self.rank() == root else None
+            whole = output.contiguous()
+            self._comm.Scatter(None if given is None else to_move(given), to_move(whole), root)
+            _put_back(whole, output)
+
+        return self._submit("scatter", job, outputs)
+
+    def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> dist.Work:
+        """Give rank k the k-th tensor of every rank."""
+
+        def job() -> None:
+            given = torch.cat([part.reshape(-1) for part in inputs])
+            whole = given.new_empty(sum(part.numel() for part in outputs))
+            self._exchange(given, whole, _numels(inputs), _numels(outputs))
+            _split_into(whole, outputs)
+
+        return self._submit("all_to_all", job, outputs)
+
+    def all_to_all_single(
+        self,
+        output: Tensor,
+        tensor: Tensor,
+        output_splits: list[int],
+        input_splits: list[int],
+        opts: Any = None,
+    ) -> dist.Work:
+        """Give rank k the k-th part of every rank's tensor; parts are equal unless it is said."""
+
+        def job() -> None:
+            given, whole = tensor.contiguous(), output.contiguous()
+            counts = [
+                _counts(part, splits, self.size())
+                for part, splits in ((given, input_splits), (whole, output_splits))
+            ]
+            self._exchange(given, whole, *counts)
+            _put_back(whole, output)
+
+        return self._submit("all_to_all", job, [output])
+
+    _allgather_base = all_gather_single  # as torch before 2.13 calls them
+    _reduce_scatter_base = reduce_scatter_single
+    alltoall_base = all_to_all_single
+
+    def barrier(self, opts: Any = None) -> dist.Work:
+        """Wait until every rank is here."""
+        return self._submit("barrier", lambda: None, [])  # each collective begins with one
+
+    def send(self, tensors: list[Tensor], to: int, tag: int = 0) -> dist.Work:
+        """Send a tensor to a rank of the group."""
+        whole = tensors[0].contiguous()
+        request = self._comm.Isend(to_move(whole), to, tag)
+        return Message(request, self._patience, f"send to rank {to}", to, [whole])
+
+    def recv(self, tensors: list[Tensor], source: int, tag: int = 0) -> dist.Work:
+        """Receive a tensor from a rank of the group."""
+        return self._receive(tensors[0], source, tag)
+
+    def recv_anysource(self, tensors: list[Tensor], tag: int = 0) -> dist.Work:
+        """Receive a tensor from whoever sends first."""
+        return self._receive(tensors[0], None, tag)
+
+    def shutdown(self) -> None:
+        """Let queued collectives end."""
+        self._calls.close()
+
+    def _receive(self, tensor: Tensor, source: int | None, tag: int) -> dist.Work:
+        whole = tensor.contiguous()
+        parts = [whole] if whole is tensor else [whole, tensor]
+        given = load_mpi().ANY_SOURCE if source is None else source
+        request = self._comm.Irecv(to_move(whole), given, tag)
+        return Message(request, self._patience, "a receive", source, parts)
+
+    def _exchange(
+        self, given: Tensor, whole: Tensor, sent: Sequence[int], received: Sequence[int]
+    ) -> None:
+        (memory, kind), (inbox, _) = to_move(given), to_move(whole)
+        self._comm.Alltoallv([memory, (sent, None), kind], [inbox, (received, None), kind])
+
+    def _submit(self, what: str, job: Callable[[], None], tensors: list[Tensor]) -> dist.Work:
+        return self._calls.submit(what, job, tensors)
+
+
+def _put_back(whole: Tensor, tensor: Tensor) -> None:
+    if whole is not tensor:
+        tensor.copy_(whole)
+
+
+def _split_into(whole: Tensor, parts: Sequence[Tensor]) -> None:
+    pieces = whole.reshape(-1).split(_numels(parts))
+    for part, piece in zip(parts, pieces, strict=True):
+        part.copy_(piece.view(part.size()))
+
+
+def _numels(parts: Sequence[Tensor]) -> list[int]:
+    return [part.numel() for part in parts]
+
+
+def _counts(tensor: Tensor, splits: Sequence[int], ranks: int) -> list[int]:
+    """Return how many elements each rank's part has; splits are along the first dimension."""
+    if not splits:
+        return [tensor.numel() // ranks] * ranks
+    per_row = tensor.numel() // max(1, tensor.size(0))
+    return [rows * per_row for rows in splits]

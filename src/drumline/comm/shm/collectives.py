@@ -1,0 +1,157 @@
+"""The collectives, in shared memory. Every rank of the group calls each of them; all block.
+
+Each piece of a tensor goes through the same stations:
+
+    copy in ─► meet ─► read what the others have put there
+                  └──► (many ranks) add up one share each ─► meet ─► read the whole sum
+
+n ranks, a tensor of b bytes; what each rank reads and writes, and how often it meets per piece:
+
+    all_reduce, 2 ranks or few bytes   b in, n·b read and added              1 meeting
+    all_reduce, otherwise              b in, b added (its share of n), b out 2 meetings
+    all_reduce, in shared memory       b added, b written                    2 meetings, no copy
+    broadcast                          b                                     1 meeting
+    all_gather                         b in, n·b out                         1 meeting
+    reduce_scatter                     n·b in, n·b added                     1 meeting
+
+All tensors are flat and contiguous; `group` sees to that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from drumline.comm.shm.arena import Arena, Place
+from drumline.comm.shm.arithmetic import combine, share_of
+from drumline.comm.shm.gate import CALL_BYTES
+
+_ONE_SHOT_BYTES = 2**15  # up to here, adding everything oneself is cheaper than meeting twice
+
+
+def barrier(arena: Arena) -> None:
+    """Wait until every rank is here."""
+    arena.gate.meet(_call("barrier", "", None, 0, ""))
+
+
+def all_reduce(arena: Arena, flat: Tensor, op: str) -> None:
+    """Combine a tensor over all ranks, in place."""
+    place = arena.place_of(flat)
+    where = "" if place is None else place.where
+    call = _call("all_reduce", op, flat.dtype, flat.numel(), where)
+    if place is not None:
+        arena.gate.meet(call)
+        _combine_place(place, op)
+        arena.gate.meet()
+        return
+    for piece in _pieces(arena, flat):
+        rows = arena.rows(piece.dtype, piece.numel())
+        rows[arena.rank].copy_(piece)
+        arena.gate.meet(call)
+        if arena.size <= 2 or piece.nbytes <= _ONE_SHOT_BYTES:
+            combine(op, rows, piece)
+        else:
+            _combine_share(arena, rows, op)
+            arena.gate.meet()
+            piece.copy_(rows[0])
+        arena.turn()
+
+
+def reduce(arena: Arena, flat: Tensor, op: str, root: int) -> None:
+    """Combine a tensor over all ranks, into the root's; the others' stay as they are."""
+    call = _call("reduce", op, flat.dtype, flat.numel(), f" to {root}")
+    for piece in _pieces(arena, flat):
+        rows = arena.rows(piece.dtype, piece.numel())
+        rows[arena.rank].copy_(piece)
+        arena.gate.meet(call)
+        _combine_share(arena, rows, op)
+        arena.gate.meet()
+        if arena.rank == root:
+            piece.copy_(rows[0])
+        arena.turn()
+
+
+def broadcast(arena: Arena, flat: Tensor, root: int) -> None:
+    """Give every rank the root's tensor."""
+    call = _call("broadcast", "", flat.dtype, flat.numel(), f" from {root}")
+    for piece in _pieces(arena, flat):
+        row = arena.rows(piece.dtype, piece.numel())[root]
+        if arena.rank == root:
+            row.copy_(piece)
+        arena.gate.meet(call)
+        if arena.rank != root:
+            piece.copy_(row)
+        arena.turn()
+
+
+def all_gather(arena: Arena, outputs: Sequence[Tensor], flat: Tensor) -> None:
+    """Give every rank every rank's tensor, in rank order."""
+    call = _call("all_gather", "", flat.dtype, flat.numel(), "")
+    count = _per_piece(arena, flat)
+    for begin, piece in zip(_begins(flat, count), _pieces(arena, flat), strict=True):
+        rows = arena.rows(piece.dtype, piece.numel())
+        rows[arena.rank].copy_(piece)
+        arena.gate.meet(call)
+        for output, row in zip(outputs, rows, strict=True):
+            output[begin : begin + count].copy_(row)
+        arena.turn()
+
+
+def reduce_scatter(arena: Arena, output: Tensor, inputs: Sequence[Tensor], op: str) -> None:
+    """Combine the k-th input of all ranks into the output of rank k."""
+    call = _call("reduce_scatter", op, output.dtype, output.numel(), "")
+    count = max(1, _per_piece(arena, output) // arena.size)
+    for begin in _begins(output, count):
+        piece = output[begin : begin + count]
+        numel = piece.numel()
+        rows = arena.rows(piece.dtype, numel * arena.size)
+        for rank, part in enumerate(inputs):
+            rows[arena.rank][rank * numel :][:numel].copy_(part[begin : begin + count])
+        arena.gate.meet(call)
+        mine = [row[arena.rank * numel :][:numel] for row in rows]
+        combine(op, mine, piece)
+        arena.turn()
+
+
+def _combine_share(arena: Arena, rows: list[Tensor], op: str) -> None:
+    """Combine this rank's share of a piece, into rank 0's row, where all will read it."""
+    total = rows[0]
+    mine = share_of(arena.rank, arena.size, total.numel(), total.itemsize)
+    combine(op, [row[mine] for row in rows], total[mine])
+
+
+def _combine_place(place: Place, op: str) -> None:
+    """Combine this rank's share of a tensor in shared memory, and write it to every rank's."""
+    for total, *others in place.shares:
+        combine(op, [total, *others], total)
+        for other in others:
+            other.copy_(total)
+
+
+def _pieces(arena: Arena, flat: Tensor) -> Iterator[Tensor]:
+    """Cut a tensor into what fits a half of a row; an empty one is one empty piece."""
+    count = _per_piece(arena, flat)
+    if flat.numel() <= count:
+        yield flat
+        return
+    yield from flat.split(count)
+
+
+def _per_piece(arena: Arena, flat: Tensor) -> int:
+    return arena.half_bytes // flat.itemsize
+
+
+def _begins(flat: Tensor, count: int) -> range:
+    return range(0, max(1, flat.numel()), count)
+
+
+@lru_cache(maxsize=1024)
+def _call(kind: str, op: str, dtype: torch.dtype | None, numel: int, more: str) -> bytes:
+    """Write down a call as the others must make it too, for `Gate.meet` to compare."""
+    words = f"{kind} {op}".strip() + more
+    if dtype is not None:
+        words += f" of {numel} {str(dtype).removeprefix('torch.')}"
+    return words.encode()[:CALL_BYTES].ljust(CALL_BYTES)

@@ -1,0 +1,166 @@
+"""`Gate`: where the ranks of a group wait for each other, in shared memory.
+
+    mutex │ waiting │ come: 0 1 2 …  │ open: 0 1 2 …         │ calls (even, odd)
+    sem   │ count   │ times each has │ a semaphore for each  │ what each rank is about to do
+                      come here
+
+(1) A rank notes what it is about to do, takes the mutex and counts itself in.
+(2) The last one opens the gate for every other; the others sleep until then.
+(3) Behind the gate all compare what the others are about to do with their own.
+
+Calls are kept twice, for even and odd meetings: a fast rank may be at the next meeting while a slow
+one still reads the calls of this one, but never at the one after that.
+
+A rank that does not come is named: at once if its process has ended, else when the time is over.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Sequence
+from mmap import mmap
+
+from drumline.comm.peer import LostPeerError, name_ranks
+from drumline.comm.shm.semaphore import SLOT_BYTES, Semaphore
+from drumline.comm.shm.watch import Watch
+from drumline.core.errors import CommError
+
+CALL_BYTES = 96
+_LOOK_EVERY_S = 0.1
+_GRACE_S = 1.0  # for a rank that opens the gate and is interrupted before it has opened it for all
+
+
+def gate_bytes(size: int) -> int:
+    """How much memory the gate of so many ranks takes."""
+    return SLOT_BYTES * (2 + 2 * size) + 2 * size * CALL_BYTES
+
+
+class Gate:
+    """The meeting point of a group's ranks."""
+
+    def __init__(
+        self,
+        memory: mmap,
+        offset: int,
+        *,
+        rank: int,
+        names: Sequence[int],
+        timeout_s: float,
+        watch: Watch,
+    ) -> None:
+        """Lay the gate over shared memory.
+
+        Args:
+            memory: mapped by all ranks, all zeros.
+            offset: where the gate begins in it, the same in all ranks.
+            rank: this rank in the group.
+            names: by rank in the group, the rank in the run, for error messages.
+            timeout_s: how long to wait for the others.
+            watch: tells of processes that ended.
+        """
+        size = len(names)
+        base = ctypes.addressof(ctypes.c_char.from_buffer(memory, offset))
+        at = [base + SLOT_BYTES * slot for slot in range(2 + 2 * size)]
+        self._mutex, self._own = Semaphore(at[0]), Semaphore(at[2 + size + rank])
+        self._all = [Semaphore(at[2 + size + other]) for other in range(size)]
+        self._others = [gate for other, gate in enumerate(self._all) if other != rank]
+        self._waiting = ctypes.c_int64.from_address(at[1])
+        self._come = [ctypes.c_int64.from_address(at[2 + other]) for other in range(size)]
+        self._calls = memoryview(memory)[offset + SLOT_BYTES * (2 + 2 * size) :]
+        self._rank, self._size, self._names = rank, size, names
+        self._timeout_s = timeout_s
+        self._watch = watch
+        self._meetings = 0
+        self._call = b""
+        self._broken: Exception | None = None
+
+    def set_up(self) -> None:
+        """Make the semaphores; the leader calls this before any rank meets."""
+        self._mutex.set_up(1)
+        for gate in self._all:
+            gate.set_up(0)
+
+    def meet(self, call: bytes | None = None) -> None:
+        """Wait until every rank of the group is here.
+
+        Args:
+            call: what this rank is about to do, `CALL_BYTES` long; checked against the others'.
+
+        Raises:
+            LostPeerError: a rank has ended, or did not come in time.
+            CommError: the ranks are about to do different things.
+        """
+        if self._broken is not None:
+            raise self._broken
+        self._meetings += 1
+        begin = (self._meetings & 1) * self._size * CALL_BYTES
+        if call is not None:  # (1)
+            self._call = call
+            mine = begin + self._rank * CALL_BYTES
+            self._calls[mine : mine + CALL_BYTES] = call
+        self._come[self._rank].value = self._meetings
+        self._take(self._mutex)
+        waiting = self._waiting.value + 1
+        if waiting == self._size:  # (2)
+            self._waiting.value = 0
+            self._mutex.post()
+            for gate in self._others:
+                gate.post()
+        else:
+            self._waiting.value = waiting
+            self._mutex.post()
+            self._take(self._own)
+        if call is not None:  # (3)
+            calls = self._calls[begin : begin + self._size * CALL_BYTES]
+            if calls != call * self._size:
+                starts = range(0, len(calls), CALL_BYTES)
+                self._refuse([bytes(calls[k : k + CALL_BYTES]) for k in starts])
+
+    def close(self) -> None:
+        """Let go of the memory."""
+        self._calls.release()
+        self._broken = self._broken or CommError("this group has been closed")
+
+    def _take(self, semaphore: Semaphore) -> None:
+        """Wait for a semaphore, with an eye on the other ranks."""
+        if semaphore.take(_LOOK_EVERY_S):
+            return
+        began = time.monotonic()
+        while not semaphore.take(_LOOK_EVERY_S):
+            waited_s = time.monotonic() - began
+            gone = [
+                other
+                for other in self._watch.gone()
+                if self._come[other].value < self._meetings or waited_s > _GRACE_S
+            ]
+            if gone:
+                raise self._break(gone, "{} ended while this rank waited for it as a peer in {}")
+            if waited_s > self._timeout_s:
+                late = [r for r in range(self._size) if self._come[r].value < self._meetings]
+                raise self._break(
+                    late or [r for r in range(self._size) if r != self._rank],
+                    f"timed out: {{}} did not come to {{}} within {self._timeout_s:g} s",
+                )
+
+    def _break(self, ranks: list[int], message: str) -> LostPeerError:
+        names = [self._names[rank] for rank in ranks]
+        what = message.format(name_ranks(names), _shown(self._call))
+        self._broken = LostPeerError(what, backend="shm", ranks=names)
+        return self._broken
+
+    def _refuse(self, calls: list[bytes]) -> None:
+        """Tell which ranks called what."""
+        mine = calls[self._rank]
+        other = next(rank for rank, call in enumerate(calls) if call != mine)
+        self._broken = CommError(
+            f"the ranks called different collectives: rank {self._names[self._rank]} "
+            f"{_shown(mine)}, rank {self._names[other]} {_shown(calls[other])}; "
+            f"all ranks of a group must make the same calls in the same order",
+            rank=self._names[self._rank],
+        )
+        raise self._broken
+
+
+def _shown(call: bytes) -> str:
+    return call.rstrip(b"\0 ").decode(errors="replace") or "a collective"

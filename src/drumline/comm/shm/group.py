@@ -1,0 +1,220 @@
+"""`ShmGroup`: a PyTorch process group for ranks of one host, over shared memory.
+
+    dist.init_process_group("shm", …)          after `register_shm()`
+
+all_reduce, reduce, broadcast, all_gather, reduce_scatter and barrier run in shared memory
+(`collectives`). Everything else, send and receive among it, goes to a gloo group inside: a
+ProcessGroup hands what it does not define itself to the backend that is registered with it.
+"""
+
+# torch's methods have a second form each, for callers that have no options; nobody calls it here
+# mypy: disable-error-code="override, assignment"
+
+from __future__ import annotations
+
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import PrefixStore, ProcessGroup, ProcessGroupGloo
+from torch.distributed.distributed_c10d import AllgatherOptions
+
+from drumline.comm.reduce_op import op_name
+from drumline.comm.shm import collectives
+from drumline.comm.shm.arena import HALF_BYTES, Arena
+from drumline.comm.shm.arithmetic import COMBINE
+from drumline.comm.work import Collective, InOrder
+
+NAME = "shm"
+
+
+def register_shm() -> None:
+    """Make the backend known to PyTorch."""
+    if NAME.upper() not in dist.Backend._plugins:
+        dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu"])
+
+
+def _create(given: Any, _: object) -> ProcessGroup:
+    """Build the group; torch calls this on every rank that belongs to it."""
+    names = list(given.global_ranks_in_group) or list(range(given.group_size))
+    return ShmGroup(given.store, given.group_rank, names, given.timeout)
+
+
+class ShmGroup(ProcessGroup):
+    """A process group whose collectives run in shared memory."""
+
+    def __init__(
+        self,
+        store: dist.Store,
+        rank: int,
+        names: list[int],
+        timeout: timedelta,
+        half_bytes: int = HALF_BYTES,
+    ) -> None:
+        """Map the memory and connect gloo; every rank of the group does, and waits for the others.
+
+        Args:
+            store: where they meet.
+            rank: this rank in the group.
+            names: by rank in the group, the rank in the run.
+            timeout: how long to wait for another rank.
+            half_bytes: how much of a tensor passes through shared memory at once.
+
+        Raises:
+            SharingError: the ranks are not all on one host.
+        """
+        super().__init__(rank, len(names))  # type: ignore[call-arg]
+        self._arena = Arena(
+            PrefixStore("shm", store), rank, names, timeout.total_seconds(), half_bytes
+        )
+        gloo = ProcessGroupGloo(PrefixStore("gloo", store), rank, len(names), timeout)
+        self._register_backend(torch.device("cpu"), ProcessGroup.BackendType.GLOO, gloo)
+        self._set_default_backend(ProcessGroup.BackendType.GLOO)
+        self._calls = InOrder()
+
+    def allocate(self, numel: int, dtype: torch.dtype) -> Tensor:
+        """Return a tensor of zeros whose all_reduce copies nothing.
+
+        Every rank calls this with the same words. The memory is kept until the group ends.
+        """
+        return self._arena.allocate(numel, dtype)
+
+    def getBackendName(self) -> str:  # noqa: N802  torch's name
+        """Name the backend."""
+        return NAME
+
+    def allreduce(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:
+        """Combine tensors over all ranks, in place."""
+        opts = opts or dist.AllreduceOptions()
+        if tensors[0].is_sparse:
+            return super().allreduce(tensors, opts)
+        op = _known(opts.reduceOp)
+        if len(tensors) == 1 and tensors[0].is_contiguous():  # the path to be quick on
+            job = partial(collectives.all_reduce, self._arena, _on_cpu(tensors[0]).view(-1), op)
+            return self._run(job, tensors, opts)
+
+        def reduce_each() -> None:
+            for tensor in tensors:
+                flat = _flat(tensor)
+                collectives.all_reduce(self._arena, flat, op)
+                _put_back(flat, tensor)
+
+        return self._run(reduce_each, tensors, opts)
+
+    def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:
+        """Combine several tensors over all ranks, one after the other."""
+        return self.allreduce(tensors, opts or dist.AllreduceCoalescedOptions())
+
+    def reduce(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:
+        """Combine a tensor over all ranks, into the root's."""
+        opts = opts or dist.ReduceOptions()
+        op, (tensor,) = _known(opts.reduceOp), tensors
+
+        def job() -> None:
+            flat = _flat(tensor)
+            collectives.reduce(self._arena, flat, op, opts.rootRank)
+            _put_back(flat, tensor)
+
+        return self._run(job, tensors, opts)
+
+    def broadcast(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:
+        """Give every rank the root's tensor."""
+        opts = opts or dist.BroadcastOptions()
+        (tensor,) = tensors
+
+        def job() -> None:
+            flat = _flat(tensor)
+            collectives.broadcast(self._arena, flat, opts.rootRank)
+            _put_back(flat, tensor)
+
+        return self._run(job, tensors, opts)
+
+    def allgather(
+        self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None
+    ) -> dist.Work:
+        """Give every rank every rank's tensor, as a list."""
+        (parts,), (tensor,) = outputs, inputs
+
+        def job() -> None:
+            flats = [_flat(part) for part in parts]
+            collectives.all_gather(self._arena, flats, _flat(tensor))
+            for flat, part in zip(flats, parts, strict=True):
+                _put_back(flat, part)
+
+        return self._run(job, parts, opts or AllgatherOptions())
+
+    def all_gather_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> dist.Work:
+        """Give every rank every rank's tensor, in one."""
+
+        def job() -> None:
+            flat = _flat(output)
+            parts = flat.split(tensor.numel()) if tensor.numel() else [flat] * self.size()
+            collectives.all_gather(self._arena, parts, _flat(tensor))
+            _put_back(flat, output)
+
+        return self._run(job, [output], opts or AllgatherOptions())
+
+    def reduce_scatter(
+        self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any = None
+    ) -> dist.Work:
+        """Combine the k-th input of all ranks into the output of rank k."""
+        opts = opts or dist.ReduceScatterOptions()
+        op, (output,), (parts,) = _known(opts.reduceOp), outputs, inputs
+
+        def job() -> None:
+            flat = _flat(output)
+            collectives.reduce_scatter(self._arena, flat, [_flat(part) for part in parts], op)
+            _put_back(flat, output)
+
+        return self._run(job, outputs, opts)
+
+    def reduce_scatter_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> dist.Work:
+        """Combine a tensor over all ranks, and give rank k its k-th part."""
+        flat = _flat(tensor)
+        parts = list(flat.split(output.numel())) if output.numel() else [flat] * self.size()
+        return self.reduce_scatter([output], [parts], opts)
+
+    _allgather_base = all_gather_single  # as torch before 2.13 calls them
+    _reduce_scatter_base = reduce_scatter_single
+
+    def barrier(self, opts: Any = None) -> dist.Work:
+        """Wait until every rank is here."""
+        return self._run(
+            partial(collectives.barrier, self._arena), [], opts or dist.BarrierOptions()
+        )
+
+    def shutdown(self) -> None:
+        """Let queued collectives end, and let go of the memory."""
+        self._calls.close()
+        self._arena.close()
+        super().shutdown()
+
+    def _run(self, job: Collective, tensors: list[Tensor], opts: Any) -> dist.Work:
+        return self._calls.run(job, tensors, blocking=not opts.asyncOp)
+
+
+def _known(op: Any) -> str:
+    name = op_name(op)
+    if name not in COMBINE:
+        raise ValueError(f"{name} is not among {', '.join(COMBINE)}; use backend gloo or nccl")
+    return name
+
+
+def _on_cpu(tensor: Tensor) -> Tensor:
+    if tensor.device.type != "cpu":
+        raise ValueError(f"shm moves CPU tensors, not {tensor.device}; use backend gloo or nccl")
+    return tensor
+
+
+def _flat(tensor: Tensor) -> Tensor:
+    """View a tensor as one dimension, or copy it where its layout does not allow that."""
+    return _on_cpu(tensor).reshape(-1)
+
+
+def _put_back(flat: Tensor, tensor: Tensor) -> None:
+    """Write a result back where `_flat` had to copy."""
+    if flat.data_ptr() != tensor.data_ptr() and tensor.numel():
+        tensor.copy_(flat.view(tensor.size()))

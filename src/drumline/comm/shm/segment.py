@@ -1,0 +1,144 @@
+"""`Segment`: memory that all ranks of a group have mapped, and that has no name anywhere.
+
+The leader makes it with `memfd_create`, so nothing appears in /dev/shm at any moment: the memory
+goes with the last process that holds it, however that process ends. The others open it by way of
+the leader's entry in /proc:
+
+    leader   (1) makes the memory and puts a random token in front
+             (2) tells through the store: process id, descriptor, token     "where"
+    others   (3) open /proc/<pid>/fd/<fd>, look for the token, and tell     "answer/<rank>"
+    leader   (4) hears all answers and gives one verdict for everybody      "verdict"
+
+So whether ranks share a host is found out by trying. A container with processes of its own, or
+another host, fails at (3), and all ranks learn it with the reason.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import secrets
+import sys
+from dataclasses import dataclass
+
+from torch.distributed import Store
+
+from drumline.comm.shm.watch import Watch
+
+HEAD_BYTES = 64
+"""in front of the memory: the token"""
+_PAGE = mmap.PAGESIZE
+
+
+class SharingError(RuntimeError):
+    """The ranks of a group cannot share memory; says which rank, and why."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Segment:
+    """Mapped memory, and the processes that have mapped it."""
+
+    memory: mmap.mmap
+    pids: tuple[int, ...]
+    """by rank in the group"""
+
+
+def share_segment(store: Store, rank: int, size: int, nbytes: int) -> Segment:
+    """Map `nbytes` of memory (after the head) in all ranks of a group; every rank calls this.
+
+    Raises:
+        SharingError: they are not all on one host, or the system has no such memory.
+    """
+    total = -(-(HEAD_BYTES + nbytes) // _PAGE) * _PAGE
+    descriptor = -1
+    try:
+        if rank == 0:
+            memory, descriptor = _offer(store, total)  # (1) (2)
+        else:
+            memory = _open(store, rank, total)  # (3)
+        pids = _settle(store, rank, size)  # (4)
+    finally:
+        if descriptor >= 0:
+            os.close(descriptor)
+    assert memory is not None, "a good verdict means that every rank has mapped the memory"
+    return Segment(memory=memory, pids=pids)
+
+
+def _offer(store: Store, total: int) -> tuple[mmap.mmap | None, int]:
+    descriptor = -1
+    try:
+        if sys.platform != "linux":
+            raise OSError(f"no memory without a name on {sys.platform}")
+        descriptor = os.memfd_create("drumline", os.MFD_CLOEXEC)
+        os.ftruncate(descriptor, total)
+        memory = mmap.mmap(descriptor, total)
+    except OSError as error:
+        store.set("where", json.dumps({"error": str(error)}))
+        store.set("answer/0", json.dumps({"error": str(error)}))
+        return None, descriptor
+    token = secrets.token_bytes(HEAD_BYTES // 2)
+    memory[: len(token)] = token
+    where = {"pid": os.getpid(), "fd": descriptor, "token": token.hex(), "space": _pid_space()}
+    store.set("where", json.dumps(where))
+    store.set("answer/0", json.dumps(_own_answer()))
+    return memory, descriptor
+
+
+def _open(store: Store, rank: int, total: int) -> mmap.mmap | None:
+    where = json.loads(store.get("where"))
+    memory = None
+    try:
+        memory = _map_peer(where, total)
+        answer = _own_answer()
+    except OSError as error:
+        answer = {"error": str(error)}
+    store.set(f"answer/{rank}", json.dumps(answer))
+    return memory
+
+
+def _map_peer(where: dict[str, str], total: int) -> mmap.mmap:
+    if "error" in where:
+        raise OSError(where["error"])
+    if where["space"] != _pid_space():
+        raise OSError("it is in another container or on another host than rank 0")
+    try:
+        descriptor = os.open(f"/proc/{where['pid']}/fd/{where['fd']}", os.O_RDWR | os.O_CLOEXEC)
+    except OSError as error:
+        raise OSError(f"it cannot open rank 0's memory: {error.strerror}") from None
+    try:
+        if os.fstat(descriptor).st_size != total:
+            raise OSError("it found other memory than rank 0's: another host")
+        memory = mmap.mmap(descriptor, total)
+    finally:
+        os.close(descriptor)
+    token = bytes.fromhex(where["token"])
+    if memory[: len(token)] != token:
+        raise OSError("it found other memory than rank 0's: another host")
+    return memory
+
+
+def _settle(store: Store, rank: int, size: int) -> tuple[int, ...]:
+    """Agree on whether all have it; the leader listens, everybody hears the same."""
+    if rank == 0:
+        answers = [json.loads(store.get(f"answer/{other}")) for other in range(size)]
+        store.set("verdict", json.dumps(answers))
+    answers = json.loads(store.get("verdict"))
+    for other, answer in enumerate(answers):
+        if "error" in answer:
+            raise SharingError(f"rank {other} cannot share memory: {answer['error']}")
+    return tuple(answer["pid"] for answer in answers)
+
+
+def _own_answer() -> dict[str, int | str]:
+    """Say who this is; a rank must be able to watch the others, too."""
+    try:
+        Watch((os.getpid(),)).close()
+    except OSError as error:
+        return {"error": f"it cannot watch other processes: {error}"}
+    return {"pid": os.getpid()}
+
+
+def _pid_space() -> str:
+    """Name what process ids mean here: two containers may use the same ones."""
+    return os.readlink("/proc/self/ns/pid")

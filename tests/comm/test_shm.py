@@ -1,0 +1,146 @@
+"""The shared-memory backend: PyTorch's results, and what happens when ranks misbehave."""
+
+import os
+import signal
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from backends import check_all, short_group
+from drumline.comm.shm import SharingError, ShmGroup, share_segment
+from drumline.comm.shm.arithmetic import share_of
+from drumline.core.errors import CommError
+from drumline.train.failure import describe
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="needs Linux's memfd")
+
+
+@pytest.fixture(autouse=True)
+def nothing_in_dev_shm():
+    """Whatever happens, no file is left (those of Python's own semaphores come and go)."""
+    before = files_in_dev_shm()
+    yield
+    assert files_in_dev_shm() <= before
+
+
+def files_in_dev_shm():
+    return {path.name for path in Path("/dev/shm").iterdir() if not path.name.startswith("sem.mp")}
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 5])
+def test_everything_equals_torch(run_ranks, world_size):
+    results = run_ranks(check_all, world_size, backend="shm", timeout_s=100)
+    assert all(result == results[0] for result in results)
+
+
+def reduce_in_place(rank, world_size):
+    group = dist.group.WORLD
+    assert isinstance(group, ShmGroup)
+    for dtype in (torch.float32, torch.float64, torch.int64, torch.bfloat16):
+        for size in (0, 1, 17, 300_001):
+            tensor = group.allocate(size, dtype)
+            assert torch.equal(tensor, torch.zeros(size, dtype=dtype))
+            address = tensor.data_ptr()
+            for _ in range(3):
+                tensor.fill_(rank + 1)
+                dist.all_reduce(tensor)
+                assert torch.equal(
+                    tensor, torch.full_like(tensor, world_size * (world_size + 1) / 2)
+                )
+            part = tensor[size // 3 :]  # at an offset
+            part.fill_(rank)
+            dist.all_reduce(part, dist.ReduceOp.MAX)
+            assert torch.equal(part, torch.full_like(part, world_size - 1))
+            assert tensor.data_ptr() == address
+    return sum(name.name.startswith("drumline") for name in Path("/dev/shm").iterdir())
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 4])
+def test_tensors_that_live_in_shared_memory(run_ranks, world_size):
+    assert run_ranks(reduce_in_place, world_size, backend="shm") == [0] * world_size
+
+
+def lose_peers(rank, world_size):
+    """Rank 1 is killed in DDP's backward, 3 is stopped in an all_reduce, 5 calls something else."""
+    groups = [short_group(pair, 3) for pair in ([0, 1], [2, 3], [4, 5])]
+    mine = groups[rank // 2]
+    model = nn.parallel.DistributedDataParallel(nn.Linear(3, 3), process_group=mine)
+    began = time.monotonic()
+    try:
+        if rank in (0, 1):
+            loss = model(torch.ones(2, 3)).sum()
+            if rank == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+            loss.backward()
+        elif rank == 3:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        elif rank == 5:
+            dist.broadcast(torch.ones(4), 5, group=mine)
+        else:
+            dist.all_reduce(torch.ones(4), group=mine)
+    except Exception as error:
+        return type(error).__name__, str(error), describe(error), time.monotonic() - began
+    return None
+
+
+def test_a_lost_or_confused_peer_is_named(run_ranks):
+    results = run_ranks(lose_peers, 6, backend="shm", lost=(1, 3))
+    _, text, record, seconds = results[0]
+    assert "rank 1 ended while this rank waited for it" in text
+    assert record["consequence"]
+    assert seconds < 2
+    name, text, record, seconds = results[2]
+    assert name == "PeerError"
+    assert "timed out: rank 3 did not come to all_reduce SUM of 4 float32 within 3 s" in text
+    assert record["consequence"]
+    assert record["timed_out"]
+    assert seconds < 6
+    for rank in (4, 5):
+        name, text, record, _ = results[rank]
+        assert name == "CommError"
+        assert "rank 4 all_reduce SUM of 4 float32" in text
+        assert "rank 5 broadcast from 1 of 4 float32" in text
+        assert not record["consequence"]
+
+
+def test_ranks_that_cannot_share_are_refused_with_the_reason():
+    """Another host's memory: the descriptor is there, the token is not the same."""
+    store = dist.HashStore()
+    with open("/dev/zero", "rb") as other:
+        where = f'{{"pid": {os.getpid()}, "fd": {other.fileno()}, "token": "00", "space": "SPACE"}}'
+        store.set("where", where.replace("SPACE", os.readlink("/proc/self/ns/pid")))
+        store.set("verdict", '[{"pid": 1}, {"error": "it found other memory"}]')
+        with pytest.raises(SharingError, match="rank 1 cannot share memory: it found other memory"):
+            share_segment(store, 1, 2, 100)
+    assert b"another host" in store.get("answer/1") or b"cannot open" in store.get("answer/1")
+
+
+def test_a_group_of_one_and_what_it_refuses():
+    group = ShmGroup(dist.HashStore(), 0, [0], timedelta(seconds=5))
+    tensor = torch.ones(3)
+    group.allreduce([tensor]).wait()
+    assert tensor.tolist() == [1, 1, 1]
+    options = dist.AllreduceOptions()
+    options.reduceOp = dist.ReduceOp.AVG
+    with pytest.raises(TypeError, match=r"AVG of torch\.int64"):
+        group.allreduce([torch.ones(3, dtype=torch.int64)], options).wait()
+    with pytest.raises(ValueError, match="shm moves CPU tensors"):
+        group.broadcast([torch.ones(3, device="meta")]).wait()
+    group.shutdown()
+    with pytest.raises(CommError, match="closed"):
+        group.allreduce([tensor]).wait()
+
+
+@pytest.mark.parametrize("itemsize", [1, 2, 4, 8, 16])
+def test_shares_cover_a_tensor_in_whole_cache_lines(itemsize):
+    for size in range(1, 6):
+        for numel in (0, 1, 15, 16, 17, 1000, 4096):
+            shares = [share_of(rank, size, numel, itemsize) for rank in range(size)]
+            covered = [index for share in shares for index in range(numel)[share]]
+            assert covered == list(range(numel))
+            assert all(share.start * itemsize % 64 == 0 or share.start == numel for share in shares)
