@@ -14,7 +14,7 @@ import torch.distributed as dist
 from mpi4py import MPI
 
 from backends import check_all
-from drumline.comm import PeerError, join_group
+from drumline.comm import LostPeerError, join_group
 
 
 def stop_one(rank: int) -> None:
@@ -26,7 +26,7 @@ def stop_one(rank: int) -> None:
         os._exit(0)
     try:
         dist.all_reduce(torch.ones(4))
-    except PeerError as error:
+    except LostPeerError as error:
         sys.stdout.write(f"rank {rank}: {error}\n")
         sys.stdout.flush()
         threading.Event().wait(1.0)

@@ -95,7 +95,7 @@ def test_a_lost_or_confused_peer_is_named(run_ranks):
     assert record["consequence"]
     assert seconds < 2
     name, text, record, seconds = results[2]
-    assert name == "PeerError"
+    assert name == "LostPeerError"
     assert "timed out: rank 3 did not come to all_reduce SUM of 4 float32 within 3 s" in text
     assert record["consequence"]
     assert record["timed_out"]

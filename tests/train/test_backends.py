@@ -72,7 +72,7 @@ def test_a_peer_lost_in_shared_memory_is_told_as_any_other(drumline):
     assert answer.err.startswith("drumline: rank 1 stopped answering: rank ")
     log = drumline.folder / "runs" / "stuck-1" / "events" / "rank-0.jsonl"
     error = json.loads(log.read_text().splitlines()[-1])
-    assert error["type"] == "PeerError"
+    assert error["type"] == "LostPeerError"
     assert "rank 1 did not come to all_reduce" in error["message"]
 
 
