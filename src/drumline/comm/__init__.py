@@ -1,7 +1,7 @@
 """Process groups, and collectives written out by hand."""
 
 from drumline.comm.agreement import Agreement
-from drumline.comm.algorithms import ALGORITHMS, DEFAULTS, find_algorithm
+from drumline.comm.algorithms import ALGORITHMS, find_algorithm
 from drumline.comm.channel import Channel, Handle
 from drumline.comm.communicator import SMALL, Communicator
 from drumline.comm.group import join_group, pick_backend
@@ -10,6 +10,7 @@ from drumline.comm.operation import Op
 from drumline.comm.primitives import all_gather, gather_scatter, reduce_broadcast
 from drumline.comm.store import LOOPBACK, build_store, join_store, serve_store
 from drumline.comm.stream import CommStream
+from drumline.core.schedule import DEFAULTS
 
 __all__ = [
     "ALGORITHMS",

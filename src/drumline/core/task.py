@@ -11,6 +11,9 @@ PRELOAD = ("drumline.train",)
 PRELOAD_VARIABLE = "DRUMLINE_PRELOAD"
 """tells the worker server what to import before it forks workers"""
 
+MODULE = "-m"
+"""in front of a module's name, where a script's path would be"""
+
 SCRATCH = "DRUMLINE_SCRATCH"
 """names the launch's temporary folder, where errors go that the run directory cannot take"""
 
@@ -27,7 +30,7 @@ class AgentTask:
     restarts: int
     timeout_s: float
     script: tuple[str, ...] = ()
-    """a script of the user's and its arguments; empty: train by the run's spec"""
+    """a script or MODULE and a module, with arguments; empty: train by the run's spec"""
     preload: tuple[str, ...] = PRELOAD
     """what the worker server imports before it forks workers"""
 
