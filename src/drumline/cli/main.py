@@ -70,6 +70,9 @@ def run(
         str, typer.Option("-j", metavar="[N]x[M]", help="N nodes with M workers each.")
     ] = "1x2",
     restarts: Annotated[int, typer.Option(help="How often to start again when a worker dies.")] = 0,
+    module: Annotated[
+        bool, typer.Option("-m", help="SCRIPT is the name of a module, as for python -m.")
+    ] = False,
 ) -> None:
     """Run anybody's PyTorch script on many workers, with the variables that torchrun sets.
 
@@ -78,10 +81,67 @@ def run(
       drumline run train.py --epochs 3
 
       drumline run -j 2x2 train.py
+
+      drumline run -m package.train --epochs 3
     """
     from drumline.cli.script import run_command
 
-    run_command(script, args or [], shape=shape, restarts=restarts)
+    run_command(script, args or [], shape=shape, restarts=restarts, module=module)
+
+
+@app.command()
+def explain(
+    collective: Annotated[
+        str,
+        typer.Argument(
+            help="broadcast, reduce, scatter, gather, all_gather, reduce_scatter, all_reduce, "
+            "all_to_all or barrier."
+        ),
+    ],
+    algorithm: Annotated[
+        str | None,
+        typer.Option(help="linear, tree, ring, chunked_ring, halving_doubling, … (default: ours)."),
+    ] = None,
+    ranks: Annotated[int, typer.Option(help="How many, up to 16.")] = 4,
+    size: Annotated[
+        str, typer.Option(help="Of the tensor, or of all parts together, as in nccl-tests.")
+    ] = "64KiB",
+    root: Annotated[int, typer.Option(help="The rank that sends or collects.")] = 0,
+    ranks_per_node: Annotated[
+        int, typer.Option(help="For hierarchical: how many ranks share a node.")
+    ] = 2,
+    mismatch: Annotated[
+        bool, typer.Option(help="Let one rank make another call, and see who waits for what.")
+    ] = False,
+    html: Annotated[Path | None, typer.Option(help="Also write a page to play with.")] = None,
+    show: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Keep the run directory there.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Record every message of a real collective, and play it back step by step.
+
+    [bold]Examples[/bold]
+
+      drumline explain all_reduce
+
+      drumline explain all_reduce --algorithm halving_doubling --ranks 8 --html all_reduce.html
+
+      drumline explain broadcast --algorithm tree --root 2 --size 1MiB
+
+      drumline explain all_reduce --mismatch
+    """
+    from drumline.cli.explain import Words, explain_command
+
+    words = Words(
+        collective=collective,
+        algorithm=algorithm,
+        ranks=ranks,
+        size=size,
+        root=root,
+        ranks_per_node=ranks_per_node,
+        mismatch=mismatch,
+    )
+    explain_command(words, html=html, out=out, show=show, as_json=as_json)
 
 
 @app.command()

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 import shutil
+import sys
 import time
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 from rich.console import Console
 
 from drumline.core.errors import UsageError
 from drumline.core.rundir import RunDir
-from drumline.core.task import PRELOAD, AgentTask
+from drumline.core.task import MODULE, PRELOAD, AgentTask
 from drumline.core.units import format_seconds
 from drumline.launch.agents import Agents
 from drumline.launch.creation import create_script_run
@@ -28,15 +30,17 @@ _PRELOADS = {
 }
 
 
-def run_command(script: str, args: list[str], *, shape: str, restarts: int) -> None:
-    """Run a script on all workers, its output prefixed by rank."""
+def run_command(
+    script: str, args: list[str], *, shape: str, restarts: int, module: bool = False
+) -> None:
+    """Run a script or a module on all workers, its output prefixed by rank."""
     nodes, workers = parse_shape(shape)
-    path = Path(script)
+    path = _find_module(script) if module else Path(script)
     if not path.is_file():
         raise UsageError(f"no script {script}; give the path of a Python file")
     preload = (*PRELOAD, *_guess_preloads(path))
-    name = re.sub(r"[^A-Za-z0-9._-]", "-", path.stem).lstrip("-._") or "script"
-    run = create_script_run(name, [script, *args])
+    name = re.sub(r"[^A-Za-z0-9._-]", "-", script if module else path.stem).lstrip("-._")
+    run = create_script_run(name or "script", [script, *args])
     tasks = [
         AgentTask(
             run=str(run.path),
@@ -45,7 +49,7 @@ def run_command(script: str, args: list[str], *, shape: str, restarts: int) -> N
             workers=workers,
             restarts=restarts,
             timeout_s=_TIMEOUT_S,
-            script=(str(path.resolve()), *args),
+            script=(MODULE, script, *args) if module else (str(path.resolve()), *args),
             preload=preload,
         )
         for node in range(nodes)
@@ -60,6 +64,22 @@ def parse_shape(shape: str) -> tuple[int, int]:
     if nodes < 1 or workers < 1:
         raise UsageError(f"-j {shape}: expected nodes x workers, such as 1x4 or 2x2")
     return nodes, workers
+
+
+def _find_module(name: str) -> Path:
+    """Find the file of a module without running anything; workers look here and in their path."""
+    where, spec = [str(Path.cwd()), *sys.path], None
+    parts = name.split(".")
+    for depth in range(len(parts)):
+        spec = PathFinder.find_spec(".".join(parts[: depth + 1]), where)
+        if spec is None:
+            break
+        where = list(spec.submodule_search_locations or [])
+    if spec is not None and spec.submodule_search_locations is not None:
+        spec = PathFinder.find_spec(f"{name}.__main__", where)
+    if spec is None or not spec.has_location or spec.origin is None:
+        raise UsageError(f"no module {name}; give its name as for python -m, from this folder")
+    return Path(spec.origin)
 
 
 def _guess_preloads(path: Path) -> list[str]:

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +37,15 @@ class Probe:
         """Leave what this rank saw."""
         self.run.write_json(f"answer-{self.rank}.json", document)
 
+    def meet(self, where: str) -> None:
+        """Wait for the others by the store alone, whatever state the connections are in."""
+        self.store.set(f"{where}/{self.rank}", "here")
+        everybody = [f"{where}/{rank}" for rank in range(self.world_size)]
+        self.store.wait(everybody, timedelta(seconds=_TIMEOUT_S))
 
-@contextlib.contextmanager
-def joined_probe() -> Iterator[Probe]:
-    """Join the other ranks of the run that the command line names; leaves when all are done."""
+
+def join_probe() -> Probe:
+    """Join the other ranks of the run that the command line names."""
     run = RunDir(Path(sys.argv[1]))
     request = run.read_json("probe.json")
     if request is None:
@@ -48,6 +54,12 @@ def joined_probe() -> Iterator[Probe]:
     torch.set_num_threads(1)
     store = build_store("env", rank=rank, meeting=run.rendezvous, tag="probe", timeout_s=_TIMEOUT_S)
     join_group(store, rank=rank, world_size=world_size, backend="gloo", timeout_s=_TIMEOUT_S)
-    yield Probe(run, rank, world_size, store, request)
+    return Probe(run, rank, world_size, store, request)
+
+
+@contextlib.contextmanager
+def joined_probe() -> Iterator[Probe]:
+    """Join the other ranks, and leave when all are done."""
+    yield join_probe()
     dist.barrier()
     dist.destroy_process_group()

@@ -1,6 +1,6 @@
 """Record a collective: `python -m drumline.probe.record RUNDIR` on every rank.
 
-1. ping-pong between neighbours: alpha and beta of this machine, now
+1. rounds of small and of large messages: alpha and beta of this machine, now
 2. the collective, a few times, as it is: how long it takes
 3. once more, noting every message: who, what, when
 4. and once more, also keeping what each rank holds: looking takes time, so 3. has the times
@@ -15,9 +15,9 @@ from drumline.comm import Channel
 from drumline.comm.dissemination import barrier
 from drumline.comm.recording import Note, Recording, RecordingChannel
 from drumline.core.schedule import Call
+from drumline.probe.alpha_beta import time_rounds
 from drumline.probe.exercise import Exercise
 from drumline.probe.marks import read_marks
-from drumline.probe.pingpong import play_pingpong
 from drumline.probe.ranks import joined_probe
 
 _TIMES = 9
@@ -28,7 +28,7 @@ def main() -> None:
     with joined_probe() as probe:
         call = Call(**probe.request)
         plain = Channel(ranks_per_node=call.ranks_per_node)
-        pingpong = play_pingpong(plain, call.nbytes)  # 1
+        rounds = time_rounds(plain, call.nbytes)  # 1
         spans = [_timed(Exercise(call, probe.rank), plain) for _ in range(_TIMES)]  # 2
         noted, span = record(call, probe.rank, watch=False)  # 3
         watched, _ = record(call, probe.rank, watch=True)  # 4
@@ -36,7 +36,7 @@ def main() -> None:
         probe.answer(
             {
                 "rank": probe.rank,
-                "pingpong": pingpong,
+                "rounds": rounds,
                 "spans": spans[1:],  # the first one opens connections
                 "recorded": span,
                 **tell(noted, watched),
@@ -58,7 +58,7 @@ def tell(noted: Recording, watched: Recording) -> dict[str, Any]:
     """Return the messages of one recording and what ranks held in the other, as plain values."""
     return {
         "rooms": [{"name": room.name, "elements": len(room.values)} for room in watched.rooms],
-        "messages": [tell_note(note) for note in noted.notes],
+        "messages": [_tell_note(note) for note in noted.notes],
         "events": noted.events,
         "held": [
             {"events": events, "room": room, "runs": read_marks(values)}
@@ -68,8 +68,7 @@ def tell(noted: Recording, watched: Recording) -> dict[str, Any]:
     }
 
 
-def tell_note(note: Note) -> dict[str, Any]:
-    """Return a message as plain values."""
+def _tell_note(note: Note) -> dict[str, Any]:
     return {**vars(note), "channel": list(note.channel)}
 
 

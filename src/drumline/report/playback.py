@@ -1,29 +1,21 @@
-"""`Playback`: from what each rank noted to the steps of a collective, and what ranks held after each.
+"""`Playback`: from what each rank noted to the steps of a collective.
 
 A rank's notes are messages that it posted and waited for, in its own order (`comm/recording.py`).
 Put together by sender, receiver and number they are the messages of the whole call. A message is in
 step s where its sender had taken in something of step s−1 before it sent it, and never before one
-that went the same way; it is also not taken in before its receiver has taken in what it waited for
-first. So a step is what could happen at the same time.
+that went the same way. A receiver takes messages in the order in which it waits for them, and in an
+exchange not before it sends its own. So a step is what could happen at the same time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from itertools import pairwise
+from typing import Any
 
 from drumline.core.schedule import Call
-
-Answer = dict[str, Any]
-"""what one rank left"""
-
-
-class Content(NamedTuple):
-    """A piece, by its number, and whose values it holds: one bit per rank."""
-
-    piece: int
-    owners: int
+from drumline.report.holdings import Answer, Content, History, Holding, Pieces, Row, contents
 
 
 @dataclass(kw_only=True)
@@ -40,29 +32,12 @@ class Move:
     step: int = 0
 
 
-@dataclass(frozen=True)
-class Row:
-    """One buffer of a rank, piece by piece; None where it is empty."""
-
-    name: str
-    cells: list[Content | None]
-
-
-@dataclass(frozen=True)
-class Holding:
-    """What a rank holds: its buffers, and what lies in rooms of the algorithm beside them."""
-
-    rows: list[Row]
-    beside: list[Content]
-
-
 @dataclass(frozen=True, kw_only=True)
 class Playback:
     """A recorded call, ready to be shown."""
 
     call: Call
-    pieces: list[tuple[int, int]]
-    """the first element of each piece, and the one after its last"""
+    pieces: Pieces
     moves: list[Move]
     holdings: list[list[Holding]]
     """by step, from 0 (before anything was sent), and rank"""
@@ -78,18 +53,19 @@ def build_playback(call: Call, answers: Sequence[Answer]) -> Playback:
     began = min(answer["recorded"][0] for answer in answers)
     moves, by_note = _match(answers, began)
     _number_steps(answers, by_note)
-    histories = [_History(answer) for answer in answers]
+    histories = [History(answer) for answer in answers]
     if call.collective == "barrier":
         pieces, holdings = [(0, 1)], _arrivals(answers, by_note)
     else:
         pieces = _cut_pieces(call, histories)
         for answer, history in zip(answers, histories, strict=True):
-            history.fill_moves(answer, by_note, pieces)
+            _fill_moves(answer, history, by_note, pieces)
         steps = max((move.step for move in moves), default=0)
         holdings = [
-            [history.holding(by_note, step, pieces, call) for history in histories]
+            [history.holding(_steps(history, by_note), step, pieces, call) for history in histories]
             for step in range(steps + 1)
         ]
+    moves.sort(key=lambda move: (move.step, move.source, move.posted_ns))
     return Playback(call=call, pieces=pieces, moves=moves, holdings=holdings)
 
 
@@ -98,7 +74,7 @@ _ByNote = dict[tuple[int, int], Move]
 
 
 def _match(answers: Sequence[Answer], began: int) -> tuple[list[Move], _ByNote]:
-    """Find the two sides of each message; in the order of their posts."""
+    """Find the two sides of each message."""
     sends: dict[tuple[Any, ...], Move] = {}
     by_note: _ByNote = {}
     for kind in ("send", "recv"):
@@ -120,7 +96,7 @@ def _match(answers: Sequence[Answer], began: int) -> tuple[list[Move], _ByNote]:
                     sends[key].received_ns = note["ended_ns"] - began
                 if key in sends:
                     by_note[rank, number] = sends[key]
-    return sorted(sends.values(), key=lambda move: move.posted_ns), by_note
+    return list(sends.values()), by_note
 
 
 def _in_order(answers: Sequence[Answer]) -> Iterator[tuple[int, str, int]]:
@@ -136,22 +112,38 @@ def _in_order(answers: Sequence[Answer]) -> Iterator[tuple[int, str, int]]:
 
 def _number_steps(answers: Sequence[Answer], by_note: _ByNote) -> None:
     """Give each message its step; see the module's docstring."""
-    now = [0] * len(answers)
+    taken_in = [0] * len(answers)  # the latest step of what each rank has received or sent
+    sending = [0] * len(answers)  # the step in which it has last begun to send
     last: dict[tuple[int, int], int] = {}
+    left: dict[int, int] = {}
     for rank, what, number in _in_order(answers):
         move = by_note.get((rank, number))
         sends = answers[rank]["messages"][number]["kind"] == "send"
         if move is None:
             continue
         if what == "posted" and sends:
+            sending[rank] = taken_in[rank] + 1
             way = (move.source, move.target)
-            move.step = max(now[rank], last.get(way, 0)) + 1
-            last[way] = move.step
+            move.step = max(sending[rank], last.get(way, 0) + 1)
+            last[way] = left[id(move)] = move.step
+        elif what == "done" and sends:
+            taken_in[rank] = max(taken_in[rank], left[id(move)])
         elif what == "done":
-            if not sends:
-                move.step = max(move.step, now[rank])
-                last[move.source, move.target] = max(last[move.source, move.target], move.step)
-            now[rank] = max(now[rank], move.step)
+            move.step = taken_in[rank] = max(move.step, taken_in[rank], sending[rank])
+
+
+def _steps(history: History, by_note: _ByNote) -> dict[int, int]:
+    """The step of each note of a rank."""
+    return {number: move.step for (rank, number), move in by_note.items() if rank == history.rank}
+
+
+def _fill_moves(answer: Answer, history: History, by_note: _ByNote, pieces: Pieces) -> None:
+    """Say what each message that a rank sent carried."""
+    for number, note in enumerate(answer["messages"]):
+        move = by_note.get((history.rank, number))
+        if note["kind"] == "send" and move is not None:
+            runs = history.carried(number)
+            move.content = [content for run in runs for content in contents(run, pieces)]
 
 
 def _arrivals(answers: Sequence[Answer], by_note: _ByNote) -> list[list[Holding]]:
@@ -171,7 +163,7 @@ def _arrivals(answers: Sequence[Answer], by_note: _ByNote) -> list[list[Holding]
     return [[Holding([Row("has heard of", [Content(0, k)])], []) for k in now] for now in known]
 
 
-def _cut_pieces(call: Call, histories: Sequence[_History]) -> list[tuple[int, int]]:
+def _cut_pieces(call: Call, histories: Sequence[History]) -> Pieces:
     """Cut where any rank ever held one thing on one side and another on the other."""
     bounds = {0, call.nbytes // call.element_bytes}
     for history in histories:
@@ -180,117 +172,4 @@ def _cut_pieces(call: Call, histories: Sequence[_History]) -> list[tuple[int, in
                 bounds |= {element, element + count}
         bounds |= history.message_bounds
     ordered = sorted(bounds)
-    return list(zip(ordered, ordered[1:], strict=False))
-
-
-class _History:
-    """What one rank held, look by look."""
-
-    def __init__(self, answer: Answer) -> None:
-        self.rank = answer["rank"]
-        self.rooms = answer["rooms"]
-        self.events = answer["events"]
-        self.messages = answer["messages"]
-        self.looks = [(look["events"], look["room"], look["runs"]) for look in answer["held"]]
-        self.message_bounds = {
-            bound
-            for number, note in enumerate(self.messages)
-            for _, element, count, _ in self._carried(number, note)
-            for bound in (element, element + count)
-        }
-
-    def at(self, events: int) -> dict[int, list[list[int]]]:
-        """What each room held after so many events."""
-        held: dict[int, list[list[int]]] = {}
-        for after, room, runs in self.looks:
-            if after <= events:
-                held[room] = runs
-        return held
-
-    def _carried(self, number: int, note: dict[str, Any]) -> list[list[int]]:
-        """What a message took along, or brought: the stretch of its room that it covers."""
-        what = "posted" if note["kind"] == "send" else "done"
-        if [what, number] not in self.events:
-            return []
-        moment = self.events.index([what, number]) + (what == "done")
-        start, end = note["start"], note["start"] + note["count"]
-        parts = []
-        for at, element, count, owners in self.at(moment).get(note["room"], []):
-            first, after = max(at, start), min(at + count, end)
-            if first < after:
-                parts.append([first, element + first - at, after - first, owners])
-        return parts
-
-    def fill_moves(
-        self, answer: Answer, by_note: _ByNote, pieces: Sequence[tuple[int, int]]
-    ) -> None:
-        """Say what each message that this rank sent carried."""
-        for number, note in enumerate(answer["messages"]):
-            move = by_note.get((self.rank, number))
-            if note["kind"] == "send" and move is not None:
-                runs = self._carried(number, note)
-                move.content = [content for run in runs for content in _contents(run, pieces)]
-
-    def holding(
-        self, by_note: _ByNote, step: int, pieces: Sequence[tuple[int, int]], call: Call
-    ) -> Holding:
-        """What this rank held when the messages of a step were taken in."""
-        held = self.at(self._moment(by_note, step))
-        rows, beside = [], []
-        for place, room in enumerate(self.rooms):
-            runs = held.get(place, [])
-            if room["name"].startswith("inbox"):
-                beside += [content for run in runs for content in _contents(run, pieces)]
-            else:
-                rows.append(Row(room["name"], _lay_out(runs, room["elements"], pieces, call)))
-        shown = {cell for row in rows for cell in row.cells if cell is not None}
-        return Holding(rows, _news(beside, shown))
-
-    def _moment(self, by_note: _ByNote, step: int) -> int:
-        """How many events had passed when all of this step was in, and nothing of the next."""
-        moment, later = 0, False
-        for place, (what, number) in enumerate(self.events):
-            move = by_note.get((self.rank, number))
-            later = later or (move is not None and move.step > step)
-            if what == "done" and self.messages[number]["kind"] == "recv" and move is not None:
-                if move.step > step:
-                    return moment
-                moment = place + 1
-        return moment if later else len(self.events)
-
-
-def _contents(run: Sequence[int], pieces: Sequence[tuple[int, int]]) -> Iterator[Content]:
-    _, element, count, owners = run
-    for number, (start, end) in enumerate(pieces):
-        if element <= start and end <= element + count:
-            yield Content(number, owners)
-
-
-def _lay_out(
-    runs: Sequence[Sequence[int]], elements: int, pieces: Sequence[tuple[int, int]], call: Call
-) -> list[Content | None]:
-    """Put a room's content in the order in which it lies there, with gaps."""
-    cells: list[Content | None] = []
-    end = 0
-    for run in [*runs, (elements, 0, 0, 0)]:
-        whole = elements == call.nbytes // call.element_bytes
-        gap = [p for p in pieces if end <= p[0] and p[1] <= run[0]] if whole else [(end, run[0])]
-        cells += [None] * (len(gap) if run[0] > end else 0)
-        cells += list(_contents(run, pieces))
-        end = run[0] + run[2]
-    return cells
-
-
-def _news(beside: Sequence[Content], shown: set[Content]) -> list[Content]:
-    """Leave out what is part of something else that the rank holds."""
-    everything = shown | set(beside)
-
-    def covered(content: Content) -> bool:
-        return any(
-            other.piece == content.piece
-            and other.owners != content.owners
-            and other.owners & content.owners == content.owners
-            for other in everything
-        )
-
-    return sorted({c for c in beside if c not in shown and not covered(c)})
+    return list(pairwise(ordered))
