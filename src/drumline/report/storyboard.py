@@ -81,6 +81,7 @@ class _Board:
             default=0,
         )
         self.marks = self.combines and 18 + longest * (self.call.ranks + 3) <= width
+        self.gap = "  " if self.marks or 18 + longest * 5 <= width else " "
 
     def legend(self) -> Text:
         """Explain the marks."""
@@ -143,14 +144,14 @@ class _Board:
         return "".join(names) if len(names) <= 4 else f"{names[0]}…{names[-1]}"
 
     def _rank(self, rank: int, held: Holding, before: Holding | None) -> Text:
-        line = Text.assemble("  ", (f"rank {rank} ", color(rank)))
+        line = Text.assemble("  ", (f"rank {rank:<{len(str(self.call.ranks - 1))}} ", color(rank)))
         for number, row in enumerate(held.rows):
             old = [r.cells for r in before.rows if r.name == row.name] if before else []
             if len(held.rows) > 1:
                 line.append(f" {'│ ' if number else ''}{row.name}")
             for place, cell in enumerate(row.cells):
                 fresh = bool(old) and (place >= len(old[0]) or old[0][place] != cell)
-                line.append("  ").append_text(self._cell(cell, fresh))
+                line.append(self.gap).append_text(self._cell(cell, fresh))
         for content in held.beside:
             line.append("  +").append_text(self._cell(content, False))
         return line
