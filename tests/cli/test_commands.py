@@ -16,9 +16,10 @@ ESCAPE = "\x1b"
 @pytest.mark.parametrize(
     ("words", "shown"),
     [
-        ([], ["train", "run", "runs", "show", "schema", "data"]),
+        ([], ["train", "run", "explain", "runs", "show", "schema", "data"]),
         (["train"], ["Examples", "strategy=chunked_ring", "resume=runs/run-3", "torchrun"]),
         (["run"], ["Examples", "drumline run -j 2x2 train.py"]),
+        (["explain"], ["Examples", "drumline explain all_reduce --mismatch"]),
         (["runs"], ["newest first"]),
         (["show"], ["Example", "drumline show run-1"]),
         (["schema"], ["Example", "drumline schema > "]),
