@@ -36,7 +36,10 @@ def answer(rank, rooms, messages, events, looks, **more):
         "held": looks,
         "recorded": [1000, 9000],
         "spans": [[1000 + rank, 3000 + rank], [1000, 5000], [2000, 3000 + 1000 * rank]],
-        "rounds": [[8, 1e-4], [1008, 2e-4]],
+        "rounds": [
+            {"rounds": 2, "nbytes": 8, "spans": [[0, 200_000], [50, 200_050]]},
+            {"rounds": 2, "nbytes": 1008, "spans": [[0, 400_000], [50, 400_050]]},
+        ],
         **more,
     }
 

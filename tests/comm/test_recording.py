@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
 
@@ -9,12 +11,13 @@ from drumline.comm import ALGORITHMS, Channel
 from drumline.comm.pieces import SEGMENT_BYTES
 from drumline.comm.recording import Recording, RecordingChannel
 from drumline.core import rounds
-from drumline.core.cost import traffic
-from drumline.core.schedule import PLANS, Call
+from drumline.core.cost import critical_path, traffic
+from drumline.core.schedule import IN_PARTS, PLANS, ROOTED, Call
 from drumline.probe.exercise import Exercise
 from drumline.probe.marks import mark, read_marks
 from drumline.probe.record import record, tell
 from drumline.report.explanation import count_traffic
+from drumline.report.playback import build_playback
 from ranks import Team
 
 WORLD = 5
@@ -109,6 +112,57 @@ def test_what_a_rank_holds_after_each_message(teams):
     for message in told["messages"]:
         assert message["posted_ns"] <= message["waited_ns"] <= message["ended_ns"]
     assert [m["sequence"] for m in told["messages"] if m["kind"] == "recv"] == [0, 1, 2, 3]
+
+
+def record_to_play(rank, world_size, calls):
+    told = []
+    for call in calls:
+        noted, span = record(call, rank, watch=False)
+        watched, _ = record(call, rank, watch=True)
+        assert noted.events == watched.events
+        told.append({"rank": rank, "recorded": span, **tell(noted, watched)})
+    return told
+
+
+@pytest.mark.parametrize("n", [3, 4])
+def test_every_algorithm_plays_back_to_its_result(teams, n):
+    """The last holdings are what the collective is for, in terms of pieces and owners."""
+    root = 1
+    calls = [
+        Call(
+            collective=collective,
+            algorithm=algorithm,
+            ranks=n,
+            elements=20 * n if collective in IN_PARTS else 20 * n + 1,
+            element_bytes=8,
+            root=root if collective in ROOTED else 0,
+            ranks_per_node=2,
+        )
+        for collective, algorithm in PAIRS
+    ]
+    told = teams(n).call(record_to_play, calls)
+    for number, call in enumerate(calls):
+        answers = json.loads(json.dumps([rank[number] for rank in told]))
+        playback = build_playback(call, answers)
+        assert playback.steps <= critical_path(call).rounds
+        assert all(move.content for move in playback.moves)
+        last = [held.rows[-1].cells for held in playback.holdings[-1]]
+        everybody, pieces = (1 << n) - 1, range(len(playback.pieces))
+        wanted = {
+            "broadcast": [[(k, 1 << root) for k in pieces]] * n,
+            "reduce": {root: [(k, everybody) for k in pieces]},
+            "all_reduce": [[(k, everybody) for k in pieces]] * n,
+            "scatter": [[(rank, 1 << root)] for rank in range(n)],
+            "gather": {root: [(k, 1 << k) for k in range(n)]},
+            "all_gather": [[(k, 1 << k) for k in range(n)]] * n,
+            "reduce_scatter": {},
+            "all_to_all": [[(rank, 1 << k) for k in range(n)] for rank in range(n)],
+            "barrier": [[(0, everybody)]] * n,
+        }[call.collective]
+        for rank, cells in wanted.items() if isinstance(wanted, dict) else enumerate(wanted):
+            assert last[rank] == cells, (call, rank)
+        if call.collective == "reduce_scatter":
+            assert all((rank, everybody) in last[rank] for rank in range(n)), call
 
 
 def results(rank, world_size, calls):

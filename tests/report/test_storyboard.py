@@ -50,7 +50,7 @@ def test_the_steps_line_by_line():
     assert text.count("✓ the same") == 2
     assert "measured  0.002 ms (median; 0.002 ms to 0.004 ms)" in text
     assert "predicted 0.202 ms = 2 rounds × alpha + 32 bytes × beta" in text
-    assert "rounds of 8 B and 1.01 kB" in text
+    assert "rounds of 8 B, 1.01 kB" in text
 
 
 def test_where_there_is_no_room_for_marks_they_are_counted():

@@ -8,8 +8,8 @@ the caller has named, or else a room of the algorithm's own, `inbox 1`, `inbox 2
     wait ───┘   (what changed?)      └── noted again when it is done
 
 Between two calls of the channel an algorithm combines and copies, so what a rank holds after a
-message is seen at the next call. Where a message is still under way its room holds nothing certain,
-and counts as unchanged.
+message is seen at the next call. Where a message is still under way nothing is certain: a buffer
+counts as unchanged there, and an inbox as empty.
 """
 
 from __future__ import annotations
@@ -52,27 +52,33 @@ class Note:
 class Room:
     """Memory that messages go out of and come into."""
 
-    def __init__(self, name: str, tensor: Tensor, *, known: bool) -> None:
+    def __init__(self, name: str, tensor: Tensor, *, named: bool) -> None:
         """Take all of the memory that a tensor is a part of; keeps it from being used again.
 
         Args:
             name: what to call it.
             tensor: any part of it.
-            known: whether it has content; else only what messages carry counts as such.
+            named: whether it is the caller's, and has content; in an inbox only messages have.
         """
         storage = tensor.untyped_storage()
         count = storage.nbytes() // tensor.element_size()
         self.name = name
         self.values = tensor.new_empty(0).set_(storage, 0, (count,), (1,))
-        self.known = torch.full((count,), known)
+        self.named = named
+        self.known = torch.full((count,), named)
         self.seen = torch.zeros_like(self.values)
         """what it held when it was last looked at"""
+
+    def expect(self, start: int, count: int) -> None:
+        """Forget what an inbox held if it is used again: that has been taken out."""
+        if not self.named and bool(self.known[start : start + count].any()):
+            self.known.fill_(False)
 
     def look(self, under_way: Sequence[tuple[int, int]]) -> Tensor | None:
         """Return what it holds if that has changed; 0 where nobody knows."""
         now = torch.where(self.known, self.values, 0)
         for start, count in under_way:
-            now[start : start + count] = self.seen[start : start + count]
+            now[start : start + count] = self.seen[start : start + count] if self.named else 0
         if torch.equal(now, self.seen):
             return None
         self.seen = now
@@ -99,7 +105,7 @@ class Recording:
         """Name the buffers that the algorithm is called with."""
         for name, tensor in buffers.items():
             if tensor.numel():
-                self._add_room(name, tensor, known=True)
+                self._add_room(name, tensor, named=True)
 
     def posted(self, note: Note, tensor: Tensor) -> int:
         """Note a message that is about to start; returns its number."""
@@ -107,6 +113,8 @@ class Recording:
         if note.kind == "send":
             self._know(note)
         self.look()
+        if note.kind == "recv":
+            self.rooms[note.room].expect(note.start, note.count)
         number = len(self.notes)
         self.notes.append(note)
         self.events.append(("posted", number))
@@ -140,12 +148,12 @@ class Recording:
         where = tensor.untyped_storage().data_ptr()
         if where not in self._places:
             inboxes = sum(room.name.startswith("inbox") for room in self.rooms)
-            self._add_room(f"inbox {inboxes + 1}", tensor, known=False)
+            self._add_room(f"inbox {inboxes + 1}", tensor, named=False)
         return self._places[where]
 
-    def _add_room(self, name: str, tensor: Tensor, *, known: bool) -> None:
+    def _add_room(self, name: str, tensor: Tensor, *, named: bool) -> None:
         self._places[tensor.untyped_storage().data_ptr()] = len(self.rooms)
-        self.rooms.append(Room(name, tensor, known=known))
+        self.rooms.append(Room(name, tensor, named=named))
 
 
 class RecordingChannel(Channel):

@@ -7,7 +7,7 @@ computed from what the ranks left.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -27,6 +27,7 @@ from drumline.report.holdings import Answer, Content, Holding
 from drumline.report.playback import Playback, build_playback
 
 _NANO = 1e-9
+_TURNS = 4  # that make a point
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,18 +151,31 @@ def name_pieces(count: int) -> list[str]:
 
 
 def _time(answers: Sequence[Answer]) -> Timing:
-    spans = zip(*(answer["spans"] for answer in answers), strict=True)
-    lasted = [_length(span) for span in spans]
-    rounds = [(nbytes, seconds) for answer in answers for nbytes, seconds in answer["rounds"]]
+    lasted = _lengths([answer["spans"] for answer in answers])
+    points = list(_points(answers))
     alone = AlphaBeta(alpha_s=0.0, beta_s_per_byte=0.0)
     return Timing(
         measured_s=statistics.median(lasted),
         shortest_s=min(lasted),
         longest_s=max(lasted),
         recorded_s=_length([answer["recorded"] for answer in answers]),
-        alpha_beta=fit(Point(1, *timed) for timed in rounds) if rounds else alone,
-        round_bytes=sorted({nbytes for nbytes, _ in rounds}),
+        alpha_beta=fit(points) if points else alone,
+        round_bytes=sorted({timed["nbytes"] for timed in answers[0]["rounds"]}),
     )
+
+
+def _points(answers: Sequence[Answer]) -> Iterator[Point]:
+    """What alpha and beta are fitted to: medians of a few turns, as the collective's time is."""
+    for number, timed in enumerate(answers[0]["rounds"]):
+        lasted = _lengths([answer["rounds"][number]["spans"] for answer in answers])
+        for first in range(0, len(lasted), _TURNS):
+            seconds = statistics.median(lasted[first : first + _TURNS])
+            yield Point(timed["rounds"], timed["rounds"] * timed["nbytes"], seconds)
+
+
+def _lengths(spans: Sequence[Sequence[Sequence[int]]]) -> list[float]:
+    """How long each turn took, from what each rank noted of it."""
+    return [_length(turn) for turn in zip(*spans, strict=True)]
 
 
 def _length(spans: Sequence[Sequence[int]]) -> float:

@@ -218,7 +218,7 @@ def _times(explanation: Explanation) -> RenderableType:
     spread = f"{_ms(timing.shortest_s)} to {_ms(timing.longest_s)}"
     table.add_row("measured", f"{_ms(timing.measured_s)} (median; {spread})")
     if timing.round_bytes:
-        small, large = (format_bytes(nbytes) for nbytes in timing.round_bytes)
+        sizes = ", ".join(format_bytes(nbytes) for nbytes in timing.round_bytes)
         table.add_row(
             "predicted",
             f"{_ms(explanation.predicted_s)} = {path.rounds} rounds × alpha "
@@ -228,7 +228,7 @@ def _times(explanation: Explanation) -> RenderableType:
             "",
             f"alpha {ab.alpha_s * 1e6:.0f} ± {ab.alpha_error_s * 1e6:.0f} µs a message, beta "
             f"{ab.beta_s_per_byte * 1e9:.2f} ± {ab.beta_error_s_per_byte * 1e9:.2f} ns a byte; "
-            f"measured in this run, with rounds of {small} and {large}",
+            f"measured in this run, with rounds of {sizes}",
         )
     if call.nbytes and call.ranks > 1:
         own, bus = bandwidths(call.collective, call.ranks, call.nbytes, timing.measured_s)
