@@ -24,13 +24,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     "optim": {"core"},
     "parallel": {"comm", "optim", "core"},
     "train": {"parallel", "comm", "data", "models", "optim", "core"},
+    "probe": {"parallel", "comm", "models", "core"},
     "agent": {"train", "comm", "core"},
     "launch": {"core"},
     "report": {"core"},
     "cli": {"launch", "report", "core", "data"},
 }
 OPERATIONS = {"core", "launch", "report", "cli"}
-RUNTIME = {"comm", "data", "models", "optim", "parallel", "train", "agent"}
+RUNTIME = {"comm", "data", "models", "optim", "parallel", "train", "probe", "agent"}
 # Modules of `data` that hold tensors. The others serve both columns, and know numpy at most.
 TENSORS = {"data.dataset", "data.sampler", "data.splits"}
 HEAVY = {"torch", "safetensors", "tensorboard"}

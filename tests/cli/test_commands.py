@@ -18,9 +18,10 @@ ESCAPE = "\x1b"
 @pytest.mark.parametrize(
     ("words", "shown"),
     [
-        ([], ["train", "run", "runs", "show", "schema", "compose", "doctor", "data"]),
+        ([], ["train", "run", "explain", "runs", "show", "compose", "doctor", "schema", "data"]),
         (["train"], ["Examples", "strategy=chunked_ring", "resume=runs/run-3", "torchrun"]),
         (["run"], ["Examples", "drumline run -j 2x2 train.py"]),
+        (["explain"], ["Examples", "drumline explain all_reduce --mismatch"]),
         (["compose"], ["Examples", "drumline compose -n 4 --cpus 1.5", "docker compose up"]),
         (["doctor"], ["Examples", "drumline doctor --clean"]),
         (["runs"], ["newest first"]),

@@ -17,6 +17,7 @@ MISTAKES = {
     "dtype": lambda comm: comm.all_reduce(torch.ones(4, dtype=torch.float64)),
     "operation": lambda comm: comm.all_reduce(torch.ones(4), Op.MAX),
     "collective": lambda comm: comm.broadcast(torch.ones(4)),
+    "algorithm": lambda comm: comm.all_reduce(torch.ones(4), algorithm="tree"),
     "order": lambda comm: (comm.barrier(), comm.all_reduce(torch.ones(4))),
 }
 SAID = {
@@ -24,6 +25,7 @@ SAID = {
     "dtype": "rank 1 calls all_reduce(float64[4], sum)",
     "operation": "rank 1 calls all_reduce(float32[4], max)",
     "collective": "rank 1 calls broadcast(float32[4], root 0)",
+    "algorithm": "rank 1 calls all_reduce(float32[4], sum) by tree",
     "order": "rank 1 calls barrier()",
 }
 
@@ -74,8 +76,9 @@ def test_a_rank_that_does_not_come_is_named_with_the_last_call(team):
     messages = team.call(stay_away)
     assert messages[2] is None
     assert messages[0].startswith(
-        "rank 2 did not come to call 2, all_reduce(float32[4], sum), where rank 0 waited 1 s; "
-        "its last was barrier();"
+        "rank 2 did not come to call 2, all_reduce(float32[4], sum) by chunked_ring, "
+        "where rank 0 waited 1 s; "
+        "its last was barrier() by dissemination;"
     )
     assert "where rank 1 waited" in messages[1]
 

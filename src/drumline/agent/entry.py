@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 from drumline.agent.brake import sign_in
+from drumline.core.task import MODULE
 
 
 def run_rank(run_path: str, register: str, *script: str) -> None:
@@ -32,13 +33,18 @@ def run_rank(run_path: str, register: str, *script: str) -> None:
 
 
 def run_script(run_path: Path, script: tuple[str, ...]) -> None:
-    """Run somebody's script as `python script.py args…` would, in this process."""
+    """Run a script as `python script.py args…` would, or a module as `python -m module args…`."""
     from drumline.comm.group import pin_interface
     from drumline.core.rundir import RunDir
     from drumline.train.process import rank_process
 
     with rank_process(RunDir(run_path), runs_script=True):
         pin_interface(os.environ["MASTER_ADDR"])
-        sys.argv = list(script)
-        sys.path[0] = str(Path(script[0]).resolve().parent)
-        runpy.run_path(script[0], run_name="__main__")
+        if script[0] == MODULE:
+            sys.argv = list(script[1:])
+            sys.path[0] = str(Path.cwd())
+            runpy.run_module(script[1], run_name="__main__", alter_sys=True)
+        else:
+            sys.argv = list(script)
+            sys.path[0] = str(Path(script[0]).resolve().parent)
+            runpy.run_path(script[0], run_name="__main__")

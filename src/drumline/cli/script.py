@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import shutil
+import sys
 import time
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 from rich.console import Console
@@ -13,7 +15,7 @@ from drumline.core.errors import UsageError
 from drumline.core.nodes import MAX_NODES, NodePlan
 from drumline.core.rundir import RunDir
 from drumline.core.spec_file import validate_spec
-from drumline.core.task import MAX_WORKERS, PRELOAD, AgentTask
+from drumline.core.task import MAX_WORKERS, MODULE, PRELOAD, AgentTask
 from drumline.core.units import format_seconds
 from drumline.launch.agents import Agents
 from drumline.launch.creation import create_script_run, noted_failure
@@ -31,17 +33,23 @@ _PRELOADS = {
 
 
 def run_command(
-    script: str, args: list[str], *, shape: str, restarts: int, link_rate: str | None = None
+    script: str,
+    args: list[str],
+    *,
+    shape: str,
+    restarts: int,
+    module: bool = False,
+    link_rate: str | None = None,
 ) -> None:
-    """Run a script on all workers, its output prefixed by rank."""
+    """Run a script or a module on all workers, its output prefixed by rank."""
     nodes, workers = parse_shape(shape)
     plans = plan_links(nodes, link_rate)
-    path = Path(script)
+    path = _find_module(script) if module else Path(script)
     if not path.is_file():
         raise UsageError(f"no script {script}; give the path of a Python file")
     preload = (*PRELOAD, *_guess_preloads(path))
-    name = re.sub(r"[^A-Za-z0-9._-]", "-", path.stem).lstrip("-._") or "script"
-    run = create_script_run(name, [script, *args])
+    name = re.sub(r"[^A-Za-z0-9._-]", "-", script if module else path.stem).lstrip("-._")
+    run = create_script_run(name or "script", [script, *args])
     tasks = [
         AgentTask(
             run=str(run.path),
@@ -50,7 +58,7 @@ def run_command(
             workers=workers,
             restarts=restarts,
             timeout_s=_TIMEOUT_S,
-            script=(str(path.resolve()), *args),
+            script=(MODULE, script, *args) if module else (str(path.resolve()), *args),
             preload=preload,
         )
         for node in range(nodes)
@@ -77,6 +85,22 @@ def parse_shape(shape: str) -> tuple[int, int]:
             f"-j {shape}: at most {MAX_NODES} nodes with {MAX_WORKERS} workers each, such as 1x4"
         )
     return nodes, workers
+
+
+def _find_module(name: str) -> Path:
+    """Find the file of a module without running anything; workers look here and in their path."""
+    where, spec = [str(Path.cwd()), *sys.path], None
+    parts = name.split(".")
+    for depth in range(len(parts)):
+        spec = PathFinder.find_spec(".".join(parts[: depth + 1]), where)
+        if spec is None:
+            break
+        where = list(spec.submodule_search_locations or [])
+    if spec is not None and spec.submodule_search_locations is not None:
+        spec = PathFinder.find_spec(f"{name}.__main__", where)
+    if spec is None or not spec.has_location or spec.origin is None:
+        raise UsageError(f"no module {name}; give its name as for python -m, from this folder")
+    return Path(spec.origin)
 
 
 def _guess_preloads(path: Path) -> list[str]:

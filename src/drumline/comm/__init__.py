@@ -1,7 +1,7 @@
 """Process groups, backends, and collectives written out by hand."""
 
 from drumline.comm.agreement import Agreement
-from drumline.comm.algorithms import ALGORITHMS, DEFAULTS, find_algorithm
+from drumline.comm.algorithms import ALGORITHMS, find_algorithm
 from drumline.comm.backend import Choice, Situation, choose_backend
 from drumline.comm.channel import Channel, Handle
 from drumline.comm.communicator import SMALL, Communicator
@@ -15,6 +15,7 @@ from drumline.comm.reach import unreachable_nodes
 from drumline.comm.shm import ShmGroup
 from drumline.comm.store import LOOPBACK, build_store, join_store, meeting_host, serve_store
 from drumline.comm.stream import CommStream
+from drumline.core.schedule import DEFAULTS
 
 __all__ = [
     "ALGORITHMS",

@@ -13,6 +13,7 @@ from typing import Any
 
 from drumline.comm import dissemination, halving, hierarchical, linear, ring, tree
 from drumline.core.errors import UsageError
+from drumline.core.schedule import DEFAULTS
 
 Algorithm = Callable[..., None]
 
@@ -59,19 +60,6 @@ ALGORITHMS: Mapping[str, Mapping[str, Algorithm]] = MappingProxyType(
             "dissemination": dissemination.barrier,
             "hierarchical": hierarchical.barrier,
         },
-    }
-)
-DEFAULTS: Mapping[str, str] = MappingProxyType(
-    {
-        "broadcast": "tree",
-        "reduce": "tree",
-        "scatter": "tree",
-        "gather": "tree",
-        "all_gather": "ring",
-        "reduce_scatter": "ring",
-        "all_reduce": "chunked_ring",
-        "all_to_all": "ring",
-        "barrier": "dissemination",
     }
 )
 

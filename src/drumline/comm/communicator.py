@@ -28,6 +28,7 @@ from drumline.comm.operation import Op
 from drumline.comm.pieces import Pieces
 from drumline.comm.stream import CommStream
 from drumline.core.errors import UsageError
+from drumline.core.schedule import DEFAULTS
 
 SMALL = 8
 """groups of up to so many ranks compare their calls unless told otherwise"""
@@ -93,7 +94,10 @@ class Communicator:
         function = find_algorithm("broadcast", algorithm)
         call = f"broadcast({describe(tensor)}, root {self._root(root)})"
         return self._run(
-            call, lambda: in_place(tensor, lambda t: function(self.channel, t, root)), async_op
+            call,
+            lambda: in_place(tensor, lambda t: function(self.channel, t, root)),
+            algorithm,
+            async_op,
         )
 
     def reduce(
@@ -109,7 +113,10 @@ class Communicator:
         function = find_algorithm("reduce", algorithm)
         call = f"reduce({describe(tensor)}, {op}, root {self._root(root)})"
         return self._run(
-            call, lambda: in_place(tensor, lambda t: function(self.channel, t, root, op)), async_op
+            call,
+            lambda: in_place(tensor, lambda t: function(self.channel, t, root, op)),
+            algorithm,
+            async_op,
         )
 
     def all_reduce(
@@ -124,7 +131,10 @@ class Communicator:
         function = find_algorithm("all_reduce", algorithm)
         call = f"all_reduce({describe(tensor)}, {op})"
         return self._run(
-            call, lambda: in_place(tensor, lambda t: function(self.channel, t, op)), async_op
+            call,
+            lambda: in_place(tensor, lambda t: function(self.channel, t, op)),
+            algorithm,
+            async_op,
         )
 
     def scatter(
@@ -144,7 +154,9 @@ class Communicator:
             source = None if parts is None else join(parts)
             in_place(out, lambda t: function(self.channel, t, source, root))
 
-        return self._run(f"scatter({describe(out)}, root {self._root(root)})", work, async_op)
+        return self._run(
+            f"scatter({describe(out)}, root {self._root(root)})", work, algorithm, async_op
+        )
 
     def gather(
         self,
@@ -165,7 +177,9 @@ class Communicator:
             if parts is not None and target is not None:
                 deal(target, parts)
 
-        return self._run(f"gather({describe(tensor)}, root {self._root(root)})", work, async_op)
+        return self._run(
+            f"gather({describe(tensor)}, root {self._root(root)})", work, algorithm, async_op
+        )
 
     def all_gather(
         self,
@@ -185,7 +199,7 @@ class Communicator:
             function(self.channel, pieces)
             deal(pieces.flat, parts)
 
-        return self._run(f"all_gather({describe(tensor)})", work, async_op)
+        return self._run(f"all_gather({describe(tensor)})", work, algorithm, async_op)
 
     def reduce_scatter(
         self,
@@ -205,7 +219,7 @@ class Communicator:
             function(self.channel, pieces, op)
             out.copy_(pieces[self.rank].view(out.shape))
 
-        return self._run(f"reduce_scatter({describe(out)}, {op})", work, async_op)
+        return self._run(f"reduce_scatter({describe(out)}, {op})", work, algorithm, async_op)
 
     def all_to_all(
         self,
@@ -225,12 +239,12 @@ class Communicator:
             function(self.channel, target, Pieces.even(join(sent), self.size))
             deal(target.flat, received)
 
-        return self._run(f"all_to_all({describe(sent[0])})", work, async_op)
+        return self._run(f"all_to_all({describe(sent[0])})", work, algorithm, async_op)
 
     def barrier(self, *, algorithm: str | None = None, async_op: bool = False) -> Handle | None:
         """Wait until every rank has called this."""
         function = find_algorithm("barrier", algorithm)
-        return self._run("barrier()", lambda: function(self.channel), async_op)
+        return self._run("barrier()", lambda: function(self.channel), algorithm, async_op)
 
     def _root(self, root: int) -> int:
         if not 0 <= root < self.size:
@@ -253,12 +267,15 @@ class Communicator:
                 f"{what}: all parts must be {describe(like)}, but one is {describe(odd[0])}"
             )
 
-    def _run(self, call: str, work: Callable[[], None], async_op: bool) -> Handle | None:
+    def _run(
+        self, call: str, work: Callable[[], None], algorithm: str | None, async_op: bool
+    ) -> Handle | None:
         """Do the work here, or behind whatever is still under way."""
+        named = f"{call} by {algorithm or DEFAULTS[call.partition('(')[0]]}"
 
         def agreed() -> None:
             if self._agreement is not None:
-                self._agreement.check(call)
+                self._agreement.check(named)
             work()
 
         if not async_op and not self._stream.started:

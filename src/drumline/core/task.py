@@ -18,6 +18,9 @@ PATIENCE_S = 300.0
 """how long ranks wait for what only one of them does, or each at its own pace: loading torch and
 data, writing a checkpoint. A rank that stops answering in a collective has `timeout_s`"""
 
+MODULE = "-m"
+"""in front of a module's name, where a script's path would be"""
+
 SCRATCH = "DRUMLINE_SCRATCH"
 """names the launch's temporary folder, where errors go that the run directory cannot take"""
 
@@ -36,7 +39,7 @@ class AgentTask:
     cpu: float = 1.0
     """the share of CPU time that the workers of this node get"""
     script: tuple[str, ...] = ()
-    """a script of the user's and its arguments; empty: train by the run's spec"""
+    """a script or MODULE and a module, with arguments; empty: train by the run's spec"""
     preload: tuple[str, ...] = PRELOAD
     """what the worker server imports before it forks workers"""
 

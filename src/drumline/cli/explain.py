@@ -1,0 +1,134 @@
+"""`drumline explain`: a collective, recorded message by message, and played back."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from drumline.cli.printing import print_json
+from drumline.core.errors import UsageError
+from drumline.core.mismatch import make_mistake
+from drumline.core.schedule import IN_PARTS, ROOTED, Call, find_algorithm_name
+from drumline.core.units import parse_bytes
+from drumline.launch.probe import probed
+from drumline.report.deadlock import find_deadlock
+from drumline.report.explanation import Explanation, explain
+from drumline.report.player import write_page
+from drumline.report.storyboard import print_explanation
+
+MAX_RANKS = 16
+MAX_BYTES = 2**22
+_ELEMENT_BYTES = 8
+_PATIENCE_S = 3.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Words:
+    """What the user asked for."""
+
+    collective: str
+    algorithm: str | None
+    ranks: int
+    size: str
+    root: int
+    ranks_per_node: int
+    mismatch: bool
+
+    def read(self) -> Call:
+        """Return the call that is meant.
+
+        Raises:
+            UsageError: there is no such call.
+        """
+        algorithm = find_algorithm_name(self.collective, self.algorithm)
+        if not 1 <= self.ranks <= MAX_RANKS:
+            raise UsageError(
+                f"--ranks {self.ranks}: expected 1 to {MAX_RANKS}; more cannot be told apart in a "
+                f"figure"
+            )
+        if not 0 <= self.root < self.ranks:
+            raise UsageError(
+                f"--root {self.root}: ranks go from 0 to {self.ranks - 1}; raise --ranks, or "
+                f"choose one of them"
+            )
+        if self.root and self.collective not in ROOTED:
+            raise UsageError(f"--root {self.root}: {self.collective} has no root; leave it out")
+        if self.ranks_per_node < 1:
+            raise UsageError(f"--ranks-per-node {self.ranks_per_node}: expected 1 or more")
+        call = Call(
+            collective=self.collective,
+            algorithm=algorithm,
+            ranks=self.ranks,
+            elements=self._elements(),
+            element_bytes=_ELEMENT_BYTES,
+            root=self.root,
+            ranks_per_node=self.ranks_per_node if algorithm == "hierarchical" else None,
+        )
+        nothing_sent = call.ranks == 1 or not (call.nbytes or call.collective == "barrier")
+        if self.mismatch and nothing_sent:
+            raise UsageError(
+                "--mismatch needs two ranks at least, and something to send: nobody waits otherwise"
+            )
+        return call
+
+    def _elements(self) -> int:
+        """Whole elements of eight bytes, and whole parts where each rank has one."""
+        if self.collective == "barrier":
+            return 0
+        try:
+            nbytes = parse_bytes(self.size)
+        except ValueError as error:
+            raise UsageError(f"--size: {error}") from None
+        if nbytes > MAX_BYTES:
+            raise UsageError(
+                f"--size {self.size}: expected {MAX_BYTES // 2**20} MiB at most; the steps of a "
+                f"larger one are the same"
+            )
+        elements = -(-nbytes // _ELEMENT_BYTES)
+        parts = self.ranks if self.collective in IN_PARTS else 1
+        return -(-elements // parts) * parts
+
+
+def explain_command(
+    words: Words, *, html: Path | None, out: Path | None, show: bool, as_json: bool
+) -> None:
+    """Record the collective, and show it in the terminal, on a page or as JSON."""
+    call = words.read()
+    if html is not None and not html.absolute().parent.is_dir():
+        raise UsageError(f"--html {html}: there is no folder {html.parent}; make it first")
+    explanation = _record_mismatch(call, out) if words.mismatch else _record(call, out)
+    page = html or (Path(f"{call.collective}-{call.algorithm}.html") if show else None)
+    if page is not None:
+        write_page(page, explanation)
+    if as_json:
+        print_json(explanation.to_json())
+        return
+    console = Console()
+    print_explanation(console, explanation)
+    hint = f"as a page to play with: add --html {call.collective}.html"
+    console.print(f"\npage: {page}" if page else f"\n{hint}", markup=False, highlight=False)
+    if show and page is not None:
+        import webbrowser
+
+        webbrowser.open(page.absolute().as_uri())
+
+
+def _record(call: Call, out: Path | None) -> Explanation:
+    with probed("drumline.probe.record", asdict(call), ranks=call.ranks, out=out) as answers:
+        return explain(call, answers)
+
+
+def _record_mismatch(call: Call, out: Path | None) -> Explanation:
+    odd_rank, odd_call = make_mistake(call)
+    request: dict[str, Any] = {
+        "call": asdict(call),
+        "odd_rank": odd_rank,
+        "odd_call": asdict(odd_call),
+        "patience_s": _PATIENCE_S,
+    }
+    with probed("drumline.probe.mismatch", request, ranks=call.ranks, out=out) as answers:
+        deadlock = find_deadlock(call, odd_rank, odd_call, _PATIENCE_S, answers)
+        return explain(call, answers, deadlock)

@@ -1,0 +1,111 @@
+"""Commands that start no rank: what there is, what there could be, and files for others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from drumline.cli.app import Json, app, data_app
+
+
+@app.command()
+def runs(as_json: Json = False) -> None:
+    """List the runs in ./runs, newest first."""
+    from drumline.cli.runs import runs_command
+
+    runs_command(as_json=as_json)
+
+
+@app.command()
+def show(
+    run: Annotated[str, typer.Argument(help="A run's name or path.")],
+    as_json: Json = False,
+) -> None:
+    """Show one run: its result, its ledger, who saw which data.
+
+    [bold]Example[/bold]
+
+      drumline show run-1
+    """
+    from drumline.cli.runs import show_command
+
+    show_command(run, as_json=as_json)
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON Schema of the spec, for editors.
+
+    [bold]Example[/bold]
+
+      drumline schema > drumline.schema.json
+    """
+    from drumline.cli.schema import schema_command
+
+    schema_command()
+
+
+@app.command()
+def compose(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[SPEC.yaml] [KEY=VALUE]…", help="The words for drumline train."),
+    ] = None,
+    nodes: Annotated[int, typer.Option("-n", help="How many nodes, with one rank each.")] = 2,
+    cpus: Annotated[float | None, typer.Option(help="Cores that each node may use.")] = None,
+    gpu: Annotated[bool, typer.Option("--gpu", help="Give each node a GPU.")] = False,
+    port: Annotated[int, typer.Option(help="Where node01 listens.")] = 29500,
+    out: Annotated[Path, typer.Option("-o", "--out", help="The folder to write to.")] = Path(),
+    force: Annotated[bool, typer.Option("--force", help="Write over files that exist.")] = False,
+) -> None:
+    """Write compose.yaml and a Dockerfile: the same training with containers as nodes.
+
+    [bold]Examples[/bold]
+
+      drumline compose -n 4 --cpus 1.5 model=mlp epochs=2
+
+      docker compose up
+    """
+    from drumline.cli.compose import compose_command
+
+    compose_command(words or [], nodes=nodes, cpus=cpus, gpu=gpu, port=port, out=out, force=force)
+
+
+@app.command()
+def doctor(
+    clean: Annotated[
+        bool, typer.Option("--clean", help="Remove what killed launches left behind.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Say what this machine can do, and what to install for the rest.
+
+    [bold]Examples[/bold]
+
+      drumline doctor
+
+      drumline doctor --clean
+    """
+    from drumline.cli.doctor import doctor_command
+
+    doctor_command(clean=clean, as_json=as_json)
+
+
+@data_app.command("fetch")
+def data_fetch(
+    names: Annotated[list[str], typer.Argument(help="mnist, fashion-mnist")],
+    folder: Annotated[
+        Path | None, typer.Option(help="Where to (default: DRUMLINE_DATA or the user's cache).")
+    ] = None,
+) -> None:
+    """Fetch data sets from public mirrors, checked by SHA-256.
+
+    [bold]Example[/bold]
+
+      drumline data fetch mnist fashion-mnist
+    """
+    from drumline.cli.data import fetch_command
+
+    fetch_command(names, folder)

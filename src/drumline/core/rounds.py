@@ -1,0 +1,107 @@
+"""Rounds of messages, and the shapes that collectives are made of: star, tree, chain, ring.
+
+A round is the messages that travel at the same time. In a round each rank sends one message at most
+and receives one at most: two on one link would share it. So the number of rounds is how many
+messages follow each other on the critical path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import zip_longest
+from typing import NamedTuple
+
+SEGMENT_BYTES = 2**20
+"""how much of a piece `drumline.comm` sends at once; a test holds the two together"""
+
+
+class Message(NamedTuple):
+    """One message; its size is in elements while a schedule is made, and in bytes in the end."""
+
+    source: int
+    target: int
+    size: int
+
+
+Round = list[Message]
+Rounds = list[Round]
+
+
+def star(n: int, root: int, size: int) -> Rounds:
+    """Let the root send to everybody, one after the other."""
+    return [[Message(root, other, size)] for other in range(n) if other != root]
+
+
+def tree(n: int, root: int, size: Callable[[int], int]) -> Rounds:
+    """Go down the binomial tree; `size` says how much goes to a subtree of so many ranks."""
+    rounds = []
+    for bit in reversed(range((n - 1).bit_length())):
+        below = 1 << bit
+        parents = (v for v in range(0, n, 2 * below) if v + below < n)  # counted from the root
+        rounds.append(
+            [
+                Message((v + root) % n, (v + below + root) % n, size(min(below, n - v - below)))
+                for v in parents
+            ]
+        )
+    return rounds
+
+
+def chain(n: int, first: int, parts: Sequence[int]) -> Rounds:
+    """Hand on from neighbour to neighbour: link i carries part t−i in round t."""
+    return [
+        [
+            Message((first + i) % n, (first + i + 1) % n, parts[t - i])
+            for i in range(n - 1)
+            if 0 <= t - i < len(parts)
+        ]
+        for t in range(len(parts) + n - 2)
+    ]
+
+
+def round_ring(n: int, sizes: Sequence[int], *, ahead: int, element_bytes: int) -> Rounds:
+    """Let everybody send a piece to the right, n−1 times: rank r piece r−ahead−s in step s."""
+    rounds = []
+    for step in range(n - 1):
+        pieces = [cut(sizes[(r - ahead - step) % n], element_bytes) for r in range(n)]
+        for parts in zip_longest(*pieces, fillvalue=0):
+            rounds.append([Message(r, (r + 1) % n, part) for r, part in enumerate(parts)])
+    return rounds
+
+
+def pairwise(n: int, size: int) -> Rounds:
+    """Let everybody send to the next, then to the one after, and so on."""
+    return [[Message(r, (r + step) % n, size) for r in range(n)] for step in range(1, n)]
+
+
+def dissemination(n: int) -> Rounds:
+    """Let everybody tell the one at distance 1, 2, 4, … on its right; a byte is enough."""
+    distances = (1 << bit for bit in range((n - 1).bit_length()))
+    return [[Message(r, (r + distance) % n, 1) for r in range(n)] for distance in distances]
+
+
+def even(elements: int, n: int) -> list[int]:
+    """Cut into n pieces whose sizes differ by one at most, the larger ones first."""
+    small, larger = divmod(elements, n)
+    return [small + 1] * larger + [small] * (n - larger)
+
+
+def cut(elements: int, element_bytes: int, segment_bytes: int = SEGMENT_BYTES) -> list[int]:
+    """Cut a piece into the segments that it travels in."""
+    step = max(1, segment_bytes // element_bytes)
+    return [min(step, elements - start) for start in range(0, elements, step)]
+
+
+def reverse(rounds: Rounds) -> Rounds:
+    """Run backwards: what went down comes up, what was gathered is scattered."""
+    return [[Message(m.target, m.source, m.size) for m in now] for now in reversed(rounds)]
+
+
+def rename(rounds: Iterable[Round], names: Sequence[int]) -> Rounds:
+    """Put the names of some ranks in the places of 0, 1, 2, …"""
+    return [[Message(names[m.source], names[m.target], m.size) for m in now] for now in rounds]
+
+
+def up_and_down(down: Rounds) -> Rounds:
+    """Collect, then give back: the rounds backwards, and forwards."""
+    return reverse(down) + down

@@ -1,0 +1,65 @@
+"""How the ranks of a probe come together, and where they leave what they saw."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import Store
+
+from drumline.comm import build_store, join_group
+from drumline.core.errors import RunDirError
+from drumline.core.rundir import RunDir
+
+_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True)
+class Probe:
+    """One rank of a probe."""
+
+    run: RunDir
+    rank: int
+    world_size: int
+    store: Store
+    request: dict[str, Any]
+    """what the command wants to know"""
+
+    def answer(self, document: dict[str, Any]) -> None:
+        """Leave what this rank saw."""
+        self.run.write_json(f"answer-{self.rank}.json", document)
+
+    def meet(self, where: str) -> None:
+        """Wait for the others by the store alone, whatever state the connections are in."""
+        self.store.set(f"{where}/{self.rank}", "here")
+        everybody = [f"{where}/{rank}" for rank in range(self.world_size)]
+        self.store.wait(everybody, timedelta(seconds=_TIMEOUT_S))
+
+
+def join_probe() -> Probe:
+    """Join the other ranks of the run that the command line names."""
+    run = RunDir(Path(sys.argv[1]))
+    request = run.read_json("probe.json")
+    if request is None:
+        raise RunDirError(f"{run.path} has no probe.json, which says what to do")
+    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    torch.set_num_threads(1)
+    store = build_store("env", rank=rank, meeting=run.rendezvous, tag="probe", timeout_s=_TIMEOUT_S)
+    join_group(store, rank=rank, world_size=world_size, backend="gloo", timeout_s=_TIMEOUT_S)
+    return Probe(run, rank, world_size, store, request)
+
+
+@contextlib.contextmanager
+def joined_probe() -> Iterator[Probe]:
+    """Join the other ranks, and leave when all are done."""
+    yield join_probe()
+    dist.barrier()
+    dist.destroy_process_group()

@@ -1,0 +1,205 @@
+"""`Explanation`: a recorded collective with its accounts, measured and predicted.
+
+Everything that the terminal and the page show of `drumline explain` is in here, and all of it is
+computed from what the ranks left.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from drumline.core.cost import (
+    AlphaBeta,
+    Path,
+    Point,
+    Traffic,
+    bandwidths,
+    critical_path,
+    fit,
+    traffic,
+)
+from drumline.core.schedule import Call
+from drumline.report.deadlock import Deadlock, tell_call
+from drumline.report.holdings import Answer, Content, Holding
+from drumline.report.playback import Playback, build_playback
+
+_NANO = 1e-9
+_TURNS = 4  # that make a point
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timing:
+    """How long it took, and how long it should have."""
+
+    measured_s: float
+    """the median over several calls without notes: from the last rank's start to the last's end"""
+    shortest_s: float
+    longest_s: float
+    recorded_s: float
+    """of the one call whose messages are shown"""
+    alpha_beta: AlphaBeta
+    round_bytes: list[int]
+    """the sizes that alpha and beta were measured with"""
+
+    @property
+    def times(self) -> dict[str, float]:
+        """The measured times by name."""
+        return {
+            "measured_s": self.measured_s,
+            "shortest_s": self.shortest_s,
+            "longest_s": self.longest_s,
+            "recorded_s": self.recorded_s,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explanation:
+    """What a real run of a collective did, and what it cost."""
+
+    playback: Playback
+    counted: list[Traffic]
+    predicted: list[Traffic]
+    path: Path
+    timing: Timing | None = None
+    """None where it never came to an end"""
+    deadlock: Deadlock | None = None
+
+    @property
+    def call(self) -> Call:
+        """The call that it is about."""
+        return self.playback.call
+
+    @property
+    def predicted_s(self) -> float:
+        """The time that alpha and beta predict."""
+        return self.timing.alpha_beta.seconds(self.path) if self.timing is not None else 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all of it as plain values."""
+        call, playback = self.call, self.playback
+        names = name_pieces(len(playback.pieces))
+        return {
+            "call": {**asdict(call), "nbytes": call.nbytes},
+            "pieces": [
+                {"name": name, "first": first, "elements": end - first}
+                for name, (first, end) in zip(names, playback.pieces, strict=True)
+            ],
+            "steps": playback.steps,
+            "moves": [asdict(move) for move in playback.moves],
+            "holdings": [[_plain(held) for held in now] for now in playback.holdings],
+            "traffic": [
+                {"rank": rank, "counted": asdict(counted), "predicted": asdict(predicted)}
+                for rank, (counted, predicted) in enumerate(
+                    zip(self.counted, self.predicted, strict=True)
+                )
+            ],
+            "rounds": self.path.rounds,
+            "critical_bytes": self.path.nbytes,
+            "timing": self._plain_timing(),
+            "deadlock": None if self.deadlock is None else _plain_deadlock(self.deadlock),
+        }
+
+    def _plain_timing(self) -> dict[str, Any] | None:
+        if self.timing is None:
+            return None
+        call = self.call
+        algorithm, bus = bandwidths(
+            call.collective, call.ranks, call.nbytes, self.timing.measured_s
+        )
+        return {
+            **self.timing.times,
+            "predicted_s": self.predicted_s,
+            **asdict(self.timing.alpha_beta),
+            "round_bytes": self.timing.round_bytes,
+            "algorithm_bandwidth": algorithm,
+            "bus_bandwidth": bus,
+        }
+
+
+def explain(call: Call, answers: Sequence[Answer], deadlock: Deadlock | None = None) -> Explanation:
+    """Put together what the ranks of a call have left."""
+    return Explanation(
+        playback=build_playback(call, answers),
+        counted=[count_traffic(answer) for answer in answers],
+        predicted=traffic(call),
+        path=critical_path(call),
+        timing=None if deadlock is not None else _time(answers),
+        deadlock=deadlock,
+    )
+
+
+def count_traffic(answer: Answer) -> Traffic:
+    """Count the messages that a rank has sent and received."""
+    done = [note for note in answer["messages"] if note["ended_ns"] is not None]
+    sent = [note["nbytes"] for note in done if note["kind"] == "send"]
+    received = [note["nbytes"] for note in done if note["kind"] == "recv"]
+    return Traffic(
+        sent_messages=len(sent),
+        sent_bytes=sum(sent),
+        received_messages=len(received),
+        received_bytes=sum(received),
+    )
+
+
+def name_pieces(count: int) -> list[str]:
+    """Name pieces a, b, …, z, a2, b2, …"""
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    return [letters[k % 26] + (str(k // 26 + 1) if k >= 26 else "") for k in range(count)]
+
+
+def _time(answers: Sequence[Answer]) -> Timing:
+    lasted = _lengths([answer["spans"] for answer in answers])
+    points = list(_points(answers))
+    alone = AlphaBeta(alpha_s=0.0, beta_s_per_byte=0.0)
+    return Timing(
+        measured_s=statistics.median(lasted),
+        shortest_s=min(lasted),
+        longest_s=max(lasted),
+        recorded_s=_length([answer["recorded"] for answer in answers]),
+        alpha_beta=fit(points) if points else alone,
+        round_bytes=sorted({timed["nbytes"] for timed in answers[0]["rounds"]}),
+    )
+
+
+def _points(answers: Sequence[Answer]) -> Iterator[Point]:
+    """What alpha and beta are fitted to: medians of a few turns, as the collective's time is."""
+    for number, timed in enumerate(answers[0]["rounds"]):
+        lasted = _lengths([answer["rounds"][number]["spans"] for answer in answers])
+        for first in range(0, len(lasted), _TURNS):
+            seconds = statistics.median(lasted[first : first + _TURNS])
+            yield Point(timed["rounds"], timed["rounds"] * timed["nbytes"], seconds)
+
+
+def _lengths(spans: Sequence[Sequence[Sequence[int]]]) -> list[float]:
+    """How long each turn took, from what each rank noted of it."""
+    return [_length(turn) for turn in zip(*spans, strict=True)]
+
+
+def _length(spans: Sequence[Sequence[int]]) -> float:
+    """From the moment that the last rank was there to the last one's end."""
+    return (max(end for _, end in spans) - max(began for began, _ in spans)) * _NANO
+
+
+def _plain(held: Holding) -> dict[str, Any]:
+    def cell(content: Content | None) -> list[int] | None:
+        return None if content is None else list(content)
+
+    return {
+        "rows": [{"name": row.name, "cells": [cell(c) for c in row.cells]} for row in held.rows],
+        "beside": [cell(content) for content in held.beside],
+    }
+
+
+def _plain_deadlock(deadlock: Deadlock) -> dict[str, Any]:
+    return {
+        "odd_rank": deadlock.odd_rank,
+        "calls": [tell_call(deadlock.call), tell_call(deadlock.odd_call)],
+        "waits": [{**asdict(wait), "sentence": wait.sentence} for wait in deadlock.waits],
+        "circle": deadlock.circle,
+        "finished": deadlock.finished,
+        "checked": deadlock.checked,
+        "patience_s": deadlock.patience_s,
+    }
