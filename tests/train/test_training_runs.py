@@ -141,12 +141,23 @@ def read_scalars(folder):
     }
 
 
+SHAPES = """
+from torch import nn
+def five(): return nn.Sequential(nn.Flatten(), nn.Linear(784, 5))
+def nothing(): return nn.Flatten()
+"""
+
+
 @pytest.mark.parametrize(
     ("words", "sentence", "code"),
     [
         (["model=nowhere:build"], "nowhere", 2),
         (["model=faulty:buidl"], "build", 2),
         (["model.droput=0"], "dropout", 2),
+        (["model=a.b:"], "a.b:", 2),
+        (["model=shapes:five"], "[64, 5] where [64, classes] is needed", 2),
+        (["model=shapes:nothing"], "no parameter to train", 2),
+        (["backend=nccl"], "backend=auto", 2),
         (["data.samples=1", "data.batch=8"], "sample", 2),
         (["data=mnist", "data.path=."], "drumline data fetch mnist", 1),
         (["device=cuda"], "device=cpu", 2),
@@ -155,6 +166,7 @@ def read_scalars(folder):
     ],
 )
 def test_bad_input_is_one_sentence_and_leaves_nothing(drumline, words, sentence, code):
+    (drumline.folder / "shapes.py").write_text(SHAPES)
     answer = drumline("train", "strategy=allreduce", "max_steps=2", *words)
     assert answer.code == code, answer.err
     assert sentence in answer.err

@@ -152,6 +152,8 @@ def _apply_override(values: dict[str, Any], places: Places, override: str) -> No
         raise SpecError(
             f"the value in {override!r} is not valid YAML; quote it: '{key}=\"…\"'"
         ) from None
+    if isinstance(value, dict) and not text.lstrip().startswith("{"):
+        value = text  # `a.b:` is a word with a colon, not a mapping
     _set(values, path, value, override)
     for known in [known for known in places if known[: len(path)] == path]:
         del places[known]

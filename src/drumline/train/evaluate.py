@@ -10,6 +10,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from drumline.core.errors import UsageError
 from drumline.data import Split
 
 _BATCH = 500
@@ -25,8 +26,24 @@ class Score:
 
 
 def loss_sum(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return the cross-entropy, summed over predictions (samples, or characters of text)."""
-    return F.cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction="sum")
+    """Return the cross-entropy, summed over predictions (samples, or characters of text).
+
+    Raises:
+        UsageError: the model gives something else than one score per class for each of them.
+    """
+    try:
+        return F.cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction="sum")
+    except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
+        raise _explain_scores(logits, targets) from error
+
+
+def _explain_scores(logits: object, targets: Tensor) -> UsageError:
+    got = f"a tensor of {list(logits.shape)}" if isinstance(logits, Tensor) else repr(type(logits))
+    wanted = [*targets.shape, "classes"]
+    return UsageError(
+        f"the model gives {got} where [{', '.join(map(str, wanted))}] is needed: one score per "
+        f"class, at least {int(targets.max()) + 1} here; mend its last layer"
+    )
 
 
 @torch.no_grad()
