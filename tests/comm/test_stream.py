@@ -3,6 +3,7 @@
 import threading
 
 import pytest
+import torch
 
 from drumline.comm import CommStream
 
@@ -40,3 +41,17 @@ def test_close_waits_for_queued_jobs_and_ends_the_thread():
     stream.close()
     assert done == list(range(10))
     assert "drumline-comm" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_its_thread_computes_alone_and_leaves_the_others_their_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        stream = CommStream()
+        seen = []
+        stream.submit(lambda: seen.append(torch.get_num_threads())).result()
+        stream.close()
+        assert seen == [1]
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)

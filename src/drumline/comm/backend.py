@@ -61,6 +61,11 @@ def choose_backend(wanted: str, here: Situation) -> Choice:
         case "nccl":
             if not on_gpu or not dist.is_nccl_available():
                 raise UsageError("backend: nccl moves GPU tensors; set backend=auto or device=cuda")
+            if torch.cuda.device_count() < here.ranks_here:
+                raise UsageError(
+                    f"backend: nccl wants a GPU for each rank, but {here.ranks_here} ranks share "
+                    f"{torch.cuda.device_count()}; set backend=gloo, or fewer workers"
+                )
             return Choice(backend="nccl", why="the spec says so")
         case "mpi":
             if on_gpu:

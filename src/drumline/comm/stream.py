@@ -21,6 +21,8 @@ from concurrent.futures import Future
 
 import torch
 
+from drumline.comm.openmp import work_alone
+
 Job = tuple[Callable[[], None], Future[None], torch.cuda.Event | None]
 
 
@@ -59,6 +61,7 @@ class CommStream:
             self._thread = None
 
     def _work(self) -> None:
+        work_alone()
         own_stream = torch.cuda.Stream(self._device) if self._on_gpu else None
         while (item := self._jobs.get()) is not None:
             job, done, ready = item
