@@ -114,11 +114,14 @@ def mpi_environment(scratch: Path, workers: int) -> dict[str, str]:
     """Return the environment of mpirun: more ranks than cores allowed, nothing pinned to a core."""
     settings = {
         "OMPI_MCA_pml": "ob1",
-        "OMPI_MCA_btl": "self,sm",
+        "OMPI_MCA_btl": "^tcp",
         "OMPI_MCA_btl_sm_backing_directory": str(scratch),
+        "OMPI_MCA_btl_vader_backing_directory": str(scratch),  # the same, in Open MPI 4
         "OMPI_MCA_mpi_yield_when_idle": "1",  # a rank computes while its other thread waits
         "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
         "PRTE_MCA_hwloc_default_binding_policy": "none",
+        "OMPI_MCA_rmaps_base_oversubscribe": "1",  # these two, in Open MPI 4
+        "OMPI_MCA_hwloc_base_binding_policy": "none",
         "OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // workers)),
     }
     if os.geteuid() == 0:  # Open MPI asks root to say it twice
