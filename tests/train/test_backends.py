@@ -100,7 +100,6 @@ def situation(**changed):
         ("shm", {"device": torch.device("cuda", 0)}, "gloo", "shm moves CPU tensors"),
         ("shm", {}, "shm", "the spec says so"),
         ("gloo", {"world_size": 2}, "gloo", "the spec says so"),
-        ("nccl", {"world_size": 2}, "nccl", "the spec says so"),
         ("mpi", {"world_size": 2}, "mpi", "the spec says so"),
     ],
 )
@@ -126,3 +125,17 @@ def test_memory_that_cannot_be_shared_falls_back_to_gloo_with_a_word(monkeypatch
 def test_mpi_refuses_a_gpu():
     with pytest.raises(UsageError, match="set device=cpu"):
         choose_backend("mpi", situation(device=torch.device("cuda", 0)))
+
+
+def test_nccl_wants_a_gpu_for_each_rank(monkeypatch):
+    with pytest.raises(UsageError, match="moves GPU tensors; set backend=auto"):
+        choose_backend("nccl", situation())
+    monkeypatch.setattr(dist, "is_nccl_available", lambda: True)
+    for gpus, refused in ((1, True), (2, False)):
+        monkeypatch.setattr(torch.cuda, "device_count", lambda gpus=gpus: gpus)
+        here = situation(device=torch.device("cuda", 0), ranks_here=2)
+        if refused:
+            with pytest.raises(UsageError, match="2 ranks share 1; set backend=gloo"):
+                choose_backend("nccl", here)
+        else:
+            assert choose_backend("nccl", here).backend == "nccl"
