@@ -127,3 +127,18 @@ def test_misuse_is_told_with_the_way_out(team):
         "scatter: rank 1 is not the root and must not give the parts of all ranks",
     ]
     assert said[0][-1] == "scatter: rank 0 must give the parts of all ranks"
+
+
+def use_two_at_once(rank, world_size):
+    first, second = Communicator(checked=False), Communicator(checked=False)
+    a, b = torch.full((5000,), 1.0), torch.full((5000,), 10.0)
+    for _ in range(20):
+        handles = [first.all_reduce(a, Op.AVG, async_op=True)]
+        handles.append(second.all_reduce(b, Op.AVG, async_op=True))
+        for handle in handles:
+            handle.wait()
+    return a.unique().tolist(), b.unique().tolist()
+
+
+def test_two_communicators_at_once_keep_their_messages_apart(team):
+    assert team.call(use_two_at_once) == [([1.0], [10.0])] * 3

@@ -144,3 +144,27 @@ def test_shares_cover_a_tensor_in_whole_cache_lines(itemsize):
             covered = [index for share in shares for index in range(numel)[share]]
             assert covered == list(range(numel))
             assert all(share.start * itemsize % 64 == 0 or share.start == numel for share in shares)
+
+
+def use_awkward_tensors(rank, world_size):
+    """Leaves that want gradients; results of a wrong size; then the group goes on."""
+    weight = torch.nn.Parameter(torch.full((4,), float(rank + 1)))
+    dist.broadcast(weight, 0)
+    dist.all_reduce(weight)
+    with torch.no_grad():
+        dist.all_reduce(weight, async_op=True).wait()
+    parts = [torch.ones(3) for _ in range(world_size)]
+    with pytest.raises(ValueError, match="parts of 2"):
+        dist.reduce_scatter(torch.zeros(2), parts)
+    with pytest.raises(ValueError, match="parts of 1"):
+        dist.all_gather(parts, torch.ones(1))
+    with pytest.raises(TypeError, match="AVG of torch.int64"):
+        dist.all_reduce(torch.ones(1, dtype=torch.int64), dist.ReduceOp.AVG)
+    last = torch.ones(2)
+    dist.all_reduce(last)
+    return weight.tolist(), last.tolist()
+
+
+def test_leaves_are_taken_and_wrong_sizes_refused_before_anybody_waits(run_ranks):
+    for answer in run_ranks(use_awkward_tensors, 2, backend="shm"):
+        assert answer == ([4.0] * 4, [2.0, 2.0])

@@ -31,8 +31,10 @@ def main() -> int:
     if "OMPI_COMM_WORLD_RANK" not in os.environ:
         raise CommError("this mpirun is not Open MPI's; pip install 'drumline[mpi]' brings that")
     os.environ.update({name: os.environ[theirs] for name, theirs in _AS_TORCHRUN.items()})
+    parent = os.getpid()
     child = os.fork()
     if child == 0:
+        die_with_parent(parent)  # before torch, which takes a while to load
         from drumline.train import train_rank
 
         train_rank(str(run.path))

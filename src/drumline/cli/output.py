@@ -10,6 +10,8 @@ from typing import TextIO
 
 def forgive_output() -> ForgivingOutput:
     """Put such an output in the place of `sys.stdout`; signs that it cannot show become `?`."""
+    if sys.stdout is None:  # closed by whoever started us
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  kept to the end
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")

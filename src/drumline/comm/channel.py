@@ -13,6 +13,7 @@ from typing import Protocol
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
+from torch.distributed.distributed_c10d import _get_default_store
 
 from drumline.core.errors import UsageError
 
@@ -47,6 +48,7 @@ class Channel:
         members: Sequence[int] | None = None,
         *,
         ranks_per_node: int | None = None,
+        family: int | None = None,
     ) -> None:
         """Make the channel of this rank.
 
@@ -54,6 +56,7 @@ class Channel:
             group: torch's process group; None is the default one.
             members: the ranks of the group that take part, this one among them; None: all.
             ranks_per_node: how many ranks, counted from the first, share a node; None: all do.
+            family: channels of one family are used by one thread; None: a new family.
         """
         if dist.get_backend(group) == "nccl":
             raise UsageError(
@@ -66,9 +69,11 @@ class Channel:
         self.rank = self.members.index(dist.get_rank(group))
         self.size = len(self.members)
         self.ranks_per_node = ranks_per_node or self.size
-        whole = self.members == tuple(everybody)
-        # Channels over the same group must not take each other's messages.
-        self._tag = 0 if whole else zlib.crc32(repr(self.members).encode()) >> 1
+        # Channels that are used at the same time must not take each other's messages: those of the
+        # same members are counted, in the order in which each rank makes them.
+        key = f"channel/{self.global_ranks}/{self.rank}"
+        self._family = _get_default_store().add(key, 1) if family is None else family
+        self._tag = zlib.crc32(repr((self.members, self._family)).encode()) >> 1
 
     @property
     def global_ranks(self) -> list[int]:
@@ -79,7 +84,8 @@ class Channel:
 
     def among(self, ranks: Sequence[int]) -> Channel:
         """Return the channel of some of these ranks; only they may call this."""
-        return Channel(self.group, [self.members[rank] for rank in ranks])
+        members = [self.members[rank] for rank in ranks]
+        return Channel(self.group, members, family=self._family)
 
     def isend(self, tensor: Tensor, to: int) -> Handle:
         """Start sending; the tensor must stay as it is until `wait` returns."""

@@ -217,7 +217,7 @@ class Communicator:
         def work() -> None:
             pieces = Pieces.even(join(parts), self.size)
             function(self.channel, pieces, op)
-            out.copy_(pieces[self.rank].view(out.shape))
+            out.detach().copy_(pieces[self.rank].view(out.shape))
 
         return self._run(f"reduce_scatter({describe(out)}, {op})", work, algorithm, async_op)
 

@@ -32,8 +32,13 @@ def unreachable_nodes(within_s: float = 1.0) -> list[int]:
             if code not in (0, errno.ECONNREFUSED):
                 lost.append(node)
     deadline = time.monotonic() + within_s
+    poll = select.poll()
+    for probe in waiting:
+        poll.register(probe, select.POLLOUT)
     while waiting and (left := deadline - time.monotonic()) > 0:
-        for probe in select.select([], waiting, [], left)[1]:
+        ready = {descriptor for descriptor, _ in poll.poll(left * 1000)}
+        for probe in [probe for probe in waiting if probe.fileno() in ready]:
+            poll.unregister(probe)
             node = waiting.pop(probe)
             if probe.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) not in (0, errno.ECONNREFUSED):
                 lost.append(node)

@@ -166,15 +166,16 @@ class RecordingChannel(Channel):
         members: Sequence[int] | None = None,
         *,
         ranks_per_node: int | None = None,
+        family: int | None = None,
     ) -> None:
-        super().__init__(group, members, ranks_per_node=ranks_per_node)
+        super().__init__(group, members, ranks_per_node=ranks_per_node, family=family)
         self.recording = recording
         self._counts: dict[tuple[str, int], int] = {}
 
     def among(self, ranks: Sequence[int]) -> RecordingChannel:
         """Return the channel of some of these ranks; only they may call this."""
         members = [self.members[rank] for rank in ranks]
-        return RecordingChannel(self.recording, self.group, members)
+        return RecordingChannel(self.recording, self.group, members, family=self._family)
 
     def isend(self, tensor: Tensor, to: int) -> Handle:
         """Note and start a send."""

@@ -99,7 +99,7 @@ def build_store(init: str, *, rank: int, meeting: Path, tag: str, timeout_s: flo
     return opener(host, port, timeout_s)
 
 
-def _env_store(rank: int, timeout_s: float) -> TCPStore:
+def _env_store(rank: int, timeout_s: float) -> Store:
     """Follow MASTER_ADDR and MASTER_PORT; an elastic agent may be serving there already."""
     try:
         host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
@@ -110,7 +110,11 @@ def _env_store(rank: int, timeout_s: float) -> TCPStore:
         ) from None
     agent_serves = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     opener = serve_store if rank == 0 and not agent_serves else join_store
-    return opener(host, port, timeout_s)
+    store = opener(host, port, timeout_s)
+    if not agent_serves:
+        return store
+    # torchrun's agent keeps its store over restarts, with all that earlier attempts wrote there
+    return PrefixStore(f"attempt-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
 
 
 def meeting_host() -> str:

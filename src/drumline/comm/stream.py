@@ -34,6 +34,7 @@ class CommStream:
         self._on_gpu = device is not None and device.type == "cuda"
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._starting = threading.Lock()
 
     @property
     def started(self) -> bool:
@@ -42,9 +43,12 @@ class CommStream:
 
     def submit(self, job: Callable[[], None]) -> Future[None]:
         """Queue a job; the handle's `result()` waits for it and raises what it raised."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name="drumline-comm", daemon=True)
-            self._thread.start()
+        with self._starting:
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._work, name="drumline-comm", daemon=True
+                )
+                self._thread.start()
         done: Future[None] = Future()
         ready = None
         if self._on_gpu:
@@ -66,7 +70,7 @@ class CommStream:
         while (item := self._jobs.get()) is not None:
             job, done, ready = item
             try:
-                with torch.cuda.stream(own_stream):  # does nothing without a GPU
+                with torch.no_grad(), torch.cuda.stream(own_stream):  # nothing without a GPU
                     if ready is not None:
                         ready.synchronize()
                     job()

@@ -99,22 +99,29 @@ class InOrder:
 
     def __init__(self) -> None:
         self._stream = CommStream()
+        self._order = threading.Lock()
         self._running = threading.Lock()
         self._latest: Future[None] | None = None
         self._closed = False
 
     def run(self, collective: Collective, tensors: list[Tensor], *, blocking: bool) -> dist.Work:
         """Run a collective now (blocking, and nothing is queued), or queue it."""
-        latest = self._latest
-        idle = latest is None or latest.done()
-        if idle and (blocking or self._closed):
-            with self._running:
+        with self._order:  # threads of autograd call here, too
+            idle = self._latest is None or self._latest.done()
+            queued = None
+            if not idle or not (blocking or self._closed):
+                queued = self._latest = self._stream.submit(lambda: self._guarded(collective))
+            else:
+                self._running.acquire()
+        if queued is None:
+            try:
                 collective()
+            finally:
+                self._running.release()
             return EndedWork(tensors)
-        self._latest = self._stream.submit(lambda: self._guarded(collective))
         if blocking:
-            self._latest.result()
-        return PendingWork(self._latest, tensors)
+            queued.result()
+        return PendingWork(queued, tensors)
 
     def close(self) -> None:
         """Let queued collectives end, and the thread with them; no other starts."""

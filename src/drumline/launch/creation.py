@@ -7,6 +7,7 @@ import fcntl
 import os
 import shutil
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from drumline.launch.manifest import build_manifest
 
 RUNS = Path("runs")
 FAILURE = "failure.json"
+_TRIES = 5  # at a run's lock
 
 
 @contextlib.contextmanager
@@ -111,14 +113,25 @@ def _locked(run: RunDir) -> Iterator[None]:
     """
     handle = os.open(run.path, os.O_RDONLY)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _lock(handle, run)
         yield
-    except BlockingIOError:
-        raise UsageError(
-            f"{run.path.name} is being trained by another command right now; wait for it"
-        ) from None
     finally:
         os.close(handle)
+
+
+def _lock(handle: int, run: RunDir) -> None:
+    """Take the lock; somebody who only looks at the run lets go of it at once."""
+    for left in reversed(range(_TRIES)):
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if not left:
+                raise UsageError(
+                    f"{run.path.name} is being trained by another command right now; wait for it"
+                ) from None
+            time.sleep(0.05)
+        else:
+            return
 
 
 def _has_trained(tail: EventTail) -> bool:

@@ -88,9 +88,9 @@ class MpiRun:
         process = self._process
         if process is None:
             return
-        if process.poll() is None:
-            process.terminate()
-            with contextlib.suppress(subprocess.TimeoutExpired):
+        with contextlib.suppress(KeyboardInterrupt, subprocess.TimeoutExpired):
+            if process.poll() is None:
+                process.terminate()
                 process.wait(_GRACE_S)
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)

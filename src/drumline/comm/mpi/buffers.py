@@ -79,7 +79,7 @@ def combinable(tensor: Tensor, op: str) -> Iterator[tuple[Tensor, str]]:
     else:
         raise TypeError(f"MPI cannot combine {tensor.dtype}; convert it, or use backend gloo")
     yield stand_in, op
-    tensor.copy_(stand_in)
+    tensor.detach().copy_(stand_in)
 
 
 def _describe(tensor: Tensor, kind: str) -> list[Any]:

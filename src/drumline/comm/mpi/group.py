@@ -238,13 +238,13 @@ class MpiGroup(ProcessGroup):
 
 def _put_back(whole: Tensor, tensor: Tensor) -> None:
     if whole is not tensor:
-        tensor.copy_(whole)
+        tensor.detach().copy_(whole)
 
 
 def _split_into(whole: Tensor, parts: Sequence[Tensor]) -> None:
     pieces = whole.reshape(-1).split(_numels(parts))
     for part, piece in zip(parts, pieces, strict=True):
-        part.copy_(piece.view(part.size()))
+        part.detach().copy_(piece.view(part.size()))
 
 
 def _numels(parts: Sequence[Tensor]) -> list[int]:

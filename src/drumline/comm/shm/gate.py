@@ -117,6 +117,12 @@ class Gate:
                 starts = range(0, len(calls), CALL_BYTES)
                 self._refuse([bytes(calls[k : k + CALL_BYTES]) for k in starts])
 
+    def give_up(self, error: Exception) -> None:
+        """Meet nobody any more: this rank failed half-way, and is out of step with the others."""
+        self._broken = self._broken or CommError(
+            f"an earlier collective of this group failed on this rank ({error}); leave the group"
+        )
+
     def close(self) -> None:
         """Let go of the memory."""
         self._calls.release()

@@ -92,6 +92,8 @@ class ShmGroup(ProcessGroup):
         if tensors[0].is_sparse:
             return super().allreduce(tensors, opts)
         op = _known(opts.reduceOp)
+        for tensor in tensors:
+            _check_op(op, tensor)
         if len(tensors) == 1 and tensors[0].is_contiguous():  # the path to be quick on
             job = partial(collectives.all_reduce, self._arena, _on_cpu(tensors[0]).view(-1), op)
             return self._run(job, tensors, opts)
@@ -112,6 +114,7 @@ class ShmGroup(ProcessGroup):
         """Combine a tensor over all ranks, into the root's."""
         opts = opts or dist.ReduceOptions()
         op, (tensor,) = _known(opts.reduceOp), tensors
+        _check_op(op, tensor)
 
         def job() -> None:
             flat = _flat(tensor)
@@ -137,6 +140,7 @@ class ShmGroup(ProcessGroup):
     ) -> dist.Work:
         """Give every rank every rank's tensor, as a list."""
         (parts,), (tensor,) = outputs, inputs
+        _check_parts("all_gather", parts, tensor, self.size())
 
         def job() -> None:
             flats = [_flat(part) for part in parts]
@@ -148,6 +152,7 @@ class ShmGroup(ProcessGroup):
 
     def all_gather_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> dist.Work:
         """Give every rank every rank's tensor, in one."""
+        _check_whole("all_gather", output, tensor, self.size())
 
         def job() -> None:
             flat = _flat(output)
@@ -163,6 +168,8 @@ class ShmGroup(ProcessGroup):
         """Combine the k-th input of all ranks into the output of rank k."""
         opts = opts or dist.ReduceScatterOptions()
         op, (output,), (parts,) = _known(opts.reduceOp), outputs, inputs
+        _check_op(op, output)
+        _check_parts("reduce_scatter", parts, output, self.size())
 
         def job() -> None:
             flat = _flat(output)
@@ -173,6 +180,7 @@ class ShmGroup(ProcessGroup):
 
     def reduce_scatter_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> dist.Work:
         """Combine a tensor over all ranks, and give rank k its k-th part."""
+        _check_whole("reduce_scatter", tensor, output, self.size())
         flat = _flat(tensor)
         parts = list(flat.split(output.numel())) if output.numel() else [flat] * self.size()
         return self.reduce_scatter([output], [parts], opts)
@@ -193,7 +201,17 @@ class ShmGroup(ProcessGroup):
         super().shutdown()
 
     def _run(self, job: Collective, tensors: list[Tensor], opts: Any) -> dist.Work:
-        return self._calls.run(job, tensors, blocking=not opts.asyncOp)
+        for tensor in tensors:
+            _on_cpu(tensor)
+        return self._calls.run(partial(self._or_break, job), tensors, blocking=not opts.asyncOp)
+
+    def _or_break(self, job: Collective) -> None:
+        """Run a collective; if it fails half-way, the ranks are out of step, and the group ends."""
+        try:
+            job()
+        except Exception as error:
+            self._arena.gate.give_up(error)
+            raise
 
 
 def _known(op: Any) -> str:
@@ -203,10 +221,34 @@ def _known(op: Any) -> str:
     return name
 
 
+def _check_op(op: str, tensor: Tensor) -> None:
+    """Refuse before anybody waits: ranks without a share of the sum would not notice."""
+    exact = not (tensor.is_floating_point() or tensor.is_complex())
+    if (op == "AVG" and exact) or (op in ("BAND", "BOR", "BXOR") and not exact):
+        raise TypeError(f"{op} of {tensor.dtype} is not defined; convert the tensor first")
+
+
+def _check_parts(what: str, parts: list[Tensor], like: Tensor, ranks: int) -> None:
+    sizes = {(part.numel(), part.dtype) for part in parts}
+    if len(parts) != ranks or sizes != {(like.numel(), like.dtype)}:
+        raise ValueError(
+            f"{what} over {ranks} ranks needs {ranks} parts of {like.numel()} {like.dtype} each; "
+            f"got {[(part.numel(), str(part.dtype)) for part in parts]}"
+        )
+
+
+def _check_whole(what: str, whole: Tensor, part: Tensor, ranks: int) -> None:
+    if whole.numel() != ranks * part.numel() or whole.dtype != part.dtype:
+        raise ValueError(
+            f"{what} over {ranks} ranks needs {ranks} x {part.numel()} {part.dtype} in one; "
+            f"got {whole.numel()} {whole.dtype}"
+        )
+
+
 def _on_cpu(tensor: Tensor) -> Tensor:
     if tensor.device.type != "cpu":
         raise ValueError(f"shm moves CPU tensors, not {tensor.device}; use backend gloo or nccl")
-    return tensor
+    return tensor.detach()
 
 
 def _flat(tensor: Tensor) -> Tensor:
@@ -217,4 +259,4 @@ def _flat(tensor: Tensor) -> Tensor:
 def _put_back(flat: Tensor, tensor: Tensor) -> None:
     """Write a result back where `_flat` had to copy."""
     if flat.data_ptr() != tensor.data_ptr() and tensor.numel():
-        tensor.copy_(flat.view(tensor.size()))
+        tensor.detach().copy_(flat.view(tensor.size()))

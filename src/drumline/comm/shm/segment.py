@@ -21,6 +21,7 @@ import os
 import secrets
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 from torch.distributed import Store
 
@@ -29,6 +30,7 @@ from drumline.comm.shm.watch import Watch
 HEAD_BYTES = 64
 """in front of the memory: the token"""
 _PAGE = mmap.PAGESIZE
+_NAME = "drumline"
 
 
 class SharingError(RuntimeError):
@@ -70,16 +72,17 @@ def _offer(store: Store, total: int) -> tuple[mmap.mmap | None, int]:
     try:
         if sys.platform != "linux":
             raise OSError(f"no memory without a name on {sys.platform}")
-        descriptor = os.memfd_create("drumline", os.MFD_CLOEXEC)
+        descriptor = os.memfd_create(_NAME, os.MFD_CLOEXEC)
         os.ftruncate(descriptor, total)
         memory = mmap.mmap(descriptor, total)
+        space = _pid_space()
     except OSError as error:
         store.set("where", json.dumps({"error": str(error)}))
         store.set("answer/0", json.dumps({"error": str(error)}))
         return None, descriptor
     token = secrets.token_bytes(HEAD_BYTES // 2)
     memory[: len(token)] = token
-    where = {"pid": os.getpid(), "fd": descriptor, "token": token.hex(), "space": _pid_space()}
+    where = {"pid": os.getpid(), "fd": descriptor, "token": token.hex(), "space": space}
     store.set("where", json.dumps(where))
     store.set("answer/0", json.dumps(_own_answer()))
     return memory, descriptor
@@ -102,8 +105,11 @@ def _map_peer(where: dict[str, str], total: int) -> mmap.mmap:
         raise OSError(where["error"])
     if where["space"] != _pid_space():
         raise OSError("it is in another container or on another host than rank 0")
+    path = f"/proc/{where['pid']}/fd/{where['fd']}"
     try:
-        descriptor = os.open(f"/proc/{where['pid']}/fd/{where['fd']}", os.O_RDWR | os.O_CLOEXEC)
+        if not os.readlink(path).startswith(f"/memfd:{_NAME}"):
+            raise OSError(0, "there is something else in its place")
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except OSError as error:
         raise OSError(f"it cannot open rank 0's memory: {error.strerror}") from None
     try:
@@ -140,5 +146,6 @@ def _own_answer() -> dict[str, int | str]:
 
 
 def _pid_space() -> str:
-    """Name what process ids mean here: two containers may use the same ones."""
-    return os.readlink("/proc/self/ns/pid")
+    """Name what process ids mean here: other containers and other hosts use the same ones."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return f"{boot} {os.readlink('/proc/self/ns/pid')}"

@@ -10,6 +10,8 @@ import os
 import select
 import sys
 
+from drumline.comm.peer import LostPeerError
+
 if sys.platform == "linux":
     from os import pidfd_open
 else:  # only Linux shares memory without a name, so nothing is ever watched elsewhere
@@ -26,7 +28,13 @@ class Watch:
         self._poll = select.poll()
         self._rank_of: dict[int, int] = {}
         for rank, pid in enumerate(pids):
-            descriptor = pidfd_open(pid)
+            try:
+                descriptor = pidfd_open(pid)
+            except ProcessLookupError:
+                self.close()
+                raise LostPeerError(
+                    f"rank {rank} of the group ended before it began", backend="shm", ranks=[rank]
+                ) from None
             self._rank_of[descriptor] = rank
             self._poll.register(descriptor, select.POLLIN)
 
