@@ -12,17 +12,20 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from drumline.bench.aggregation import run_aggregation
 from drumline.bench.collectives import run_collectives
 from drumline.bench.files import write_csv
 from drumline.cli.printing import print_json
-from drumline.core.bench import CollectivesSpec
+from drumline.core.bench import AggregationSpec, CollectivesSpec
 from drumline.core.errors import UsageError
 from drumline.core.spec_file import read_words
+from drumline.core.units import format_bytes
 from drumline.launch.probe import Watch
-from drumline.report.bench_tables import collectives_table, fits_table
+from drumline.report.bench_tables import aggregation_table, collectives_table, fits_table
 
 _QUIET_S = 10.0
 """how often a line is printed where nobody sees a bar"""
+_AGGREGATION = "drumline bench aggregation model=mlp nodes=4 link=1gbit bottleneck=2"
 _COLLECTIVES = "drumline bench collectives nodes=4 workers=1 link=1gbit sizes=64KiB,32MiB"
 
 
@@ -78,6 +81,38 @@ def collectives_command(words: list[str], wishes: Wishes) -> None:
         console.print(fits_table(document["fits"]))
     for skipped in document["skipped"]:
         _say(console, f"{skipped['backend']} was left out: it {skipped['why']}")
+    tell_files(console, document["machine"], wishes, pictures)
+
+
+def aggregation_command(words: list[str], wishes: Wishes) -> None:
+    """Measure how strategies average gradients, and show what came out."""
+    spec = read_words(AggregationSpec, words, _AGGREGATION)
+    wishes.check()
+    with watched() as watch:
+        result = run_aggregation(spec, out=wishes.out, watch=watch)
+    document = result.to_json()
+    rows = document["rows"]
+    if wishes.csv is not None:
+        write_csv(wishes.csv, rows)
+    pictures: list[Path] = []
+    if wishes.figure is not None:
+        from drumline.report.figures import draw_aggregation
+
+        pictures = draw_aggregation(wishes.figure, rows)
+    if wishes.as_json:
+        print_json(document)
+        return
+    console = Console()
+    sizes = document["bucket_bytes"]
+    where = f"{spec.nodes} nodes" if spec.nodes > 1 else "one node"
+    buckets = "1 bucket" if len(sizes) == 1 else f"{len(sizes)} buckets"
+    ranks = spec.nodes * spec.workers
+    _say(
+        console,
+        f"gradients of {spec.model.name}: {format_bytes(sum(sizes))} in {buckets}, "
+        f"{ranks} ranks on {where}\n",
+    )
+    console.print(aggregation_table(rows))
     tell_files(console, document["machine"], wishes, pictures)
 
 

@@ -50,3 +50,33 @@ def collectives(
 
     wishes = Wishes(as_json=as_json, csv=csv, figure=figure, out=out)
     collectives_command(words or [], wishes)
+
+
+@bench_app.command()
+def aggregation(
+    words: Words = None,
+    csv: Csv = None,
+    figure: Picture = None,
+    out: Out = None,
+    as_json: Json = False,
+) -> None:
+    """Time how strategies average a model's gradients, without and with a bottleneck node.
+
+    Keys: model, batch (per rank), bucket_bytes, kinds (the strategies), nodes, workers, link.rate,
+    bottleneck (a node: a quarter of the CPU, then a tenth of the link) or slow_nodes, rounds, timeout_s.
+    Communication is split into wait and transfer, for every rank.
+
+    [bold]Examples[/bold]
+
+      drumline bench aggregation
+
+      drumline bench aggregation model=cnn nodes=4 link=1gbit bottleneck=2
+
+      drumline bench aggregation kinds=ring,chunked_ring slow_nodes.1.rate=100mbit --json
+
+      drumline bench aggregation bucket_bytes=256KiB --figure aggregation.png
+    """
+    from drumline.cli.bench import Wishes, aggregation_command
+
+    wishes = Wishes(as_json=as_json, csv=csv, figure=figure, out=out)
+    aggregation_command(words or [], wishes)

@@ -23,7 +23,7 @@ MAX_RANKS = 16
 SMALLEST, LARGEST = 4, 2**26
 KINDS = tuple(kind for kind in get_args(StrategyKind) if kind != "ddp")
 """strategies that are aggregators; ddp has its own buckets"""
-_SLOW_CPU = 0.5
+_SLOW_CPU = 0.25
 _SLOWER_LINK = 10
 
 
@@ -175,7 +175,7 @@ class AggregationSpec(BenchSpec):
     bottleneck: int | None = Field(default=None, ge=0)
     """the node to slow, once by its CPU and once by its link (default: the last one)"""
     model: Annotated[ModelSpec, one_word(ModelSpec, "name")] = ModelSpec(name="mlp")
-    batch: int = Field(default=32, ge=1, le=65536)
+    batch: int = Field(default=128, ge=1, le=65536)
     """samples per rank and step"""
     bucket_bytes: Bytes = 2**20
     """how much is sent at once"""

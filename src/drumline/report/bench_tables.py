@@ -11,6 +11,7 @@ from rich.text import Text
 from drumline.report.tables import narrow_table
 
 Values = Mapping[str, Any]
+_MOST_RANKS = 4
 
 
 def format_size(nbytes: int) -> str:
@@ -29,7 +30,8 @@ def format_time(seconds: float) -> str:
 def collectives_table(rows: Sequence[Values]) -> RenderableType:
     """Show a row for each size and rival; times are those of the slowest rank."""
     shaped = any(row["link_share"] is not None for row in rows)
-    counts = len({row["ranks"] for row in rows}) > 1
+    ranks = sorted({row["ranks"] for row in rows})
+    counts = len(ranks) > 1
     table = narrow_table(gap=1 if shaped or counts else 2)
     table.add_column("size", justify="right", no_wrap=True)
     table.add_column("algorithm", no_wrap=True)
@@ -55,7 +57,7 @@ def collectives_table(rows: Sequence[Values]) -> RenderableType:
         error = row["prediction_error"]
         table.add_row(*cells, "" if error is None else f"{error:+.0%}")
         last = group
-    return Group(Text(_title(rows[0]), style="bold"), table, Text(_legend(rows[0], shaped)))
+    return Group(Text(_title(rows[0], ranks), style="bold"), table, Text(_legend(rows[0], shaped)))
 
 
 def fits_table(fits: Sequence[Values]) -> RenderableType:
@@ -85,9 +87,54 @@ def fits_table(fits: Sequence[Values]) -> RenderableType:
     return Group(Text("what a message costs", style="bold"), table, Text(note))
 
 
-def _title(row: Values) -> str:
+def aggregation_table(rows: Sequence[Values]) -> RenderableType:
+    """Show for each situation and strategy the step, and what each rank waits and transfers."""
+    ranks = sorted({row["rank"] for row in rows})
+    shown = ranks if len(ranks) <= _MOST_RANKS else []
+    parts: list[RenderableType] = []
+    for situation in dict.fromkeys(row["situation"] for row in rows):
+        own = [row for row in rows if row["situation"] == situation]
+        table = narrow_table()
+        table.add_column("strategy", no_wrap=True)
+        names = [f"rank {rank}" for rank in shown] or ["least", "most"]
+        for name in ("step", "× even", *names):
+            table.add_column(name, justify="right", no_wrap=True)
+        for kind in dict.fromkeys(row["kind"] for row in own):
+            of_kind = [row for row in own if row["kind"] == kind]
+            even = next((row["step_ms"] for row in rows if _is_even(row, kind)), None)
+            step = of_kind[0]["step_ms"]
+            ends = shown or [_extreme(of_kind, min), _extreme(of_kind, max)]
+            table.add_row(
+                kind,
+                f"{step:.1f}",
+                f"{step / even:.2f}" if even else "",
+                *(_split(of_kind[rank]) for rank in ends),
+            )
+        parts += [Text(situation, style="bold"), table, Text()]
+    note = (
+        "ms per step: wait + transfer of each rank. Wait: until the last rank arrives at a\n"
+        "bucket; transfer: after that. step: the slowest rank's median, with compute."
+    )
+    return Group(*parts, Text(note))
+
+
+def _is_even(row: Values, kind: str) -> bool:
+    return bool(row["situation"] == "even" and row["kind"] == kind)
+
+
+def _extreme(rows: Sequence[Values], pick: Any) -> int:
+    """The rank that communicates least, or most."""
+    at: int = pick(range(len(rows)), key=lambda k: rows[k]["wait_ms"] + rows[k]["transfer_ms"])
+    return at
+
+
+def _split(row: Values) -> str:
+    return f"{row['wait_ms']:.1f}+{row['transfer_ms']:.1f}"
+
+
+def _title(row: Values, counts: Sequence[int]) -> str:
     where = f" on {row['nodes']} nodes" if row["nodes"] > 1 else ""
-    return f"{row['collective']}, {row['ranks']} ranks{where}"
+    return f"{row['collective']}, {' and '.join(map(str, counts))} ranks{where}"
 
 
 def _legend(row: Values, shaped: bool) -> str:
