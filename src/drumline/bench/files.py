@@ -10,17 +10,17 @@ from typing import Any
 from drumline.core.errors import RunDirError
 
 
-def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write rows of plain values, one column for each key; lists have spaces between their items.
+def write_csv(path: Path, rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
+    """Write rows of plain values; lists have spaces between their items.
 
     Raises:
         RunDirError: the file cannot be written.
     """
     try:
         with path.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, list(rows[0]) if rows else [])
-            writer.writeheader()
-            writer.writerows({key: _cell(value) for key, value in row.items()} for row in rows)
+            writer = csv.writer(file)
+            writer.writerow(columns)
+            writer.writerows([_cell(row[key]) for key in columns] for row in rows)
     except OSError as error:
         raise RunDirError(f"cannot write {path}: {error.strerror}") from None
 

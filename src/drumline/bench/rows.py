@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from drumline.core.bench import NATIVE
-from drumline.core.cost import AlphaBeta, Path, Point, bandwidths, bus_factor, critical_path, fit
+from drumline.core.cost import AlphaBeta, Path, Point, bandwidths, bus_factor, fit, waiting_path
 from drumline.core.nodes import NodePlan
 from drumline.core.schedule import Call, plan
 
@@ -37,6 +37,8 @@ class Row:
     size: int
     rounds: int
     """how often it was measured"""
+    times_s: list[float]
+    """each of them, by round: rivals of one size can be compared within a round"""
     median_s: float
     low_s: float
     """first quartile"""
@@ -134,6 +136,7 @@ def build_rows(
                 nodes=nodes,
                 size=call.nbytes,
                 rounds=len(times),
+                times_s=times,
                 median_s=median,
                 low_s=low,
                 high_s=high,
@@ -197,7 +200,7 @@ def path_of(row: Row) -> Path:
     """Return the rounds and bytes that a row's time is made of."""
     if row.algorithm == NATIVE:
         return Path(1, round(row.size * bus_factor(row.collective, row.ranks)))
-    return critical_path(
+    return waiting_path(
         Call(
             collective=row.collective,
             algorithm=row.algorithm,

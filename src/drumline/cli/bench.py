@@ -65,7 +65,8 @@ def collectives_command(words: list[str], wishes: Wishes) -> None:
     document = result.to_json()
     rows = document["rows"]
     if wishes.csv is not None:
-        write_csv(wishes.csv, rows)
+        columns = (key for key in rows[0] if key != "times_s")
+        write_csv(wishes.csv, rows, tuple(columns))
     pictures: list[Path] = []
     if wishes.figure is not None:
         from drumline.report.figures import draw_collectives
@@ -93,7 +94,7 @@ def aggregation_command(words: list[str], wishes: Wishes) -> None:
     document = result.to_json()
     rows = document["rows"]
     if wishes.csv is not None:
-        write_csv(wishes.csv, rows)
+        write_csv(wishes.csv, rows, tuple(rows[0]))
     pictures: list[Path] = []
     if wishes.figure is not None:
         from drumline.report.figures import draw_aggregation

@@ -63,7 +63,8 @@ def aggregation(
     """Time how strategies average a model's gradients, without and with a bottleneck node.
 
     Keys: model, batch (per rank), bucket_bytes, kinds (the strategies), nodes, workers, link.rate,
-    bottleneck (a node: a quarter of the CPU, then a tenth of the link) or slow_nodes, rounds, timeout_s.
+    bottleneck (a node: a quarter of the CPU, then a tenth of the link) or slow_nodes, rounds,
+    timeout_s.
     Communication is split into wait and transfer, for every rank.
 
     [bold]Examples[/bold]
