@@ -112,8 +112,8 @@ def aggregation_table(rows: Sequence[Values]) -> RenderableType:
             )
         parts += [Text(situation, style="bold"), table, Text()]
     note = (
-        "ms per step: wait + transfer of each rank. Wait: until the last rank arrives at a\n"
-        "bucket; transfer: after that. step: the slowest rank's median, with compute."
+        "ms per step: wait + transfer of each rank. Wait: until the last rank arrives\n"
+        "at a bucket; transfer: after that. step: the slowest rank's median, with compute."
     )
     return Group(*parts, Text(note))
 
