@@ -1,6 +1,6 @@
 """Time `chunked_ring` against gloo's own all-reduce on shaped links between simulated nodes.
 
-    python benchmarks/links.py [--rounds 7] [--json PATH]
+    python benchmarks/links.py [--rounds 5] [--json PATH]
 
 Four nodes with one rank each, all links at 100 Mbit/s, then at 1 Gbit/s. Measured by
 `drumline bench collectives`: both take turns in the same processes, a barrier before each, the
@@ -58,7 +58,7 @@ def compare_all(rate: str, document: dict[str, Any]) -> list[Row]:
 
 
 def main() -> None:
-    args = arguments(__doc__, rounds=7).parse_args()
+    args = arguments(__doc__, rounds=5).parse_args()
     rows: list[Row] = []
     for rate in RATES:
         rows += compare_all(rate, measure(rate, args.rounds))

@@ -74,7 +74,9 @@ def draw_aggregation(path: Path, rows: Sequence[Values]) -> list[Path]:
         axes.set_ylabel("ms per step")
         axes.set_xticks(range(len(kinds)), kinds, rotation=20, fontsize=8)
         axes.grid(visible=True, axis="y", alpha=0.3)
-    panels[0].legend(fontsize=8, title=f"a bar for each rank, {ranks[0]} … {ranks[-1]}")
+    title = f"a bar for each rank, {ranks[0]} … {ranks[-1]}"
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=3, fontsize=8, title=title)
     return _save(figure, path)
 
 
