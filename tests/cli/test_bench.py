@@ -45,7 +45,7 @@ def test_shaped_links(drumline):
     need_namespaces()
     document = bench(
         drumline,
-        *("collectives", "nodes=2", "workers=1", "link.rate=100mbit", "sizes=64KiB,1MiB"),
+        *("collectives", "nodes=2", "workers=1", "link.rate=100mbit", "sizes=256KiB,1MiB"),
         *("algorithms=ring,chunked_ring,native", "backends=gloo,shm", "rounds=3"),
     )
     assert [skipped["backend"] for skipped in document["skipped"]] == ["shm"]

@@ -4,6 +4,7 @@ A turn's time is that of its slowest rank. What it is held against:
 
 *link share*: bytes that the algorithm moves over the busiest link ÷ the link's rate ÷ the time. 1
 is its limit. For all_reduce by chunked_ring of b bytes on n nodes: 2(n−1)/n · b / rate ÷ time.
+Small tensors can pass it: the two frames that a token bucket holds are not held back.
 
 *alpha, beta*: fitted to all sizes of an algorithm on a backend, t = alpha · rounds + beta · bytes
 (`drumline.core.cost`). What the backend itself does is not known: `native` counts as one round, of
