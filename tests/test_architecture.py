@@ -28,9 +28,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "agent": {"train", "comm", "core"},
     "launch": {"core"},
     "report": {"core"},
-    "cli": {"launch", "report", "core", "data"},
+    "bench": {"launch", "report", "core"},
+    "cli": {"bench", "launch", "report", "core", "data"},
 }
-OPERATIONS = {"core", "launch", "report", "cli"}
+OPERATIONS = {"core", "launch", "report", "bench", "cli"}
 RUNTIME = {"comm", "data", "models", "optim", "parallel", "train", "probe", "agent"}
 # Modules of `data` that hold tensors. The others serve both columns, and know numpy at most.
 TENSORS = {"data.dataset", "data.sampler", "data.splits"}

@@ -93,7 +93,7 @@ def watch_ring(rank, world_size):
 def test_what_a_rank_holds_after_each_message(teams):
     """Rank 0 of three: the sums of the docstring's diagram, read from the values themselves."""
     told = teams(3).call(watch_ring)[0]
-    assert [room["name"] for room in told["rooms"]] == ["tensor", "inbox 1"]
+    assert [room["name"] for room in told["rooms"]] == ["tensor", "inbox 1", "inbox 2"]
     tensor = [look["runs"] for look in told["held"] if look["room"] == 0]
     assert tensor == [
         [(0, 0, 6, 0b001)],

@@ -17,6 +17,12 @@ app = typer.Typer(
 )
 data_app = typer.Typer(help="Data sets that do not come with the package.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
+bench_app = typer.Typer(
+    help="Measure communication: algorithms, backends, links, strategies.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+)
+app.add_typer(bench_app, name="bench")
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout at the end.")]
 

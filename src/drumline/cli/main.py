@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import sys
 
-from drumline.cli import launching, looking
+from drumline.cli import benching, launching, looking
 from drumline.cli.app import app
 from drumline.cli.output import forgive_output
 from drumline.cli.signals import EndingSignals
 from drumline.core.errors import DrumlineError, InterruptError
 
-__all__ = ["app", "launching", "looking", "main"]  # commands hang themselves on the app
+__all__ = ["app", "benching", "launching", "looking", "main"]  # commands hang themselves on the app
 
 
 def main() -> None:

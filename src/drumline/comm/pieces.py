@@ -7,8 +7,9 @@ from itertools import accumulate
 
 from torch import Tensor
 
-SEGMENT_BYTES = 2**20
-"""how much of a piece travels at once where an algorithm passes it on while the rest arrives"""
+from drumline.core.rounds import SEGMENT_BYTES, segment_bytes
+
+__all__ = ["SEGMENT_BYTES", "Pieces", "segments"]
 
 
 class Pieces:
@@ -44,7 +45,12 @@ class Pieces:
         return self.flat[self._bounds[first] : self._bounds[end]]
 
 
-def segments(piece: Tensor, nbytes: int = SEGMENT_BYTES) -> list[Tensor]:
-    """Cut a piece into parts that are passed on one by one; the same on every rank."""
+def segments(piece: Tensor, nbytes: int | None = None) -> list[Tensor]:
+    """Cut a piece into parts that are passed on one by one; the same on every rank.
+
+    Two at least, unless they would be small: one part can be added up while the other arrives.
+    """
+    if nbytes is None:
+        nbytes = segment_bytes(piece.numel(), piece.element_size())
     step = max(1, nbytes // piece.element_size())
     return list(piece.split(step)) if piece.numel() else []

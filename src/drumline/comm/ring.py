@@ -49,7 +49,7 @@ def chunked_all_reduce(channel: Channel, tensor: Tensor, op: Op) -> None:
     """Combine all tensors everywhere, in place, moving as few bytes as possible.
 
     Every rank calls this; it blocks until this rank holds the result.
-    Messages per rank: 2·(n−1) pieces of b/n bytes. Memory: one piece besides the tensor.
+    Messages per rank: 2·(n−1) pieces of b/n bytes. Memory: two pieces besides the tensor.
 
     With n = 3 and pieces a b c; ▪ marks how many ranks' values a piece holds.
 
@@ -59,34 +59,77 @@ def chunked_all_reduce(channel: Channel, tensor: Tensor, op: Op) -> None:
       step 0         b▪▪               c▪▪               a▪▪            (0 sends c, 1 a, 2 b)
       step 1         a▪▪▪              b▪▪▪              c▪▪▪
       (2) all-gather, n−1 steps: send the piece that is complete, keep the one that comes in
-      step 0         c▪▪▪              a▪▪▪              b▪▪▪
-      step 1         b▪▪▪              c▪▪▪              a▪▪▪
+      step 2         c▪▪▪              a▪▪▪              b▪▪▪
+      step 3         b▪▪▪              c▪▪▪              a▪▪▪
 
-    Each piece is combined in one order, on one path, so all ranks end with the same bits.
+    Each piece is combined in one order, on one path, so all ranks end with the same bits. Both
+    halves are one loop: in step s piece r−2−s comes in, and each segment of it leaves at once, so
+    that the link has no pause between the halves.
     """
-    pieces = Pieces.even(tensor, channel.size)
-    reduce_scatter(channel, pieces, op)  # (1)
-    all_gather(channel, pieces)  # (2)
+    rank, n = channel.rank, channel.size
+    right, left = (rank + 1) % n, (rank - 1) % n
+    if n == 1:
+        return op.finish(tensor, n)
+    pieces = Pieces.even(tensor, n)
+    inboxes = [tensor.new_empty(max(pieces.sizes)) for _ in range(2)]
+    leaving = {left: _start(channel, pieces[left], right)}  # of each piece, what is on its way
+
+    def offer(step: int) -> list[tuple[Tensor, Handle]]:
+        """Offer room for what comes in; a sender keeps what nobody has room for."""
+        k = (rank - 2 - step) % n
+        if step < n - 1:
+            rooms = segments(inboxes[step % 2][: pieces[k].numel()])
+        else:
+            wait_all(leaving.pop(k))
+            rooms = segments(pieces[k])
+        return [(room, channel.irecv(room, left)) for room in rooms]
+
+    offered = offer(0)
+    for step in range(2 * (n - 1)):
+        coming, last = offered, step == 2 * (n - 1) - 1
+        if not last and n > 2:  # with two ranks the piece that comes next is still leaving
+            offered = offer(step + 1)
+        k = (rank - 2 - step) % n
+        leaving[k] = []
+        for part, (room, handle) in zip(segments(pieces[k]), coming, strict=True):
+            handle.wait()
+            if step < n - 1:
+                op.combine(part, room)  # (1)
+            if step == n - 2:
+                op.finish(part, n)
+            if not last:
+                leaving[k].append(channel.isend(part, right))
+        if not last and n == 2:
+            offered = offer(step + 1)
+    return wait_all([handle for handles in leaving.values() for handle in handles])
 
 
 def reduce_scatter(channel: Channel, pieces: Pieces, op: Op) -> None:
     """Combine everybody's piece k at rank k, in place; the other pieces hold parts of sums then.
 
     Every rank calls this; it blocks until its own piece is done.
-    Messages per rank: n−1 pieces. Memory: one piece.
+    Messages per rank: n−1 pieces. Memory: two pieces.
 
     Step s of n−1: send piece r−1−s, which just grew; receive piece r−2−s and fold it in. A segment
-    leaves as soon as it is combined, while the next one still arrives.
+    leaves as soon as it is combined, while the next one still arrives. Room for a step's segments
+    is offered one step ahead, in the other of two inboxes: a sender keeps what nobody has room for,
+    and the link would be idle meanwhile.
     """
     rank, n = channel.rank, channel.size
     right, left = (rank + 1) % n, (rank - 1) % n
-    inbox = pieces.flat.new_empty(max(pieces.sizes, default=0))
+    growing = [segments(pieces[(rank - 2 - step) % n]) for step in range(n - 1)]
+    inboxes = [pieces.flat.new_empty(max(pieces.sizes)) for _ in growing[:2]]
+
+    def offer(step: int) -> list[tuple[Tensor, Handle]]:
+        size = sum(part.numel() for part in growing[step])
+        rooms = segments(inboxes[step % 2][:size])
+        return [(room, channel.irecv(room, left)) for room in rooms]
+
     leaving = _start(channel, pieces[left], right)
-    for step in range(n - 1):
-        growing = pieces[(rank - 2 - step) % n]
-        rooms = segments(inbox[: growing.numel()])
-        arriving = [channel.irecv(room, left) for room in rooms]
-        for part, room, handle in zip(segments(growing), rooms, arriving, strict=True):
+    offered = offer(0) if growing else []
+    for step, parts in enumerate(growing):
+        coming, offered = offered, offer(step + 1) if step < n - 2 else []
+        for part, (room, handle) in zip(parts, coming, strict=True):
             handle.wait()
             op.combine(part, room)
             if step < n - 2:

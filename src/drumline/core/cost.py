@@ -25,17 +25,22 @@ for any n come from `drumline.core.schedule`; where n is a power of two (l = log
                      dissemination      l
 
 `hierarchical` is made of those: with m ranks a node and k nodes, all_reduce is a tree up and down
-among m, and a chunked ring among k. Pieces above 1 MiB travel in segments, each a message. b is the
-size as nccl-tests counts it: that of the largest buffer of a rank.
+among m, and a chunked ring among k. Pieces above 64 KiB travel around a ring in segments, two at
+least, of 1 MiB at most, each a message; the table counts them as one. b is the size as nccl-tests
+counts it: that of the largest buffer of a rank.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from drumline.core.rounds import SMALL_BYTES
 from drumline.core.schedule import IN_PARTS, Call, plan
+
+_ON_A_RING = frozenset({"ring", "chunked_ring", "hierarchical"})
+_IN_PIECES = frozenset({"all_reduce", "all_gather", "reduce_scatter"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +105,19 @@ def critical_path(call: Call) -> Path:
     """Return the rounds of a call, and the bytes of the largest message of each together."""
     rounds = plan(call)
     return Path(len(rounds), sum(max(message.size for message in now) for now in rounds))
+
+
+def waiting_path(call: Call) -> Path:
+    """Return the critical path with the segments of a piece on a ring counted as one round.
+
+    They follow each other on the link, and none waits for the one before it to be answered: what
+    such a call pays alpha for is the pieces that wait for each other, however long they are.
+    """
+    path = critical_path(call)
+    if call.algorithm not in _ON_A_RING or call.collective not in _IN_PIECES:
+        return path
+    whole = min(call.elements, SMALL_BYTES // call.element_bytes)  # no piece has two segments
+    return Path(critical_path(replace(call, elements=whole)).rounds, path.nbytes)
 
 
 def bus_factor(collective: str, n: int) -> float:

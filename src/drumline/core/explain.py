@@ -45,9 +45,13 @@ _WANTED = {
     "tuple_type": "a list",
     "missing": "a list of the right length",
     "too_long": "a list of the right length",
+    "too_short": "a list with something in it",
 }
 # What a key may look like, where its default does not show it.
 _EXAMPLES = {
+    "algorithms": "ring,chunked_ring,native",
+    "backends": "gloo,shm",
+    "bottleneck": "1",
     "name": "mnist-ring",
     "checkpoint": "{keep: 2}",
     "clip_norm": "1.0",
@@ -59,27 +63,38 @@ _EXAMPLES = {
     "link": "1gbit",
     "link.rate": "1gbit",
     "checkpoint.every_steps": "100",
+    "kinds": "allreduce,chunked_ring",
     "max_steps": "100",
     "model.name": "cnn",
     "optimizer.betas": "[0.9, 0.999]",
+    "rounds": "10",
+    "sizes": "64KiB,32MiB",
     "slow_nodes": "{1: {rate: 100mbit, cpu: 0.5}}",
     "slow_ranks": "{1: {delay_ms: 50}}",
     "threads": "1",
 }
 
 
-def explain(detail: ErrorDetails, places: Places) -> str:
-    """Turn one of pydantic's errors into a sentence for the person who wrote the spec."""
+def explain(detail: ErrorDetails, places: Places, spec: type[Part] = RunSpec) -> str:
+    """Turn one of pydantic's errors into a sentence for the person who wrote the spec.
+
+    Args:
+        detail: what pydantic says.
+        places: where each key stands.
+        spec: the class that the words are for; its keys are those that can have been meant.
+    """
     path = tuple(str(part) for part in detail["loc"] if part != "[key]")
     match detail["type"]:
         case "extra_forbidden" | "invalid_key":
-            return f"{_place(path, places)}unknown key {'.'.join(path)!r}; {_nearest_key(path)}"
+            return (
+                f"{_place(path, places)}unknown key {'.'.join(path)!r}; {_nearest_key(path, spec)}"
+            )
         case "literal_error":
             return f"{_place(path, places)}{_wrong_choice(path, detail)}"
         case "value_error":
             return _wrong_value(path, detail["ctx"]["error"], places)
         case _:
-            return f"{_place(path, places)}{_wrong_type(path, detail)}"
+            return f"{_place(path, places)}{_wrong_type(path, detail, spec)}"
 
 
 def _wrong_choice(path: KeyPath, detail: ErrorDetails) -> str:
@@ -101,7 +116,7 @@ def _wrong_value(path: KeyPath, error: Exception, places: Places) -> str:
     return f"{where}: {own}{error}" if where is not None else f"{own}{error}"
 
 
-def _wrong_type(path: KeyPath, detail: ErrorDetails) -> str:
+def _wrong_type(path: KeyPath, detail: ErrorDetails, spec: type[Part]) -> str:
     kind, value = detail["type"], detail["input"]
     if kind == "missing":  # of a list, whose items are numbered; pydantic shows the whole list
         path = path[:-1]
@@ -110,7 +125,7 @@ def _wrong_type(path: KeyPath, detail: ErrorDetails) -> str:
         wanted = f"one word or {wanted}"
     if "[key]" in detail["loc"]:
         return f"{'.'.join(path[:-1])} has the key {_shown(value)}, but keys here must be {wanted}"
-    example = _example(path)
+    example = _example(path, spec)
     fix = f"write e.g. {example}" if example else "leave it out to get the default"
     return f"{'.'.join(path)} is {_shown(value)}, but must be {wanted}; {fix}"
 
@@ -123,14 +138,14 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}…"
 
 
-def _example(path: KeyPath) -> str | None:
+def _example(path: KeyPath, spec: type[Part]) -> str | None:
     """Write a key with a value that fits: its default, or one from the table."""
     while path and path[-1].isdigit():  # an item of a list: show the list
         path = path[:-1]
     key = ".".join(path)
     value = _EXAMPLES.get(key)
     if value is None:
-        part = _part_at(path[:-1])
+        part = _part_at(path[:-1], spec)
         field = part.model_fields.get(path[-1]) if part is not None else None
         default = field.default if field is not None else None
         if isinstance(default, Part):
@@ -151,11 +166,11 @@ def _place(path: KeyPath, places: Places) -> str:
     return f"{where}: " if where is not None else ""
 
 
-def _nearest_key(path: KeyPath) -> str:
+def _nearest_key(path: KeyPath, spec: type[Part]) -> str:
     """Suggest the key that was meant: the same word elsewhere, or one like it here, or anywhere."""
     *above, word = path
-    siblings = list(getattr(_part_at(path[:-1]), "model_fields", ()))
-    everywhere = {key.rpartition(".")[2]: key for key in reversed(list(_all_keys(RunSpec)))}
+    siblings = list(getattr(_part_at(path[:-1], spec), "model_fields", ()))
+    everywhere = {key.rpartition(".")[2]: key for key in reversed(list(_all_keys(spec)))}
     if word in everywhere:
         return f"did you mean {everywhere[word]!r}?"
     for here, known in ((True, siblings), (False, list(everywhere))):
@@ -172,9 +187,9 @@ def _all_keys(part: type[Part], prefix: str = "") -> Iterator[str]:
             yield from _all_keys(field.annotation, f"{prefix}{name}.")
 
 
-def _part_at(path: KeyPath) -> type[Part] | None:
+def _part_at(path: KeyPath, spec: type[Part]) -> type[Part] | None:
     """Find the class of the part that a path leads to; dict entries count as parts."""
-    part: type[Part] = RunSpec
+    part = spec
     rest = list(path)
     while rest:
         field = part.model_fields.get(rest.pop(0))

@@ -12,7 +12,9 @@ from itertools import zip_longest
 from typing import NamedTuple
 
 SEGMENT_BYTES = 2**20
-"""how much of a piece `drumline.comm` sends at once; a test holds the two together"""
+"""how much of a piece travels at once where an algorithm passes it on while the rest arrives"""
+SMALL_BYTES = 2**16
+"""what is never cut: a message costs more than its overlap brings"""
 
 
 class Message(NamedTuple):
@@ -86,9 +88,16 @@ def even(elements: int, n: int) -> list[int]:
     return [small + 1] * larger + [small] * (n - larger)
 
 
-def cut(elements: int, element_bytes: int, segment_bytes: int = SEGMENT_BYTES) -> list[int]:
+def segment_bytes(elements: int, element_bytes: int) -> int:
+    """Return how much of a ring's piece travels at once: half of it, within the two bounds."""
+    return max(SMALL_BYTES, min(SEGMENT_BYTES, -(-elements // 2) * element_bytes))
+
+
+def cut(elements: int, element_bytes: int, nbytes: int | None = None) -> list[int]:
     """Cut a piece into the segments that it travels in."""
-    step = max(1, segment_bytes // element_bytes)
+    if nbytes is None:
+        nbytes = segment_bytes(elements, element_bytes)
+    step = max(1, nbytes // element_bytes)
     return [min(step, elements - start) for start in range(0, elements, step)]
 
 

@@ -26,6 +26,9 @@ from drumline.core.events import Event, read_events
 if TYPE_CHECKING:
     from drumline.core.spec import RunSpec
 
+PROGRESS = "progress.json"
+"""how far the ranks of a probe have come"""
+
 
 @dataclass(frozen=True)
 class RunDir:

@@ -1,4 +1,4 @@
-"""Reading a `RunSpec` from YAML and `key=value` overrides, with errors that name line and fix.
+"""Reading a spec from YAML and `key=value` words, with errors that name line and fix.
 
 The YAML tree is read twice: once for the values, once for the line that each key stands on, so that
 what pydantic says of a value can be said of a place in the file (by `explain`).
@@ -9,14 +9,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 from pydantic import ValidationError
 
 from drumline.core.errors import SpecError
 from drumline.core.explain import KeyPath, Places, explain
+from drumline.core.parts import Part
 from drumline.core.spec import SHORTHAND, RunSpec
+
+P = TypeVar("P", bound=Part)
+_EXAMPLE = "drumline train model=cnn workers=2 strategy.kind=ring"
 
 
 def load_spec(path: Path | None, overrides: Iterable[str] = ()) -> RunSpec:
@@ -34,12 +38,29 @@ def load_spec(path: Path | None, overrides: Iterable[str] = ()) -> RunSpec:
     return validate_spec(values, places)
 
 
+def read_words(kind: type[P], words: Iterable[str], example: str) -> P:
+    """Read a spec of any kind from `key=value` words alone; `example` is a command that has some.
+
+    Raises:
+        SpecError: the words do not make such a spec; says which one, and the way out.
+    """
+    values: dict[str, Any] = {}
+    places: Places = {}
+    for word in words:
+        _apply_override(values, places, word, example)
+    return _validate(kind, values, places)
+
+
 def validate_spec(values: Mapping[str, Any], places: Places | None = None) -> RunSpec:
     """Turn plain values into a `RunSpec`, and what is wrong with them into one `SpecError`."""
+    return _validate(RunSpec, values, places or {})
+
+
+def _validate(kind: type[P], values: Mapping[str, Any], places: Places) -> P:
     try:
-        return RunSpec.model_validate(values)
+        return kind.model_validate(values)
     except ValidationError as error:
-        lines = [explain(detail, places or {}) for detail in error.errors()]
+        lines = [explain(detail, places, kind) for detail in error.errors()]
         raise SpecError("\n".join(dict.fromkeys(lines))) from None
 
 
@@ -141,11 +162,13 @@ def _find_places(
             _find_places(item, (*at, str(index)), file, places, above=above)
 
 
-def _apply_override(values: dict[str, Any], places: Places, override: str) -> None:
+def _apply_override(
+    values: dict[str, Any], places: Places, override: str, example: str = _EXAMPLE
+) -> None:
     key, equals, text = override.partition("=")
     path = tuple(part.strip() for part in key.split("."))
     if not equals or not all(path):
-        raise SpecError(f"{override!r} is not key=value; write it as in {_EXAMPLE}")
+        raise SpecError(f"{override!r} is not key=value; write it as in {example}")
     try:
         value = yaml.load(text, Loader=_Loader)
     except (yaml.YAMLError, ValueError, RecursionError):
@@ -183,6 +206,3 @@ def _set(values: dict[str, Any], path: KeyPath, value: Any, override: str) -> No
         values[last] = {**values[last], SHORTHAND[path]: value}
     else:
         values[last] = value
-
-
-_EXAMPLE = "drumline train model=cnn workers=2 strategy.kind=ring"

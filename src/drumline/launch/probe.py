@@ -1,4 +1,7 @@
-"""Starting a probe: ranks that look at communication itself, and the files that they leave."""
+"""Starting a probe: ranks that look at communication itself, and the files that they leave.
+
+They run on this host, or on simulated nodes with equally many ranks each.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,13 @@ import contextlib
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from drumline.core.errors import RunDirError, WorkerError
-from drumline.core.rundir import RunDir
+from drumline.core.nodes import NodePlan
+from drumline.core.rundir import PROGRESS, RunDir
 from drumline.core.task import MODULE, PRELOAD, AgentTask
 from drumline.launch.agents import Agents
 from drumline.launch.manifest import build_manifest
@@ -20,18 +24,28 @@ from drumline.launch.outcome import check_outcome
 _POLL_S = 0.05
 _TIMEOUT_S = 60.0
 
+Watch = Callable[[dict[str, Any] | None], None]
+
 
 @contextlib.contextmanager
 def probed(
-    module: str, request: Mapping[str, Any], *, ranks: int, out: Path | None
+    module: str,
+    request: Mapping[str, Any],
+    *,
+    ranks: int,
+    out: Path | None,
+    plans: tuple[NodePlan, ...] = (),
+    watch: Watch = lambda _: None,
 ) -> Iterator[list[dict[str, Any]]]:
     """Run a module of `drumline.probe` on so many ranks, and give what each of them answered.
 
     Args:
         module: its full name.
         request: what it finds in `probe.json`.
-        ranks: how many; all of this host.
+        ranks: how many, over all nodes.
         out: the run directory to keep; None: a temporary one.
+        plans: the simulated nodes to run on; none: this host.
+        watch: called again and again while they run, with what they say of their progress.
 
     Raises:
         DrumlineError: what went wrong first, told by rank.
@@ -40,20 +54,12 @@ def probed(
         run = RunDir.create("probe", root=agents.scratch.path, exact=out)
         run.write_json("manifest.json", {**build_manifest(sys.argv), "script": [module]})
         run.write_json("probe.json", dict(request))
-        task = AgentTask(
-            run=str(run.path),
-            node=0,
-            nodes=1,
-            workers=ranks,
-            restarts=0,
-            timeout_s=_TIMEOUT_S,
-            script=(MODULE, module, str(run.path)),
-            preload=(*PRELOAD, module),
-        )
-        agents.start(run, [task])
+        agents.start(run, _tasks(run, module, ranks, plans), plans)
         while agents.running():
+            watch(run.read_json(PROGRESS))
             time.sleep(_POLL_S)
         codes = agents.exit_codes
+        agents.check_network()
         agents.stop()
         try:
             check_outcome(run, world_size=ranks, exit_codes=codes, last_words=agents.scratch.path)
@@ -63,6 +69,24 @@ def probed(
             raise
         shutil.rmtree(run.rendezvous, ignore_errors=True)
         yield [_read_answer(run, rank) for rank in range(ranks)]
+
+
+def _tasks(run: RunDir, module: str, ranks: int, plans: tuple[NodePlan, ...]) -> list[AgentTask]:
+    nodes = max(1, len(plans))
+    return [
+        AgentTask(
+            run=str(run.path),
+            node=node,
+            nodes=nodes,
+            workers=ranks // nodes,
+            restarts=0,
+            timeout_s=_TIMEOUT_S,
+            cpu=plans[node].cpu if plans else 1.0,
+            script=(MODULE, module, str(run.path)),
+            preload=(*PRELOAD, module),
+        )
+        for node in range(nodes)
+    ]
 
 
 def _read_answer(run: RunDir, rank: int) -> dict[str, Any]:

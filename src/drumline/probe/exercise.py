@@ -1,11 +1,12 @@
 """`Exercise`: a collective to be watched, with the tensors that it is called with.
 
-The tensors are marked (`drumline.probe.marks`): ranks bring contributions that one can tell apart,
-and empty rooms are 0.
+Ranks bring contributions that one can tell apart, and empty rooms are 0. To be looked at they are
+marks (`drumline.probe.marks`); to be timed, numbers of the kind that training moves (`weights`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -16,6 +17,14 @@ from drumline.comm.pieces import Pieces
 from drumline.core.schedule import Call
 from drumline.probe.marks import mark
 
+Brings = Callable[[int, int, int], Tensor]
+"""makes what a rank brings: from its first element, their number, and the rank"""
+
+
+def weights(start: int, count: int, rank: int) -> Tensor:
+    """Return float32 values of rank `rank`, 2^rank each: float32 holds any sum of 16 of them."""
+    return torch.full((count,), 2.0**rank)
+
 
 @dataclass
 class Exercise:
@@ -23,6 +32,7 @@ class Exercise:
 
     call: Call
     rank: int
+    brings: Brings = mark
     buffers: dict[str, Tensor] = field(init=False)
     """what the algorithm is called with, by name"""
 
@@ -34,9 +44,9 @@ class Exercise:
         """Whether this rank is the root that the call names."""
         return self.rank == self.call.root
 
-    def run(self, channel: Channel) -> None:
-        """Call the algorithm itself, unchecked; every rank does so."""
-        algorithm = ALGORITHMS[self.call.collective][self.call.algorithm]
+    def run(self, channel: Channel, by: str | None = None) -> None:
+        """Call the algorithm itself, or another one, unchecked; every rank does so."""
+        algorithm = ALGORITHMS[self.call.collective][by or self.call.algorithm]
         algorithm(channel, *self._arguments())
 
     def run_checked(self, communicator: Communicator) -> None:
@@ -78,28 +88,31 @@ class Exercise:
         match self.call.collective:
             case "broadcast":
                 elements = self.call.elements
-                return {"tensor": mark(0, elements, self.rank) * int(self.at_root)}
+                return {"tensor": self.brings(0, elements, self.rank) * int(self.at_root)}
             case "reduce" | "all_reduce":
-                return {"tensor": mark(0, self.call.elements, self.rank)}
+                return {"tensor": self.brings(0, self.call.elements, self.rank)}
             case "scatter":
-                source = {"source": mark(0, whole, self.rank)} if self.at_root else {}
-                return source | {"out": torch.zeros(part, dtype=torch.int64)}
+                source = {"source": self.brings(0, whole, self.rank)} if self.at_root else {}
+                return source | {"out": self._room(part)}
             case "gather":
-                own = {"tensor": mark(self.rank * part, part, self.rank)}
-                room = {"target": torch.zeros(whole, dtype=torch.int64)}
+                own = {"tensor": self.brings(self.rank * part, part, self.rank)}
+                room = {"target": self._room(whole)}
                 return own | room if self.at_root else own
             case "all_gather":
-                pieces = torch.zeros(whole, dtype=torch.int64)
-                own_part = mark(self.rank * part, part, self.rank)
+                pieces = self._room(whole)
+                own_part = self.brings(self.rank * part, part, self.rank)
                 pieces[self.rank * part : (self.rank + 1) * part] = own_part
                 return {"pieces": pieces}
             case "reduce_scatter":
-                return {"pieces": mark(0, whole, self.rank)}
+                return {"pieces": self.brings(0, whole, self.rank)}
             case "all_to_all":
-                target = torch.zeros(whole, dtype=torch.int64)
-                return {"source": mark(0, whole, self.rank), "target": target}
+                target = self._room(whole)
+                return {"source": self.brings(0, whole, self.rank), "target": target}
             case _:
                 return {}
+
+    def _room(self, elements: int) -> Tensor:
+        return torch.zeros(elements, dtype=self.brings(0, 0, self.rank).dtype)
 
     def _arguments(self) -> tuple[object, ...]:
         n, buffers = self.call.ranks, self.buffers

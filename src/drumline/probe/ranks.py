@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,12 @@ import torch
 import torch.distributed as dist
 from torch.distributed import Store
 
-from drumline.comm import build_store, join_group
+from drumline.comm import LOOPBACK, build_store, join_group
 from drumline.core.errors import RunDirError
-from drumline.core.rundir import RunDir
+from drumline.core.rundir import PROGRESS, RunDir
 
 _TIMEOUT_S = 60.0
+_NOTE_EVERY_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -32,10 +34,18 @@ class Probe:
     store: Store
     request: dict[str, Any]
     """what the command wants to know"""
+    _told: list[float] = field(default_factory=lambda: [0.0])
+    """when progress was last told"""
 
     def answer(self, document: dict[str, Any]) -> None:
         """Leave what this rank saw."""
         self.run.write_json(f"answer-{self.rank}.json", document)
+
+    def tell_progress(self, share: float, now: str) -> None:
+        """Leave a note of how far the ranks have come; rank 0 does, at most twice a second."""
+        if self.rank == 0 and time.monotonic() - self._told[0] > _NOTE_EVERY_S:
+            self._told[0] = time.monotonic()
+            self.run.write_json(PROGRESS, {"share": share, "now": now})
 
     def meet(self, where: str) -> None:
         """Wait for the others by the store alone, whatever state the connections are in."""
@@ -53,7 +63,16 @@ def join_probe() -> Probe:
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     torch.set_num_threads(1)
     store = build_store("env", rank=rank, meeting=run.rendezvous, tag="probe", timeout_s=_TIMEOUT_S)
-    join_group(store, rank=rank, world_size=world_size, backend="gloo", timeout_s=_TIMEOUT_S)
+    timeout_s = float(request.get("timeout_s", _TIMEOUT_S))
+    leader = os.environ.get("MASTER_ADDR", LOOPBACK)
+    join_group(
+        store,
+        rank=rank,
+        world_size=world_size,
+        backend="gloo",
+        timeout_s=timeout_s,
+        leader=leader,
+    )
     return Probe(run, rank, world_size, store, request)
 
 

@@ -1,0 +1,168 @@
+"""What the bench commands have in common: progress while ranks measure, and where results go."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from drumline.bench.aggregation import run_aggregation
+from drumline.bench.collectives import run_collectives
+from drumline.bench.files import write_csv
+from drumline.cli.printing import print_json
+from drumline.core.bench import AggregationSpec, CollectivesSpec
+from drumline.core.errors import UsageError
+from drumline.core.spec_file import read_words
+from drumline.core.units import format_bytes
+from drumline.launch.probe import Watch
+from drumline.report.bench_tables import aggregation_table, collectives_table, fits_table
+
+_QUIET_S = 10.0
+"""how often a line is printed where nobody sees a bar"""
+_AGGREGATION = "drumline bench aggregation model=mlp nodes=4 link=1gbit bottleneck=2"
+_COLLECTIVES = "drumline bench collectives nodes=4 workers=1 link=1gbit sizes=64KiB,32MiB"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wishes:
+    """Where the results are to go."""
+
+    as_json: bool
+    csv: Path | None
+    figure: Path | None
+    out: Path | None
+
+    def check(self) -> None:
+        """Refuse what cannot be written, before anything is measured.
+
+        Raises:
+            UsageError: there is no such folder, or it is no name of a picture.
+        """
+        for option, path in (("--csv", self.csv), ("--figure", self.figure)):
+            if path is not None and not path.absolute().parent.is_dir():
+                raise UsageError(
+                    f"{option} {path}: there is no folder {path.parent}; make it first"
+                )
+        if self.figure is not None and self.figure.suffix not in (".png", ".svg"):
+            raise UsageError(
+                f"--figure {self.figure}: expected a name that ends in .png or .svg; both are "
+                f"written"
+            )
+
+
+def collectives_command(words: list[str], wishes: Wishes) -> None:
+    """Measure collectives, and show what came out."""
+    spec = read_words(CollectivesSpec, words, _COLLECTIVES)
+    wishes.check()
+    with watched() as watch:
+        result = run_collectives(spec, out=wishes.out, watch=watch)
+    document = result.to_json()
+    rows = document["rows"]
+    if wishes.csv is not None:
+        columns = (key for key in rows[0] if key != "times_s")
+        write_csv(wishes.csv, rows, tuple(columns))
+    pictures: list[Path] = []
+    if wishes.figure is not None:
+        from drumline.report.figures import draw_collectives
+
+        pictures = draw_collectives(wishes.figure, rows)
+    if wishes.as_json:
+        print_json(document)
+        return
+    console = Console()
+    console.print(collectives_table(rows))
+    if document["fits"]:
+        console.print()
+        console.print(fits_table(document["fits"]))
+    for skipped in document["skipped"]:
+        _say(console, f"{skipped['backend']} was left out: it {skipped['why']}")
+    tell_files(console, document["machine"], wishes, pictures)
+
+
+def aggregation_command(words: list[str], wishes: Wishes) -> None:
+    """Measure how strategies average gradients, and show what came out."""
+    spec = read_words(AggregationSpec, words, _AGGREGATION)
+    wishes.check()
+    with watched() as watch:
+        result = run_aggregation(spec, out=wishes.out, watch=watch)
+    document = result.to_json()
+    rows = document["rows"]
+    if wishes.csv is not None:
+        write_csv(wishes.csv, rows, tuple(rows[0]))
+    pictures: list[Path] = []
+    if wishes.figure is not None:
+        from drumline.report.figures import draw_aggregation
+
+        pictures = draw_aggregation(wishes.figure, rows)
+    if wishes.as_json:
+        print_json(document)
+        return
+    console = Console()
+    sizes = document["bucket_bytes"]
+    where = f"{spec.nodes} nodes" if spec.nodes > 1 else "one node"
+    buckets = "1 bucket" if len(sizes) == 1 else f"{len(sizes)} buckets"
+    ranks = spec.nodes * spec.workers
+    _say(
+        console,
+        f"gradients of {spec.model.name}: {format_bytes(sum(sizes))} in {buckets}, "
+        f"{ranks} ranks on {where}\n",
+    )
+    console.print(aggregation_table(rows))
+    tell_files(console, document["machine"], wishes, pictures)
+
+
+def tell_files(
+    console: Console, machine: Mapping[str, Any], wishes: Wishes, pictures: list[Path]
+) -> None:
+    """Say how busy the machine was, and which files were written."""
+    cores = machine["cpu_count"]
+    _say(console, f"load {machine['load_1min']:.1f} on {cores} cores at the end")
+    files = [*([wishes.csv] if wishes.csv else []), *pictures]
+    if files:
+        _say(console, f"written: {', '.join(map(str, files))}")
+
+
+@contextlib.contextmanager
+def watched() -> Iterator[Watch]:
+    """Show on stderr how far the ranks have come: a bar, or a line now and then."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield _Lines(console)
+        return
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+    ) as bar:
+        task = bar.add_task("starting ranks", total=1.0)
+
+        def watch(said: dict[str, Any] | None) -> None:
+            if said is not None:
+                bar.update(task, completed=said["share"], description=said["now"])
+
+        yield watch
+
+
+class _Lines:
+    """Progress where nobody sees a bar; a short run prints nothing."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._last = time.monotonic()
+
+    def __call__(self, said: dict[str, Any] | None) -> None:
+        if said is not None and time.monotonic() - self._last > _QUIET_S:
+            self._last = time.monotonic()
+            _say(self._console, f"{said['share']:.0%} measured: {said['now']}")
+
+
+def _say(console: Console, text: str) -> None:
+    console.print(text, markup=False, highlight=False, soft_wrap=True)

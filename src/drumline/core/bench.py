@@ -1,0 +1,241 @@
+"""What the bench commands take: `BenchSpec`, in the words of a `RunSpec`, and its two kinds."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable
+from typing import Annotated, Any, Literal, Self, get_args
+
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+
+from drumline.core.link import LinkSpec, SlowNode, check_node_count, check_slow_nodes, plan_nodes
+from drumline.core.nodes import MAX_NODES, NodePlan
+from drumline.core.parts import Bytes, ClashError, ModelSpec, Part, StrategyKind, one_word
+from drumline.core.schedule import PLANS
+from drumline.core.spec import BUILTIN_MODELS, TEXT_MODELS
+from drumline.core.task import MAX_WORKERS
+from drumline.core.units import parse_bytes
+
+NATIVE = "native"
+"""as an algorithm: the backend's own collective"""
+MAX_RANKS = 16
+"""the values that ranks bring are powers of two, whose sums float32 holds exactly"""
+SMALLEST, LARGEST = 4, 2**26
+KINDS = tuple(kind for kind in get_args(StrategyKind) if kind != "ddp")
+"""strategies that are aggregators; ddp has its own buckets"""
+_SLOW_CPU = 0.25
+_SLOWER_LINK = 10
+
+
+def _split(value: object) -> object:
+    """Let a list be written as words with commas between them: `sizes=64KiB,32MiB`."""
+    if isinstance(value, str):
+        return [word.strip() for word in value.split(",") if word.strip()]
+    return [value] if isinstance(value, int | float) else value
+
+
+def _check_size(value: object) -> int:
+    size = parse_bytes(value)
+    if not SMALLEST <= size <= LARGEST or size % 4:
+        raise ValueError(f"{value!r}: sizes go from 4 B to 64 MiB, in whole float32 of 4 bytes")
+    return size
+
+
+def check_names(given: Iterable[str], known: Iterable[str], what: str, key: str) -> None:
+    """Refuse names that there are not.
+
+    Raises:
+        ClashError: names those that there are, and the nearest.
+    """
+    known = list(known)
+    for name in given:
+        if name not in known:
+            near = difflib.get_close_matches(name.replace("-", "_"), known, n=1, cutoff=0.5)
+            hint = f"did you mean {near[0]}?" if near else "choose among these"
+            raise ClashError(f"no {what} {name!r} among {', '.join(known)}; {hint}", key)
+
+
+def _check_kinds(kinds: tuple[str, ...]) -> tuple[str, ...]:
+    check_names(kinds, KINDS, "strategy", "kinds")
+    return kinds
+
+
+def _once(items: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(dict.fromkeys(items))
+
+
+Commas = BeforeValidator(_split)
+Once = AfterValidator(_once)
+Size = Annotated[int, BeforeValidator(_check_size, json_schema_input_type=int | str)]
+Workers = Annotated[int, Field(ge=1, le=MAX_WORKERS)]
+
+
+class BenchSpec(Part):
+    """Where a bench runs, and how often it measures."""
+
+    nodes: Annotated[int, AfterValidator(check_node_count)] = Field(
+        default=1, json_schema_extra={"minimum": 1, "maximum": MAX_NODES}
+    )
+    """simulated nodes: more than one, and each gets an address and a link of its own"""
+    link: Annotated[LinkSpec, one_word(LinkSpec, "rate")] = LinkSpec()
+    """the link of each simulated node, e.g. {rate: 1gbit}"""
+    slow_nodes: dict[int, SlowNode] = Field(default_factory=dict)
+    """nodes to slow on purpose, e.g. {2: {rate: 100mbit, cpu: 0.5}}"""
+    rounds: int | None = Field(default=None, ge=1, le=10_000)
+    """how often each is measured (default: as often as a few seconds allow)"""
+    timeout_s: float = Field(default=60.0, ge=1, le=86400)
+    """how long a rank waits for the others before it gives up"""
+
+    @model_validator(mode="after")
+    def _nodes_fit(self) -> Self:
+        check_slow_nodes(self.nodes, self.link, self.slow_nodes)
+        return self
+
+    def _check_ranks(self, workers: int) -> None:
+        if not 2 <= self.nodes * workers <= MAX_RANKS:
+            raise ClashError(
+                f"nodes={self.nodes} workers={workers} makes {self.nodes * workers} ranks, but "
+                f"communication needs 2, and {MAX_RANKS} is what a bench takes at most",
+                *("workers", "nodes"),
+            )
+
+
+class CollectivesSpec(BenchSpec):
+    """`drumline bench collectives`: which collective, by what, how large."""
+
+    collective: Literal[
+        "broadcast",
+        "reduce",
+        "scatter",
+        "gather",
+        "all_gather",
+        "reduce_scatter",
+        "all_reduce",
+        "all_to_all",
+        "barrier",
+    ] = "all_reduce"
+    algorithms: Annotated[tuple[str, ...], Commas, Once, Field(min_length=1)] = ()
+    """those of `drumline explain`, and native: the backend's own (default: all of them)"""
+    backends: Annotated[tuple[Literal["gloo", "shm"], ...], Commas, Once, Field(min_length=1)] = (
+        "gloo",
+    )
+    workers: Annotated[tuple[Workers, ...], Commas, Once, Field(min_length=1)] = (2,)
+    """processes per node; several numbers are measured one after the other"""
+    sizes: Annotated[tuple[Size, ...], Commas, Once, Field(min_length=1)] = (
+        *(4, 2**12, 2**16, 2**18),
+        *(2**20, 2**22, 2**24),
+    )
+    """of the tensor, or of all parts together, as in nccl-tests"""
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        known = [*PLANS[self.collective], NATIVE]
+        check_names(self.algorithms, known, f"{self.collective} algorithm", "algorithms")
+        for workers in self.workers:
+            self._check_ranks(workers)
+        if not self.usable_backends:
+            raise ClashError(
+                f"shm joins ranks that share memory on one node, not on {self.nodes}; "
+                f"add backends=gloo, or set nodes=1",
+                *("backends", "nodes"),
+            )
+        return self
+
+    @property
+    def usable_backends(self) -> tuple[str, ...]:
+        """The backends that can join these ranks: several nodes do not share memory."""
+        return tuple(name for name in self.backends if name != "shm" or self.nodes == 1)
+
+    @property
+    def named_algorithms(self) -> tuple[str, ...]:
+        """The algorithms, all of them where none is named; one node alone has one level only."""
+        if self.algorithms:
+            return self.algorithms
+        every = (*PLANS[self.collective], NATIVE)
+        return tuple(name for name in every if name != "hierarchical" or self.nodes > 1)
+
+    @property
+    def measured_sizes(self) -> tuple[int, ...]:
+        """The sizes from small to large; a barrier has none."""
+        return (0,) if self.collective == "barrier" else tuple(sorted(self.sizes))
+
+    @property
+    def node_plans(self) -> tuple[NodePlan, ...]:
+        """The simulated nodes; none where all workers are on one node."""
+        return plan_nodes(self.nodes, self.link, self.slow_nodes)
+
+
+class AggregationSpec(BenchSpec):
+    """`drumline bench aggregation`: whose gradients, by which strategies, with which bottleneck."""
+
+    nodes: Annotated[int, AfterValidator(check_node_count)] = 3
+    workers: int = Field(default=1, ge=1, le=MAX_WORKERS)
+    """processes per node"""
+    link: Annotated[LinkSpec, one_word(LinkSpec, "rate")] = LinkSpec(rate=10**9)
+    bottleneck: int | None = Field(default=None, ge=0)
+    """the node to slow, once by its CPU and once by its link (default: the last one)"""
+    model: Annotated[ModelSpec, one_word(ModelSpec, "name")] = ModelSpec(name="mlp")
+    batch: int = Field(default=128, ge=1, le=65536)
+    """samples per rank and step"""
+    bucket_bytes: Bytes = 2**20
+    """how much is sent at once"""
+    kinds: Annotated[
+        tuple[str, ...], Commas, Once, AfterValidator(_check_kinds), Field(min_length=1)
+    ] = KINDS
+    """the strategies (default: all that average buckets)"""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _settle_link(cls, values: Any) -> Any:
+        """Leave the link alone where there is one node only."""
+        if isinstance(values, dict) and values.get("nodes") == 1 and "link" not in values:
+            return {**values, "link": {}}
+        return values
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        self._check_ranks(self.workers)
+        name = self.model.name
+        if ":" not in name:
+            check_names([name], BUILTIN_MODELS, "model", "model.name")
+        if self.bottleneck is not None and self.slow_nodes:
+            raise ClashError(
+                "bottleneck and slow_nodes both say which node is slow; drop one of the two",
+                *("bottleneck", "slow_nodes"),
+            )
+        if self.bottleneck is not None and not self.bottleneck < self.nodes > 1:
+            raise ClashError(
+                f"bottleneck names node {self.bottleneck}, but nodes run from 0 to "
+                f"{self.nodes - 1}, and one alone has no others; name one of those or raise nodes",
+                *("bottleneck", "nodes"),
+            )
+        return self
+
+    @property
+    def reads_text(self) -> bool:
+        """Whether the model reads text, and not images."""
+        return self.model.name in TEXT_MODELS
+
+    @property
+    def situations(self) -> dict[str, tuple[NodePlan, ...]]:
+        """The nodes without a bottleneck, and with one by its CPU and by its link."""
+        found = {"even": plan_nodes(self.nodes, self.link, {})}
+        for name, part in _BOTTLENECKS.items():
+            slow = {node: part(given) for node, given in self._slow_nodes().items()}
+            plans = plan_nodes(self.nodes, self.link, slow)
+            if plans != found["even"]:
+                found[name] = plans
+        return found
+
+    def _slow_nodes(self) -> dict[int, SlowNode]:
+        if self.slow_nodes or self.nodes == 1:
+            return self.slow_nodes
+        rate = max(10**6, (self.link.rate or 10**9) // _SLOWER_LINK)
+        node = self.nodes - 1 if self.bottleneck is None else self.bottleneck
+        return {node: SlowNode(rate=rate, cpu=_SLOW_CPU)}
+
+
+_BOTTLENECKS: dict[str, Callable[[SlowNode], SlowNode]] = {
+    "slow cpu": lambda slow: SlowNode(cpu=slow.cpu),
+    "slow link": lambda slow: SlowNode(rate=slow.rate, delay_ms=slow.delay_ms),
+}

@@ -1,0 +1,171 @@
+"""Time a collective by many rivals: `python -m drumline.probe.collectives RUNDIR` on every rank.
+
+1. each rival once for each size, with values that tell a wrong sum; connections are made on the way
+2. each once more, to see how long a round takes: how many rounds there is time for
+3. the rounds: all sizes and all rivals take turns, another rival first each time, so that a busy
+   moment of the machine hits all of them. Around each turn:
+
+       meet ── count bytes ── meet ── begin ── collective ── end ── meet ── count bytes ── …
+
+   The first meeting makes sure that all bytes of the turn before have left; the second that all
+   ranks begin together. What meeting itself sends is measured, too, and taken off.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from drumline.comm import Channel
+from drumline.comm.dissemination import barrier
+from drumline.core.bench import NATIVE
+from drumline.core.schedule import Call
+from drumline.probe.exercise import Exercise, weights
+from drumline.probe.ranks import Probe, joined_probe
+from drumline.probe.rival import Rival
+from drumline.probe.wire import Wire
+
+FEWEST, MOST = 5, 25
+"""rounds, where the request does not say how many"""
+_IDLE_TURNS = 5
+_ELEMENT_BYTES = 4
+
+
+def main() -> None:
+    """Do as one rank what `probe.json` asks for."""
+    with joined_probe() as probe:
+        request = probe.request
+        rivals = build_rivals(request["algorithms"], request["backends"], request["workers"])
+        contest = Contest(probe, request["collective"], rivals, request["sizes"])
+        contest.check()  # 1
+        fixed = [request["rounds"]] * len(request["sizes"])
+        counts = fixed if request["rounds"] else contest.choose_rounds(request["budget_s"])  # 2
+        turns = contest.run(counts)  # 3
+        probe.answer({"rank": probe.rank, "interface": contest.wire.interface, "turns": turns})
+
+
+def build_rivals(algorithms: Sequence[str], backends: Sequence[str], workers: int) -> list[Rival]:
+    """Make a group for each backend, and a rival of each algorithm on it; every rank calls this."""
+    rivals = []
+    for backend in backends:
+        group = None if backend == "gloo" else dist.new_group(backend=backend)
+        channel = Channel(group, ranks_per_node=workers)
+        rivals += [Rival(algorithm, backend, channel) for algorithm in algorithms]
+    return rivals
+
+
+class Contest:
+    """One rank's part of the measurement."""
+
+    def __init__(
+        self, probe: Probe, collective: str, rivals: list[Rival], sizes: list[int]
+    ) -> None:
+        self._probe = probe
+        self._collective = collective
+        self._rivals = rivals
+        self._sizes = sizes
+        self._meeting = Channel()
+        self.wire = Wire()
+
+    def check(self) -> None:
+        """See that each rival gives the right result at each size."""
+        for size in self._sizes:
+            for rival in self._rivals:
+                self._tell(0, f"checking {rival.name}")
+                rival.check(self._exercise(size))
+            self._meet()
+
+    def choose_rounds(self, budget_s: float) -> list[int]:
+        """Return how many rounds of each size there is time for; rank 0 decides for all."""
+        took = torch.zeros(len(self._sizes), dtype=torch.float64)
+        for k, size in enumerate(self._sizes):
+            exercise = self._silent(size)
+            self._meet()
+            began = time.monotonic_ns()
+            for rival in self._rivals:
+                self._tell(0, "seeing how long a round takes")
+                rival.run(exercise)
+            took[k] = (time.monotonic_ns() - began) / 1e9
+        dist.broadcast(took, src=0)
+        share = budget_s / len(self._sizes)
+        return [max(FEWEST, min(MOST, int(share / max(each, 1e-9)))) for each in took.tolist()]
+
+    def run(self, counts: Sequence[int]) -> list[dict[str, Any]]:
+        """Take the turns; returns how long each took this rank, and what it put on the wire."""
+        order = list(take_turns(counts, len(self._rivals)))
+        exercises = [self._silent(size) for size in self._sizes]
+        idle = self._idle_bytes()
+        turns = []
+        for number, (k, r) in enumerate(order):
+            rival, exercise = self._rivals[r], exercises[k]
+            self._tell(number / len(order), rival.name)
+            before = self._count()
+            self._meet()
+            began = time.monotonic_ns()
+            rival.run(exercise)
+            took = time.monotonic_ns() - began
+            after = self._count()
+            sent = None if before is None or after is None else max(0, after - before - idle)
+            who = {"algorithm": rival.algorithm, "backend": rival.backend}
+            turns.append({**who, "size": self._sizes[k], "ns": took, "wire": sent})
+        self._tell(1, "done")
+        return turns
+
+    def _exercise(self, size: int) -> Exercise:
+        call = Call(
+            collective=self._collective,
+            algorithm=NATIVE,  # each rival has its own
+            ranks=self._probe.world_size,
+            elements=size // _ELEMENT_BYTES,
+        )
+        return Exercise(call, self._probe.rank, weights)
+
+    def _silent(self, size: int) -> Exercise:
+        """An exercise with zeros, whose sums stay what they are however often they are made."""
+        exercise = self._exercise(size)
+        for buffer in exercise.buffers.values():
+            buffer.zero_()
+        return exercise
+
+    def _meet(self) -> None:
+        barrier(self._meeting)
+
+    def _count(self) -> int | None:
+        """Read the counter once all ranks have what was sent to them."""
+        self._meet()
+        return self.wire.sent_bytes()
+
+    def _idle_bytes(self) -> int:
+        """What the two meetings around a turn put on the wire."""
+        found = []
+        for _ in range(_IDLE_TURNS):
+            before = self._count()
+            self._meet()
+            after = self._count()
+            found.append(0 if before is None or after is None else after - before)
+        return int(statistics.median(found))
+
+    def _tell(self, share: float, now: str) -> None:
+        self._probe.tell_progress(share, now)
+
+
+def take_turns(counts: Sequence[int], rivals: int) -> Iterator[tuple[int, int]]:
+    """Name whose turn it is, as (size, rival); sizes with fewer rounds are spread over all rounds.
+
+    In each round of a size all rivals have a turn, another one first each time.
+    """
+    most = max(counts, default=0)
+    for number in range(most):
+        for k, count in enumerate(counts):
+            done = number * count // most
+            if (number + 1) * count // most > done:
+                yield from ((k, (done + r) % rivals) for r in range(rivals))
+
+
+if __name__ == "__main__":
+    main()
