@@ -158,7 +158,7 @@ def use_awkward_tensors(rank, world_size):
         dist.reduce_scatter(torch.zeros(2), parts)
     with pytest.raises(ValueError, match="parts of 1"):
         dist.all_gather(parts, torch.ones(1))
-    with pytest.raises(TypeError, match="AVG of torch.int64"):
+    with pytest.raises(TypeError, match=r"AVG of torch\.int64"):
         dist.all_reduce(torch.ones(1, dtype=torch.int64), dist.ReduceOp.AVG)
     last = torch.ones(2)
     dist.all_reduce(last)
