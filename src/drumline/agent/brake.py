@@ -87,7 +87,11 @@ class _Worker:
     def __init__(self, pid: int, share: float) -> None:
         self._factor = 1 / share - 1
         self._handle = os.pidfd_open(pid)  # a number may be given to another process, this not
-        self._clock = os.open(f"/proc/{pid}/schedstat", os.O_RDONLY)
+        try:
+            self._clock = os.open(f"/proc/{pid}/schedstat", os.O_RDONLY)
+        except OSError:
+            os.close(self._handle)
+            raise
         self._busy_ns = self._read_busy()
         self._owes_ns = 0.0
         self._stopped_at: int | None = None

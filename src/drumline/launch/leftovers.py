@@ -36,7 +36,7 @@ def stray_processes() -> list[tuple[int, str]]:
             if int(entry.name) == os.getpid() or entry.stat().st_uid != os.getuid():
                 continue
             folder = _scratch_of(entry)
-            if folder is None or is_held(folder):
+            if folder is None or is_held(folder) or not (folder.exists() or _is_orphan(entry)):
                 continue
             command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
         except OSError:  # it has ended meanwhile, or is not ours to look at
@@ -49,5 +49,10 @@ def _scratch_of(entry: Path) -> Path | None:
     for variable in (entry / "environ").read_bytes().split(b"\0"):
         name, _, value = variable.partition(b"=")
         if name == SCRATCH.encode() and value:
-            return Path(os.fsdecode(value))
+            # as that process sees it: it may live in a container with folders of its own
+            return entry / "root" / os.fsdecode(value).lstrip("/")
     return None
+
+
+def _is_orphan(entry: Path) -> bool:
+    return (entry / "stat").read_text().rpartition(")")[2].split()[1] == "1"

@@ -24,6 +24,7 @@ from typing import Any
 from torch import Tensor
 
 from drumline.comm.mpi.waiting import Patience
+from drumline.comm.peer import LostPeerError
 from drumline.comm.stream import CommStream
 from drumline.comm.work import PendingWork
 
@@ -40,6 +41,8 @@ class Calls:
         self._stream = CommStream()
         self._began: float | None = None
         self._what = ""
+        self._lost: LostPeerError | None = None
+        """once a rank was missing, the others are out of step for good"""
 
     def submit(self, what: str, collective: Callable[[], None], tensors: list[Tensor]) -> MpiWork:
         """Queue a collective."""
@@ -67,10 +70,15 @@ class Calls:
         self._stream.close()
 
     def _make(self, what: str, collective: Callable[[], None]) -> None:
+        if self._lost is not None:
+            raise self._lost
         self._what, self._began = what, time.monotonic()
         try:
             self._patience.wait(self._comm.Ibarrier(), what)  # (1)
             collective()  # (2)
+        except LostPeerError as error:
+            self._lost = error
+            raise
         finally:
             self._began = None
 

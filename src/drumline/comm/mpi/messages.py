@@ -8,7 +8,7 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor
 
-from drumline.comm.mpi.waiting import Patience
+from drumline.comm.mpi.waiting import Patience, new_status
 
 
 class Message(dist.Work):
@@ -35,15 +35,14 @@ class Message(dist.Work):
         """Block until the tensor may be used again."""
         if self._status is None:
             peers = None if self._peer is None else [self._peer]
-            self._status = self._patience.wait(self._request, self._what, peers)
-            if len(self._parts) == 2:
-                self._parts[1].copy_(self._parts[0])
+            self._finish(self._patience.wait(self._request, self._what, peers))
         return True
 
     def is_completed(self) -> bool:
         """Whether it is done; never blocks."""
-        if self._status is None and self._request.Test():
-            self.wait()
+        status = new_status()
+        if self._status is None and self._request.Test(status):
+            self._finish(status)
         return self._status is not None
 
     def result(self) -> list[Tensor]:
@@ -57,3 +56,8 @@ class Message(dist.Work):
         return int(self._status.Get_source()) if self._peer is None else self._peer
 
     _source_rank = source_rank
+
+    def _finish(self, status: Any) -> None:
+        self._status = status
+        if len(self._parts) == 2:
+            self._parts[1].detach().copy_(self._parts[0])

@@ -42,7 +42,7 @@ class Patience:
         Raises:
             LostPeerError: it is not done in time.
         """
-        status = _new_status()
+        status = new_status()
         began = time.monotonic()
         pause_s = _PAUSES_S[0]
         while not request.Test(status):
@@ -85,7 +85,8 @@ class Patience:
         return True
 
 
-def _new_status() -> Any:
+def new_status() -> Any:
+    """Make room for what MPI tells of a message."""
     from drumline.comm.mpi.library import load_mpi
 
     return load_mpi().Status()
