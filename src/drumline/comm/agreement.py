@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch.distributed import ProcessGroup, Store
 from torch.distributed.distributed_c10d import _get_default_store
 
+from drumline.comm.peer import name_ranks
 from drumline.core.errors import CommError
 
 TIMEOUT_S = 30.0
@@ -91,14 +92,14 @@ class Agreement:
 
     def _explain_absence(self, call: str, keys: list[str]) -> CommError:
         missing = [
-            str(member)
+            member
             for member, key in zip(self._members, keys, strict=True)
             if not self._store.check([key])
         ]
         after = f"; its last was {self._last}" if self._last else ""
         own = self._members[self._rank]
         return CommError(
-            f"rank {' and '.join(missing)} did not come to call {self._calls + 1}, "
+            f"{name_ranks(missing)} did not come to call {self._calls + 1}, "
             f"{call}, where rank {own} waited {self._timeout.total_seconds():g} s{after}; "
             f"every rank must make the same calls in the same order",
             ranks=missing,

@@ -6,14 +6,11 @@ another, and each gives every rank the same bits (`tests/comm/test_collectives.p
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any
 
 from drumline.comm import dissemination, halving, hierarchical, linear, ring, tree
-from drumline.core.errors import UsageError
-from drumline.core.schedule import DEFAULTS
+from drumline.core.schedule import find_algorithm_name
 
 Algorithm = Callable[..., None]
 
@@ -70,13 +67,4 @@ def find_algorithm(collective: str, name: str | None) -> Algorithm:
     Raises:
         UsageError: there is none; the message names those that there are.
     """
-    known = ALGORITHMS[_known(collective, ALGORITHMS, "collective")]
-    return known[_known(name or DEFAULTS[collective], known, f"{collective} algorithm")]
-
-
-def _known(name: str, among: Mapping[str, Any], what: str) -> str:
-    if name in among:
-        return name
-    near = difflib.get_close_matches(name, among, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    raise UsageError(f"no {what} {name!r} among {', '.join(among)}{hint}")
+    return ALGORITHMS[collective][find_algorithm_name(collective, name)]

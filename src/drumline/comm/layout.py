@@ -28,6 +28,11 @@ def in_place(tensor: Tensor, work: Callable[[Tensor], None]) -> None:
     """Let something work on the flat tensor, and bring the result back where that is a copy."""
     flat = flatten(tensor)
     work(flat)
+    put_back(flat, tensor)
+
+
+def put_back(flat: Tensor, tensor: Tensor) -> None:
+    """Bring a result back where `flatten` had to copy."""
     if flat.data_ptr() != tensor.data_ptr():
         tensor.detach().copy_(flat.view(tensor.shape))
 

@@ -7,7 +7,7 @@ from itertools import accumulate
 
 from torch import Tensor
 
-from drumline.core.rounds import SEGMENT_BYTES, segment_bytes
+from drumline.core.rounds import SEGMENT_BYTES, even, segment_bytes
 
 __all__ = ["SEGMENT_BYTES", "Pieces", "segments"]
 
@@ -23,8 +23,7 @@ class Pieces:
     @classmethod
     def even(cls, flat: Tensor, n: int) -> Pieces:
         """Cut into n pieces whose sizes differ by one element at most, the larger ones first."""
-        small, larger = divmod(flat.numel(), n)
-        return cls(flat, [small + 1] * larger + [small] * (n - larger))
+        return cls(flat, even(flat.numel(), n))
 
     @property
     def sizes(self) -> list[int]:

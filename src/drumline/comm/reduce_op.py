@@ -5,6 +5,8 @@ from __future__ import annotations
 from torch import Tensor
 from torch.distributed import ReduceOp
 
+_OF_BITS = ("BAND", "BOR", "BXOR")
+
 
 def op_name(op: ReduceOp | ReduceOp.RedOpType) -> str:
     """Return what a reduce operation is called: SUM, AVG, …"""
@@ -12,9 +14,18 @@ def op_name(op: ReduceOp | ReduceOp.RedOpType) -> str:
     return str(getattr(kind, "name", kind))
 
 
+def check_op(op: str, tensor: Tensor) -> None:
+    """Refuse an operation that this type does not have, before anybody waits for this rank.
+
+    Raises:
+        TypeError: an average of whole numbers, or bits of others.
+    """
+    whole = not (tensor.is_floating_point() or tensor.is_complex())
+    if whole if op == "AVG" else (op in _OF_BITS and not whole):
+        raise TypeError(f"{op} of {tensor.dtype} is not defined; convert the tensor first")
+
+
 def finish(op: str, total: Tensor, ranks: int) -> None:
     """Turn what was combined into the result: AVG divides."""
     if op == "AVG":
-        if not (total.is_floating_point() or total.is_complex()):
-            raise TypeError(f"AVG of {total.dtype} has no whole result; sum, and divide yourself")
         total.div_(ranks)

@@ -15,7 +15,8 @@ from pathlib import Path
 
 from drumline.core.errors import CommError
 from drumline.core.units import format_bytes
-from drumline.launch.network import TOOLS, Way, find_way
+from drumline.launch.mpirun import find_mpirun
+from drumline.launch.network import TOOLS, Way, find_way, missing_tools
 
 _SHM_BYTES = 256 * 2**20
 
@@ -93,8 +94,7 @@ def _shared_memory() -> Check:
 
 
 def _mpi() -> Check:
-    beside = Path(sys.executable).parent / "mpirun"
-    mpirun = str(beside) if beside.exists() else shutil.which("mpirun")
+    mpirun = find_mpirun()
     if find_spec("mpi4py") is None or mpirun is None:
         missing = "mpi4py" if find_spec("mpi4py") is None else "mpirun"
         return Check("MPI", False, f"no {missing}", "pip install 'drumline[mpi]'")
@@ -102,7 +102,7 @@ def _mpi() -> Check:
 
 
 def _tools() -> Check:
-    missing = [tool for tool in TOOLS if shutil.which(tool) is None]
+    missing = missing_tools()
     if missing:
         packages = " ".join(sorted({TOOLS[tool] for tool in missing}))
         return Check("commands", False, f"no {', '.join(missing)}", f"apt-get install {packages}")

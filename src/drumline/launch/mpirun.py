@@ -44,7 +44,7 @@ def refuse_without_mpi() -> None:
     """
     if importlib.util.find_spec("mpi4py") is None:
         raise UsageError(f"backend: mpi needs mpi4py, which is not installed; {_INSTALL}")
-    _find_mpirun()
+    _need_mpirun()
 
 
 class MpiRun:
@@ -63,7 +63,7 @@ class MpiRun:
             events.write("agent", node=0, pid=os.getpid(), time=time.time())
         self._output = tempfile.TemporaryFile()  # noqa: SIM115  closed in _keep_output
         tether = [sys.executable, "-m", "drumline.core.lifeline", str(os.getpid())]
-        mpirun = [_find_mpirun(), "-n", str(workers)]
+        mpirun = [_need_mpirun(), "-n", str(workers)]
         rank = [sys.executable, "-m", "drumline.agent.mpi_rank", str(run.path)]
         self._process = subprocess.Popen(
             [*tether, *mpirun, *rank],
@@ -130,10 +130,14 @@ def mpi_environment(scratch: Path, workers: int) -> dict[str, str]:
     return {**settings, **os.environ, **own}  # what the user has set stays
 
 
-def _find_mpirun() -> str:
+def find_mpirun() -> str | None:
     """Find mpirun beside this Python, where the wheel puts it, or on the PATH."""
     beside = Path(sys.executable).parent / "mpirun"
-    found = str(beside) if beside.exists() else shutil.which("mpirun")
+    return str(beside) if beside.exists() else shutil.which("mpirun")
+
+
+def _need_mpirun() -> str:
+    found = find_mpirun()
     if found is None:
         raise UsageError(f"backend: mpi starts its ranks by mpirun, and there is none; {_INSTALL}")
     return found

@@ -9,7 +9,7 @@ counterpart: lists of tensors where MPI wants one buffer, and tensors with gaps.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -23,7 +23,7 @@ from drumline.comm.mpi.calls import Calls
 from drumline.comm.mpi.library import communicator, load_mpi
 from drumline.comm.mpi.messages import Message
 from drumline.comm.mpi.waiting import Patience
-from drumline.comm.reduce_op import finish, op_name
+from drumline.comm.reduce_op import check_op, finish, op_name
 
 
 def create_group(given: Any, _: object) -> ProcessGroup:
@@ -50,6 +50,8 @@ class MpiGroup(ProcessGroup):
     def allreduce(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:
         """Combine tensors over all ranks, in place."""
         op = op_name((opts or dist.AllreduceOptions()).reduceOp)
+        for tensor in tensors:
+            check_op(op, tensor)
 
         def job() -> None:
             for tensor in tensors:
@@ -57,7 +59,7 @@ class MpiGroup(ProcessGroup):
                     self._comm.Allreduce(load_mpi().IN_PLACE, to_combine(whole), mpi_op(how))
                     finish(op, whole, self.size())
 
-        return self._submit("all_reduce", job, tensors)
+        return self._calls.submit("all_reduce", job, tensors)
 
     def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:
         """Combine several tensors over all ranks, one after the other."""
@@ -67,6 +69,7 @@ class MpiGroup(ProcessGroup):
         """Combine a tensor over all ranks, into the root's; the others' stay as they are."""
         opts = opts or dist.ReduceOptions()
         op, root, (tensor,) = op_name(opts.reduceOp), opts.rootRank, tensors
+        check_op(op, tensor)
 
         def job() -> None:
             mine = tensor if self.rank() == root else tensor.clone()
@@ -76,7 +79,7 @@ class MpiGroup(ProcessGroup):
                 self._comm.Reduce(given, described, mpi_op(how), root)
                 finish(op, whole, self.size())
 
-        return self._submit("reduce", job, tensors)
+        return self._calls.submit("reduce", job, tensors)
 
     def broadcast(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:
         """Give every rank the root's tensor."""
@@ -87,7 +90,7 @@ class MpiGroup(ProcessGroup):
             self._comm.Bcast(to_move(whole), root)
             _put_back(whole, tensor)
 
-        return self._submit("broadcast", job, tensors)
+        return self._calls.submit("broadcast", job, tensors)
 
     def allgather(
         self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None
@@ -100,7 +103,7 @@ class MpiGroup(ProcessGroup):
             self._comm.Allgather(to_move(tensor.contiguous()), to_move(whole))
             _split_into(whole, parts)
 
-        return self._submit("all_gather", job, parts)
+        return self._calls.submit("all_gather", job, parts)
 
     def all_gather_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> dist.Work:
         """Give every rank every rank's tensor, in one."""
@@ -110,7 +113,7 @@ class MpiGroup(ProcessGroup):
             self._comm.Allgather(to_move(tensor.contiguous()), to_move(whole))
             _put_back(whole, output)
 
-        return self._submit("all_gather", job, [output])
+        return self._calls.submit("all_gather", job, [output])
 
     def reduce_scatter(
         self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any = None
@@ -122,13 +125,14 @@ class MpiGroup(ProcessGroup):
     def reduce_scatter_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> dist.Work:
         """Combine a tensor over all ranks, and give rank k its k-th part."""
         op = op_name((opts or dist.ReduceScatterOptions()).reduceOp)
+        check_op(op, output)
 
         def job() -> None:
             with combinable(tensor, op) as (whole, how), combinable(output, op) as (mine, _):
                 self._comm.Reduce_scatter_block(to_combine(whole), to_combine(mine), mpi_op(how))
                 finish(op, mine, self.size())
 
-        return self._submit("reduce_scatter", job, [output])
+        return self._calls.submit("reduce_scatter", job, [output])
 
     def gather(
         self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None
@@ -145,7 +149,7 @@ class MpiGroup(ProcessGroup):
             if whole is not None:
                 _split_into(whole, outputs[0])
 
-        return self._submit("gather", job, outputs[0] if outputs else [])
+        return self._calls.submit("gather", job, outputs[0] if outputs else [])
 
     def scatter(
         self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any = None
@@ -159,7 +163,7 @@ class MpiGroup(ProcessGroup):
             self._comm.Scatter(None if given is None else to_move(given), to_move(whole), root)
             _put_back(whole, output)
 
-        return self._submit("scatter", job, outputs)
+        return self._calls.submit("scatter", job, outputs)
 
     def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> dist.Work:
         """Give rank k the k-th tensor of every rank."""
@@ -170,7 +174,7 @@ class MpiGroup(ProcessGroup):
             self._exchange(given, whole, _numels(inputs), _numels(outputs))
             _split_into(whole, outputs)
 
-        return self._submit("all_to_all", job, outputs)
+        return self._calls.submit("all_to_all", job, outputs)
 
     def all_to_all_single(
         self,
@@ -191,7 +195,7 @@ class MpiGroup(ProcessGroup):
             self._exchange(given, whole, *counts)
             _put_back(whole, output)
 
-        return self._submit("all_to_all", job, [output])
+        return self._calls.submit("all_to_all", job, [output])
 
     _allgather_base = all_gather_single  # as torch before 2.13 calls them
     _reduce_scatter_base = reduce_scatter_single
@@ -199,7 +203,7 @@ class MpiGroup(ProcessGroup):
 
     def barrier(self, opts: Any = None) -> dist.Work:
         """Wait until every rank is here."""
-        return self._submit("barrier", lambda: None, [])  # each collective begins with one
+        return self._calls.submit("barrier", lambda: None, [])  # each collective begins with one
 
     def send(self, tensors: list[Tensor], to: int, tag: int = 0) -> dist.Work:
         """Send a tensor to a rank of the group."""
@@ -231,9 +235,6 @@ class MpiGroup(ProcessGroup):
     ) -> None:
         (memory, kind), (inbox, _) = to_move(given), to_move(whole)
         self._comm.Alltoallv([memory, (sent, None), kind], [inbox, (received, None), kind])
-
-    def _submit(self, what: str, job: Callable[[], None], tensors: list[Tensor]) -> dist.Work:
-        return self._calls.submit(what, job, tensors)
 
 
 def _put_back(whole: Tensor, tensor: Tensor) -> None:

@@ -22,7 +22,8 @@ from torch import Tensor
 from torch.distributed import PrefixStore, ProcessGroup, ProcessGroupGloo
 from torch.distributed.distributed_c10d import AllgatherOptions
 
-from drumline.comm.reduce_op import op_name
+from drumline.comm.layout import flatten, in_place, put_back
+from drumline.comm.reduce_op import check_op, op_name
 from drumline.comm.shm import collectives
 from drumline.comm.shm.arena import HALF_BYTES, Arena
 from drumline.comm.shm.arithmetic import COMBINE
@@ -93,16 +94,14 @@ class ShmGroup(ProcessGroup):
             return super().allreduce(tensors, opts)
         op = _known(opts.reduceOp)
         for tensor in tensors:
-            _check_op(op, tensor)
+            check_op(op, tensor)
         if len(tensors) == 1 and tensors[0].is_contiguous():  # the path to be quick on
             job = partial(collectives.all_reduce, self._arena, _on_cpu(tensors[0]).view(-1), op)
             return self._run(job, tensors, opts)
 
         def reduce_each() -> None:
             for tensor in tensors:
-                flat = _flat(tensor)
-                collectives.all_reduce(self._arena, flat, op)
-                _put_back(flat, tensor)
+                in_place(tensor, lambda flat: collectives.all_reduce(self._arena, flat, op))
 
         return self._run(reduce_each, tensors, opts)
 
@@ -114,12 +113,10 @@ class ShmGroup(ProcessGroup):
         """Combine a tensor over all ranks, into the root's."""
         opts = opts or dist.ReduceOptions()
         op, (tensor,) = _known(opts.reduceOp), tensors
-        _check_op(op, tensor)
+        check_op(op, tensor)
 
         def job() -> None:
-            flat = _flat(tensor)
-            collectives.reduce(self._arena, flat, op, opts.rootRank)
-            _put_back(flat, tensor)
+            in_place(tensor, lambda flat: collectives.reduce(self._arena, flat, op, opts.rootRank))
 
         return self._run(job, tensors, opts)
 
@@ -129,9 +126,7 @@ class ShmGroup(ProcessGroup):
         (tensor,) = tensors
 
         def job() -> None:
-            flat = _flat(tensor)
-            collectives.broadcast(self._arena, flat, opts.rootRank)
-            _put_back(flat, tensor)
+            in_place(tensor, lambda flat: collectives.broadcast(self._arena, flat, opts.rootRank))
 
         return self._run(job, tensors, opts)
 
@@ -143,10 +138,10 @@ class ShmGroup(ProcessGroup):
         _check_parts("all_gather", parts, tensor, self.size())
 
         def job() -> None:
-            flats = [_flat(part) for part in parts]
-            collectives.all_gather(self._arena, flats, _flat(tensor))
+            flats = [flatten(part) for part in parts]
+            collectives.all_gather(self._arena, flats, flatten(tensor))
             for flat, part in zip(flats, parts, strict=True):
-                _put_back(flat, part)
+                put_back(flat, part)
 
         return self._run(job, parts, opts or AllgatherOptions())
 
@@ -155,10 +150,10 @@ class ShmGroup(ProcessGroup):
         _check_whole("all_gather", output, tensor, self.size())
 
         def job() -> None:
-            flat = _flat(output)
+            flat = flatten(output)
             parts = flat.split(tensor.numel()) if tensor.numel() else [flat] * self.size()
-            collectives.all_gather(self._arena, parts, _flat(tensor))
-            _put_back(flat, output)
+            collectives.all_gather(self._arena, parts, flatten(tensor))
+            put_back(flat, output)
 
         return self._run(job, [output], opts or AllgatherOptions())
 
@@ -168,20 +163,20 @@ class ShmGroup(ProcessGroup):
         """Combine the k-th input of all ranks into the output of rank k."""
         opts = opts or dist.ReduceScatterOptions()
         op, (output,), (parts,) = _known(opts.reduceOp), outputs, inputs
-        _check_op(op, output)
+        check_op(op, output)
         _check_parts("reduce_scatter", parts, output, self.size())
 
         def job() -> None:
-            flat = _flat(output)
-            collectives.reduce_scatter(self._arena, flat, [_flat(part) for part in parts], op)
-            _put_back(flat, output)
+            flat = flatten(output)
+            collectives.reduce_scatter(self._arena, flat, [flatten(part) for part in parts], op)
+            put_back(flat, output)
 
         return self._run(job, outputs, opts)
 
     def reduce_scatter_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> dist.Work:
         """Combine a tensor over all ranks, and give rank k its k-th part."""
         _check_whole("reduce_scatter", tensor, output, self.size())
-        flat = _flat(tensor)
+        flat = flatten(tensor)
         parts = list(flat.split(output.numel())) if output.numel() else [flat] * self.size()
         return self.reduce_scatter([output], [parts], opts)
 
@@ -221,13 +216,6 @@ def _known(op: Any) -> str:
     return name
 
 
-def _check_op(op: str, tensor: Tensor) -> None:
-    """Refuse before anybody waits: ranks without a share of the sum would not notice."""
-    exact = not (tensor.is_floating_point() or tensor.is_complex())
-    if (op == "AVG" and exact) or (op in ("BAND", "BOR", "BXOR") and not exact):
-        raise TypeError(f"{op} of {tensor.dtype} is not defined; convert the tensor first")
-
-
 def _check_parts(what: str, parts: list[Tensor], like: Tensor, ranks: int) -> None:
     sizes = {(part.numel(), part.dtype) for part in parts}
     if len(parts) != ranks or sizes != {(like.numel(), like.dtype)}:
@@ -249,14 +237,3 @@ def _on_cpu(tensor: Tensor) -> Tensor:
     if tensor.device.type != "cpu":
         raise ValueError(f"shm moves CPU tensors, not {tensor.device}; use backend gloo or nccl")
     return tensor.detach()
-
-
-def _flat(tensor: Tensor) -> Tensor:
-    """View a tensor as one dimension, or copy it where its layout does not allow that."""
-    return _on_cpu(tensor).reshape(-1)
-
-
-def _put_back(flat: Tensor, tensor: Tensor) -> None:
-    """Write a result back where `_flat` had to copy."""
-    if flat.data_ptr() != tensor.data_ptr() and tensor.numel():
-        tensor.detach().copy_(flat.view(tensor.size()))
