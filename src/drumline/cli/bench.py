@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,9 @@ from drumline.core.spec_file import read_words
 from drumline.core.units import format_bytes
 from drumline.launch.probe import Watch
 from drumline.report.bench_tables import aggregation_table, collectives_table, fits_table
+from drumline.report.figures import draw_aggregation, draw_collectives
+
+Draw = Callable[[Path, list[dict[str, Any]]], list[Path]]
 
 _QUIET_S = 10.0
 """how often a line is printed where nobody sees a bar"""
@@ -63,20 +66,12 @@ def collectives_command(words: list[str], wishes: Wishes) -> None:
     with watched() as watch:
         result = run_collectives(spec, out=wishes.out, watch=watch)
     document = result.to_json()
-    rows = document["rows"]
-    if wishes.csv is not None:
-        columns = (key for key in rows[0] if key != "times_s")
-        write_csv(wishes.csv, rows, tuple(columns))
-    pictures: list[Path] = []
-    if wishes.figure is not None:
-        from drumline.report.figures import draw_collectives
-
-        pictures = draw_collectives(wishes.figure, rows)
+    pictures = write_files(document["rows"], wishes, draw_collectives)
     if wishes.as_json:
         print_json(document)
         return
     console = Console()
-    console.print(collectives_table(rows))
+    console.print(collectives_table(document["rows"]))
     if document["fits"]:
         console.print()
         console.print(fits_table(document["fits"]))
@@ -92,14 +87,7 @@ def aggregation_command(words: list[str], wishes: Wishes) -> None:
     with watched() as watch:
         result = run_aggregation(spec, out=wishes.out, watch=watch)
     document = result.to_json()
-    rows = document["rows"]
-    if wishes.csv is not None:
-        write_csv(wishes.csv, rows, tuple(rows[0]))
-    pictures: list[Path] = []
-    if wishes.figure is not None:
-        from drumline.report.figures import draw_aggregation
-
-        pictures = draw_aggregation(wishes.figure, rows)
+    pictures = write_files(document["rows"], wishes, draw_aggregation)
     if wishes.as_json:
         print_json(document)
         return
@@ -113,8 +101,15 @@ def aggregation_command(words: list[str], wishes: Wishes) -> None:
         f"gradients of {spec.model.name}: {format_bytes(sum(sizes))} in {buckets}, "
         f"{ranks} ranks on {where}\n",
     )
-    console.print(aggregation_table(rows))
+    console.print(aggregation_table(document["rows"]))
     tell_files(console, document["machine"], wishes, pictures)
+
+
+def write_files(rows: list[dict[str, Any]], wishes: Wishes, draw: Draw) -> list[Path]:
+    """Write the rows as CSV and draw them, where that is wished; returns the pictures."""
+    if wishes.csv is not None:
+        write_csv(wishes.csv, rows, tuple(key for key in rows[0] if key != "times_s"))
+    return draw(wishes.figure, rows) if wishes.figure is not None else []
 
 
 def tell_files(
