@@ -16,24 +16,20 @@ from __future__ import annotations
 import json
 import statistics
 import sys
-import tempfile
-import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from launches import run_bounded
-from measure import Row, arguments, compare, report, turns
+from measure import Row, arguments, compare, report
 
 from drumline.parallel import KINDS, Aggregator
+from ranks import Times, add_rank_option, start_ranks, take_turns
 
 RANKS = (2, 4)
 SIZES = {"64 KiB": 2**16, "1 MiB": 2**20, "32 MiB": 2**25}
 GLOO = "dist.all_reduce"
-TIMEOUT_S = 240.0
-
-Times = dict[str, list[float]]
 
 
 def race(nbytes: int, rounds: int) -> Times:
@@ -48,18 +44,7 @@ def race(nbytes: int, rounds: int) -> Times:
         if not torch.all(ones == dist.get_world_size()):
             raise SystemExit(f"{name} gives a wrong sum")
     tensor = torch.zeros(nbytes // 4)
-    order = list(turns(list(sums), rounds))
-    took = torch.zeros(len(order), dtype=torch.float64)
-    for number, name in enumerate(order):
-        dist.barrier()
-        start = time.perf_counter()
-        sums[name](tensor)
-        took[number] = time.perf_counter() - start
-    dist.all_reduce(took, op=dist.ReduceOp.MAX)
-    times: Times = {name: [] for name in sums}
-    for name, seconds in zip(order, took.tolist(), strict=True):
-        times[name].append(seconds * 1e3)
-    return times
+    return take_turns({name: partial(add, tensor) for name, add in sums.items()}, rounds)
 
 
 def be_rank(rounds: int, path: Path) -> None:
@@ -74,16 +59,8 @@ def be_rank(rounds: int, path: Path) -> None:
 
 def measure(ranks: int, rounds: int) -> dict[str, Times]:
     """Start the ranks and return the times in ms, by size and aggregator."""
-    with tempfile.TemporaryDirectory(prefix="drumline-bench-") as folder:
-        path = Path(folder) / "times.json"
-        command = [
-            *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
-            *(f"--nproc-per-node={ranks}", str(Path(__file__).resolve())),
-            *(f"--rounds={rounds}", f"--be-rank={path}"),
-        ]
-        run_bounded(command, timeout_s=TIMEOUT_S, cwd=Path(folder))
-        found: dict[str, Times] = json.loads(path.read_text())
-    return found
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    return start_ranks([*torchrun, f"--nproc-per-node={ranks}"], __file__, rounds)
 
 
 def compare_all(ranks: int, size: str, times: Times) -> list[Row]:
@@ -98,7 +75,7 @@ def compare_all(ranks: int, size: str, times: Times) -> list[Row]:
 
 def main() -> None:
     parser = arguments(__doc__, rounds=20)
-    parser.add_argument("--be-rank", type=Path, metavar="PATH", help="used by the script itself")
+    add_rank_option(parser)
     args = parser.parse_args()
     if args.be_rank is not None:
         be_rank(args.rounds, args.be_rank)

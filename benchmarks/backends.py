@@ -14,15 +14,11 @@ from __future__ import annotations
 
 import json
 import sys
-import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from launches import run_bounded
-from measure import Row, arguments, compare, report, turns
+from measure import Row, arguments, compare, report
 from torch import nn
 
 from drumline.comm import ShmGroup, join_group
@@ -31,6 +27,7 @@ from drumline.core.spec import ModelSpec
 from drumline.launch.mpirun import mpi_environment
 from drumline.models import build_model
 from drumline.parallel import DataParallel
+from ranks import Job, Times, add_rank_option, start_ranks, take_turns
 
 RANKS = (2, 4)
 SIZES = {"64 KiB": 2**16, "1 MiB": 2**20, "32 MiB": 2**25}
@@ -38,28 +35,13 @@ SLOW = 2**24  # above, a third of the rounds
 GLOO, SHM, IN_PLACE, MPI = "gloo", "shm", "shm, in place", "mpi"
 DDP_GLOO, DDP_SHM, OURS_SHM = "DDP, gloo", "DDP, shm", "DataParallel, shm"
 SAMPLES = 32
-TIMEOUT_S = 240.0
-
-Times = dict[str, list[float]]
-Job = Callable[[], object]
 
 
-def take_turns(jobs: dict[str, Job], rounds: int, shm: ShmGroup) -> Times:
-    """Time every job in turn; every rank calls this, and gets the slowest rank's times in ms."""
+def warm_race(jobs: dict[str, Job], rounds: int, shm: ShmGroup) -> Times:
+    """Do every job once, and then take turns."""
     for job in jobs.values():
         job()
-    order = list(turns(list(jobs), rounds))
-    took = torch.zeros(len(order), dtype=torch.float64)
-    for number, name in enumerate(order):
-        dist.barrier(group=shm)
-        start = time.perf_counter()
-        jobs[name]()
-        took[number] = time.perf_counter() - start
-    dist.all_reduce(took, op=dist.ReduceOp.MAX)
-    times: Times = {name: [] for name in jobs}
-    for name, seconds in zip(order, took.tolist(), strict=True):
-        times[name].append(seconds * 1e3)
-    return times
+    return take_turns(jobs, rounds, shm)
 
 
 def race_all_reduce(nbytes: int, rounds: int, groups: dict[str, dist.ProcessGroup]) -> Times:
@@ -77,7 +59,7 @@ def race_all_reduce(nbytes: int, rounds: int, groups: dict[str, dist.ProcessGrou
         for name, group in groups.items()
     }
     jobs[IN_PLACE] = lambda: dist.all_reduce(shared, group=shm)
-    return take_turns(jobs, rounds if nbytes < SLOW else max(1, rounds // 3), shm)
+    return warm_race(jobs, rounds if nbytes < SLOW else max(1, rounds // 3), shm)
 
 
 def race_steps(rounds: int, groups: dict[str, dist.ProcessGroup]) -> Times:
@@ -102,7 +84,7 @@ def race_steps(rounds: int, groups: dict[str, dist.ProcessGroup]) -> Times:
 
     nets = {DDP_GLOO: gloo_ddp, DDP_SHM: shm_ddp, OURS_SHM: ours}
     jobs: dict[str, Job] = {name: lambda net=net: step(net) for name, net in nets.items()}
-    return take_turns(jobs, rounds, shm)
+    return warm_race(jobs, rounds, shm)
 
 
 def be_rank(rounds: int, path: Path) -> None:
@@ -128,22 +110,13 @@ def be_rank(rounds: int, path: Path) -> None:
 
 def measure(ranks: int, rounds: int) -> dict[str, Times]:
     """Start the ranks and return the times in ms, by case and rival."""
-    with tempfile.TemporaryDirectory(prefix="drumline-bench-") as folder:
-        path = Path(folder) / "times.json"
-        command = [
-            *(str(Path(sys.executable).parent / "mpirun"), "-n", str(ranks)),
-            *(sys.executable, str(Path(__file__).resolve())),
-            *(f"--rounds={rounds}", f"--be-rank={path}"),
-        ]
-        environment = mpi_environment(Path(folder), ranks)
-        run_bounded(command, timeout_s=TIMEOUT_S, cwd=Path(folder), env=environment)
-        found: dict[str, Times] = json.loads(path.read_text())
-    return found
+    mpirun = [str(Path(sys.executable).parent / "mpirun"), "-n", str(ranks), sys.executable]
+    return start_ranks(mpirun, __file__, rounds, lambda folder: mpi_environment(folder, ranks))
 
 
 def main() -> None:
     parser = arguments(__doc__, rounds=60)
-    parser.add_argument("--be-rank", type=Path, metavar="PATH", help="used by the script itself")
+    add_rank_option(parser)
     args = parser.parse_args()
     if args.be_rank is not None:
         be_rank(args.rounds, args.be_rank)
