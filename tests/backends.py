@@ -101,9 +101,10 @@ def check_reduce_scatter(rank, world_size):
             ours = torch.empty(size, dtype=dtype)
             dist.reduce_scatter(ours, inputs[rank])
             assert torch.equal(ours, expected), ("reduce_scatter", dtype, size)
-            ours = torch.empty(size, dtype=dtype)
-            scatter_single(ours, torch.cat(inputs[rank]))
+            ours, given = torch.empty(size, dtype=dtype), torch.cat(inputs[rank])
+            scatter_single(ours, given)
             assert torch.equal(ours, expected), ("reduce_scatter_single", dtype, size)
+            assert torch.equal(given, torch.cat(inputs[rank])), "the input stays as it was"
     return "ok"
 
 

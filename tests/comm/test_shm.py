@@ -93,13 +93,13 @@ def test_a_lost_or_confused_peer_is_named(run_ranks):
     _, text, record, seconds = results[0]
     assert "rank 1 ended while this rank waited for it" in text
     assert record["consequence"]
-    assert seconds < 2
+    assert seconds < 3, "before the time limit"
     name, text, record, seconds = results[2]
     assert name == "LostPeerError"
     assert "timed out: rank 3 did not come to all_reduce SUM of 4 float32 within 3 s" in text
     assert record["consequence"]
     assert record["timed_out"]
-    assert seconds < 6
+    assert seconds < 10
     for rank in (4, 5):
         name, text, record, _ = results[rank]
         assert name == "CommError"

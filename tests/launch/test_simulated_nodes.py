@@ -125,7 +125,7 @@ def test_silence_is_told_by_node_within_the_timeout(drumline, fault):
     assert err.startswith(f"drumline: {told}")
     for rank in (0, 2):
         (error,) = events(run, f"rank-{rank}", "error")
-        assert error["time"] - since < 4 + 3, "timeout_s, and a moment to look who is there"
+        assert error["time"] - since < 4 + 6, "timeout_s, and a moment to look who is there"
 
 
 @pytest.mark.parametrize("victim", ["hub", "launcher", "agent"])

@@ -23,6 +23,7 @@ import torch
 
 from drumline.comm.openmp import work_alone
 
+_LOOK_EVERY_S = 0.5
 Job = tuple[Callable[[], None], Future[None], torch.cuda.Event | None]
 
 
@@ -57,11 +58,12 @@ class CommStream:
         self._jobs.put((job, done, ready))
         return done
 
-    def close(self) -> None:
-        """Let queued jobs finish and end the thread."""
+    def close(self, stuck: Callable[[], bool] = lambda: False) -> None:
+        """Let queued jobs finish and end the thread, unless `stuck` says that it never will."""
         if self._thread is not None:
             self._jobs.put(None)
-            self._thread.join()
+            while self._thread.is_alive() and not stuck():
+                self._thread.join(_LOOK_EVERY_S)
             self._thread = None
 
     def _work(self) -> None:

@@ -6,8 +6,6 @@ float32 and rounded once at the end, which is closer to the true sum than roundi
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -61,25 +59,24 @@ def mpi_op(op: str) -> Any:
     return getattr(load_mpi(), _OPS[op])
 
 
-@contextlib.contextmanager
-def combinable(tensor: Tensor, op: str) -> Iterator[tuple[Tensor, str]]:
-    """Give a tensor of a type that MPI can combine, and the operation on it; then put it back.
+def combinable(tensor: Tensor, op: str) -> tuple[Tensor, str]:
+    """Return a contiguous tensor of a type that MPI can combine, and the operation on it.
 
-    Yields the tensor itself where MPI knows its type.
+    It is the tensor itself where MPI can work on that; else a copy (see `put_back`).
     """
-    if tensor.dtype in _TYPES and tensor.is_contiguous():
-        yield tensor, op
-        return
+    if tensor.dtype in _TYPES:
+        return tensor.contiguous(), op
     if tensor.dtype in (torch.float16, torch.bfloat16):
-        stand_in = tensor.to(torch.float32, memory_format=torch.contiguous_format)
-    elif tensor.dtype == torch.bool:
-        stand_in, op = tensor.to(torch.uint8).contiguous(), _OF_BOOL.get(op, op)
-    elif tensor.dtype in _TYPES:
-        stand_in = tensor.contiguous()
-    else:
-        raise TypeError(f"MPI cannot combine {tensor.dtype}; convert it, or use backend gloo")
-    yield stand_in, op
-    tensor.detach().copy_(stand_in)
+        return tensor.to(torch.float32, memory_format=torch.contiguous_format), op
+    if tensor.dtype == torch.bool:
+        return tensor.to(torch.uint8).contiguous(), _OF_BOOL.get(op, op)
+    raise TypeError(f"MPI cannot combine {tensor.dtype}; convert it, or use backend gloo")
+
+
+def put_back(stand_in: Tensor, tensor: Tensor) -> None:
+    """Copy a result to where it belongs, unless it is there."""
+    if stand_in is not tensor:
+        tensor.detach().copy_(stand_in)
 
 
 def _describe(tensor: Tensor, kind: str) -> list[Any]:

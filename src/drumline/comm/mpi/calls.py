@@ -2,23 +2,24 @@
 
 MPI is asked for MPI_THREAD_MULTIPLE, because sends and receives are made from whatever thread the
 caller has. Collectives of one communicator must start in the same order on every rank, though, and
-a blocking one cannot be given up. So each group has a thread for them, and the caller waits for
-that thread with a limit:
+a blocking one cannot be given up. So each group has a thread for them, and another that looks
+after it, so that whoever waits for the answer (a caller, DDP by a future) gets one in any case:
 
-    caller   all_reduce ──► queue …………………………… wait, timeout_s at most for each collective
-    thread                  (1) Ibarrier: all are here? tested with pauses, so a slow rank costs
-                                no CPU, and one that never comes is named
-                            (2) the blocking collective, which spins, but only while data moves:
-                                two to three times as fast as its nonblocking form (Open MPI 5)
+    caller    all_reduce ──► queue ……………………………………………………………………………………………… wait
+    thread                   (1) Ibarrier: all are here? tested with pauses, so a slow rank costs
+                                 no CPU, and one that never comes is named
+                             (2) the blocking collective, which spins, but only while data moves:
+                                 two to three times as fast as its nonblocking form (Open MPI 5)
+    watchman                 a rank that stops within (2) leaves the thread in MPI for good: the
+                             answer is then the watchman's, after timeout_s
 """
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from concurrent.futures import TimeoutError as StillRunning
-from datetime import timedelta
 from typing import Any
 
 from torch import Tensor
@@ -39,58 +40,71 @@ class Calls:
         self._comm = comm
         self._patience = patience
         self._stream = CommStream()
-        self._began: float | None = None
-        self._what = ""
+        self._current: tuple[str, float] | None = None
+        """the collective on the thread, and since when"""
         self._lost: LostPeerError | None = None
         """once a rank was missing, the others are out of step for good"""
+        self._unanswered: set[Future[None]] = set()
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        self._watchman = threading.Thread(target=self._watch, name="drumline-mpi", daemon=True)
 
-    def submit(self, what: str, collective: Callable[[], None], tensors: list[Tensor]) -> MpiWork:
+    def submit(
+        self, what: str, collective: Callable[[], None], tensors: list[Tensor]
+    ) -> PendingWork:
         """Queue a collective."""
-        return MpiWork(self, self._stream.submit(lambda: self._make(what, collective)), tensors)
-
-    def settle(self, done: Future[None]) -> None:
-        """Wait for a collective; raises what it raised.
-
-        Raises:
-            LostPeerError: the thread is stuck in MPI, since another rank has stopped half-way.
-        """
-        while True:
-            try:
-                return done.result(_LOOK_EVERY_S)
-            except StillRunning:
-                if done.done():
-                    continue
-                began = self._began
-                limit_s = self._patience.timeout_s + _GRACE_S
-                if began is not None and time.monotonic() - began > limit_s:
-                    raise self._patience.lost(self._what) from None
+        answer: Future[None] = Future()
+        with self._lock:
+            if not self._stream.started:
+                self._watchman.start()
+            self._unanswered.add(answer)
+            self._stream.submit(lambda: self._make(what, collective, answer))
+        if self._lost is not None:
+            self._answer(answer, self._lost)
+        return PendingWork(answer, tensors)
 
     def close(self) -> None:
-        """Let queued collectives end, and the thread with them."""
-        self._stream.close()
+        """Let queued collectives end, and the threads with them, unless one is stuck in MPI."""
+        if self._stream.started:
+            self._stream.close(stuck=lambda: self._lost is not None)
+            self._closed.set()
+            self._watchman.join()
 
-    def _make(self, what: str, collective: Callable[[], None]) -> None:
+    def _make(self, what: str, collective: Callable[[], None], answer: Future[None]) -> None:
         if self._lost is not None:
-            raise self._lost
-        self._what, self._began = what, time.monotonic()
+            return self._answer(answer, self._lost)
+        self._current = what, time.monotonic()
         try:
             self._patience.wait(self._comm.Ibarrier(), what)  # (1)
             collective()  # (2)
         except LostPeerError as error:
             self._lost = error
-            raise
-        finally:
-            self._began = None
+            self._answer(answer, error)
+        except Exception as error:
+            self._answer(answer, error)
+        else:
+            self._answer(answer)
+        self._current = None
 
+    def _watch(self) -> None:
+        limit_s = self._patience.timeout_s + _GRACE_S
+        while not self._closed.wait(_LOOK_EVERY_S):
+            current = self._current
+            if current is None or time.monotonic() - current[1] < limit_s:
+                continue
+            with self._lock:
+                self._lost = self._patience.lost(current[0])
+                left = list(self._unanswered)
+            for answer in left:
+                self._answer(answer, self._lost)
+            return
 
-class MpiWork(PendingWork):
-    """A collective on the group's thread."""
-
-    def __init__(self, calls: Calls, done: Future[None], tensors: list[Tensor]) -> None:
-        super().__init__(done, tensors)
-        self._calls = calls
-
-    def wait(self, timeout: timedelta | None = None) -> bool:
-        """Block until the collective has ended, or another rank has kept it from that."""
-        self._calls.settle(self._done)
-        return True
+    def _answer(self, answer: Future[None], error: Exception | None = None) -> None:
+        with self._lock:
+            if answer not in self._unanswered:  # the other thread was first
+                return
+            self._unanswered.remove(answer)
+        if error is None:
+            answer.set_result(None)
+        else:
+            answer.set_exception(error)

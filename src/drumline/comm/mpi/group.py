@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup, Store
 
-from drumline.comm.mpi.buffers import combinable, mpi_op, to_combine, to_move
+from drumline.comm.mpi.buffers import combinable, mpi_op, put_back, to_combine, to_move
 from drumline.comm.mpi.calls import Calls
 from drumline.comm.mpi.library import communicator, load_mpi
 from drumline.comm.mpi.messages import Message
@@ -55,9 +55,10 @@ class MpiGroup(ProcessGroup):
 
         def job() -> None:
             for tensor in tensors:
-                with combinable(tensor, op) as (whole, how):
-                    self._comm.Allreduce(load_mpi().IN_PLACE, to_combine(whole), mpi_op(how))
-                    finish(op, whole, self.size())
+                whole, how = combinable(tensor, op)
+                self._comm.Allreduce(load_mpi().IN_PLACE, to_combine(whole), mpi_op(how))
+                finish(op, whole, self.size())
+                put_back(whole, tensor)
 
         return self._calls.submit("all_reduce", job, tensors)
 
@@ -72,12 +73,13 @@ class MpiGroup(ProcessGroup):
         check_op(op, tensor)
 
         def job() -> None:
-            mine = tensor if self.rank() == root else tensor.clone()
-            with combinable(mine, op) as (whole, how):
-                described = to_combine(whole)
-                given = load_mpi().IN_PLACE if self.rank() == root else described
-                self._comm.Reduce(given, described, mpi_op(how), root)
-                finish(op, whole, self.size())
+            whole, how = combinable(tensor, op)
+            if self.rank() != root:
+                self._comm.Reduce(to_combine(whole), None, mpi_op(how), root)
+                return
+            self._comm.Reduce(load_mpi().IN_PLACE, to_combine(whole), mpi_op(how), root)
+            finish(op, whole, self.size())
+            put_back(whole, tensor)
 
         return self._calls.submit("reduce", job, tensors)
 
@@ -88,7 +90,7 @@ class MpiGroup(ProcessGroup):
         def job() -> None:
             whole = tensor.contiguous()
             self._comm.Bcast(to_move(whole), root)
-            _put_back(whole, tensor)
+            put_back(whole, tensor)
 
         return self._calls.submit("broadcast", job, tensors)
 
@@ -111,7 +113,7 @@ class MpiGroup(ProcessGroup):
         def job() -> None:
             whole = output.contiguous()
             self._comm.Allgather(to_move(tensor.contiguous()), to_move(whole))
-            _put_back(whole, output)
+            put_back(whole, output)
 
         return self._calls.submit("all_gather", job, [output])
 
@@ -128,9 +130,10 @@ class MpiGroup(ProcessGroup):
         check_op(op, output)
 
         def job() -> None:
-            with combinable(tensor, op) as (whole, how), combinable(output, op) as (mine, _):
-                self._comm.Reduce_scatter_block(to_combine(whole), to_combine(mine), mpi_op(how))
-                finish(op, mine, self.size())
+            (whole, how), (mine, _) = combinable(tensor, op), combinable(output, op)
+            self._comm.Reduce_scatter_block(to_combine(whole), to_combine(mine), mpi_op(how))
+            finish(op, mine, self.size())
+            put_back(mine, output)
 
         return self._calls.submit("reduce_scatter", job, [output])
 
@@ -161,7 +164,7 @@ class MpiGroup(ProcessGroup):
             given = torch.stack(inputs[0]) if self.rank() == root else None
             whole = output.contiguous()
             self._comm.Scatter(None if given is None else to_move(given), to_move(whole), root)
-            _put_back(whole, output)
+            put_back(whole, output)
 
         return self._calls.submit("scatter", job, outputs)
 
@@ -193,7 +196,7 @@ class MpiGroup(ProcessGroup):
                 for part, splits in ((given, input_splits), (whole, output_splits))
             ]
             self._exchange(given, whole, *counts)
-            _put_back(whole, output)
+            put_back(whole, output)
 
         return self._calls.submit("all_to_all", job, [output])
 
@@ -235,11 +238,6 @@ class MpiGroup(ProcessGroup):
     ) -> None:
         (memory, kind), (inbox, _) = to_move(given), to_move(whole)
         self._comm.Alltoallv([memory, (sent, None), kind], [inbox, (received, None), kind])
-
-
-def _put_back(whole: Tensor, tensor: Tensor) -> None:
-    if whole is not tensor:
-        tensor.detach().copy_(whole)
 
 
 def _split_into(whole: Tensor, parts: Sequence[Tensor]) -> None:

@@ -9,6 +9,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from drumline.comm.mpi.waiting import Patience, new_status
+from drumline.comm.peer import LostPeerError
+
+# tensors of messages that were given up: MPI may still read or write them, so they stay
+_ABANDONED: list[list[Tensor]] = []
 
 
 class Message(dist.Work):
@@ -35,7 +39,11 @@ class Message(dist.Work):
         """Block until the tensor may be used again."""
         if self._status is None:
             peers = None if self._peer is None else [self._peer]
-            self._finish(self._patience.wait(self._request, self._what, peers))
+            try:
+                self._finish(self._patience.wait(self._request, self._what, peers))
+            except LostPeerError:
+                _ABANDONED.append(self._parts)
+                raise
         return True
 
     def is_completed(self) -> bool:
