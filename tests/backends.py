@@ -57,10 +57,10 @@ def check_all_reduce(rank, world_size):
                 ours = every[rank].clone()
                 dist.reduce(ours, root, kind)
                 assert rank != root or torch.equal(ours, expected), ("reduce", op, dtype, size)
-            if dtype.is_floating_point:
-                ours = every[rank].clone()
-                dist.all_reduce(ours, ReduceOp.AVG)
-                assert torch.equal(ours, reduce(torch.add, every) / world_size), ("AVG", dtype)
+            ours, rounding = every[rank].clone(), None if dtype.is_floating_point else "trunc"
+            dist.all_reduce(ours, ReduceOp.AVG)
+            mean = reduce(torch.add, every).div(world_size, rounding_mode=rounding)
+            assert torch.equal(ours, mean), ("AVG", dtype)
     return "ok"
 
 

@@ -8,7 +8,7 @@ import hashlib
 import os
 import signal
 import sys
-import threading
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -19,7 +19,7 @@ from drumline.comm import join_group
 from drumline.comm.mpi import group
 
 
-def stop_one(rank: int, when: str) -> None:
+def stop_one(store: dist.Store, rank: int, when: str) -> None:
     """Let rank 1 go to sleep; the others say whom they miss, and wake it up to be ended."""
     pids = [None] * MPI.COMM_WORLD.Get_size()
     dist.all_gather_object(pids, os.getpid())
@@ -36,7 +36,8 @@ def stop_one(rank: int, when: str) -> None:
             sys.stdout.write(f"rank {rank}: {error}\n")
             sys.stdout.flush()
     dist.destroy_process_group()  # does not wait for a thread that is stuck
-    threading.Event().wait(1.0)
+    store.set(f"told/{rank}", "1")
+    store.wait(["told/0", "told/2"], timedelta(seconds=20))  # the first to exit ends all
     os.kill(pids[1], signal.SIGCONT)
     os._exit(3)
 
@@ -49,7 +50,7 @@ if __name__ == "__main__":
     timeout_s = 2 if stops else 30
     join_group(store, rank=rank, world_size=world_size, backend="mpi", timeout_s=timeout_s)
     if stops:
-        stop_one(rank, *stops)
+        stop_one(store, rank, *stops)
     results = check_all(rank, world_size)
     digest = hashlib.sha256(repr(results).encode()).hexdigest()
     dist.destroy_process_group()

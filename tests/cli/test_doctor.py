@@ -36,7 +36,7 @@ def test_one_line_for_each_thing_and_nothing_heavy(ask, folder):
     answer = ask("doctor", COLUMNS="200")
     assert (answer.code, answer.err) == (0, "")
     assert "torch" not in answer.loaded
-    names = ("python", "torch", "GPU", "cores", "memory", "/dev/shm", "MPI", "commands")
+    names = ("python", "torch", "GPU", "cores", "memory", "shared memory", "MPI", "commands")
     for name in (*names, "simulated nodes", "data folder"):
         assert f"  {name}  " in answer.out
     assert list(folder.iterdir()) == []

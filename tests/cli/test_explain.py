@@ -81,7 +81,7 @@ def test_a_deadlock_is_shown_at_its_message_and_nothing_is_left(drumline):
     assert "rank 2 waits to receive message 1 (65.5 kB) from rank 0, which never sends it" in said
     assert "a circle: 0 → 2 → 0; each waits for the next" in said
     assert (
-        "ranks 0, 1 call all_reduce(int64[8192], sum) by chunked_ring, "
+        "ranks 0 and 1 call all_reduce(int64[8192], sum) by chunked_ring, "
         "rank 2 calls broadcast(int64[8192], root 0)"
     ) in said
     assert "differs between ranks" in page.read_text()

@@ -55,7 +55,7 @@ def make_mistake(rank, world_size, what, async_op):
 def test_a_mismatch_names_the_ranks_and_both_calls_on_every_rank(team, what):
     for message in team.call(make_mistake, what, what == "shape"):
         assert message.startswith("call 2 differs between ranks:")
-        assert "ranks 0, 2 call all_reduce(float32[4], sum)" in message
+        assert "ranks 0 and 2 call all_reduce(float32[4], sum)" in message
         assert SAID[what] in message
 
 

@@ -8,9 +8,7 @@ import pytest
 import torch
 
 from drumline.comm import ALGORITHMS, Channel
-from drumline.comm.pieces import SEGMENT_BYTES
 from drumline.comm.recording import Recording, RecordingChannel
-from drumline.core import rounds
 from drumline.core.cost import critical_path, traffic
 from drumline.core.schedule import IN_PARTS, PLANS, ROOTED, Call
 from drumline.probe.exercise import Exercise
@@ -44,7 +42,6 @@ def test_both_sides_list_the_same_names():
     assert {c: list(names) for c, names in ALGORITHMS.items()} == {
         c: list(names) for c, names in PLANS.items()
     }
-    assert rounds.SEGMENT_BYTES == SEGMENT_BYTES
 
 
 def record_all(rank, world_size, calls):

@@ -181,7 +181,7 @@ def test_every_collective_has_a_default():
     [
         (("all-reduce", None), "no collective 'all-reduce' among broadcast, .* 'all_reduce'\\?"),
         (("bcast", None), "no collective 'bcast' among .*did you mean 'broadcast'"),
-        (("scatter", "ring"), "no scatter algorithm 'ring' among linear, tree$"),
+        (("scatter", "ring"), "no scatter algorithm 'ring' among linear, tree; name one of them"),
         (("all_reduce", "halving"), "did you mean 'halving_doubling'"),
     ],
 )

@@ -412,7 +412,7 @@ def test_no_jargon_of_the_validator_comes_through(refusal, word):
         (
             "epochs: 1\nstrategy: rign\n",
             2,
-            f"strategy.kind is 'rign', {MUST_BE} {CHOICES} parameter_server; did you mean ring?",
+            f"strategy.kind is 'rign', {MUST_BE} {CHOICES} parameter_server; did you mean 'ring'?",
         ),
         (
             "strategy:\n  kind: xyzzy\n",
@@ -422,13 +422,13 @@ def test_no_jargon_of_the_validator_comes_through(refusal, word):
         (
             "dtype: float46\n",
             1,
-            f"dtype is 'float46', {MUST_BE} float32 or float64; did you mean float64?",
+            f"dtype is 'float46', {MUST_BE} float32 or float64; did you mean 'float64'?",
         ),
         (
             "model: cnnn\n",
             1,
             "model 'cnnn' is none of linear, mlp, lenet, cnn, gpt-mini, "
-            "nor package.module:factory of your own; did you mean cnn?",
+            "nor package.module:factory of your own; did you mean 'cnn'?",
         ),
     ],
 )

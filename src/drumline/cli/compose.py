@@ -35,7 +35,7 @@ def compose_command(
     plan = ComposePlan(nodes=nodes, words=tuple(words), cpus=cpus, gpu=gpu, port=port)
     files = {
         out / "compose.yaml": compose_text(plan),
-        out / "Dockerfile": dockerfile_text(plan),
+        out / "Dockerfile": dockerfile_text(),
     }
     _write(files, force=force)
     console = Console(highlight=False, soft_wrap=True)

@@ -1,7 +1,7 @@
 """Process groups, backends, and collectives written out by hand."""
 
 from drumline.comm.agreement import Agreement
-from drumline.comm.algorithms import ALGORITHMS, find_algorithm
+from drumline.comm.algorithms import ALGORITHMS
 from drumline.comm.backend import Choice, Situation, choose_backend
 from drumline.comm.channel import Channel, Handle
 from drumline.comm.communicator import SMALL, Communicator
@@ -38,7 +38,6 @@ __all__ = [
     "all_gather",
     "build_store",
     "choose_backend",
-    "find_algorithm",
     "gather_scatter",
     "join_group",
     "join_store",

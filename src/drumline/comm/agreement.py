@@ -109,15 +109,12 @@ class Agreement:
         by_call: dict[str, list[int]] = {}
         for member, call in zip(self._members, calls, strict=True):
             by_call.setdefault(call, []).append(member)
-        told = ", ".join(f"{_name(ranks)} {call}" for call, ranks in by_call.items())
+        told = ", ".join(
+            f"{name_ranks(ranks)} {'calls' if len(ranks) == 1 else 'call'} {call}"
+            for call, ranks in by_call.items()
+        )
         return CommError(
             f"call {self._calls} differs between ranks: {told}; "
             f"every rank must make the same calls in the same order",
             calls=calls,
         )
-
-
-def _name(ranks: list[int]) -> str:
-    if len(ranks) == 1:
-        return f"rank {ranks[0]} calls"
-    return f"ranks {', '.join(str(rank) for rank in ranks)} call"

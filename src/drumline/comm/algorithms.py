@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from drumline.comm import dissemination, halving, hierarchical, linear, ring, tree
-from drumline.core.schedule import find_algorithm_name
 
 Algorithm = Callable[..., None]
 
@@ -59,12 +58,3 @@ ALGORITHMS: Mapping[str, Mapping[str, Algorithm]] = MappingProxyType(
         },
     }
 )
-
-
-def find_algorithm(collective: str, name: str | None) -> Algorithm:
-    """Return the function of that name, or the default one.
-
-    Raises:
-        UsageError: there is none; the message names those that there are.
-    """
-    return ALGORITHMS[collective][find_algorithm_name(collective, name)]

@@ -6,6 +6,7 @@
     …
     handle.wait()
     evens = comm.among([0, 2])                         # only ranks 0 and 2 call this
+    comm.close()                                       # or: with Communicator() as comm
 
 Here tensors get the shape that the algorithms take (flat, in one piece, on the host), calls are
 compared between ranks before they can hang, and asynchronous ones are put in order.
@@ -15,20 +16,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from typing import Self
 
 from torch import Tensor
 from torch.distributed import ProcessGroup
 from torch.distributed.distributed_c10d import _get_default_store
 
 from drumline.comm.agreement import TIMEOUT_S, Agreement
-from drumline.comm.algorithms import find_algorithm
+from drumline.comm.algorithms import ALGORITHMS, Algorithm
 from drumline.comm.channel import Channel, Handle
-from drumline.comm.layout import deal, describe, flatten, in_place, join, make_room
+from drumline.comm.layout import check_parts, deal, describe, flatten, in_place, join, make_room
 from drumline.comm.operation import Op
 from drumline.comm.pieces import Pieces
 from drumline.comm.stream import CommStream
 from drumline.core.errors import UsageError
-from drumline.core.schedule import DEFAULTS
+from drumline.core.schedule import find_algorithm_name
 
 SMALL = 8
 """groups of up to so many ranks compare their calls unless told otherwise"""
@@ -71,6 +73,12 @@ class Communicator:
                 timeout_s=timeout_s,
             )
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     @property
     def rank(self) -> int:
         """This rank, counted from 0 among those that take part."""
@@ -91,14 +99,12 @@ class Communicator:
         self, tensor: Tensor, root: int = 0, *, algorithm: str | None = None, async_op: bool = False
     ) -> Handle | None:
         """Give every rank the root's tensor, in place."""
-        function = find_algorithm("broadcast", algorithm)
-        call = f"broadcast({describe(tensor)}, root {self._root(root)})"
-        return self._run(
-            call,
-            lambda: in_place(tensor, lambda t: function(self.channel, t, root)),
-            algorithm,
-            async_op,
-        )
+        what = f"{describe(tensor)}, root {self._root(root)}"
+
+        def work(run: Algorithm) -> None:
+            in_place(tensor, lambda flat: run(self.channel, flat, root))
+
+        return self._call("broadcast", what, work, algorithm, async_op)
 
     def reduce(
         self,
@@ -110,14 +116,12 @@ class Communicator:
         async_op: bool = False,
     ) -> Handle | None:
         """Combine all tensors at the root, in place there; the other ranks keep theirs."""
-        function = find_algorithm("reduce", algorithm)
-        call = f"reduce({describe(tensor)}, {op}, root {self._root(root)})"
-        return self._run(
-            call,
-            lambda: in_place(tensor, lambda t: function(self.channel, t, root, op)),
-            algorithm,
-            async_op,
-        )
+        what = f"{describe(tensor)}, {op}, root {self._root(root)}"
+
+        def work(run: Algorithm) -> None:
+            in_place(tensor, lambda flat: run(self.channel, flat, root, op))
+
+        return self._call("reduce", what, work, algorithm, async_op)
 
     def all_reduce(
         self,
@@ -128,14 +132,12 @@ class Communicator:
         async_op: bool = False,
     ) -> Handle | None:
         """Combine all tensors on every rank, in place."""
-        function = find_algorithm("all_reduce", algorithm)
-        call = f"all_reduce({describe(tensor)}, {op})"
-        return self._run(
-            call,
-            lambda: in_place(tensor, lambda t: function(self.channel, t, op)),
-            algorithm,
-            async_op,
-        )
+        what = f"{describe(tensor)}, {op}"
+
+        def work(run: Algorithm) -> None:
+            in_place(tensor, lambda flat: run(self.channel, flat, op))
+
+        return self._call("all_reduce", what, work, algorithm, async_op)
 
     def scatter(
         self,
@@ -147,16 +149,15 @@ class Communicator:
         async_op: bool = False,
     ) -> Handle | None:
         """Give rank k the root's k-th part; only the root has parts."""
-        function = find_algorithm("scatter", algorithm)
-        self._check_parts(parts, like=out, wanted=self.rank == root, what="scatter")
+        what = f"{describe(out)}, root {self._root(root)}"
+        self._root_has(parts, root, "scatter")
+        check_parts("scatter", parts, self.size, like=out)
 
-        def work() -> None:
+        def work(run: Algorithm) -> None:
             source = None if parts is None else join(parts)
-            in_place(out, lambda t: function(self.channel, t, source, root))
+            in_place(out, lambda flat: run(self.channel, flat, source, root))
 
-        return self._run(
-            f"scatter({describe(out)}, root {self._root(root)})", work, algorithm, async_op
-        )
+        return self._call("scatter", what, work, algorithm, async_op)
 
     def gather(
         self,
@@ -168,18 +169,17 @@ class Communicator:
         async_op: bool = False,
     ) -> Handle | None:
         """Collect every rank's tensor in the root's parts; only the root has parts."""
-        function = find_algorithm("gather", algorithm)
-        self._check_parts(parts, like=tensor, wanted=self.rank == root, what="gather")
+        what = f"{describe(tensor)}, root {self._root(root)}"
+        self._root_has(parts, root, "gather")
+        check_parts("gather", parts, self.size, like=tensor)
 
-        def work() -> None:
+        def work(run: Algorithm) -> None:
             target = None if parts is None else make_room(parts)
-            function(self.channel, flatten(tensor), target, root)
+            run(self.channel, flatten(tensor), target, root)
             if parts is not None and target is not None:
                 deal(target, parts)
 
-        return self._run(
-            f"gather({describe(tensor)}, root {self._root(root)})", work, algorithm, async_op
-        )
+        return self._call("gather", what, work, algorithm, async_op)
 
     def all_gather(
         self,
@@ -190,16 +190,15 @@ class Communicator:
         async_op: bool = False,
     ) -> Handle | None:
         """Collect every rank's tensor in `parts`, on every rank."""
-        function = find_algorithm("all_gather", algorithm)
-        self._check_parts(parts, like=tensor, wanted=True, what="all_gather")
+        check_parts("all_gather", parts, self.size, like=tensor)
 
-        def work() -> None:
+        def work(run: Algorithm) -> None:
             pieces = Pieces.even(make_room(parts), self.size)
             pieces[self.rank].copy_(flatten(tensor))
-            function(self.channel, pieces)
+            run(self.channel, pieces)
             deal(pieces.flat, parts)
 
-        return self._run(f"all_gather({describe(tensor)})", work, algorithm, async_op)
+        return self._call("all_gather", describe(tensor), work, algorithm, async_op)
 
     def reduce_scatter(
         self,
@@ -211,15 +210,14 @@ class Communicator:
         async_op: bool = False,
     ) -> Handle | None:
         """Combine everybody's part k at rank k."""
-        function = find_algorithm("reduce_scatter", algorithm)
-        self._check_parts(parts, like=out, wanted=True, what="reduce_scatter")
+        check_parts("reduce_scatter", parts, self.size, like=out)
 
-        def work() -> None:
+        def work(run: Algorithm) -> None:
             pieces = Pieces.even(join(parts), self.size)
-            function(self.channel, pieces, op)
+            run(self.channel, pieces, op)
             out.detach().copy_(pieces[self.rank].view(out.shape))
 
-        return self._run(f"reduce_scatter({describe(out)}, {op})", work, algorithm, async_op)
+        return self._call("reduce_scatter", f"{describe(out)}, {op}", work, algorithm, async_op)
 
     def all_to_all(
         self,
@@ -230,53 +228,51 @@ class Communicator:
         async_op: bool = False,
     ) -> Handle | None:
         """Send part k to rank k, and collect what the others have for this rank."""
-        function = find_algorithm("all_to_all", algorithm)
-        self._check_parts(sent, like=sent[0], wanted=True, what="all_to_all")
-        self._check_parts(received, like=sent[0], wanted=True, what="all_to_all")
+        check_parts("all_to_all", sent, self.size)
+        check_parts("all_to_all", received, self.size, like=sent[0])
 
-        def work() -> None:
+        def work(run: Algorithm) -> None:
             target = Pieces.even(make_room(received), self.size)
-            function(self.channel, target, Pieces.even(join(sent), self.size))
+            run(self.channel, target, Pieces.even(join(sent), self.size))
             deal(target.flat, received)
 
-        return self._run(f"all_to_all({describe(sent[0])})", work, algorithm, async_op)
+        return self._call("all_to_all", describe(sent[0]), work, algorithm, async_op)
 
     def barrier(self, *, algorithm: str | None = None, async_op: bool = False) -> Handle | None:
         """Wait until every rank has called this."""
-        function = find_algorithm("barrier", algorithm)
-        return self._run("barrier()", lambda: function(self.channel), algorithm, async_op)
+        return self._call("barrier", "", lambda run: run(self.channel), algorithm, async_op)
+
+    def close(self) -> None:
+        """Let what is under way end; the group itself stays."""
+        self._stream.close()
 
     def _root(self, root: int) -> int:
         if not 0 <= root < self.size:
             raise UsageError(f"root is {root}, but ranks go from 0 to {self.size - 1}")
         return root
 
-    def _check_parts(
-        self, parts: Sequence[Tensor] | None, *, like: Tensor, wanted: bool, what: str
-    ) -> None:
+    def _root_has(self, parts: Sequence[Tensor] | None, root: int, collective: str) -> None:
+        """Check that the root gives parts, and nobody else."""
+        wanted = self.rank == root
         if (parts is None) == wanted:
             must = "must give" if wanted else "is not the root and must not give"
-            raise UsageError(f"{what}: rank {self.rank} {must} the parts of all ranks")
-        if parts is None:
-            return
-        if len(parts) != self.size:
-            raise UsageError(f"{what}: got {len(parts)} parts for {self.size} ranks; give one each")
-        odd = [part for part in parts if (part.shape, part.dtype) != (like.shape, like.dtype)]
-        if odd:
-            raise UsageError(
-                f"{what}: all parts must be {describe(like)}, but one is {describe(odd[0])}"
-            )
+            raise UsageError(f"{collective}: rank {self.rank} {must} the parts of all ranks")
 
-    def _run(
-        self, call: str, work: Callable[[], None], algorithm: str | None, async_op: bool
+    def _call(
+        self,
+        collective: str,
+        what: str,
+        work: Callable[[Algorithm], None],
+        algorithm: str | None,
+        async_op: bool,
     ) -> Handle | None:
         """Do the work here, or behind whatever is still under way."""
-        named = f"{call} by {algorithm or DEFAULTS[call.partition('(')[0]]}"
+        name = find_algorithm_name(collective, algorithm)
 
         def agreed() -> None:
             if self._agreement is not None:
-                self._agreement.check(named)
-            work()
+                self._agreement.check(f"{collective}({what}) by {name}")
+            work(ALGORITHMS[collective][name])
 
         if not async_op and not self._stream.started:
             agreed()

@@ -12,11 +12,32 @@ import torch
 from torch import Tensor
 
 from drumline.comm.pieces import Pieces
+from drumline.core.errors import UsageError
 
 
 def describe(tensor: Tensor) -> str:
     """Return the type and shape in one word: `float32[3, 4]`."""
     return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
+
+
+def check_parts(
+    collective: str, parts: Sequence[Tensor] | None, ranks: int, like: Tensor | None = None
+) -> None:
+    """Check that there is a part for each rank, all of one type and shape; None is no parts.
+
+    Raises:
+        UsageError: it is not so.
+    """
+    if parts is None:
+        return
+    if len(parts) != ranks:
+        raise UsageError(f"{collective}: got {len(parts)} parts for {ranks} ranks; give one each")
+    like = parts[0] if like is None else like
+    odd = [part for part in parts if (part.shape, part.dtype) != (like.shape, like.dtype)]
+    if odd:
+        raise UsageError(
+            f"{collective}: all parts must be {describe(like)}, but one is {describe(odd[0])}"
+        )
 
 
 def flatten(tensor: Tensor) -> Tensor:

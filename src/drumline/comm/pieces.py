@@ -7,9 +7,9 @@ from itertools import accumulate
 
 from torch import Tensor
 
-from drumline.core.rounds import SEGMENT_BYTES, even, segment_bytes
+from drumline.core.rounds import even, segment_bytes
 
-__all__ = ["SEGMENT_BYTES", "Pieces", "segments"]
+__all__ = ["Pieces", "segments"]
 
 
 class Pieces:

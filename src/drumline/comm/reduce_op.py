@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 from torch.distributed import ReduceOp
+
+from drumline.comm.operation import Op
 
 _OF_BITS = ("BAND", "BOR", "BXOR")
 
@@ -18,14 +21,14 @@ def check_op(op: str, tensor: Tensor) -> None:
     """Refuse an operation that this type does not have, before anybody waits for this rank.
 
     Raises:
-        TypeError: an average of whole numbers, or bits of others.
+        TypeError: an average of truth values, or bits of what is no whole number.
     """
     whole = not (tensor.is_floating_point() or tensor.is_complex())
-    if whole if op == "AVG" else (op in _OF_BITS and not whole):
+    if tensor.dtype == torch.bool if op == "AVG" else (op in _OF_BITS and not whole):
         raise TypeError(f"{op} of {tensor.dtype} is not defined; convert the tensor first")
 
 
 def finish(op: str, total: Tensor, ranks: int) -> None:
     """Turn what was combined into the result: AVG divides."""
     if op == "AVG":
-        total.div_(ranks)
+        Op.AVG.finish(total, ranks)

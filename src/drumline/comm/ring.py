@@ -19,7 +19,8 @@ from torch import Tensor
 
 from drumline.comm.channel import Channel, Handle, wait_all
 from drumline.comm.operation import Op
-from drumline.comm.pieces import SEGMENT_BYTES, Pieces, segments
+from drumline.comm.pieces import Pieces, segments
+from drumline.core.rounds import chain_segment_bytes
 
 
 def all_reduce(channel: Channel, tensor: Tensor, op: Op) -> None:
@@ -174,7 +175,7 @@ def chunked_broadcast(channel: Channel, tensor: Tensor, root: int) -> None:
     bytes in and b out at the same time, in segments of s bytes: it takes (1 + (n−2)·s/b) times as
     long as one message, however many ranks there are.
     """
-    _pass_on(channel, segments(tensor, _chain_segment(tensor, channel.size)), root)
+    _pass_on(channel, segments(tensor, chain_segment_bytes(tensor.nbytes, channel.size)), root)
 
 
 def reduce(channel: Channel, tensor: Tensor, root: int, op: Op) -> None:
@@ -192,7 +193,7 @@ def chunked_reduce(channel: Channel, tensor: Tensor, root: int, op: Op) -> None:
     Every rank calls this; it blocks until its sum has gone on. Each rank moves b bytes in and b out
     at the same time, in segments. Memory: one buffer.
     """
-    _add_on(channel, tensor, _chain_segment(tensor, channel.size), root, op)
+    _add_on(channel, tensor, chain_segment_bytes(tensor.nbytes, channel.size), root, op)
 
 
 def all_to_all(channel: Channel, target: Pieces, source: Pieces) -> None:
@@ -250,8 +251,3 @@ def _add_on(channel: Channel, tensor: Tensor, segment: int, root: int, op: Op) -
         op.finish(total, n)
     wait_all(leaving)
     return None
-
-
-def _chain_segment(tensor: Tensor, n: int) -> int:
-    """Cut into enough parts that the last rank of the chain is not far behind the first."""
-    return max(2**14, min(SEGMENT_BYTES, tensor.nbytes // (4 * n)))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable
 from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from drumline.core.link import LinkSpec, SlowNode, check_node_count, check_slow_nodes, plan_nodes
+from drumline.core.nearest import nearest
 from drumline.core.nodes import MAX_NODES, NodePlan
 from drumline.core.parts import Bytes, ClashError, ModelSpec, Part, StrategyKind, one_word
 from drumline.core.schedule import PLANS
@@ -50,8 +50,7 @@ def check_names(given: Iterable[str], known: Iterable[str], what: str, key: str)
     known = list(known)
     for name in given:
         if name not in known:
-            near = difflib.get_close_matches(name.replace("-", "_"), known, n=1, cutoff=0.5)
-            hint = f"did you mean {near[0]}?" if near else "choose among these"
+            hint = nearest(name, known, "name one of them")
             raise ClashError(f"no {what} {name!r} among {', '.join(known)}; {hint}", key)
 
 

@@ -14,6 +14,7 @@ from typing import Any, get_args
 
 from pydantic_core import ErrorDetails
 
+from drumline.core.nearest import nearest
 from drumline.core.parts import ClashError, Part
 from drumline.core.spec import SHORTHAND, RunSpec
 
@@ -100,8 +101,7 @@ def explain(detail: ErrorDetails, places: Places, spec: type[Part] = RunSpec) ->
 def _wrong_choice(path: KeyPath, detail: ErrorDetails) -> str:
     choices = str(detail["ctx"]["expected"]).replace("'", "")
     words = choices.replace(" or ", ", ").split(", ")
-    near = difflib.get_close_matches(str(detail["input"]), words, n=1, cutoff=0.5)
-    fix = f"did you mean {near[0]}?" if near else "choose one of these"
+    fix = nearest(str(detail["input"]), words, "choose one of these")
     return f"{'.'.join(path)} is {_shown(detail['input'])}, but must be {choices}; {fix}"
 
 

@@ -12,6 +12,7 @@ from itertools import zip_longest
 from typing import NamedTuple
 
 SEGMENT_BYTES = 2**20
+_CHAIN_BYTES = 2**14  # the smallest segment of a chain
 """how much of a piece travels at once where an algorithm passes it on while the rest arrives"""
 SMALL_BYTES = 2**16
 """what is never cut: a message costs more than its overlap brings"""
@@ -91,6 +92,11 @@ def even(elements: int, n: int) -> list[int]:
 def segment_bytes(elements: int, element_bytes: int) -> int:
     """Return how much of a ring's piece travels at once: half of it, within the two bounds."""
     return max(SMALL_BYTES, min(SEGMENT_BYTES, -(-elements // 2) * element_bytes))
+
+
+def chain_segment_bytes(nbytes: int, ranks: int) -> int:
+    """Return how much a chain hands on at a time: its last rank is not far behind its first."""
+    return max(_CHAIN_BYTES, min(SEGMENT_BYTES, nbytes // (4 * ranks)))
 
 
 def cut(elements: int, element_bytes: int, nbytes: int | None = None) -> list[int]:

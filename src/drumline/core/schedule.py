@@ -11,7 +11,6 @@ message by message.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, zip_longest
@@ -19,11 +18,12 @@ from types import MappingProxyType
 from typing import Any
 
 from drumline.core.errors import UsageError
+from drumline.core.nearest import nearest
 from drumline.core.rounds import (
-    SEGMENT_BYTES,
     Message,
     Rounds,
     chain,
+    chain_segment_bytes,
     cut,
     dissemination,
     even,
@@ -108,9 +108,8 @@ def find_algorithm_name(collective: str, name: str | None = None) -> str:
 def _known(name: str, among: Mapping[str, Any], what: str) -> str:
     if name in among:
         return name
-    near = difflib.get_close_matches(name.replace("-", "_"), among, n=1, cutoff=0.5)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    raise UsageError(f"no {what} {name!r} among {', '.join(among)}{hint}")
+    hint = nearest(name, among, "name one of them")
+    raise UsageError(f"no {what} {name!r} among {', '.join(among)}; {hint}")
 
 
 def _chunked_ring(n: int, call: Call) -> Rounds:
@@ -206,10 +205,9 @@ class _Levels:
 
 
 def _segments(call: Call) -> list[int]:
-    """The segments of a chain: enough that its last rank is not far behind its first."""
-    nbytes = call.elements * call.element_bytes
-    size = max(2**14, min(SEGMENT_BYTES, nbytes // (4 * call.ranks)))
-    return cut(call.elements, call.element_bytes, size)
+    """The segments of a chain."""
+    nbytes = chain_segment_bytes(call.elements * call.element_bytes, call.ranks)
+    return cut(call.elements, call.element_bytes, nbytes)
 
 
 PLANS: Mapping[str, Mapping[str, Callable[[Call], Rounds]]] = MappingProxyType(

@@ -7,7 +7,6 @@ file, with overrides and errors that name the line, is `spec_file`'s work.
 
 from __future__ import annotations
 
-import difflib
 import re
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
@@ -22,6 +21,7 @@ from drumline.core.link import (
     check_slow_nodes,
     plan_nodes,
 )
+from drumline.core.nearest import nearest
 from drumline.core.nodes import MAX_NODES, NodePlan
 from drumline.core.parts import (
     CheckpointSpec,
@@ -228,10 +228,9 @@ class RunSpec(Part):
         text = self.data.name in TEXT_DATA
         name = self.model.name
         if ":" not in name and name not in BUILTIN_MODELS:
-            near = difflib.get_close_matches(name, BUILTIN_MODELS, n=1, cutoff=0.5)
             raise ClashError(
                 f"model {name!r} is none of {', '.join(BUILTIN_MODELS)}, nor package.module:factory"
-                f" of your own; {f'did you mean {near[0]}?' if near else 'name one of those'}",
+                f" of your own; {nearest(name, BUILTIN_MODELS, 'name one of those')}",
                 "model.name",
             )
         if name in BUILTIN_MODELS and (name in TEXT_MODELS) != text:

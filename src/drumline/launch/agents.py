@@ -16,14 +16,9 @@ the network (`network.py`) ends with the agents.
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
-import subprocess
 import sys
-import tempfile
-import time
-from typing import IO, TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self
 
 from drumline.core.errors import WorkerError
 from drumline.core.nodes import NodePlan
@@ -31,19 +26,17 @@ from drumline.core.scratch import Scratch
 from drumline.core.task import PRELOAD, SCRATCH, AgentTask
 from drumline.launch.manifest import note_network
 from drumline.launch.network import Network
+from drumline.launch.session import Session, end_all
 
 if TYPE_CHECKING:
     from drumline.core.rundir import RunDir
-
-_GRACE_S = 8.0  # the agents give workers five seconds of their own
 
 
 class Agents:
     """The agents of all nodes; leaving the context ends them, whatever happened."""
 
     def __init__(self) -> None:
-        self._processes: list[subprocess.Popen[bytes]] = []
-        self._outputs: list[IO[bytes]] = []
+        self._agents: list[Session] = []
         self._run: RunDir | None = None
         self._network: Network | None = None
         self.scratch = Scratch()
@@ -70,17 +63,13 @@ class Agents:
         """
         if plans:
             self.stop()  # one that was started ahead is outside of the nodes
-            self._processes.clear()
             self._network = Network(plans)
             note_network(run, self._network.describe())
         self._run = run
         for task in tasks:
-            if task.node == len(self._processes):
+            if task.node == len(self._agents):
                 self._spawn(task.preload, threads=max(1, (os.cpu_count() or 1) // task.workers))
-            stdin = self._processes[task.node].stdin
-            assert stdin is not None
-            with contextlib.suppress(BrokenPipeError), stdin:  # one that has died is found below
-                stdin.write(task.dump().encode() + b"\n")
+            self._agents[task.node].tell(task.dump() + "\n")
 
     def running(self) -> bool:
         """Whether the run goes on: until all agents have ended, or one has failed."""
@@ -102,23 +91,18 @@ class Agents:
     @property
     def exit_codes(self) -> list[int | None]:
         """The exit code of each agent, None while it runs."""
-        return [process.poll() for process in self._processes]
+        return [agent.exit_code for agent in self._agents]
 
     def stop(self) -> None:
-        """End what still runs: politely, and after a bounded wait, or a second Ctrl-C, by force."""
-        with contextlib.suppress(KeyboardInterrupt, subprocess.TimeoutExpired):
-            for process in self._processes:
-                if process.poll() is None:
-                    process.terminate()
-            deadline = time.monotonic() + _GRACE_S
-            for process in self._processes:
-                process.wait(max(0.0, deadline - time.monotonic()))
-        for process in self._processes:
-            _kill_session(process)
+        """End all agents, and keep what they have printed; read `exit_codes` before."""
+        end_all(self._agents)
         if self._network is not None:
             self._network.close()
             self._network = None
-        self._keep_outputs()
+        if self._run is not None:
+            for node, agent in enumerate(self._agents):
+                agent.keep_output(self._run.logs / f"node-{node}.log")
+        self._agents.clear()
 
     def _network_holds(self) -> bool:
         return self._network is None or self._network.holds()
@@ -128,42 +112,8 @@ class Agents:
         enter: tuple[str, ...] = ()
         if self._network is not None:
             environment |= self._network.environment
-            enter = self._network.enter(len(self._processes))
+            enter = self._network.enter(len(self._agents))
         if threads is not None:
             environment.setdefault("OMP_NUM_THREADS", str(threads))
-        output = tempfile.TemporaryFile()  # noqa: SIM115  closed in _keep_outputs
-        self._outputs.append(output)
-        self._processes.append(
-            subprocess.Popen(
-                [
-                    *(*enter, sys.executable, "-m", "drumline.agent"),
-                    *(str(os.getpid()), ",".join(preload)),
-                ],
-                stdin=subprocess.PIPE,
-                stdout=output,
-                stderr=output,
-                env=environment,
-                start_new_session=True,
-            )
-        )
-
-    def _keep_outputs(self) -> None:
-        """Put what agents have printed into the run's logs, where it still has some."""
-        for node, output in enumerate(self._outputs):
-            output.seek(0)
-            content = output.read()
-            output.close()
-            if self._run is not None and content and self._run.logs.is_dir():
-                with contextlib.suppress(OSError):
-                    (self._run.logs / f"node-{node}.log").write_bytes(content)
-        self._outputs.clear()
-
-
-def _kill_session(process: subprocess.Popen[bytes]) -> None:
-    """Kill what is left of an agent and of everything it started."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    if process.stdin is not None:
-        with contextlib.suppress(BrokenPipeError):
-            process.stdin.close()
+        command = [*enter, sys.executable, "-m", "drumline.agent"]
+        self._agents.append(Session([*command, str(os.getpid()), ",".join(preload)], environment))

@@ -13,9 +13,10 @@ run the code that wrote the file, on the versions that are installed here.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,6 @@ import yaml
 PORT = 29500
 IMAGE = "drumline-node"
 _PACKAGE = Path(__file__).parents[1]
-_NEEDS = ("numpy", "pydantic", "PyYAML", "typer", "rich", "tensorboard", "safetensors")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,16 +51,16 @@ def compose_text(plan: ComposePlan) -> str:
     return head + yaml.safe_dump({"services": services}, sort_keys=False)
 
 
-def dockerfile_text(plan: ComposePlan) -> str:
+def dockerfile_text() -> str:
     """Write the Dockerfile of the image that all nodes share."""
-    torch = _pinned("torch")
-    index = "" if plan.gpu else " --index-url https://download.pytorch.org/whl/cpu"
-    others = " ".join(_pinned(package) for package in _NEEDS)
+    torch, *others = [_pinned(package) for package in _needs()]
     return (
         f"# What drumline needs, in the versions that are here; drumline itself is mounted.\n"
         f"FROM python:{sys.version_info.major}.{sys.version_info.minor}-slim\n"
-        f"RUN pip install --no-cache-dir {torch}{index}\n"
-        f"RUN pip install --no-cache-dir {others}\n"
+        f"# an index that has torch without CUDA makes the image ten times smaller\n"
+        f"ARG TORCH_INDEX=\n"
+        f"RUN pip install --no-cache-dir ${{TORCH_INDEX:+--index-url $TORCH_INDEX}} {torch}\n"
+        f"RUN pip install --no-cache-dir {' '.join(others)}\n"
         f"ENV PYTHONPATH=/opt/drumline PYTHONUNBUFFERED=1 HOME=/tmp\n"
         f"WORKDIR /workspace\n"
     )
@@ -77,7 +77,7 @@ def _service(plan: ComposePlan, rank: int) -> dict[str, Any]:
         "image": IMAGE,
         "hostname": name_node(rank),
         "user": f"{os.getuid()}:{os.getgid()}",  # files in ./runs belong to who wrote this
-        "volumes": [".:/workspace", f"{_PACKAGE}:/opt/drumline/drumline:ro"],
+        "volumes": [".:/workspace", f"{_escape(str(_PACKAGE))}:/opt/drumline/drumline:ro"],
         "working_dir": "/workspace",
         "command": _command(plan, rank),
     }
@@ -99,8 +99,19 @@ def _command(plan: ComposePlan, rank: int) -> list[str]:
     threads = () if plan.cpus is None else (f"threads={max(1, int(plan.cpus))}",)
     options = ("--rank", rank, "--world-size", plan.nodes)
     where = ("--master", f"{name_node(0)}:{plan.port}")
-    words = (word.replace("$", "$$") for word in (*threads, *plan.words))  # Compose fills in $NAME
+    words = map(_escape, (*threads, *plan.words))
     return ["python", "-m", "drumline", "train", *map(str, options), *where, *words]
+
+
+def _escape(word: str) -> str:
+    return word.replace("$", "$$")  # Compose fills in $NAME
+
+
+def _needs() -> list[str]:
+    """Return what the installed package asks for, extras left out; torch comes first."""
+    lines = [line for line in requires("drumline") or () if ";" not in line]
+    names = [re.split(r"[^\w.-]", line)[0] for line in lines]
+    return sorted(names, key=lambda name: name != "torch")
 
 
 def _pinned(package: str) -> str:

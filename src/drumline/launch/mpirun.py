@@ -14,25 +14,20 @@ opens one on every interface, for daemons on other hosts, and has no setting aga
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import os
 import shutil
-import signal
-import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
-from typing import IO
 
 from drumline.core.errors import UsageError
 from drumline.core.events import EventWriter
 from drumline.core.rundir import RunDir
 from drumline.core.scratch import Scratch
 from drumline.core.task import SCRATCH
+from drumline.launch.session import Session, end_all
 
-_GRACE_S = 8.0
 _INSTALL = "install Open MPI and mpi4py with: pip install 'drumline[mpi]'"
 
 
@@ -51,28 +46,21 @@ class MpiRun:
     """One mpirun with all ranks of a run; `stop` ends it, whatever happened."""
 
     def __init__(self, scratch: Scratch) -> None:
-        self.scratch = scratch
-        self._process: subprocess.Popen[bytes] | None = None
-        self._output: IO[bytes] | None = None
-        self._run: RunDir | None = None
+        self._scratch = scratch
+        self._mpirun: Session | None = None
+        self._log: Path | None = None
 
     def start(self, run: RunDir, workers: int) -> None:
         """Start all ranks."""
-        self._run = run
         with EventWriter(run.node_events(0)) as events:
             events.write("agent", node=0, pid=os.getpid(), time=time.time())
-        self._output = tempfile.TemporaryFile()  # noqa: SIM115  closed in _keep_output
         tether = [sys.executable, "-m", "drumline.core.lifeline", str(os.getpid())]
         mpirun = [_need_mpirun(), "-n", str(workers)]
         rank = [sys.executable, "-m", "drumline.agent.mpi_rank", str(run.path)]
-        self._process = subprocess.Popen(
-            [*tether, *mpirun, *rank],
-            stdin=subprocess.DEVNULL,
-            stdout=self._output,
-            stderr=self._output,
-            env=mpi_environment(self.scratch.path, workers),
-            start_new_session=True,
-        )
+        environment = mpi_environment(self._scratch.path, workers)
+        self._log = run.logs / "node-0.log"
+        self._mpirun = Session([*tether, *mpirun, *rank], environment)
+        self._mpirun.tell("")
 
     def running(self) -> bool:
         """Whether mpirun runs."""
@@ -81,33 +69,14 @@ class MpiRun:
     @property
     def exit_codes(self) -> list[int | None]:
         """Mpirun's exit code, None while it runs."""
-        return [] if self._process is None else [self._process.poll()]
+        return [] if self._mpirun is None else [self._mpirun.exit_code]
 
     def stop(self) -> None:
-        """End what still runs: politely, and after a bounded wait by force."""
-        process = self._process
-        if process is None:
-            return
-        with contextlib.suppress(KeyboardInterrupt, subprocess.TimeoutExpired):
-            if process.poll() is None:
-                process.terminate()
-                process.wait(_GRACE_S)
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        self._keep_output()
-
-    def _keep_output(self) -> None:
-        """Put what mpirun has printed into the run's logs, where it still has some."""
-        if self._output is None or self._run is None:
-            return
-        self._output.seek(0)
-        content = self._output.read()
-        self._output.close()
-        self._output = None
-        if content and self._run.logs.is_dir():
-            with contextlib.suppress(OSError):
-                (self._run.logs / "node-0.log").write_bytes(content)
+        """End all ranks, and keep what mpirun has printed; read `exit_codes` before."""
+        if self._mpirun is not None and self._log is not None:
+            end_all([self._mpirun])
+            self._mpirun.keep_output(self._log)
+            self._mpirun = None
 
 
 def mpi_environment(scratch: Path, workers: int) -> dict[str, str]:

@@ -6,12 +6,12 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, get_args, get_type_hints
 
 from drumline.core.errors import SpecError
+from drumline.core.nearest import nearest
 
 GIVEN = "classes"  # comes from the data, not from the spec
 
@@ -62,8 +62,8 @@ def check_types(model: str, factory: type, options: Mapping[str, Any]) -> None:
 
 def suggest(word: str, valid: Iterable[str]) -> str:
     """Return ` (did you mean 'near'?)`, or nothing if no valid word is near."""
-    near = difflib.get_close_matches(word, list(valid), n=1, cutoff=0.6)
-    return f" (did you mean {near[0]!r}?)" if near else ""
+    hint = nearest(word, valid)
+    return f" ({hint})" if hint else ""
 
 
 _WORDS: dict[type, str] = {

@@ -8,7 +8,6 @@ backend that moves host memory only.
 
 from __future__ import annotations
 
-import difflib
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -32,6 +31,7 @@ from drumline.comm import (
     reduce_broadcast,
 )
 from drumline.core.errors import UsageError
+from drumline.core.nearest import nearest
 
 Average = Literal["mean", "sum"]
 
@@ -77,9 +77,8 @@ class Aggregator:
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
-            near = difflib.get_close_matches(str(self.kind), KINDS, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise UsageError(f"no aggregator {self.kind!r} among {', '.join(KINDS)}{hint}")
+            hint = nearest(str(self.kind), KINDS, "name one of them")
+            raise UsageError(f"no aggregator {self.kind!r} among {', '.join(KINDS)}; {hint}")
 
     @property
     def world_size(self) -> int:

@@ -72,7 +72,8 @@ class Calls:
 
     def _make(self, what: str, collective: Callable[[], None], answer: Future[None]) -> None:
         if self._lost is not None:
-            return self._answer(answer, self._lost)
+            self._answer(answer, self._lost)
+            return
         self._current = what, time.monotonic()
         try:
             self._patience.wait(self._comm.Ibarrier(), what)  # (1)

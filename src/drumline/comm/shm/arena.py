@@ -133,7 +133,7 @@ class Arena:
         return None
 
     def close(self) -> None:
-        """Let go of everything; tensors that were given out keep their memory alive."""
+        """Let go of what is allocated and of the peers; the rows go with this object."""
         self.gate.close()
         self._watch.close()
         self._views.clear()

@@ -1,0 +1,87 @@
+"""`Session`: a process that leads a session of its own, so that Ctrl-C reaches us alone.
+
+What it prints goes to a file without a name, and from there into the run's logs when it has ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+_GRACE_S = 8.0  # agents give their workers five seconds
+
+
+class Session:
+    """A process and all that it starts."""
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115  closed in keep_output
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=self._output,
+            stderr=self._output,
+            env=environment,
+            start_new_session=True,
+        )
+
+    @property
+    def exit_code(self) -> int | None:
+        """The process's exit code, None while it runs."""
+        return self._process.poll()
+
+    def tell(self, text: str) -> None:
+        """Write to its standard input, and close that; one that has ended is found elsewhere."""
+        stdin = self._process.stdin
+        assert stdin is not None
+        with contextlib.suppress(BrokenPipeError), stdin:
+            stdin.write(text.encode())
+
+    def keep_output(self, log: Path) -> None:
+        """Put what was printed into a log, where its folder still exists."""
+        self._output.seek(0)
+        content = self._output.read()
+        self._output.close()
+        if content and log.parent.is_dir():
+            with contextlib.suppress(OSError):
+                log.write_bytes(content)
+
+    def ask_to_end(self) -> None:
+        """Let it end by itself."""
+        if self.exit_code is None:
+            self._process.terminate()
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait for its end.
+
+        Raises:
+            subprocess.TimeoutExpired: it still runs.
+        """
+        self._process.wait(timeout_s)
+
+    def kill(self) -> None:
+        """Kill what is left of it, and of everything that it started."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        if self._process.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):
+                self._process.stdin.close()
+
+
+def end_all(sessions: Sequence[Session]) -> None:
+    """End what still runs: politely, and after a bounded wait, or a second Ctrl-C, by force."""
+    with contextlib.suppress(KeyboardInterrupt, subprocess.TimeoutExpired):
+        for session in sessions:
+            session.ask_to_end()
+        deadline = time.monotonic() + _GRACE_S
+        for session in sessions:
+            session.wait(max(0.0, deadline - time.monotonic()))
+    for session in sessions:
+        session.kill()
