@@ -6,6 +6,7 @@ computed from what the ranks left.
 
 from __future__ import annotations
 
+import os
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -77,6 +78,15 @@ class Explanation:
         """The time that alpha and beta predict."""
         return self.timing.alpha_beta.seconds(self.path) if self.timing is not None else 0.0
 
+    @property
+    def crowd(self) -> str:
+        """What to know where ranks outnumber cores, and measured and predicted times both jump."""
+        ranks, cores = self.call.ranks, os.cpu_count() or 1
+        if ranks <= cores:
+            return ""
+        shared = "one core" if cores == 1 else f"{cores} cores"
+        return f"{ranks} ranks share {shared}: most of alpha is waiting for a turn on one"
+
     def to_json(self) -> dict[str, Any]:
         """Return all of it as plain values."""
         call, playback = self.call, self.playback
@@ -112,6 +122,7 @@ class Explanation:
         return {
             **self.timing.times,
             "predicted_s": self.predicted_s,
+            "crowd": self.crowd,
             **asdict(self.timing.alpha_beta),
             "round_bytes": self.timing.round_bytes,
             "algorithm_bandwidth": algorithm,

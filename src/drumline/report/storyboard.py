@@ -221,7 +221,7 @@ def _times(explanation: Explanation) -> RenderableType:
         sizes = ", ".join(format_bytes(nbytes) for nbytes in timing.round_bytes)
         table.add_row(
             "predicted",
-            f"{_ms(explanation.predicted_s)} = {path.rounds} rounds × alpha "
+            f"{_ms(explanation.predicted_s)} = {path.rounds} {_rounds(path.rounds)} × alpha "
             f"+ {path.nbytes:,} bytes × beta",
         )
         table.add_row(
@@ -230,11 +230,17 @@ def _times(explanation: Explanation) -> RenderableType:
             f"{ab.beta_s_per_byte * 1e9:.2f} ± {ab.beta_error_s_per_byte * 1e9:.2f} ns a byte; "
             f"measured in this run, with rounds of {sizes}",
         )
+        if note := explanation.crowd:
+            table.add_row("", note)
     if call.nbytes and call.ranks > 1:
         own, bus = bandwidths(call.collective, call.ranks, call.nbytes, timing.measured_s)
         words = f"algorithm {format_bytes(own)}/s, bus {format_bytes(bus)}/s, as in nccl-tests"
         table.add_row("bandwidth", words)
     return table
+
+
+def _rounds(count: int) -> str:
+    return "round" if count == 1 else "rounds"
 
 
 def _stuck(explanation: Explanation, width: int) -> RenderableType:
