@@ -215,7 +215,7 @@ def test_any_spec_survives_yaml(spec, tmp_path_factory):
 MUST_BE = "but must be"
 CHOICES = (
     "ddp, allreduce, ring, chunked_ring, tree, halving_doubling, hierarchical, reduce_broadcast, "
-    "gather_scatter, all_gather or"
+    "gather_scatter, all_gather, parameter_server, pipeline, tensor or"
 )
 
 
@@ -412,12 +412,12 @@ def test_no_jargon_of_the_validator_comes_through(refusal, word):
         (
             "epochs: 1\nstrategy: rign\n",
             2,
-            f"strategy.kind is 'rign', {MUST_BE} {CHOICES} parameter_server; did you mean 'ring'?",
+            f"strategy.kind is 'rign', {MUST_BE} {CHOICES} rpc; did you mean 'ring'?",
         ),
         (
             "strategy:\n  kind: xyzzy\n",
             2,
-            f"strategy.kind is 'xyzzy', {MUST_BE} {CHOICES} parameter_server; choose one of these",
+            f"strategy.kind is 'xyzzy', {MUST_BE} {CHOICES} rpc; choose one of these",
         ),
         (
             "dtype: float46\n",

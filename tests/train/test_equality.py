@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from drumline.core.parts import StrategyKind
 from drumline.core.spec_file import validate_spec
+from drumline.core.strategy import StrategyKind
 from drumline.data import build_dataset
 from drumline.models import build_model
 from training import train_all

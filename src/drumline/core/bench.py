@@ -10,9 +10,10 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from drumline.core.link import LinkSpec, SlowNode, check_node_count, check_slow_nodes, plan_nodes
 from drumline.core.nearest import nearest
 from drumline.core.nodes import MAX_NODES, NodePlan
-from drumline.core.parts import Bytes, ClashError, ModelSpec, Part, StrategyKind, one_word
+from drumline.core.parts import Bytes, ClashError, ModelSpec, Part, one_word
 from drumline.core.schedule import PLANS
 from drumline.core.spec import BUILTIN_MODELS, TEXT_MODELS
+from drumline.core.strategy import SPLIT_KINDS, StrategyKind
 from drumline.core.task import MAX_WORKERS
 from drumline.core.units import parse_bytes
 
@@ -21,7 +22,7 @@ NATIVE = "native"
 MAX_RANKS = 16
 """the values that ranks bring are powers of two, whose sums float32 holds exactly"""
 SMALLEST, LARGEST = 4, 2**26
-KINDS = tuple(kind for kind in get_args(StrategyKind) if kind != "ddp")
+KINDS = tuple(kind for kind in get_args(StrategyKind) if kind not in {"ddp", *SPLIT_KINDS})
 """strategies that are aggregators; ddp has its own buckets"""
 _SLOW_CPU = 0.25
 _SLOWER_LINK = 10

@@ -50,6 +50,7 @@ _WANTED = {
 }
 # What a key may look like, where its default does not show it.
 _EXAMPLES = {
+    "mesh": "{data: 2, pipeline: 1}",
     "algorithms": "ring,chunked_ring,native",
     "backends": "gloo,shm",
     "bottleneck": "1",

@@ -1,4 +1,4 @@
-"""The parts of a `RunSpec`: model, data, optimizer, schedule, strategy, checkpoints.
+"""The parts of a `RunSpec`: model, data, optimizer, schedule, checkpoints.
 
 Each part is frozen, refuses unknown keys, and checks what its own keys must keep together; what
 keys of different parts must keep together is checked by `spec`.
@@ -12,23 +12,6 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 
 from drumline.core.units import parse_bytes
 
-StrategyKind = Literal[
-    "ddp",
-    "allreduce",
-    "ring",
-    "chunked_ring",
-    "tree",
-    "halving_doubling",
-    "hierarchical",
-    "reduce_broadcast",
-    "gather_scatter",
-    "all_gather",
-    "parameter_server",
-]
-MESSAGE_KINDS = frozenset(
-    {"ring", "chunked_ring", "tree", "halving_doubling", "hierarchical", "parameter_server"}
-)
-"""kinds made of plain sends and receives"""
 PartitionKind = Literal["shuffle", "random", "sampling", "contiguous", "by_label", "dirichlet"]
 Bytes = Annotated[int, BeforeValidator(parse_bytes, json_schema_input_type=int | str), Field(gt=0)]
 
@@ -199,35 +182,6 @@ class ScheduleSpec(Part):
     """step: the factor"""
     every: int = Field(default=1, ge=1)
     """step: epochs between two factors"""
-
-
-class StrategySpec(Part):
-    """How ranks cooperate."""
-
-    kind: StrategyKind = "ddp"
-    """ddp: PyTorch's own. The others are written out in drumline.parallel"""
-    average: Literal["mean", "sum"] = "mean"
-    """mean over samples, or the sum over ranks (a learning rate `workers` times as large)"""
-    of: Literal["gradients", "parameters"] = "gradients"
-    """average gradients before the optimizer step, or parameters after it"""
-    bucketed: bool = True
-    """false: one message per parameter after backward (the readable form)"""
-    bucket_bytes: Bytes = 2**20
-    """how much is sent at once; small buckets leave early and overlap with backward"""
-
-    @model_validator(mode="after")
-    def _fits(self) -> Self:
-        if self.kind == "ddp" and self.of == "parameters":
-            raise ClashError(
-                "ddp averages gradients only; set kind: allreduce for of: parameters", "of", "kind"
-            )
-        if self.kind == "ddp" and not self.bucketed:
-            raise ClashError(
-                "ddp is always bucketed; set kind: allreduce for bucketed: false",
-                "bucketed",
-                "kind",
-            )
-        return self
 
 
 class CheckpointSpec(Part):

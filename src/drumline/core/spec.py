@@ -21,9 +21,11 @@ from drumline.core.link import (
     check_slow_nodes,
     plan_nodes,
 )
+from drumline.core.mesh import Mesh, MeshSpec, settle_mesh
 from drumline.core.nearest import nearest
 from drumline.core.nodes import MAX_NODES, NodePlan
 from drumline.core.parts import (
+    Bytes,
     CheckpointSpec,
     ClashError,
     DataSpec,
@@ -33,9 +35,10 @@ from drumline.core.parts import (
     PartitionSpec,
     ScheduleSpec,
     SlowRank,
-    StrategySpec,
     one_word,
 )
+from drumline.core.split import check_split, settle_aggregator
+from drumline.core.strategy import StrategySpec
 from drumline.core.task import MAX_WORKERS
 
 __all__ = [
@@ -92,6 +95,9 @@ class RunSpec(Part):
     optimizer: Annotated[OptimizerSpec, one_word(OptimizerSpec, "name")] = OptimizerSpec()
     schedule: Annotated[ScheduleSpec, one_word(ScheduleSpec, "name")] = ScheduleSpec()
     strategy: Annotated[StrategySpec, one_word(StrategySpec, "kind")] = StrategySpec()
+    mesh: MeshSpec = MeshSpec()
+    """how many ways data, layers and the insides of layers are split, e.g.
+    {data: 2, pipeline: 2, tensor: 1}"""
     checkpoint: CheckpointSpec = CheckpointSpec()
     epochs: int | None = Field(default=None, ge=1)
     """passes over the data (default 1, unless max_steps is given)"""
@@ -121,6 +127,8 @@ class RunSpec(Part):
     """nodes to slow on purpose, e.g. {2: {rate: 100mbit, cpu: 0.5}}"""
     threads: int | None = Field(default=None, ge=1, le=1024)
     """CPU threads per worker (default: the cores shared out)"""
+    memory_bytes: Bytes | None = None
+    """how much memory each rank may take beyond what it starts with, e.g. 500MB (Linux)"""
     slow_ranks: dict[int, SlowRank] = Field(default_factory=dict)
     """ranks to slow on purpose, e.g. {1: {delay_ms: 50}}"""
     backend: Literal["auto", "gloo", "nccl", "mpi", "shm"] = "auto"
@@ -139,20 +147,32 @@ class RunSpec(Part):
         return self.workers * self.nodes
 
     @property
+    def axes(self) -> Mesh:
+        """The mesh that all ranks form, with what the spec leaves open filled in."""
+        return settle_mesh(self.mesh, self.strategy.kind, workers=self.workers, nodes=self.nodes)
+
+    @property
     def node_plans(self) -> tuple[NodePlan, ...]:
         """The simulated nodes; none where all workers are on one node."""
         return plan_nodes(self.nodes, self.link, self.slow_nodes)
 
     @model_validator(mode="before")
     @classmethod
-    def _settle_length(cls, values: Any) -> Any:
-        """Say how long the run is where the spec does not: one epoch."""
+    def _settle(cls, values: Any) -> Any:
+        """Say what the spec does not: one epoch; how copies of a split model are averaged."""
         if isinstance(values, dict) and values.get("epochs") is values.get("max_steps") is None:
-            return {**values, "epochs": 1}
-        return values
+            values = {**values, "epochs": 1}
+        return settle_aggregator(values)
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
+        check_split(
+            self.strategy,
+            self.axes,
+            batch=self.data.batch,
+            accumulate=self.accumulate,
+            whole_data=self.optimizer.name == "gd",
+        )
         self._check_ranks()
         check_slow_nodes(self.nodes, self.link, self.slow_nodes)
         check_meeting(self.nodes, urlsplit(self.init).hostname)
@@ -168,19 +188,20 @@ class RunSpec(Part):
         return self
 
     def _check_ranks(self) -> None:
-        world = self.world_size
-        if self.data.batch < world and self.optimizer.name != "gd":
+        world, copies = self.world_size, self.axes.data
+        whom = "ranks" if copies == world else "copies of the model"
+        if self.data.batch < copies and self.optimizer.name != "gd":
             raise ClashError(
-                f"data.batch is {self.data.batch}, less than one sample for each of {world} ranks; "
-                f"set data.batch={world} or more, or fewer workers",
+                f"data.batch is {self.data.batch}, less than one sample for each of {copies} "
+                f"{whom}; set data.batch={copies} or more, or fewer workers",
                 *("data.batch", "workers", "nodes"),
             )
         part = self.data.partition
         for what, given in (("sizes", part.sizes), ("labels", part.labels)):
-            if given is not None and len(given) != world:
+            if given is not None and len(given) != copies:
                 raise ClashError(
-                    f"data.partition.{what} names {len(given)} ranks, but {world} will start; "
-                    f"set workers={len(given)}, or give {world} entries",
+                    f"data.partition.{what} names {len(given)} {whom}, but {copies} will start; "
+                    f"set workers={len(given) * world // copies}, or give {copies} entries",
                     *(f"data.partition.{what}", "workers", "nodes"),
                 )
         late = sorted(rank for rank in self.slow_ranks if not 0 <= rank < world)

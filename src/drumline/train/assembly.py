@@ -24,9 +24,9 @@ from drumline.comm import (
     meeting_host,
 )
 from drumline.core.errors import UsageError
-from drumline.core.parts import MESSAGE_KINDS
 from drumline.core.rundir import RunDir
 from drumline.core.spec import RunSpec
+from drumline.core.strategy import MESSAGE_KINDS
 from drumline.core.task import PATIENCE_S
 from drumline.data import BatchSampler, Dataset, build_dataset
 from drumline.models import build_model
