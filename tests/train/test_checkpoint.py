@@ -13,7 +13,9 @@ from torch import nn
 
 from drumline.core.errors import CheckpointError
 from drumline.optim import Adam
+from drumline.parallel import Holding
 from drumline.train.checkpoint import CheckpointStore, Progress
+from drumline.train.snapshot import take_snapshot
 
 
 def build():
@@ -33,8 +35,8 @@ def trained(steps=3):
 
 
 def save(store, step, model, optimizer):
-    progress = Progress(step=step)
-    return store.save(progress, model, optimizer, rank=0, shared=True, barrier=lambda: None)
+    snapshot = take_snapshot(model, optimizer, Holding())
+    return store.save(Progress(step=step), snapshot, rank=0, barrier=lambda: None)
 
 
 def never(path, why):
@@ -49,7 +51,7 @@ def test_what_is_read_is_what_was_written(tmp_path):
     fresh, fresh_optimizer = build(), None
     fresh_optimizer = Adam(fresh.parameters(), lr=0.5)
     found.load_model(fresh)
-    found.load_optimizer(fresh_optimizer, None)
+    found.load_optimizer(fresh_optimizer, fresh)
     assert found.progress.step == 3
     for name, tensor in model.state_dict().items():
         assert torch.equal(tensor, fresh.state_dict()[name])

@@ -1,17 +1,19 @@
 """Checkpoints that survive: a `kill -9` at any moment, a full disk, a flipped bit.
 
     checkpoints/step-000000094/
-        model.safetensors            parameters and buffers
-        optimizer.safetensors        its tensors (optimizer-rank-N, where ranks differ)
+        model.safetensors            parameters and buffers (model-part-K, where it is split)
+        optimizer.safetensors        its tensors (-part-K; -rank-N, where copies differ)
         state.json                   progress, scalars, the SHA-256 of each file, and its own
 
-All files are written into a hidden folder, synced, and the folder is renamed into place: it is
+Tensors have the names and shapes of the whole model, however it was split (`train.snapshot`). All
+files are written into a hidden folder, synced, and the folder is renamed into place: it is
 there whole or not at all. Reading checks every hash; a damaged checkpoint is passed over for the
 one before. Nothing is pickled.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import json
@@ -22,15 +24,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import safetensors
 import safetensors.torch
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from drumline.core.errors import CheckpointError
+from drumline.parallel import Holding
+from drumline.train.snapshot import Snapshot, load_model, load_optimizer
 
 STATE = "state.json"
-MODEL = "model.safetensors"
+WHOLE = Holding()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,23 +60,37 @@ class Checkpoint:
     path: Path
     progress: Progress
     scalars: Mapping[str, Any]
+    """by file"""
 
-    def load_model(self, model: nn.Module) -> None:
-        """Put parameters and buffers into a model."""
-        tensors = safetensors.torch.load_file(self.path / MODEL)
-        try:
-            model.load_state_dict(tensors)
-        except RuntimeError as error:
-            raise CheckpointError(
-                f"{self.path} does not fit the model: {str(error).splitlines()[-1].strip()}; "
-                f"resume with the model that wrote it"
-            ) from None
+    def load_model(self, model: nn.Module, holding: Holding = WHOLE) -> None:
+        """Put parameters and buffers into a model, or into the part of it that a rank holds."""
+        with contextlib.ExitStack() as stack:
+            files = [stack.enter_context(_open(path)) for path in self.path.glob("model*.safe*")]
+            where = {name: file for file in files for name in file.keys()}  # noqa: SIM118
+            try:
+                load_model(model, holding, set(where), lambda name: where[name].get_tensor(name))
+            except ValueError as error:
+                raise CheckpointError(
+                    f"{self.path} does not fit the model: {error}; "
+                    f"resume with the model that wrote it"
+                ) from None
 
-    def load_optimizer(self, optimizer: Optimizer, rank: int | None) -> None:
+    def load_optimizer(
+        self,
+        optimizer: Optimizer,
+        model: nn.Module,
+        holding: Holding = WHOLE,
+        rank: int | None = None,
+    ) -> None:
         """Put its state into an optimizer; `rank` where each rank has a state of its own."""
-        name = _optimizer_file(rank)
-        tensors = safetensors.torch.load_file(self.path / name)
-        optimizer.load_state_dict(_unflatten(self.scalars[name], tensors))
+        which = "optimizer*" if rank is None else f"optimizer-rank-{rank}"
+        tensors: dict[str, Tensor] = {}
+        scalars: dict[str, Any] = {"groups": [], "state": {}}
+        for path in sorted(self.path.glob(f"{which}.safetensors")):
+            tensors |= safetensors.torch.load_file(path)
+            saved = self.scalars[path.name]
+            scalars = {"groups": saved["groups"], "state": {**scalars["state"], **saved["state"]}}
+        load_optimizer(optimizer, model, holding, tensors, scalars)
 
 
 class CheckpointStore:
@@ -84,34 +103,34 @@ class CheckpointStore:
     def save(
         self,
         progress: Progress,
-        model: nn.Module,
-        optimizer: Optimizer,
+        snapshot: Snapshot,
+        holding: Holding = WHOLE,
         *,
         rank: int,
-        shared: bool,
+        shared: bool = True,
         barrier: Callable[[], None],
     ) -> Path | None:
         """Write a checkpoint; every rank calls this. Returns its path on the leader.
 
         Args:
             progress: how far the run has come.
-            model: the same on all ranks; rank 0 writes it.
-            optimizer: written by rank 0, or by each rank where `shared` is false.
+            snapshot: this rank's part, which is the same on all ranks that hold the same part.
+            holding: which part that is, and whether this rank writes it.
             rank: this rank.
-            shared: whether the optimizer state is the same on all ranks.
-            barrier: blocks until every rank has come (called only where `shared` is false).
+            shared: whether copies of a part have the same optimizer state; else each is written.
+            barrier: blocks until every rank has come (called only where several ranks write).
         """
         draft = self._folder / f".draft-{progress.step:09d}"
+        suffix = f"-part-{holding.part}" if holding.parts > 1 else ""
         try:
-            if not shared or rank == 0:
+            if holding.writes or not shared:
                 draft.mkdir(parents=True, exist_ok=True)
-                _write_optimizer(draft, optimizer, None if shared else rank)
-            if not shared:
+                _write_optimizer(draft, snapshot, suffix if shared else f"-rank-{rank}")
+            if holding.writes:
+                _write_tensors(draft / f"model{suffix}.safetensors", snapshot.model)
+            if holding.parts > 1 or not shared:
                 barrier()
-            if rank != 0:
-                return None
-            _write_tensors(draft / MODEL, dict(model.state_dict()))
-            return self._publish(draft, progress)
+            return self._publish(draft, progress) if rank == 0 else None
         except OSError as error:
             if rank == 0:  # others leave the draft to the next writer: peers may be writing to it
                 shutil.rmtree(draft, ignore_errors=True)
@@ -215,31 +234,15 @@ def _is_whole(path: Path) -> bool:
     return True
 
 
-def _optimizer_file(rank: int | None) -> str:
-    return "optimizer.safetensors" if rank is None else f"optimizer-rank-{rank}.safetensors"
-
-
-def _write_optimizer(folder: Path, optimizer: Optimizer, rank: int | None) -> None:
+def _write_optimizer(folder: Path, snapshot: Snapshot, suffix: str) -> None:
     """Write the tensors of an optimizer, and beside them what is not a tensor."""
-    scalars: dict[str, Any] = {"param_groups": optimizer.state_dict()["param_groups"], "state": {}}
-    tensors: dict[str, Tensor] = {}
-    for index, values in optimizer.state_dict()["state"].items():
-        for name, value in values.items():
-            if isinstance(value, Tensor):
-                tensors[f"{index}.{name}"] = value
-            else:
-                scalars["state"].setdefault(str(index), {})[name] = value
-    name = _optimizer_file(rank)
-    _write_tensors(folder / name, tensors)
-    _write_synced(folder / f"{name}.json", json.dumps(scalars).encode())
+    path = folder / f"optimizer{suffix}.safetensors"
+    _write_tensors(path, snapshot.optimizer)
+    _write_synced(path.with_name(f"{path.name}.json"), json.dumps(snapshot.scalars).encode())
 
 
-def _unflatten(scalars: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-    state: dict[int, dict[str, Any]] = {int(k): dict(v) for k, v in scalars["state"].items()}
-    for key, tensor in tensors.items():
-        index, _, name = key.partition(".")
-        state.setdefault(int(index), {})[name] = tensor
-    return {"state": state, "param_groups": scalars["param_groups"]}
+def _open(path: Path) -> Any:
+    return safetensors.safe_open(path, framework="pt")
 
 
 def _write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:

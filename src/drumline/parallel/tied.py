@@ -1,0 +1,63 @@
+"""Tied parameters of a cut model: one parameter, a copy in each stage that uses it.
+
+Each stage computes its own part of the gradient. The sum of them is the gradient of the one
+parameter, so that all copies take the same step and stay the same (as Megatron-LM does with the
+embedding that is both first and last).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed import ProcessGroup
+
+from drumline.parallel.axes import Axes
+
+
+class TiedGradients:
+    """Add up the gradients of parameters that live in several stages."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        tied: Sequence[tuple[str, ...]],
+        stage_of: Mapping[str, int],
+        axes: Axes,
+        *,
+        timeout_s: float,
+    ) -> None:
+        """Make the groups; every rank of the mesh calls this.
+
+        Args:
+            model: this rank's part.
+            tied: the names of each parameter that has several.
+            stage_of: in which stage each parameter is, by name.
+            axes: this rank's place.
+            timeout_s: how long to wait for the others.
+        """
+        mesh = axes.mesh
+        own = dict(model.named_parameters(remove_duplicate=False))
+        self._sums: list[tuple[nn.Parameter, ProcessGroup]] = []
+        for names in tied:
+            stages = sorted({stage_of[name] for name in names})
+            if len(stages) == 1:
+                continue
+            for replica in range(mesh.data):
+                for share in range(mesh.tensor):
+                    ranks = [mesh.rank(replica, stage, share) for stage in stages]
+                    group = dist.new_group(ranks, timeout=timedelta(seconds=timeout_s))
+                    if dist.get_rank() in ranks:
+                        name = next(name for name in names if name in own)
+                        self._sums.append((own[name], group))
+
+    @torch.no_grad()
+    def add_up(self) -> None:
+        """Give every copy the sum of all gradients; every stage that holds one calls this."""
+        for param, group in self._sums:
+            if param.grad is None:
+                param.grad = torch.zeros_like(param)
+            dist.all_reduce(param.grad, group=group)

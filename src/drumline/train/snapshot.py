@@ -1,0 +1,115 @@
+"""`Snapshot`: the state of a model and its optimizer by name, in the whole model's shapes.
+
+The optimizer's tensors are named after the parameter that they belong to, not after its number: a
+rank that holds other parameters, or shares of them, finds what it needs.
+
+    tokens.weight                  parameter
+    tokens.weight:exp_avg          a tensor of the optimizer's, in the parameter's shape
+    tokens.weight:step             a number
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from drumline.parallel import Holding
+
+
+@dataclass(frozen=True, kw_only=True)
+class Snapshot:
+    """One part of a model, and what its optimizer knows of it."""
+
+    model: Mapping[str, Tensor]
+    optimizer: Mapping[str, Tensor]
+    """by parameter:field"""
+    scalars: Mapping[str, Any]
+    """groups: the options of each parameter group; state: numbers by parameter:field"""
+
+
+def take_snapshot(model: nn.Module, optimizer: Optimizer, holding: Holding) -> Snapshot:
+    """Describe what this rank holds; where tensors are cut into shares, all their ranks call it."""
+    tensors: dict[str, Tensor] = {}
+    numbers: dict[str, Any] = {}
+    for name, param in model.named_parameters():
+        for field, value in optimizer.state.get(param, {}).items():
+            key = f"{name}:{field}"
+            if not isinstance(value, Tensor):
+                numbers[key] = value
+            elif value.shape == param.shape:
+                tensors[key] = holding.gather(name, value)
+            else:
+                tensors[key] = value
+    return Snapshot(
+        model={name: holding.gather(name, tensor) for name, tensor in model.state_dict().items()},
+        optimizer=tensors,
+        scalars={"groups": [_options(group) for group in optimizer.param_groups], "state": numbers},
+    )
+
+
+def load_model(
+    model: nn.Module, holding: Holding, names: set[str], read: Callable[[str], Tensor]
+) -> None:
+    """Fill a model with tensors of these names.
+
+    Raises:
+        ValueError: a tensor is missing, left over, or of another shape.
+    """
+    own = model.state_dict()
+    if missing := sorted(own.keys() - names):
+        raise ValueError(f"it has no {missing[0]}")
+    if holding.parts == 1 and (left := sorted(names - own.keys())):
+        raise ValueError(f"the model has no {left[0]}")
+    for name, tensor in own.items():
+        found = holding.cut(name, read(name))
+        if found.shape != tensor.shape:
+            raise ValueError(f"{name} is {list(found.shape)} there, {list(tensor.shape)} here")
+        tensor.copy_(found)
+
+
+def load_optimizer(
+    optimizer: Optimizer,
+    model: nn.Module,
+    holding: Holding,
+    saved: Mapping[str, Tensor],
+    scalars: Mapping[str, Any],
+) -> None:
+    """Fill an optimizer with what was saved for the parameters that it has."""
+    names: dict[Tensor, str] = {param: name for name, param in model.named_parameters()}
+    by_name = _by_parameter({**saved, **scalars["state"]})
+    state: dict[int, dict[str, Any]] = {}
+    for index, param in enumerate(_params(optimizer)):
+        name = names[param]
+        known = by_name.get(name) or by_name.get(holding.aliases.get(name, name))
+        if known is not None:
+            state[index] = {
+                field: holding.cut(name, value)
+                if isinstance(value, Tensor) and value.dim() == param.dim() > 0
+                else value
+                for field, value in known.items()
+            }
+    groups = optimizer.state_dict()["param_groups"]
+    for group, options in zip(groups, scalars["groups"], strict=True):
+        group.update(options)
+    optimizer.load_state_dict({"state": state, "param_groups": groups})
+
+
+def _by_parameter(saved: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    for key, value in saved.items():
+        name, _, field = key.rpartition(":")
+        found.setdefault(name, {})[field] = value
+    return found
+
+
+def _params(optimizer: Optimizer) -> Iterator[Tensor]:
+    for group in optimizer.param_groups:
+        yield from group["params"]
+
+
+def _options(group: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in group.items() if key != "params"}
