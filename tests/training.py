@@ -35,9 +35,9 @@ def train(rank, world_size, values):
             )
             loop.run()
         flat = torch.cat(
-            [param.detach().reshape(-1).double() for param in parts.model.parameters()]
+            [param.detach().reshape(-1).double() for param in parts.compute.model.parameters()]
         )
-    return weights_sha256(parts.model), flat.numpy()
+    return weights_sha256(parts.compute.model), flat.numpy()
 
 
 def train_all(rank, world_size, cases):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
@@ -13,7 +13,7 @@ from drumline.core.nodes import MAX_NODES, NodePlan
 from drumline.core.parts import Bytes, ClashError, ModelSpec, Part, one_word
 from drumline.core.schedule import PLANS
 from drumline.core.spec import BUILTIN_MODELS, TEXT_MODELS
-from drumline.core.strategy import SPLIT_KINDS, StrategyKind
+from drumline.core.strategy import DATA_KINDS
 from drumline.core.task import MAX_WORKERS
 from drumline.core.units import parse_bytes
 
@@ -22,7 +22,7 @@ NATIVE = "native"
 MAX_RANKS = 16
 """the values that ranks bring are powers of two, whose sums float32 holds exactly"""
 SMALLEST, LARGEST = 4, 2**26
-KINDS = tuple(kind for kind in get_args(StrategyKind) if kind not in {"ddp", *SPLIT_KINDS})
+KINDS = tuple(kind for kind in DATA_KINDS if kind != "ddp")
 """strategies that are aggregators; ddp has its own buckets"""
 _SLOW_CPU = 0.25
 _SLOWER_LINK = 10

@@ -35,6 +35,8 @@ MESSAGE_KINDS = frozenset(
 """kinds made of plain sends and receives"""
 SPLIT_KINDS = frozenset({"pipeline", "tensor", "rpc"})
 """kinds that split the model"""
+DATA_KINDS = tuple(kind for kind in get_args(StrategyKind) if kind not in SPLIT_KINDS)
+"""kinds that keep the whole model on every rank"""
 Schedule = Literal["gpipe", "1f1b", "interleaved"]
 
 

@@ -1,16 +1,20 @@
 """How ranks cooperate: aggregators, buckets, wrappers and hooks for data parallelism."""
 
 from drumline.parallel.aggregate import KINDS, Aggregator, all_reduce
+from drumline.parallel.axes import Axes, build_axes
 from drumline.parallel.data_parallel import DataParallel, broadcast_state
 from drumline.parallel.dynamo import postpone_dynamo
 from drumline.parallel.holding import Holding
 from drumline.parallel.hook import HookState, comm_hook
 from drumline.parallel.naive import average_gradients, average_parameters
-from drumline.parallel.strategy import Strategy, build_strategy
+from drumline.parallel.norm import clip_split_gradients
+from drumline.parallel.strategy import Alone, Strategy, build_strategy
 
 __all__ = [
     "KINDS",
     "Aggregator",
+    "Alone",
+    "Axes",
     "DataParallel",
     "Holding",
     "HookState",
@@ -19,7 +23,9 @@ __all__ = [
     "average_gradients",
     "average_parameters",
     "broadcast_state",
+    "build_axes",
     "build_strategy",
+    "clip_split_gradients",
     "comm_hook",
     "postpone_dynamo",
 ]

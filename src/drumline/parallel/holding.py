@@ -21,6 +21,10 @@ def _same(_: str, tensor: Tensor) -> Tensor:
     return tensor
 
 
+def _always(_: str) -> bool:
+    return True
+
+
 @dataclass(frozen=True, kw_only=True)
 class Holding:
     """A rank's part of the model; by default all of it."""
@@ -35,3 +39,6 @@ class Holding:
     """from this rank's share of a tensor of that name to the whole; all ranks with shares call"""
     cut: Change = _same
     """from the whole tensor of that name to this rank's share"""
+    counts: Callable[[str], bool] = _always
+    """whether this rank's parameter of that name counts in a sum over the ranks of a copy: each
+    parameter, or share of one, does on one rank"""

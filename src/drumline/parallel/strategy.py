@@ -20,6 +20,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from torch import nn
+from torch.distributed import ProcessGroup
 from torch.nn.parallel import DistributedDataParallel
 
 from drumline.comm import Meter
@@ -54,13 +55,22 @@ class Strategy(Protocol):
         """Block until parameters are averaged, where they are."""
 
 
-def build_strategy(spec: StrategySpec, model: nn.Module, meter: Meter) -> Strategy:
-    """Wrap a model as the spec says; every rank calls this, and takes over rank 0's weights."""
-    if spec.kind == "ddp":
-        return TorchDDP(spec, model, meter)
+def build_strategy(
+    spec: StrategySpec, model: nn.Module, meter: Meter, group: ProcessGroup | None = None
+) -> Strategy:
+    """Wrap a model as the spec says; every rank calls this, and takes over rank 0's weights.
+
+    Args:
+        spec: the words.
+        model: the model, or the part of it that all ranks of the group hold.
+        meter: notes each collective.
+        group: among whom gradients are averaged; None: all ranks.
+    """
+    if spec.aggregator == "ddp":
+        return TorchDDP(spec, model, meter, group)
     if spec.of == "parameters" or not spec.bucketed:
-        return AfterBackward(spec, model, meter)
-    return Bucketed(spec, model, meter)
+        return AfterBackward(spec, model, meter, group)
+    return Bucketed(spec, model, meter, group)
 
 
 class _Ddp(DistributedDataParallel):
@@ -87,17 +97,20 @@ class _Ddp(DistributedDataParallel):
 class TorchDDP:
     """PyTorch's DistributedDataParallel, its all-reduce metered by a communication hook."""
 
-    def __init__(self, spec: StrategySpec, model: nn.Module, meter: Meter) -> None:
-        check_same_model(model)
+    def __init__(
+        self, spec: StrategySpec, model: nn.Module, meter: Meter, group: ProcessGroup | None
+    ) -> None:
+        check_same_model(model, group)
         device = next(model.parameters()).device
         with ddp_settings():
             self._ddp = _Ddp(
                 model,
+                process_group=group,
                 device_ids=[device] if device.type == "cuda" else None,
                 bucket_cap_mb=spec.bucket_bytes / 2**20,
                 gradient_as_bucket_view=True,
             )
-        self._state, hook = comm_hook("allreduce", average=spec.average, meter=meter)
+        self._state, hook = comm_hook("allreduce", average=spec.average, group=group, meter=meter)
         self._ddp.register_comm_hook(self._state, hook)
         self.module: nn.Module = self._ddp
 
@@ -117,17 +130,40 @@ class TorchDDP:
         """Nothing to do: gradients were averaged."""
 
 
+class Alone:
+    """One copy of the model: nothing is averaged."""
+
+    blocked_from = None
+
+    def __init__(self, model: nn.Module) -> None:
+        self.module = model
+
+    @contextlib.contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Gradients always only accumulate."""
+        yield
+
+    def finish(self) -> None:
+        """Nothing to do."""
+
+    def after_step(self) -> None:
+        """Nothing to do."""
+
+
 class Bucketed:
     """Our own bucketed, overlapped averaging of gradients."""
 
     blocked_from = None
 
-    def __init__(self, spec: StrategySpec, model: nn.Module, meter: Meter) -> None:
+    def __init__(
+        self, spec: StrategySpec, model: nn.Module, meter: Meter, group: ProcessGroup | None
+    ) -> None:
         self._parallel = DataParallel(
             model,
-            spec.kind,
+            spec.aggregator,
             average=spec.average,
             bucket_bytes=spec.bucket_bytes,
+            group=group,
             meter=meter,
         )
         self.module: nn.Module = self._parallel
@@ -149,11 +185,15 @@ class AfterBackward:
 
     blocked_from = None
 
-    def __init__(self, spec: StrategySpec, model: nn.Module, meter: Meter) -> None:
+    def __init__(
+        self, spec: StrategySpec, model: nn.Module, meter: Meter, group: ProcessGroup | None
+    ) -> None:
         self.module = model
         self._gradients = spec.of == "gradients"
-        self._aggregate = Aggregator(kind=spec.kind, average=spec.average, meter=meter)
-        broadcast_state(model)
+        self._aggregate = Aggregator(
+            kind=spec.aggregator, average=spec.average, group=group, meter=meter
+        )
+        broadcast_state(model, group)
         self._flat = FlatParameters(model, spec.bucket_bytes) if spec.bucketed else None
 
     @contextlib.contextmanager

@@ -2,37 +2,20 @@
 
 from __future__ import annotations
 
-import os
-import time
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 import torch
-import torch.distributed as dist
 from torch import nn
-from torch.optim import Optimizer
 
-from drumline.comm import (
-    LOOPBACK,
-    Choice,
-    Meeting,
-    Meter,
-    Situation,
-    build_store,
-    choose_backend,
-    join_group,
-    meeting_host,
-)
-from drumline.core.errors import UsageError
-from drumline.core.rundir import RunDir
+from drumline.comm import Meter
 from drumline.core.spec import RunSpec
-from drumline.core.strategy import MESSAGE_KINDS
-from drumline.core.task import PATIENCE_S
 from drumline.data import BatchSampler, Dataset, build_dataset
-from drumline.models import build_model
+from drumline.models import build_model, parameter_count
 from drumline.optim import build_optimizer
-from drumline.parallel import Strategy, build_strategy, postpone_dynamo
+from drumline.parallel import Alone, Axes, Holding, build_axes, build_strategy, postpone_dynamo
 from drumline.train.place import Place
+from drumline.train.turn import Compute
+from drumline.train.whole import WholeModel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,9 +27,10 @@ class Assembly:
     sampler: BatchSampler
     batch: int
     """samples per step over all ranks"""
-    model: nn.Module
-    strategy: Strategy
-    optimizer: Optimizer
+    parameters: int
+    """of the whole model"""
+    axes: Axes
+    compute: Compute
     meter: Meter
 
 
@@ -56,50 +40,6 @@ class Material:
 
     data: Dataset
     model: nn.Module
-
-
-def meet_ranks(run: RunDir, spec: RunSpec, place: Place) -> Meeting:
-    """Meet the other ranks; blocks until all have come, and names those that have not."""
-    store = build_store(
-        _settle_init(spec),
-        rank=place.rank,
-        meeting=run.rendezvous,
-        tag=os.environ.get("MASTER_PORT", "0"),  # the agents renew it with each restart
-        timeout_s=spec.timeout_s,
-    )
-    meeting = Meeting(store, rank=place.rank, world_size=place.world_size, name=place.name_of)
-    if "TORCHELASTIC_RUN_ID" not in os.environ:  # by hand: each rank has found the run by itself
-        meeting.agree("run", run.path.name, spec.timeout_s)
-    meeting.gather("come", spec.timeout_s)
-    return meeting
-
-
-def join_ranks(meeting: Meeting, spec: RunSpec, place: Place, device: torch.device) -> Choice:
-    """Start the process group; blocks until all ranks have loaded what they need."""
-    meeting.gather("finish loading", max(spec.timeout_s, PATIENCE_S))
-    situation = Situation(
-        store=meeting.store,
-        rank=place.rank,
-        world_size=place.world_size,
-        nodes=spec.nodes,
-        ranks_here=ranks_here(spec, place),
-        device=device,
-        strategy=spec.strategy.kind,
-        by_messages=spec.strategy.kind in MESSAGE_KINDS,
-    )
-    choice = choose_backend(spec.backend, situation)
-    join_group(
-        meeting.store,
-        rank=place.rank,
-        world_size=place.world_size,
-        backend=choice.backend,
-        leader=_leader(_settle_init(spec)),
-        timeout_s=spec.timeout_s,
-    )
-    session = torch.tensor(time.time_ns(), device=device)
-    dist.broadcast(session, src=0)
-    meeting.session = str(session.item())
-    return choice
 
 
 def load_material(spec: RunSpec) -> Material:
@@ -116,6 +56,7 @@ def assemble(
     """Build data, model, strategy and optimizer; every rank calls this once it is in the group."""
     material = material or load_material(spec)
     data = material.data
+    axes = build_axes(spec.axes, timeout_s=spec.timeout_s)
     # gd takes the whole data set in a step, cut into chunks of data.batch by the loop
     batch = len(data.train) if spec.optimizer.name == "gd" else spec.data.batch
     sampler = BatchSampler(
@@ -123,76 +64,54 @@ def assemble(
         n=len(data.train),
         labels=data.train.labels,
         batch=batch,
-        rank=place.rank,
-        world_size=place.world_size,
+        rank=axes.replica,
+        world_size=axes.mesh.data,
         seed=spec.seed,
     )
-    model = material.model.to(device)
-    if any(isinstance(module, nn.Conv2d) for module in model.modules()):
-        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    here = Dataset(
+        name=data.name,
+        train=data.train.to(device),
+        test=data.test.to(device),
+        classes=data.classes,
+    )
     meter = Meter()
     postpone_dynamo()
-    strategy = build_strategy(spec.strategy, model, meter)
     return Assembly(
         device=device,
-        data=Dataset(
-            name=data.name,
-            train=data.train.to(device),
-            test=data.test.to(device),
-            classes=data.classes,
-        ),
+        data=here,
         sampler=sampler,
         batch=batch,
-        model=model,
-        strategy=strategy,
-        optimizer=build_optimizer(spec.optimizer, model.parameters()),
+        parameters=parameter_count(material.model),
+        axes=axes,
+        compute=_build_whole(spec, place, axes, device, here, material.model, meter),
         meter=meter,
     )
 
 
-def pick_device(wanted: str, place: Place) -> torch.device:
-    """Choose the GPU of this local rank (shared, where there are fewer), or the CPU.
-
-    Raises:
-        UsageError: a GPU is asked for and there is none.
-    """
-    if wanted == "cuda" and not torch.cuda.is_available():
-        raise UsageError("device: cuda, but PyTorch sees no GPU here; set device=cpu")
-    if wanted == "cpu" or not torch.cuda.is_available():
-        return torch.device("cpu")
-    device = torch.device("cuda", place.local_rank % torch.cuda.device_count())
-    torch.cuda.set_device(device)
-    return device
-
-
-def set_threads(spec: RunSpec, place: Place) -> int:
-    """Share the cores out among the ranks of this host, unless the spec says how many."""
-    mine = getattr(os, "sched_getaffinity", None)
-    cores = len(mine(0)) if mine is not None else os.cpu_count() or 1
-    threads = spec.threads or max(1, cores // ranks_here(spec, place))
-    torch.set_num_threads(threads)
-    return threads
-
-
-def ranks_here(spec: RunSpec, place: Place) -> int:
-    """How many ranks share this host: all nodes of a run are on it."""
-    return place.local_world_size * spec.nodes
-
-
-def _settle_init(spec: RunSpec) -> str:
-    """Return how ranks meet; mpirun names no address, so they leave a note instead."""
-    told_where = spec.init != "env" or "MASTER_ADDR" in os.environ
-    return spec.init if told_where or spec.backend != "mpi" else "tcp"
-
-
-def _leader(init: str) -> str:
-    """The address that ranks were told, or where they meet without one."""
-    if init.startswith("tcp://"):
-        return urlsplit(init).hostname or LOOPBACK
-    return os.environ.get("MASTER_ADDR", LOOPBACK) if init == "env" else meeting_host()
-
-
-def leave_ranks() -> None:
-    """Wait for the others and leave the process group."""
-    dist.barrier()
-    dist.destroy_process_group()
+def _build_whole(
+    spec: RunSpec,
+    place: Place,
+    axes: Axes,
+    device: torch.device,
+    data: Dataset,
+    model: nn.Module,
+    meter: Meter,
+) -> WholeModel:
+    model = model.to(device)
+    if any(isinstance(module, nn.Conv2d) for module in model.modules()):
+        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    alone = axes.mesh.data == 1 < axes.mesh.size
+    strategy = Alone(model) if alone else build_strategy(spec.strategy, model, meter, axes.data)
+    slow = spec.slow_ranks.get(place.rank)
+    return WholeModel(
+        spec=spec,
+        rank=place.rank,
+        axes=axes,
+        device=device,
+        data=data,
+        model=model,
+        strategy=strategy,
+        optimizer=build_optimizer(spec.optimizer, model.parameters()),
+        holding=Holding(writes=place.leads),
+        delay_s=0.0 if slow is None else slow.delay_ms / 1000,
+    )

@@ -8,10 +8,12 @@ import numpy as np
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from drumline.core.errors import UsageError
 from drumline.data import Split
+from drumline.parallel import Axes
+from drumline.train.turn import Compute
 
 _BATCH = 500
 
@@ -47,21 +49,24 @@ def _explain_scores(logits: object, targets: Tensor) -> UsageError:
 
 
 @torch.no_grad()
-def evaluate(model: nn.Module, test: Split, *, rank: int, world_size: int) -> Score:
+def evaluate(compute: Compute, test: Split, axes: Axes) -> Score:
     """Measure loss and accuracy on the test set; every rank calls this and gets the same score."""
+    model = compute.model
     was_training = model.training
     model.eval()
-    for buffer in model.buffers():  # running statistics differ between ranks: take rank 0's
-        dist.broadcast(buffer, src=0)
+    if axes.data is not None:
+        for buffer in model.buffers():  # running statistics differ between copies: take the first's
+            dist.broadcast(buffer, group=axes.data, group_src=0)
     device = next(model.parameters()).device
     totals = torch.zeros(3, dtype=torch.float64, device=device)
-    mine = np.arange(rank, len(test), world_size)
+    mine = np.arange(axes.replica, len(test), axes.mesh.data)
     for start in range(0, len(mine), _BATCH):
         inputs, targets = test.batch(mine[start : start + _BATCH])
-        logits = model(inputs)
-        totals[0] += loss_sum(logits, targets)
-        totals[1] += (logits.argmax(-1) == targets).sum()
-        totals[2] += targets.numel()
+        logits = compute.predict(inputs)
+        if logits is not None:
+            totals[0] += loss_sum(logits, targets)
+            totals[1] += (logits.argmax(-1) == targets).sum()
+            totals[2] += targets.numel()
     model.train(was_training)
     dist.all_reduce(totals)
     loss, correct, count = totals.tolist()

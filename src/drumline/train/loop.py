@@ -20,6 +20,7 @@ from drumline.train.diagnose import check_weights
 from drumline.train.evaluate import Score, evaluate
 from drumline.train.place import Place
 from drumline.train.scalars import ScalarWriter
+from drumline.train.snapshot import take_snapshot
 from drumline.train.step import TrainStep
 
 
@@ -61,7 +62,7 @@ class Loop:
         self._checkpoints = checkpoints
         self._scalars = scalars
         self._wait_for_disk = wait_for_disk  # blocks until every rank has come, however late
-        self._train = TrainStep(spec, place, parts)
+        self._train = TrainStep(spec, parts)
         self._per_epoch = len(parts.sampler)
         self._total = total_steps(spec, self._per_epoch)
         self._step = 0
@@ -80,9 +81,10 @@ class Loop:
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Go on from a checkpoint; every rank calls this with the same one."""
-        checkpoint.load_model(self._parts.model)
+        compute = self._parts.compute
+        checkpoint.load_model(compute.model, compute.holding)
         rank = self._place.rank if self._own_optimizer_state else None
-        checkpoint.load_optimizer(self._parts.optimizer, rank)
+        checkpoint.load_optimizer(compute.optimizer, compute.model, compute.holding, rank)
         self._step = checkpoint.progress.step
         self._loss = checkpoint.progress.loss
         self._train_ns = round(checkpoint.progress.train_s * 1e9)
@@ -97,7 +99,7 @@ class Loop:
     def run(self) -> Result:
         """Train to the end; every rank calls this."""
         score: Score | None = None
-        self._parts.model.train()
+        self._parts.compute.model.train()
         if self._step == self._total:  # it was stopped between its last step and its result
             score = self._evaluate((self._step - 1) // self._per_epoch)
         while self._step < self._total:
@@ -142,13 +144,14 @@ class Loop:
         report = self._train.take(self._step, lr, batches)
         self._train_ns += report.times["total"]
         self._samples += report.samples_of_all
-        self._epoch_loss[0] += report.loss_sum
-        self._epoch_loss[1] += report.predictions
+        if self._parts.axes.counts:
+            self._epoch_loss[0] += report.loss.total
+            self._epoch_loss[1] += report.loss.predictions
         self._events.write(
             "step",
             step=self._step,
             epoch=epoch,
-            loss=report.loss,
+            loss=report.loss.mean,
             lr=lr,
             samples=report.samples,
             **report.times,
@@ -165,14 +168,12 @@ class Loop:
     def _evaluate(self, epoch: int) -> Score | None:
         score = None
         if self._spec.evaluate:
-            score = evaluate(
-                self._parts.model,
-                self._parts.data.test,
-                rank=self._place.rank,
-                world_size=self._place.world_size,
-            )
+            score = evaluate(self._parts.compute, self._parts.data.test, self._parts.axes)
         if self._place.leads:
-            values = {"loss": self._loss or 0.0, "lr": self._parts.optimizer.param_groups[0]["lr"]}
+            values = {
+                "loss": self._loss or 0.0,
+                "lr": self._parts.compute.optimizer.param_groups[0]["lr"],
+            }
             if score is not None:
                 values |= {"test_loss": score.loss, "accuracy": score.accuracy}
             self._events.write("epoch", step=self._step, epoch=epoch, **values)
@@ -183,7 +184,8 @@ class Loop:
 
     def _save(self) -> None:
         started = time.monotonic()
-        check_weights(self._parts.model, step=self._step, rank=self._place.rank)
+        compute = self._parts.compute
+        check_weights(compute.model, step=self._step, rank=self._place.rank)
         path = self._checkpoints.save(
             Progress(
                 step=self._step,
@@ -192,8 +194,8 @@ class Loop:
                 time_s=self._time_s(),
                 samples=self._samples,
             ),
-            self._parts.model,
-            self._parts.optimizer,
+            take_snapshot(compute.model, compute.optimizer, compute.holding),
+            compute.holding,
             rank=self._place.rank,
             shared=not self._own_optimizer_state,
             barrier=self._wait_for_disk,

@@ -21,19 +21,17 @@ from drumline.core.rundir import RunDir
 from drumline.core.spec import RunSpec
 from drumline.core.task import PATIENCE_S
 from drumline.data.coverage import coverage
-from drumline.models import parameter_count, weights_sha256
-from drumline.train.assembly import (
-    Assembly,
-    assemble,
+from drumline.models import weights_sha256
+from drumline.train.assembly import Assembly, assemble, load_material
+from drumline.train.bf16 import settle_bf16
+from drumline.train.checkpoint import Checkpoint, CheckpointStore
+from drumline.train.joining import (
     join_ranks,
     leave_ranks,
-    load_material,
     meet_ranks,
     pick_device,
     set_threads,
 )
-from drumline.train.bf16 import settle_bf16
-from drumline.train.checkpoint import Checkpoint, CheckpointStore
 from drumline.train.loop import Loop, Result
 from drumline.train.memory import keep_freed_memory
 from drumline.train.place import Place
@@ -134,7 +132,7 @@ def _write_results(
             n=len(train),
             labels=train.labels,
             batch=parts.batch,
-            world_size=place.world_size,
+            world_size=parts.axes.mesh.data,
             seed=spec.seed,
             steps=result.steps,
         ),
@@ -149,7 +147,7 @@ def _write_results(
             "backend": choice.backend,
             "backend_why": choice.why,
             "model": spec.model.name,
-            "parameters": parameter_count(parts.model),
+            "parameters": parts.parameters,
             "steps": result.steps,
             "epochs": result.epochs,
             "loss": result.loss,
@@ -159,6 +157,6 @@ def _write_results(
             "restarts": place.attempt,
             "train_s": result.train_s,
             "samples_per_s": result.samples / result.train_s if result.train_s else 0.0,
-            "weights_sha256": weights_sha256(parts.model),
+            "weights_sha256": weights_sha256(parts.compute.model),
         },
     )
