@@ -290,3 +290,57 @@ def test_a_delay_raises_the_blame_of_the_rank_that_has_it_and_of_no_other(arriva
     if delayed[rank] > max(arrivals):
         assert after[rank] > before[rank]
         assert sum(after) == after[rank]
+
+
+def message(number, *, total, sent=(), received=(), blocked=()):
+    """A step event with messages: (peers, posted) that are sent, (peers, waited, came) that come."""
+    event = step(number, total=total, blocked=blocked)
+    event["spans"] = [["send", 10, at * MS, at * MS, list(peers)] for peers, at in sent]
+    event["spans"] += [["receive", 10, a * MS, e * MS, list(peers)] for peers, a, e in received]
+    return event
+
+
+def test_a_message_is_a_meeting_of_two():
+    """Rank 1 waits from 0 for what rank 0 sends at 30 and has it at 35; then the other way round.
+
+    rank 0   compute 30 │ (send) compute 20 │ wait until 60, transfer until 64
+    rank 1   wait 30, transfer 5 │ compute 25 │ (send)
+    """
+    ledger = compute_ledger(
+        [
+            warm_up(
+                message(
+                    1,
+                    total=64,
+                    sent=[((0, 1), 30)],
+                    received=[((1, 0), 50, 64)],
+                    blocked=[(50, 64)],
+                )
+            ),
+            warm_up(
+                message(
+                    1, total=64, received=[((0, 1), 0, 35)], sent=[((1, 0), 60)], blocked=[(0, 35)]
+                )
+            ),
+            warm_up(step(1, total=64)),
+        ]
+    )
+    assert seconds(ledger, *TIMES) == [
+        (64, 0, 50, 10, 4, 10, 4),
+        (64, 0, 29, 30, 5, 30, 5),
+        (64, 0, 64, 0, 0, 0, 0),
+    ]
+    assert seconds(ledger, "caused") == [(30,), (10,), (0,)]
+
+
+def test_collectives_of_different_groups_are_told_apart():
+    """Ranks 0 and 2 meet, and 1 and 3; the order within a rank does not matter."""
+    events = [[] for _ in range(4)]
+    for rank, (arrived, ended) in enumerate([(10, 30), (5, 50), (20, 30), (40, 50)]):
+        event = step(1, total=60, blocked=[(arrived, ended)])
+        pair = [0, 2] if rank % 2 == 0 else [1, 3]
+        event["spans"] = [["ring", 100, arrived * MS, ended * MS, pair]]
+        events[rank] = warm_up(event)
+    ledger = compute_ledger(events)
+    assert seconds(ledger, "wait", "transfer") == [(10, 10), (35, 10), (0, 10), (0, 10)]
+    assert seconds(ledger, "caused") == [(0,), (0,), (10,), (35,)]

@@ -98,7 +98,13 @@ class Aggregator:
         if flat.is_cuda:
             torch.cuda.current_stream(flat.device).synchronize()
         if self.meter is not None:
-            self.meter.record(self.kind, flat.nbytes, arrived)
+            self.meter.record(self.kind, flat.nbytes, arrived, self._ranks)
+
+    @cached_property
+    def _ranks(self) -> tuple[int, ...]:
+        """The members of the group, where that is not everybody."""
+        members = tuple(dist.get_process_group_ranks(self.group))
+        return () if len(members) == dist.get_world_size() else members
 
     @cached_property
     def _channel(self) -> Channel:

@@ -7,7 +7,8 @@ A collective's duration is not its transfer time. Bucket k on three ranks:
     rank 2                          ├── transfer ──┤        arrived last: the others' wait is its
                                     A                       doing
 
-A is the last arrival. Before it a rank *waits*, after it bytes are *transferred*. Of both, what
+A message is a collective of two: its sender arrives when it sends, its receiver when it begins to
+wait for it. A is the last arrival. Before it a rank *waits*, after it bytes are *transferred*. Of both, what
 fell into a time in which the rank did nothing else is *exposed*; the rest was hidden behind
 compute. Lost time is what was exposed on all ranks: waiting is put down to the rank that arrived
 last, transfer to the network.
@@ -15,7 +16,7 @@ last, transfer to the network.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -53,7 +54,7 @@ class Ledger:
     steps: int = 0
     collectives: int = 0
     nbytes: int = 0
-    """bytes reduced by one rank, over the steps counted"""
+    """bytes that rank 0 reduced, sent or received, over the steps counted"""
     lost_s: float = field(default=0.0)
 
     @property
@@ -137,25 +138,41 @@ def _account_step(ledger: Ledger, steps: list[Event]) -> None:
         row.total_s += step["total"] * NS
         row.data_s += step["data"] * NS
     exposed_before = [row.exposed_s for row in ledger.ranks]
-    for spans in zip(*(step["spans"] for step in steps), strict=False):
-        _account_collective(ledger, steps, spans)
+    for ranks, rounds in _meetings(steps).items():
+        for spans in rounds:
+            _account_meeting(ledger, steps, dict(zip(ranks, spans, strict=True)))
     for row, step, before in zip(ledger.ranks, steps, exposed_before, strict=True):
         row.compute_s += (step["total"] - step["data"]) * NS - (row.exposed_s - before)
 
 
-def _account_collective(ledger: Ledger, steps: list[Event], spans: tuple[Any, ...]) -> None:
-    """Split one collective, given as (op, bytes, arrived, ended) of each rank."""
-    last_arrival = max(span[2] for span in spans)
-    last_rank = max(range(len(spans)), key=lambda rank: spans[rank][2])
-    ledger.collectives += 1
-    ledger.nbytes += spans[0][1]
-    for row, step, (_, _, arrived, ended) in zip(ledger.ranks, steps, spans, strict=True):
+def _meetings(steps: list[Event]) -> dict[tuple[int, ...], Iterator[tuple[Any, ...]]]:
+    """Put the spans of a step side by side: by who takes part, one round after the other."""
+    by_ranks: dict[tuple[int, ...], dict[int, list[Any]]] = {}
+    for rank, step in enumerate(steps):
+        for span in step["spans"]:
+            members = tuple(span[4]) if len(span) > 4 and span[4] else tuple(range(len(steps)))
+            by_ranks.setdefault(members, {}).setdefault(rank, []).append(span)
+    return {
+        ranks: zip(*(found.get(rank, []) for rank in ranks), strict=False)
+        for ranks, found in by_ranks.items()
+    }
+
+
+def _account_meeting(ledger: Ledger, steps: list[Event], spans: Mapping[int, Any]) -> None:
+    """Split one collective or message, given as (op, bytes, arrived, ended, …) of each rank."""
+    last_rank = max(spans, key=lambda rank: spans[rank][2])
+    last_arrival = spans[last_rank][2]
+    if 0 in spans:
+        ledger.collectives += 1
+        ledger.nbytes += spans[0][1]
+    for rank, (_, _, arrived, ended, *_) in spans.items():
+        row, blocked = ledger.ranks[rank], steps[rank]["blocked"]
         turn = min(last_arrival, ended)
         row.wait_s += (turn - arrived) * NS
         row.transfer_s += (ended - turn) * NS
-        waited = _overlap(step["blocked"], arrived, turn) * NS
+        waited = _overlap(blocked, arrived, turn) * NS
         row.exposed_wait_s += waited
-        row.exposed_transfer_s += _overlap(step["blocked"], turn, ended) * NS
+        row.exposed_transfer_s += _overlap(blocked, turn, ended) * NS
         ledger.ranks[last_rank].caused_s += waited
 
 
