@@ -293,7 +293,7 @@ def test_a_delay_raises_the_blame_of_the_rank_that_has_it_and_of_no_other(arriva
 
 
 def message(number, *, total, sent=(), received=(), blocked=()):
-    """A step event with messages: (peers, posted) that are sent, (peers, waited, came) that come."""
+    """A step event with messages: sent as (peers, posted), received as (peers, waited, came)."""
     event = step(number, total=total, blocked=blocked)
     event["spans"] = [["send", 10, at * MS, at * MS, list(peers)] for peers, at in sent]
     event["spans"] += [["receive", 10, a * MS, e * MS, list(peers)] for peers, a, e in received]

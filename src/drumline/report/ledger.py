@@ -8,10 +8,10 @@ A collective's duration is not its transfer time. Bucket k on three ranks:
                                     A                       doing
 
 A message is a collective of two: its sender arrives when it sends, its receiver when it begins to
-wait for it. A is the last arrival. Before it a rank *waits*, after it bytes are *transferred*. Of both, what
-fell into a time in which the rank did nothing else is *exposed*; the rest was hidden behind
-compute. Lost time is what was exposed on all ranks: waiting is put down to the rank that arrived
-last, transfer to the network.
+wait for it. A is the last arrival. Before it a rank *waits*, after it bytes are *transferred*. Of
+both, what fell into a time in which the rank did nothing else is *exposed*; the rest was hidden
+behind compute. Lost time is what was exposed on all ranks: waiting is put down to the rank that
+arrived last, transfer to the network.
 """
 
 from __future__ import annotations
