@@ -45,6 +45,15 @@ def build_model(
     Raises:
         SpecError: the name or an option is wrong, or the factory failed.
     """
+    return call_factory(spec, classes=classes, seed=seed).to(dtype)
+
+
+def call_factory(spec: ModelSpec, *, classes: int, seed: int) -> nn.Module:
+    """Call what builds the model, with the random generator at the seed; in torch's own dtype.
+
+    Raises:
+        SpecError: as for `build_model`.
+    """
     if ":" in spec.name:
         factory: Callable[..., Any] = find_factory(spec.name)
         check_names(spec.name, factory, spec.options)
@@ -53,7 +62,7 @@ def build_model(
     arguments = dict(spec.options)
     if GIVEN in parameters_of(factory):
         arguments.setdefault(GIVEN, classes)
-    return _call_seeded(spec.name, factory, arguments, seed).to(dtype)
+    return _call_seeded(spec.name, factory, arguments, seed)
 
 
 def _builtin(spec: ModelSpec) -> type[nn.Module]:

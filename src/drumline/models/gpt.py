@@ -66,6 +66,28 @@ class Block(nn.Module):
         return x + fed
 
 
+class Places(nn.Module):
+    """Numbers the tokens of a sequence: 0, 1, 2, …
+
+    A module of its own without parameters: how long a sequence is shows only while the model runs,
+    and a model is cut into stages from its forward alone, which must not ask.
+    """
+
+    def __init__(self, context: int) -> None:
+        super().__init__()
+        self.context = context
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map [b, T, …] to the places [T]."""
+        length = x.shape[1]
+        if length > self.context:
+            raise UsageError(
+                f"a sequence has {length} tokens, but gpt-mini's context is {self.context}; "
+                f"set model.context={length} or data.sequence={self.context}"
+            )
+        return torch.arange(length, device=x.device)
+
+
 class GPT(nn.Module):
     """Tokens to the scores of the token that follows each of them.
 
@@ -92,8 +114,8 @@ class GPT(nn.Module):
     ) -> None:
         super().__init__()
         _check(heads, width, dropout)
-        self.context = context
         self.tokens = nn.Embedding(classes, width)
+        self.places = Places(context)
         self.positions = nn.Embedding(context, width)
         self.dropout = nn.Dropout(dropout)
         self.blocks = nn.ModuleList(Block(width, heads, dropout) for _ in range(layers))
@@ -105,14 +127,8 @@ class GPT(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Map tokens [b, T], whole numbers, to logits [b, T, classes]."""
-        length = tokens.shape[1]
-        if length > self.context:
-            raise UsageError(
-                f"a sequence has {length} tokens, but gpt-mini's context is {self.context}; "
-                f"set model.context={length} or data.sequence={self.context}"
-            )
-        places = torch.arange(length, device=tokens.device)
-        x = self.dropout(self.tokens(tokens) + self.positions(places))
+        x = self.tokens(tokens)
+        x = self.dropout(x + self.positions(self.places(x)))
         for block in self.blocks:
             x = block(x)
         scores: Tensor = self.head(self.norm(x))

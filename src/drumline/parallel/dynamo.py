@@ -32,9 +32,9 @@ def postpone_dynamo() -> None:
     """Let optimizers and DDP run without importing the compiler."""
     methods = ("add_param_group", "load_state_dict", "state_dict", "zero_grad")
     for method in methods:
-        _run_unmarked(getattr(Optimizer, method))
+        run_unmarked(getattr(Optimizer, method))
     within = getattr(DistributedDataParallel, "_inside_ddp_forward", None)
-    _run_unmarked(getattr(within, "__wrapped__", None))  # inside a contextmanager
+    run_unmarked(getattr(within, "__wrapped__", None))  # inside a contextmanager
 
 
 @contextlib.contextmanager
@@ -51,7 +51,8 @@ def ddp_settings() -> Iterator[None]:
         del torch._dynamo
 
 
-def _run_unmarked(marked: Callable[..., Any] | None) -> None:
+def run_unmarked(marked: Callable[..., Any] | None) -> None:
+    """Let one function that is marked "do not compile" run without importing the compiler."""
     plain = getattr(marked, "__wrapped__", None)
     if marked is None or plain is None or hasattr(plain, _MARK):
         return

@@ -1,0 +1,168 @@
+"""`TorchEngine`: PyTorch's own pipeline (`torch.distributed.pipelining`), with `Executor`'s words.
+
+PyTorch fixes shapes and the number of microbatches when a schedule is built, ours does neither. So
+a call is cut into runs of microbatches of one form, and the schedules are kept, one for each form
+and number. Gradients add up over the runs.
+
+Where PyTorch's schedule does not take a number of microbatches, the run is carried out by what
+gives the same numbers: 1F1B with fewer microbatches than stages by GPipe, an interleaved one in two
+runs.
+
+Importing `torch.distributed.pipelining` imports the compiler, more than a second: it is left until
+an engine is built.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from itertools import groupby
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed import ProcessGroup
+
+from drumline.core.errors import UsageError
+from drumline.parallel.pipeline.lane import Form
+from drumline.parallel.pipeline.plan import check_plan
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+Microbatch = tuple[Tensor, Tensor]
+
+
+class TorchEngine:
+    """One rank of a pipeline that PyTorch runs; every rank of the group makes one."""
+
+    def __init__(
+        self,
+        chunks: Sequence[nn.Module],
+        *,
+        group: ProcessGroup,
+        device: torch.device,
+        schedule: str,
+        recompute: bool = False,
+        no_sync: Callable[[], AbstractContextManager[None]] | None = None,
+    ) -> None:
+        """Make the engine of this rank.
+
+        Args:
+            chunks: this rank's parts of the model; chunk c is virtual stage c*stages + rank.
+            group: the stages in order.
+            device: where the chunks are; the group's backend must be able to send from there.
+            schedule: one of `SCHEDULES`.
+            recompute: keep only inputs, and run a chunk again for its backward.
+            no_sync: a data-parallel wrapper's, to put around all backwards; PyTorch does not say
+                which one is the last, so the wrapper averages when all are over.
+        """
+        from torch.distributed import pipelining
+
+        self._torch = pipelining
+        self._stages, self._rank = dist.get_world_size(group), dist.get_rank(group)
+        check_plan(schedule, stages=self._stages, chunks=len(chunks))
+        self._chunks = [_Recomputed(chunk) if recompute else chunk for chunk in chunks]
+        self._group, self._device = group, device
+        self._schedule = schedule
+        self._no_sync = no_sync or contextlib.nullcontext
+        self._loss = _ScaledLoss()
+        self._built: dict[tuple[Form, Form, int], Any] = {}
+        self._for_prediction: dict[Form, Any] = {}
+
+    def train(self, microbatches: Sequence[Microbatch], loss: Loss, scale: float) -> list[float]:
+        """Run forward and backward of all microbatches; gradients are added to `.grad`.
+
+        The same as `Executor.train`.
+        """
+        if not microbatches:
+            raise UsageError("a pipeline needs microbatches, but got 0; cut the batch into some")
+        self._loss.loss, self._loss.scale = loss, scale
+        losses: list[Tensor] = []
+        with self._no_sync():
+            for run in self._cut(microbatches):
+                losses += self._train_run(run)
+        return (torch.stack(losses) / scale).tolist() if losses else []
+
+    @torch.no_grad()
+    def predict(self, inputs: Tensor) -> Tensor | None:
+        """Run forward only, and return the logits on the last stage; as `Executor.predict`."""
+        form = Form.of(inputs)
+        if form not in self._for_prediction:
+            name = "interleaved" if len(self._chunks) > 1 else "gpipe"
+            self._for_prediction[form] = self._build(name, 1, None)
+        given = (inputs.to(self._device),) if self._rank == 0 else ()
+        logits: Tensor | None = self._for_prediction[form].step(*given)
+        return logits
+
+    def _cut(self, microbatches: Sequence[Microbatch]) -> Iterator[list[Microbatch]]:
+        """Cut into runs of one form, and those to what the schedule takes."""
+        for _, same in groupby(microbatches, lambda each: tuple(map(Form.of, each))):
+            run = list(same)
+            rounds = max(1, len(run) // self._stages)
+            if self._schedule == "interleaved" and len(run) % rounds:
+                whole = len(run) - len(run) % self._stages
+                yield run[:whole]
+                yield run[whole:]
+            else:
+                yield run
+
+    def _train_run(self, run: list[Microbatch]) -> list[Tensor]:
+        count = len(run)
+        key = (Form.of(run[0][0]), Form.of(run[0][1]), count)
+        if key not in self._built:
+            short = self._schedule == "1f1b" and count < self._stages
+            name = "gpipe" if short else self._schedule
+            self._built[key] = self._build(name, count, self._loss)
+        first, last = self._rank == 0, self._rank == self._stages - 1
+        inputs = (torch.cat([each for each, _ in run]).to(self._device),) if first else ()
+        target = torch.cat([each for _, each in run]).to(self._device) if last else None
+        losses: list[Tensor] = []
+        self._built[key].step(*inputs, target=target, losses=losses, return_outputs=False)
+        return [each.detach() for each in losses]
+
+    def _build(self, name: str, microbatches: int, loss: Loss | None) -> Any:
+        stages = [
+            self._torch.PipelineStage(
+                chunk,
+                number * self._stages + self._rank,
+                self._stages * len(self._chunks),
+                self._device,
+                group=self._group,
+            )
+            for number, chunk in enumerate(self._chunks)
+        ]
+        classes = {
+            "gpipe": self._torch.ScheduleGPipe,
+            "1f1b": self._torch.Schedule1F1B,
+            "interleaved": self._torch.ScheduleInterleaved1F1B,
+        }
+        which: Any = stages if name == "interleaved" else stages[0]
+        return classes[name](which, microbatches, loss_fn=loss, scale_grads=False)
+
+
+class _ScaledLoss:
+    """The loss of the call under way; schedules are built once, with this in place of it."""
+
+    def __init__(self) -> None:
+        self.loss: Loss | None = None
+        self.scale = 1.0
+
+    def __call__(self, logits: Tensor, targets: Tensor) -> Tensor:
+        assert self.loss is not None
+        return self.loss(logits, targets) * self.scale
+
+
+class _Recomputed(nn.Module):
+    """A chunk whose activations are not kept."""
+
+    def __init__(self, chunk: nn.Module) -> None:
+        super().__init__()
+        self.chunk = chunk
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Run the chunk, now and again in backward."""
+        from torch.utils.checkpoint import checkpoint
+
+        output: Tensor = checkpoint(self.chunk, inputs, use_reentrant=False)
+        return output

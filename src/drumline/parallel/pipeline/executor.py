@@ -1,0 +1,276 @@
+"""`Executor`: carries out a pipeline schedule over plain messages.
+
+    instructions             one dispatch table                  lanes
+    ReceiveActivation   ──>  input of the chunk             <──  activations, from the stage before
+    Forward             ──>  output; a passage is kept
+    SendActivation      ──>  output                         ──>  activations, to the stage behind
+    ReceiveGradient     ──>  gradient of the output         <──  gradients, from the stage behind
+    Backward            ──>  .grad of parameters; gradient of the input; the passage is dropped
+    SendGradient        ──>  gradient of the input          ──>  gradients, to the stage before
+
+Passages are kept in one place, so that the number of live microbatches is counted, not computed.
+
+The loss is a sum over predictions, and its gradient is `scale`: what the last stage starts backward
+with in place of a message. So microbatches of different sizes add up to the gradient of the mean.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
+
+import torch
+from torch import Tensor, nn
+
+from drumline.comm import Channel
+from drumline.parallel.pipeline.lane import Form, Lane
+from drumline.parallel.pipeline.passage import Passage, Recomputed, Run
+from drumline.parallel.pipeline.plan import check_plan, read_plan
+from drumline.parallel.pipeline.schedule import (
+    Backward,
+    Forward,
+    Instruction,
+    ReceiveActivation,
+    ReceiveGradient,
+    SendActivation,
+    SendGradient,
+)
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+Note = Callable[[str, int, int, int, int], None]
+"""is told a kind, a microbatch, a chunk, and when it began and ended (monotonic clock, ns)"""
+NoSync = Callable[[], AbstractContextManager[None]]
+Key = tuple[int, int]
+"""microbatch and chunk"""
+
+_FORWARD_ONLY = (ReceiveActivation, Forward, SendActivation)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Batch:
+    """What one call of `train` or `predict` is about."""
+
+    inputs: Sequence[Tensor]
+    targets: Sequence[Tensor] = ()
+    loss: Loss | None = None
+    scale: float = 1.0
+
+    @property
+    def trains(self) -> bool:
+        """Whether a backward follows each forward."""
+        return self.loss is not None
+
+    def topic(self, instruction: Instruction) -> tuple[bool, int, Form]:
+        """Name what decides about the form of a chunk's output."""
+        inputs = self.inputs[instruction.microbatch]
+        return self.trains, instruction.chunk, Form.of(inputs)
+
+
+_NOTHING = _Batch(inputs=())
+
+
+class Executor:
+    """One rank of a pipeline: its chunks of the model, and the messages to its neighbours.
+
+    All ranks of the channel make one, those with several in the same order. Where a stage fails,
+    its error is raised there; its neighbours end with the backend's error for a peer that is gone,
+    or does not answer within the group's timeout. The executors are of no use then.
+    """
+
+    def __init__(
+        self,
+        chunks: Sequence[nn.Module],
+        *,
+        channel: Channel,
+        schedule: str,
+        recompute: bool = False,
+        note: Note | None = None,
+        no_sync: NoSync | None = None,
+    ) -> None:
+        """Make the executor of this rank.
+
+        Args:
+            chunks: this rank's parts of the model; chunk c is virtual stage c*stages + rank.
+            channel: the stages in order.
+            schedule: one of `SCHEDULES`.
+            recompute: keep only inputs, and run a chunk again for its backward.
+            note: is told of each forward, backward, receive and send.
+            no_sync: a data-parallel wrapper's, to put around all backwards of a chunk but the last.
+        """
+        check_plan(schedule, stages=channel.size, chunks=len(chunks))
+        self._chunks = tuple(chunks)
+        self._stage, self._stages = channel.rank, channel.size
+        self._schedule = schedule
+        self._passage = Recomputed if recompute else Passage
+        self._note = note
+        self._no_sync: NoSync = no_sync or contextlib.nullcontext
+        self._device = _device_of(chunks)
+        before, behind = (self._stage - 1) % self._stages, (self._stage + 1) % self._stages
+        window = self._stages * len(chunks)
+        self._activations = Lane(
+            channel, to=behind, source=before, window=window, device=self._device
+        )
+        self._gradients = Lane(
+            Channel(channel.group, channel.members, ranks_per_node=channel.ranks_per_node),
+            to=before,
+            source=behind,
+            window=window,
+            device=self._device,
+        )
+        self._plans: dict[int, tuple[Instruction, ...]] = {}
+        self._peak_live = 0
+        self._begin(_NOTHING)
+
+    @property
+    def peak_live(self) -> int:
+        """How many forwards waited for their backward at most in the latest `train`, counted."""
+        return self._peak_live
+
+    def train(
+        self, microbatches: Sequence[tuple[Tensor, Tensor]], loss: Loss, scale: float
+    ) -> list[float]:
+        """Run forward and backward of all microbatches; gradients are added to `.grad`.
+
+        Every rank calls this with the same microbatches: the first stage uses the inputs, the last
+        one the targets, and all the inputs' shapes. It blocks until this rank's part is done.
+
+        Args:
+            microbatches: inputs and targets of each; they may differ in size.
+            loss: gives the summed loss of logits and targets.
+            scale: what the sum is multiplied by to become the loss whose gradient is wanted.
+
+        Returns:
+            the summed loss of each microbatch on the last stage, an empty list on the others.
+        """
+        inputs, targets = zip(*microbatches, strict=True) if microbatches else ((), ())
+        batch = _Batch(inputs=inputs, targets=targets, loss=loss, scale=scale)
+        self._peak_live = 0
+        losses = self._carry_out(self._plan(len(microbatches)), batch)
+        return torch.stack(losses).tolist() if losses else []
+
+    @torch.no_grad()
+    def predict(self, inputs: Tensor) -> Tensor | None:
+        """Run forward only, and return the logits on the last stage, None on the others.
+
+        Every rank calls this with the same inputs. Whether dropout and the like are at work is the
+        caller's to say, by `eval()`.
+        """
+        forwards = [each for each in self._plan(1) if isinstance(each, _FORWARD_ONLY)]
+        logits = self._carry_out(forwards, _Batch(inputs=(inputs,)))
+        return logits[0] if logits else None
+
+    def _plan(self, microbatches: int) -> tuple[Instruction, ...]:
+        if microbatches not in self._plans:
+            self._plans[microbatches] = read_plan(
+                self._schedule, self._stage, self._stages, microbatches, len(self._chunks)
+            )
+        return self._plans[microbatches]
+
+    def _carry_out(self, plan: Sequence[Instruction], batch: _Batch) -> list[Tensor]:
+        """Do what the plan says; return the last stage's losses or logits."""
+        self._begin(batch)
+        self._activations.expect(batch.topic(at) for at in plan if type(at) is ReceiveActivation)
+        self._gradients.expect(batch.topic(at) for at in plan if type(at) is ReceiveGradient)
+        for instruction in plan:
+            kind, act = _ACTS[type(instruction)]
+            began = time.monotonic_ns()
+            act(self, instruction)
+            if self._note is not None:
+                if self._device.type == "cuda":
+                    torch.cuda.synchronize(self._device)
+                ended = time.monotonic_ns()
+                self._note(kind, instruction.microbatch, instruction.chunk, began, ended)
+        self._activations.finish()
+        self._gradients.finish()
+        results = self._results
+        self._begin(_NOTHING)  # let go of the batch
+        return results
+
+    def _begin(self, batch: _Batch) -> None:
+        self._batch = batch
+        self._live: dict[Key, Passage] = {}
+        self._taken: dict[Key, Tensor] = {}  # received, for the computation that follows
+        self._made: dict[Key, Tensor] = {}  # computed, for the send that follows
+        self._results: list[Tensor] = []
+
+    def _is_last(self, chunk: int) -> bool:
+        return (self._stage, chunk) == (self._stages - 1, len(self._chunks) - 1)
+
+    def _receive_activation(self, at: Instruction) -> None:
+        received = self._activations.receive()
+        self._taken[at.microbatch, at.chunk] = received.requires_grad_(self._batch.trains)
+
+    def _forward(self, at: Instruction) -> None:
+        key, batch = (at.microbatch, at.chunk), self._batch
+        run: Run = self._chunks[at.chunk]
+        last = self._is_last(at.chunk)
+        if last and batch.loss is not None:
+            targets = batch.targets[at.microbatch].to(self._device, non_blocking=True)
+            run = partial(_run_with_loss, run, batch.loss, targets)
+        inputs = self._taken.pop(key, None)
+        if inputs is None:
+            inputs = batch.inputs[at.microbatch].to(self._device, non_blocking=True)
+        passage = self._passage(run, inputs)
+        output = passage.forward()
+        if last:
+            self._results.append(output)
+        else:
+            self._made[key] = output
+        if batch.trains:
+            self._live[key] = passage
+            self._peak_live = max(self._peak_live, len(self._live))
+            self._gradients.know(batch.topic(at), Form.of(output))
+
+    def _send_activation(self, at: Instruction) -> None:
+        output = self._made.pop((at.microbatch, at.chunk))
+        self._activations.send(output, self._batch.topic(at))
+
+    def _receive_gradient(self, at: Instruction) -> None:
+        self._taken[at.microbatch, at.chunk] = self._gradients.receive()
+
+    def _backward(self, at: Instruction) -> None:
+        key = at.microbatch, at.chunk
+        if self._is_last(at.chunk):
+            gradient = torch.full_like(self._results[at.microbatch], self._batch.scale)
+        else:
+            gradient = self._taken.pop(key)
+        # All schedules take the backwards of a chunk in the order of the microbatches.
+        last = at.microbatch == len(self._batch.inputs) - 1
+        with contextlib.nullcontext() if last else self._no_sync():
+            of_inputs = self._live.pop(key).backward(gradient)
+        if of_inputs is not None:
+            self._made[key] = of_inputs
+
+    def _send_gradient(self, at: Instruction) -> None:
+        self._gradients.send(self._made.pop((at.microbatch, at.chunk)))
+
+
+_ACTS: Mapping[type[Instruction], tuple[str, Callable[[Executor, Instruction], None]]] = (
+    MappingProxyType(
+        {
+            ReceiveActivation: ("receive", Executor._receive_activation),
+            Forward: ("forward", Executor._forward),
+            SendActivation: ("send", Executor._send_activation),
+            ReceiveGradient: ("receive", Executor._receive_gradient),
+            Backward: ("backward", Executor._backward),
+            SendGradient: ("send", Executor._send_gradient),
+        }
+    )
+)
+"""how each instruction is noted, and who carries it out"""
+
+
+def _run_with_loss(run: Run, loss: Loss, targets: Tensor, inputs: Tensor) -> Tensor:
+    return loss(run(inputs), targets)
+
+
+def _device_of(chunks: Sequence[nn.Module]) -> torch.device:
+    for chunk in chunks:
+        for tensor in (*chunk.parameters(), *chunk.buffers()):
+            return tensor.device
+    return torch.device("cpu")

@@ -1,0 +1,108 @@
+"""`Exchange`: the two collectives of tensor parallelism, bound to a group and noted in a meter.
+
+Nothing overlaps here: the layer that comes next needs the result. So all the time of a span that
+the meter gets is time in which this rank did nothing else, and bytes are those of the result.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Self
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import ProcessGroup
+
+from drumline.comm import Meter
+from drumline.core.errors import UsageError
+from drumline.parallel.tensor.shares import Share
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exchange:
+    """The ranks that hold the shares of a layer, and how they exchange what they computed."""
+
+    group: ProcessGroup | None = None
+    meter: Meter | None = None
+
+    def __post_init__(self) -> None:
+        if not dist.is_initialized():
+            raise UsageError(
+                "tensor parallelism needs a process group; call dist.init_process_group(…) first"
+            )
+
+    def __deepcopy__(self, _: dict[int, Any]) -> Self:
+        return self  # a copied model talks to the same ranks
+
+    @cached_property
+    def ranks(self) -> int:
+        """How many ranks hold a share."""
+        return dist.get_world_size(self.group)
+
+    @cached_property
+    def rank(self) -> int:
+        """This rank's place among them."""
+        return dist.get_rank(self.group)
+
+    def share(self, *, dim: int, size: int, blocks: int | None = None, repeats: int = 1) -> Share:
+        """Return this rank's share of a dimension; see `Share.dealt`."""
+        return Share.dealt(
+            dim=dim, size=size, ranks=self.ranks, rank=self.rank, blocks=blocks, repeats=repeats
+        )
+
+    def sum(self, partial: Tensor) -> Tensor:
+        """Return the sum over the ranks; the same bits on each.
+
+        Every rank of the group calls this with the same shape; it blocks until the sum is here.
+        """
+        return self._metered("tensor_all_reduce", self._sum, partial)
+
+    def gather(self, part: Tensor, share: Share) -> Tensor:
+        """Return the whole tensor of which every rank gives a share.
+
+        Every rank of the group calls this, with a part as long as its share; it blocks until the
+        whole is here. Shorter parts travel padded to the longest, since backends want equal sizes.
+        """
+        return self._metered("tensor_all_gather", lambda x: self._gather(x, share), part)
+
+    def _metered(self, op: str, collective: Callable[[Tensor], Tensor], tensor: Tensor) -> Tensor:
+        if self.ranks == 1:
+            return tensor
+        arrived = time.monotonic_ns()
+        if tensor.is_cuda and dist.get_backend(self.group) != "nccl":
+            result = collective(tensor.cpu()).to(tensor.device)
+        else:
+            result = collective(tensor)
+        if self.meter is not None:
+            if result.is_cuda:  # the kernel was only queued: its end is what the ledger wants
+                torch.cuda.current_stream(result.device).synchronize()
+            self.meter.record(op, result.nbytes, arrived)
+        return result
+
+    def _sum(self, partial: Tensor) -> Tensor:
+        total = partial.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(total, group=self.group)
+        return total
+
+    def _gather(self, part: Tensor, share: Share) -> Tensor:
+        lengths = share.lengths
+        padded = _padded(part, share.dim, max(lengths))
+        parts = [torch.empty_like(padded) for _ in lengths]
+        dist.all_gather(parts, padded, group=self.group)
+        return share.join(
+            [got.narrow(share.dim, 0, length) for got, length in zip(parts, lengths, strict=True)]
+        )
+
+
+def _padded(part: Tensor, dim: int, length: int) -> Tensor:
+    if part.shape[dim] == length:
+        return part.contiguous()
+    shape = list(part.shape)
+    shape[dim] = length
+    padded = part.new_zeros(shape)
+    padded.narrow(dim, 0, part.shape[dim]).copy_(part)
+    return padded
