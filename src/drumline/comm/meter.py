@@ -24,17 +24,56 @@ class Span(NamedTuple):
     """who takes part: all, if empty; of a message, its sender and its receiver"""
 
 
+Work = tuple[str, int, int, int, int]
+"""forward or backward, of which microbatch, in which chunk, from when to when (ns)"""
+
+
+class Taken(NamedTuple):
+    """What a meter has recorded."""
+
+    spans: list[Span]
+    blocked: list[list[int]]
+    work: list[Work]
+
+
 @dataclass
 class Meter:
     """Collects spans; appended from the communication thread, drained once per step."""
 
     spans: list[Span] = field(default_factory=list)
+    blocked: list[list[int]] = field(default_factory=list)
+    """when this rank did nothing else, as far as those who record know"""
+    work: list[Work] = field(default_factory=list)
 
-    def record(self, op: str, nbytes: int, arrived_ns: int, ranks: tuple[int, ...] = ()) -> None:
-        """Note a collective or message that ends now."""
-        self.spans.append(Span(op, nbytes, arrived_ns, time.monotonic_ns(), ranks))
+    def record(
+        self,
+        op: str,
+        nbytes: int,
+        arrived_ns: int,
+        ranks: tuple[int, ...] = (),
+        *,
+        blocks: bool = False,
+    ) -> None:
+        """Note a collective or message that ends now.
 
-    def drain(self) -> list[Span]:
+        Args:
+            op: what it is.
+            nbytes: how much it carries.
+            arrived_ns: since when this rank takes part.
+            ranks: who takes part; all, if empty.
+            blocks: whether this rank did nothing else meanwhile.
+        """
+        ended_ns = time.monotonic_ns()
+        self.spans.append(Span(op, nbytes, arrived_ns, ended_ns, ranks))
+        if blocks:
+            self.blocked.append([arrived_ns, ended_ns])
+
+    def note_work(self, kind: str, microbatch: int, chunk: int, began: int, ended: int) -> None:
+        """Note a piece of a step that is computed in pieces: forward or backward."""
+        self.work.append((kind, microbatch, chunk, began, ended))
+
+    def drain(self) -> Taken:
         """Return what was recorded since the last call."""
-        spans, self.spans = self.spans, []
-        return spans
+        taken = Taken(self.spans, self.blocked, self.work)
+        self.spans, self.blocked, self.work = [], [], []
+        return taken

@@ -39,13 +39,18 @@ def check_split(
             "another that averages) for the data axis",
             *("strategy.kind", "mesh.pipeline"),
         )
-    cut = strategy.kind in ("pipeline", "rpc") or mesh.pipeline > 1
+    cut = cuts_layers(strategy, mesh)
     if not cut:
         _refuse_words_of_cuts(strategy)
     if cut or mesh.tensor > 1 or strategy.kind == "tensor":
         _check_split_model(strategy)
     if cut:
         _check_microbatches(strategy, mesh, batch, accumulate, whole_data)
+
+
+def cuts_layers(strategy: StrategySpec, mesh: Mesh) -> bool:
+    """Whether a rank holds some of the layers only."""
+    return strategy.kind in ("pipeline", "rpc") or mesh.pipeline > 1
 
 
 def microbatches_of(strategy: StrategySpec, mesh: Mesh) -> int:

@@ -9,6 +9,7 @@ from drumline.parallel.hook import HookState, comm_hook
 from drumline.parallel.naive import average_gradients, average_parameters
 from drumline.parallel.norm import clip_split_gradients
 from drumline.parallel.strategy import Alone, Strategy, build_strategy
+from drumline.parallel.tied import TiedGradients
 
 __all__ = [
     "KINDS",
@@ -19,6 +20,7 @@ __all__ = [
     "Holding",
     "HookState",
     "Strategy",
+    "TiedGradients",
     "all_reduce",
     "average_gradients",
     "average_parameters",

@@ -123,6 +123,8 @@ def broadcast_state(module: nn.Module, group: ProcessGroup | None = None) -> Non
         return
     check_same_model(module, group)
     for tensor in (*module.parameters(), *module.buffers()):
+        if tensor.is_meta:  # another rank's part of the model
+            continue
         flat = tensor.detach().contiguous()
         dist.broadcast(flat, group=group, group_src=0)
         if flat.data_ptr() != tensor.data_ptr():

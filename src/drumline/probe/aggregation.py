@@ -113,7 +113,7 @@ class Work:
             self.aggregators[kind](bucket.flat)
         ended = time.monotonic_ns()
         self._settle()
-        spans = [list(span) for span in self.meter.drain()]
+        spans = [list(span) for span in self.meter.drain().spans]
         return {"total": ended - began, "data": 0, "spans": spans, "blocked": [[blocked, ended]]}
 
     def _compute(self) -> None:

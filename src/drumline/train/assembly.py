@@ -9,13 +9,13 @@ from torch import nn
 
 from drumline.comm import Meter
 from drumline.core.spec import RunSpec
+from drumline.core.split import cuts_layers
 from drumline.data import BatchSampler, Dataset, build_dataset
-from drumline.models import build_model, parameter_count
-from drumline.optim import build_optimizer
-from drumline.parallel import Alone, Axes, Holding, build_axes, build_strategy, postpone_dynamo
+from drumline.models import build_model, build_outline, parameter_count
+from drumline.parallel import Axes, build_axes, postpone_dynamo
+from drumline.train.building import Ground, build_compute
 from drumline.train.place import Place
 from drumline.train.turn import Compute
-from drumline.train.whole import WholeModel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,13 +40,15 @@ class Material:
 
     data: Dataset
     model: nn.Module
+    """the whole one; without weights, where it is to be cut by layers"""
 
 
 def load_material(spec: RunSpec) -> Material:
     """Load the data and build the model, without a word to the others."""
     dtype = getattr(torch, spec.dtype)
     data = build_dataset(spec.data, seed=spec.seed, dtype=dtype)
-    model = build_model(spec.model, classes=data.classes, seed=spec.seed, dtype=dtype)
+    build = build_outline if cuts_layers(spec.strategy, spec.axes) else build_model
+    model = build(spec.model, classes=data.classes, seed=spec.seed, dtype=dtype)
     return Material(data=data, model=model)
 
 
@@ -83,35 +85,9 @@ def assemble(
         batch=batch,
         parameters=parameter_count(material.model),
         axes=axes,
-        compute=_build_whole(spec, place, axes, device, here, material.model, meter),
+        compute=build_compute(
+            Ground(spec=spec, place=place, axes=axes, device=device, data=here, meter=meter),
+            material.model,
+        ),
         meter=meter,
-    )
-
-
-def _build_whole(
-    spec: RunSpec,
-    place: Place,
-    axes: Axes,
-    device: torch.device,
-    data: Dataset,
-    model: nn.Module,
-    meter: Meter,
-) -> WholeModel:
-    model = model.to(device)
-    if any(isinstance(module, nn.Conv2d) for module in model.modules()):
-        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    alone = axes.mesh.data == 1 < axes.mesh.size
-    strategy = Alone(model) if alone else build_strategy(spec.strategy, model, meter, axes.data)
-    slow = spec.slow_ranks.get(place.rank)
-    return WholeModel(
-        spec=spec,
-        rank=place.rank,
-        axes=axes,
-        device=device,
-        data=data,
-        model=model,
-        strategy=strategy,
-        optimizer=build_optimizer(spec.optimizer, model.parameters()),
-        holding=Holding(writes=place.leads),
-        delay_s=0.0 if slow is None else slow.delay_ms / 1000,
     )

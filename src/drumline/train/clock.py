@@ -40,10 +40,11 @@ class StepClock:
 
     def end(self) -> dict[str, Any]:
         """Return the step's times: start, data, total, blocked intervals, collectives."""
+        taken = self._meter.drain()
         return {
             "t": self._start,
             "data": self._data,
             "total": time.monotonic_ns() - self._start,
-            "blocked": self._blocked,
-            "spans": self._meter.drain(),
-        }
+            "blocked": sorted(self._blocked + taken.blocked),
+            "spans": taken.spans,
+        } | ({"work": taken.work} if taken.work else {})

@@ -10,9 +10,17 @@ from drumline.core.errors import DivergenceError
 
 
 def check_loss(
-    loss: float, *, model: nn.Module, inputs: Tensor, step: int, rank: int, lr: float
+    loss: float, *, model: nn.Module, inputs: Tensor | None, step: int, rank: int, lr: float
 ) -> None:
     """Stop the run if the loss is no number any more.
+
+    Args:
+        loss: of this step.
+        model: what this rank holds of the model.
+        inputs: of the step; None where the model is a stage, whose inputs are gone.
+        step: the step's number.
+        rank: this rank.
+        lr: the learning rate.
 
     Raises:
         DivergenceError: names step, rank and the first bad tensor.
@@ -48,13 +56,15 @@ def check_weights(model: nn.Module, *, step: int, rank: int) -> None:
 
 
 @torch.no_grad()
-def first_bad_tensor(model: nn.Module, inputs: Tensor) -> str:
+def first_bad_tensor(model: nn.Module, inputs: Tensor | None) -> str:
     """Name the first tensor, in the order of computing, that holds a NaN or an infinity."""
-    if _bad(inputs):
+    if inputs is not None and _bad(inputs):
         return "the input batch"
     for name, param in model.named_parameters():
         if _bad(param):
             return f"parameter {name} (an earlier update broke it)"
+    if inputs is None:
+        return "an activation (its parameters are finite)"
     return _first_bad_output(model, inputs) or "the loss itself"
 
 

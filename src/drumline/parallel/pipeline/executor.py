@@ -27,7 +27,7 @@ from types import MappingProxyType
 import torch
 from torch import Tensor, nn
 
-from drumline.comm import Channel
+from drumline.comm import Channel, Meter
 from drumline.parallel.pipeline.lane import Form, Lane
 from drumline.parallel.pipeline.passage import Passage, Recomputed, Run
 from drumline.parallel.pipeline.plan import check_plan, read_plan
@@ -91,6 +91,7 @@ class Executor:
         recompute: bool = False,
         note: Note | None = None,
         no_sync: NoSync | None = None,
+        meter: Meter | None = None,
     ) -> None:
         """Make the executor of this rank.
 
@@ -101,6 +102,7 @@ class Executor:
             recompute: keep only inputs, and run a chunk again for its backward.
             note: is told of each forward, backward, receive and send.
             no_sync: a data-parallel wrapper's, to put around all backwards of a chunk but the last.
+            meter: is told of each message.
         """
         check_plan(schedule, stages=channel.size, chunks=len(chunks))
         self._chunks = tuple(chunks)
@@ -113,7 +115,12 @@ class Executor:
         before, behind = (self._stage - 1) % self._stages, (self._stage + 1) % self._stages
         window = self._stages * len(chunks)
         self._activations = Lane(
-            channel, to=behind, source=before, window=window, device=self._device
+            channel,
+            to=behind,
+            source=before,
+            window=window,
+            device=self._device,
+            meter=meter,
         )
         self._gradients = Lane(
             Channel(channel.group, channel.members, ranks_per_node=channel.ranks_per_node),
@@ -121,6 +128,7 @@ class Executor:
             source=behind,
             window=window,
             device=self._device,
+            meter=meter,
         )
         self._plans: dict[int, tuple[Instruction, ...]] = {}
         self._peak_live = 0

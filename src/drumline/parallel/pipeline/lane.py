@@ -21,6 +21,7 @@ gloo moves host memory, so tensors of a GPU are copied through pinned memory on 
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Hashable, Iterable
 from typing import NamedTuple
@@ -28,7 +29,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from drumline.comm import Channel
+from drumline.comm import Channel, Meter
 from drumline.comm.channel import Handle, wait_all
 from drumline.core.errors import CommError, UsageError
 
@@ -56,10 +57,23 @@ class Lane:
     """One rank's end of a lane: it sends to one neighbour, and receives from the other."""
 
     def __init__(
-        self, channel: Channel, *, to: int, source: int, window: int, device: torch.device
+        self,
+        channel: Channel,
+        *,
+        to: int,
+        source: int,
+        window: int,
+        device: torch.device,
+        meter: Meter | None = None,
     ) -> None:
         self._channel = channel
         self._to, self._source = to, source
+        names = channel.global_ranks
+        self._outward, self._inward = (
+            (names[channel.rank], names[to]),
+            (names[source], names[channel.rank]),
+        )
+        self._meter = meter
         self._window = window
         self._device = device
         self._told: dict[Hashable, Form] = {}
@@ -87,15 +101,19 @@ class Lane:
         if self._loops:
             self._looped.append(tensor)
             return
+        began = time.monotonic_ns()
         header = [] if topic is None else self._tell(topic, Form.of(tensor))
         self._sent.append((*header, self._channel.isend(_on_host(tensor), self._to)))
         if len(self._sent) > self._window:  # (3)
             wait_all(self._sent.popleft())
+        if self._meter is not None:
+            self._meter.record("send", tensor.nbytes, began, self._outward)
 
     def receive(self) -> Tensor:
         """Block until the next expected tensor is here."""
         if self._loops:
             return self._looped.popleft()
+        began = time.monotonic_ns()
         self._post()
         if not self._posted:  # (1)
             header = torch.empty(2 + _MOST_DIMS, dtype=torch.int64)
@@ -104,6 +122,8 @@ class Lane:
             self._post()
         tensor, handle = self._posted.popleft()
         handle.wait()
+        if self._meter is not None:
+            self._meter.record("receive", tensor.nbytes, began, self._inward, blocks=True)
         self._post()
         return tensor.to(self._device, non_blocking=True)
 

@@ -48,6 +48,12 @@ class Exchange:
         """This rank's place among them."""
         return dist.get_rank(self.group)
 
+    @cached_property
+    def _members(self) -> tuple[int, ...]:
+        """The ranks of the group, where that is not everybody."""
+        members = tuple(dist.get_process_group_ranks(self.group))
+        return () if len(members) == dist.get_world_size() else members
+
     def share(self, *, dim: int, size: int, blocks: int | None = None, repeats: int = 1) -> Share:
         """Return this rank's share of a dimension; see `Share.dealt`."""
         return Share.dealt(
@@ -80,7 +86,7 @@ class Exchange:
         if self.meter is not None:
             if result.is_cuda:  # the kernel was only queued: its end is what the ledger wants
                 torch.cuda.current_stream(result.device).synchronize()
-            self.meter.record(op, result.nbytes, arrived)
+            self.meter.record(op, result.nbytes, arrived, self._members, blocks=True)
         return result
 
     def _sum(self, partial: Tensor) -> Tensor:

@@ -1,0 +1,167 @@
+"""Building what a rank computes with: the whole model, its shares, or its stage of a pipeline."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.optim import Optimizer
+
+from drumline.comm import Channel, Meter
+from drumline.core.spec import RunSpec
+from drumline.core.split import cuts_layers, microbatches_of
+from drumline.data import Dataset
+from drumline.optim import build_optimizer
+from drumline.parallel import Alone, Axes, Strategy, TiedGradients, build_strategy
+from drumline.parallel.pipeline import Executor, TorchEngine
+from drumline.parallel.split import Chunks, tied_names
+from drumline.parallel.tensor import apply_tensor_parallel
+from drumline.train.cuts import build_parts, hold_part, plan_cuts
+from drumline.train.pipelined import Engine, PipelinedModel
+from drumline.train.place import Place
+from drumline.train.turn import Compute
+from drumline.train.whole import WholeModel
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ground:
+    """What all ways of computing stand on."""
+
+    spec: RunSpec
+    place: Place
+    axes: Axes
+    device: torch.device
+    data: Dataset
+    meter: Meter
+
+    @property
+    def delay_s(self) -> float:
+        """How long this rank sleeps in each step, where it is slowed on purpose."""
+        slow = self.spec.slow_ranks.get(self.place.rank)
+        return 0.0 if slow is None else slow.delay_ms / 1000
+
+    def strategy(self, model: nn.Module) -> Strategy:
+        """Average gradients over the copies of what this rank holds."""
+        if self.axes.mesh.data == 1 < self.axes.mesh.size:
+            return Alone(model)
+        return build_strategy(self.spec.strategy, model, self.meter, self.axes.data)
+
+    def optimizer(self, model: nn.Module) -> Optimizer:
+        """Move the parameters that this rank holds."""
+        return build_optimizer(self.spec.optimizer, model.parameters())
+
+
+def build_compute(ground: Ground, model: nn.Module) -> Compute:
+    """Build it as the spec says; every rank calls this.
+
+    Args:
+        ground: what there is.
+        model: the whole model; its outline, where it is cut by layers.
+    """
+    if cuts_layers(ground.spec.strategy, ground.axes.mesh):
+        return _build_pipelined(ground, model)
+    return _build_whole(ground, model)
+
+
+def _build_whole(ground: Ground, model: nn.Module) -> WholeModel:
+    axes = ground.axes
+    aliases = {name: names[0] for names in tied_names(model) for name in names[1:]}
+    if axes.tensor is not None:
+        engine = ground.spec.strategy.engine
+        model = apply_tensor_parallel(model, axes.tensor, engine=engine, meter=ground.meter)
+    model = _lay_out(model.to(ground.device))
+    return WholeModel(
+        spec=ground.spec,
+        rank=ground.place.rank,
+        axes=axes,
+        device=ground.device,
+        data=ground.data,
+        model=model,
+        strategy=ground.strategy(model),
+        optimizer=ground.optimizer(model),
+        holding=hold_part(model, axes, aliases=aliases),
+        delay_s=ground.delay_s,
+    )
+
+
+def _build_pipelined(ground: Ground, outline: nn.Module) -> PipelinedModel:
+    spec, axes = ground.spec, ground.axes
+    stages = axes.mesh.pipeline
+    per_rank = spec.strategy.chunks or 2 if spec.strategy.schedule == "interleaved" else 1
+    samples = spec.data.batch // (axes.mesh.data * microbatches_of(spec.strategy, axes.mesh))
+    example = ground.data.train.batch(np.arange(max(1, min(samples, len(ground.data.train)))))
+    cuts = plan_cuts(spec, outline, stages * per_rank, example)
+    numbers = [axes.stage + chunk * stages for chunk in range(per_rank)]
+    chunks = [
+        _lay_out(part)
+        for part in build_parts(
+            spec,
+            cuts,
+            numbers,
+            axes,
+            classes=ground.data.classes,
+            device=ground.device,
+            meter=ground.meter,
+        )
+    ]
+    model = chunks[0] if per_rank == 1 else Chunks(chunks)
+    strategy = ground.strategy(model)
+    return PipelinedModel(
+        spec=spec,
+        rank=ground.place.rank,
+        axes=axes,
+        device=ground.device,
+        data=ground.data,
+        model=model,
+        engine=_build_engine(ground, chunks, strategy),
+        strategy=strategy,
+        tied=TiedGradients(
+            model,
+            cuts.tied,
+            {name: part % stages for name, part in cuts.part_of.items()},
+            axes,
+            timeout_s=spec.timeout_s,
+        ),
+        optimizer=ground.optimizer(model),
+        holding=hold_part(model, axes, aliases=cuts.aliases, parts=stages, part=axes.stage),
+        delay_s=ground.delay_s,
+        cuts=cuts.describe(),
+    )
+
+
+def _build_engine(ground: Ground, chunks: list[nn.Module], strategy: Strategy) -> Engine:
+    words, axes = ground.spec.strategy, ground.axes
+    schedule = words.schedule or "1f1b"
+    if words.engine == "torch":
+        return TorchEngine(
+            chunks,
+            group=axes.pipeline or dist.group.WORLD,
+            device=ground.device,
+            schedule=schedule,
+            recompute=words.recompute,
+            no_sync=strategy.no_sync,
+        )
+    group = None
+    if dist.get_backend() == "nccl":  # plain messages go through host memory
+        group = dist.new_group(backend="gloo", timeout=timedelta(seconds=ground.spec.timeout_s))
+    members = axes.mesh.group_of("pipeline", ground.place.rank)
+    return Executor(
+        chunks,
+        channel=Channel(group, members),
+        schedule=schedule,
+        recompute=words.recompute,
+        note=ground.meter.note_work,
+        no_sync=strategy.no_sync,
+        meter=ground.meter,
+    )
+
+
+def _lay_out(model: nn.Module) -> nn.Module:
+    """Choose the memory format that convolutions are fastest with."""
+    if any(isinstance(module, nn.Conv2d) for module in model.modules()):
+        return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
+    return model

@@ -1,0 +1,148 @@
+"""Where a model is cut, and the part that this rank builds: never more of the model than that."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from drumline.comm import Meter
+from drumline.core.spec import RunSpec
+from drumline.models import build_partial
+from drumline.parallel import Axes, Holding
+from drumline.parallel.split import (
+    Layer,
+    build_stage,
+    count_bytes,
+    find_layers,
+    measure_times,
+    parse_balance,
+    partition,
+    tied_names,
+)
+from drumline.parallel.tensor import apply_tensor_parallel, gather_named, shares_of, take_named
+from drumline.train.evaluate import loss_sum
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cuts:
+    """A model's layers, and which of them make up each part."""
+
+    layers: Sequence[Layer]
+    bounds: Sequence[int]
+    """part k has the layers bounds[k] to bounds[k + 1] - 1"""
+    tied: Sequence[tuple[str, ...]]
+
+    @property
+    def parts(self) -> int:
+        """How many parts there are."""
+        return len(self.bounds) - 1
+
+    def names_of(self, part: int) -> set[str]:
+        """Return the parameters and buffers of a part."""
+        mine = self.layers[self.bounds[part] : self.bounds[part + 1]]
+        return {name for layer in mine for name in (*layer.parameters, *layer.buffers)}
+
+    @property
+    def part_of(self) -> dict[str, int]:
+        """In which part each parameter or buffer is."""
+        return {name: part for part in range(self.parts) for name in self.names_of(part)}
+
+    @property
+    def aliases(self) -> dict[str, str]:
+        """For names of tied parameters but the first: the first."""
+        return {name: names[0] for names in self.tied for name in names[1:]}
+
+    def describe(self) -> list[list[str]]:
+        """Name the layers of each part."""
+        return [
+            [layer.name for layer in self.layers[first:last]]
+            for first, last in zip(self.bounds, self.bounds[1:], strict=False)
+        ]
+
+
+def plan_cuts(
+    spec: RunSpec, outline: nn.Module, parts: int, example: tuple[Tensor, Tensor]
+) -> Cuts:
+    """Decide where to cut; every rank calls this, and gets the same answer.
+
+    Args:
+        spec: says how.
+        outline: the model without its weights.
+        parts: how many parts are needed.
+        example: a microbatch to measure layers with.
+
+    Raises:
+        UsageError: it cannot be cut into so many parts.
+    """
+    layers = find_layers(outline)
+    balance = spec.strategy.balance
+    if not isinstance(balance, str):
+        bounds = parse_balance(balance, layers, parts)
+    elif balance == "bytes":
+        bounds = partition(count_bytes(outline, layers), parts)
+    else:
+        partition([1.0] * len(layers), parts)  # refuses before anybody waits for the times
+        times = torch.zeros(len(layers), dtype=torch.float64, device=example[0].device)
+        if dist.get_rank() == 0 and parts > 1:
+            times += torch.tensor(measure_times(outline, layers, example, loss_sum)).to(times)
+        dist.broadcast(times, src=0)
+        bounds = partition(times.tolist(), parts)
+    return Cuts(layers=layers, bounds=bounds, tied=tied_names(outline))
+
+
+def build_parts(
+    spec: RunSpec,
+    cuts: Cuts,
+    numbers: Sequence[int],
+    axes: Axes,
+    *,
+    classes: int,
+    device: torch.device,
+    meter: Meter,
+) -> list[nn.Module]:
+    """Build some of the parts, with the weights that the whole model would have."""
+    names = set().union(*(cuts.names_of(number) for number in numbers))
+    model = build_partial(
+        spec.model,
+        classes=classes,
+        seed=spec.seed,
+        dtype=getattr(torch, spec.dtype),
+        wanted=names.__contains__,
+    )
+    if axes.tensor is not None:
+        model = apply_tensor_parallel(model, axes.tensor, engine=spec.strategy.engine, meter=meter)
+    stages = []
+    for number in numbers:
+        first, last = cuts.bounds[number : number + 2]
+        stages.append(build_stage(model, cuts.layers, first, last).to(device))
+    return stages
+
+
+def hold_part(
+    model: nn.Module, axes: Axes, *, aliases: dict[str, str], parts: int = 1, part: int = 0
+) -> Holding:
+    """Describe what this rank holds, for checkpoints and norms."""
+    shares = shares_of(model)
+
+    def gather(name: str, tensor: Tensor) -> Tensor:
+        return gather_named(model, {name: tensor})[name]
+
+    def cut(name: str, whole: Tensor) -> Tensor:
+        return take_named(model, {name: whole})[name]
+
+    def counts(name: str) -> bool:
+        return name not in aliases and (axes.share == 0 or name in shares)
+
+    return Holding(
+        part=part,
+        parts=parts,
+        writes=axes.replica == 0 and axes.share == 0,
+        aliases=aliases,
+        gather=gather,
+        cut=cut,
+        counts=counts,
+    )
