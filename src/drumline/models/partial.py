@@ -1,0 +1,244 @@
+"""Building a part of a model with the weights that it has in the whole one, in less memory.
+
+What a weight starts as depends on the random numbers that all weights before it took, so all of
+them must be drawn, whoever wants them. Absent parameters therefore share one piece of memory:
+
+    whole      fc1 ████████  fc2 ████████  fc3 ████████  fc4 ████████
+    part       fc1 ████████  fc2 ████████  fc3, fc4 ──▶ ████████ scratch, drawn over and over
+
+They are ordinary tensors as long as the model is built, so any initialisation runs as it always
+does, to the same random state. In the end they become tensors on the meta device: shapes without
+values. (Had they been on it from the start, torch's `orthogonal_` and `trunc_normal_` would not
+draw at all, and the latter draws again what lies outside: how often depends on the values.)
+
+1. The outline: call the factory with every parameter absent, and note the order in which modules
+   and parameters are registered. Only when all is built is it known what their names are.
+2. Call it again. The same order tells the name of a parameter when it is registered, before its
+   values are drawn; if nobody wants it, it goes to the scratch memory.
+
+Where a wanted value is computed from an absent one (a copied layer, say), that value is wrong. A
+`Watch` follows what was computed from scratch memory; where it got into a wanted parameter, the
+whole model is built, and the rest of it thrown away afterwards. Buffers are kept until the end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.module import (
+    register_module_module_registration_hook,
+    register_module_parameter_registration_hook,
+)
+from torch.nn.parameter import is_lazy
+
+from drumline.core.spec import ModelSpec
+from drumline.models.build import call_factory
+from drumline.models.scratch import Scratch, Watch
+
+
+def build_partial(
+    spec: ModelSpec,
+    *,
+    classes: int,
+    seed: int,
+    dtype: torch.dtype = torch.float32,
+    wanted: Callable[[str], bool],
+) -> nn.Module:
+    """Build a model in which only the wanted parameters are there, the others on the meta device.
+
+    The wanted ones are bit for bit those of `build_model`. Of tied parameters all are there if one
+    is wanted. It takes the memory of what is wanted and twice that of the largest other parameter.
+
+    Args:
+        spec: the name and the options.
+        classes: how many scores it gives.
+        seed: the same on every rank gives the same weights on every rank.
+        dtype: of the floating-point weights.
+        wanted: is asked with the names of parameters and buffers. A buffer is also there if
+            a parameter of its own module is.
+
+    Raises:
+        SpecError: as for `build_model`.
+    """
+    plan = _Plan(*_build_outline(spec, classes=classes, seed=seed), wanted)
+    with Watch() as watch, _Registrations(watch.scratch, plan) as registrations:
+        model = call_factory(spec, classes=classes, seed=seed)
+    if registrations.strayed or watch.leaked or _spoilt(model, watch, plan):
+        del model
+        model = call_factory(spec, classes=classes, seed=seed)
+    _leave_out(model, lambda name: name in plan.parameters, lambda name: name in plan.buffers)
+    return model.to(dtype)
+
+
+def build_outline(
+    spec: ModelSpec, *, classes: int, seed: int, dtype: torch.dtype = torch.float32
+) -> nn.Module:
+    """Build a model with all its names, shapes and types, but no values (the meta device).
+
+    Raises:
+        SpecError: as for `build_model`.
+    """
+    return _build_outline(spec, classes=classes, seed=seed)[0].to(dtype)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Event:
+    """Something is registered: a parameter of a module, or a module in another one."""
+
+    kind: type[nn.Module]
+    parameter: str | None = None
+
+
+def _build_outline(
+    spec: ModelSpec, *, classes: int, seed: int
+) -> tuple[nn.Module, list[tuple[_Event, list[str]]]]:
+    """Return the outline, and what was registered with the paths that it has in the end."""
+    with _Registrations(Scratch()) as registrations:
+        model = call_factory(spec, classes=classes, seed=seed)
+    _leave_out(model, lambda _: False, lambda _: False)
+    paths: dict[nn.Module, list[str]] = {}
+    for path, module in model.named_modules(remove_duplicate=False):
+        paths.setdefault(module, []).append(f"{path}." if path else "")
+    noted = zip(registrations.events, registrations.modules, strict=True)
+    return model, [(event, paths.get(module, [])) for event, module in noted]
+
+
+class _Plan:
+    """Which parameters stay, by their names and by the order in which they are registered."""
+
+    def __init__(
+        self,
+        outline: nn.Module,
+        events: Sequence[tuple[_Event, list[str]]],
+        wanted: Callable[[str], bool],
+    ) -> None:
+        named = dict(outline.named_parameters(remove_duplicate=False))
+        asked = {id(parameter) for name, parameter in named.items() if wanted(name)}
+        self.parameters = {name for name, parameter in named.items() if id(parameter) in asked}
+        homes = {name.rpartition(".")[0] for name in self.parameters}
+        self.buffers = {
+            name
+            for name, _ in outline.named_buffers(remove_duplicate=False)
+            if wanted(name) or name.rpartition(".")[0] in homes
+        }
+        self._all = set(named)
+        self._events = events
+
+    def fits(self, index: int, event: _Event) -> bool:
+        """Whether the factory has done the same thing at this point as the first time."""
+        return index < len(self._events) and self._events[index][0] == event
+
+    def keeps(self, index: int, name: str) -> bool:
+        """Whether a parameter stays that an event brings, by its name in the event's module."""
+        paths = self._events[index][1]
+        if not paths:
+            return True  # not a part of the finished model, but its values may go somewhere
+        final = {path + name for path in paths} & self._all
+        if final:
+            return not final.isdisjoint(self.parameters)
+        # It goes by another name in the end (weight_norm does that): stay with its module.
+        return any(kept.startswith(path) for path in paths for kept in self.parameters)
+
+
+class _Registrations(contextlib.AbstractContextManager["_Registrations"]):
+    """Notes what modules register, and moves parameters to scratch memory unless the plan says no.
+
+    torch calls hooks for all modules of the process, so nothing else may build one meanwhile.
+    """
+
+    def __init__(self, scratch: Scratch, plan: _Plan | None = None) -> None:
+        self.events: list[_Event] = []
+        self.modules: list[nn.Module] = []
+        """the one of each event"""
+        self.strayed = False
+        self._scratch = scratch
+        self._plan = plan
+        # A parameter with two names is registered twice, and must stay one.
+        self._moved: dict[int, tuple[weakref.ref[Tensor], nn.Parameter]] = {}
+
+    def __enter__(self) -> _Registrations:
+        self._handles = [
+            register_module_parameter_registration_hook(self._on_parameter),
+            register_module_module_registration_hook(self._on_module),
+        ]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for handle in self._handles:
+            handle.remove()
+
+    def _on_parameter(self, module: nn.Module, name: str, parameter: nn.Parameter) -> Any:
+        self._note(module, name)
+        return parameter if self._keeps(name) else self._move(parameter)
+
+    def _on_module(self, _: nn.Module, __: str, module: nn.Module | None) -> None:
+        if module is None:
+            return
+        # Its parameters have been registered before, unless they were copied with it.
+        self._note(module)
+        for owner, name, path in list(_parameters_in(module)):
+            if not self._keeps(path):
+                owner._parameters[name] = self._move(owner.get_parameter(name))
+
+    def _note(self, module: nn.Module, parameter: str | None = None) -> None:
+        event = _Event(kind=type(module), parameter=parameter)
+        if self._plan is not None and not self._plan.fits(len(self.events), event):
+            self.strayed = True
+        self.events.append(event)
+        if self._plan is None:
+            self.modules.append(module)
+
+    def _keeps(self, name: str) -> bool:
+        if self._plan is None:
+            return False
+        return self.strayed or self._plan.keeps(len(self.events) - 1, name)
+
+    def _move(self, parameter: nn.Parameter) -> nn.Parameter:
+        if is_lazy(parameter) or not self._scratch.can_take(parameter):
+            return parameter
+        original, moved = self._moved.get(id(parameter), (None, parameter))
+        if original is None or original() is not parameter:
+            moved = nn.Parameter(self._scratch.lend(parameter), parameter.requires_grad)
+            self._moved[id(parameter)] = (weakref.ref(parameter), moved)
+        return moved
+
+
+def _parameters_in(module: nn.Module) -> Iterator[tuple[nn.Module, str, str]]:
+    """Yield the owner, the name there, and the path from the module, of all its parameters."""
+    for path, owner in module.named_modules(remove_duplicate=False):
+        for name, parameter in owner._parameters.items():
+            if parameter is not None:
+                yield owner, name, f"{path}.{name}" if path else name
+
+
+def _spoilt(model: nn.Module, watch: Watch, plan: _Plan) -> bool:
+    """Whether something that stays has been computed from scratch memory."""
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    buffers = dict(model.named_buffers(remove_duplicate=False))
+    stay: list[Tensor] = [tensor for name, tensor in parameters.items() if name in plan.parameters]
+    stay += [tensor for name, tensor in buffers.items() if name in plan.buffers]
+    return any(watch.follows(tensor) for tensor in stay)
+
+
+def _leave_out(
+    model: nn.Module, parameters: Callable[[str], bool], buffers: Callable[[str], bool]
+) -> None:
+    """Put what does not stay on the meta device; what shares a parameter goes on sharing it."""
+    absent: dict[int, nn.Parameter] = {}
+    for owner, name, path in list(_parameters_in(model)):
+        parameter = owner.get_parameter(name)
+        if not parameters(path) and not is_lazy(parameter):
+            if id(parameter) not in absent:
+                shape = nn.Parameter(parameter.detach().to("meta"), parameter.requires_grad)
+                absent[id(parameter)] = absent[id(shape)] = shape
+            setattr(owner, name, absent[id(parameter)])  # an RNN has a list of them, too
+    for path, owner in model.named_modules(remove_duplicate=False):
+        for name, buffer in owner._buffers.items():
+            if buffer is not None and not buffers(f"{path}.{name}" if path else name):
+                owner._buffers[name] = buffer.to("meta")
