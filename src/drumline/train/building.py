@@ -137,9 +137,11 @@ def _build_engine(ground: Ground, chunks: list[nn.Module], strategy: Strategy) -
     words, axes = ground.spec.strategy, ground.axes
     schedule = words.schedule or "1f1b"
     if words.engine == "torch":
+        stages = axes.pipeline or dist.group.WORLD
+        assert stages is not None
         return TorchEngine(
             chunks,
-            group=axes.pipeline or dist.group.WORLD,
+            group=stages,
             device=ground.device,
             schedule=schedule,
             recompute=words.recompute,

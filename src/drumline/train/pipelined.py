@@ -10,6 +10,7 @@ inputs, the last one the targets, and all of them the shapes
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -28,13 +29,14 @@ from drumline.train.evaluate import loss_sum
 from drumline.train.turn import Loss, Turn
 from drumline.train.whole import Indices
 
+Microbatch = tuple[Tensor, Tensor]
+SumLoss = Callable[[Tensor, Tensor], Tensor]
+
 
 class Engine(Protocol):
     """What carries out a schedule: ours, or PyTorch's."""
 
-    def train(
-        self, microbatches: list[tuple[Tensor, Tensor]], loss: object, scale: float
-    ) -> list[float]:
+    def train(self, microbatches: Sequence[Microbatch], loss: SumLoss, scale: float) -> list[float]:
         """Add up gradients; return each microbatch's summed loss on the last stage."""
 
     def predict(self, inputs: Tensor) -> Tensor | None:

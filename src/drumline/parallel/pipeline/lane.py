@@ -69,10 +69,8 @@ class Lane:
         self._channel = channel
         self._to, self._source = to, source
         names = channel.global_ranks
-        self._outward, self._inward = (
-            (names[channel.rank], names[to]),
-            (names[source], names[channel.rank]),
-        )
+        self._outward = names[channel.rank], names[to]
+        self._inward = names[source], names[channel.rank]
         self._meter = meter
         self._window = window
         self._device = device
