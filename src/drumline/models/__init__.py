@@ -6,6 +6,7 @@ from drumline.models.gpt import GPT
 from drumline.models.lenet import LeNet
 from drumline.models.linear import Linear
 from drumline.models.mlp import MLP
+from drumline.models.partial import build_outline, build_partial
 from drumline.models.weights import parameter_count, weights_sha256
 
 __all__ = [
@@ -15,6 +16,8 @@ __all__ = [
     "LeNet",
     "Linear",
     "build_model",
+    "build_outline",
+    "build_partial",
     "parameter_count",
     "weights_sha256",
 ]

@@ -96,18 +96,17 @@ def _build_pipelined(ground: Ground, outline: nn.Module) -> PipelinedModel:
     example = ground.data.train.batch(np.arange(max(1, min(samples, len(ground.data.train)))))
     cuts = plan_cuts(spec, outline, stages * per_rank, example)
     numbers = [axes.stage + chunk * stages for chunk in range(per_rank)]
-    chunks = [
-        _lay_out(part)
-        for part in build_parts(
-            spec,
-            cuts,
-            numbers,
-            axes,
-            classes=ground.data.classes,
-            device=ground.device,
-            meter=ground.meter,
-        )
-    ]
+    chunks = build_parts(
+        spec,
+        cuts,
+        numbers,
+        axes,
+        classes=ground.data.classes,
+        device=ground.device,
+        meter=ground.meter,
+    )
+    if spec.strategy.engine == "drumline":  # PyTorch's engine sends contiguous tensors only
+        chunks = [_lay_out(chunk) for chunk in chunks]
     model = chunks[0] if per_rank == 1 else Chunks(chunks)
     strategy = ground.strategy(model)
     return PipelinedModel(

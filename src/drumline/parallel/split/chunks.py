@@ -29,7 +29,7 @@ class Chunks(nn.Module):
         for stage in self.stages:
             yield from stage.named_buffers(prefix, recurse, remove_duplicate)
 
-    def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+    def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
         """Return parameters and lasting buffers by these names."""
         return {
             name: tensor

@@ -1,0 +1,157 @@
+"""Models split over ranks train like one process: the same losses, the same weights.
+
+Every form runs through the real loop, and its weights are read back from its checkpoint, which must
+hold the whole model in the whole model's names.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import safetensors.torch
+import torch
+
+from drumline.core.events import EventWriter
+from drumline.core.spec_file import validate_spec
+from drumline.train.assembly import assemble
+from drumline.train.checkpoint import CheckpointStore
+from drumline.train.loop import Loop
+from drumline.train.place import Place
+
+STEPS = 20
+MODELS = {
+    "mlp": {"model": {"name": "mlp", "hidden1": 30}, "data": {"batch": 24, "samples": 500}},
+    "cnn": {"model": {"name": "cnn", "dropout": 0}, "data": {"batch": 24, "samples": 200}},
+    "gpt": {
+        "model": {"name": "gpt-mini", "width": 32, "heads": 4, "layers": 3, "context": 16},
+        "data": {"name": "shakespeare", "batch": 24, "sequence": 12, "samples": 300},
+    },
+}
+OPTIMIZERS = {
+    "mlp": {"name": "sgd", "lr": 0.1, "momentum": 0.9},
+    "cnn": {"name": "sgd", "lr": 0.05, "momentum": 0.5},
+    "gpt": {"name": "adam", "lr": 0.003},
+}
+PIPELINES = [
+    {"strategy": {"kind": "pipeline"}},
+    {"strategy": {"kind": "pipeline", "schedule": "gpipe", "balance": "bytes"}},
+    {"strategy": {"kind": "pipeline", "engine": "torch"}},
+    {"strategy": {"kind": "pipeline", "recompute": True, "microbatches": 3}, "clip_norm": 0.5},
+]
+INTERLEAVED = [
+    {"strategy": {"kind": "pipeline", "schedule": "interleaved"}},
+    {"strategy": {"kind": "pipeline", "schedule": "interleaved", "engine": "torch"}},
+]
+TENSORS = [
+    {"strategy": {"kind": "tensor"}, "clip_norm": 0.5},
+    {"strategy": {"kind": "tensor", "engine": "torch"}},
+]
+MESHES = [
+    {"mesh": {"data": 2, "pipeline": 2}, "strategy": {"kind": "chunked_ring"}, "clip_norm": 0.5},
+    {"mesh": {"pipeline": 2, "tensor": 2}, "strategy": {"kind": "pipeline"}, "clip_norm": 0.5},
+    {"mesh": {"data": 2, "tensor": 2}, "strategy": {"kind": "allreduce"}},
+    {"mesh": {"data": 2, "tensor": 2}, "strategy": {"kind": "ddp"}},
+]
+
+
+def cases(forms, models=tuple(MODELS), **common):
+    """Combine forms and models; a case is its model's name and its spec."""
+    return [
+        (
+            name,
+            {
+                **MODELS[name],
+                "optimizer": OPTIMIZERS[name],
+                "dtype": "float64",
+                "clip_norm": 1.0,
+                **common,
+                **form,
+            },
+        )
+        for form in forms
+        for name in models
+    ]
+
+
+def train(rank, world_size, folder, number, values):
+    """Train by a spec; return the losses of all steps and where the checkpoint is."""
+    spec = validate_spec({"workers": world_size, "evaluate": False, "max_steps": STEPS, **values})
+    place = Place(rank=rank, world_size=world_size, local_rank=rank, local_world_size=world_size)
+    parts = assemble(spec, place, torch.device("cpu"))
+    checkpoints = CheckpointStore(Path(folder) / str(number), keep=1)
+    log = Path(folder) / f"events-{number}-{rank}.jsonl"
+    with EventWriter(log) as events:
+        loop = Loop(
+            spec,
+            place,
+            parts,
+            events=events,
+            checkpoints=checkpoints,
+            scalars=None,
+            started=time.monotonic(),
+        )
+        loop.run()
+    events = [json.loads(line) for line in log.read_text().splitlines()]
+    return [event["loss"] for event in events if event["event"] == "step"]
+
+
+def train_all(rank, world_size, folder, values):
+    return [train(rank, world_size, folder, *each) for each in enumerate(values)]
+
+
+def weights(folder, number):
+    """Read the whole model back from a checkpoint, as one flat vector by name."""
+    (path,) = (Path(folder) / str(number)).glob("step-*")
+    tensors = {}
+    for file in path.glob("model*.safetensors"):
+        tensors |= safetensors.torch.load_file(file)
+    return {name: tensors[name].double().numpy().ravel() for name in sorted(tensors)}
+
+
+def run(run_ranks, world_size, given, **options):
+    """Train all cases in one group; return each one's losses on rank 0 and its weights."""
+    with tempfile.TemporaryDirectory() as folder:
+        specs = [spec for _, spec in given]
+        losses = run_ranks(train_all, world_size, folder, specs, timeout_s=200, **options)[0]
+        return [(each, weights(folder, number)) for number, each in enumerate(losses)]
+
+
+def compare(run_ranks, world_size, given, tolerance=1e-10, **options):
+    """Every case must end where one process does, and lose as much on the way there."""
+    plain = {
+        (name, spec["dtype"], spec["clip_norm"]): {**spec, "strategy": "allreduce", "mesh": {}}
+        for name, spec in given
+    }
+    singles = run(run_ranks, 1, [(key[0], spec) for key, spec in plain.items()])
+    expected = dict(zip(plain, singles, strict=True))
+    for (name, spec), (losses, found) in zip(
+        given, run(run_ranks, world_size, given, **options), strict=True
+    ):
+        wanted_losses, wanted = expected[name, spec["dtype"], spec["clip_norm"]]
+        assert found.keys() == wanted.keys(), spec
+        worst = max(np.abs(found[key] - wanted[key]).max() for key in wanted)
+        assert worst <= tolerance, (worst, spec)
+        if spec.get("mesh", {}).get("data", 1) == 1:
+            assert np.abs(np.subtract(losses, wanted_losses)).max() <= tolerance, spec
+
+
+def test_two_ranks(run_ranks):
+    given = cases(PIPELINES + TENSORS) + cases(INTERLEAVED, models=("cnn", "gpt"))
+    compare(run_ranks, 2, given)
+
+
+def test_three_ranks(run_ranks):
+    compare(run_ranks, 3, cases(PIPELINES[:3] + TENSORS))
+
+
+def test_four_ranks(run_ranks):
+    compare(run_ranks, 4, cases(PIPELINES[:3], models=("cnn", "gpt")) + cases(TENSORS + MESHES))
+
+
+def test_float32_over_shared_memory(run_ranks):
+    given = cases([PIPELINES[0], TENSORS[0]], dtype="float32")
+    compare(run_ranks, 2, given, tolerance=1e-5, backend="shm")
