@@ -35,6 +35,27 @@ def show(
 
 
 @app.command()
+def trace(
+    run: Annotated[str, typer.Argument(help="A run's name or path.")],
+    steps: Annotated[
+        str | None, typer.Option(help="Which steps, e.g. 5-10 (default: the first 20).")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="The file (default: RUN/trace.json).")
+    ] = None,
+) -> None:
+    """Write what every rank did when, for Perfetto or Chrome: a pipeline's staircase.
+
+    [bold]Example[/bold]
+
+      drumline trace run-1 --steps 5-8
+    """
+    from drumline.cli.trace import trace_command
+
+    trace_command(run, steps=steps, out=out)
+
+
+@app.command()
 def schema() -> None:
     """Print the JSON Schema of the spec, for editors.
 
