@@ -152,5 +152,5 @@ def test_functions_in_shared_memory(run_ranks):
 
 
 def test_without_a_group_it_says_what_to_do():
-    with pytest.raises(UsageError, match="needs a process group; call dist.init_process_group"):
+    with pytest.raises(UsageError, match=r"needs a process group; call dist\.init_process_group"):
         Exchange()
