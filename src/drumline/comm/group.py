@@ -43,13 +43,13 @@ def pin_interface(leader: str) -> None:
     Left alone they resolve this host's name, which on many machines is the wrong interface. What
     the user has set in the environment stays.
     """
-    name = _interface_towards(leader)
+    name = interface_towards(leader)
     if name is not None:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
         os.environ.setdefault("NCCL_SOCKET_IFNAME", name)
 
 
-def _interface_towards(leader: str) -> str | None:
+def interface_towards(leader: str) -> str | None:
     """Ask the kernel's routes: connect a UDP socket (sends nothing) and match its own address."""
     if sys.platform != "linux":
         return "lo0" if leader in (LOOPBACK, "localhost", "::1") else None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-_LOST = re.compile(r"\(drumline (shm|mpi)\)")
+_LOST = re.compile(r"\(drumline (shm|mpi|rpc)\)")
 
 
 class LostPeerError(RuntimeError):

@@ -32,9 +32,9 @@ def postpone_dynamo() -> None:
     """Let optimizers and DDP run without importing the compiler."""
     methods = ("add_param_group", "load_state_dict", "state_dict", "zero_grad")
     for method in methods:
-        run_unmarked(getattr(Optimizer, method))
+        _run_unmarked(getattr(Optimizer, method))
     within = getattr(DistributedDataParallel, "_inside_ddp_forward", None)
-    run_unmarked(getattr(within, "__wrapped__", None))  # inside a contextmanager
+    _run_unmarked(getattr(within, "__wrapped__", None))  # inside a contextmanager
 
 
 @contextlib.contextmanager
@@ -51,8 +51,7 @@ def ddp_settings() -> Iterator[None]:
         del torch._dynamo
 
 
-def run_unmarked(marked: Callable[..., Any] | None) -> None:
-    """Let one function that is marked "do not compile" run without importing the compiler."""
+def _run_unmarked(marked: Callable[..., Any] | None) -> None:
     plain = getattr(marked, "__wrapped__", None)
     if marked is None or plain is None or hasattr(plain, _MARK):
         return

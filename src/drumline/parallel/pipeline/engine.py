@@ -8,6 +8,9 @@ Where PyTorch's schedule does not take a number of microbatches, the run is carr
 gives the same numbers: 1F1B with fewer microbatches than stages by GPipe, an interleaved one in two
 runs.
 
+To learn the shapes of a new schedule, PyTorch runs each chunk once more on memory without content,
+with the random numbers put back: layers that count their calls, as batch norm does, see that too.
+
 Importing `torch.distributed.pipelining` imports the compiler, more than a second: it is left until
 an engine is built.
 """

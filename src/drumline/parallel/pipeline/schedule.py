@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Instruction:
     """Something that a rank does with one microbatch in one of its chunks."""
 
@@ -130,7 +130,7 @@ def peak_live(instructions: Iterable[Instruction]) -> int:
     return peak
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Place:
     """Where a rank stands in the pipeline, which decides what it receives and sends."""
 

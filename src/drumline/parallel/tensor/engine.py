@@ -19,7 +19,9 @@ keeps its shares as plain parameters, and makes DTensors of them (no copy) while
     weight, a plain share ─▶ DTensor.from_local ─▶ the parallelized nn.Linear ─▶ output
     weight.grad, plain    ◀───────────── backward ◀──────────────────────────────
 
-The training loop treats them as it treats our own layers. DTensor's collectives are not metered.
+The training loop treats them as it treats our own layers. DTensor's collectives are not metered. It
+works out shapes with fake tensors, which import torch's compiler: that cannot be postponed, so all
+of DTensor is imported only here, where it is asked for.
 """
 
 from __future__ import annotations
@@ -31,13 +33,12 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from drumline.core.errors import UsageError
-from drumline.parallel.dynamo import run_unmarked
 from drumline.parallel.tensor.exchange import Exchange
 from drumline.parallel.tensor.layer import SplitLayer
 from drumline.parallel.tensor.plan import How, Plan, Rule
 from drumline.parallel.tensor.shares import Share
 
-if TYPE_CHECKING:  # DTensor takes seconds to import: only for those who ask for it
+if TYPE_CHECKING:
     from torch.distributed.tensor import DeviceMesh
     from torch.distributed.tensor.parallel import ParallelStyle
 
@@ -102,9 +103,8 @@ def split_by_engine(model: nn.Module, plan: Plan, exchange: Exchange) -> dict[in
     Raises:
         UsageError: the plan splits nothing that DTensor can.
     """
-    from torch.distributed.tensor import DeviceMesh, DTensor
+    from torch.distributed.tensor import DeviceMesh
 
-    run_unmarked(DTensor.__new__)
     layers = _linear_layers(model, plan)
     if not layers:
         raise UsageError(

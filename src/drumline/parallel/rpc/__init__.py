@@ -1,0 +1,12 @@
+"""Model parallelism by `torch.distributed.rpc`: a leader that calls the parts of a model.
+
+The form in which labs teach it, with RRefs, distributed autograd and the distributed optimizer, and
+no more than that: PyTorch only maintains RPC. For speed take a pipeline of plain messages.
+"""
+
+from drumline.parallel.rpc.agents import Agents
+from drumline.parallel.rpc.joining import join_rpc
+from drumline.parallel.rpc.leader import RpcModel
+from drumline.parallel.rpc.parts import Part, Traffic
+
+__all__ = ["Agents", "Part", "RpcModel", "Traffic", "join_rpc"]

@@ -1,0 +1,223 @@
+"""`Agents`: the RPC agents of all ranks; being called, naming who is lost, leaving in bounded time.
+
+    leader                                       every other rank
+    RRefs to all parts ◄────── collect ───────── serve: offers its part, and waits
+    calls, while `watching`                      (its agent's thread does what is called)
+    leave: says that all is done ──────────────► serve returns
+    leave: goes last ◄──────── all gather ─────► leave
+
+Where a call fails, the leader asks every rank for a sign of life: a process that is gone is known
+by its broken connection, at once; one that is stopped, or cut off, by its pulse, after `timeout_s`.
+The others learn it from the leader, or from the pulse themselves.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from types import TracebackType
+from typing import Any
+
+import torch.distributed.rpc as rpc
+from torch.distributed import Store
+from torch.futures import Future
+
+from drumline.comm import Meeting
+from drumline.comm.peer import LostPeerError, name_ranks
+from drumline.core.errors import CommError
+from drumline.core.task import PATIENCE_S
+from drumline.parallel.rpc.pulse import Pulse
+
+_TIMED_OUT = "RPC ran for more than set timeout"
+_ANSWER_S = 2.0
+_GOODBYE_S = 5.0
+
+
+@dataclass
+class Process:
+    """What RPC has one of in a process, and called functions find there without being sent it."""
+
+    joined: bool = False
+    offer: object = None
+    """what the leader may have an RRef to"""
+
+
+here = Process()
+
+
+class Agents:
+    """The agents of all ranks, as one rank sees them; leave them by the end of the `with` block."""
+
+    def __init__(
+        self, agent: Any, store: Store, pulse: Pulse, *, rank: int, world_size: int
+    ) -> None:
+        self.rank = rank
+        self.world_size = world_size
+        self.timeout_s = pulse.timeout_s
+        self._agent = agent
+        self._store = store
+        self._meeting = Meeting(store, rank=rank, world_size=world_size)
+        self._pulse = pulse
+
+    def __enter__(self) -> Agents:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.leave()
+        else:
+            self._abandon(error)
+
+    def serve(self, part: object) -> None:
+        """Let the leader use a part, and block until it leaves; every rank but the leader's.
+
+        Raises:
+            LostPeerError: a rank is gone, or was silent for `timeout_s`.
+        """
+        here.offer = part
+        self._gather("offer its part", PATIENCE_S)
+        while not self._pulse.done.wait(self._pulse.every_s):
+            self._pulse.check()
+
+    def collect(self, own: object) -> list[Any]:
+        """Return RRefs to what each rank serves, the leader's own first; only the leader calls."""
+        self._gather("offer its part", PATIENCE_S)
+        calls = [rpc.rpc_async(worker_name(other), _offered) for other in range(1, self.world_size)]
+        with self.watching():
+            return [rpc.RRef(own), *(call.wait() for call in calls)]
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        """Turn errors of calls in here into one that names the rank that is gone, if one is."""
+        self._pulse.check()
+        try:
+            yield
+        except RuntimeError as error:  # what RPC raises, and what most of torch does, too
+            loss = self._find_loss(error)
+            if loss is not None:
+                raise loss from error
+            if _TIMED_OUT in str(error):
+                raise CommError(
+                    f"a call took longer than timeout_s = {self.timeout_s:g} s, though all ranks "
+                    f"answer; raise timeout_s, or take smaller batches"
+                ) from error
+            raise
+
+    def leave(self) -> None:
+        """End this rank's agent when all ranks have come to do so; every rank calls this.
+
+        Raises:
+            LostPeerError: a rank is gone, or was silent for `timeout_s`.
+            PeerError: a rank did not come to leave within `timeout_s`.
+        """
+        if self.rank == 0:
+            self._pulse.say_done()
+        try:
+            self._gather("leave", self.timeout_s)
+        except (LostPeerError, CommError) as error:
+            self._abandon(error)
+            raise
+        self._pulse.close()
+        with contextlib.suppress(RuntimeError):  # all have come: only this one's own goodbye fails
+            rpc._delete_all_user_and_unforked_owner_rrefs(timedelta(seconds=_GOODBYE_S))
+            self._agent.join(shutdown=True, timeout=_GOODBYE_S)
+        self._end()
+
+    def _abandon(self, error: BaseException) -> None:
+        """End this rank's agent at once, and let the others know."""
+        words = f"rank {self.rank} gave up: {type(error).__name__}: {error}"
+        loss = self._pulse.say_lost([self.rank], words)
+        self._pulse.close()
+        self._end(without=loss.ranks)
+
+    def _end(self, without: Sequence[int] = ()) -> None:
+        """Shut the agent down; the leader, whose process may serve the store, goes last."""
+        here.offer = None
+        _run_bounded(partial(rpc.shutdown, graceful=False))
+        _run_bounded(partial(self._say_goodbye, set(range(self.world_size)) - set(without)))
+
+    def _say_goodbye(self, to: set[int]) -> None:
+        self._store.set(f"left/{self.rank}", "1")
+        if self.rank == 0:
+            self._store.wait([f"left/{other}" for other in to], timedelta(seconds=_GOODBYE_S))
+
+    def _gather(self, what: str, within_s: float) -> None:
+        """Wait until every rank has come to the same point; ends early when one is lost."""
+        gathered: concurrent.futures.Future[None] = concurrent.futures.Future()
+
+        def wait() -> None:
+            try:
+                self._meeting.gather(what, within_s)
+            except (RuntimeError, CommError) as error:
+                gathered.set_exception(error)
+            else:
+                gathered.set_result(None)
+
+        threading.Thread(target=wait, daemon=True).start()  # a stopped store never answers
+        while True:
+            with contextlib.suppress(TimeoutError):
+                return gathered.result(timeout=self._pulse.every_s)
+            self._pulse.check()
+
+    def _find_loss(self, error: RuntimeError) -> LostPeerError | None:
+        """Find out whether a call failed for a lost rank: ask all, and listen for their beats."""
+        others = range(1, self.world_size) if self.rank == 0 else [0]
+        calls = {other: self._ask(other) for other in others}
+        answers = {other: _outcome_of(call) for other, call in calls.items()}
+        gone = [other for other, answer in answers.items() if answer == "gone"]
+        if gone:
+            words = str(error).strip().splitlines()[-1:]
+            return self._pulse.say_lost(gone, f"{name_ranks(gone)} is gone: {' '.join(words)}")
+        if all(answer == "answers" for answer in answers.values()):
+            return None
+        return self._pulse.wait_for_loss(self.timeout_s + 4 * self._pulse.every_s)
+
+    def _ask(self, other: int) -> Future[None] | None:
+        call: Future[None] | None = None
+        with contextlib.suppress(RuntimeError):
+            call = rpc.rpc_async(
+                worker_name(other), _answer, timeout=min(_ANSWER_S, self.timeout_s)
+            )
+        return call
+
+
+def _outcome_of(call: Future[None] | None) -> str:
+    if call is None:
+        return "gone"
+    try:
+        call.wait()
+    except RuntimeError as error:
+        return "silent" if _TIMED_OUT in str(error) else "gone"
+    return "answers"
+
+
+def _run_bounded(step: Callable[[], object]) -> None:
+    """Take a step of leaving, but not for long: nobody may be there to answer."""
+
+    def run() -> None:
+        with contextlib.suppress(RuntimeError):
+            step()
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(_GOODBYE_S)
+
+
+def _answer() -> None:
+    """Be there."""
+
+
+def _offered() -> Any:
+    return rpc.RRef(here.offer)
+
+
+def worker_name(rank: int) -> str:
+    """Name a rank as RPC calls it."""
+    return f"rank{rank}"

@@ -1,0 +1,209 @@
+"""`RpcModel`: a model in parts, each on a rank of its own, driven by rank 0.
+
+    with join_rpc(store, rank=rank, world_size=2, timeout_s=30) as agents:
+        if rank > 0:
+            agents.serve(Part(second_half, number=1))
+        else:
+            part = Part(first_half, number=0)
+            model = RpcModel(agents, part, optimizer=partial(build_optimizer, spec))
+            losses = model.train(microbatches, loss_sum, scale=1 / predictions)
+
+One step, all of it driven by the leader:
+
+    1. begin      every owner forgets its last gradients and sets its learning rate
+    2. forward    microbatches leave one after the other; the parts pass them on (see `parts`)
+    3. loss       on the leader, from the logits that come back
+    4. backward   one call; distributed autograd follows the calls back, over all ranks
+    5. tied, clip where asked for: gradients change in place
+    6. update     every owner steps its own optimizer
+
+With one microbatch the parts compute in turn, and one rank works at a time. With several they
+overlap, in forward (2) and again in backward (4):
+
+    1 microbatch    rank 0  F F F F . . . . . . . . B B B B
+                    rank 1  . . . . F F F F B B B B . . . .
+    4 microbatches  rank 0  F F F F . . B B B B
+                    rank 1  . F F F F B B B B .
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import sqrt
+from typing import Any
+
+import torch.distributed.autograd as dist_autograd
+import torch.distributed.rpc as rpc
+from torch import Tensor
+from torch.futures import Future
+
+from drumline.core.errors import UsageError
+from drumline.parallel.rpc.agents import Agents
+from drumline.parallel.rpc.optimizers import BuildOptimizer, PartOptimizers
+from drumline.parallel.rpc.parts import Inbox, Part, Pass, Traffic, ask, hand_on
+from drumline.parallel.rpc.ties import find_ties, sum_tied
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+Microbatch = tuple[Tensor, Tensor]
+
+_EPS = 1e-6  # as in torch.nn.utils.clip_grad_norm_
+
+
+class RpcModel:
+    """The parts of a model behind RRefs; only the leader has it."""
+
+    def __init__(
+        self,
+        agents: Agents,
+        own: Part,
+        *,
+        optimizer: BuildOptimizer,
+        clip_norm: float | None = None,
+        tied: Sequence[tuple[str, ...]] = (),
+        overlap: bool = True,
+    ) -> None:
+        """Take hold of all parts; blocks until every other rank serves its own.
+
+        Args:
+            agents: of all ranks.
+            own: part 0.
+            optimizer: makes the optimizer of a part from its parameters, on the owner.
+            clip_norm: the norm of all parts' gradients together that a step may have at most.
+            tied: names of parameters that are copies of one; their gradients are added up.
+            overlap: let microbatches follow each other at once; else each waits for the one before.
+        """
+        self._agents = agents
+        self._clip_norm = clip_norm
+        self._overlap = overlap
+        self._inbox = Inbox()
+        self.parts = agents.collect(own)
+        """RRefs to the parts, by rank"""
+        with agents.watching():
+            for part, following in zip(
+                self.parts, [*self.parts[1:], rpc.RRef(self._inbox)], strict=True
+            ):
+                ask(part, Part.link, following).wait()
+            self.names: list[list[str]] = [ask(part, Part.names).wait() for part in self.parts]
+            """of the parameters that each part trains, in the order of its optimizer's state"""
+            self._ties = find_ties(self.parts, self.names, tied)
+            self._optimizers = PartOptimizers(self.parts, optimizer)
+
+    def train(
+        self,
+        microbatches: Sequence[Microbatch],
+        loss: Loss,
+        scale: float,
+        *,
+        lr: float | None = None,
+        seed: int | None = None,
+    ) -> list[float]:
+        """Take one step, and return the loss of each microbatch, not scaled.
+
+        Args:
+            microbatches: inputs and targets; their gradients add up.
+            loss: sums over predictions. Runs on the leader before backward: what it raises ends the
+                step with all weights as they were.
+            scale: what gradients are multiplied by: 1 ÷ the predictions of all microbatches.
+            lr: the learning rate from now on; None: as it was.
+            seed: of this step's random numbers, such as dropout's; None: they just go on.
+
+        Raises:
+            LostPeerError: a rank is gone, or was silent for `timeout_s`.
+        """
+        if not microbatches:
+            raise UsageError("a step needs at least one microbatch, got none")
+        with self._agents.watching(), dist_autograd.context() as context:
+            begun = self._optimizers.begin(lr)  # (1)
+            seeds = _seeds(seed, len(microbatches))
+            jobs = [Pass(microbatch=i, training=True, seed=s) for i, s in enumerate(seeds)]
+            calls = [
+                self._send(job, inputs)  # (2)
+                for job, (inputs, _) in zip(jobs, microbatches, strict=True)
+            ]
+            sums = [
+                loss(self._receive(job, call), targets)  # (3)
+                for job, call, (_, targets) in zip(jobs, calls, microbatches, strict=True)
+            ]
+            losses = [summed.item() for summed in sums]
+            dist_autograd.backward(context, [summed * scale for summed in sums])  # (4)
+            _wait(begun)
+            self._change_gradients(context)  # (5)
+            self._optimizers.step(context)  # (6)
+        return losses
+
+    def predict(self, inputs: Tensor) -> Tensor:
+        """Return the logits of a batch, computed in evaluation mode and without gradients."""
+        with self._agents.watching():
+            job = Pass(microbatch=0, training=False)
+            return self._receive(job, self._send(job, inputs))
+
+    def state(self, part: int) -> dict[str, Tensor]:
+        """Return a copy of one part's parameters and buffers, by the whole model's names."""
+        with self._agents.watching():
+            return ask(self.parts[part], Part.state).wait()
+
+    def load_state(self, part: int, state: dict[str, Tensor]) -> None:
+        """Give one part its parameters and buffers."""
+        with self._agents.watching():
+            ask(self.parts[part], Part.load_state, state).wait()
+
+    def optimizer_state(self, part: int) -> dict[str, Any]:
+        """Return the state of one part's optimizer; its parameters are those of `names[part]`."""
+        with self._agents.watching():
+            return self._optimizers.state(part)
+
+    def load_optimizer_state(self, part: int, state: dict[str, Any]) -> None:
+        """Give one part's optimizer its state."""
+        with self._agents.watching():
+            self._optimizers.load_state(part, state)
+
+    def take_traffic(self) -> list[Traffic]:
+        """Return what payload each rank has sent since this was last called."""
+        with self._agents.watching():
+            found = [call.wait() for call in [ask(p, Part.take_traffic) for p in self.parts]]
+        logits, self._inbox.traffic = self._inbox.traffic, Traffic()
+        found[0].gradient_bytes += logits.gradient_bytes
+        return found
+
+    def _send(self, job: Pass, inputs: Tensor) -> Future[None]:
+        """Start a microbatch on its way through the parts; part 0 computes right here."""
+        call = hand_on(self.parts[0], job, inputs)
+        if not self._overlap:
+            call.wait()
+        return call
+
+    def _receive(self, job: Pass, call: Future[None]) -> Tensor:
+        call.wait()
+        return self._inbox.pop(job.microbatch)
+
+    def _change_gradients(self, context: int) -> None:
+        if not self._ties and self._clip_norm is None:
+            return
+        _wait([ask(part, Part.settle, context) for part in self.parts])
+        for tie in self._ties:
+            self._inbox.traffic.gradient_bytes += sum_tied(self.parts, tie)
+        if self._clip_norm is not None:
+            self._clip(self._clip_norm)
+
+    def _clip(self, most: float) -> None:
+        """Scale all gradients together; a tied parameter counts once, as in the whole model."""
+        copies: list[list[str]] = [[] for _ in self.parts]
+        for tie in self._ties:
+            for part, name in tie[1:]:
+                copies[part].append(name)
+        norms = [
+            ask(part, Part.gradient_norm, names)
+            for part, names in zip(self.parts, copies, strict=True)
+        ]
+        factor = most / (sqrt(sum(norm.wait() ** 2 for norm in norms)) + _EPS)
+        if not factor >= 1:  # so that NaN reaches the weights, as it does in torch
+            _wait([ask(part, Part.scale_gradients, factor) for part in self.parts])
+
+
+def _wait(calls: Sequence[Future[None]]) -> None:
+    for call in calls:
+        call.wait()
+
+
+def _seeds(seed: int | None, count: int) -> list[int | None]:
+    return [None if seed is None else seed * 1_000_003 + number for number in range(count)]

@@ -1,0 +1,231 @@
+"""`Part`: what lives on a rank. It takes a tensor, computes, and hands the result on.
+
+The leader does not carry activations from part to part; each part calls the next one, and the last
+one calls the leader's `Inbox`. With three parts, and the microbatches a, b:
+
+    rank 0   part 0 ──(1)──► rank 1   part 1 ──(2)──► rank 2   part 2
+             inbox  ◄────────────────(3)──────────────────────┘
+
+    rank 0   a b . . . .      (1) `hand_on` calls the next part with the activation, and does not
+    rank 1   . a b . . .          wait: the part is free for b while a is under way
+    rank 2   . . a b . .      (2) what it returns is a future, which ends as the call of the next
+    inbox    . . . a b .          part ends; so an error comes back along the chain
+                              (3) the inbox keeps the logits until the leader asks for them
+
+Each call with a tensor that needs a gradient leaves a pair of nodes in distributed autograd's
+context, one where it is sent and one where it is received; backward goes the same way back.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+
+import torch
+import torch.distributed.autograd as dist_autograd
+import torch.distributed.rpc as rpc
+from torch import Tensor, nn
+from torch.futures import Future
+
+from drumline.parallel.rpc.spans import Note, note_backward
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pass:
+    """What travels with a microbatch."""
+
+    microbatch: int
+    training: bool
+    seed: int | None = None
+    """of this microbatch; each part draws numbers of its own from it"""
+
+
+@dataclass(kw_only=True)
+class Traffic:
+    """Payload that a rank has sent: the bytes of tensors, without RPC's envelopes."""
+
+    activation_bytes: int = 0
+    gradient_bytes: int = 0
+
+
+class Receiver(Protocol):
+    """What tensors are handed on to."""
+
+    traffic: Traffic
+
+    def take(self, job: Pass, tensor: Tensor) -> Future[None]:
+        """Use the tensor; the future ends when all that follows has ended."""
+
+
+class Part:
+    """One part of a model, on the rank that owns it; all methods are called by the leader."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        *,
+        number: int,
+        device: torch.device | str = "cpu",
+        note: Note | None = None,
+    ) -> None:
+        """Wrap a module.
+
+        Args:
+            module: maps one tensor to one tensor; its parameters have the whole model's names.
+            number: which part it is, counted from 0: the rank that owns it.
+            device: where it computes. Between ranks tensors lie in host memory.
+            note: called on this rank with the span of each forward and backward.
+        """
+        self.module = module.to(device)
+        self.number = number
+        self.traffic = Traffic()
+        self._device = torch.device(device)
+        self._note = note
+        self._next: Any = None
+
+    def link(self, following: Any) -> None:
+        """Set the RRef of what outputs are handed on to."""
+        self._next = following
+
+    def take(self, job: Pass, tensor: Tensor) -> Future[None]:
+        """Compute, and hand the result on."""
+        began = time.monotonic_ns()
+        if job.seed is not None:
+            torch.manual_seed((job.seed * 1_009 + self.number) % 2**63)
+        self.module.train(job.training)
+        with torch.set_grad_enabled(job.training):
+            outputs = self.module(tensor.to(self._device)).cpu()
+        if self._note is not None:
+            self._note_spans(self._note, job, outputs, began)
+        if not self._next.is_owner():
+            self.traffic.activation_bytes += outputs.nbytes
+        return hand_on(self._next, job, outputs)
+
+    def trained(self) -> dict[str, nn.Parameter]:
+        """Return the parameters that are trained, by name, in the order of the optimizer's."""
+        return {name: p for name, p in self.module.named_parameters() if p.requires_grad}
+
+    def names(self) -> list[str]:
+        """Return the names of the parameters that are trained."""
+        return list(self.trained())
+
+    def parameter_refs(self) -> list[Any]:
+        """Return an RRef to each parameter that is trained, as DistributedOptimizer wants them."""
+        return [rpc.RRef(parameter) for parameter in self.trained().values()]
+
+    def state(self) -> dict[str, Tensor]:
+        """Return a copy of the parameters and buffers, in host memory."""
+        found = self.module.state_dict()
+        return {name: tensor.detach().cpu().clone() for name, tensor in found.items()}
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        """Take parameters and buffers over; all names must be there, and no others."""
+        self.module.load_state_dict(state)
+
+    def settle(self, context: int) -> None:
+        """Bring the gradients of a context to `.grad`, where one can change them in place."""
+        for parameter, gradient in dist_autograd.get_gradients(context).items():
+            parameter.grad = gradient
+
+    def parameter(self, name: str) -> Tensor:
+        """Return a copy of one parameter."""
+        return self.trained()[name].detach().cpu().clone()
+
+    def gradient(self, name: str) -> Tensor | None:
+        """Return a copy of one parameter's gradient; None where backward has not reached it."""
+        found = self.trained()[name].grad
+        if found is None:
+            return None
+        if self.number > 0:  # else it stays on the leader's rank
+            self.traffic.gradient_bytes += found.nbytes
+        return found.cpu().clone()
+
+    def put_gradient(self, name: str, gradient: Tensor) -> None:
+        """Replace the value of one parameter's gradient."""
+        parameter = self.trained()[name]
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+        parameter.grad.copy_(gradient)
+
+    def gradient_norm(self, leave_out: list[str]) -> float:
+        """Return the norm of all gradients, but for those of some parameters."""
+        named = self.trained().items()
+        found = [p.grad for name, p in named if p.grad is not None and name not in leave_out]
+        return float(nn.utils.get_total_norm(found))
+
+    def scale_gradients(self, factor: float) -> None:
+        """Multiply all gradients."""
+        found = [p.grad for p in self.trained().values() if p.grad is not None]
+        if found:
+            torch._foreach_mul_(found, factor)
+
+    def take_traffic(self) -> Traffic:
+        """Return what was sent since this was last called."""
+        found, self.traffic = self.traffic, Traffic()
+        return found
+
+    def _note_spans(self, note: Note, job: Pass, outputs: Tensor, began: int) -> None:
+        note("forward", job.microbatch, self.number, began, time.monotonic_ns())
+
+        def finish(began_ns: int, ended_ns: int) -> None:
+            note("backward", job.microbatch, self.number, began_ns, ended_ns)
+
+        note_backward(outputs, finish)
+
+
+class Inbox:
+    """Where the last part's results arrive, on the leader."""
+
+    def __init__(self) -> None:
+        self.traffic = Traffic()
+        self._found: dict[int, Tensor] = {}
+
+    def take(self, job: Pass, tensor: Tensor) -> Future[None]:
+        """Keep a result until the leader asks for it."""
+        self._found[job.microbatch] = tensor
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
+
+    def pop(self, microbatch: int) -> Tensor:
+        """Return a result that has arrived."""
+        return self._found.pop(microbatch)
+
+
+def hand_on(target: Any, job: Pass, tensor: Tensor) -> Future[None]:
+    """Hand a tensor to the receiver behind an RRef, and do not wait."""
+    if target.is_owner():
+        receiver: Receiver = target.local_value()
+        return receiver.take(job, tensor)
+    call: Future[None] = rpc.rpc_async(target.owner(), _arrive, args=(target, job, tensor))
+    return call
+
+
+@rpc.functions.async_execution  # type: ignore[untyped-decorator]
+def _arrive(target: Any, job: Pass, tensor: Tensor) -> Future[None]:
+    receiver: Receiver = target.local_value()
+    if tensor.requires_grad:  # backward will send as much as came
+        receiver.traffic.gradient_bytes += tensor.nbytes
+    return receiver.take(job, tensor)
+
+
+def ask(
+    target: Any, method: Callable[Concatenate[Any, P], T], *args: P.args, **kwargs: P.kwargs
+) -> Future[T]:
+    """Call a method of what an RRef points at, on its owner, and do not wait.
+
+    `ask(part, Part.settle, context)` is `part.rpc_async().settle(context)`, which first asks the
+    owner for the type, but checked when it is written.
+    """
+    arguments = (target, method, *args)
+    call: Future[T] = rpc.rpc_async(target.owner(), _call, args=arguments, kwargs=kwargs)
+    return call
+
+
+def _call(target: Any, method: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+    return method(target.local_value(), *args, **kwargs)
