@@ -33,7 +33,7 @@ MODELS = {
 }
 OPTIMIZERS = {
     "mlp": {"name": "sgd", "lr": 0.1, "momentum": 0.9},
-    "cnn": {"name": "sgd", "lr": 0.05, "momentum": 0.5},
+    "cnn": {"name": "sgd", "lr": 0.01, "momentum": 0.5},
     "gpt": {"name": "adam", "lr": 0.003},
 }
 PIPELINES = [
@@ -95,6 +95,7 @@ def train(rank, world_size, folder, number, values):
             started=time.monotonic(),
         )
         loop.run()
+        parts.compute.close()
     events = [json.loads(line) for line in log.read_text().splitlines()]
     return [event["loss"] for event in events if event["event"] == "step"]
 
@@ -155,3 +156,13 @@ def test_four_ranks(run_ranks):
 def test_float32_over_shared_memory(run_ranks):
     given = cases([PIPELINES[0], TENSORS[0]], dtype="float32")
     compare(run_ranks, 2, given, tolerance=1e-5, backend="shm")
+
+
+@pytest.mark.parametrize(
+    ("world_size", "name", "microbatches"),
+    [(2, "mlp", 1), (2, "gpt", 3), (3, "cnn", 1), (3, "mlp", 4), (4, "gpt", 2), (4, "cnn", 4)],
+)
+def test_by_rpc(run_ranks, world_size, name, microbatches):
+    """A process joins RPC once, so each case has processes of its own."""
+    form = {"strategy": {"kind": "rpc", "microbatches": microbatches}}
+    compare(run_ranks, world_size, cases([form], models=(name,)))

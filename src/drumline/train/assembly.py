@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from drumline.comm import Meter
+from drumline.comm import LOOPBACK, Meter
 from drumline.core.spec import RunSpec
 from drumline.core.split import cuts_layers
 from drumline.data import BatchSampler, Dataset, build_dataset
@@ -53,9 +53,21 @@ def load_material(spec: RunSpec) -> Material:
 
 
 def assemble(
-    spec: RunSpec, place: Place, device: torch.device, material: Material | None = None
+    spec: RunSpec,
+    place: Place,
+    device: torch.device,
+    material: Material | None = None,
+    leader: str = LOOPBACK,
 ) -> Assembly:
-    """Build data, model, strategy and optimizer; every rank calls this once it is in the group."""
+    """Build data, model, strategy and optimizer; every rank calls this once it is in the group.
+
+    Args:
+        spec: says what.
+        place: this rank.
+        device: where it computes.
+        material: what it has loaded; None: load it now.
+        leader: the address of rank 0.
+    """
     material = material or load_material(spec)
     data = material.data
     axes = build_axes(spec.axes, timeout_s=spec.timeout_s)
@@ -86,7 +98,15 @@ def assemble(
         parameters=parameter_count(material.model),
         axes=axes,
         compute=build_compute(
-            Ground(spec=spec, place=place, axes=axes, device=device, data=here, meter=meter),
+            Ground(
+                spec=spec,
+                place=place,
+                axes=axes,
+                device=device,
+                data=here,
+                meter=meter,
+                leader=leader,
+            ),
             material.model,
         ),
         meter=meter,

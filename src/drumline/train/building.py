@@ -8,18 +8,21 @@ from datetime import timedelta
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
+from torch.distributed.distributed_c10d import _get_default_store
 from torch.optim import Optimizer
 
-from drumline.comm import Channel, Meter
+from drumline.comm import LOOPBACK, Channel, Meter
 from drumline.core.spec import RunSpec
 from drumline.core.split import cuts_layers, microbatches_of
 from drumline.data import Dataset
 from drumline.optim import build_optimizer
 from drumline.parallel import Alone, Axes, Strategy, TiedGradients, build_strategy
 from drumline.parallel.pipeline import Executor, TorchEngine
+from drumline.parallel.rpc import Part, join_rpc
 from drumline.parallel.split import Chunks, tied_names
 from drumline.parallel.tensor import apply_tensor_parallel
+from drumline.train.by_rpc import RpcCompute
 from drumline.train.cuts import build_parts, hold_part, plan_cuts
 from drumline.train.pipelined import Engine, PipelinedModel
 from drumline.train.place import Place
@@ -37,12 +40,21 @@ class Ground:
     device: torch.device
     data: Dataset
     meter: Meter
+    leader: str = LOOPBACK
+    """the address of rank 0"""
 
     @property
     def delay_s(self) -> float:
         """How long this rank sleeps in each step, where it is slowed on purpose."""
         slow = self.spec.slow_ranks.get(self.place.rank)
         return 0.0 if slow is None else slow.delay_ms / 1000
+
+    @property
+    def example(self) -> tuple[Tensor, Tensor]:
+        """A microbatch, to measure layers with."""
+        mesh, train = self.axes.mesh, self.data.train
+        samples = self.spec.data.batch // (mesh.data * microbatches_of(self.spec.strategy, mesh))
+        return train.batch(np.arange(max(1, min(samples, len(train)))))
 
     def strategy(self, model: nn.Module) -> Strategy:
         """Average gradients over the copies of what this rank holds."""
@@ -62,6 +74,8 @@ def build_compute(ground: Ground, model: nn.Module) -> Compute:
         ground: what there is.
         model: the whole model; its outline, where it is cut by layers.
     """
+    if ground.spec.strategy.kind == "rpc":
+        return _build_by_rpc(ground, model)
     if cuts_layers(ground.spec.strategy, ground.axes.mesh):
         return _build_pipelined(ground, model)
     return _build_whole(ground, model)
@@ -92,9 +106,7 @@ def _build_pipelined(ground: Ground, outline: nn.Module) -> PipelinedModel:
     spec, axes = ground.spec, ground.axes
     stages = axes.mesh.pipeline
     per_rank = spec.strategy.chunks or 2 if spec.strategy.schedule == "interleaved" else 1
-    samples = spec.data.batch // (axes.mesh.data * microbatches_of(spec.strategy, axes.mesh))
-    example = ground.data.train.batch(np.arange(max(1, min(samples, len(ground.data.train)))))
-    cuts = plan_cuts(spec, outline, stages * per_rank, example)
+    cuts = plan_cuts(spec, outline, stages * per_rank, ground.example)
     numbers = [axes.stage + chunk * stages for chunk in range(per_rank)]
     chunks = build_parts(
         spec,
@@ -127,6 +139,44 @@ def _build_pipelined(ground: Ground, outline: nn.Module) -> PipelinedModel:
         ),
         optimizer=ground.optimizer(model),
         holding=hold_part(model, axes, aliases=cuts.aliases, parts=stages, part=axes.stage),
+        delay_s=ground.delay_s,
+        cuts=cuts.describe(),
+    )
+
+
+def _build_by_rpc(ground: Ground, outline: nn.Module) -> RpcCompute:
+    spec, place, axes = ground.spec, ground.place, ground.axes
+    agents = join_rpc(
+        _get_default_store(),
+        rank=place.rank,
+        world_size=place.world_size,
+        timeout_s=spec.timeout_s,
+        leader=ground.leader,
+    )
+    cuts = plan_cuts(spec, outline, place.world_size, ground.example)
+    (module,) = build_parts(
+        spec,
+        cuts,
+        [place.rank],
+        axes,
+        classes=ground.data.classes,
+        device=ground.device,
+        meter=ground.meter,
+    )
+    part = Part(module, number=place.rank, device=ground.device, note=ground.meter.note_work)
+    return RpcCompute(
+        spec=spec,
+        rank=place.rank,
+        axes=axes,
+        device=ground.device,
+        data=ground.data,
+        agents=agents,
+        part=part,
+        optimizer=build_optimizer(spec.optimizer, part.trained().values()),
+        holding=hold_part(
+            module, axes, aliases=cuts.aliases, parts=place.world_size, part=place.rank
+        ),
+        tied=list(cuts.tied),
         delay_s=ground.delay_s,
         cuts=cuts.describe(),
     )

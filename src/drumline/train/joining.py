@@ -54,7 +54,7 @@ def join_ranks(meeting: Meeting, spec: RunSpec, place: Place, device: torch.devi
         ranks_here=ranks_here(spec, place),
         device=device,
         strategy=spec.strategy.kind,
-        by_messages=spec.strategy.kind in MESSAGE_KINDS,
+        by_messages=spec.strategy.kind in MESSAGE_KINDS or spec.axes.pipeline > 1,
     )
     choice = choose_backend(spec.backend, situation)
     join_group(
@@ -62,13 +62,18 @@ def join_ranks(meeting: Meeting, spec: RunSpec, place: Place, device: torch.devi
         rank=place.rank,
         world_size=place.world_size,
         backend=choice.backend,
-        leader=_leader(_settle_init(spec)),
+        leader=leader_address(spec),
         timeout_s=spec.timeout_s,
     )
     session = torch.tensor(time.time_ns(), device=device)
     dist.broadcast(session, src=0)
     meeting.session = str(session.item())
     return choice
+
+
+def leader_address(spec: RunSpec) -> str:
+    """Return where rank 0 is."""
+    return _leader(_settle_init(spec))
 
 
 def pick_device(wanted: str, place: Place) -> torch.device:

@@ -144,7 +144,7 @@ class Loop:
         report = self._train.take(self._step, lr, batches)
         self._train_ns += report.times["total"]
         self._samples += report.samples_of_all
-        if self._parts.axes.counts:
+        if self._parts.compute.counts:
             self._epoch_loss[0] += report.loss.total
             self._epoch_loss[1] += report.loss.predictions
         self._events.write(

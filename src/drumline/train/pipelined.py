@@ -26,7 +26,7 @@ from drumline.data import Dataset
 from drumline.parallel import Axes, Holding, Strategy, TiedGradients, clip_split_gradients
 from drumline.train.diagnose import check_loss
 from drumline.train.evaluate import loss_sum
-from drumline.train.turn import Loss, Turn
+from drumline.train.turn import Loss, Turn, begin
 from drumline.train.whole import Indices
 
 Microbatch = tuple[Tensor, Tensor]
@@ -62,8 +62,14 @@ class PipelinedModel:
     cuts: list[list[str]]
     """the layers of each part"""
 
+    @property
+    def counts(self) -> bool:
+        """Whether this rank has the loss that counts."""
+        return self.axes.counts
+
     def forward_backward(self, turn: Turn) -> Loss:
         """Run all microbatches through the pipeline."""
+        begin(self.optimizer, turn.lr)
         indices, total = turn.batch.indices, turn.batch.total
         counts = len(indices) > 0  # a copy without samples stays in step, and counts 0
         pieces = self._pieces(indices if counts else np.zeros(1, dtype=np.int64))
@@ -89,6 +95,9 @@ class PipelinedModel:
             clip_split_gradients(self.model, self.spec.clip_norm, self.axes, self.holding.counts)
             turn.clock.blocked_since(began)
         self.optimizer.step()
+
+    def close(self) -> None:
+        """Nothing to let go of."""
 
     def predict(self, inputs: Tensor) -> Tensor | None:
         """Return the scores, on the rank that has them and counts them."""

@@ -47,12 +47,8 @@ class TrainStep:
         self._clock.begin()
         self._reseed(number)
         turn = Turn(number=number, lr=lr, batch=next(batches), clock=self._clock)
-        compute = self._parts.compute
-        for group in compute.optimizer.param_groups:
-            group["lr"] = lr
-        compute.optimizer.zero_grad()
-        loss = compute.forward_backward(turn)
-        compute.update(turn)
+        loss = self._parts.compute.forward_backward(turn)
+        self._parts.compute.update(turn)
         return StepReport(
             loss=loss,
             samples=len(turn.batch.indices),

@@ -37,6 +37,13 @@ class Loss:
         return self.total / max(1, self.predictions)
 
 
+def begin(optimizer: Optimizer, lr: float) -> None:
+    """Forget the last step's gradients, and set the learning rate of this one."""
+    for group in optimizer.param_groups:
+        group["lr"] = lr
+    optimizer.zero_grad()
+
+
 class Compute(Protocol):
     """How a rank computes a step, with all of the model or with its part of it."""
 
@@ -49,6 +56,10 @@ class Compute(Protocol):
         """What moves them."""
 
     @property
+    def counts(self) -> bool:
+        """Whether this rank's loss counts: one rank's of each copy of the model does."""
+
+    @property
     def holding(self) -> Holding:
         """Which part of the whole model that is."""
 
@@ -57,6 +68,9 @@ class Compute(Protocol):
 
     def update(self, turn: Turn) -> None:
         """Clip, and take the optimizer's step; every rank calls this."""
+
+    def close(self) -> None:
+        """Let go of the other ranks, once nothing more is to be computed; all ranks call this."""
 
     def predict(self, inputs: Tensor) -> Tensor | None:
         """Return the scores of these inputs, on the ranks that have them; all ranks call this."""

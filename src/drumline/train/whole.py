@@ -24,7 +24,7 @@ from drumline.data import Dataset
 from drumline.parallel import Axes, Holding, Strategy, clip_split_gradients
 from drumline.train.diagnose import check_loss
 from drumline.train.evaluate import loss_sum
-from drumline.train.turn import Loss, Turn
+from drumline.train.turn import Loss, Turn, begin
 
 Indices = npt.NDArray[np.int64]
 
@@ -45,8 +45,14 @@ class WholeModel:
     delay_s: float
     """how long to sleep before the last backward, where the rank is slowed on purpose"""
 
+    @property
+    def counts(self) -> bool:
+        """Whether this rank has the loss that counts."""
+        return self.axes.counts
+
     def forward_backward(self, turn: Turn) -> Loss:
         """Run the pieces of this rank's batch; the last backward is the one that averages."""
+        begin(self.optimizer, turn.lr)
         batch = turn.batch
         pieces = self._pieces(batch.indices)
         counts = len(batch.indices) > 0  # a rank without samples stays in step, and counts 0
@@ -90,6 +96,9 @@ class WholeModel:
             since = time.monotonic_ns()
             self.strategy.after_step()
             turn.clock.blocked_since(since)
+
+    def close(self) -> None:
+        """Nothing to let go of."""
 
     def predict(self, inputs: Tensor) -> Tensor | None:
         """Return the scores, in the share that counts."""

@@ -27,6 +27,7 @@ from drumline.train.bf16 import settle_bf16
 from drumline.train.checkpoint import Checkpoint, CheckpointStore
 from drumline.train.joining import (
     join_ranks,
+    leader_address,
     leave_ranks,
     meet_ranks,
     pick_device,
@@ -60,7 +61,7 @@ def _train(run: RunDir, spec: RunSpec, place: Place, events: EventWriter) -> Non
     material = load_material(spec)
     choice = join_ranks(meeting, spec, place, device)
     events.write("backend", backend=choice.backend, wanted=spec.backend, why=choice.why)
-    parts = assemble(spec, place, device, material)
+    parts = assemble(spec, place, device, material, leader_address(spec))
     checkpoints = CheckpointStore(run.checkpoints, keep=spec.checkpoint.keep)
     scalars = ScalarWriter(run.tensorboard) if place.leads else None
 

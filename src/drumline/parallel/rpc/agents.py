@@ -75,14 +75,18 @@ class Agents:
         else:
             self._abandon(error)
 
+    def offer(self, part: object) -> None:
+        """Let the leader use a part, and block until it has hold of it; every other rank calls."""
+        here.offer = part
+        self._gather("offer its part", PATIENCE_S)
+
     def serve(self, part: object) -> None:
-        """Let the leader use a part, and block until it leaves; every rank but the leader's.
+        """Offer a part, and block until the leader leaves; every rank but the leader's.
 
         Raises:
             LostPeerError: a rank is gone, or was silent for `timeout_s`.
         """
-        here.offer = part
-        self._gather("offer its part", PATIENCE_S)
+        self.offer(part)
         while not self._pulse.done.wait(self._pulse.every_s):
             self._pulse.check()
 

@@ -1,0 +1,148 @@
+"""`RpcCompute`: the model's parts on all ranks, and one rank that calls them.
+
+The leader's calls do all of a step: forward, backward, the optimizers of all parts. The other ranks
+serve these calls on a thread of RPC's, and wait with everybody else for what the step came to:
+
+    leader   calls … calls … step done ──► broadcast of the loss ──► next step
+    others   (serve calls)                 wait for it               next step
+
+So every rank goes through the same loop, writes its events, and saves its own part.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from drumline.core.spec import RunSpec
+from drumline.core.split import microbatches_of
+from drumline.data import Dataset
+from drumline.parallel import Axes, Holding
+from drumline.parallel.rpc import Agents, Part, RpcModel
+from drumline.train.diagnose import check_loss
+from drumline.train.evaluate import loss_sum
+from drumline.train.turn import Loss, Turn
+
+
+@dataclass
+class Prepared:
+    """This process's optimizer, for the leader's call that asks for one to find it."""
+
+    optimizer: Optimizer | None = None
+
+
+prepared = Prepared()
+
+
+def take_prepared(_: list[nn.Parameter]) -> Optimizer:
+    """Return the optimizer of this process's part; called by `DistributedOptimizer`."""
+    assert prepared.optimizer is not None
+    return prepared.optimizer
+
+
+@dataclass(frozen=True, kw_only=True)
+class RpcCompute:
+    """A `Compute` of one part, driven from rank 0."""
+
+    spec: RunSpec
+    rank: int
+    axes: Axes
+    device: torch.device
+    data: Dataset
+    agents: Agents
+    part: Part
+    optimizer: Optimizer
+    holding: Holding
+    tied: list[tuple[str, ...]]
+    delay_s: float
+    cuts: list[list[str]]
+    leader: RpcModel | None = field(init=False)
+    """only rank 0 has it"""
+
+    def __post_init__(self) -> None:
+        prepared.optimizer = self.optimizer
+        leader = None
+        if self.rank == 0:
+            leader = RpcModel(
+                self.agents,
+                self.part,
+                optimizer=take_prepared,
+                clip_norm=self.spec.clip_norm,
+                tied=self.tied,
+                overlap=microbatches_of(self.spec.strategy, self.axes.mesh) > 1,
+            )
+        else:
+            self.agents.offer(self.part)
+        object.__setattr__(self, "leader", leader)
+
+    @property
+    def model(self) -> nn.Module:
+        """This rank's part."""
+        return self.part.module
+
+    @property
+    def counts(self) -> bool:
+        """The leader has the loss."""
+        return self.leader is not None
+
+    def forward_backward(self, turn: Turn) -> Loss:
+        """Take the step on the leader; wait for it on the others."""
+        told = torch.zeros(2, dtype=torch.float64, device=self.device)
+        if self.leader is not None:
+            told += torch.tensor(self._lead(self.leader, turn)).to(told)
+        else:
+            turn.clock.data_ready()
+            time.sleep(self.delay_s)
+        began = time.monotonic_ns()
+        if self.axes.mesh.size > 1:
+            dist.broadcast(told, src=0)
+        turn.clock.blocked_since(began)
+        total, predictions = told.tolist()
+        return Loss(total=total, predictions=round(predictions))
+
+    def update(self, turn: Turn) -> None:
+        """Nothing to do: the leader's step has moved all parts."""
+
+    def predict(self, inputs: Tensor) -> Tensor | None:
+        """Return the scores on the leader; the others serve."""
+        return None if self.leader is None else self.leader.predict(inputs)
+
+    def close(self) -> None:
+        """Leave RPC, all ranks together."""
+        self.agents.leave()
+
+    def _lead(self, leader: RpcModel, turn: Turn) -> tuple[float, int]:
+        pieces = self._pieces(turn)
+        microbatches = [self.data.train.batch(piece) for piece in pieces]
+        turn.clock.data_ready()
+        predictions = sum(targets.numel() for _, targets in microbatches)
+        time.sleep(self.delay_s)
+        seed = (self.spec.seed * 1_000_003 + turn.number) % 2**31
+
+        def checked(logits: Tensor, targets: Tensor) -> Tensor:
+            summed = loss_sum(logits.to(self.device), targets)
+            check_loss(
+                summed.item() / targets.numel(),
+                model=self.model,
+                inputs=None,
+                step=turn.number,
+                rank=self.rank,
+                lr=turn.lr,
+            )
+            return summed
+
+        losses = leader.train(microbatches, checked, 1 / predictions, lr=turn.lr, seed=seed)
+        return sum(losses), predictions
+
+    def _pieces(self, turn: Turn) -> list[np.ndarray[tuple[int], np.dtype[np.int64]]]:
+        indices = turn.batch.indices
+        count = microbatches_of(self.spec.strategy, self.axes.mesh)
+        if self.spec.optimizer.name == "gd":
+            count *= -(-len(indices) // self.spec.data.batch)
+        return np.array_split(indices, max(1, min(count, len(indices))))
