@@ -155,7 +155,9 @@ def test_four_ranks(run_ranks):
 
 
 def test_float32_over_shared_memory(run_ranks):
-    given = cases([PIPELINES[0], TENSORS[0]], dtype="float32")
+    # not Adam: where a gradient is about 0, it divides one rounding error by another
+    optimizer = {"name": "sgd", "lr": 0.01, "momentum": 0.5}
+    given = cases([PIPELINES[0], TENSORS[0]], dtype="float32", optimizer=optimizer)
     compare(run_ranks, 2, given, tolerance=1e-5, backend="shm")
 
 
