@@ -95,7 +95,7 @@ class RpcCompute:
         """Take the step on the leader; wait for it on the others."""
         told = torch.zeros(2, dtype=torch.float64, device=self.device)
         if self.leader is not None:
-            told += torch.tensor(self._lead(self.leader, turn)).to(told)
+            told.copy_(torch.tensor(self._lead(self.leader, turn), dtype=told.dtype))
         else:
             turn.clock.data_ready()
             time.sleep(self.delay_s)
