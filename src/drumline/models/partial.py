@@ -91,8 +91,9 @@ def build_outline(
 class _Event:
     """Something is registered: a parameter of a module, or a module in another one."""
 
-    kind: type[nn.Module]
-    parameter: str | None = None
+    kind: str
+    """the module's class, by name: some are made anew each time"""
+    parameter: str | None
 
 
 def _build_outline(
@@ -182,12 +183,12 @@ class _Registrations(contextlib.AbstractContextManager["_Registrations"]):
             return
         # Its parameters have been registered before, unless they were copied with it.
         self._note(module)
-        for owner, name, path in list(_parameters_in(module)):
+        for owner, name, path, parameter in list(_parameters_in(module)):
             if not self._keeps(path):
-                owner._parameters[name] = self._move(owner.get_parameter(name))
+                owner._parameters[name] = self._move(parameter)
 
     def _note(self, module: nn.Module, parameter: str | None = None) -> None:
-        event = _Event(kind=type(module), parameter=parameter)
+        event = _Event(kind=type(module).__qualname__, parameter=parameter)
         if self._plan is not None and not self._plan.fits(len(self.events), event):
             self.strayed = True
         self.events.append(event)
@@ -209,12 +210,12 @@ class _Registrations(contextlib.AbstractContextManager["_Registrations"]):
         return moved
 
 
-def _parameters_in(module: nn.Module) -> Iterator[tuple[nn.Module, str, str]]:
-    """Yield the owner, the name there, and the path from the module, of all its parameters."""
+def _parameters_in(module: nn.Module) -> Iterator[tuple[nn.Module, str, str, nn.Parameter]]:
+    """Yield of each parameter the owner, the name there, the path from the module, and itself."""
     for path, owner in module.named_modules(remove_duplicate=False):
         for name, parameter in owner._parameters.items():
             if parameter is not None:
-                yield owner, name, f"{path}.{name}" if path else name
+                yield owner, name, f"{path}.{name}" if path else name, parameter
 
 
 def _spoilt(model: nn.Module, watch: Watch, plan: _Plan) -> bool:
@@ -231,13 +232,13 @@ def _leave_out(
 ) -> None:
     """Put what does not stay on the meta device; what shares a parameter goes on sharing it."""
     absent: dict[int, nn.Parameter] = {}
-    for owner, name, path in list(_parameters_in(model)):
-        parameter = owner.get_parameter(name)
-        if not parameters(path) and not is_lazy(parameter):
-            if id(parameter) not in absent:
-                shape = nn.Parameter(parameter.detach().to("meta"), parameter.requires_grad)
-                absent[id(parameter)] = absent[id(shape)] = shape
-            setattr(owner, name, absent[id(parameter)])  # an RNN has a list of them, too
+    for owner, name, path, parameter in list(_parameters_in(model)):  # holds them: ids stay theirs
+        if parameters(path) or is_lazy(parameter):
+            continue
+        if id(parameter) not in absent:
+            shape = parameter.detach().to("meta")
+            absent[id(parameter)] = nn.Parameter(shape, parameter.requires_grad)
+        setattr(owner, name, absent[id(parameter)])  # an RNN has a list of them, too
     for path, owner in model.named_modules(remove_duplicate=False):
         for name, buffer in owner._buffers.items():
             if buffer is not None and not buffers(f"{path}.{name}" if path else name):

@@ -1,7 +1,7 @@
 """Sharing layers out among stages: the slowest stage sets the pace, so make it as fast as can be.
 
-    costs    4  1  1  2  2          one per layer: seconds, or bytes
-    cuts    0  1        4  5        stage i has the layers cuts[i] to cuts[i + 1] - 1
+    costs    4   1  1   2  2        one per layer: seconds, or bytes
+    cuts   0   1      3      5      stage i has the layers cuts[i] to cuts[i + 1] - 1
 
 The costs are measured on a real microbatch, counted in bytes of parameters, or left out: whoever
 knows better says how many layers each stage gets.
@@ -111,6 +111,8 @@ def measure_times(
     layers: Sequence[Layer],
     example: tuple[Tensor, Tensor],
     loss: Callable[[Tensor, Tensor], Tensor],
+    *,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> list[float]:
     """Return the seconds that each layer takes forward and backward: the median of a few rounds.
 
@@ -123,7 +125,14 @@ def measure_times(
         layers: from `find_layers`.
         example: a microbatch's inputs and targets.
         loss: of logits and targets; it counts as the last layer's.
+        clock: tells the time in seconds.
     """
+
+    def now() -> float:
+        if gpus:
+            torch.cuda.synchronize(gpus[0])
+        return clock()
+
     x, targets = example
     seconds = []
     gpus = [x.device] if x.device.type == "cuda" else []
@@ -133,34 +142,28 @@ def measure_times(
             ends_in = (lambda out: loss(out, targets)) if index == len(layers) - 1 else None
             rounds = []
             for _ in range(_WARM_UP + _ROUNDS):
-                took, out = _time(layer, x, ends_in, is_first=index == 0)
-                rounds.append(took)
+                started = now()
+                out = _run(layer, x, ends_in, is_first=index == 0)
+                rounds.append(now() - started)
             seconds.append(median(rounds[_WARM_UP:]))
             x = out
     return seconds
 
 
-def _time(
+def _run(
     layer: Stage, x: Tensor, ends_in: Callable[[Tensor], Tensor] | None, *, is_first: bool
-) -> tuple[float, Tensor]:
-    """Run a layer forward and backward once; return the seconds and what it gave."""
+) -> Tensor:
+    """Run a layer forward and backward once; return what it gave."""
     x = x.detach()
     if not is_first and x.is_floating_point():
         x.requires_grad_()
     sources = [p for p in (x, *layer.parameters()) if p.requires_grad]
-    started = _now(x)
     with torch.enable_grad():
-        out = layer(x)
+        out: Tensor = layer(x)
         end = ends_in(out) if ends_in is not None else out
     if end.requires_grad:
         torch.autograd.grad(end, sources, torch.ones_like(end), allow_unused=True)
-    return _now(x) - started, out.detach()
-
-
-def _now(x: Tensor) -> float:
-    if x.device.type == "cuda":
-        torch.cuda.synchronize(x.device)
-    return time.perf_counter()
+    return out.detach()
 
 
 @torch.no_grad()
