@@ -15,6 +15,7 @@ from drumline.comm.reach import unreachable_nodes
 from drumline.comm.shm import ShmGroup
 from drumline.comm.store import LOOPBACK, build_store, join_store, meeting_host, serve_store
 from drumline.comm.stream import CommStream
+from drumline.comm.wire import Wire
 from drumline.core.schedule import DEFAULTS
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "ShmGroup",
     "Situation",
     "Span",
+    "Wire",
     "all_gather",
     "build_store",
     "choose_backend",

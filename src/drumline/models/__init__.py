@@ -7,7 +7,7 @@ from drumline.models.lenet import LeNet
 from drumline.models.linear import Linear
 from drumline.models.mlp import MLP
 from drumline.models.partial import build_outline, build_partial
-from drumline.models.weights import parameter_count, weights_sha256
+from drumline.models.weights import parameter_count, tensors_sha256, weights_sha256
 
 __all__ = [
     "CNN",
@@ -19,5 +19,6 @@ __all__ = [
     "build_outline",
     "build_partial",
     "parameter_count",
+    "tensors_sha256",
     "weights_sha256",
 ]

@@ -23,12 +23,12 @@ import torch.distributed as dist
 
 from drumline.comm import Channel
 from drumline.comm.dissemination import barrier
+from drumline.comm.wire import Wire
 from drumline.core.bench import NATIVE
 from drumline.core.schedule import Call
 from drumline.probe.exercise import Exercise, weights
 from drumline.probe.ranks import Probe, joined_probe
 from drumline.probe.rival import Rival
-from drumline.probe.wire import Wire
 
 FEWEST, MOST = 5, 25
 """rounds, where the request does not say how many"""

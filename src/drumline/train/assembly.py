@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
 
 from drumline.comm import LOOPBACK, Meter
+from drumline.core.mesh import AXES
 from drumline.core.spec import RunSpec
 from drumline.core.split import cuts_layers
 from drumline.data import BatchSampler, Dataset, build_dataset
@@ -33,6 +35,13 @@ class Assembly:
     compute: Compute
     meter: Meter
 
+    def describe(self) -> dict[str, Any]:
+        """Tell the mesh and the cuts, where the model is split."""
+        if not self.axes.mesh.splits_model:
+            return {}
+        shape = dict(zip(AXES, self.axes.mesh.shape, strict=True))
+        return {"mesh": shape, "cuts": getattr(self.compute, "cuts", None)}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Material:
@@ -43,12 +52,22 @@ class Material:
     """the whole one; without weights, where it is to be cut by layers"""
 
 
-def load_material(spec: RunSpec) -> Material:
-    """Load the data and build the model, without a word to the others."""
+def load_material(spec: RunSpec, held: list[nn.Module] | None = None) -> Material:
+    """Load the data and build the model, without a word to the others.
+
+    Args:
+        spec: says what.
+        held: where memory is limited, gets the model's outline before the model is built.
+    """
     dtype = getattr(torch, spec.dtype)
     data = build_dataset(spec.data, seed=spec.seed, dtype=dtype)
-    build = build_outline if cuts_layers(spec.strategy, spec.axes) else build_model
-    model = build(spec.model, classes=data.classes, seed=spec.seed, dtype=dtype)
+    words: dict[str, Any] = {"classes": data.classes, "seed": spec.seed, "dtype": dtype}
+    if cuts_layers(spec.strategy, spec.axes):
+        model = build_outline(spec.model, **words)
+    else:
+        if spec.memory_bytes is not None and held is not None:
+            held.append(build_outline(spec.model, **words))
+        model = build_model(spec.model, **words)
     return Material(data=data, model=model)
 
 

@@ -31,6 +31,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from drumline.core.errors import CheckpointError
+from drumline.models import tensors_sha256
 from drumline.parallel import Holding
 from drumline.train.snapshot import Snapshot, load_model, load_optimizer
 
@@ -74,6 +75,13 @@ class Checkpoint:
                     f"{self.path} does not fit the model: {error}; "
                     f"resume with the model that wrote it"
                 ) from None
+
+    def weights_sha256(self) -> str:
+        """Hash the whole model, one tensor after the other."""
+        with contextlib.ExitStack() as stack:
+            files = [stack.enter_context(_open(path)) for path in self.path.glob("model*.safe*")]
+            where = {name: file for file in files for name in file.keys()}  # noqa: SIM118
+            return tensors_sha256(where, lambda name: where[name].get_tensor(name))
 
     def load_optimizer(
         self,

@@ -7,7 +7,9 @@ to (RLIMIT_DATA: heap, anonymous mappings, stacks of threads), touched or not, a
 
 from __future__ import annotations
 
+import contextlib
 import re
+from collections.abc import Iterator
 from math import ceil
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from torch import nn
 
 from drumline.core.errors import UsageError
 from drumline.core.parts import OptimizerSpec
+from drumline.core.spec import RunSpec
 from drumline.core.units import format_bytes
 from drumline.train.memory import give_back_freed_memory
 
@@ -47,6 +50,28 @@ def limit_memory(nbytes: int) -> None:
             f"-Hd` leaves this process; set memory_bytes={max(highest - held, 0)} or less"
         )
     resource.setrlimit(resource.RLIMIT_DATA, (held + nbytes, highest))
+
+
+@contextlib.contextmanager
+def memory_budget(spec: RunSpec) -> Iterator[list[nn.Module]]:
+    """Keep to the spec's limit in here; running into it is an error in one sentence.
+
+    Yields a list to put in what this rank is to hold (the last entry counts), for the sentence.
+    """
+    held: list[nn.Module] = []
+    if spec.memory_bytes is not None:
+        limit_memory(spec.memory_bytes)
+    try:
+        yield held
+    except (MemoryError, RuntimeError) as error:
+        if spec.memory_bytes is None or not held:
+            raise
+        explained = explain_memory(
+            error, limit=spec.memory_bytes, model=held[-1], optimizer=spec.optimizer
+        )
+        if explained is None:
+            raise
+        raise explained from None
 
 
 def explain_memory(

@@ -15,8 +15,9 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from drumline.comm import Choice
+from drumline.comm import Choice, Wire
 from drumline.core.events import EventWriter
+from drumline.core.mesh import AXES
 from drumline.core.rundir import RunDir
 from drumline.core.spec import RunSpec
 from drumline.core.task import PATIENCE_S
@@ -25,6 +26,7 @@ from drumline.models import weights_sha256
 from drumline.train.assembly import Assembly, assemble, load_material
 from drumline.train.bf16 import settle_bf16
 from drumline.train.checkpoint import Checkpoint, CheckpointStore
+from drumline.train.footprint import Footprint
 from drumline.train.joining import (
     join_ranks,
     leader_address,
@@ -35,6 +37,7 @@ from drumline.train.joining import (
 )
 from drumline.train.loop import Loop, Result
 from drumline.train.memory import keep_freed_memory
+from drumline.train.memory_limit import memory_budget
 from drumline.train.place import Place
 from drumline.train.process import rank_process
 from drumline.train.scalars import ScalarWriter
@@ -58,40 +61,53 @@ def _train(run: RunDir, spec: RunSpec, place: Place, events: EventWriter) -> Non
     keep_freed_memory()
     events.write("setup", device=str(device), threads=threads)
     meeting = meet_ranks(run, spec, place)
-    material = load_material(spec)
-    choice = join_ranks(meeting, spec, place, device)
-    events.write("backend", backend=choice.backend, wanted=spec.backend, why=choice.why)
-    parts = assemble(spec, place, device, material, leader_address(spec))
-    checkpoints = CheckpointStore(run.checkpoints, keep=spec.checkpoint.keep)
-    scalars = ScalarWriter(run.tensorboard) if place.leads else None
+    wire, sent = Wire(), 0
+    footprint = Footprint(device)
+    with memory_budget(spec) as held:
+        material = load_material(spec, held)
+        choice = join_ranks(meeting, spec, place, device)
+        events.write("backend", backend=choice.backend, wanted=spec.backend, why=choice.why)
+        parts = assemble(spec, place, device, material, leader_address(spec))
+        held.append(parts.compute.model)
+        del material
+        checkpoints = CheckpointStore(run.checkpoints, keep=spec.checkpoint.keep)
+        scalars = ScalarWriter(run.tensorboard) if place.leads else None
 
-    def wait_for_disk() -> None:
-        meeting.barrier(max(spec.timeout_s, PATIENCE_S))
+        def wait_for_disk() -> None:
+            meeting.barrier(max(spec.timeout_s, PATIENCE_S))
 
-    loop = Loop(
-        spec,
-        place,
-        parts,
-        events=events,
-        checkpoints=checkpoints,
-        scalars=scalars,
-        started=started,
-        wait_for_disk=wait_for_disk,
-    )
-    checkpoint = _newest(checkpoints, place, device, events, wait_for_disk)
-    if checkpoint is not None:
-        loop.restore(checkpoint)
-        events.write("restore", step=checkpoint.progress.step, path=str(checkpoint.path))
-    events.write("ready", total_steps=loop.total_steps, steps_per_epoch=len(parts.sampler))
-    events.flush()
-    result = loop.run()
-    events.write("end", step=result.steps, time=time.time())
+        loop = Loop(
+            spec,
+            place,
+            parts,
+            events=events,
+            checkpoints=checkpoints,
+            scalars=scalars,
+            started=started,
+            wait_for_disk=wait_for_disk,
+        )
+        checkpoint = _newest(checkpoints, place, device, events, wait_for_disk)
+        if checkpoint is not None:
+            loop.restore(checkpoint)
+            events.write("restore", step=checkpoint.progress.step, path=str(checkpoint.path))
+        events.write(
+            "ready",
+            total_steps=loop.total_steps,
+            steps_per_epoch=len(parts.sampler),
+            **parts.describe(),
+        )
+        events.flush()
+        sent = wire.sent_bytes() or 0
+        result = loop.run()
+    sent = (wire.sent_bytes() or 0) - sent
+    events.write("end", step=result.steps, time=time.time(), sent=sent, **footprint.peak())
     events.flush()
     if place.leads:
-        _write_results(run, spec, place, parts, result, choice)
+        _write_results(run, spec, place, parts, result, choice, checkpoints)
     if scalars is not None:
         scalars.close()
     wait_for_disk()
+    parts.compute.close()
     # DDP's destructor must not meet gloo's threads: free it before the group (torch can deadlock)
     del loop, parts
     gc.collect()
@@ -124,6 +140,7 @@ def _write_results(
     parts: Assembly,
     result: Result,
     choice: Choice,
+    checkpoints: CheckpointStore,
 ) -> None:
     train = parts.data.train
     run.write_json(
@@ -158,6 +175,14 @@ def _write_results(
             "restarts": place.attempt,
             "train_s": result.train_s,
             "samples_per_s": result.samples / result.train_s if result.train_s else 0.0,
-            "weights_sha256": weights_sha256(parts.compute.model),
+            "mesh": dict(zip(AXES, parts.axes.mesh.shape, strict=True)),
+            "weights_sha256": _hash_weights(parts, checkpoints, result.steps),
         },
     )
+
+
+def _hash_weights(parts: Assembly, checkpoints: CheckpointStore, step: int) -> str:
+    """Hash the whole model, which a split run has in its checkpoint only."""
+    if not parts.axes.mesh.splits_model:
+        return weights_sha256(parts.compute.model)
+    return checkpoints.at(step).weights_sha256()
