@@ -104,6 +104,9 @@ class RunProgress:
             self.notes.append(f"going on from the checkpoint of step {event['step']}")
         elif event["event"] == "backend" and event["backend"] != event["wanted"]:
             self.notes.append(f"backend {event['backend']}: {event['why']}")
+        elif event["event"] == "ready" and event.get("cuts"):
+            parts = " │ ".join(", ".join(layers) for layers in event["cuts"])
+            self.notes.append(f"layers: {parts}")
         elif event["event"] == "note":
             self.notes.append(event["text"])
         elif event["event"] == "damaged":

@@ -177,6 +177,7 @@ def _build_by_rpc(ground: Ground, outline: nn.Module) -> RpcCompute:
             module, axes, aliases=cuts.aliases, parts=place.world_size, part=place.rank
         ),
         tied=list(cuts.tied),
+        meter=ground.meter,
         delay_s=ground.delay_s,
         cuts=cuts.describe(),
     )

@@ -20,6 +20,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from drumline.comm import Meter, Span
 from drumline.core.spec import RunSpec
 from drumline.core.split import microbatches_of
 from drumline.data import Dataset
@@ -46,6 +47,25 @@ def take_prepared(_: list[nn.Parameter]) -> Optimizer:
     return prepared.optimizer
 
 
+def note_calls(meter: Meter, part: int, parts: int, began: int) -> None:
+    """Turn the work that calls have brought to a part into messages, as the ledger wants them.
+
+    A part is idle from the end of one piece of work to the beginning of the next, which a call from
+    another part begins: the part before it in forward, the one behind it in backward. The last part
+    gets its gradients from the leader, whose time of sending nobody notes.
+    """
+    idle_since = began
+    for kind, _, _, since, until in sorted(meter.work, key=lambda work: work[3]):
+        ahead = kind == "forward"
+        source, target = (part - 1, part + 1) if ahead else (part + 1, part - 1)
+        if 0 <= source < parts and since > idle_since:
+            meter.spans.append(Span(kind, 0, idle_since, since, (source, part)))
+            meter.blocked.append([idle_since, since])
+        if 0 <= target < parts:
+            meter.spans.append(Span(kind, 0, until, until, (part, target)))
+        idle_since = max(idle_since, until)
+
+
 @dataclass(frozen=True, kw_only=True)
 class RpcCompute:
     """A `Compute` of one part, driven from rank 0."""
@@ -62,6 +82,7 @@ class RpcCompute:
     tied: list[tuple[str, ...]]
     delay_s: float
     cuts: list[list[str]]
+    meter: Meter
     leader: RpcModel | None = field(init=False)
     """only rank 0 has it"""
 
@@ -93,16 +114,18 @@ class RpcCompute:
 
     def forward_backward(self, turn: Turn) -> Loss:
         """Take the step on the leader; wait for it on the others."""
+        if self.axes.mesh.size > 1:
+            dist.barrier()  # all begin together: what a rank notes from here on is of this step
+        began = time.monotonic_ns()
         told = torch.zeros(2, dtype=torch.float64, device=self.device)
         if self.leader is not None:
             told.copy_(torch.tensor(self._lead(self.leader, turn), dtype=told.dtype))
         else:
             turn.clock.data_ready()
             time.sleep(self.delay_s)
-        began = time.monotonic_ns()
         if self.axes.mesh.size > 1:
             dist.broadcast(told, src=0)
-        turn.clock.blocked_since(began)
+        note_calls(self.meter, self.rank, self.axes.mesh.size, began)
         total, predictions = told.tolist()
         return Loss(total=total, predictions=round(predictions))
 
