@@ -110,7 +110,7 @@ class Agents:
             if _TIMED_OUT in str(error):
                 raise CommError(
                     f"a call took longer than timeout_s = {self.timeout_s:g} s, though all ranks "
-                    f"answer; raise timeout_s, or take smaller batches"
+                    f"live; raise timeout_s, or take smaller batches"
                 ) from error
             raise
 
