@@ -172,6 +172,7 @@ class RunSpec(Part):
             batch=self.data.batch,
             accumulate=self.accumulate,
             whole_data=self.optimizer.name == "gd",
+            bf16=self.precision == "bf16",
         )
         self._check_ranks()
         check_slow_nodes(self.nodes, self.link, self.slow_nodes)

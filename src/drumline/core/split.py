@@ -24,7 +24,7 @@ def settle_aggregator(values: Any) -> Any:
 
 
 def check_split(
-    strategy: StrategySpec, mesh: Mesh, *, batch: int, accumulate: int, whole_data: bool
+    strategy: StrategySpec, mesh: Mesh, *, batch: int, accumulate: int, whole_data: bool, bf16: bool
 ) -> None:
     """Check that the words of the strategy fit the mesh.
 
@@ -44,6 +44,11 @@ def check_split(
         _refuse_words_of_cuts(strategy)
     if cut or mesh.tensor > 1 or strategy.kind == "tensor":
         _check_split_model(strategy)
+    if strategy.kind == "rpc" and bf16:
+        raise ClashError(
+            "rpc computes in full precision; set precision: full, or strategy: pipeline",
+            *("precision", "strategy.kind"),
+        )
     if cut:
         _check_microbatches(strategy, mesh, batch, accumulate, whole_data)
 

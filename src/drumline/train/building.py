@@ -24,7 +24,8 @@ from drumline.parallel.split import Chunks, tied_names
 from drumline.parallel.tensor import apply_tensor_parallel
 from drumline.train.by_rpc import RpcCompute
 from drumline.train.cuts import build_parts, hold_part, plan_cuts
-from drumline.train.pipelined import Engine, PipelinedModel
+from drumline.train.evaluate import loss_sum
+from drumline.train.pipelined import Engine, PipelinedModel, SumLoss
 from drumline.train.place import Place
 from drumline.train.turn import Compute
 from drumline.train.whole import WholeModel
@@ -120,6 +121,12 @@ def _build_pipelined(ground: Ground, outline: nn.Module) -> PipelinedModel:
     if spec.strategy.engine == "drumline":  # PyTorch's engine sends contiguous tensors only
         chunks = [_lay_out(chunk) for chunk in chunks]
     model = chunks[0] if per_rank == 1 else Chunks(chunks)
+    loss: SumLoss = loss_sum
+    if spec.precision == "bf16":  # around forward alone: not around backward
+        autocast = torch.autocast(ground.device.type, dtype=torch.bfloat16)
+        loss = autocast(loss_sum)
+        for chunk in chunks:
+            chunk.forward = autocast(chunk.forward)  # type: ignore[method-assign]
     strategy = ground.strategy(model)
     return PipelinedModel(
         spec=spec,
@@ -129,6 +136,7 @@ def _build_pipelined(ground: Ground, outline: nn.Module) -> PipelinedModel:
         data=ground.data,
         model=model,
         engine=_build_engine(ground, chunks, strategy),
+        loss=loss,
         strategy=strategy,
         tied=TiedGradients(
             model,
