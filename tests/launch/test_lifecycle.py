@@ -11,18 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from commands import JOB
+from commands import JOB, wait_for_steps
 from namespaces import need_namespaces
-
-
-def wait_for_steps(run: Path, step: int, timeout_s: float = 40.0) -> None:
-    log = run / "events" / "rank-0.jsonl"
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
-        if log.exists() and f'"event":"step","step":{step},' in log.read_text():
-            return
-        time.sleep(0.05)
-    raise AssertionError(f"{log} did not come to step {step}")
 
 
 def test_a_crash_is_told_by_rank_with_its_traceback_first(drumline):

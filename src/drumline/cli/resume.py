@@ -1,7 +1,7 @@
 """`resume=RUN`: a run that stopped goes on in its own directory, with its own spec.
 
-What may change is how long it trains and how it is run; what it computes may not, or the weights
-would not be those of a run that never stopped.
+What may change is how long it trains and how it is run, down to how its model is split over ranks;
+what it computes may not, or the weights would not be those of a run that never stopped.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _FIXED = (
     "data",
     "optimizer",
     "schedule",
-    "strategy",
     "accumulate",
     "clip_norm",
     "seed",
     "dtype",
     "precision",
 )
+_FIXED_IN_STRATEGY = ("average", "of")
 
 
 @contextlib.contextmanager
@@ -46,19 +46,19 @@ def resumed_run(name: str, overrides: list[str], *, root: Path) -> Iterator[tupl
         raise UsageError(f"{run.path.name} ran a script; start it again with: drumline run …")
     before = run.read_spec()
     spec = load_spec(run.spec_file, overrides)
-    if spec.world_size != before.world_size:
+    copies, wanted = before.axes.data, spec.axes.data
+    if copies != wanted:
+        what = "ranks" if before.world_size == copies else "copies of the model"
         raise UsageError(
-            f"{run.path.name} ran on {before.world_size} ranks, not {spec.world_size}: who sees "
-            f"which sample would change; resume with workers={before.workers} nodes={before.nodes}"
+            f"{run.path.name} ran on {copies} {what}, not {wanted}: who sees which sample would "
+            f"change; resume with workers={before.workers} nodes={before.nodes}, or with a mesh "
+            f"whose data axis is {copies}"
         )
     for key in _FIXED:
-        was, now = getattr(before, key), getattr(spec, key)
-        if was != now:
-            change = _difference(key, was, now)
-            raise UsageError(
-                f"{key} of {run.path.name} cannot change when it is resumed ({change}); "
-                f"leave it out, or start a new run"
-            )
+        _refuse_change(run, key, getattr(before, key), getattr(spec, key))
+    for key in _FIXED_IN_STRATEGY:
+        was, now = getattr(before.strategy, key), getattr(spec.strategy, key)
+        _refuse_change(run, f"strategy.{key}", was, now)
     if not any(run.checkpoints.glob("step-*")):
         raise RunDirError(f"{run.path.name} has no checkpoint to continue from; start a new run")
     summary = run.read_json("summary.json")
@@ -70,6 +70,14 @@ def resumed_run(name: str, overrides: list[str], *, root: Path) -> Iterator[tupl
     refuse_stale_meeting(spec.init)
     with reopened_run(run, spec):
         yield run, spec
+
+
+def _refuse_change(run: RunDir, key: str, was: object, now: object) -> None:
+    if was != now:
+        raise UsageError(
+            f"{key.partition('.')[0]} of {run.path.name} cannot change when it is resumed "
+            f"({_difference(key, was, now)}); leave it out, or start a new run"
+        )
 
 
 def _longer(spec: RunSpec, before: RunSpec) -> bool:

@@ -126,7 +126,7 @@ def _build_pipelined(ground: Ground, outline: nn.Module) -> PipelinedModel:
         autocast = torch.autocast(ground.device.type, dtype=torch.bfloat16)
         loss = autocast(loss_sum)
         for chunk in chunks:
-            chunk.forward = autocast(chunk.forward)  # type: ignore[method-assign]
+            chunk.forward = autocast(chunk.forward)
     strategy = ground.strategy(model)
     return PipelinedModel(
         spec=spec,
@@ -184,7 +184,7 @@ def _build_by_rpc(ground: Ground, outline: nn.Module) -> RpcCompute:
         holding=hold_part(
             module, axes, aliases=cuts.aliases, parts=place.world_size, part=place.rank
         ),
-        tied=list(cuts.tied),
+        tied=cuts.tied_apart,
         meter=ground.meter,
         delay_s=ground.delay_s,
         cuts=cuts.describe(),
