@@ -88,7 +88,8 @@ class DTensorLinear(SplitLayer):
             for name, param in self.named_parameters()
         }
         y: Tensor = torch.func.functional_call(self._linear[0], whole, (x,))
-        return y
+        # a copy of a plain output, since autograd forbids to change DTensor's own view in place
+        return y if isinstance(y, DTensor) else y.clone()
 
     def shares(self) -> dict[str, Share]:
         """Return how each split parameter is cut."""

@@ -88,7 +88,7 @@ def _walk(module: nn.Module, name: str, ranks: int, tied: set[int], plan: Plan) 
 
 def _as_built(module: nn.Module) -> bool:
     """Tell whether nobody put another kind of layer into a known model."""
-    leaves = [part for part in module.modules() if not any(part.children())]
+    leaves = [part for part in module.modules() if next(part.children(), None) is None]
     return all(type(leaf).__module__.startswith("torch.nn.modules.") for leaf in leaves)
 
 
