@@ -24,6 +24,11 @@ def weights(run):
     return {name: tensor.numpy() for name, tensor in tensors.items()}
 
 
+def events(run, rank):
+    text = (run / "events" / f"rank-{rank}.jsonl").read_text()
+    return [json.loads(line) for line in text.splitlines()]
+
+
 def test_a_run_goes_on_in_another_split(drumline):
     """By pipeline, tensor, rpc and in one process, five steps each: as if it had never changed."""
     runs = drumline.folder / "runs"
@@ -59,8 +64,7 @@ def test_a_stage_that_is_lost_is_named(drumline, kind, sent):
     process = drumline.start("train", *job, "workers=3", f"strategy={kind}")
     run = drumline.folder / "runs" / "run-1"
     wait_for_steps(run, 5)
-    events = [json.loads(line) for line in (run / "events" / "rank-1.jsonl").open()]
-    pid = next(event["pid"] for event in events if event["event"] == "start")
+    pid = next(event["pid"] for event in events(run, 1) if event["event"] == "start")
     os.kill(pid, sent)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 1
@@ -96,7 +100,7 @@ def test_pipelines_on_simulated_nodes_train_to_the_same_weights(drumline):
     assert drumline("trace", "run-1").code == 0
     shown = json.loads((runs / "run-1" / "trace.json").read_text())["traceEvents"]
     assert {e["name"] for e in shown if e["pid"] == 1} >= {"forward 0", "backward 3", "waiting"}
-    (end,) = [json.loads(line) for line in (runs / "run-1/events/rank-0.jsonl").open()][-1:]
+    end = events(runs / "run-1", 0)[-1]
     assert end["event"] == "end"
     assert end["sent"] > 8 * 24 * 128 * 8, "activations of 8 batches, in float64"
     assert end["peak_bytes"] > 0

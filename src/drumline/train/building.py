@@ -54,7 +54,8 @@ class Ground:
     def example(self) -> tuple[Tensor, Tensor]:
         """A microbatch, to measure layers with."""
         mesh, train = self.axes.mesh, self.data.train
-        samples = self.spec.data.batch // (mesh.data * microbatches_of(self.spec.strategy, mesh))
+        batch = self.spec.data.batch
+        samples = batch // (mesh.data * microbatches_of(self.spec.strategy, mesh, batch))
         return train.batch(np.arange(max(1, min(samples, len(train)))))
 
     def strategy(self, model: nn.Module) -> Strategy:

@@ -105,7 +105,7 @@ class PipelinedModel:
         return logits if self.axes.counts else None
 
     def _pieces(self, indices: Indices) -> list[Indices]:
-        count = microbatches_of(self.spec.strategy, self.axes.mesh)
+        count = microbatches_of(self.spec.strategy, self.axes.mesh, self.spec.data.batch)
         if self.spec.optimizer.name == "gd":
             count *= -(-len(indices) * self.axes.mesh.data // self.spec.data.batch)
         return np.array_split(indices, max(1, min(count, len(indices))))

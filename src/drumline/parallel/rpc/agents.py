@@ -114,6 +114,17 @@ class Agents:
                 ) from error
             raise
 
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[None]:
+        """Let the error of a collective in here name the rank that is gone, if the beats know."""
+        try:
+            yield
+        except RuntimeError as error:
+            loss = self._pulse.wait_for_loss(self.timeout_s + 4 * self._pulse.every_s)
+            if loss is not None:
+                raise loss from error
+            raise
+
     def leave(self) -> None:
         """End this rank's agent when all ranks have come to do so; every rank calls this.
 
