@@ -21,6 +21,7 @@ import sys
 import time
 from pathlib import Path
 
+from drumline.core.deferral import deferred_signals
 from drumline.core.errors import UsageError
 from drumline.core.events import EventWriter
 from drumline.core.rundir import RunDir
@@ -59,7 +60,8 @@ class MpiRun:
         rank = [sys.executable, "-m", "drumline.agent.mpi_rank", str(run.path)]
         environment = mpi_environment(self._scratch.path, workers)
         self._log = run.logs / "node-0.log"
-        self._mpirun = Session([*tether, *mpirun, *rank], environment)
+        with deferred_signals():
+            self._mpirun = Session([*tether, *mpirun, *rank], environment)
         self._mpirun.tell("")
 
     def running(self) -> bool:
