@@ -150,6 +150,13 @@ def test_a_meeting_file_that_exists(refused, folder):
     assert "there is no such folder" in refused("train", f"init=file://{folder}/no/where")
 
 
+@pytest.mark.parametrize("more", [[], ["nodes=2"], ["--rank=0", "--world-size=2", "--master=a:1"]])
+def test_a_meeting_file_that_cannot_be_made(refused, more):
+    said = refused("train", "init=file:///proc/drumline-meeting", *more)
+    assert said.startswith("init: file:///proc/drumline-meeting: the file cannot be made (")
+    assert said.endswith("or write init: file to do without")
+
+
 @pytest.mark.parametrize("word", ["threads=100000", "timeout_s=1e30", "timeout_s=0.001"])
 def test_numbers_out_of_reason(refused, word):
     assert word.partition("=")[0] in refused("train", word)

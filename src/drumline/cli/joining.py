@@ -23,7 +23,7 @@ from drumline.core.spec_file import load_spec
 from drumline.launch.by_hand import NAME as BY_HAND
 from drumline.launch.creation import RUNS, new_run
 from drumline.launch.join import OuterLauncher
-from drumline.launch.meeting import fresh_meeting
+from drumline.launch.meeting import fresh_meeting, refuse_bad_meeting
 from drumline.launch.outcome import check_outcome
 from drumline.report.display import open_display
 from drumline.report.progress import RunProgress
@@ -53,6 +53,7 @@ def join_command(
             _lead(launcher, run, spec, resumed=True, quiet=as_json)
     else:
         spec = launcher.settle(load_spec(file, overrides))
+        refuse_bad_meeting(spec.init)
         with new_run(spec, out) as run:
             _lead(launcher, run, spec, resumed=False, quiet=as_json)
     print_result(run, spec, as_json=as_json)

@@ -17,7 +17,7 @@ from drumline.core.rundir import RunDir
 from drumline.core.spec import RunSpec
 from drumline.core.spec_file import load_spec
 from drumline.launch.creation import reopened_run
-from drumline.launch.meeting import refuse_stale_meeting
+from drumline.launch.meeting import refuse_bad_meeting
 
 _FIXED = (
     "model",
@@ -67,7 +67,7 @@ def resumed_run(name: str, overrides: list[str], *, root: Path) -> Iterator[tupl
             f"{run.path.name} is finished, at step {summary['steps']}; to train it further say how "
             f"long, e.g. epochs={summary['epochs'] + 1}"
         )
-    refuse_stale_meeting(spec.init)
+    refuse_bad_meeting(spec.init)
     with reopened_run(run, spec):
         yield run, spec
 

@@ -20,7 +20,7 @@ from drumline.core.task import AgentTask
 from drumline.launch.agents import Agents
 from drumline.launch.creation import RUNS, new_run
 from drumline.launch.join import OuterLauncher
-from drumline.launch.meeting import fresh_meeting, refuse_stale_meeting
+from drumline.launch.meeting import fresh_meeting, refuse_bad_meeting
 from drumline.launch.mpirun import MpiRun, refuse_without_mpi
 from drumline.launch.outcome import check_outcome
 from drumline.report.display import open_display
@@ -49,7 +49,7 @@ def train_command(
         print_result(run, spec, as_json=as_json)
     else:
         spec = load_spec(file, overrides)
-        refuse_stale_meeting(spec.init)
+        refuse_bad_meeting(spec.init)
         if spec.backend == "mpi":
             refuse_without_mpi()
         with new_run(spec, out) as run:
