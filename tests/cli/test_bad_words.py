@@ -177,6 +177,16 @@ def test_a_shape_that_is_too_large(refused, folder):
     assert "at most 254 nodes with 100 workers" in refused("run", "-j5000", "script.py")
 
 
+def test_a_link_where_there_is_one_node_only(refused, folder):
+    (folder / "script.py").write_text("print('ran')\n")
+    assert refused("run", "-j", "2", "--link-rate", "1gbit", "script.py") == (
+        "--link-rate 1gbit: links join simulated nodes, but all workers are on one; write -j 2x1 "
+        "for nodes with one worker each, or leave --link-rate out"
+    )
+    said = refused("run", "-j", "2x1", "--link-rate", "fast", "script.py")
+    assert said.startswith("--link-rate fast: link.rate: expected a rate such as 100mbit")
+
+
 def test_a_spec_whose_name_has_an_equals_sign(refused, folder):
     (folder / "lr=1.yaml").write_text("modle: cnn\n")
     assert refused("train", "lr=1.yaml").startswith("lr=1.yaml, line 1: ")

@@ -1,4 +1,4 @@
-"""Files to meet by, as the launcher looks at them: made for a moment, or refused with the reason."""
+"""Files to meet by, as the launcher looks at them: made for a moment, or refused with a reason."""
 
 from __future__ import annotations
 

@@ -34,8 +34,16 @@ _FIXED = (
 
 
 @contextlib.contextmanager
-def resumed_run(name: str, overrides: list[str], *, root: Path) -> Iterator[tuple[RunDir, RunSpec]]:
+def resumed_run(
+    name: str, overrides: list[str], *, root: Path, ranks: int | None = None
+) -> Iterator[tuple[RunDir, RunSpec]]:
     """Find a run and hold it while it goes on, with the overrides that a resumed run may have.
+
+    Args:
+        name: the run's name, or its path.
+        overrides: `key=value` words.
+        root: where runs are.
+        ranks: how many there are, where somebody else starts them.
 
     Raises:
         RunDirError: there is nothing to continue from.
@@ -45,7 +53,7 @@ def resumed_run(name: str, overrides: list[str], *, root: Path) -> Iterator[tupl
     if not run.spec_file.exists():
         raise UsageError(f"{run.path.name} ran a script; start it again with: drumline run …")
     before = run.read_spec()
-    spec = load_spec(run.spec_file, overrides)
+    spec = load_spec(run.spec_file, overrides, ranks=ranks)
     if spec.world_size != before.world_size:
         raise UsageError(
             f"{run.path.name} ran on {before.world_size} ranks, not {spec.world_size}: who sees "

@@ -42,7 +42,8 @@ def train_command(
     if resume is not None and (file is not None or out is not None):
         raise UsageError("resume=RUN brings its own spec and directory; leave the others out")
     if launcher is not None:
-        join_command(launcher, file, overrides, resume, out=out, as_json=as_json)
+        scratch = agents.scratch.path
+        join_command(launcher, file, overrides, resume, scratch=scratch, out=out, as_json=as_json)
     elif resume is not None:
         with resumed_run(resume, overrides, root=RUNS) as (run, spec):
             _launch(run, spec, agents, resumed=True, quiet=as_json)

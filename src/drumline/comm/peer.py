@@ -25,7 +25,7 @@ def tells_of_lost_peer(text: str) -> bool:
     return _LOST.search(text) is not None
 
 
-def name_ranks(ranks: Iterable[int]) -> str:
+def name_ranks(ranks: Iterable[int | str]) -> str:
     """Write ranks as people do: rank 1, or ranks 1 and 3."""
     *most, last = map(str, ranks)
     return f"ranks {', '.join(most)} and {last}" if most else f"rank {last}"

@@ -172,7 +172,7 @@ class RunSpec(Part):
         if self.data.batch < world and self.optimizer.name != "gd":
             raise ClashError(
                 f"data.batch is {self.data.batch}, less than one sample for each of {world} ranks; "
-                f"set data.batch={world} or more, or fewer workers",
+                f"set data.batch={world} or more, or start fewer ranks",
                 *("data.batch", "workers", "nodes"),
             )
         part = self.data.partition
@@ -180,14 +180,14 @@ class RunSpec(Part):
             if given is not None and len(given) != world:
                 raise ClashError(
                     f"data.partition.{what} names {len(given)} ranks, but {world} will start; "
-                    f"set workers={len(given)}, or give {world} entries",
+                    f"start {len(given)} ranks, or give {world} entries",
                     *(f"data.partition.{what}", "workers", "nodes"),
                 )
         late = sorted(rank for rank in self.slow_ranks if not 0 <= rank < world)
         if late:
             raise ClashError(
                 f"slow_ranks names rank {late[0]}, but ranks run from 0 to {world - 1}; "
-                f"name one of those or raise workers",
+                f"name one of those, or start more ranks",
                 *(f"slow_ranks.{late[0]}", "slow_ranks", "workers", "nodes"),
             )
 

@@ -45,10 +45,12 @@ def check_outcome(
     """
     if all(code == 0 for code in exit_codes):
         return
-    logs = run.read_rank_events(world_size)
+    errors = _last_attempt_errors(run.read_rank_events(world_size))
     if last_words is not None:
-        logs += [read_events(file) for file in last_words.glob("rank-*.jsonl")]
-    errors = [error for error in _last_attempt_errors(logs) if error["time"] >= since]
+        told = {error["rank"] for error in errors}
+        elsewhere = [read_events(file) for file in last_words.glob("rank-*.jsonl")]
+        errors += [e for e in _last_attempt_errors(elsewhere) if e["rank"] not in told]
+    errors = sorted((e for e in errors if e["time"] >= since), key=lambda e: float(e["time"]))
     exits = _worker_exits(run, len(exit_codes))
     causes = [error for error in errors if not error["consequence"]]
     name = partial(name_rank, nodes=len(exit_codes), world_size=world_size)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ from drumline.core.errors import UsageError
 from drumline.core.parts import MESSAGE_KINDS
 from drumline.core.rundir import RunDir
 from drumline.core.spec import RunSpec
-from drumline.core.task import PATIENCE_S
+from drumline.core.task import PATIENCE_S, WORDS
 from drumline.data import BatchSampler, Dataset, build_dataset
 from drumline.models import build_model
 from drumline.optim import build_optimizer
@@ -68,8 +69,8 @@ def meet_ranks(run: RunDir, spec: RunSpec, place: Place) -> Meeting:
         timeout_s=spec.timeout_s,
     )
     meeting = Meeting(store, rank=place.rank, world_size=place.world_size, name=place.name_of)
-    if "TORCHELASTIC_RUN_ID" not in os.environ:  # by hand: each rank has found the run by itself
-        meeting.agree("run", run.path.name, spec.timeout_s)
+    if WORDS in os.environ:  # each rank was started on its own, with words of its own
+        meeting.agree(json.loads(os.environ[WORDS]), spec.timeout_s)
     meeting.gather("come", spec.timeout_s)
     return meeting
 
