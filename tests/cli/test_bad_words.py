@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from drumline.launch.gpu import may_have_gpu
+
 
 def files(folder: Path) -> dict[str, bytes | None]:
     """Everything below a folder, with its content."""
@@ -155,6 +157,15 @@ def test_a_meeting_file_that_cannot_be_made(refused, more):
     said = refused("train", "init=file:///proc/drumline-meeting", *more)
     assert said.startswith("init: file:///proc/drumline-meeting: the file cannot be made (")
     assert said.endswith("or write init: file to do without")
+
+
+def test_a_backend_for_gpus_where_there_is_none(refused):
+    if may_have_gpu():
+        pytest.skip("there may be a GPU here")
+    said = refused("train", "backend=nccl")
+    assert said.startswith("backend: nccl moves GPU tensors, and this machine has no GPU (")
+    assert said.endswith("set backend=auto")
+    assert "device=cuda" not in said
 
 
 @pytest.mark.parametrize("word", ["threads=100000", "timeout_s=1e30", "timeout_s=0.001"])

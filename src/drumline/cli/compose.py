@@ -9,6 +9,7 @@ from rich.console import Console
 
 from drumline.cli.train import split_words
 from drumline.core.errors import DrumlineError, UsageError
+from drumline.core.listing import listed
 from drumline.core.spec_file import load_spec
 from drumline.launch.compose import ComposePlan, compose_text, dockerfile_text
 
@@ -40,7 +41,7 @@ def compose_command(
     }
     _write(files, force=force)
     console = Console(highlight=False, soft_wrap=True)
-    console.print(f"wrote {' and '.join(map(str, files))}", markup=False)
+    console.print(f"wrote {listed(files)}", markup=False)
     folder = shlex.quote(str(out))
     console.print(
         f"start the nodes with: docker compose --project-directory {folder} up", markup=False
@@ -73,7 +74,7 @@ def _write(files: dict[Path, str], *, force: bool) -> None:
     if there and not force:
         one = len(there) == 1
         raise UsageError(
-            f"{' and '.join(there)} {'exists' if one else 'exist'} already; write elsewhere with "
+            f"{listed(there)} {'exists' if one else 'exist'} already; write elsewhere with "
             f"-o DIR, or over {'it' if one else 'them'} with --force"
         )
     try:

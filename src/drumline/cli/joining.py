@@ -23,6 +23,7 @@ from drumline.core.spec_file import load_spec, spec_words
 from drumline.core.task import SCRATCH
 from drumline.launch.by_hand import NAME as BY_HAND
 from drumline.launch.creation import RUNS, new_run
+from drumline.launch.gpu import refuse_without_gpu
 from drumline.launch.join import OuterLauncher
 from drumline.launch.meeting import fresh_meeting, refuse_bad_meeting
 from drumline.launch.outcome import check_outcome
@@ -60,6 +61,7 @@ def join_command(
     else:
         spec = launcher.settle(load_spec(file, overrides, ranks=launcher.world_size))
         refuse_bad_meeting(spec.init)
+        refuse_without_gpu(spec)
         with new_run(spec, out) as run:
             _lead(launcher, run, spec, scratch, resumed=False, quiet=as_json)
     print_result(run, spec, as_json=as_json)

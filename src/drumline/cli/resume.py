@@ -17,6 +17,7 @@ from drumline.core.rundir import RunDir
 from drumline.core.spec import RunSpec
 from drumline.core.spec_file import load_spec
 from drumline.launch.creation import reopened_run
+from drumline.launch.gpu import refuse_without_gpu
 from drumline.launch.meeting import refuse_bad_meeting
 
 _FIXED = (
@@ -76,6 +77,7 @@ def resumed_run(
             f"long, e.g. epochs={summary['epochs'] + 1}"
         )
     refuse_bad_meeting(spec.init)
+    refuse_without_gpu(spec)
     with reopened_run(run, spec):
         yield run, spec
 

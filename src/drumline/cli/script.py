@@ -136,7 +136,13 @@ def _follow(
         for tail in tails:
             tail.print_new(console, to_the_end=True)
         agents.check_network()
-        check_outcome(run, world_size=world_size, exit_codes=codes, last_words=agents.scratch.path)
+        check_outcome(
+            run,
+            world_size=world_size,
+            exit_codes=codes,
+            last_words=agents.scratch.path,
+            timeout="the script's own timeout",
+        )
     shutil.rmtree(run.rendezvous, ignore_errors=True)
     seconds = time.monotonic() - started
     run.write_json("summary.json", {"world_size": world_size, "time_s": seconds})

@@ -19,6 +19,7 @@ from drumline.core.spec_file import load_spec
 from drumline.core.task import AgentTask
 from drumline.launch.agents import Agents
 from drumline.launch.creation import RUNS, new_run
+from drumline.launch.gpu import refuse_without_gpu
 from drumline.launch.join import OuterLauncher
 from drumline.launch.meeting import fresh_meeting, refuse_bad_meeting
 from drumline.launch.mpirun import MpiRun, refuse_without_mpi
@@ -51,6 +52,7 @@ def train_command(
     else:
         spec = load_spec(file, overrides)
         refuse_bad_meeting(spec.init)
+        refuse_without_gpu(spec)
         if spec.backend == "mpi":
             refuse_without_mpi()
         with new_run(spec, out) as run:

@@ -22,8 +22,8 @@ from datetime import timedelta
 
 from torch.distributed import Store
 
-from drumline.comm.peer import name_ranks
 from drumline.core.errors import PeerError, UsageError
+from drumline.core.listing import listed, name_ranks
 
 _ANSWER_S = 2.0
 _LINGER_S = 0.5
@@ -134,7 +134,7 @@ class Meeting:
         if not differ:
             return ""
         here, there = (
-            " and ".join(words.get(key, f"no {key}") for key in differ) for words in (mine, theirs)
+            listed(words.get(key, f"no {key}") for key in differ) for words in (mine, theirs)
         )
         return (
             f"rank {self._name(self._rank)} has {here}, but rank {self._name(0)} has {there}; "

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 
 from drumline.core.errors import UsageError
+from drumline.core.listing import listed
 from drumline.launch.join import OuterLauncher
 
 NAME = "by hand"
@@ -33,7 +34,7 @@ def rank_by_hand(
         return None
     if rank is None or world_size is None or master is None:
         raise UsageError(
-            f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing: one rank by "
+            f"{listed(missing)} {'is' if len(missing) == 1 else 'are'} missing: one rank by "
             f"hand needs all three, as in {_EXAMPLE}"
         )
     if world_size < 1:
