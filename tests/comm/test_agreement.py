@@ -78,7 +78,7 @@ def test_a_rank_that_does_not_come_is_named_with_the_last_call(team):
     assert messages[0].startswith(
         "rank 2 did not come to call 2, all_reduce(float32[4], sum) by chunked_ring, "
         "where rank 0 waited 1 s; "
-        "its last was barrier() by dissemination;"
+        "all came to the call before, barrier() by dissemination;"
     )
     assert "where rank 1 waited" in messages[1]
 

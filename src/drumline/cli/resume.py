@@ -17,7 +17,8 @@ from drumline.core.rundir import RunDir
 from drumline.core.spec import RunSpec
 from drumline.core.spec_file import load_spec
 from drumline.launch.creation import reopened_run
-from drumline.launch.meeting import refuse_stale_meeting
+from drumline.launch.gpu import refuse_without_gpu
+from drumline.launch.meeting import refuse_bad_meeting
 
 _FIXED = (
     "model",
@@ -34,8 +35,16 @@ _FIXED_IN_STRATEGY = ("average", "of")
 
 
 @contextlib.contextmanager
-def resumed_run(name: str, overrides: list[str], *, root: Path) -> Iterator[tuple[RunDir, RunSpec]]:
+def resumed_run(
+    name: str, overrides: list[str], *, root: Path, ranks: int | None = None
+) -> Iterator[tuple[RunDir, RunSpec]]:
     """Find a run and hold it while it goes on, with the overrides that a resumed run may have.
+
+    Args:
+        name: the run's name, or its path.
+        overrides: `key=value` words.
+        root: where runs are.
+        ranks: how many there are, where somebody else starts them.
 
     Raises:
         RunDirError: there is nothing to continue from.
@@ -45,7 +54,7 @@ def resumed_run(name: str, overrides: list[str], *, root: Path) -> Iterator[tupl
     if not run.spec_file.exists():
         raise UsageError(f"{run.path.name} ran a script; start it again with: drumline run …")
     before = run.read_spec()
-    spec = load_spec(run.spec_file, overrides)
+    spec = load_spec(run.spec_file, overrides, ranks=ranks)
     copies, wanted = before.axes.data, spec.axes.data
     if copies != wanted:
         what = "ranks" if before.world_size == copies else "copies of the model"
@@ -67,7 +76,8 @@ def resumed_run(name: str, overrides: list[str], *, root: Path) -> Iterator[tupl
             f"{run.path.name} is finished, at step {summary['steps']}; to train it further say how "
             f"long, e.g. epochs={summary['epochs'] + 1}"
         )
-    refuse_stale_meeting(spec.init)
+    refuse_bad_meeting(spec.init)
+    refuse_without_gpu(spec)
     with reopened_run(run, spec):
         yield run, spec
 

@@ -112,6 +112,8 @@ def _wrong_value(path: KeyPath, error: Exception, places: Places) -> str:
         return f"{_place(path, places)}{'.'.join(path)}: {error}"
     concerned = {(*path, *key.split(".")) for key in error.keys}
     concerned |= {key[:-1] for key in concerned if SHORTHAND.get(key[:-1]) == key[-1]}
+    first = (*path, *error.keys[0].split("."))  # what the error is about, with all that is in it
+    concerned |= {key for key in places if key[: len(first)] == first}
     where = next((places[key] for key in reversed(places) if key in concerned), None)
     own = f"{'.'.join(path)}: " if path else ""
     return f"{where}: {own}{error}" if where is not None else f"{own}{error}"

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from drumline.core.errors import CommError
+from drumline.core.listing import listed
 from drumline.core.nodes import NODES, NodePlan
 
 # command → the Debian package that has it
@@ -70,10 +71,12 @@ def find_way() -> Way:
         raise CommError("simulated nodes are made of Linux namespaces; set nodes=1 workers=N here")
     missing = missing_tools()
     if missing:
-        packages = sorted({TOOLS[tool] for tool in missing})
+        packages = " ".join(sorted({TOOLS[tool] for tool in missing}))
+        one = len(missing) == 1
         raise CommError(
-            f"simulated nodes need the command {' and '.join(missing)}, which is not here; install "
-            f"it (apt-get install {' '.join(packages)}), or set nodes=1 workers=N"
+            f"simulated nodes need the command{'' if one else 's'} {listed(missing)}, which "
+            f"{'is' if one else 'are'} not here; install {'it' if one else 'them'} "
+            f"(apt-get install {packages}), or set nodes=1 workers=N"
         )
     reasons = []
     for way in (AS_ROOT, AS_USER) if os.geteuid() == 0 else (AS_USER,):
