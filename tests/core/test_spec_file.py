@@ -242,6 +242,14 @@ CHOICES = (
             "unknown key 'checkpoint.zzz'; the keys here are every_steps",
         ),
         ("1: 2\n", 1, "unknown key '1'; the keys here are name, model, data"),
+        ("link: {foo: 1}\n", 1, "unknown key 'link.foo'; the keys here are rate, delay_ms"),
+        ("foo: 1\n", 1, "unknown key 'foo'; the keys here are name, model, data"),
+        (
+            "checkpoint: {every: 5}\n",
+            1,
+            "unknown key 'checkpoint.every'; did you mean 'checkpoint.every_steps'?",
+        ),
+        ("link: {momentun: 1}\n", 1, "unknown key 'link.momentun'; did you mean 'optimizer.mom"),
     ],
 )
 def test_an_unknown_key_is_answered_with_the_nearest(refusal, text, line, said):

@@ -66,7 +66,7 @@ class Agents:
         """
         if plans:
             self.stop()  # one that was started ahead is outside of the nodes
-            self._network = Network(plans)
+            self._network = Network(plans, trains=not any(task.script for task in tasks))
             note_network(run, self._network.describe())
         self._run = run
         for task in tasks:

@@ -111,7 +111,9 @@ def check_outcome(
         raise _explain_cut(scene, errors[0], cut_off)
     missing = sorted(set(range(world_size)) - reported)
     if errors and missing and errors[0].get("timed_out"):
-        raise _explain_silence(scene, errors[0], missing)
+        # others may only not have come to say that they, too, wait for the one that is lost
+        lost = [rank for rank in errors[0].get("lost", ()) if rank in missing]
+        raise _explain_silence(scene, errors[0], lost or missing)
     if errors and missing:
         ranks = " or ".join(scene.name(rank) for rank in missing)
         logs = scene.log(missing[0]) if len(missing) == 1 else scene.logs()

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 import drumline
-from drumline.comm import tells_of_lost_peer, unreachable_nodes
+from drumline.comm import LostPeerError, tells_of_lost_peer, unreachable_nodes
 from drumline.core.errors import ERRORS, DrumlineError
 from drumline.core.events import EventWriter
 from drumline.core.rundir import RunDir
@@ -101,7 +101,11 @@ def _describe_silence(error: BaseException) -> dict[str, Any]:
     """Say whether the others were silent, and which simulated nodes do not answer either."""
     if not _TIMED_OUT.search(str(error)):
         return {"timed_out": False}
-    return {"timed_out": True, "unreachable": unreachable_nodes() if is_consequence(error) else []}
+    return {
+        "timed_out": True,
+        "unreachable": unreachable_nodes() if is_consequence(error) else [],
+        "lost": list(error.ranks) if isinstance(error, LostPeerError) else [],
+    }
 
 
 def is_consequence(error: BaseException) -> bool:

@@ -28,8 +28,9 @@ from torch.distributed import Store
 from torch.futures import Future
 
 from drumline.comm import Meeting
-from drumline.comm.peer import LostPeerError, name_ranks
+from drumline.comm.peer import LostPeerError
 from drumline.core.errors import CommError
+from drumline.core.listing import name_ranks
 from drumline.core.task import PATIENCE_S
 from drumline.parallel.rpc.pulse import Pulse
 
