@@ -81,6 +81,13 @@ def test_one_microbatch_at_a_time():
     assert "1 microbatch)" in str(found)
 
 
+def test_parts_that_rpc_numbers_are_no_chunks():
+    events = [log("F0 . . B0"), log(". f0 b0 .")]
+    found = measure_bubble(events, Mesh(pipeline=2))
+    assert found is not None
+    assert (found.theory, found.chunks) == (0.5, 1)
+
+
 def test_a_slow_stage_lets_the_other_wait():
     """The window begins and ends with the work, not with the step."""
     events = [log("F0 . . . B0", after=7), log(". F0 F0 B0 .", after=7)]

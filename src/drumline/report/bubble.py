@@ -66,13 +66,13 @@ def measure_bubble(events: Sequence[Sequence[Event]], mesh: Mesh) -> Bubble | No
     copies = [_copy(mesh, replica) for replica in range(mesh.data)]
     shares: list[float] = []
     idle: list[list[float]] = [[] for _ in range(mesh.size)]
-    pieces: list[Any] = []
+    pieces: list[Any] = []  # of one rank in one step: they show how the batch and model are cut
     for step in warm_steps(events):
         for ranks in copies:
             work = [_pieces(step[rank]) for rank in ranks]
             if not all(work):
                 continue
-            pieces = pieces or [piece for each in work for piece in each]
+            pieces = pieces or work[0]
             window = _window(work)
             left = [window - _busy(each) for each in work]
             shares.append(sum(left) / (len(ranks) * window))
@@ -81,7 +81,7 @@ def measure_bubble(events: Sequence[Sequence[Event]], mesh: Mesh) -> Bubble | No
     if not shares:
         return None
     microbatches = len({piece[_MICROBATCH] for piece in pieces})
-    chunks = 1 + max(piece[_CHUNK] for piece in pieces)
+    chunks = len({piece[_CHUNK] for piece in pieces})  # rpc names them by the part
     return Bubble(
         measured=statistics.median(shares),
         theory=bubble(mesh.pipeline, microbatches, chunks),
