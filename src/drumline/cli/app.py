@@ -20,7 +20,7 @@ app = typer.Typer(
 data_app = typer.Typer(help="Data sets that do not come with the package.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
 bench_app = typer.Typer(
-    help="Measure communication: algorithms, backends, links, strategies.",
+    help="Measure communication and training: algorithms, backends, links, strategies.",
     no_args_is_help=True,
     rich_markup_mode="rich",
 )

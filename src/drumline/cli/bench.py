@@ -26,6 +26,8 @@ from drumline.report.figures import draw_aggregation, draw_collectives
 
 Draw = Callable[[Path, list[dict[str, Any]]], list[Path]]
 
+_NO_COLUMNS = ("times_s", "losses", "cuts", "mesh")
+"""too long for CSV, or no plain values; JSON has them"""
 _QUIET_S = 10.0
 """how often a line is printed where nobody sees a bar"""
 _AGGREGATION = "drumline bench aggregation model=mlp nodes=4 link=1gbit bottleneck=2"
@@ -108,7 +110,7 @@ def aggregation_command(words: list[str], wishes: Wishes) -> None:
 def write_files(rows: list[dict[str, Any]], wishes: Wishes, draw: Draw) -> list[Path]:
     """Write the rows as CSV and draw them, where that is wished; returns the pictures."""
     if wishes.csv is not None:
-        write_csv(wishes.csv, rows, tuple(key for key in rows[0] if key != "times_s"))
+        write_csv(wishes.csv, rows, tuple(key for key in rows[0] if key not in _NO_COLUMNS))
     return draw(wishes.figure, rows) if wishes.figure is not None else []
 
 

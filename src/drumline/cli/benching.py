@@ -1,4 +1,4 @@
-"""Commands that measure: `bench collectives`, `bench aggregation`."""
+"""Commands that measure: `bench collectives`, `bench aggregation`, `bench model-parallel`."""
 
 from __future__ import annotations
 
@@ -82,3 +82,44 @@ def aggregation(
 
     wishes = Wishes(as_json=as_json, csv=csv, figure=figure, out=out)
     aggregation_command(words or [], wishes)
+
+
+@bench_app.command("model-parallel")
+def model_parallel(
+    words: Words = None,
+    csv: Csv = None,
+    figure: Picture = None,
+    traces: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Also write a trace of each case there, for Perfetto."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Keep the run directories of all cases there."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Train one model in many forms, and compare time, memory, bytes and losses.
+
+    Keys: model, data, batch (of all ranks together), steps, workers, nodes, link.rate, slow_nodes,
+    forms (alone, data, rpc, pipeline, tensor, mixed), schedules (gpipe, 1f1b, interleaved),
+    microbatches, engines (drumline, torch), backend, threads, timeout_s. Lists have commas.
+    Every case is a real training run with the same seed and the same batches.
+
+    [bold]Examples[/bold]
+
+      drumline bench model-parallel
+
+      drumline bench model-parallel forms=alone,pipeline schedules=gpipe,1f1b microbatches=1,2,4,8
+
+      drumline bench model-parallel nodes=2 link=100mbit --figure model-parallel.png
+
+      drumline bench model-parallel workers=4 model.layers=8 engines=drumline,torch --json
+
+      drumline bench model-parallel --traces traces --out cases
+    """
+    from drumline.cli.bench import Wishes
+    from drumline.cli.model_bench import model_parallel_command
+
+    wishes = Wishes(as_json=as_json, csv=csv, figure=figure, out=out)
+    model_parallel_command(words or [], wishes, traces)

@@ -11,6 +11,7 @@ from rich.console import Console
 from drumline.core.errors import RunDirError
 from drumline.core.rundir import RunDir
 from drumline.core.spec import RunSpec
+from drumline.report.bubble import measure_bubble
 from drumline.report.ledger import compute_ledger
 from drumline.report.tables import ledger_table, summary_table
 
@@ -20,12 +21,16 @@ def print_result(run: RunDir, spec: RunSpec, *, as_json: bool) -> None:
     summary = run.read_json("summary.json")
     if summary is None:
         raise RunDirError(f"{run.path} has no summary.json: the run has not finished")
-    ledger = compute_ledger(run.read_rank_events(spec.world_size))
+    events = run.read_rank_events(spec.world_size)
+    ledger, bubble = compute_ledger(events), measure_bubble(events, spec.axes)
     if as_json:
-        print_json({**summary, "ledger": ledger.to_json(), "run_dir": str(run.path)})
+        more = {} if bubble is None else {"bubble": bubble.to_json()}
+        print_json({**summary, "ledger": ledger.to_json(), **more, "run_dir": str(run.path)})
         return
     console = Console()
     console.print(ledger_table(ledger, nodes=spec.nodes))
+    if bubble is not None:
+        console.print(str(bubble), highlight=False)
     console.print()
     console.print(summary_table(summary, str(run.path)))
 

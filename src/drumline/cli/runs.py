@@ -14,6 +14,7 @@ from drumline.core.errors import DrumlineError
 from drumline.core.rundir import RunDir, list_runs
 from drumline.core.spec import RunSpec
 from drumline.launch.creation import RUNS, state_of
+from drumline.report.bubble import measure_bubble
 from drumline.report.ledger import compute_ledger
 from drumline.report.tables import coverage_table, ledger_table, narrow_table, summary_table
 
@@ -70,13 +71,15 @@ def show_command(name: str, *, as_json: bool) -> None:
     spec = run.read_spec()
     summary = run.read_json("summary.json")
     coverage = run.read_json("coverage.json")
-    ledger = compute_ledger(run.read_rank_events(spec.world_size))
+    events = run.read_rank_events(spec.world_size)
+    ledger, bubble = compute_ledger(events), measure_bubble(events, spec.axes)
     if as_json:
         print_json(
             {
                 **(summary or {"name": run.path.name, "world_size": spec.world_size}),
                 "spec": spec.model_dump(mode="json"),
                 "ledger": ledger.to_json(),
+                **({} if bubble is None else {"bubble": bubble.to_json()}),
                 "coverage": coverage,
                 "run_dir": str(run.path),
             }
@@ -84,7 +87,10 @@ def show_command(name: str, *, as_json: bool) -> None:
         return
     console = Console()
     if ledger.steps:
-        console.print(ledger_table(ledger, nodes=spec.nodes), "")
+        console.print(ledger_table(ledger, nodes=spec.nodes))
+        if bubble is not None:
+            console.print(str(bubble), highlight=False)
+        console.print()
     if coverage is not None:
         console.print(coverage_table(coverage), "")
     if summary is not None:

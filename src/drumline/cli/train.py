@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from rich.console import Console
@@ -12,22 +11,19 @@ from rich.console import Console
 from drumline.cli.joining import join_command
 from drumline.cli.printing import print_result
 from drumline.cli.resume import resumed_run
-from drumline.core.errors import InterruptError, RunDirError, SpecError, UsageError
+from drumline.core.errors import InterruptError, SpecError, UsageError
 from drumline.core.rundir import RunDir
 from drumline.core.spec import RunSpec
 from drumline.core.spec_file import load_spec
-from drumline.core.task import AgentTask
 from drumline.launch.agents import Agents
 from drumline.launch.creation import RUNS, new_run
 from drumline.launch.gpu import refuse_without_gpu
 from drumline.launch.join import OuterLauncher
-from drumline.launch.meeting import fresh_meeting, refuse_bad_meeting
-from drumline.launch.mpirun import MpiRun, refuse_without_mpi
-from drumline.launch.outcome import check_outcome
+from drumline.launch.meeting import refuse_bad_meeting
+from drumline.launch.mpirun import refuse_without_mpi
+from drumline.launch.training import follow_training
 from drumline.report.display import open_display
 from drumline.report.progress import RunProgress
-
-_POLL_S = 0.1
 
 
 def train_command(
@@ -72,66 +68,23 @@ def split_words(words: list[str]) -> tuple[Path | None, list[str], str | None]:
 
 
 def _launch(run: RunDir, spec: RunSpec, agents: Agents, *, resumed: bool, quiet: bool) -> None:
-    """Start the agents and follow the run to its end."""
-    started = time.time()
+    """Start the ranks and show the run to its end."""
     progress = RunProgress(run, spec.world_size, nodes=spec.nodes)
     if resumed:
         progress.skip_to_now()
-    with fresh_meeting(run, spec), _started(run, spec, agents) as ranks:
+
+    @contextlib.contextmanager
+    def shown() -> Iterator[Callable[[], None]]:
         display = open_display(Console(stderr=quiet), progress, _title(run, spec))
         try:
-            while ranks.running() and run.spec_file.exists():
-                display.update()
-                time.sleep(_POLL_S)
-        except KeyboardInterrupt:
-            ranks.stop()
-            raise _interrupted(run, progress) from None
+            yield display.update
         finally:
             display.close()
-        codes = ranks.exit_codes
-        agents.check_network()
-        ranks.stop()
-    if not run.spec_file.exists():
-        raise RunDirError(f"{run.path} was removed while it trained; start the run again")
-    check_outcome(
-        run,
-        world_size=spec.world_size,
-        exit_codes=codes,
-        last_words=agents.scratch.path,
-        since=started,
-    )
 
-
-@contextlib.contextmanager
-def _started(run: RunDir, spec: RunSpec, agents: Agents) -> Iterator[Agents | MpiRun]:
-    """Start the ranks by the agents, or by mpirun where MPI is the backend; they end with this."""
-    ranks: Agents | MpiRun = agents
-    if spec.backend == "mpi":
-        agents.stop()  # the first was started before the spec was known
-        ranks = MpiRun(agents.scratch)
     try:
-        if isinstance(ranks, MpiRun):
-            ranks.start(run, spec.workers)
-        else:
-            ranks.start(run, _tasks(run, spec), spec.node_plans)
-        yield ranks
-    finally:
-        ranks.stop()
-
-
-def _tasks(run: RunDir, spec: RunSpec) -> list[AgentTask]:
-    return [
-        AgentTask(
-            run=str(run.path),
-            node=node,
-            nodes=spec.nodes,
-            workers=spec.workers,
-            restarts=spec.restarts,
-            timeout_s=spec.timeout_s,
-            cpu=spec.slow_nodes[node].cpu if node in spec.slow_nodes else 1.0,
-        )
-        for node in range(spec.nodes)
-    ]
+        follow_training(run, spec, agents, shown())
+    except KeyboardInterrupt:
+        raise _interrupted(run, progress) from None
 
 
 def _title(run: RunDir, spec: RunSpec) -> str:

@@ -1,4 +1,4 @@
-"""What the bench commands take: `BenchSpec`, in the words of a `RunSpec`, and its two kinds."""
+"""What the bench commands take, in the words of a `RunSpec`: `BenchPlace`, and two that measure."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ Size = Annotated[int, BeforeValidator(_check_size, json_schema_input_type=int | 
 Workers = Annotated[int, Field(ge=1, le=MAX_WORKERS)]
 
 
-class BenchSpec(Part):
-    """Where a bench runs, and how often it measures."""
+class BenchPlace(Part):
+    """Where a bench runs."""
 
     nodes: Annotated[int, AfterValidator(check_node_count)] = Field(
         default=1, json_schema_extra={"minimum": 1, "maximum": MAX_NODES}
@@ -83,8 +83,6 @@ class BenchSpec(Part):
     """the link of each simulated node, e.g. {rate: 1gbit}"""
     slow_nodes: dict[int, SlowNode] = Field(default_factory=dict)
     """nodes to slow on purpose, e.g. {2: {rate: 100mbit, cpu: 0.5}}"""
-    rounds: int | None = Field(default=None, ge=1, le=10_000)
-    """how often each is measured (default: as often as a few seconds allow)"""
     timeout_s: float = Field(default=60.0, ge=1, le=86400)
     """how long a rank waits for the others before it gives up"""
 
@@ -100,6 +98,13 @@ class BenchSpec(Part):
                 f"communication needs 2, and {MAX_RANKS} is what a bench takes at most",
                 *("workers", "nodes"),
             )
+
+
+class BenchSpec(BenchPlace):
+    """Where a bench runs, and how often it measures."""
+
+    rounds: int | None = Field(default=None, ge=1, le=10_000)
+    """how often each is measured (default: as often as a few seconds allow)"""
 
 
 class CollectivesSpec(BenchSpec):

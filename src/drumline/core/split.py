@@ -71,6 +71,11 @@ def microbatches_of(strategy: StrategySpec, mesh: Mesh, batch: int) -> int:
     return max(count for count in range(1, most + 1) if share % count == 0)
 
 
+def bubble(stages: int, microbatches: int, chunks: int = 1) -> float:
+    """Return the share of a step in which a stage idles, if all chunks take the same time."""
+    return (stages - 1) / (chunks * microbatches + stages - 1)
+
+
 def _check_rpc(strategy: StrategySpec, mesh: Mesh) -> None:
     if mesh.data > 1 or mesh.tensor > 1:
         raise ClashError(

@@ -1,4 +1,4 @@
-"""Figures of the benches, as PNG and SVG. Only here is matplotlib imported, when one is drawn."""
+"""Figures of the benches, as PNG and SVG. matplotlib is imported only when one is drawn."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Values = Mapping[str, Any]
-_MARKERS = "os^Dv<>P*X"
+MARKERS = "os^Dv<>P*X"
 _STACK = {"compute": "#8fbf8f", "wait": "#e6b422", "transfer": "#b05fa8"}
 
 
@@ -32,7 +32,7 @@ def draw_collectives(path: Path, rows: Sequence[Values]) -> list[Path]:
             [(row["high_s"] - row["median_s"]) * 1e3 for row in own],
         ]
         label = f"{algorithm} on {backend}" + (f", {ranks} ranks" if several else "")
-        marker = _MARKERS[number % len(_MARKERS)]
+        marker = MARKERS[number % len(MARKERS)]
         axes.errorbar(
             sizes, times, yerr=spread, marker=marker, markersize=5, capsize=2, label=label
         )
@@ -50,7 +50,7 @@ def draw_collectives(path: Path, rows: Sequence[Values]) -> list[Path]:
     axes.set_title(f"{first['collective']}, {counts} ranks{where}")
     axes.grid(visible=True, which="major", alpha=0.3)
     axes.legend(fontsize=8)
-    return _save(figure, path)
+    return save_figure(figure, path)
 
 
 def draw_aggregation(path: Path, rows: Sequence[Values]) -> list[Path]:
@@ -77,24 +77,30 @@ def draw_aggregation(path: Path, rows: Sequence[Values]) -> list[Path]:
     title = f"a bar for each rank, {ranks[0]} … {ranks[-1]}"
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=3, fontsize=8, title=title)
-    return _save(figure, path)
+    return save_figure(figure, path)
 
 
 def _is(row: Values, situation: str, rank: int) -> bool:
     return bool(row["situation"] == situation and row["rank"] == rank)
 
 
-def _figure(panels: int, *, height: float) -> tuple[Figure, list[Axes]]:
+def empty_figure(*, width: float, height: float) -> Figure:
+    """Make a figure of so many inches, without a window."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(8, height), layout="constrained")
+    figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
+    return figure
+
+
+def _figure(panels: int, *, height: float) -> tuple[Figure, list[Axes]]:
+    figure = empty_figure(width=8, height=height)
     grid = figure.subplots(panels, squeeze=False)
     return figure, [row[0] for row in grid]
 
 
-def _save(figure: Figure, path: Path) -> list[Path]:
+def save_figure(figure: Figure, path: Path) -> list[Path]:
     """Write the picture twice: pixels for pages, lines for print."""
     files = [path.with_suffix(".png"), path.with_suffix(".svg")]
     try:

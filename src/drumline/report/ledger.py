@@ -93,22 +93,29 @@ class Ledger:
 
 
 def compute_ledger(events: Sequence[Sequence[Event]], *, last: int | None = None) -> Ledger:
-    """Account for the steps that all ranks have logged.
-
-    The first step after each start is left out (it pays for warming up), unless it is all there is.
+    """Account for the warm steps that all ranks have logged.
 
     Args:
         events: the event logs, in rank order.
         last: look at no more than so many of the newest steps.
     """
-    by_rank = [_steps(log) for log in events]
-    ledger = Ledger(ranks=[RankLedger(rank) for rank in range(len(by_rank))])
-    common = sorted(set.intersection(*(set(steps) for steps in by_rank))) if by_rank else []
-    warm = [number for number in common if not by_rank[0][number].get("first")] or common
-    for number in warm if last is None else warm[-last:]:
-        _account_step(ledger, [steps[number] for steps in by_rank])
+    ledger = Ledger(ranks=[RankLedger(rank) for rank in range(len(events))])
+    warm = warm_steps(events)
+    for steps in warm if last is None else warm[-last:]:
+        _account_step(ledger, steps)
     ledger.lost_s = sum(row.exposed_s for row in ledger.ranks)
     return ledger
+
+
+def warm_steps(events: Sequence[Sequence[Event]]) -> list[list[Event]]:
+    """Return the steps that all ranks have logged, each as one event per rank.
+
+    The first step after each start is left out (it pays for warming up), unless it is all there is.
+    """
+    by_rank = [_steps(log) for log in events]
+    common = sorted(set.intersection(*(set(steps) for steps in by_rank))) if by_rank else []
+    warm = [number for number in common if not by_rank[0][number].get("first")] or common
+    return [[steps[number] for steps in by_rank] for number in warm]
 
 
 def _steps(log: Sequence[Event]) -> dict[int, Event]:

@@ -14,6 +14,7 @@ The bubble is the share of a step in which a stage has nothing to do. With p sta
 microbatches it is (p-1)/(m+p-1) for `gpipe` and for `one_f_one_b`, which differ in memory: m and at
 most p microbatches are live at a time. With v chunks a rank, a stage waits for p-1 chunks where it
 waited for p-1 whole stages, so `interleaved` idles 1/v as long: (p-1)/(v*m+p-1).
+The formula is `core.split.bubble`, for those who compare it with what was measured.
 
 In the diagrams F2 and B2 are forward and backward of microbatch 2; both are drawn as one tick.
 """
@@ -114,11 +115,6 @@ def interleaved(stage: int, stages: int, microbatches: int, chunks: int) -> Iter
 SCHEDULES: Mapping[str, Callable[..., Iterator[Instruction]]] = MappingProxyType(
     {"gpipe": gpipe, "1f1b": one_f_one_b, "interleaved": interleaved}
 )
-
-
-def bubble(stages: int, microbatches: int, chunks: int = 1) -> float:
-    """Return the share of a step in which a stage idles, if all chunks take the same time."""
-    return (stages - 1) / (chunks * microbatches + stages - 1)
 
 
 def peak_live(instructions: Iterable[Instruction]) -> int:

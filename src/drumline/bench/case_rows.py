@@ -1,0 +1,173 @@
+"""What a case of `drumline bench model-parallel` cost, read from the run directory that it left.
+
+Bytes are told in two ways, since one host and many differ in what can be counted:
+
+- `link_bytes`: what left each simulated node by its interface, headers included, as the kernel
+  counts; None on one host, where all ranks share the loopback or memory;
+- `payload_bytes`: what each rank handed to others, as it noted itself: messages that it sent, and
+  tensors that it brought to collectives; None where nobody noted it (RPC, PyTorch's engines).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from drumline.bench.cases import Case
+from drumline.bench.rows import quartiles
+from drumline.core.events import Event
+from drumline.core.rundir import RunDir
+from drumline.report.bubble import measure_bubble
+from drumline.report.ledger import NS, compute_ledger, warm_steps
+
+
+@dataclass(frozen=True, kw_only=True)
+class CaseRow:
+    """One case. Times are of a step, without the first; lists are in rank order."""
+
+    case: str
+    form: str
+    engine: str | None
+    schedule: str | None
+    microbatches: int | None
+    ranks: int
+    mesh: dict[str, int]
+    backend: str
+    cuts: list[list[str]] | None
+    """the layers of each part"""
+    steps: int
+    """that were counted"""
+    median_s: float
+    """of the slowest rank, as are the quartiles"""
+    low_s: float
+    high_s: float
+    samples_per_s: float
+    speedup: float | None = None
+    """over one rank alone"""
+    peak_bytes: list[int] | None
+    """memory of each rank beyond what it started with"""
+    link_bytes: list[int] | None
+    """per step, of each node"""
+    payload_bytes: list[int] | None
+    """per step, of each rank"""
+    bubble: float | None
+    bubble_theory: float | None
+    bubble_idle_s: list[float] | None
+    idle_s: list[float] | None
+    """how long each rank did nothing but wait and transfer; None where nobody noted it"""
+    loss: float
+    """of the last step"""
+    loss_difference: float | None = None
+    """the largest of all steps to the same step of one rank alone"""
+    losses: list[float]
+    run_dir: str | None
+
+
+def build_case_row(case: Case, run: RunDir, *, kept: bool) -> CaseRow:
+    """Read what a finished run cost."""
+    spec = case.spec
+    events = run.read_rank_events(spec.world_size)
+    summary = run.read_json("summary.json") or {}
+    steps = warm_steps(events)
+    slowest = [max(event["total"] for event in step) * NS for step in steps]
+    low, median, high = quartiles(slowest)
+    losses = mean_losses(events)
+    bubble = measure_bubble(events, spec.axes)
+    ledger = compute_ledger(events)
+    payload = payload_bytes(steps)
+    alone = spec.world_size == 1
+    noted = alone or payload is not None or bubble is not None
+    return CaseRow(
+        case=case.label,
+        form=case.form,
+        engine=case.engine,
+        schedule=case.schedule,
+        microbatches=case.microbatches,
+        ranks=spec.world_size,
+        mesh=summary["mesh"],
+        backend=summary["backend"],
+        cuts=_last(events[0], "ready").get("cuts"),
+        steps=len(steps),
+        median_s=median,
+        low_s=low,
+        high_s=high,
+        samples_per_s=spec.data.batch / median,
+        peak_bytes=_peaks(events),
+        link_bytes=link_bytes(events, spec.nodes),
+        payload_bytes=[0] if alone else payload,
+        bubble=None if bubble is None else bubble.measured,
+        bubble_theory=None if bubble is None else bubble.theory,
+        bubble_idle_s=None if bubble is None else bubble.idle_s,
+        idle_s=[row.exposed_s / ledger.steps for row in ledger.ranks] if noted else None,
+        loss=losses[-1],
+        losses=losses,
+        run_dir=str(run.path) if kept else None,
+    )
+
+
+def compare_with_alone(rows: Sequence[CaseRow]) -> list[CaseRow]:
+    """Add how each case compares with one rank alone, where there is such a case."""
+    alone = next((row for row in rows if row.form == "alone"), None)
+    if alone is None:
+        return list(rows)
+    return [
+        dataclasses.replace(
+            row,
+            speedup=alone.median_s / row.median_s,
+            loss_difference=max(
+                abs(mine - its) for mine, its in zip(row.losses, alone.losses, strict=True)
+            ),
+        )
+        for row in rows
+    ]
+
+
+def mean_losses(events: Sequence[Sequence[Event]]) -> list[float]:
+    """Return the loss of each step over the whole batch.
+
+    Ranks of one copy of the model tell the same loss, of the same samples; copies differ in both.
+    All copies have equally many ranks, so the mean over ranks by samples is that over samples.
+    """
+    by_step: dict[int, list[tuple[float, int]]] = {}
+    for log in events:
+        for event in log:
+            if event["event"] == "step":
+                pair = event["loss"], event["samples"]
+                by_step.setdefault(event["step"], []).append(pair)
+    return [
+        sum(loss * samples for loss, samples in pairs) / sum(samples for _, samples in pairs)
+        for _, pairs in sorted(by_step.items())
+    ]
+
+
+def payload_bytes(steps: Sequence[Sequence[Event]]) -> list[int] | None:
+    """Return what each rank handed to others per step; None where none of it was noted."""
+    if not steps:
+        return None
+    sent = [0] * len(steps[0])
+    for step in steps:
+        for rank, event in enumerate(step):
+            sent[rank] += sum(nbytes for op, nbytes, *_ in event["spans"] if op != "receive")
+    return [total // len(steps) for total in sent] if any(sent) else None
+
+
+def link_bytes(events: Sequence[Sequence[Event]], nodes: int) -> list[int] | None:
+    """Return what left each simulated node per step; its ranks all see the same interface."""
+    if nodes == 1:
+        return None
+    per_node = len(events) // nodes
+    ends = [_last(events[node * per_node], "end") for node in range(nodes)]
+    return [end["sent"] // end["step"] for end in ends]
+
+
+def _peaks(events: Sequence[Sequence[Event]]) -> list[int] | None:
+    ends = [_last(log, "end") for log in events]
+    for key in ("peak_gpu_bytes", "peak_bytes"):
+        if all(key in end for end in ends):
+            return [end[key] for end in ends]
+    return None
+
+
+def _last(log: Sequence[Event], kind: str) -> Event:
+    return next((event for event in reversed(log) if event["event"] == kind), {})

@@ -1,0 +1,169 @@
+"""What `drumline bench model-parallel` takes: one model, and the forms in which it is trained."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self, get_args
+
+from pydantic import Field, model_validator
+
+from drumline.core.bench import BenchPlace, Commas, Once, check_names
+from drumline.core.parts import ClashError, DataSpec, ModelSpec, one_word
+from drumline.core.spec import BUILTIN_MODELS, TEXT_DATA, TEXT_MODELS
+from drumline.core.strategy import Schedule
+from drumline.core.task import MAX_WORKERS
+
+Form = Literal["alone", "data", "rpc", "pipeline", "tensor", "mixed"]
+Engine = Literal["drumline", "torch"]
+FORMS: tuple[Form, ...] = get_args(Form)
+CUT_FORMS: tuple[Form, ...] = ("rpc", "pipeline", "mixed")
+"""forms that cut the model by layers"""
+MIXED_COPIES = 2
+"""copies of the model in the mixed form; the rest of its ranks are stages"""
+LEAST_MIXED = 2 * MIXED_COPIES
+CHUNKS = 2
+"""of an interleaved schedule, on each rank"""
+_MODEL = {"name": "gpt-mini", "layers": 4}
+_CUTTABLE = {"linear": 1, "mlp": 3, "lenet": 5, "cnn": 4}
+_GPT_LAYERS, _GPT_AROUND = 2, 4  # blocks by default; embeddings, norm and head around them
+
+
+def cuttable_layers(model: ModelSpec) -> int | None:
+    """Return into how many parts a built-in model can be cut; None: only its factory knows."""
+    if model.name == "gpt-mini":
+        blocks = model.options.get("layers", _GPT_LAYERS)
+        return blocks + _GPT_AROUND if isinstance(blocks, int) else None
+    return _CUTTABLE.get(model.name)
+
+
+class ModelParallelSpec(BenchPlace):
+    """`drumline bench model-parallel`: which model, in which forms, on how many ranks."""
+
+    model: Annotated[ModelSpec, one_word(ModelSpec, "name")] = ModelSpec.model_validate(_MODEL)
+    data: Annotated[DataSpec, one_word(DataSpec, "name")] = DataSpec(name="shakespeare")
+    """what it trains on (default: shakespeare for text models, mnist-mini for others)"""
+    batch: int = Field(default=32, ge=1, le=65536)
+    """samples per step over all ranks together, in every form"""
+    steps: int = Field(default=20, ge=2, le=100_000)
+    """of each form; the first does not count"""
+    workers: int = Field(default=2, ge=1, le=MAX_WORKERS)
+    """processes per node (default: 2, or 1 on each of several nodes)"""
+    forms: Annotated[tuple[Form, ...], Commas, Once, Field(min_length=1)] = FORMS
+    """alone, data, rpc, pipeline, tensor, mixed (default: all that fit)"""
+    schedules: Annotated[tuple[Schedule, ...], Commas, Once, Field(min_length=1)] = get_args(
+        Schedule
+    )
+    """of pipelines (default: all that fit)"""
+    microbatches: Annotated[
+        tuple[Annotated[int, Field(ge=1)], ...], Commas, Once, Field(min_length=1)
+    ] = (1, 4)
+    """of pipelines and rpc"""
+    engines: Annotated[tuple[Engine, ...], Commas, Once, Field(min_length=1)] = ("drumline",)
+    """of data, pipeline, tensor and mixed: written here, or PyTorch's own"""
+    backend: Literal["auto", "gloo", "nccl", "mpi", "shm"] = "auto"
+    threads: int | None = Field(default=None, ge=1, le=1024)
+    """CPU threads of a rank, the same in every form (default: the cores shared out to all ranks)"""
+
+    @property
+    def ranks(self) -> int:
+        """How many ranks all forms have, but for `alone`."""
+        return self.workers * self.nodes
+
+    def asked_for(self, form: Form, schedule: Schedule | None = None) -> bool:
+        """Whether a case was named, and not left to what fits."""
+        if schedule == "interleaved":
+            return "schedules" in self.model_fields_set
+        return "forms" in self.model_fields_set
+
+    def refusal(self, form: Form, schedule: Schedule | None = None) -> str | None:
+        """Say why a case cannot be, as far as the words show; None: it can."""
+        if form == "mixed" and (self.ranks < LEAST_MIXED or self.ranks % MIXED_COPIES):
+            return (
+                f"mixed is {MIXED_COPIES} copies of a pipeline, which takes {LEAST_MIXED} ranks or "
+                f"more, an even number, but {self.ranks} will start; set workers="
+                f"{-(-LEAST_MIXED // self.nodes)}"
+            )
+        layers = cuttable_layers(self.model)
+        parts = self._parts(form) * (CHUNKS if schedule == "interleaved" else 1)
+        if layers is not None and parts > layers:
+            what = schedule or form
+            fix = "raise model.layers" if self.model.name == "gpt-mini" else "choose another model"
+            return (
+                f"{what} needs {parts} parts, but {self.model.name} can be cut into {layers} at "
+                f"most; {fix}, or set fewer workers"
+            )
+        return None
+
+    def _parts(self, form: Form) -> int:
+        if form not in CUT_FORMS:
+            return 1
+        return self.ranks // MIXED_COPIES if form == "mixed" else self.ranks
+
+    @model_validator(mode="before")
+    @classmethod
+    def _settle(cls, values: Any) -> Any:
+        """Fill in what follows from other words: the data from the model, workers from nodes."""
+        if not isinstance(values, dict):
+            return values
+        settled = dict(values)
+        model = settled.get("model", {})
+        if isinstance(model, dict) and "name" not in model:
+            settled["model"] = model = {**_MODEL, **model}
+        name = model.get("name") if isinstance(model, dict) else model
+        data = settled.get("data", {})
+        if isinstance(data, dict) and "name" not in data:
+            own = "shakespeare" if name in TEXT_MODELS else "mnist-mini"
+            settled["data"] = {**data, "name": own}
+        if settled.get("nodes", 1) != 1 and "workers" not in settled:
+            settled["workers"] = 1
+        return settled
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        self._check_ranks(self.workers)
+        self._check_model()
+        if "batch" in self.data.model_fields_set:
+            raise ClashError(
+                f"the batch is a word of its own here; write batch={self.data.batch}",
+                "data.batch",
+            )
+        for form in self.forms:
+            if self.asked_for(form) and (why := self.refusal(form)):
+                raise ClashError(why, "forms", "workers", "nodes", "model", "model.layers")
+        if self.asked_for("pipeline", "interleaved") and "interleaved" in self.schedules:
+            why = self.refusal("pipeline", "interleaved")
+            if why:
+                raise ClashError(why, "schedules", "workers", "nodes", "model", "model.layers")
+        self._check_batch()
+        return self
+
+    def _check_model(self) -> None:
+        name, text = self.model.name, self.data.name in TEXT_DATA
+        if ":" in name:
+            return
+        check_names([name], BUILTIN_MODELS, "model", "model.name")
+        if (name in TEXT_MODELS) != text:
+            what, fix = ("text", "mnist-mini") if text else ("images", "shakespeare")
+            raise ClashError(
+                f"{name} does not read {self.data.name} ({what}); set data={fix}",
+                *("data.name", "model.name"),
+            )
+
+    def _check_batch(self) -> None:
+        """Refuse microbatches that would not be equal: some forms could not cut them at all."""
+        copies = MIXED_COPIES if "mixed" in self.forms and not self.refusal("mixed") else 1
+        cuts = [form for form in self.forms if form in CUT_FORMS and not self.refusal(form)]
+        for count in self.microbatches if cuts else ():
+            if self.batch % (copies * count):
+                of = f" of {copies} copies" if copies > 1 else ""
+                near = max(1, round(self.batch / (copies * count))) * copies * count
+                raise ClashError(
+                    f"a batch of {self.batch} cannot be cut into {count} equal microbatches{of}; "
+                    f"set batch={near}, or other microbatches",
+                    *("microbatches", "batch"),
+                )
+        if self.batch < self.ranks and "data" in self.forms:
+            raise ClashError(
+                f"batch is {self.batch}, less than one sample for each of {self.ranks} ranks; "
+                f"set batch={self.ranks} or more, or fewer workers",
+                *("batch", "workers", "nodes"),
+            )
