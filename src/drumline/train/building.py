@@ -13,6 +13,7 @@ from torch.distributed.distributed_c10d import _get_default_store
 from torch.optim import Optimizer
 
 from drumline.comm import LOOPBACK, Channel, Meter
+from drumline.core.errors import UsageError
 from drumline.core.spec import RunSpec
 from drumline.core.split import cuts_layers, microbatches_of
 from drumline.data import Dataset
@@ -76,11 +77,22 @@ def build_compute(ground: Ground, model: nn.Module) -> Compute:
         ground: what there is.
         model: the whole model; its outline, where it is cut by layers.
     """
+    _refuse_engine(ground)
     if ground.spec.strategy.kind == "rpc":
         return _build_by_rpc(ground, model)
     if cuts_layers(ground.spec.strategy, ground.axes.mesh):
         return _build_pipelined(ground, model)
     return _build_whole(ground, model)
+
+
+def _refuse_engine(ground: Ground) -> None:
+    """PyTorch's engines hand the backend what they have, and gloo cannot send from a GPU."""
+    by_torch = ground.spec.strategy.engine == "torch" and ground.axes.mesh.splits_model
+    if by_torch and ground.device.type == "cuda" and dist.get_backend() != "nccl":
+        raise UsageError(
+            f"strategy.engine=torch sends GPU tensors, which {dist.get_backend()} cannot and NCCL "
+            f"can, with a GPU for each rank; set strategy.engine=drumline, or device=cpu"
+        )
 
 
 def _build_whole(ground: Ground, model: nn.Module) -> WholeModel:

@@ -140,7 +140,7 @@ class RpcCompute:
 
     def predict(self, inputs: Tensor) -> Tensor | None:
         """Return the scores on the leader; the others serve."""
-        return None if self.leader is None else self.leader.predict(inputs)
+        return None if self.leader is None else self.leader.predict(inputs).to(self.device)
 
     def close(self) -> None:
         """Leave RPC, all ranks together."""
