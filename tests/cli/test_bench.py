@@ -42,6 +42,29 @@ def test_all_rivals_on_the_loopback(drumline):
     assert not (drumline.folder / "runs").exists()
 
 
+def test_mpi_takes_turns_with_the_others(drumline):
+    pytest.importorskip("mpi4py", reason="the extra [mpi] is not installed")
+    document = bench(
+        drumline,
+        *("collectives", "backends=gloo,shm,mpi", "algorithms=chunked_ring,native", "workers=3"),
+        *("sizes=4,64KiB", "rounds=3"),
+    )
+    rivals = [(b, a) for b in ("gloo", "shm", "mpi") for a in ("chunked_ring", "native")]
+    assert [(row["size"], row["backend"], row["algorithm"]) for row in document["rows"]] == [
+        (size, *rival) for size in (4, 65536) for rival in rivals
+    ]
+    assert all(row["median_s"] > 0 for row in document["rows"])
+    assert document["skipped"] == []
+
+
+def test_nccl_wants_a_gpu_for_each_rank(drumline):
+    answer = drumline("bench", "collectives", "backends=gloo,nccl", "workers=16", "sizes=4")
+    assert (answer.code, answer.out) == (2, "")
+    assert (
+        "backends=nccl wants a GPU for each rank, but for 16 ranks this machine has" in answer.err
+    )
+
+
 def test_shaped_links(drumline):
     need_namespaces()
     document = bench(
@@ -136,7 +159,13 @@ def test_aggregation_on_one_node(drumline):
         (("collectives", "algorithms=rign"), "no all_reduce algorithm 'rign' among linear, tree,"),
         (("collectives", "algorithms=rign"), "did you mean 'ring'?"),
         (("collectives", "backend=gloo"), "unknown key 'backend'; did you mean 'backends'?"),
-        (("collectives", "backends=nccl"), "must be gloo or shm"),
+        (("collectives", "backends=gloop"), "must be gloo, shm, mpi or nccl; did you mean 'gloo'?"),
+        (("collectives", "backends=nccl", "algorithms=ring"), "add native to algorithms"),
+        (
+            ("collectives", "backends=nccl", "nodes=2"),
+            "nccl joins ranks that have GPUs of their own",
+        ),
+        (("collectives", "backends=mpi", "nodes=2"), "mpi joins one mpirun's ranks on one node"),
         (("collectives", "sizes=3zb"), "expected a size such as 1MiB, 25MB or 4096, got '3zb'"),
         (("collectives", "sizes=128MiB"), "sizes go from 4 B to 64 MiB"),
         (("collectives", "sizes=6"), "in whole float32"),

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from commands import JOB
+from drumline.bench.collectives import run_collectives
+from drumline.core.bench import CollectivesSpec
 from drumline.core.errors import UsageError
 from drumline.core.events import read_events
 from drumline.launch import mpirun
@@ -98,10 +100,14 @@ def test_interrupt_and_kill_nine_leave_nothing(drumline):
     assert in_dev_shm() <= before
 
 
-def test_what_is_missing_is_named(drumline, monkeypatch):
+def test_what_is_missing_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(mpirun.importlib.util, "find_spec", lambda _: None)
     with pytest.raises(UsageError, match=r"mpi4py.*pip install 'drumline\[mpi\]'"):
         mpirun.refuse_without_mpi()
+    bench = CollectivesSpec(backends=("gloo", "mpi"))
+    with pytest.raises(UsageError, match=r"mpi4py.*pip install 'drumline\[mpi\]'"):
+        run_collectives(bench, out=tmp_path / "run", watch=lambda _: None)
+    assert not (tmp_path / "run").exists()
     monkeypatch.undo()
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     monkeypatch.setenv("PATH", "/nowhere")

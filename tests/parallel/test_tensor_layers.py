@@ -93,7 +93,7 @@ def check_meter(rank, world_size):
     row = RowLinear.of(seeded(lambda: nn.Linear(world_size, 7)), meter=meter)
     row(inputs(3, 1).requires_grad_()).sum().backward()
     column(inputs(3, 5))  # an input that needs no gradient costs no all-reduce
-    return [(span.op, span.nbytes) for span in meter.drain()]
+    return [(span.op, span.nbytes) for span in meter.drain().spans]
 
 
 def check_convolution(rank, world_size):

@@ -35,11 +35,12 @@ def run_rank(run_path: str, register: str, *script: str) -> None:
 def run_script(run_path: Path, script: tuple[str, ...]) -> None:
     """Run a script as `python script.py args…` would, or a module as `python -m module args…`."""
     from drumline.comm.group import pin_interface
+    from drumline.comm.store import LOOPBACK
     from drumline.core.rundir import RunDir
     from drumline.train.process import rank_process
 
     with rank_process(RunDir(run_path), runs_script=True):
-        pin_interface(os.environ["MASTER_ADDR"])
+        pin_interface(os.environ.get("MASTER_ADDR", LOOPBACK))  # mpirun names none
         if script[0] == MODULE:
             sys.argv = list(script[1:])
             sys.path[0] = str(Path.cwd())

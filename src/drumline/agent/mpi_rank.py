@@ -1,4 +1,4 @@
-"""`python -m drumline.agent.mpi_rank RUNDIR`: what mpirun starts, once for each rank.
+"""`python -m drumline.agent.mpi_rank RUNDIR [SCRIPT…]`: what mpirun starts, once for each rank.
 
 It forks the rank, before torch is loaded, and waits for it: somebody must note how a rank ended
 that was killed and cannot tell. When mpirun ends, so do both.
@@ -35,9 +35,9 @@ def main() -> int:
     child = os.fork()
     if child == 0:
         die_with_parent(parent)  # before torch, which takes a while to load
-        from drumline.train import train_rank
+        from drumline.agent.entry import run_rank
 
-        train_rank(str(run.path))
+        run_rank(str(run.path), "", *sys.argv[2:])
         return 0
     _, status = os.waitpid(child, 0)
     code = os.waitstatus_to_exitcode(status)

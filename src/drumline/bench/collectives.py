@@ -29,9 +29,8 @@ class CollectivesResult:
     @property
     def skipped(self) -> list[dict[str, str]]:
         """Backends that were asked for and cannot join these ranks, and why."""
-        why = f"joins ranks that share memory on one node, not on {self.spec.nodes}"
-        usable = self.spec.usable_backends
-        return [{"backend": name, "why": why} for name in self.spec.backends if name not in usable]
+        unusable = self.spec.unusable_backends
+        return [{"backend": name, "why": why} for name, why in unusable.items()]
 
     def to_json(self) -> dict[str, Any]:
         """Return the one document."""
@@ -61,8 +60,7 @@ def run_collectives(spec: CollectivesSpec, *, out: Path | None, watch: Watch) ->
     for workers in spec.workers:
         request = {
             "collective": spec.collective,
-            "algorithms": list(spec.named_algorithms),
-            "backends": list(spec.usable_backends),
+            "rivals": spec.rivals,
             "sizes": list(spec.measured_sizes),
             "workers": workers,
             "rounds": spec.rounds,
@@ -76,6 +74,7 @@ def run_collectives(spec: CollectivesSpec, *, out: Path | None, watch: Watch) ->
             ranks=spec.nodes * workers,
             out=folder,
             plans=spec.node_plans,
+            by_mpi=spec.uses("mpi"),  # the others, too: rivals take turns in the same processes
             watch=watch,
         ) as answers:
             rows = predict_rows(build_rows(spec.collective, answers, spec.node_plans))

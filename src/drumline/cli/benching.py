@@ -31,15 +31,15 @@ def collectives(
 ) -> None:
     """Time a collective by many algorithms and backends, on this host or on simulated links.
 
-    Keys: collective, algorithms (native: the backend's own), backends (gloo, shm), sizes, workers,
-    nodes, link.rate, slow_nodes, rounds, timeout_s. Lists have commas. All rivals take turns in
-    one run; each is checked for a right result first.
+    Keys: collective, algorithms (native: the backend's own), backends (gloo, shm, mpi, nccl),
+    sizes, workers, nodes, link.rate, slow_nodes, rounds, timeout_s. Lists have commas. All rivals
+    take turns in one run; each is checked for a right result first.
 
     [bold]Examples[/bold]
 
       drumline bench collectives
 
-      drumline bench collectives backends=gloo,shm algorithms=native workers=2,4
+      drumline bench collectives backends=gloo,shm,mpi algorithms=native
 
       drumline bench collectives nodes=4 workers=1 link=1gbit sizes=64KiB,32MiB
 

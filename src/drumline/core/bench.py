@@ -26,6 +26,11 @@ ELEMENT_BYTES = 4
 """of a float32"""
 KINDS = tuple(kind for kind in DATA_KINDS if kind != "ddp")
 """strategies that are aggregators; ddp has its own buckets"""
+_JOINS = {
+    "shm": "ranks that share memory",
+    "mpi": "one mpirun's ranks",
+    "nccl": "ranks that have GPUs of their own",
+}
 _SLOW_CPU = 0.25
 _SLOWER_LINK = 10
 
@@ -123,9 +128,10 @@ class CollectivesSpec(BenchSpec):
     ] = "all_reduce"
     algorithms: Annotated[tuple[str, ...], Commas, Once, Field(min_length=1)] = ()
     """those of `drumline explain`, and native: the backend's own (default: all of them)"""
-    backends: Annotated[tuple[Literal["gloo", "shm"], ...], Commas, Once, Field(min_length=1)] = (
-        "gloo",
-    )
+    backends: Annotated[
+        tuple[Literal["gloo", "shm", "mpi", "nccl"], ...], Commas, Once, Field(min_length=1)
+    ] = ("gloo",)
+    """with mpi, all ranks are started by mpirun; nccl wants a GPU for each, and has native alone"""
     workers: Annotated[tuple[Workers, ...], Commas, Once, Field(min_length=1)] = (2,)
     """processes per node; several numbers are measured one after the other"""
     sizes: Annotated[tuple[Size, ...], Commas, Once, Field(min_length=1)] = (
@@ -141,17 +147,45 @@ class CollectivesSpec(BenchSpec):
         for workers in self.workers:
             self._check_ranks(workers)
         if not self.usable_backends:
+            name, why = next(iter(self.unusable_backends.items()))
             raise ClashError(
-                f"shm joins ranks that share memory on one node, not on {self.nodes}; "
-                f"add backends=gloo, or set nodes=1",
-                *("backends", "nodes"),
+                f"{name} {why}; add backends=gloo, or set nodes=1", *("backends", "nodes")
+            )
+        if self.uses("nccl") and NATIVE not in self.named_algorithms:
+            raise ClashError(
+                "nccl has collectives of its own only, since it queues plain messages behind each "
+                "other; add native to algorithms, or leave nccl out",
+                *("algorithms", "backends"),
             )
         return self
 
     @property
+    def unusable_backends(self) -> dict[str, str]:
+        """The backends that cannot join ranks on several nodes, and why."""
+        return {
+            name: f"joins {_JOINS[name]} on one node, not on {self.nodes}"
+            for name in self.backends
+            if name in _JOINS and self.nodes > 1
+        }
+
+    @property
     def usable_backends(self) -> tuple[str, ...]:
-        """The backends that can join these ranks: several nodes do not share memory."""
-        return tuple(name for name in self.backends if name != "shm" or self.nodes == 1)
+        """The backends that can join these ranks."""
+        return tuple(name for name in self.backends if name not in self.unusable_backends)
+
+    def uses(self, backend: str) -> bool:
+        """Whether a backend is asked for, and can join these ranks."""
+        return backend in self.usable_backends
+
+    @property
+    def rivals(self) -> tuple[tuple[str, str], ...]:
+        """Each algorithm on each backend."""
+        return tuple(
+            (algorithm, backend)
+            for backend in self.usable_backends
+            for algorithm in self.named_algorithms
+            if backend != "nccl" or algorithm == NATIVE
+        )
 
     @property
     def named_algorithms(self) -> tuple[str, ...]:

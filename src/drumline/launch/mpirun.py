@@ -54,13 +54,13 @@ class MpiRun:
         self._mpirun: Session | None = None
         self._run: RunDir | None = None
 
-    def start(self, run: RunDir, workers: int) -> None:
-        """Start all ranks."""
+    def start(self, run: RunDir, workers: int, script: tuple[str, ...] = ()) -> None:
+        """Start all ranks: to train by the run's spec, or to run a script or module."""
         with EventWriter(run.node_events(0)) as events:
             events.write("agent", node=0, pid=os.getpid(), time=time.time())
         tether = [sys.executable, "-m", "drumline.core.lifeline", str(os.getpid())]
         mpirun = [_need_mpirun(), "-n", str(workers)]
-        rank = [sys.executable, "-m", "drumline.agent.mpi_rank", str(run.path)]
+        rank = [sys.executable, "-m", "drumline.agent.mpi_rank", str(run.path), *script]
         environment = mpi_environment(self._scratch.path, workers)
         self._run = run
         with deferred_signals():

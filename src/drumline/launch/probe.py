@@ -19,6 +19,7 @@ from drumline.core.rundir import PROGRESS, RunDir
 from drumline.core.task import MODULE, PRELOAD, AgentTask
 from drumline.launch.agents import Agents
 from drumline.launch.manifest import build_manifest
+from drumline.launch.mpirun import MpiRun, refuse_without_mpi
 from drumline.launch.outcome import check_outcome
 
 _POLL_S = 0.05
@@ -35,6 +36,7 @@ def probed(
     ranks: int,
     out: Path | None,
     plans: tuple[NodePlan, ...] = (),
+    by_mpi: bool = False,
     watch: Watch = lambda _: None,
 ) -> Iterator[list[dict[str, Any]]]:
     """Run a module of `drumline.probe` on so many ranks, and give what each of them answered.
@@ -45,22 +47,32 @@ def probed(
         ranks: how many, over all nodes.
         out: the run directory to keep; None: a temporary one.
         plans: the simulated nodes to run on; none: this host.
+        by_mpi: let mpirun start the ranks, on this host.
         watch: called again and again while they run, with what they say of their progress.
 
     Raises:
-        DrumlineError: what went wrong first, told by rank.
+        DrumlineError: what went wrong first, told by rank; or there is no MPI.
     """
+    if by_mpi:
+        refuse_without_mpi()
     with Agents() as agents:
         run = RunDir.create("probe", root=agents.scratch.path, exact=out)
         run.write_json("manifest.json", {**build_manifest(sys.argv), "script": [module]})
         run.write_json("probe.json", dict(request))
-        agents.start(run, _tasks(run, module, ranks, plans), plans)
-        while agents.running():
-            watch(run.read_json(PROGRESS))
-            time.sleep(_POLL_S)
-        codes = agents.exit_codes
-        agents.check_network()
-        agents.stop()
+        tasks = _tasks(run, module, ranks, plans)
+        starter: Agents | MpiRun = MpiRun(agents.scratch) if by_mpi else agents
+        try:
+            if isinstance(starter, MpiRun):
+                starter.start(run, ranks, tasks[0].script)
+            else:
+                starter.start(run, tasks, plans)
+            while starter.running():
+                watch(run.read_json(PROGRESS))
+                time.sleep(_POLL_S)
+            codes = starter.exit_codes
+            agents.check_network()
+        finally:
+            starter.stop()
         check_outcome(
             run,
             world_size=ranks,

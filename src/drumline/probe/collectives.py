@@ -13,9 +13,11 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
 from collections.abc import Iterator, Sequence
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -23,10 +25,12 @@ import torch.distributed as dist
 
 from drumline.comm import Channel
 from drumline.comm.dissemination import barrier
+from drumline.comm.mpi import register_mpi
 from drumline.comm.wire import Wire
 from drumline.core.bench import ELEMENT_BYTES, NATIVE
+from drumline.core.errors import UsageError
 from drumline.core.schedule import Call, whole_elements
-from drumline.probe.exercise import Exercise, weights
+from drumline.probe.exercise import CPU, Exercise, weights
 from drumline.probe.ranks import Probe, joined_probe
 from drumline.probe.rival import Rival
 
@@ -39,7 +43,7 @@ def main() -> None:
     """Do as one rank what `probe.json` asks for."""
     with joined_probe() as probe:
         request = probe.request
-        rivals = build_rivals(request["algorithms"], request["backends"], request["workers"])
+        rivals = build_rivals(request["rivals"], request["workers"], request["timeout_s"])
         contest = Contest(probe, request["collective"], rivals, request["sizes"])
         contest.check()  # 1
         fixed = [request["rounds"]] * len(request["sizes"])
@@ -48,14 +52,36 @@ def main() -> None:
         probe.answer({"rank": probe.rank, "interface": contest.wire.interface, "turns": turns})
 
 
-def build_rivals(algorithms: Sequence[str], backends: Sequence[str], workers: int) -> list[Rival]:
-    """Make a group for each backend, and a rival of each algorithm on it; every rank calls this."""
+def build_rivals(pairs: Sequence[tuple[str, str]], workers: int, timeout_s: float) -> list[Rival]:
+    """Make a group for each backend, and a rival of each algorithm on it; every rank calls this.
+
+    Raises:
+        UsageError: NCCL is among them, and ranks have no GPU of their own.
+    """
     rivals = []
-    for backend in backends:
-        group = None if backend == "gloo" else dist.new_group(backend=backend)
-        channel = Channel(group, ranks_per_node=workers)
-        rivals += [Rival(algorithm, backend, channel) for algorithm in algorithms]
+    for backend in dict.fromkeys(backend for _, backend in pairs):
+        device = _take_gpu(workers) if backend == "nccl" else CPU
+        group = None
+        if backend != "gloo":  # which all ranks have met by
+            name = register_mpi() if backend == "mpi" else backend
+            group = dist.new_group(backend=name, timeout=timedelta(seconds=timeout_s))
+        channel = None if backend == "nccl" else Channel(group, ranks_per_node=workers)
+        own = [algorithm for algorithm, on in pairs if on == backend]
+        rivals += [Rival(algorithm, backend, group, channel, device) for algorithm in own]
     return rivals
+
+
+def _take_gpu(workers: int) -> torch.device:
+    """Choose this rank's GPU; every rank has one of its own."""
+    gpus = torch.cuda.device_count()
+    if gpus < workers:
+        raise UsageError(
+            f"backends=nccl wants a GPU for each rank, but for {workers} ranks this machine has "
+            f"{gpus or 'none'}; leave nccl out{f', or set workers={gpus}' if gpus > 1 else ''}"
+        )
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    torch.cuda.set_device(device)
+    return device
 
 
 class Contest:
@@ -76,19 +102,19 @@ class Contest:
         for size in self._sizes:
             for rival in self._rivals:
                 self._tell(0, f"checking {rival.name}")
-                rival.check(self._exercise(size))
+                rival.check(self._exercise(size, rival.device))
             self._meet()
 
     def choose_rounds(self, budget_s: float) -> list[int]:
         """Return how many rounds of each size there is time for; rank 0 decides for all."""
         took = torch.zeros(len(self._sizes), dtype=torch.float64)
         for k, size in enumerate(self._sizes):
-            exercise = self._silent(size)
+            exercises = self._silent(size)
             self._meet()
             began = time.monotonic_ns()
             for rival in self._rivals:
                 self._tell(0, "seeing how long a round takes")
-                rival.run(exercise)
+                rival.run(exercises[rival.device])
             took[k] = (time.monotonic_ns() - began) / 1e9
         dist.broadcast(took, src=0)
         share = budget_s / len(self._sizes)
@@ -101,7 +127,8 @@ class Contest:
         idle = self._idle_bytes()
         turns = []
         for number, (k, r) in enumerate(order):
-            rival, exercise = self._rivals[r], exercises[k]
+            rival = self._rivals[r]
+            exercise = exercises[k][rival.device]
             self._tell(number / len(order), rival.name)
             before = self._count()
             self._meet()
@@ -115,16 +142,18 @@ class Contest:
         self._tell(1, "done")
         return turns
 
-    def _exercise(self, size: int) -> Exercise:
-        probe = self._probe
-        return build_exercise(self._collective, size, rank=probe.rank, ranks=probe.world_size)
+    def _exercise(self, size: int, device: torch.device) -> Exercise:
+        rank, ranks = self._probe.rank, self._probe.world_size
+        return build_exercise(self._collective, size, rank=rank, ranks=ranks, device=device)
 
-    def _silent(self, size: int) -> Exercise:
-        """An exercise with zeros, whose sums stay what they are however often they are made."""
-        exercise = self._exercise(size)
-        for buffer in exercise.buffers.values():
-            buffer.zero_()
-        return exercise
+    def _silent(self, size: int) -> dict[torch.device, Exercise]:
+        """Exercises with zeros, whose sums stay what they are however often they are made."""
+        devices = {rival.device for rival in self._rivals}
+        exercises = {device: self._exercise(size, device) for device in devices}
+        for exercise in exercises.values():
+            for buffer in exercise.buffers.values():
+                buffer.zero_()
+        return exercises
 
     def _meet(self) -> None:
         barrier(self._meeting)
@@ -148,7 +177,9 @@ class Contest:
         self._probe.tell_progress(share, now)
 
 
-def build_exercise(collective: str, size: int, *, rank: int, ranks: int) -> Exercise:
+def build_exercise(
+    collective: str, size: int, *, rank: int, ranks: int, device: torch.device = CPU
+) -> Exercise:
     """Make a rank's part of a call of so many bytes, or of the next number that fits all ranks."""
     call = Call(
         collective=collective,
@@ -156,7 +187,7 @@ def build_exercise(collective: str, size: int, *, rank: int, ranks: int) -> Exer
         ranks=ranks,
         elements=whole_elements(collective, ranks, size, ELEMENT_BYTES),
     )
-    return Exercise(call, rank, weights)
+    return Exercise(call, rank, weights, device)
 
 
 def take_turns(counts: Sequence[int], rivals: int) -> Iterator[tuple[int, int]]:

@@ -17,6 +17,7 @@ from drumline.comm.pieces import Pieces
 from drumline.core.schedule import Call
 from drumline.probe.marks import mark
 
+CPU = torch.device("cpu")
 Brings = Callable[[int, int, int], Tensor]
 """makes what a rank brings: from its first element, their number, and the rank"""
 
@@ -33,11 +34,13 @@ class Exercise:
     call: Call
     rank: int
     brings: Brings = mark
+    device: torch.device = CPU
+    """where the tensors are"""
     buffers: dict[str, Tensor] = field(init=False)
     """what the algorithm is called with, by name"""
 
     def __post_init__(self) -> None:
-        self.buffers = self._fill()
+        self.buffers = {name: each.to(self.device) for name, each in self._fill().items()}
 
     @property
     def at_root(self) -> bool:

@@ -14,7 +14,7 @@ from drumline.comm.pieces import Pieces
 from drumline.core.bench import NATIVE
 from drumline.core.errors import CommError
 from drumline.core.schedule import Call
-from drumline.probe.exercise import Exercise
+from drumline.probe.exercise import CPU, Exercise
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,11 @@ class Rival:
 
     algorithm: str
     backend: str
-    channel: Channel
+    group: ProcessGroup | None
+    channel: Channel | None
+    """for plain messages; None where the backend has its own collectives alone"""
+    device: torch.device = CPU
+    """where its tensors are"""
 
     @property
     def name(self) -> str:
@@ -33,9 +37,12 @@ class Rival:
     def run(self, exercise: Exercise) -> None:
         """Carry out the collective; every rank calls this."""
         if self.algorithm == NATIVE:
-            run_native(exercise, self.channel.group)
+            run_native(exercise, self.group)
         else:
+            assert self.channel is not None
             exercise.run(self.channel, by=self.algorithm)
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)  # the call has only queued it
 
     def check(self, exercise: Exercise) -> None:
         """Carry it out once with values that tell who is in the sum; every rank calls this.
