@@ -119,7 +119,7 @@ def check_functions(rank, world_size, group=None):
             ]
         )
         assert torch.equal(grad, expected)
-    spans = meter.drain()
+    spans = meter.drain().spans
     assert [span.op for span in spans[:3]] == ["tensor_all_reduce"] * 3
     assert {span.op for span in spans[3:]} == {"tensor_all_gather"}
     assert spans[0].nbytes == 24

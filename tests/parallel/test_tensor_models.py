@@ -194,7 +194,7 @@ def test_training_equals_one_process(run_ranks, world_size, engine):
 def train_over_shared_memory(rank, world_size):
     meter = Meter()
     compare_training(("mlp", "drumline", SGD, torch.float64), meter)
-    spans = meter.drain()
+    spans = meter.drain().spans
     compare_training(("mlp", "torch", SGD, torch.float64))
     return [(span.op, span.nbytes) for span in spans]
 
