@@ -38,6 +38,8 @@ def train(
 
       drumline train resume=runs/run-3 epochs=10
 
+      drumline train model=gpt-mini data=shakespeare strategy=pipeline   (or tensor, or rpc)
+
       drumline train nodes=4 workers=1 link=1gbit slow_nodes.2.rate=100mbit slow_nodes.3.cpu=0.5
 
       drumline train --rank 0 --world-size 2 --master localhost:29500   (and rank 1 elsewhere)

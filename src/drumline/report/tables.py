@@ -102,12 +102,20 @@ def summary_table(summary: dict[str, Any], run_path: str) -> Table:
         table.add_row("training loss", f"{summary['loss']:.4f}")
     table.add_row("steps", f"{summary['steps']} in {format_seconds(summary['train_s'])}")
     table.add_row("samples/s", f"{summary['samples_per_s']:,.0f}")
-    table.add_row("ranks", f"{summary['world_size']} by {summary['strategy']}")
+    table.add_row("ranks", f"{summary['world_size']} by {summary['strategy']}{_mesh(summary)}")
     if "backend" in summary:
         table.add_row("backend", f"{summary['backend']}: {summary['backend_why']}")
     table.add_row("weights", f"sha256 {summary['weights_sha256'][:16]}…")
     table.add_row("run", run_path)
     return table
+
+
+def _mesh(summary: dict[str, Any]) -> str:
+    """Tell the axes of a mesh that has several."""
+    axes = {axis: size for axis, size in summary.get("mesh", {}).items() if size > 1}
+    return (
+        f" ({' × '.join(f'{axis} {size}' for axis, size in axes.items())})" if len(axes) > 1 else ""
+    )
 
 
 def coverage_table(coverage: dict[str, Any]) -> RenderableType:
