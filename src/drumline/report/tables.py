@@ -112,10 +112,8 @@ def summary_table(summary: dict[str, Any], run_path: str) -> Table:
 
 def _mesh(summary: dict[str, Any]) -> str:
     """Tell the axes of a mesh that has several."""
-    axes = {axis: size for axis, size in summary.get("mesh", {}).items() if size > 1}
-    return (
-        f" ({' × '.join(f'{axis} {size}' for axis, size in axes.items())})" if len(axes) > 1 else ""
-    )
+    axes = [f"{axis} {size}" for axis, size in summary.get("mesh", {}).items() if size > 1]
+    return f" ({' × '.join(axes)})" if len(axes) > 1 else ""
 
 
 def coverage_table(coverage: dict[str, Any]) -> RenderableType:
