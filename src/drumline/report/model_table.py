@@ -43,14 +43,15 @@ _COLUMNS = (
 
 def model_table(rows: Sequence[Values], *, nodes: int, width: int) -> RenderableType:
     """Show what each form costs, in columns that fit into the given width."""
-    chosen = _fitting(rows, width)
-    table = narrow_table(gap=2)
+    chosen, gap = _fitting(rows, width)
+    table = narrow_table(gap=gap)
     table.add_column("form", no_wrap=True)
     for column in chosen:
         table.add_column(column.name, justify="right", no_wrap=True)
     for row in rows:
         table.add_row(row["case"], *(column.cell(row) for column in chosen))
-    return Group(table, Text(_legend([column.name for column in chosen], nodes)))
+    sentences = _legend([column.name for column in chosen], nodes)
+    return Group(table, Text(_fold(sentences, width)))
 
 
 def agreement(rows: Sequence[Values]) -> str | None:
@@ -96,36 +97,33 @@ def format_bytes_short(count: int | None) -> str:
     return f"{count} B"
 
 
-def _fitting(rows: Sequence[Values], width: int) -> list[_Column]:
-    """Choose the columns that fit beside the forms' names."""
+def _fitting(rows: Sequence[Values], width: int) -> tuple[list[_Column], int]:
+    """Choose the columns that fit beside the forms' names, and the gap between them."""
     chosen = list(_COLUMNS)
-    gap = 1  # that of narrow_table(gap=2)
-    while len(chosen) > 1:
-        taken = max(len(row["case"]) for row in rows)
-        for column in chosen:
-            taken += gap + max(len(column.name), *(len(column.cell(row)) for row in rows))
-        if taken <= width:
-            break
+    names = max(len(row["case"]) for row in rows)
+    while True:
+        wide = [max(len(each.name), *(len(each.cell(row)) for row in rows)) for each in chosen]
+        for gap in (2, 1):
+            if names + sum(wide) + gap * len(wide) <= width or len(chosen) == 1:
+                return chosen, gap
         chosen.remove(min(chosen, key=lambda column: column.keep))
-    return chosen
 
 
-def _legend(shown: Sequence[str], nodes: int) -> str:
+def _legend(shown: Sequence[str], nodes: int) -> list[str]:
     sent = "left the busiest node by its link" if nodes > 1 else "the busiest rank gave to others"
     lines = {
         "ms": "ms: a step of the slowest rank, median.",
         "speed": "speed: against one rank alone.",
         "memory": "memory: peak of the largest rank, in MB.",
         "bytes": f"bytes: what {sent}, per step.",
-        "bubble": "bubble: share of the ranks' time without work, measured | by theory.",
+        "bubble": "bubble: share of the ranks' time without work, measured|theory.",
         "idle": "idle: ms per step in which the idlest rank only waited.",
         "loss": "loss: of the last step.",
     }
-    kept = [text for name, text in lines.items() if name in shown]
-    return _fold(kept)
+    return [text for name, text in lines.items() if name in shown]
 
 
-def _fold(sentences: Sequence[str], width: int = 80) -> str:
+def _fold(sentences: Sequence[str], width: int) -> str:
     """Put sentences behind each other, into lines of so many characters."""
     lines = [""]
     for sentence in sentences:
@@ -146,7 +144,7 @@ def _megabytes(peaks: Sequence[int] | None) -> str:
 def _bubble(row: Values) -> str:
     if row["bubble"] is None:
         return NOTHING
-    return f"{row['bubble']:.0%} | {row['bubble_theory']:.0%}"
+    return f"{100 * row['bubble']:.0f}|{row['bubble_theory']:.0%}"
 
 
 def _idle(seconds: Sequence[float] | None) -> str:
