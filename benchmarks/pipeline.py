@@ -1,6 +1,6 @@
 """Time our 1F1B pipeline against PyTorch's own, two stages on this host.
 
-    python benchmarks/pipeline.py [--rounds 60] [--json PATH]
+    python benchmarks/pipeline.py [--rounds 40] [--json PATH]
 
 Four blocks of gpt-mini (width 128, 4 heads) with an embedding before and a head behind them, two
 blocks a stage, gloo, one thread a rank. Both pipelines run the same modules in the same processes
@@ -31,7 +31,7 @@ from ranks import Job, Times, add_rank_option, start_ranks, take_turns
 
 STAGES, BLOCKS, WIDTH, HEADS, CLASSES, LENGTH = 2, 4, 128, 4, 65, 64
 SCHEDULES = {"gpipe": 1, "1f1b": 1, "interleaved": 2}  # with so many chunks a rank
-SHAPES = {"8 × 4": (8, 4), "4 × 8": (4, 8)}  # microbatches × samples
+SHAPES = {"8 × 4": (8, 4), "8 × 1": (8, 1)}  # microbatches × samples
 ALONE = "one process"
 
 
@@ -109,7 +109,7 @@ def measure(rounds: int) -> dict[str, Times]:
 
 
 def main() -> None:
-    parser = arguments(__doc__, rounds=60)
+    parser = arguments(__doc__, rounds=40)
     add_rank_option(parser)
     args = parser.parse_args()
     if args.be_rank is not None:

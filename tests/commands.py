@@ -68,6 +68,17 @@ JOB = (
 )
 
 
+def wait_for_steps(run: Path, step: int, timeout_s: float = 40.0) -> None:
+    """Wait until rank 0 of a run has taken so many steps."""
+    log = run / "events" / "rank-0.jsonl"
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        if log.exists() and f'"event":"step","step":{step},' in log.read_text():
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"{log} did not come to step {step}")
+
+
 @dataclass
 class Answer:
     """What a command answered."""

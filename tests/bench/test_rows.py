@@ -16,6 +16,7 @@ from drumline.bench.rows import (
 )
 from drumline.core.nodes import NodePlan
 from drumline.core.schedule import Call
+from drumline.probe.collectives import build_exercise
 
 
 def turn(ns, wire, *, size=16, algorithm="ring", backend="gloo"):
@@ -34,6 +35,7 @@ def row(size, seconds, *, algorithm="chunked_ring", ranks=4):
         ranks=ranks,
         nodes=1,
         size=size,
+        asked_size=size,
         rounds=1,
         times_s=[seconds],
         median_s=seconds,
@@ -85,6 +87,27 @@ def test_rows_are_in_order_of_size_and_rivals_apart():
         (16, "shm", 1),
         (32, "gloo", 2),
     ]
+
+
+@pytest.mark.parametrize(
+    ("collective", "asked", "measured"),
+    [
+        ("scatter", 4, 12),
+        ("scatter", 2**16, 65544),
+        ("all_to_all", 12, 12),
+        ("all_reduce", 4, 4),
+        ("broadcast", 2**16, 2**16),
+        ("barrier", 0, 0),
+    ],
+)
+def test_parts_are_rounded_up_and_ranks_measure_what_rows_say(collective, asked, measured):
+    answers = [{"turns": [turn(1000, 0, size=asked, algorithm="linear")]}] * 3
+    (only,) = build_rows(collective, answers, ())
+    assert (only.asked_size, only.size) == (asked, measured)
+    exercise = build_exercise(collective, asked, rank=0, ranks=3)
+    assert exercise.call.nbytes == measured
+    assert max((4 * len(each) for each in exercise.buffers.values()), default=0) == measured
+    assert only.payload_bytes != [0]  # something is sent
 
 
 @pytest.mark.parametrize(

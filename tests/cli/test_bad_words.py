@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from drumline.launch.gpu import may_have_gpu
+
 
 def files(folder: Path) -> dict[str, bytes | None]:
     """Everything below a folder, with its content."""
@@ -99,7 +101,7 @@ def test_resuming_with_another_model(refused, make_run):
         ("optimizer.lr=0.5", "optimizer.lr: 0.05 became 0.5"),
         ("data.batch=64", "data.batch: 128 became 64"),
         ("data.partition=random", "data.partition.kind: shuffle became random"),
-        ("strategy=ring", "strategy.kind: chunked_ring became ring"),
+        ("strategy.average=sum", "strategy.average: mean became sum"),
         ("model.dropout=0", "model.dropout: None became 0"),
         ("seed=7", "seed: 1234 became 7"),
     ],
@@ -115,7 +117,7 @@ def test_resuming_with_another_world_size(refused, make_run):
     make_run(finished=False)
     said = refused("train", "resume=demo-1", "workers=3")
     assert said.startswith("demo-1 ran on 2 ranks, not 3: ")
-    assert said.endswith("resume with workers=2 nodes=1")
+    assert said.endswith("resume with workers=2 nodes=1, or with a mesh whose data axis is 2")
 
 
 def test_resuming_a_run_without_a_checkpoint(refused, make_run):
@@ -150,6 +152,22 @@ def test_a_meeting_file_that_exists(refused, folder):
     assert "there is no such folder" in refused("train", f"init=file://{folder}/no/where")
 
 
+@pytest.mark.parametrize("more", [[], ["nodes=2"], ["--rank=0", "--world-size=2", "--master=a:1"]])
+def test_a_meeting_file_that_cannot_be_made(refused, more):
+    said = refused("train", "init=file:///proc/drumline-meeting", *more)
+    assert said.startswith("init: file:///proc/drumline-meeting: the file cannot be made (")
+    assert said.endswith("or write init: file to do without")
+
+
+def test_a_backend_for_gpus_where_there_is_none(refused):
+    if may_have_gpu():
+        pytest.skip("there may be a GPU here")
+    said = refused("train", "backend=nccl")
+    assert said.startswith("backend: nccl moves GPU tensors, and this machine has no GPU (")
+    assert said.endswith("set backend=auto")
+    assert "device=cuda" not in said
+
+
 @pytest.mark.parametrize("word", ["threads=100000", "timeout_s=1e30", "timeout_s=0.001"])
 def test_numbers_out_of_reason(refused, word):
     assert word.partition("=")[0] in refused("train", word)
@@ -168,6 +186,16 @@ def test_a_shape_that_is_none(refused, folder, shape):
 def test_a_shape_that_is_too_large(refused, folder):
     (folder / "script.py").write_text("print('ran')\n")
     assert "at most 254 nodes with 100 workers" in refused("run", "-j5000", "script.py")
+
+
+def test_a_link_where_there_is_one_node_only(refused, folder):
+    (folder / "script.py").write_text("print('ran')\n")
+    assert refused("run", "-j", "2", "--link-rate", "1gbit", "script.py") == (
+        "--link-rate 1gbit: links join simulated nodes, but all workers are on one; write -j 2x1 "
+        "for nodes with one worker each, or leave --link-rate out"
+    )
+    said = refused("run", "-j", "2x1", "--link-rate", "fast", "script.py")
+    assert said.startswith("--link-rate fast: link.rate: expected a rate such as 100mbit")
 
 
 def test_a_spec_whose_name_has_an_equals_sign(refused, folder):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 
 import pytest
 
@@ -80,6 +81,21 @@ def test_the_table_fits_a_terminal(drumline):
     assert max(len(line) for line in answer.out.splitlines()) <= 80
     assert "halving_doubling" in answer.out
     assert "what a message costs" in answer.out
+
+
+def test_a_narrow_terminal_gets_fewer_columns_and_sizes_are_those_asked_for(drumline):
+    words = ("collectives", "collective=scatter", "workers=3", "sizes=4,64KiB", "rounds=2")
+    answer = drumline("bench", *words, COLUMNS="40", NO_COLOR="1")
+    assert answer.code == 0, answer.err
+    assert max(len(line) for line in answer.out.splitlines()) <= 40
+    assert "…" not in answer.out
+    said = " ".join(answer.out.split())
+    assert re.search(r"no room for alg, .*wire, .*: see --json, --csv or a wider terminal", said)
+    assert "equal parts: 12B for 4B, 65544B for 64KiB." in said
+    assert [line.split()[0] for line in answer.out.splitlines() if "linear " in line][:2] == [
+        "4B",
+        "64KiB",
+    ]
 
 
 def test_aggregation_without_and_with_a_bottleneck(drumline):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
@@ -38,6 +39,18 @@ def test_help_shows_an_example_and_loads_nothing_heavy(ask, folder, words, shown
     assert [word for word in shown if word not in answer.out] == []
     assert answer.loaded == ()
     assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("columns", ["60", "80"])
+@pytest.mark.parametrize("bench", ["collectives", "aggregation"])
+def test_the_keys_of_a_bench_are_broken_where_the_line_is_full(ask, bench, columns):
+    lines = [
+        line.strip() for line in ask("bench", bench, "--help", COLUMNS=columns).out.split("\n")
+    ]
+    first = next(n for n, line in enumerate(lines) if line.startswith("Keys: "))
+    paragraph = lines[first : lines.index("", first)]
+    for line, after in itertools.pairwise(paragraph):
+        assert len(f" {line} {after.split()[0]}") > int(columns) - 2, line
 
 
 def test_the_module_can_be_started_too():

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
+
 import pytest
+
+from drumline.core.events import read_events
 
 
 def explained(drumline, *words):
@@ -87,6 +93,22 @@ def test_a_deadlock_is_shown_at_its_message_and_nothing_is_left(drumline):
     assert "differs between ranks" in page.read_text()
 
 
+def test_a_killed_rank_is_told_without_a_log_that_is_gone(drumline):
+    process = drumline.start("explain", "all_reduce", "--ranks", "2", "--mismatch")
+    deadline = time.monotonic() + 60
+    while not (logs := list(drumline.temporary.glob("drumline-*/probe-1/events/rank-1.jsonl"))):
+        assert time.monotonic() < deadline, "rank 1 did not start"
+        time.sleep(0.02)
+    while not (started := read_events(logs[0])):
+        time.sleep(0.02)
+    os.kill(started[0]["pid"], signal.SIGKILL)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert err.startswith("drumline: rank 1 was killed by SIGKILL (out of memory?); ")
+    assert err.endswith("give --out DIR to keep the logs\n")
+    assert str(drumline.temporary) not in err
+
+
 def test_two_roots_both_send_first(drumline):
     dead = explained(drumline, "broadcast", "--ranks", "2", "--mismatch")["deadlock"]
     assert dead["circle"] == [0, 1]
@@ -114,6 +136,7 @@ def test_the_run_directory_can_be_kept(drumline):
         (["all_reduce", "--root", "1"], "all_reduce has no root"),
         (["broadcast", "--size", "many"], "--size: expected a size such as 1MiB"),
         (["broadcast", "--size", "1GiB"], "expected 4 MiB at most"),
+        (["broadcast", "--size", "1TiB"], "--size 1TiB: expected 4 MiB at most"),
         (["all_reduce", "--ranks-per-node", "0"], "expected 1 or more"),
         (["all_reduce", "--mismatch", "--ranks", "1"], "--mismatch needs two ranks at least"),
         (["all_reduce", "--mismatch", "--size", "0"], "and something to send"),

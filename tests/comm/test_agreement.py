@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
 import pytest
 import torch
+import torch.distributed as dist
 
-from drumline.comm import Communicator, Op
+from drumline.comm import Channel, Communicator, Op
 from drumline.core.errors import CommError, UsageError
 from ranks import Team
 
@@ -78,7 +80,7 @@ def test_a_rank_that_does_not_come_is_named_with_the_last_call(team):
     assert messages[0].startswith(
         "rank 2 did not come to call 2, all_reduce(float32[4], sum) by chunked_ring, "
         "where rank 0 waited 1 s; "
-        "its last was barrier() by dissemination;"
+        "all came to the call before, barrier() by dissemination;"
     )
     assert "where rank 1 waited" in messages[1]
 
@@ -100,33 +102,98 @@ def test_many_calls_and_asynchronous_ones_in_order(team):
 
 
 def misuse(rank, world_size):
+    """Make wrong calls, and a right one after each: nothing of the wrong one may be under way."""
     comm = Communicator(checked=False)
     ones = [torch.ones(2) for _ in range(3)]
+    imaginary, truth = torch.ones(2, dtype=torch.complex64), torch.ones(2, dtype=torch.bool)
     said = []
     for call in (
         lambda: comm.broadcast(torch.ones(2), root=3),
+        lambda: comm.scatter(torch.ones(2), ones if rank else None),
+        lambda: comm.scatter(torch.ones(2), ones, root=3),
+        lambda: comm.gather(torch.ones(2), ones[:1], root=-1),
         lambda: comm.all_reduce(torch.ones(2), algorithm="chunked-ring"),
         lambda: comm.all_gather(ones[:2], torch.ones(2)),
         lambda: comm.all_gather([*ones[:2], torch.ones(3)], torch.ones(2)),
-        lambda: comm.scatter(torch.ones(2), ones if rank else None),
+        lambda: comm.all_to_all([], []),
+        lambda: comm.all_reduce(torch.ones(2), "summ", async_op=rank == 1),
+        lambda: comm.all_reduce(torch.ones(2), 0),
+        lambda: comm.all_reduce(imaginary, Op.MAX),
+        lambda: comm.reduce(truth, "avg"),
+        lambda: comm.reduce_scatter(imaginary, [imaginary] * 3, "min"),
+        lambda: comm.all_reduce([1, 2]),
+        lambda: comm.all_gather([*ones[:2], None], torch.ones(2)),
+        lambda: comm.all_gather(None, torch.ones(2)),
+        lambda: comm.among([]),
+        lambda: comm.among([rank, 3]),
+        lambda: comm.among([-1, rank]),
+        lambda: comm.among([rank, rank]),
+        lambda: comm.among([(rank + 1) % 3, (rank + 2) % 3]),
+        lambda: Channel(None, [rank, 3]),
     ):
         with pytest.raises(UsageError) as caught:
             call()
         said.append(caught.value.message)
+        total = torch.ones(1)
+        comm.all_reduce(total)
+        assert total.item() == 3, caught.value
     return said
 
 
-def test_misuse_is_told_with_the_way_out(team):
+def test_misuse_is_told_before_anything_is_sent(team):
     said = team.call(misuse)
     assert said[1] == [
         "root is 3, but ranks go from 0 to 2",
+        "scatter: rank 1 is not the root and must not give the parts of all ranks",
+        "root is 3, but ranks go from 0 to 2",
+        "root is -1, but ranks go from 0 to 2",
         "no all_reduce algorithm 'chunked-ring' among linear, tree, ring, chunked_ring, "
         "halving_doubling, hierarchical; did you mean 'chunked_ring'?",
         "all_gather: got 2 parts for 3 ranks; give one each",
         "all_gather: all parts must be float32[2], but one is float32[3]",
-        "scatter: rank 1 is not the root and must not give the parts of all ranks",
+        "all_to_all: got 0 parts for 3 ranks; give one each",
+        "all_reduce: no operation 'summ' among sum, product, min, max, avg; did you mean 'sum'?",
+        "all_reduce: no operation 0 among sum, product, min, max, avg; name one of them, or give a "
+        "drumline.comm.Op",
+        "all_reduce: no max of complex64; convert the tensor first",
+        "reduce: no avg of bool; convert the tensor first",
+        "reduce_scatter: no min of complex64; convert the tensor first",
+        "all_reduce: expected a tensor, got [1, 2] (list); make one with torch.tensor",
+        "all_gather: expected a tensor, got None (NoneType); make one with torch.tensor",
+        "all_gather: expected a list with a part for each of 3 ranks, got None (NoneType)",
+        "a group of no ranks; ranks go from 0 to 2, and this is rank 1: name it, at least",
+        "ranks are [1, 3], but there is no rank 3: ranks go from 0 to 2",
+        "ranks are [-1, 1], but there is no rank -1: ranks go from 0 to 2",
+        "ranks are [1, 1], but rank 1 is there twice; name it once",
+        "ranks are [2, 0], but this is rank 1; only the ranks that are named call this",
+        "ranks are [1, 3], but there is no rank 3: ranks go from 0 to 2",
     ]
-    assert said[0][-1] == "scatter: rank 0 must give the parts of all ranks"
+    assert said[0][1] == "scatter: rank 0 must give the parts of all ranks"
+
+
+def name_operations(rank, world_size):
+    """Give operations by name, and close what was used."""
+    results, before = [], threading.active_count()
+    with Communicator() as comm:
+        for op in (*Op, "SUM"):
+            tensor = torch.full((2,), float(rank + 1))
+            comm.all_reduce(tensor, str(op))
+            results.append(tensor[0].item())
+        handle = comm.broadcast(tensor, async_op=True)
+    handle._future.result(timeout=0)  # leaving has waited for it
+    part = torch.zeros(1)
+    with Communicator().among([2, 0, 1]) as pairs:
+        pairs.reduce_scatter(part, [torch.full((1,), float(k)) for k in range(3)], "max")
+        results.append(part.item())
+        pairs.close()  # once more does no harm
+    assert threading.active_count() == before
+    assert dist.is_initialized()
+    return results
+
+
+def test_operations_have_names_and_leaving_the_context_closes(team):
+    sums = [6.0, 6.0, 1.0, 3.0, 2.0, 6.0]
+    assert team.call(name_operations) == [[*sums, 1.0], [*sums, 2.0], [*sums, 0.0]]
 
 
 def use_two_at_once(rank, world_size):

@@ -8,7 +8,7 @@ import pytest
 import torch.distributed as dist
 
 from drumline.comm import Meeting
-from drumline.core.errors import CommError
+from drumline.core.errors import CommError, UsageError
 
 
 def meet(rank, world_size, path, absent):
@@ -29,24 +29,51 @@ def test_those_who_do_not_come_are_named(run_ranks, tmp_path):
     answers = run_ranks(meet, 3, str(tmp_path / "meeting"), (1, 2))
     message, fields = answers[0]
     assert message.startswith(
-        "rank 1 (node 0), 2 (node 1) did not finish loading within 0.5 s, while rank 0 waited"
+        "ranks 1 (node 0) and 2 (node 1) did not finish loading within 0.5 s, while rank 0 waited; "
+        "are they running, and can they reach the others?"
     )
     assert fields == {"rank": 1}
 
 
-def agree(rank, world_size, path):
-    meeting = Meeting(dist.FileStore(path, -1), rank=rank, world_size=world_size)
-    meeting.agree("word", "same", 20)
-    if rank == 0:
-        meeting.agree("run", "run-2", 20)
-        return
-    with pytest.raises(CommError, match="rank 1 has the run run-1, but rank 0 has run-2"):
-        meeting.agree("run", "run-1", 20)
-    return
+def agree(rank, world_size, folder):
+    """Each rank's words; what is said of them, and by whom it must be."""
+    said = []
+    words = {"run": "the run run-2", "seed": "seed=1"}
+    cases = [
+        [words, words, words],
+        [words, words, {**words, "run": "the run run-1"}],
+        [words, {"run": words["run"], "model.depth": "model.depth=3"}, words],
+        [{**words, "ranks": "--world-size 3"}, {**words, "ranks": "--world-size 4"}, None],
+        [{**words, "ranks": "--world-size 9"}, {**words, "ranks": "--world-size 3"}, None],
+    ]
+    for number, case in enumerate(cases):
+        mine = case[rank]
+        if mine is None:  # it never comes
+            continue
+        told = int(mine.get("ranks", "--world-size 3").split()[1])
+        store = dist.FileStore(f"{folder}/{number}", -1)
+        meeting = Meeting(store, rank=rank, world_size=told)
+        try:
+            meeting.agree(mine, 20)
+        except UsageError as error:
+            said.append(
+                error.message.removesuffix(
+                    "; end all ranks, and start them again with the same words"
+                )
+            )
+        else:
+            said.append("")
+    return said
 
 
-def test_a_rank_that_means_another_run_is_told(run_ranks, tmp_path):
-    run_ranks(agree, 2, str(tmp_path / "meeting"))
+def test_ranks_that_were_started_with_other_words_are_told_at_all_of_them(run_ranks, tmp_path):
+    answers = run_ranks(agree, 3, str(tmp_path))
+    other_run = "rank 2 has the run run-1, but rank 0 has the run run-2"
+    other_keys = "rank 1 has no seed and model.depth=3, but rank 0 has seed=1 and no model.depth"
+    larger = "rank 1 has --world-size 4, but rank 0 has --world-size 3"
+    smaller = "rank 1 has --world-size 3, but rank 0 has --world-size 9"
+    assert answers[0] == answers[1] == ["", other_run, other_keys, larger, smaller]
+    assert answers[2] == ["", other_run, other_keys]
 
 
 def test_a_store_that_is_gone_is_no_rank_s_fault():

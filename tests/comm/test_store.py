@@ -44,6 +44,14 @@ def test_ranks_meet(run_ranks, tmp_path, init):
     assert run_ranks(meet, 3, init, str(tmp_path)) == [3, 3, 3]
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_file_that_cannot_be_opened_is_told_at_once(tmp_path, rank):
+    (tmp_path / "folder").mkdir()
+    for path in ("/proc/drumline/meeting", "/proc/drumline-meeting", tmp_path / "folder"):
+        with pytest.raises(CommError, match=rf"ranks cannot meet by the file {path}: .+init: tcp"):
+            build_store(f"file://{path}", rank=rank, meeting=tmp_path, tag="0", timeout_s=1)
+
+
 def test_env_without_address_says_what_to_set(monkeypatch, tmp_path):
     monkeypatch.delenv("MASTER_ADDR", raising=False)
     with pytest.raises(CommError, match="MASTER_ADDR and MASTER_PORT"):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from drumline.core.errors import DrumlineError
-from drumline.core.scratch import Scratch
+from drumline.core.scratch import Scratch, semaphore_prefix
 
 # makes a scratch folder with a file in it, says where, and waits to be killed
 OWNER = """
@@ -18,6 +19,24 @@ scratch = Scratch()
 (scratch.path / "file").touch()
 print(scratch.path, flush=True)
 time.sleep(60)
+"""
+
+# gets one Ctrl-C after the other, each at some instruction of a folder's life
+INTERRUPTED = """
+import os, random, signal, threading, time
+from drumline.core.scratch import Scratch
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where tests are in background
+for _ in range(150):
+    press = threading.Timer(random.uniform(0, 0.004), os.kill, (os.getpid(), signal.SIGINT))
+    try:
+        press.start()
+        with Scratch() as scratch:
+            for name in "abcdefgh":
+                (scratch.path / name).mkdir()
+        time.sleep(10)
+    except KeyboardInterrupt:
+        pass
+    press.join()
 """
 
 
@@ -58,6 +77,37 @@ def test_folders_of_others_stay(temporary):
     with Scratch():
         assert (temporary / "drumline-my-clone" / "README").exists()
         assert (temporary / "drumline-a-file").exists()
+
+
+def test_semaphores_with_its_name_go_with_it_and_others_stay(temporary):
+    other = Path("/dev/shm/sem.mp-drumline-test")
+    with Scratch() as scratch:
+        own = Path(f"/dev/shm/sem{semaphore_prefix(scratch.path).replace('/', '.')}-one")
+        own.touch()
+        other.touch()
+    assert not own.exists()
+    assert other.exists()
+    other.unlink()
+
+
+def test_a_removal_that_was_cut_short_is_finished_by_the_next(temporary):
+    path = Scratch().path  # nobody keeps it: it is removed at once
+    assert not path.exists()
+    path.mkdir(mode=0o700)
+    (path / ".drumline-scratch").touch()  # the lock goes last
+    with Scratch() as scratch:
+        assert list(temporary.iterdir()) == [scratch.path]
+
+
+def test_an_interrupt_comes_before_or_after_a_folder_is_made_or_removed(temporary):
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED],
+        env={**os.environ, "TMPDIR": str(temporary)},
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0
+    assert list(temporary.iterdir()) == []
 
 
 def test_many_at_once_do_not_sweep_each_other(temporary):

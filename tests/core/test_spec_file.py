@@ -242,6 +242,14 @@ CHOICES = (
             "unknown key 'checkpoint.zzz'; the keys here are every_steps",
         ),
         ("1: 2\n", 1, "unknown key '1'; the keys here are name, model, data"),
+        ("link: {foo: 1}\n", 1, "unknown key 'link.foo'; the keys here are rate, delay_ms"),
+        ("foo: 1\n", 1, "unknown key 'foo'; the keys here are name, model, data"),
+        (
+            "checkpoint: {every: 5}\n",
+            1,
+            "unknown key 'checkpoint.every'; did you mean 'checkpoint.every_steps'?",
+        ),
+        ("link: {momentun: 1}\n", 1, "unknown key 'link.momentun'; did you mean 'optimizer.mom"),
     ],
 )
 def test_an_unknown_key_is_answered_with_the_nearest(refusal, text, line, said):
@@ -443,31 +451,31 @@ def test_a_wrong_choice_lists_the_choices(refusal, text, line, said):
             "workers: 4\ndata:\n  name: mnist-mini\n  batch: 3\n",
             4,
             "data.batch is 3, less than one sample for each of 4 ranks; "
-            "set data.batch=4 or more, or fewer workers",
+            "set data.batch=4 or more, or start fewer ranks",
         ),
         (
             "epochs: 1\nworkers: 80\nnodes: 2\n",
             3,
             "data.batch is 128, less than one sample for each of 160 ranks; "
-            "set data.batch=160 or more, or fewer workers",
+            "set data.batch=160 or more, or start fewer ranks",
         ),
         (
             "data:\n  partition:\n    kind: random\n    sizes: [0.7, 0.2, 0.1]\n",
             4,
             "data.partition.sizes names 3 ranks, but 2 will start; "
-            "set workers=3, or give 2 entries",
+            "start 3 ranks, or give 2 entries",
         ),
         (
             "data:\n  partition:\n    kind: by_label\n    labels: [[0, 1], [2], [3]]\n",
             4,
             "data.partition.labels names 3 ranks, but 2 will start; "
-            "set workers=3, or give 2 entries",
+            "start 3 ranks, or give 2 entries",
         ),
         (
             "epochs: 1\nslow_ranks:\n  0: {}\n  2: {delay_ms: 1}\n",
             4,
             "slow_ranks names rank 2, but ranks run from 0 to 1; "
-            "name one of those or raise workers",
+            "name one of those, or start more ranks",
         ),
         (
             "dtype: float64\nprecision: bf16\n",

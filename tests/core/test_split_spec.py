@@ -6,6 +6,8 @@ from drumline.core.errors import SpecError
 from drumline.core.spec_file import load_spec
 from drumline.core.split import microbatches_of
 
+MICROBATCHES = "strategy.microbatches=4"
+
 
 def load(*words):
     return load_spec(None, list(words))
@@ -15,6 +17,7 @@ def load(*words):
     ("words", "shape", "aggregator", "microbatches"),
     [
         (("strategy=pipeline", "workers=4"), (1, 4, 1), "allreduce", 8),
+        (("strategy=pipeline", "workers=3"), (1, 3, 1), "allreduce", 4),
         (("strategy=pipeline", "mesh.data=2", "workers=4"), (2, 2, 1), "allreduce", 4),
         (("mesh={data: 2, pipeline: 2}", "workers=4"), (2, 2, 1), "allreduce", 4),
         (("mesh.pipeline=2", "strategy=ring", "workers=4"), (2, 2, 1), "ring", 4),
@@ -29,7 +32,7 @@ def test_what_follows(words, shape, aggregator, microbatches):
     assert spec.axes.shape == shape
     assert spec.strategy.aggregator == aggregator
     if microbatches is not None:
-        assert microbatches_of(spec.strategy, spec.axes) == microbatches
+        assert microbatches_of(spec.strategy, spec.axes, spec.data.batch) == microbatches
     again = load(f"strategy={spec.strategy.model_dump(mode='json')}".replace("None", "null"))
     assert again.strategy == spec.strategy
 
@@ -48,7 +51,7 @@ def test_what_follows(words, shape, aggregator, microbatches):
             "set data.batch=129 or strategy.microbatches=2",
         ),
         (
-            ("mesh={data: 2, pipeline: 2}", "workers=4", "data.batch=100"),
+            ("mesh={data: 2, pipeline: 2}", "workers=4", "data.batch=100", MICROBATCHES),
             "a batch of 100 over 2 copies of the model cannot be cut into 4 equal microbatches; "
             "set data.batch=96 or strategy.microbatches=2",
         ),

@@ -28,7 +28,7 @@ def test_nothing_said_means_no_rank_by_hand():
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ((0, None, None), "--world-size and --master is missing"),
+        ((0, None, None), "--world-size and --master are missing"),
         ((None, 2, "a:1"), "--rank is missing"),
         ((2, 2, "a:1"), "ranks of --world-size 2 run from 0 to 1"),
         ((-1, 2, "a:1"), "ranks of --world-size 2 run from 0 to 1"),
@@ -68,6 +68,35 @@ def test_two_terminals_train_as_one_launch_does(drumline):
     assert len(list((drumline.folder / "runs").iterdir())) == 1
     expected = drumline.train(*JOB, "max_steps=5")
     assert answer.json["weights_sha256"] == expected["weights_sha256"]
+
+
+def test_terminals_with_other_words_are_told_in_both(drumline):
+    port = free_port()
+    job = (*JOB, "max_steps=5")
+    words = ("optimizer.lr=0.5", *by_hand(1, port, 3))
+    other = drumline.start("train", *job, *words)
+    answer = drumline("train", *job, *by_hand(0, port))
+    _, err = other.communicate(timeout=30)
+    assert (answer.code, other.returncode) == (2, 2)
+    said = (
+        "drumline: rank 1 has --world-size 3 and optimizer.lr=0.5, but rank 0 has --world-size 2 "
+        "and optimizer.lr=0.05; end all ranks, and start them again with the same words\n"
+    )
+    assert answer.err == said
+    assert err.endswith(said)
+    assert list((drumline.folder / "runs").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("word", "key"),
+    [("nodes=2", "nodes"), ("link=1gbit", "link"), ("slow_nodes.1.cpu=0.5", "slow_nodes")],
+)
+def test_simulated_nodes_are_not_made_by_hand(drumline, word, key):
+    for rank in (0, 1):
+        answer = drumline("train", word, *by_hand(rank, 29500))
+        assert answer.code == 2
+        assert answer.err.startswith(f"drumline: '{word}': {key} is about simulated nodes, which ")
+        assert answer.err.endswith(f"so leave {key} out\n")
 
 
 def test_a_peer_that_never_comes_is_named_in_every_terminal(drumline):

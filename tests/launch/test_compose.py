@@ -66,8 +66,18 @@ def test_files_that_are_there_stay(drumline):
     before = (drumline.folder / "nodes" / "compose.yaml").read_text()
     answer = drumline("compose", "-n", "3", "-o", "nodes")
     assert answer.code == 2
-    assert "exists already; write elsewhere with -o DIR, or over it with --force" in answer.err
+    assert "exist already; write elsewhere with -o DIR, or over them with --force" in answer.err
     assert (drumline.folder / "nodes" / "compose.yaml").read_text() == before
+
+
+def test_a_folder_with_a_space_is_quoted_in_the_command_to_paste(drumline):
+    answer = drumline("compose", "-o", "my nodes")
+    assert answer.out.endswith("docker compose --project-directory 'my nodes' up\n")
+    (drumline.folder / "my nodes" / "Dockerfile").unlink()
+    again = drumline("compose", "-o", "my nodes")
+    assert again.code == 2
+    assert "my nodes/compose.yaml exists already; " in again.err
+    assert again.err.endswith("or over it with --force\n")
 
 
 @pytest.mark.parametrize(
@@ -76,7 +86,11 @@ def test_files_that_are_there_stay(drumline):
         (["-n", "0"], "give 1 to 99 nodes"),
         (["-n", "4", "nodes=4"], "each node is a container with one rank; use -n instead"),
         (["-n", "4", "modle=mlp"], "did you mean 'model'?"),
-        (["-n", "4", "link=1gbit"], "link is about simulated nodes"),
+        (["-n", "4", "link=1gbit"], "'link=1gbit': link is about simulated nodes"),
+        (["data.batch=1"], "'data.batch=1': data.batch is 1, less than one sample for each of 2"),
+        (["slow_ranks.5.delay_ms=3"], "'slow_ranks.5.delay_ms=3': slow_ranks names rank 5, but"),
+        (["backend=mpi"], "backend: mpi joins ranks that one mpirun has started"),
+        (["backend=shm"], "backend: shm joins ranks that share memory, and containers do not"),
         (["-n", "4", "missing.yaml"], "no spec file"),
         (["--cpus", "0"], "must be more than 0"),
         (["--port", "0"], "from 1 to 65535"),

@@ -11,18 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from commands import JOB
+from commands import JOB, wait_for_steps
 from namespaces import need_namespaces
 
 
-def wait_for_steps(run: Path, step: int, timeout_s: float = 40.0) -> None:
-    log = run / "events" / "rank-0.jsonl"
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
-        if log.exists() and f'"event":"step","step":{step},' in log.read_text():
-            return
-        time.sleep(0.05)
-    raise AssertionError(f"{log} did not come to step {step}")
+def semaphores(folders: list[str]) -> list[str]:
+    """Those in /dev/shm that carry the name of a launch's temporary folder."""
+    found = [path.name for name in folders for path in Path("/dev/shm").glob(f"sem.{name}-*")]
+    return sorted(found)
 
 
 def test_a_crash_is_told_by_rank_with_its_traceback_first(drumline):
@@ -138,11 +134,30 @@ def test_kill_nine_of_the_agent_is_told_and_leaves_nothing(drumline):
     process = drumline.start("train", *JOB, "epochs=50", FAULT="0:100:sleep")
     run = drumline.folder / "runs" / "run-1"
     wait_for_steps(run, 20)
+    folders = drumline.temporary_files()
+    assert semaphores(folders) != [], "torch elastic's, under the launch's name"
     agent = (run / "events" / "node-0.jsonl").read_text()
     os.kill(int(agent.split('"pid":')[1].split(",")[0]), signal.SIGKILL)
     _, err = process.communicate(timeout=20)
     assert process.returncode == 1
     assert "the process that starts the ranks ended" in err
+    assert semaphores(folders) == []
+
+
+def test_kill_nine_of_everything_at_once_is_tidied_up_by_doctor(drumline):
+    process = drumline.start("train", *JOB, "epochs=50", FAULT="0:100:sleep")
+    wait_for_steps(drumline.folder / "runs" / "run-1", 20)
+    (folder,) = drumline.temporary_files()
+    for pid in [int(line.partition(":")[0]) for line in drumline.left_behind(0)]:
+        os.kill(pid, signal.SIGKILL)
+    process.communicate(timeout=20)
+    assert drumline.left_behind() == []
+    left = semaphores([folder])
+    assert left != [], "nobody was left to remove them"
+    removed = drumline("doctor", "--clean", "--json").json["removed"]
+    for path in (drumline.temporary / folder, *(f"/dev/shm/{name}" for name in left)):
+        assert f"removed {path}" in removed
+    assert semaphores([folder]) == []
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import pytest
 
 from commands import JOB
 from drumline.core.errors import UsageError
+from drumline.core.events import read_events
 from drumline.launch import mpirun
 
 MPIRUN = Path(sys.executable).parent / "mpirun"
@@ -62,6 +63,18 @@ def test_a_crash_and_a_kill_are_told_by_rank(drumline):
     answer = drumline("train", *MPI_JOB, "epochs=2", FAULT="1:3:kill")
     assert answer.code == 1
     assert answer.err.startswith("drumline: rank 1 was killed by SIGKILL")
+
+
+def test_a_kill_of_the_process_above_a_rank_is_told_by_rank(drumline):
+    process = drumline.start("train", *MPI_JOB, "epochs=50", FAULT="0:30:sleep")
+    run = drumline.folder / "runs" / "run-1"
+    wait_for_steps(run, 25)
+    pid = read_events(run / "events" / "rank-1.jsonl")[0]["pid"]
+    above = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]
+    os.kill(int(above), signal.SIGKILL)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert err.startswith("drumline: rank 1 was killed by SIGKILL")
 
 
 def test_a_rank_that_stops_answering_is_named_within_the_timeout(drumline):

@@ -99,8 +99,10 @@ def test_a_delay_is_refused_where_the_kernel_has_no_netem():
     words = "tc qdisc add dev lo root netem delay 1ms"
     has_netem = subprocess.run([*way.make, *words.split()], capture_output=True).returncode == 0
     if not has_netem:
-        with pytest.raises(CommError, match="delay_ms needs netem, which this kernel does not"):
-            Network(plans(2, delay_ms=5.0))
+        for trains in (True, False):
+            with pytest.raises(CommError, match="needs netem, which this kernel does not") as said:
+                Network(plans(2, delay_ms=5.0), trains=trains)
+            assert ("slow_ranks.1.delay_ms=5" in said.value.message) == trains
         return
     connect = "import socket, time\nt = time.monotonic()\n"
     connect += "socket.socket().connect_ex(('10.77.0.2', 9))\nprint(time.monotonic() - t)"

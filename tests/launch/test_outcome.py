@@ -201,14 +201,65 @@ def test_of_two_nodes_rank_0_says_who_is_cut_off(run):
     write(run, 1, start(), error(1, 0.5, consequence=True, timed_out=True, unreachable=[0]))
     write(run, 0, start(), silent(0, [1]))
     told = outcome(run, world_size=4, exit_codes=[1, 1])
-    assert told.message.startswith("node 1 (rank 2, 3) cannot be reached")
+    assert told.message.startswith("node 1 (ranks 2 and 3) cannot be reached")
 
 
 def test_a_rank_that_stopped_answering_is_told_with_its_node(run):
     for rank in (0, 1, 3):
         write(run, rank, start(), silent(rank, []))
     told = outcome(run, world_size=4, exit_codes=[1, 1])
-    assert told.message.startswith("rank 2 (node 1) stopped answering: rank 0 waited for it")
+    assert told.message == (
+        "rank 2 (node 1) stopped answering: rank 0 waited for it until timeout_s was over; "
+        f"raise timeout_s if it was only slow; its log is {run.rank_log(2)}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("timeout", "until"),
+    [
+        ("the script's timeout", "until the script's timeout was over; raise the script's timeout"),
+        (None, "in vain"),
+    ],
+)
+def test_several_that_stopped_answering_are_told_by_what_limits_the_wait(run, timeout, until):
+    write(run, 1, start(), silent(1, []))
+    with pytest.raises(WorkerError) as caught:
+        check_outcome(run, world_size=3, exit_codes=[1], timeout=timeout)
+    slow = " if they were only slow" if timeout else ""
+    assert caught.value.message == (
+        f"ranks 0 and 2 stopped answering: rank 1 waited for them {until}{slow}; "
+        f"the logs are in {run.logs}"
+    )
+
+
+def test_a_log_that_will_be_gone_is_quoted_and_not_pointed_to(run):
+    write(run, 0, start(), error(0, 1.0, consequence=True, trace=LOST))
+    write_node(run, left(1, -signal.SIGKILL))
+    for printed, told in (
+        ("", "rank 1 printed nothing; "),
+        ("".join(f"line {n}\n" for n in range(99)), "rank 1 printed last:\n  line 89\n  line 90\n"),
+    ):
+        run.rank_log(1).write_text(printed)
+        with pytest.raises(WorkerError) as caught:
+            check_outcome(run, world_size=2, exit_codes=[1], kept=False)
+        message = caught.value.message
+        assert message.startswith(
+            "rank 1 was killed by SIGKILL (out of memory?); one other rank then lost the "
+            f"connection; {told}"
+        )
+        assert message.endswith("give --out DIR to keep the logs")
+        assert str(run.path) not in message
+
+
+def test_errors_left_elsewhere_count_once_and_only_where_the_run_has_none(run, tmp_path):
+    write(run, 0, start(), error(0, 2.0, consequence=True, trace=LOST))
+    for rank in (0, 1):
+        with EventWriter(tmp_path / f"rank-{rank}.jsonl") as log:
+            log.write(**error(rank, 1.0 + rank))
+    with pytest.raises(WorkerError) as caught:
+        check_outcome(run, world_size=2, exit_codes=[1], last_words=tmp_path)
+    assert caught.value.fields == {"rank": 1}
+    assert "one other rank then lost the connection" in caught.value.message
 
 
 def test_an_agent_that_was_killed_is_told_by_its_node(run):

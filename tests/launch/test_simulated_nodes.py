@@ -189,4 +189,9 @@ def test_a_delay_that_the_kernel_cannot_make_is_refused_before_anything_starts(d
     answer = drumline("train", *TWO, "link.delay_ms=5")
     assert answer.code == 1
     assert "delay_ms needs netem, which this kernel does not have" in answer.err
+    assert "slow_ranks.1.delay_ms=5" in answer.err
+    answer = drumline("bench", "collectives", "nodes=2", "workers=1", "link.delay_ms=5")
+    assert answer.code == 1
+    assert "delay_ms needs netem, which this kernel does not have" in answer.err
+    assert "slow_ranks" not in answer.err  # a bench has no such key
     assert not list((drumline.folder / "runs").iterdir())

@@ -267,7 +267,7 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     nn.Linear(300, 300)
     options = {"spec": ModelSpec(name="wide_net:wide"), "classes": 1, "seed": 0}
-    limit_memory(6 * 2048 * 2048 * 4)  # of eight; the part needs two, and two for scratch
+    limit_memory(5 * 2048 * 2048 * 4)  # of eight; the part needs two, and two for scratch
     if sys.argv[1] == "part":
         model = build_partial(**options, wanted=lambda name: name[0] in "67")
         print([name for name, p in model.named_parameters() if not p.is_meta])

@@ -3,6 +3,8 @@
 import copy
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from functools import partial
@@ -20,6 +22,7 @@ from drumline.core.spec import OptimizerSpec
 from drumline.optim import build_optimizer
 from drumline.parallel.rpc import Part, RpcModel, Traffic, join_rpc
 from drumline.train.failure import describe
+from namespaces import need_namespaces
 from ranks import Team
 
 WIDTH, WORDS = 6, 7
@@ -285,6 +288,40 @@ def test_listens_on_the_loopback_alone(run_ranks):
         assert after == before
 
 
+ON_A_NODE = """
+import torch
+from functools import partial
+from torch.nn.functional import mse_loss
+from drumline.comm import serve_store
+from drumline.parallel.rpc import Part, RpcModel, join_rpc
+from test_rpc import listeners
+
+store = serve_store("10.77.0.1", 0, 10)
+with join_rpc(store, rank=0, world_size=1, timeout_s=10, leader="10.77.0.1") as agents:
+    part = Part(torch.nn.Linear(2, 2), number=0)
+    model = RpcModel(agents, part, optimizer=partial(torch.optim.SGD, lr=0.1))
+    model.train([(torch.randn(2, 2), torch.randn(2, 2))], mse_loss, 1.0)
+    print(*listeners())
+"""
+
+
+def test_listens_on_a_nodes_own_address():
+    need_namespaces()
+    network = (
+        "ip link set lo up && ip link add n0 type veth peer name n1 && ip link set n0 up && "
+        "ip link set n1 up && ip addr add 10.77.0.1/24 dev n0"
+    )
+    ended = subprocess.run(
+        ["unshare", "-Urn", "sh", "-c", f'{network} && "$0" -c "$1"', sys.executable, ON_A_NODE],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.split() == ["01004D0A"] * 2  # 10.77.0.1: the store's, and the agent's
+
+
 class Trap(nn.Linear):
     """Does something to its process in its fifth forward or backward."""
 
@@ -306,17 +343,12 @@ class Trap(nn.Linear):
             self.act()
 
 
-def signal_oneself(number):
-    os.kill(os.getpid(), number)
-
-
-def lose(rank, world_size, victim, when, number):
-    store = store_of(rank, "lose")
-    module = nn.Linear(4, 4)
-    if rank == victim:
-        module = Trap(when, partial(signal_oneself, number))
+def train_until_trapped(rank, world_size, victim, when, act, timeout_s):
+    """Train over all ranks, one of which has a trap; return what ended it."""
+    store = store_of(rank, "trap")
+    module = Trap(when, act) if rank == victim else nn.Linear(4, 4)
     try:
-        with join_rpc(store, rank=rank, world_size=3, timeout_s=2) as agents:
+        with join_rpc(store, rank=rank, world_size=world_size, timeout_s=timeout_s) as agents:
             part = Part(module, number=rank)
             if rank > 0:
                 agents.serve(part)
@@ -325,8 +357,13 @@ def lose(rank, world_size, victim, when, number):
             for _ in range(10):
                 model.train([(torch.randn(2, 4), torch.randn(2, 4))] * 2, F.mse_loss, 1.0)
             return None
-    except LostPeerError as error:
-        return error.ranks, str(error), describe(error)["consequence"]
+    except (CommError, LostPeerError, ValueError) as error:
+        found = describe(error)
+        return found["type"], str(error), found["consequence"], getattr(error, "ranks", None)
+
+
+def signal_oneself(number):
+    os.kill(os.getpid(), number)
 
 
 @pytest.mark.parametrize(
@@ -341,41 +378,36 @@ def lose(rank, world_size, victim, when, number):
     ],
 )
 def test_a_lost_rank_is_named_by_all_others(run_ranks, victim, when, number):
-    answers = run_ranks(lose, 3, victim, when, number, lost=[victim], timeout_s=25)
+    trap = (victim, when, partial(signal_oneself, number))
+    answers = run_ranks(train_until_trapped, 3, *trap, 2, lost=[victim], timeout_s=25)
     for rank in {0, 1, 2} - {victim}:
-        ranks, message, consequence = answers[rank]
-        assert ranks == (victim,), message
+        kind, message, consequence, ranks = answers[rank]
+        assert (kind, consequence, ranks) == ("LostPeerError", True, (victim,)), message
         assert f"rank {victim}" in message
-        assert consequence
 
 
 def refuse():
     raise ValueError("this layer wants other tensors")
 
 
-def fail_in_a_part(rank, world_size):
-    module = Trap("forward", refuse) if rank == 1 else nn.Linear(4, 4)
-    store = store_of(rank, "fail")
-    try:
-        with join_rpc(store, rank=rank, world_size=3, timeout_s=20) as agents:
-            part = Part(module, number=rank)
-            if rank > 0:
-                agents.serve(part)
-                return None
-            model = RpcModel(agents, part, optimizer=partial(build_optimizer, SGD))
-            for _ in range(10):
-                model.train([(torch.randn(2, 4), torch.randn(2, 4))] * 2, F.mse_loss, 1.0)
-    except (ValueError, LostPeerError) as error:
-        return type(error).__name__, str(error)
-
-
 def test_an_error_inside_a_part_reaches_the_leader_and_ends_all(run_ranks):
-    leader, *others = run_ranks(fail_in_a_part, 3)
+    leader, *others = run_ranks(train_until_trapped, 3, 1, "forward", refuse, 20)
     assert leader[0] == "ValueError"
     assert "this layer wants other tensors" in leader[1]
-    for kind, message in others:
-        assert kind == "LostPeerError"
+    for kind, message, consequence, ranks in others:
+        assert (kind, consequence, ranks) == ("LostPeerError", True, (0,))
         assert "rank 0 gave up: ValueError" in message
+
+
+def test_a_rank_that_is_only_slow_is_told_from_a_lost_one(run_ranks):
+    doze = partial(time.sleep, 4)
+    leader, other = run_ranks(train_until_trapped, 2, 1, "forward", doze, 1)
+    assert leader[:2] == (
+        "CommError",
+        "a call took longer than timeout_s = 1 s, though all ranks live; raise timeout_s, or take "
+        "smaller batches",
+    )
+    assert "rank 0 gave up: CommError: a call took longer" in other[1]
 
 
 def stay_away(rank, world_size):

@@ -53,6 +53,7 @@ TENSORS = [
 ]
 MESHES = [
     {"mesh": {"data": 2, "pipeline": 2}, "strategy": {"kind": "chunked_ring"}, "clip_norm": 0.5},
+    {"mesh": {"data": 2, "pipeline": 2}, "strategy": {"kind": "allreduce", "engine": "torch"}},
     {"mesh": {"pipeline": 2, "tensor": 2}, "strategy": {"kind": "pipeline"}, "clip_norm": 0.5},
     {"mesh": {"data": 2, "tensor": 2}, "strategy": {"kind": "allreduce"}},
     {"mesh": {"data": 2, "tensor": 2}, "strategy": {"kind": "ddp"}},

@@ -9,15 +9,21 @@ import multiprocessing.forkserver
 import os
 import sys
 import tempfile
+from pathlib import Path
 
 from drumline.core.lifeline import die_with_parent
+from drumline.core.scratch import semaphore_prefix
 from drumline.core.task import PRELOAD_VARIABLE, SCRATCH, AgentTask
 
 
 def main() -> int:
     """Start the worker server, load torch elastic, then take the task."""
     die_with_parent(int(sys.argv[1]))
-    tempfile.tempdir = os.environ[SCRATCH]  # the worker server's socket goes with the launch
+    # the worker server's socket goes with the launch, and so do the semaphores that torch elastic
+    # shares with its workers by a name
+    tempfile.tempdir = os.environ[SCRATCH]
+    this = multiprocessing.current_process()
+    this._config["semprefix"] = semaphore_prefix(Path(os.environ[SCRATCH]))  # type: ignore[attr-defined]
     os.environ[PRELOAD_VARIABLE] = sys.argv[2]
     multiprocessing.set_forkserver_preload(["drumline.agent.warm"])
     multiprocessing.forkserver.ensure_running()

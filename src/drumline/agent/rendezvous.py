@@ -28,6 +28,7 @@ from torch.distributed.elastic.rendezvous import (
 from torch.distributed.elastic.rendezvous.api import RendezvousTimeoutError
 
 from drumline.comm.store import announced_store, meeting_host, serve_store
+from drumline.core.listing import listed
 from drumline.core.task import PATIENCE_S
 
 BACKEND = "drumline"
@@ -78,9 +79,10 @@ class FixedRendezvous(RendezvousHandler):
         try:
             self.store.wait([full], timedelta(seconds=within_s))  # (3)
         except RuntimeError:
-            late = [str(node) for node in range(self.nodes) if not self._has_come(node)]
+            late = [node for node in range(self.nodes) if not self._has_come(node)]
+            nodes = f"node{'' if len(late) == 1 else 's'} {listed(late)}"
             raise RendezvousTimeoutError(
-                f"node {', '.join(late)} of {self.nodes} did not come within {within_s:g} s"
+                f"{nodes} of {self.nodes} did not come within {within_s:g} s"
             ) from None
         info = RendezvousInfo(
             PrefixStore(f"round/{self.rounds}", self.store),

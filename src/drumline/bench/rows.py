@@ -20,10 +20,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from drumline.core.bench import NATIVE
+from drumline.core.bench import ELEMENT_BYTES, NATIVE
 from drumline.core.cost import AlphaBeta, Path, Point, bandwidths, bus_factor, fit, waiting_path
 from drumline.core.nodes import NodePlan
-from drumline.core.schedule import Call, plan
+from drumline.core.schedule import Call, plan, whole_elements
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +36,9 @@ class Row:
     ranks: int
     nodes: int
     size: int
+    """what was measured, in bytes"""
+    asked_size: int
+    """what was asked for: parts are equal, so that up to one element more for each was measured"""
     rounds: int
     """how often it was measured"""
     times_s: list[float]
@@ -118,7 +121,7 @@ def build_rows(
             collective=collective,
             algorithm=algorithm,
             ranks=ranks,
-            elements=size // 4,
+            elements=whole_elements(collective, ranks, size, ELEMENT_BYTES),
             ranks_per_node=workers,
         )
         times = [max(each["turns"][number]["ns"] for each in answers) / 1e9 for number in numbers]
@@ -136,6 +139,7 @@ def build_rows(
                 ranks=ranks,
                 nodes=nodes,
                 size=call.nbytes,
+                asked_size=size,
                 rounds=len(times),
                 times_s=times,
                 median_s=median,
@@ -148,7 +152,7 @@ def build_rows(
                 link_share=None if limit is None else limit / median,
             )
         )
-    return sorted(rows, key=lambda row: row.size)
+    return sorted(rows, key=lambda row: row.asked_size)
 
 
 def payload(call: Call, nodes: int) -> list[int] | None:
@@ -206,7 +210,7 @@ def path_of(row: Row) -> Path:
             collective=row.collective,
             algorithm=row.algorithm,
             ranks=row.ranks,
-            elements=row.size // 4,
+            elements=row.size // ELEMENT_BYTES,
             ranks_per_node=row.ranks // row.nodes,
         )
     )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import inspect
+from collections.abc import Callable
+from typing import Annotated, TypeVar
 
 import typer
 
@@ -25,6 +27,16 @@ bench_app = typer.Typer(
 app.add_typer(bench_app, name="bench")
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout at the end.")]
+
+
+F = TypeVar("F", bound=Callable[..., None])
+
+
+def flowing(command: F) -> F:
+    """Let the terminal break the lines of a command's help: it keeps those of the docstring."""
+    paragraphs = inspect.cleandoc(command.__doc__ or "").split("\n\n")
+    command.__doc__ = "\n\n".join(" ".join(each.split()) for each in paragraphs)
+    return command
 
 
 def _print_version(wanted: bool) -> None:

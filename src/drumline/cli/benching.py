@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from drumline.cli.app import Json, bench_app
+from drumline.cli.app import Json, bench_app, flowing
 
 Words = Annotated[
     list[str] | None, typer.Argument(metavar="[KEY=VALUE]…", help="What to measure, and where.")
@@ -21,6 +21,7 @@ Out = Annotated[Path | None, typer.Option(help="Keep the run directory there.")]
 
 
 @bench_app.command()
+@flowing
 def collectives(
     words: Words = None,
     csv: Csv = None,
@@ -40,7 +41,7 @@ def collectives(
 
       drumline bench collectives backends=gloo,shm algorithms=native workers=2,4
 
-      drumline bench collectives nodes=4 workers=1 link.rate=1gbit sizes=64KiB,1MiB,32MiB
+      drumline bench collectives nodes=4 workers=1 link=1gbit sizes=64KiB,32MiB
 
       drumline bench collectives collective=broadcast sizes=4MiB rounds=20 --json
 
@@ -53,6 +54,7 @@ def collectives(
 
 
 @bench_app.command()
+@flowing
 def aggregation(
     words: Words = None,
     csv: Csv = None,
@@ -64,8 +66,7 @@ def aggregation(
 
     Keys: model, batch (per rank), bucket_bytes, kinds (the strategies), nodes, workers, link.rate,
     bottleneck (a node: a quarter of the CPU, then a tenth of the link) or slow_nodes, rounds,
-    timeout_s.
-    Communication is split into wait and transfer, for every rank.
+    timeout_s. Communication is split into wait and transfer, for every rank.
 
     [bold]Examples[/bold]
 
@@ -73,7 +74,7 @@ def aggregation(
 
       drumline bench aggregation model=cnn nodes=4 link=1gbit bottleneck=2
 
-      drumline bench aggregation kinds=ring,chunked_ring slow_nodes.1.rate=100mbit --json
+      drumline bench aggregation kinds=ring,tree slow_nodes.1.rate=100mbit --json
 
       drumline bench aggregation bucket_bytes=256KiB --figure aggregation.png
     """

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 from rich.console import Console
 
 from drumline.cli.train import split_words
 from drumline.core.errors import DrumlineError, UsageError
+from drumline.core.listing import listed
 from drumline.core.spec_file import load_spec
 from drumline.launch.compose import ComposePlan, compose_text, dockerfile_text
 
@@ -39,9 +41,10 @@ def compose_command(
     }
     _write(files, force=force)
     console = Console(highlight=False, soft_wrap=True)
-    console.print(f"wrote {' and '.join(map(str, files))}", markup=False)
+    console.print(f"wrote {listed(files)}", markup=False)
+    folder = shlex.quote(str(out))
     console.print(
-        f"start the nodes with: docker compose --project-directory {out} up", markup=False
+        f"start the nodes with: docker compose --project-directory {folder} up", markup=False
     )
 
 
@@ -53,15 +56,26 @@ def _check_words(words: list[str], nodes: int, out: Path) -> None:
             raise UsageError(f"{word}: here each node is a container with one rank; use -n instead")
     if resume is not None:
         return
-    load_spec(None if file is None else out / file, [*overrides, f"workers={nodes}", "nodes=1"])
+    spec = load_spec(None if file is None else out / file, overrides, ranks=nodes)
+    if spec.backend == "mpi":
+        raise UsageError(
+            "backend: mpi joins ranks that one mpirun has started, but containers start theirs one "
+            "by one; leave backend out, or set backend=gloo"
+        )
+    if spec.backend == "shm" and nodes > 1:
+        raise UsageError(
+            "backend: shm joins ranks that share memory, and containers do not; leave backend out, "
+            "or set backend=gloo"
+        )
 
 
 def _write(files: dict[Path, str], *, force: bool) -> None:
     there = [str(path) for path in files if path.exists()]
     if there and not force:
+        one = len(there) == 1
         raise UsageError(
-            f"{' and '.join(there)} exists already; write elsewhere with -o DIR, or over it with "
-            f"--force"
+            f"{listed(there)} {'exists' if one else 'exist'} already; write elsewhere with "
+            f"-o DIR, or over {'it' if one else 'them'} with --force"
         )
     try:
         for path, text in files.items():

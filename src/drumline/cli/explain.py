@@ -11,7 +11,7 @@ from rich.console import Console
 from drumline.cli.printing import print_json
 from drumline.core.errors import UsageError
 from drumline.core.mismatch import make_mistake
-from drumline.core.schedule import IN_PARTS, ROOTED, Call, find_algorithm_name
+from drumline.core.schedule import ROOTED, Call, find_algorithm_name, whole_elements
 from drumline.core.units import parse_bytes
 from drumline.launch.probe import probed
 from drumline.report.deadlock import find_deadlock
@@ -87,9 +87,7 @@ class Words:
                 f"--size {self.size}: expected {MAX_BYTES // 2**20} MiB at most; the steps of a "
                 f"larger one are the same"
             )
-        elements = -(-nbytes // _ELEMENT_BYTES)
-        parts = self.ranks if self.collective in IN_PARTS else 1
-        return -(-elements // parts) * parts
+        return whole_elements(self.collective, self.ranks, nbytes, _ELEMENT_BYTES)
 
 
 def explain_command(

@@ -19,11 +19,13 @@ from drumline.cli.resume import resumed_run
 from drumline.core.lifeline import die_with_parent
 from drumline.core.rundir import RunDir
 from drumline.core.spec import RunSpec
-from drumline.core.spec_file import load_spec
+from drumline.core.spec_file import load_spec, spec_words
+from drumline.core.task import SCRATCH
 from drumline.launch.by_hand import NAME as BY_HAND
 from drumline.launch.creation import RUNS, new_run
+from drumline.launch.gpu import refuse_without_gpu
 from drumline.launch.join import OuterLauncher
-from drumline.launch.meeting import fresh_meeting
+from drumline.launch.meeting import fresh_meeting, refuse_bad_meeting
 from drumline.launch.outcome import check_outcome
 from drumline.report.display import open_display
 from drumline.report.progress import RunProgress
@@ -37,29 +39,42 @@ def join_command(
     overrides: list[str],
     resume: str | None,
     *,
+    scratch: Path,
     out: Path | None,
     as_json: bool,
 ) -> None:
-    """Run this process's rank to its end; rank 0 also makes the run directory and prints."""
+    """Run this process's rank to its end; rank 0 also makes the run directory and prints.
+
+    `scratch` is a temporary folder of this process: its rank leaves its error there, too, since
+    rank 0 may remove the run directory before this process has read it.
+    """
     if launcher.name == "mpirun":
         die_with_parent()  # mpirun's own end by kill -9 would leave us
-    overrides = [*overrides, f"workers={launcher.world_size}", "nodes=1"]
     if launcher.rank != 0:
-        _follow(launcher, None if resume is not None else load_spec(file, overrides))
+        _follow(launcher, file, overrides, resume, scratch=scratch)
         return
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # clean up when the launcher gives up
     if resume is not None:
-        with resumed_run(resume, overrides, root=RUNS) as (run, spec):
-            _lead(launcher, run, spec, resumed=True, quiet=as_json)
+        ranks = launcher.world_size
+        with resumed_run(resume, overrides, root=RUNS, ranks=ranks) as (run, spec):
+            _lead(launcher, run, spec, scratch, resumed=True, quiet=as_json)
     else:
-        spec = launcher.settle(load_spec(file, overrides))
+        spec = launcher.settle(load_spec(file, overrides, ranks=launcher.world_size))
+        refuse_bad_meeting(spec.init)
+        refuse_without_gpu(spec)
         with new_run(spec, out) as run:
-            _lead(launcher, run, spec, resumed=False, quiet=as_json)
+            _lead(launcher, run, spec, scratch, resumed=False, quiet=as_json)
     print_result(run, spec, as_json=as_json)
 
 
 def _lead(
-    launcher: OuterLauncher, run: RunDir, spec: RunSpec, *, resumed: bool, quiet: bool
+    launcher: OuterLauncher,
+    run: RunDir,
+    spec: RunSpec,
+    scratch: Path,
+    *,
+    resumed: bool,
+    quiet: bool,
 ) -> None:
     started = time.time()
     progress = RunProgress(run, spec.world_size)
@@ -68,30 +83,61 @@ def _lead(
     with fresh_meeting(run, spec):
         launcher.announce(run)
         try:
-            code = _run_rank(launcher, run, progress if launcher.name == BY_HAND else None, quiet)
+            shown = progress if launcher.name == BY_HAND else None
+            environment = _environment(launcher, run, spec, scratch)
+            code = _run_rank(launcher, run, environment, shown, quiet)
         finally:
             launcher.note.unlink(missing_ok=True)
-    check_outcome(run, world_size=spec.world_size, exit_codes=[code], since=started)
+    check_outcome(
+        run, world_size=spec.world_size, exit_codes=[code], last_words=scratch, since=started
+    )
 
 
-def _follow(launcher: OuterLauncher, spec: RunSpec | None) -> None:
-    """Be another rank than 0; a mistake in the words has ended it before, as it ends every rank."""
+def _follow(
+    launcher: OuterLauncher,
+    file: Path | None,
+    overrides: list[str],
+    resume: str | None,
+    *,
+    scratch: Path,
+) -> None:
+    """Be another rank than 0; the ranks find out together whether their words differ."""
     started = time.time()
-    by_hand = launcher.name == BY_HAND
-    run = launcher.wait_for_run(spec.timeout_s) if by_hand and spec else launcher.wait_for_run()
+    by_hand, ranks = launcher.name == BY_HAND, launcher.world_size
+    if resume is None:
+        spec = launcher.settle(load_spec(file, overrides, ranks=ranks))
+        run = launcher.wait_for_run(spec.timeout_s if by_hand else None)
+        meant = run
+    else:
+        meant = RunDir.open(resume, root=RUNS)
+        run = launcher.wait_for_run()
+        spec = load_spec(run.spec_file, overrides, ranks=ranks)
     if by_hand:
-        print(f"rank {launcher.rank} of {launcher.world_size} joins {run.path}", file=sys.stderr)
-    code = _run_rank(launcher, run)
+        print(f"rank {launcher.rank} of {ranks} joins {run.path}", file=sys.stderr)
+    code = _run_rank(launcher, run, _environment(launcher, meant, spec, scratch))
     if by_hand:
-        check_outcome(run, world_size=launcher.world_size, exit_codes=[code], since=started)
+        check_outcome(run, world_size=ranks, exit_codes=[code], last_words=scratch, since=started)
     sys.exit(code)
 
 
+def _environment(
+    launcher: OuterLauncher, run: RunDir, spec: RunSpec, scratch: Path
+) -> dict[str, str]:
+    """Return the environment of the rank, with what it was started with, for all to compare."""
+    ranks = f"--world-size {launcher.world_size}"
+    words = {"run": f"the run {run.path.name}", "ranks": ranks, **spec_words(spec)}
+    return {**launcher.worker_environment(words=words), SCRATCH: str(scratch)}
+
+
 def _run_rank(
-    launcher: OuterLauncher, run: RunDir, progress: RunProgress | None = None, quiet: bool = False
+    launcher: OuterLauncher,
+    run: RunDir,
+    environment: dict[str, str],
+    progress: RunProgress | None = None,
+    quiet: bool = False,
 ) -> int:
     worker = subprocess.Popen(
-        [sys.executable, "-m", "drumline.train", str(run.path)], env=launcher.worker_environment()
+        [sys.executable, "-m", "drumline.train", str(run.path)], env=environment
     )
     try:
         if progress is None:

@@ -1,7 +1,7 @@
 """`resume=RUN`: a run that stopped goes on in its own directory, with its own spec.
 
-What may change is how long it trains and how it is run; what it computes may not, or the weights
-would not be those of a run that never stopped.
+What may change is how long it trains and how it is run, down to how its model is split over ranks;
+what it computes may not, or the weights would not be those of a run that never stopped.
 """
 
 from __future__ import annotations
@@ -17,25 +17,34 @@ from drumline.core.rundir import RunDir
 from drumline.core.spec import RunSpec
 from drumline.core.spec_file import load_spec
 from drumline.launch.creation import reopened_run
-from drumline.launch.meeting import refuse_stale_meeting
+from drumline.launch.gpu import refuse_without_gpu
+from drumline.launch.meeting import refuse_bad_meeting
 
 _FIXED = (
     "model",
     "data",
     "optimizer",
     "schedule",
-    "strategy",
     "accumulate",
     "clip_norm",
     "seed",
     "dtype",
     "precision",
 )
+_FIXED_IN_STRATEGY = ("average", "of")
 
 
 @contextlib.contextmanager
-def resumed_run(name: str, overrides: list[str], *, root: Path) -> Iterator[tuple[RunDir, RunSpec]]:
+def resumed_run(
+    name: str, overrides: list[str], *, root: Path, ranks: int | None = None
+) -> Iterator[tuple[RunDir, RunSpec]]:
     """Find a run and hold it while it goes on, with the overrides that a resumed run may have.
+
+    Args:
+        name: the run's name, or its path.
+        overrides: `key=value` words.
+        root: where runs are.
+        ranks: how many there are, where somebody else starts them.
 
     Raises:
         RunDirError: there is nothing to continue from.
@@ -45,20 +54,20 @@ def resumed_run(name: str, overrides: list[str], *, root: Path) -> Iterator[tupl
     if not run.spec_file.exists():
         raise UsageError(f"{run.path.name} ran a script; start it again with: drumline run …")
     before = run.read_spec()
-    spec = load_spec(run.spec_file, overrides)
-    if spec.world_size != before.world_size:
+    spec = load_spec(run.spec_file, overrides, ranks=ranks)
+    copies, wanted = before.axes.data, spec.axes.data
+    if copies != wanted:
+        what = "ranks" if before.world_size == copies else "copies of the model"
         raise UsageError(
-            f"{run.path.name} ran on {before.world_size} ranks, not {spec.world_size}: who sees "
-            f"which sample would change; resume with workers={before.workers} nodes={before.nodes}"
+            f"{run.path.name} ran on {copies} {what}, not {wanted}: who sees which sample would "
+            f"change; resume with workers={before.workers} nodes={before.nodes}, or with a mesh "
+            f"whose data axis is {copies}"
         )
     for key in _FIXED:
-        was, now = getattr(before, key), getattr(spec, key)
-        if was != now:
-            change = _difference(key, was, now)
-            raise UsageError(
-                f"{key} of {run.path.name} cannot change when it is resumed ({change}); "
-                f"leave it out, or start a new run"
-            )
+        _refuse_change(run, key, getattr(before, key), getattr(spec, key))
+    for key in _FIXED_IN_STRATEGY:
+        was, now = getattr(before.strategy, key), getattr(spec.strategy, key)
+        _refuse_change(run, f"strategy.{key}", was, now)
     if not any(run.checkpoints.glob("step-*")):
         raise RunDirError(f"{run.path.name} has no checkpoint to continue from; start a new run")
     summary = run.read_json("summary.json")
@@ -67,9 +76,18 @@ def resumed_run(name: str, overrides: list[str], *, root: Path) -> Iterator[tupl
             f"{run.path.name} is finished, at step {summary['steps']}; to train it further say how "
             f"long, e.g. epochs={summary['epochs'] + 1}"
         )
-    refuse_stale_meeting(spec.init)
+    refuse_bad_meeting(spec.init)
+    refuse_without_gpu(spec)
     with reopened_run(run, spec):
         yield run, spec
+
+
+def _refuse_change(run: RunDir, key: str, was: object, now: object) -> None:
+    if was != now:
+        raise UsageError(
+            f"{key.partition('.')[0]} of {run.path.name} cannot change when it is resumed "
+            f"({_difference(key, was, now)}); leave it out, or start a new run"
+        )
 
 
 def _longer(spec: RunSpec, before: RunSpec) -> bool:

@@ -43,7 +43,7 @@ def run_command(
 ) -> None:
     """Run a script or a module on all workers, its output prefixed by rank."""
     nodes, workers = parse_shape(shape)
-    plans = plan_links(nodes, link_rate)
+    plans = plan_links(nodes, workers, link_rate)
     path = _find_module(script) if module else Path(script)
     if not path.is_file():
         raise UsageError(f"no script {script}; give the path of a Python file")
@@ -66,12 +66,20 @@ def run_command(
     _follow(run, tasks, plans, world_size=nodes * workers)
 
 
-def plan_links(nodes: int, rate: str | None) -> tuple[NodePlan, ...]:
-    """Lay out the simulated nodes of a script's run."""
-    link = {} if rate is None else {"link": rate}
-    return validate_spec(
-        {"nodes": nodes, "workers": 1, "data": {"batch": nodes}, **link}
-    ).node_plans
+def plan_links(nodes: int, workers: int, rate: str | None) -> tuple[NodePlan, ...]:
+    """Lay out the simulated nodes of a script's run.
+
+    Raises:
+        UsageError: the rate is none, or there is one node only, which has no link.
+    """
+    link = {} if rate is None else {"link": {"rate": rate}}
+    values = {"nodes": nodes, "workers": 1, "data": {"batch": nodes}, **link}
+    if link and nodes == 1:
+        raise UsageError(
+            f"--link-rate {rate}: links join simulated nodes, but all workers are on one; write "
+            f"-j {max(2, workers)}x1 for nodes with one worker each, or leave --link-rate out"
+        )
+    return validate_spec(values, {("link", "rate"): f"--link-rate {rate}"}).node_plans
 
 
 def parse_shape(shape: str) -> tuple[int, int]:
@@ -128,7 +136,13 @@ def _follow(
         for tail in tails:
             tail.print_new(console, to_the_end=True)
         agents.check_network()
-        check_outcome(run, world_size=world_size, exit_codes=codes, last_words=agents.scratch.path)
+        check_outcome(
+            run,
+            world_size=world_size,
+            exit_codes=codes,
+            last_words=agents.scratch.path,
+            timeout="the script's own timeout",
+        )
     shutil.rmtree(run.rendezvous, ignore_errors=True)
     seconds = time.monotonic() - started
     run.write_json("summary.json", {"world_size": world_size, "time_s": seconds})

@@ -17,8 +17,9 @@ from drumline.core.spec import RunSpec
 from drumline.core.spec_file import load_spec
 from drumline.launch.agents import Agents
 from drumline.launch.creation import RUNS, new_run
+from drumline.launch.gpu import refuse_without_gpu
 from drumline.launch.join import OuterLauncher
-from drumline.launch.meeting import refuse_stale_meeting
+from drumline.launch.meeting import refuse_bad_meeting
 from drumline.launch.mpirun import refuse_without_mpi
 from drumline.launch.training import follow_training
 from drumline.report.display import open_display
@@ -38,14 +39,16 @@ def train_command(
     if resume is not None and (file is not None or out is not None):
         raise UsageError("resume=RUN brings its own spec and directory; leave the others out")
     if launcher is not None:
-        join_command(launcher, file, overrides, resume, out=out, as_json=as_json)
+        scratch = agents.scratch.path
+        join_command(launcher, file, overrides, resume, scratch=scratch, out=out, as_json=as_json)
     elif resume is not None:
         with resumed_run(resume, overrides, root=RUNS) as (run, spec):
             _launch(run, spec, agents, resumed=True, quiet=as_json)
         print_result(run, spec, as_json=as_json)
     else:
         spec = load_spec(file, overrides)
-        refuse_stale_meeting(spec.init)
+        refuse_bad_meeting(spec.init)
+        refuse_without_gpu(spec)
         if spec.backend == "mpi":
             refuse_without_mpi()
         with new_run(spec, out) as run:

@@ -18,8 +18,8 @@ import torch.distributed as dist
 from torch.distributed import ProcessGroup, Store
 from torch.distributed.distributed_c10d import _get_default_store
 
-from drumline.comm.peer import name_ranks
 from drumline.core.errors import CommError
+from drumline.core.listing import name_ranks
 
 TIMEOUT_S = 30.0
 _TIDY = 32  # calls between two removals of old keys
@@ -96,7 +96,7 @@ class Agreement:
             for member, key in zip(self._members, keys, strict=True)
             if not self._store.check([key])
         ]
-        after = f"; its last was {self._last}" if self._last else ""
+        after = f"; all came to the call before, {self._last}" if self._last else ""
         own = self._members[self._rank]
         return CommError(
             f"{name_ranks(missing)} did not come to call {self._calls + 1}, "

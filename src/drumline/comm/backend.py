@@ -60,7 +60,8 @@ def choose_backend(wanted: str, here: Situation) -> Choice:
             return Choice(backend="gloo", why="the spec says so")
         case "nccl":
             if not on_gpu or not dist.is_nccl_available():
-                raise UsageError("backend: nccl moves GPU tensors; set backend=auto or device=cuda")
+                why = "this PyTorch has no NCCL" if on_gpu else "PyTorch sees no GPU here"
+                raise UsageError(f"backend: nccl moves GPU tensors, but {why}; set backend=auto")
             if torch.cuda.device_count() < here.ranks_here:
                 raise UsageError(
                     f"backend: nccl wants a GPU for each rank, but {here.ranks_here} ranks share "

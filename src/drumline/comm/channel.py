@@ -65,6 +65,8 @@ class Channel:
             )
         self.group = group
         everybody = range(dist.get_world_size(group))
+        if members is not None:
+            _check_members(members, dist.get_rank(group), len(everybody))
         self.members = tuple(everybody if members is None else members)
         self.rank = self.members.index(dist.get_rank(group))
         self.size = len(self.members)
@@ -83,7 +85,12 @@ class Channel:
         return [dist.get_global_rank(group, member) for member in self.members]
 
     def among(self, ranks: Sequence[int]) -> Channel:
-        """Return the channel of some of these ranks; only they may call this."""
+        """Return the channel of some of these ranks; only they may call this.
+
+        Raises:
+            UsageError: there are no such ranks, or this one is none of them.
+        """
+        _check_members(ranks, self.rank, self.size)
         members = [self.members[rank] for rank in ranks]
         return Channel(self.group, members, family=self._family)
 
@@ -114,6 +121,21 @@ class Channel:
         sent = self.isend(outgoing, to)
         self.recv(incoming, source)
         sent.wait()
+
+
+def _check_members(ranks: Sequence[int], own: int, size: int) -> None:
+    """Refuse ranks that cannot be a group, or not one that this rank is in."""
+    given, known = list(ranks), f"ranks go from 0 to {size - 1}"
+    if not given:
+        raise UsageError(f"a group of no ranks; {known}, and this is rank {own}: name it, at least")
+    if wrong := [rank for rank in given if rank not in range(size)]:
+        raise UsageError(f"ranks are {given}, but there is no rank {wrong[0]}: {known}")
+    if twice := [rank for rank in given if given.count(rank) > 1]:
+        raise UsageError(f"ranks are {given}, but rank {twice[0]} is there twice; name it once")
+    if own not in given:
+        raise UsageError(
+            f"ranks are {given}, but this is rank {own}; only the ranks that are named call this"
+        )
 
 
 def wait_all(handles: Sequence[Handle]) -> None:

@@ -1,7 +1,7 @@
 """`Communicator`: the collectives as one calls them, each by an algorithm of one's choice.
 
     comm = Communicator()                              # every rank of the default group
-    comm.all_reduce(tensor, Op.MAX, algorithm="halving_doubling")
+    comm.all_reduce(tensor, "max", algorithm="halving_doubling")   # Op.MAX does, too
     handle = comm.broadcast(tensor, root=2, async_op=True)
     …
     handle.wait()
@@ -15,7 +15,6 @@ compared between ranks before they can hang, and asynchronous ones are put in or
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from typing import Self
 
 from torch import Tensor
@@ -25,10 +24,19 @@ from torch.distributed.distributed_c10d import _get_default_store
 from drumline.comm.agreement import TIMEOUT_S, Agreement
 from drumline.comm.algorithms import ALGORITHMS, Algorithm
 from drumline.comm.channel import Channel, Handle
-from drumline.comm.layout import check_parts, deal, describe, flatten, in_place, join, make_room
-from drumline.comm.operation import Op
+from drumline.comm.layout import (
+    check_parts,
+    check_tensors,
+    deal,
+    describe,
+    flatten,
+    in_place,
+    join,
+    make_room,
+)
+from drumline.comm.operation import Op, read_op
 from drumline.comm.pieces import Pieces
-from drumline.comm.stream import CommStream
+from drumline.comm.stream import CommStream, Pending
 from drumline.core.errors import UsageError
 from drumline.core.schedule import find_algorithm_name
 
@@ -41,7 +49,8 @@ class Communicator:
 
     Every call blocks until this rank may use the result, or returns a handle with `wait()` where
     `async_op` is set; the tensors belong to the call until then. Results are in place, or in the
-    tensors given for them. Algorithms are those of `drumline.comm.algorithms`.
+    tensors given for them. Algorithms are those of `drumline.comm.algorithms`, operations those of
+    `Op`, by name too. Arguments that cannot be are refused before anything is sent (UsageError).
     """
 
     def __init__(
@@ -66,12 +75,8 @@ class Communicator:
         self._checked = checked
         self._agreement: Agreement | None = None
         if self.size > 1 and (self.size <= SMALL if checked is None else checked):
-            self._agreement = Agreement(
-                _get_default_store(),
-                self.channel.global_ranks,
-                self.rank,
-                timeout_s=timeout_s,
-            )
+            store, members = _get_default_store(), self.channel.global_ranks
+            self._agreement = Agreement(store, members, self.rank, timeout_s=timeout_s)
 
     def __enter__(self) -> Self:
         return self
@@ -99,6 +104,7 @@ class Communicator:
         self, tensor: Tensor, root: int = 0, *, algorithm: str | None = None, async_op: bool = False
     ) -> Handle | None:
         """Give every rank the root's tensor, in place."""
+        check_tensors("broadcast", tensor)
         what = f"{describe(tensor)}, root {self._root(root)}"
 
         def work(run: Algorithm) -> None:
@@ -109,35 +115,38 @@ class Communicator:
     def reduce(
         self,
         tensor: Tensor,
-        op: Op = Op.SUM,
+        op: Op | str = Op.SUM,
         root: int = 0,
         *,
         algorithm: str | None = None,
         async_op: bool = False,
     ) -> Handle | None:
         """Combine all tensors at the root, in place there; the other ranks keep theirs."""
-        what = f"{describe(tensor)}, {op}, root {self._root(root)}"
+        check_tensors("reduce", tensor)
+        how = read_op("reduce", op, tensor.dtype)
+        what = f"{describe(tensor)}, {how}, root {self._root(root)}"
 
         def work(run: Algorithm) -> None:
-            in_place(tensor, lambda flat: run(self.channel, flat, root, op))
+            in_place(tensor, lambda flat: run(self.channel, flat, root, how))
 
         return self._call("reduce", what, work, algorithm, async_op)
 
     def all_reduce(
         self,
         tensor: Tensor,
-        op: Op = Op.SUM,
+        op: Op | str = Op.SUM,
         *,
         algorithm: str | None = None,
         async_op: bool = False,
     ) -> Handle | None:
         """Combine all tensors on every rank, in place."""
-        what = f"{describe(tensor)}, {op}"
+        check_tensors("all_reduce", tensor)
+        how = read_op("all_reduce", op, tensor.dtype)
 
         def work(run: Algorithm) -> None:
-            in_place(tensor, lambda flat: run(self.channel, flat, op))
+            in_place(tensor, lambda flat: run(self.channel, flat, how))
 
-        return self._call("all_reduce", what, work, algorithm, async_op)
+        return self._call("all_reduce", f"{describe(tensor)}, {how}", work, algorithm, async_op)
 
     def scatter(
         self,
@@ -149,9 +158,9 @@ class Communicator:
         async_op: bool = False,
     ) -> Handle | None:
         """Give rank k the root's k-th part; only the root has parts."""
+        check_tensors("scatter", out)
         what = f"{describe(out)}, root {self._root(root)}"
-        self._root_has(parts, root, "scatter")
-        check_parts("scatter", parts, self.size, like=out)
+        self._root_has(parts, root, "scatter", like=out)
 
         def work(run: Algorithm) -> None:
             source = None if parts is None else join(parts)
@@ -169,9 +178,9 @@ class Communicator:
         async_op: bool = False,
     ) -> Handle | None:
         """Collect every rank's tensor in the root's parts; only the root has parts."""
+        check_tensors("gather", tensor)
         what = f"{describe(tensor)}, root {self._root(root)}"
-        self._root_has(parts, root, "gather")
-        check_parts("gather", parts, self.size, like=tensor)
+        self._root_has(parts, root, "gather", like=tensor)
 
         def work(run: Algorithm) -> None:
             target = None if parts is None else make_room(parts)
@@ -190,6 +199,7 @@ class Communicator:
         async_op: bool = False,
     ) -> Handle | None:
         """Collect every rank's tensor in `parts`, on every rank."""
+        check_tensors("all_gather", tensor)
         check_parts("all_gather", parts, self.size, like=tensor)
 
         def work(run: Algorithm) -> None:
@@ -204,20 +214,22 @@ class Communicator:
         self,
         out: Tensor,
         parts: Sequence[Tensor],
-        op: Op = Op.SUM,
+        op: Op | str = Op.SUM,
         *,
         algorithm: str | None = None,
         async_op: bool = False,
     ) -> Handle | None:
         """Combine everybody's part k at rank k."""
+        check_tensors("reduce_scatter", out)
         check_parts("reduce_scatter", parts, self.size, like=out)
+        how = read_op("reduce_scatter", op, out.dtype)
 
         def work(run: Algorithm) -> None:
             pieces = Pieces.even(join(parts), self.size)
-            run(self.channel, pieces, op)
+            run(self.channel, pieces, how)
             out.detach().copy_(pieces[self.rank].view(out.shape))
 
-        return self._call("reduce_scatter", f"{describe(out)}, {op}", work, algorithm, async_op)
+        return self._call("reduce_scatter", f"{describe(out)}, {how}", work, algorithm, async_op)
 
     def all_to_all(
         self,
@@ -251,12 +263,16 @@ class Communicator:
             raise UsageError(f"root is {root}, but ranks go from 0 to {self.size - 1}")
         return root
 
-    def _root_has(self, parts: Sequence[Tensor] | None, root: int, collective: str) -> None:
-        """Check that the root gives parts, and nobody else."""
+    def _root_has(
+        self, parts: Sequence[Tensor] | None, root: int, collective: str, *, like: Tensor
+    ) -> None:
+        """Check that the root gives parts, one for each rank, and nobody else."""
         wanted = self.rank == root
         if (parts is None) == wanted:
             must = "must give" if wanted else "is not the root and must not give"
             raise UsageError(f"{collective}: rank {self.rank} {must} the parts of all ranks")
+        if parts is not None:
+            check_parts(collective, parts, self.size, like)
 
     def _call(
         self,
@@ -281,14 +297,3 @@ class Communicator:
         if not async_op:
             handle.wait()
         return handle if async_op else None
-
-
-class Pending:
-    """An asynchronous call."""
-
-    def __init__(self, future: Future[None]) -> None:
-        self._future = future
-
-    def wait(self) -> None:
-        """Block until it is done; raises what went wrong."""
-        self._future.result()

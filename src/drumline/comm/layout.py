@@ -6,6 +6,7 @@ tensors on a GPU are brought into that form here; nothing is copied where it is 
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable, Sequence
 
 import torch
@@ -20,16 +21,34 @@ def describe(tensor: Tensor) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
 
 
+def check_tensors(collective: str, *given: object) -> None:
+    """Check that these are tensors.
+
+    Raises:
+        UsageError: one is something else.
+    """
+    for each in given:
+        if not isinstance(each, Tensor):
+            raise UsageError(
+                f"{collective}: expected a tensor, got {reprlib.repr(each)} "
+                f"({type(each).__name__}); make one with torch.tensor"
+            )
+
+
 def check_parts(
-    collective: str, parts: Sequence[Tensor] | None, ranks: int, like: Tensor | None = None
+    collective: str, parts: Sequence[Tensor], ranks: int, like: Tensor | None = None
 ) -> None:
-    """Check that there is a part for each rank, all of one type and shape; None is no parts.
+    """Check that there is a part for each rank, all of one type and shape.
 
     Raises:
         UsageError: it is not so.
     """
-    if parts is None:
-        return
+    if not isinstance(parts, Sequence | Tensor):
+        raise UsageError(
+            f"{collective}: expected a list with a part for each of {ranks} ranks, got "
+            f"{reprlib.repr(parts)} ({type(parts).__name__})"
+        )
+    check_tensors(collective, *parts)
     if len(parts) != ranks:
         raise UsageError(f"{collective}: got {len(parts)} parts for {ranks} ranks; give one each")
     like = parts[0] if like is None else like

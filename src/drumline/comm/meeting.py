@@ -3,20 +3,31 @@
 The group's collectives give up after `timeout_s`, and what they say then names no rank. Here each
 rank leaves a mark in the store, so that it is known who has not come; and a wait may be longer
 where one rank does what the others must wait for (loading, writing a checkpoint).
+
+Ranks that were started one by one compare what they were started with (`agree`):
+
+    (1) rank 0 leaves its words
+    (2) each other rank reads them, and leaves a mark if its own are the same;
+    (3) if not, it leaves the difference in the place of every mark, so that nobody waits for more
 """
 
 from __future__ import annotations
 
+import json
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from datetime import timedelta
 
 from torch.distributed import Store
 
-from drumline.core.errors import CommError, PeerError
+from drumline.core.errors import PeerError, UsageError
+from drumline.core.listing import listed, name_ranks
 
 _ANSWER_S = 2.0
+_LINGER_S = 0.5
+_SAME = "the same"
 
 
 class Meeting:
@@ -39,27 +50,36 @@ class Meeting:
         Raises:
             PeerError: some have not come in time; says which.
         """
-        keys = [f"{self.session}/{what}/{rank}" for rank in range(self._world_size)]
+        keys = {rank: f"{self.session}/{what}/{rank}" for rank in range(self._world_size)}
         self.store.set(keys[self._rank], "1")
+        self._wait(keys, what, within_s)
+
+    def _wait(self, keys: Mapping[int, str], what: str, within_s: float) -> None:
+        """Wait for the keys that ranks leave at the store."""
+        if not keys:
+            return
         try:
-            self.store.wait(keys, timedelta(seconds=within_s))
+            self.store.wait(list(keys.values()), timedelta(seconds=within_s))
         except RuntimeError:  # the time is over, or the store is gone: then this raises again
             late = self._find_missing(keys)
             if late:
+                names = name_ranks(self._name(rank) for rank in late)
+                they = "is it" if len(late) == 1 else "are they"
+                reach = "can it" if len(late) == 1 else "can they"
                 raise PeerError(
-                    f"rank {', '.join(self._name(rank) for rank in late)} did not {what} within "
-                    f"{within_s:g} s, while rank {self._name(self._rank)} waited; is it running, "
-                    f"and can it reach the others?",
+                    f"{names} did not {what} within {within_s:g} s, while rank "
+                    f"{self._name(self._rank)} waited; {they} running, and {reach} reach the "
+                    f"others?",
                     rank=late[0],
                 ) from None
 
-    def _find_missing(self, keys: list[str]) -> list[int]:
+    def _find_missing(self, keys: Mapping[int, str]) -> list[int]:
         """Ask the store who is missing; where it does not answer, we are the one cut off."""
         found: Future[list[int]] = Future()
 
         def ask() -> None:
             try:
-                found.set_result([r for r, key in enumerate(keys) if not self.store.check([key])])
+                found.set_result([r for r, key in keys.items() if not self.store.check([key])])
             except RuntimeError as error:
                 found.set_exception(error)
 
@@ -78,18 +98,45 @@ class Meeting:
         self._waits += 1
         self.gather(f"come to wait {self._waits}", within_s)
 
-    def agree(self, what: str, value: str, within_s: float) -> None:
-        """Make sure that all ranks mean the same thing as rank 0.
+    def agree(self, words: Mapping[str, str], within_s: float) -> None:
+        """Make sure that all ranks were started with the same words; every rank calls this.
+
+        Args:
+            words: what this rank was started with: under each key the word that says so.
+            within_s: how long to wait for the others.
 
         Raises:
-            CommError: this rank does not.
+            UsageError: another rank has other words; all ranks say which, and what each has.
+            PeerError: some have not come in time; says which.
         """
+        first, others = "words/0", {r: f"words/{r}" for r in range(1, self._world_size)}
         if self._rank == 0:
-            self.store.set(what, value)
-        self.store.wait([what], timedelta(seconds=within_s))
-        theirs = self.store.get(what).decode()
-        if theirs != value:
-            raise CommError(
-                f"rank {self._name(self._rank)} has the {what} {value}, but rank 0 has {theirs}; "
-                f"end all ranks and start them again together"
-            )
+            self.store.set(first, json.dumps([self._world_size, dict(words)]))  # (1)
+        else:
+            self._wait({0: first}, "come", within_s)
+            world_size, theirs = json.loads(self.store.get(first))
+            difference = self._compare(words, theirs)
+            if not difference:
+                self.store.set(others[self._rank], _SAME)  # (2)
+            else:
+                for rank in range(1, max(world_size, self._world_size)):
+                    self.store.set(f"words/{rank}", difference)  # (3)
+        self._wait(others, "come", within_s)
+        told = {self.store.get(key).decode() for key in others.values()} - {_SAME}
+        if told:
+            if self._rank == 0:
+                time.sleep(_LINGER_S)  # the store may be ours, and the others have to read it
+            raise UsageError(min(told))
+
+    def _compare(self, mine: Mapping[str, str], theirs: Mapping[str, str]) -> str:
+        """Say what this rank has and rank 0 has not; empty where they have the same."""
+        differ = [key for key in {**theirs, **mine} if mine.get(key) != theirs.get(key)]
+        if not differ:
+            return ""
+        here, there = (
+            listed(words.get(key, f"no {key}") for key in differ) for words in (mine, theirs)
+        )
+        return (
+            f"rank {self._name(self._rank)} has {here}, but rank {self._name(0)} has {there}; "
+            f"end all ranks, and start them again with the same words"
+        )

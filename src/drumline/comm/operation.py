@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from functools import lru_cache
 
 import torch
 from torch import Tensor
+
+from drumline.core.errors import UsageError
+from drumline.core.nearest import nearest
 
 
 class Op(StrEnum):
@@ -37,3 +41,32 @@ class Op(StrEnum):
             tensor.div_(ranks)
         else:
             tensor.div_(ranks, rounding_mode="trunc")
+
+
+def read_op(collective: str, op: Op | str, dtype: torch.dtype) -> Op:
+    """Return the operation that is meant, by itself or by name, where this type has it.
+
+    Raises:
+        UsageError: there is no such operation, or not of this type.
+    """
+    word, known = op.lower() if isinstance(op, str) else "", [each.value for each in Op]
+    if word not in known:
+        hint = nearest(word, known, "name one of them, or give a drumline.comm.Op")
+        raise UsageError(f"{collective}: no operation {op!r} among {', '.join(known)}; {hint}")
+    meant = Op(word)
+    if not _can_combine(meant, dtype):
+        name = str(dtype).removeprefix("torch.")
+        raise UsageError(f"{collective}: no {meant} of {name}; convert the tensor first")
+    return meant
+
+
+@lru_cache
+def _can_combine(op: Op, dtype: torch.dtype) -> bool:
+    """Find out by trying: which types have which operation differs between versions of torch."""
+    try:
+        one = torch.ones(1, dtype=dtype)
+        op.combine(one, one.clone())
+        op.finish(one, 1)
+    except (RuntimeError, TypeError):  # NotImplementedError is a RuntimeError
+        return False
+    return True

@@ -23,9 +23,3 @@ class LostPeerError(RuntimeError):
 def tells_of_lost_peer(text: str) -> bool:
     """Whether an error's text is that of a `LostPeerError`, whatever its type has become."""
     return _LOST.search(text) is not None
-
-
-def name_ranks(ranks: Iterable[int]) -> str:
-    """Write ranks as people do: rank 1, or ranks 1 and 3."""
-    *most, last = map(str, ranks)
-    return f"ranks {', '.join(most)} and {last}" if most else f"rank {last}"

@@ -84,19 +84,35 @@ def build_store(init: str, *, rank: int, meeting: Path, tag: str, timeout_s: flo
         meeting: a folder that all ranks see, for `tcp` and `file` without an address.
         tag: new each time the group starts; a used meeting point is not used again.
         timeout_s: how long to wait for the others.
+
+    Raises:
+        CommError: the store cannot be opened, or nobody serves it.
     """
     if init == "env":
         return _env_store(rank, timeout_s)
     if init.startswith("file"):
         path = Path(init.removeprefix("file://")) if init != "file" else meeting / "store"
-        path.parent.mkdir(exist_ok=True)
-        return PrefixStore(tag, FileStore(str(path)))
+        return PrefixStore(tag, _open_file_store(path))
     if init == "tcp":
         return announced_store(rank, meeting / f"address.{tag}", timeout_s, host=meeting_host())
     url = urlsplit(init)
     host, port = url.hostname or LOOPBACK, url.port or 0
     opener = serve_store if rank == 0 else join_store
     return opener(host, port, timeout_s)
+
+
+def _open_file_store(path: Path) -> FileStore:
+    """Meet by a file, which may be there already; torch itself would try to open it for ever."""
+    try:
+        path.parent.mkdir(exist_ok=True)
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o644))
+        return FileStore(str(path))
+    except (OSError, RuntimeError) as error:  # torch's DistStoreError is a RuntimeError
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        raise CommError(
+            f"ranks cannot meet by the file {path}: {why}; name one in init: file:///PATH that "
+            f"every rank can write to, or write init: tcp"
+        ) from None
 
 
 def _env_store(rank: int, timeout_s: float) -> Store:

@@ -80,3 +80,14 @@ class CommStream:
                 done.set_exception(error)
             else:
                 done.set_result(None)
+
+
+class Pending:
+    """An asynchronous call."""
+
+    def __init__(self, future: Future[None]) -> None:
+        self._future = future
+
+    def wait(self) -> None:
+        """Block until it is done; raises what went wrong."""
+        self._future.result()

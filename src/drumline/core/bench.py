@@ -22,6 +22,8 @@ NATIVE = "native"
 MAX_RANKS = 16
 """the values that ranks bring are powers of two, whose sums float32 holds exactly"""
 SMALLEST, LARGEST = 4, 2**26
+ELEMENT_BYTES = 4
+"""of a float32"""
 KINDS = tuple(kind for kind in DATA_KINDS if kind != "ddp")
 """strategies that are aggregators; ddp has its own buckets"""
 _SLOW_CPU = 0.25
@@ -37,7 +39,7 @@ def _split(value: object) -> object:
 
 def _check_size(value: object) -> int:
     size = parse_bytes(value)
-    if not SMALLEST <= size <= LARGEST or size % 4:
+    if not SMALLEST <= size <= LARGEST or size % ELEMENT_BYTES:
         raise ValueError(f"{value!r}: sizes go from 4 B to 64 MiB, in whole float32 of 4 bytes")
     return size
 
@@ -130,7 +132,7 @@ class CollectivesSpec(BenchSpec):
         *(4, 2**12, 2**16, 2**18),
         *(2**20, 2**22, 2**24),
     )
-    """of the tensor, or of all parts together, as in nccl-tests"""
+    """of the tensor, or of all parts together, as in nccl-tests; there rounded up to equal parts"""
 
     @model_validator(mode="after")
     def _fits(self) -> Self:

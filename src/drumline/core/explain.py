@@ -75,6 +75,8 @@ _EXAMPLES = {
     "slow_ranks": "{1: {delay_ms: 50}}",
     "threads": "1",
 }
+# How alike words must be to be taken for each other: a key of the same part, one of another part.
+_LIKE, _MUCH_LIKE = 0.6, 0.8
 
 
 def explain(detail: ErrorDetails, places: Places, spec: type[Part] = RunSpec) -> str:
@@ -112,6 +114,8 @@ def _wrong_value(path: KeyPath, error: Exception, places: Places) -> str:
         return f"{_place(path, places)}{'.'.join(path)}: {error}"
     concerned = {(*path, *key.split(".")) for key in error.keys}
     concerned |= {key[:-1] for key in concerned if SHORTHAND.get(key[:-1]) == key[-1]}
+    first = (*path, *error.keys[0].split("."))  # what the error is about, with all that is in it
+    concerned |= {key for key in places if key[: len(first)] == first}
     where = next((places[key] for key in reversed(places) if key in concerned), None)
     own = f"{'.'.join(path)}: " if path else ""
     return f"{where}: {own}{error}" if where is not None else f"{own}{error}"
@@ -168,15 +172,16 @@ def _place(path: KeyPath, places: Places) -> str:
 
 
 def _nearest_key(path: KeyPath, spec: type[Part]) -> str:
-    """Suggest the key that was meant: the same word elsewhere, or one like it here, or anywhere."""
+    """Suggest the key that was meant: one like it here, or the same word, or nearly, elsewhere."""
     *above, word = path
     siblings = list(getattr(_part_at(path[:-1], spec), "model_fields", ()))
+    if near := difflib.get_close_matches(word, siblings, n=1, cutoff=_LIKE):
+        return f"did you mean {'.'.join((*above, near[0]))!r}?"
     everywhere = {key.rpartition(".")[2]: key for key in reversed(list(_all_keys(spec)))}
-    if word in everywhere:
-        return f"did you mean {everywhere[word]!r}?"
-    for here, known in ((True, siblings), (False, list(everywhere))):
-        if near := difflib.get_close_matches(word, known, n=1, cutoff=0.6):
-            return f"did you mean {'.'.join((*above, near[0])) if here else everywhere[near[0]]!r}?"
+    longer = [known for known in everywhere if len(known) >= 4 and word.startswith(f"{known}_")]
+    for found in ([word], difflib.get_close_matches(word, everywhere, 1, _MUCH_LIKE), longer):
+        if found and found[0] in everywhere:
+            return f"did you mean {everywhere[found[0]]!r}?"
     return f"the keys here are {', '.join(siblings)}"
 
 

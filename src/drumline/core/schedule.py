@@ -83,6 +83,14 @@ class Call:
         return whole * self.element_bytes
 
 
+def whole_elements(collective: str, ranks: int, nbytes: int, element_bytes: int) -> int:
+    """Return how many elements a call of so many bytes has: rounded up to whole, equal parts."""
+    if collective == "barrier":
+        return 0
+    parts = ranks if collective in IN_PARTS else 1
+    return -(-nbytes // (parts * element_bytes)) * parts
+
+
 def plan(call: Call) -> Rounds:
     """Return the rounds of a call; messages without content are not sent, and not listed.
 

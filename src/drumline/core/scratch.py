@@ -1,8 +1,13 @@
 """`Scratch`: a temporary folder that does not outlive its owner for long.
 
-It is removed where its context ends. A process that gets `kill -9` cannot do that, so the owner
-holds a lock in the folder while it lives, and whoever makes the next one removes those that nobody
-holds any more.
+It is removed where its context ends, or at the latest where the process does. A process that gets
+`kill -9` cannot do that, so the owner holds a lock in the folder while it lives, and whoever makes
+the next one removes those that nobody holds any more. The lock is the last to go, so that a removal
+that was cut short is finished then, too.
+
+Semaphores that processes share by a name cannot lie in a folder: the C library puts them into
+/dev/shm. Processes of a launch give them the folder's name in front (`semaphore_prefix`), and they
+go with the folder.
 """
 
 from __future__ import annotations
@@ -12,27 +17,31 @@ import fcntl
 import os
 import shutil
 import tempfile
+import time
+import weakref
 from pathlib import Path
 from typing import Self
 
+from drumline.core.deferral import deferred_signals
 from drumline.core.errors import DrumlineError
 
 _PREFIX = "drumline-"
 _LOCK = ".drumline-scratch"  # only folders that have it are ours to remove
 _MAX_ROOT = 50  # a socket's path has at most 103 characters, and the rest needs up to 49
+_SEMAPHORES = Path("/dev/shm")
+_TRIES, _PAUSE_S = 20, 0.05  # at a folder into which a process that was just killed still writes
 
 
 class Scratch:
     """A folder of this process's own, with what killed owners left behind swept away first."""
 
     def __init__(self) -> None:
-        self._lock = -1
         try:
             root = _root()
             _sweep(root)
-            while self._lock < 0:  # until no sweep comes between a folder and its lock
-                self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=root))
-                self._lock = _hold(self.path / _LOCK, os.O_CREAT)
+            with deferred_signals():
+                self.path, lock = _make(root)
+                self._remove = weakref.finalize(self, _remove_own, self.path, lock, os.getpid())
         except OSError as error:
             raise DrumlineError(
                 f"cannot make a temporary folder ({error}); set TMPDIR to one that can be written"
@@ -45,15 +54,18 @@ class Scratch:
         self.remove()
 
     def remove(self) -> None:
-        """Remove the folder with everything in it."""
-        if self._lock >= 0:
-            shutil.rmtree(self.path, ignore_errors=True)
-            os.close(self._lock)
-            self._lock = -1
+        """Remove the folder with everything in it, and the semaphores that have its name."""
+        with deferred_signals():
+            self._remove()
+
+
+def semaphore_prefix(folder: Path) -> str:
+    """Say how the names of semaphores begin that are to go with a folder."""
+    return f"/{folder.name}"
 
 
 def sweep() -> list[Path]:
-    """Remove the folders whose owners are gone; returns them."""
+    """Remove the folders whose owners are gone, and their semaphores; returns them."""
     return _sweep(_root())
 
 
@@ -74,6 +86,15 @@ def _root() -> Path:
     return root if len(str(root)) <= _MAX_ROOT else Path("/tmp")
 
 
+def _make(root: Path) -> tuple[Path, int]:
+    """Make a folder and hold its lock."""
+    while True:  # until no sweep comes between a folder and its lock
+        path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=root))
+        lock = _hold(path / _LOCK, os.O_CREAT)
+        if lock >= 0:
+            return path, lock
+
+
 def _sweep(folder: Path) -> list[Path]:
     """Remove the scratch folders whose owners are gone."""
     removed = []
@@ -81,10 +102,42 @@ def _sweep(folder: Path) -> list[Path]:
         with contextlib.suppress(OSError):  # somebody else's, or already gone
             lock = _hold(path / _LOCK, 0)
             if lock >= 0:
-                shutil.rmtree(path, ignore_errors=True)
+                removed += _clear(path)
                 os.close(lock)
-                removed.append(path)
     return removed
+
+
+def _remove_own(path: Path, lock: int, owner: int) -> None:
+    """Remove a folder that this process holds; a fork of it leaves the folder alone."""
+    with deferred_signals():
+        for _ in range(_TRIES if os.getpid() == owner else 0):
+            _clear(path)
+            if not path.exists():
+                break
+            time.sleep(_PAUSE_S)
+        os.close(lock)
+
+
+def _clear(path: Path) -> list[Path]:
+    """Remove a folder and its semaphores as far as that goes; returns what is gone.
+
+    The lock goes last: a folder without it would be nobody's, and stay for ever.
+    """
+    gone = []
+    for semaphore in _SEMAPHORES.glob(f"sem.{path.name}-*"):
+        with contextlib.suppress(OSError):
+            semaphore.unlink()
+            gone.append(semaphore)
+    with contextlib.suppress(OSError):
+        for entry in path.iterdir():
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry, ignore_errors=True)
+            elif entry.name != _LOCK:
+                entry.unlink()
+        if os.listdir(path) == [_LOCK]:
+            shutil.rmtree(path)
+            gone.insert(0, path)
+    return gone
 
 
 def _hold(file: Path, flags: int) -> int:

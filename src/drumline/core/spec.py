@@ -172,6 +172,7 @@ class RunSpec(Part):
             batch=self.data.batch,
             accumulate=self.accumulate,
             whole_data=self.optimizer.name == "gd",
+            bf16=self.precision == "bf16",
         )
         self._check_ranks()
         check_slow_nodes(self.nodes, self.link, self.slow_nodes)
@@ -193,7 +194,7 @@ class RunSpec(Part):
         if self.data.batch < copies and self.optimizer.name != "gd":
             raise ClashError(
                 f"data.batch is {self.data.batch}, less than one sample for each of {copies} "
-                f"{whom}; set data.batch={copies} or more, or fewer workers",
+                f"{whom}; set data.batch={copies} or more, or start fewer ranks",
                 *("data.batch", "workers", "nodes"),
             )
         part = self.data.partition
@@ -201,14 +202,14 @@ class RunSpec(Part):
             if given is not None and len(given) != copies:
                 raise ClashError(
                     f"data.partition.{what} names {len(given)} {whom}, but {copies} will start; "
-                    f"set workers={len(given) * world // copies}, or give {copies} entries",
+                    f"start {len(given) * world // copies} ranks, or give {copies} entries",
                     *(f"data.partition.{what}", "workers", "nodes"),
                 )
         late = sorted(rank for rank in self.slow_ranks if not 0 <= rank < world)
         if late:
             raise ClashError(
                 f"slow_ranks names rank {late[0]}, but ranks run from 0 to {world - 1}; "
-                f"name one of those or raise workers",
+                f"name one of those, or start more ranks",
                 *(f"slow_ranks.{late[0]}", "slow_ranks", "workers", "nodes"),
             )
 

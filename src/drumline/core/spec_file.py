@@ -7,7 +7,7 @@ what pydantic says of a value can be said of a place in the file (by `explain`).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,8 +23,15 @@ P = TypeVar("P", bound=Part)
 _EXAMPLE = "drumline train model=cnn workers=2 strategy.kind=ring"
 
 
-def load_spec(path: Path | None, overrides: Iterable[str] = ()) -> RunSpec:
+def load_spec(
+    path: Path | None, overrides: Iterable[str] = (), *, ranks: int | None = None
+) -> RunSpec:
     """Read a spec file, if one is given, and apply overrides such as `strategy.kind=ring`.
+
+    Args:
+        path: the file.
+        overrides: `key=value` words.
+        ranks: how many there are, where somebody else starts them: another launcher, or a person.
 
     Raises:
         SpecError: the file or an override does not make a spec; says where, and the way out.
@@ -35,7 +42,47 @@ def load_spec(path: Path | None, overrides: Iterable[str] = ()) -> RunSpec:
         values, places = _read_yaml(path)
     for override in overrides:
         _apply_override(values, places, override)
+    if ranks is not None:
+        _refuse_simulated_nodes(values, places)
+        values |= {"nodes": 1, "workers": ranks}
+        for key in ("nodes", "workers"):  # nobody wrote what stands there now
+            places.pop((key,), None)
     return validate_spec(values, places)
+
+
+def spec_words(spec: RunSpec) -> dict[str, str]:
+    """Return every key with the word that sets it: `{"optimizer.lr": "optimizer.lr=0.05"}`.
+
+    How many ranks there are is left out: whoever starts them says so.
+    """
+    values = spec.model_dump(mode="json", exclude={"nodes", "workers"})
+    return {key: f"{key}={value}" for key, value in _flatten(values)}
+
+
+def _flatten(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in values.items():
+        if isinstance(value, dict) and value:
+            yield from _flatten(value, f"{above}{key}.")
+        else:
+            yield f"{above}{key}", value
+
+
+def _refuse_simulated_nodes(values: Mapping[str, Any], places: Places) -> None:
+    """Refuse keys about nodes that nobody will make."""
+    link = values.get("link")
+    given = {
+        "slow_nodes": bool(values.get("slow_nodes")),
+        "link": any(link.values()) if isinstance(link, dict) else bool(link),
+        "nodes": values.get("nodes", 1) != 1,
+    }
+    for key in given:
+        if given[key]:
+            where = next((place for at, place in places.items() if at[0] == key), None)
+            raise SpecError(
+                f"{'' if where is None else f'{where}: '}{key} is about simulated nodes, which "
+                f"drumline train makes where it starts all ranks itself; here each is started on "
+                f"its own, so leave {key} out"
+            )
 
 
 def read_words(kind: type[P], words: Iterable[str], example: str) -> P:

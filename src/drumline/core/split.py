@@ -24,7 +24,7 @@ def settle_aggregator(values: Any) -> Any:
 
 
 def check_split(
-    strategy: StrategySpec, mesh: Mesh, *, batch: int, accumulate: int, whole_data: bool
+    strategy: StrategySpec, mesh: Mesh, *, batch: int, accumulate: int, whole_data: bool, bf16: bool
 ) -> None:
     """Check that the words of the strategy fit the mesh.
 
@@ -44,6 +44,11 @@ def check_split(
         _refuse_words_of_cuts(strategy)
     if cut or mesh.tensor > 1 or strategy.kind == "tensor":
         _check_split_model(strategy)
+    if strategy.kind == "rpc" and bf16:
+        raise ClashError(
+            "rpc computes in full precision; set precision: full, or strategy: pipeline",
+            *("precision", "strategy.kind"),
+        )
     if cut:
         _check_microbatches(strategy, mesh, batch, accumulate, whole_data)
 
@@ -53,11 +58,17 @@ def cuts_layers(strategy: StrategySpec, mesh: Mesh) -> bool:
     return strategy.kind in ("pipeline", "rpc") or mesh.pipeline > 1
 
 
-def microbatches_of(strategy: StrategySpec, mesh: Mesh) -> int:
-    """Into how many microbatches each copy of the model cuts its batch."""
+def microbatches_of(strategy: StrategySpec, mesh: Mesh, batch: int) -> int:
+    """Into how many microbatches each copy of the model cuts its share of a batch.
+
+    Unless it is said: by rpc 1, one part at work after the other; else as many as make equal ones,
+    up to two for each stage.
+    """
     if strategy.microbatches is not None:
         return strategy.microbatches
-    return 1 if strategy.kind == "rpc" else 2 * mesh.pipeline
+    share = max(1, batch // mesh.data)
+    most = 1 if strategy.kind == "rpc" else 2 * mesh.pipeline
+    return max(count for count in range(1, most + 1) if share % count == 0)
 
 
 def bubble(stages: int, microbatches: int, chunks: int = 1) -> float:
@@ -103,14 +114,14 @@ def _check_microbatches(
     strategy: StrategySpec, mesh: Mesh, batch: int, accumulate: int, whole_data: bool
 ) -> None:
     copies = mesh.data
-    pieces = microbatches_of(strategy, mesh)
+    pieces = microbatches_of(strategy, mesh, batch)
     if accumulate > 1:
         raise ClashError(
             f"a model that is cut by layers takes its batch in microbatches already; leave "
             f"accumulate out, and set strategy.microbatches={accumulate * pieces}",
             *("accumulate", "strategy.microbatches"),
         )
-    if batch % (copies * pieces) and not whole_data:
+    if strategy.microbatches is not None and batch % (copies * pieces) and not whole_data:
         share = f"{batch}" if copies == 1 else f"{batch} over {copies} copies of the model"
         near = max(1, round(batch / (copies * pieces))) * copies * pieces
         divisor = max(n for n in range(1, pieces + 1) if batch % (copies * n) == 0 or n == 1)

@@ -79,8 +79,8 @@ class StrategySpec(Part):
     schedule: Schedule | None = None
     """of a pipeline: gpipe, 1f1b (default) or interleaved"""
     microbatches: int | None = Field(default=None, ge=1)
-    """pieces of a batch that follow each other through the parts (default: 2 for each stage of a
-    pipeline; 1 by rpc, one part at work after the other)"""
+    """equal pieces of a batch that follow each other through the parts (default: up to 2 for each
+    stage of a pipeline; 1 by rpc, one part at work after the other)"""
     chunks: int | None = Field(default=None, ge=2)
     """pieces of the model on each rank of an interleaved pipeline (default 2)"""
     balance: Annotated[

@@ -25,6 +25,10 @@ SCRATCH = "DRUMLINE_SCRATCH"
 """names the launch's temporary folder, where errors go that the run directory cannot take"""
 
 
+WORDS = "DRUMLINE_WORDS"
+"""tells a rank that was started on its own what its own words say, as JSON; all compare theirs"""
+
+
 @dataclass(frozen=True, kw_only=True)
 class AgentTask:
     """One node's part of a run."""

@@ -20,6 +20,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Self
 
+from drumline.core.deferral import deferred_signals
 from drumline.core.errors import WorkerError
 from drumline.core.nodes import NodePlan
 from drumline.core.scratch import Scratch
@@ -46,8 +47,10 @@ class Agents:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.stop()
-        self.scratch.remove()
+        try:
+            self.stop()
+        finally:
+            self.scratch.remove()
 
     def warm_up(self) -> None:
         """Start the first agent ahead of its task, with what every training run preloads."""
@@ -63,7 +66,7 @@ class Agents:
         """
         if plans:
             self.stop()  # one that was started ahead is outside of the nodes
-            self._network = Network(plans)
+            self._network = Network(plans, trains=not any(task.script for task in tasks))
             note_network(run, self._network.describe())
         self._run = run
         for task in tasks:
@@ -116,4 +119,6 @@ class Agents:
         if threads is not None:
             environment.setdefault("OMP_NUM_THREADS", str(threads))
         command = [*enter, sys.executable, "-m", "drumline.agent"]
-        self._agents.append(Session([*command, str(os.getpid()), ",".join(preload)], environment))
+        with deferred_signals():  # one that runs and is not in the list would not be ended
+            session = Session([*command, str(os.getpid()), ",".join(preload)], environment)
+            self._agents.append(session)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 
 from drumline.core.errors import UsageError
+from drumline.core.listing import listed
 from drumline.launch.join import OuterLauncher
 
 NAME = "by hand"
@@ -33,8 +34,8 @@ def rank_by_hand(
         return None
     if rank is None or world_size is None or master is None:
         raise UsageError(
-            f"{' and '.join(missing)} is missing: one rank by hand needs all three, "
-            f"as in {_EXAMPLE}"
+            f"{listed(missing)} {'is' if len(missing) == 1 else 'are'} missing: one rank by "
+            f"hand needs all three, as in {_EXAMPLE}"
         )
     if world_size < 1:
         raise UsageError(f"--world-size {world_size}: must be 1 or more, as in {_EXAMPLE}")
@@ -50,7 +51,7 @@ def rank_by_hand(
         world_size=world_size,
         local_rank=rank if one_host else 0,
         local_world_size=world_size if one_host else 1,
-        job=f"{NAME} {host}:{port} {world_size}",
+        job=f"{NAME} {host}:{port}",
         says_where=True,
         master=(host, port),
     )

@@ -90,7 +90,7 @@ def _shared_memory() -> Check:
     except (AttributeError, OSError) as error:
         way_out = "needs Linux 5.3 or newer; without it ranks of one host talk by gloo"
         return Check("shared memory", False, f"not here ({error})", way_out)
-    return Check("shared memory", True, "by memfd; nothing lies in /dev/shm")
+    return Check("shared memory", True, "by memfd, without a name in /dev/shm")
 
 
 def _mpi() -> Check:

@@ -13,6 +13,7 @@ Rank 0 makes the run directory and leaves its path in a note beside it, named af
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import time
 from collections.abc import Mapping
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from drumline.core.errors import CommError
+from drumline.core.task import WORDS
 
 if TYPE_CHECKING:
     from drumline.core.rundir import RunDir
@@ -93,11 +95,18 @@ class OuterLauncher:
             f"did rank 0 start? All ranks must share {_NOTES.absolute()}"
         )
 
-    def worker_environment(self, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-        """Return the environment for this rank's worker: the variables that torchrun sets."""
-        where = {}
+    def worker_environment(
+        self, environ: Mapping[str, str] = os.environ, *, words: Mapping[str, str] | None = None
+    ) -> dict[str, str]:
+        """Return the environment for this rank's worker: the variables that torchrun sets.
+
+        Args:
+            environ: what there is already.
+            words: what this rank was started with, to be compared with the others'.
+        """
+        where = {} if words is None else {WORDS: json.dumps(words)}
         if self.master is not None:
-            where = {"MASTER_ADDR": self.master[0], "MASTER_PORT": str(self.master[1])}
+            where |= {"MASTER_ADDR": self.master[0], "MASTER_PORT": str(self.master[1])}
         return {
             **environ,
             **where,

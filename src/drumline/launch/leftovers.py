@@ -1,9 +1,9 @@
 """What launches that were killed have left: found, ended, removed.
 
-By design there is nothing but a temporary folder: processes end with their parent, and simulated
-networks with the last process in them. But a kernel may be strange, or a container's init not reap;
-then a process is ours if it was told a launch's temporary folder, and stray if nobody holds that
-folder any more.
+By design there is nothing but a temporary folder, and semaphores of its name: processes end with
+their parent, and simulated networks with the last process in them. But a kernel may be strange, or
+a container's init not reap; then a process is ours if it was told a launch's temporary folder, and
+stray if nobody holds that folder any more.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from drumline.core.task import SCRATCH
 
 
 def remove_leftovers() -> list[str]:
-    """End stray processes and remove folders without an owner; says what, one line each."""
+    """End stray processes, remove folders without an owner and their semaphores; says what."""
     ended = []
     for pid, command in stray_processes():
         try:

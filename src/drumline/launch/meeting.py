@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,21 +15,35 @@ from drumline.core.spec import RunSpec
 _SCHEME = "file://"
 
 
-def refuse_stale_meeting(init: str) -> None:
-    """Refuse a file that is there already: torch would read another run's addresses from it.
+def refuse_bad_meeting(init: str) -> None:
+    """Refuse a file that ranks cannot meet by; found out by making it.
+
+    One that is there already has another run's addresses in it, which torch would read; one that
+    cannot be made torch would try to open for ever.
 
     Raises:
-        UsageError: `init` names such a file, or one in a folder that does not exist.
+        UsageError: `init` names such a file.
     """
-    if init.startswith(_SCHEME) and not Path(init.removeprefix(_SCHEME)).parent.is_dir():
-        raise UsageError(
-            f"init: {init}: there is no such folder; make it, or write init: file to do without"
-        )
-    if init.startswith(_SCHEME) and Path(init.removeprefix(_SCHEME)).exists():
+    if not init.startswith(_SCHEME):
+        return
+    path = Path(init.removeprefix(_SCHEME))
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+        path.unlink()
+    except FileExistsError:
         raise UsageError(
             f"init: {init}: the file exists already, left by another run or in use by it; "
             f"remove it, or write init: file to get a fresh one"
-        )
+        ) from None
+    except OSError as error:
+        if not path.parent.is_dir():
+            raise UsageError(
+                f"init: {init}: there is no such folder; make it, or write init: file to do without"
+            ) from None
+        raise UsageError(
+            f"init: {init}: the file cannot be made ({error.strerror}); name one in a folder that "
+            f"you can write to, or write init: file to do without"
+        ) from None
 
 
 @contextlib.contextmanager

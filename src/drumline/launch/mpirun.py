@@ -16,18 +16,22 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shutil
 import sys
 import time
 from pathlib import Path
 
+from drumline.core.deferral import deferred_signals
 from drumline.core.errors import UsageError
-from drumline.core.events import EventWriter
+from drumline.core.events import EventWriter, read_events
 from drumline.core.rundir import RunDir
 from drumline.core.scratch import Scratch
 from drumline.core.task import SCRATCH
 from drumline.launch.session import Session, end_all
 
+# "prterun noticed that process rank 1 with PID 4711 on node here exited on signal 9 (Killed)."
+_KILLED = re.compile(r"process rank (\d+) with PID \d+ on node \S+ exited on signal (\d+)")
 _INSTALL = "install Open MPI and mpi4py with: pip install 'drumline[mpi]'"
 
 
@@ -48,7 +52,7 @@ class MpiRun:
     def __init__(self, scratch: Scratch) -> None:
         self._scratch = scratch
         self._mpirun: Session | None = None
-        self._log: Path | None = None
+        self._run: RunDir | None = None
 
     def start(self, run: RunDir, workers: int) -> None:
         """Start all ranks."""
@@ -58,8 +62,9 @@ class MpiRun:
         mpirun = [_need_mpirun(), "-n", str(workers)]
         rank = [sys.executable, "-m", "drumline.agent.mpi_rank", str(run.path)]
         environment = mpi_environment(self._scratch.path, workers)
-        self._log = run.logs / "node-0.log"
-        self._mpirun = Session([*tether, *mpirun, *rank], environment)
+        self._run = run
+        with deferred_signals():
+            self._mpirun = Session([*tether, *mpirun, *rank], environment)
         self._mpirun.tell("")
 
     def running(self) -> bool:
@@ -73,10 +78,29 @@ class MpiRun:
 
     def stop(self) -> None:
         """End all ranks, and keep what mpirun has printed; read `exit_codes` before."""
-        if self._mpirun is not None and self._log is not None:
+        if self._mpirun is not None and self._run is not None:
+            log = self._run.logs / "node-0.log"
             end_all([self._mpirun])
-            self._mpirun.keep_output(self._log)
+            self._mpirun.keep_output(log)
             self._mpirun = None
+            note_killed_ranks(self._run, log)
+
+
+def note_killed_ranks(run: RunDir, log: Path) -> None:
+    """Note which ranks mpirun saw killed, where the process above the rank could not.
+
+    That process (`agent/mpi_rank.py`) is what mpirun has started as the rank. Where it is killed
+    itself, the rank goes with it, and only mpirun's own words tell which one it was.
+    """
+    try:
+        said = " ".join(log.read_text(errors="replace").split())  # it breaks its lines anywhere
+    except OSError:
+        return
+    noted = {e["rank"] for e in read_events(run.node_events(0)) if e["event"] == "worker_exit"}
+    killed = {int(rank): int(number) for rank, number in _KILLED.findall(said)}
+    with EventWriter(run.node_events(0)) as events:
+        for rank in killed.keys() - noted:
+            events.write("worker_exit", rank=rank, exit_code=-killed[rank], time=time.time())
 
 
 def mpi_environment(scratch: Path, workers: int) -> dict[str, str]:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from drumline.core.errors import CommError
+from drumline.core.listing import listed
 from drumline.core.nodes import NODES, NodePlan
 
 # command → the Debian package that has it
@@ -70,10 +71,12 @@ def find_way() -> Way:
         raise CommError("simulated nodes are made of Linux namespaces; set nodes=1 workers=N here")
     missing = missing_tools()
     if missing:
-        packages = sorted({TOOLS[tool] for tool in missing})
+        packages = " ".join(sorted({TOOLS[tool] for tool in missing}))
+        one = len(missing) == 1
         raise CommError(
-            f"simulated nodes need the command {' and '.join(missing)}, which is not here; install "
-            f"it (apt-get install {' '.join(packages)}), or set nodes=1 workers=N"
+            f"simulated nodes need the command{'' if one else 's'} {listed(missing)}, which "
+            f"{'is' if one else 'are'} not here; install {'it' if one else 'them'} "
+            f"(apt-get install {packages}), or set nodes=1 workers=N"
         )
     reasons = []
     for way in (AS_ROOT, AS_USER) if os.geteuid() == 0 else (AS_USER,):
@@ -95,13 +98,21 @@ def find_way() -> Way:
 class Network:
     """A network of simulated nodes; it is there until the context ends, or this process."""
 
-    def __init__(self, plans: tuple[NodePlan, ...]) -> None:
+    def __init__(self, plans: tuple[NodePlan, ...], *, trains: bool = False) -> None:
+        """Make the network.
+
+        Args:
+            plans: the nodes.
+            trains: a training runs on them, so that `slow_ranks` is a way out.
+        """
         self._plans = plans
+        self._trains = trains
         self._way = find_way()
         if any(plan.cpu < 1 for plan in plans) and not Path("/proc/self/schedstat").exists():
+            instead = ", or delay a rank instead (slow_ranks.1.delay_ms=50)" if trains else ""
             raise CommError(
-                "slow_nodes' cpu needs the kernel's schedstat (CONFIG_SCHED_INFO), which is not "
-                "here; leave cpu out, or delay a rank instead (slow_ranks.1.delay_ms=50)"
+                f"slow_nodes' cpu needs the kernel's schedstat (CONFIG_SCHED_INFO), which is not "
+                f"here; leave cpu out{instead}"
             )
         self._hub = subprocess.Popen(
             [*self._way.make, sys.executable, "-m", "drumline.launch.hub", str(os.getpid())],
@@ -171,10 +182,11 @@ class Network:
 
     def _explain(self, reason: str) -> CommError:
         if _NO_NETEM in reason and any(plan.delay_ms for plan in self._plans):
+            instead = "delay a rank instead (slow_ranks.1.delay_ms=5), " if self._trains else ""
             return CommError(
-                "delay_ms needs netem, which this kernel does not have; leave delay_ms out (rate "
-                "works), delay a rank instead (slow_ranks.1.delay_ms=5), or load it where there is "
-                "a module (modprobe sch_netem; Ubuntu: apt-get install linux-modules-extra-…)"
+                f"delay_ms needs netem, which this kernel does not have; leave delay_ms out (rate "
+                f"works), {instead}or load it where there is a module (modprobe sch_netem; Ubuntu: "
+                f"apt-get install linux-modules-extra-…)"
             )
         if _NO_NETEM in reason:
             return CommError(

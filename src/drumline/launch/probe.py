@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from drumline.core.errors import RunDirError, WorkerError
+from drumline.core.errors import RunDirError
 from drumline.core.nodes import NodePlan
 from drumline.core.rundir import PROGRESS, RunDir
 from drumline.core.task import MODULE, PRELOAD, AgentTask
@@ -61,12 +61,14 @@ def probed(
         codes = agents.exit_codes
         agents.check_network()
         agents.stop()
-        try:
-            check_outcome(run, world_size=ranks, exit_codes=codes, last_words=agents.scratch.path)
-        except WorkerError as error:
-            if out is None:  # what the message points to goes with this context
-                error.message += "; give --out DIR to keep the logs"
-            raise
+        check_outcome(
+            run,
+            world_size=ranks,
+            exit_codes=codes,
+            last_words=agents.scratch.path,
+            kept=out is not None,  # else the logs go with this context
+            timeout="timeout_s" if "timeout_s" in request else None,
+        )
         shutil.rmtree(run.rendezvous, ignore_errors=True)
         yield [_read_answer(run, rank) for rank in range(ranks)]
 
@@ -92,5 +94,5 @@ def _tasks(run: RunDir, module: str, ranks: int, plans: tuple[NodePlan, ...]) ->
 def _read_answer(run: RunDir, rank: int) -> dict[str, Any]:
     answer = run.read_json(f"answer-{rank}.json")
     if answer is None:
-        raise RunDirError(f"rank {rank} left no answer in {run.path}")
+        raise RunDirError(f"rank {rank} has ended without an answer; run it again")
     return answer

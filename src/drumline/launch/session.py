@@ -14,6 +14,8 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from drumline.core.deferral import deferred_signals
+
 _GRACE_S = 8.0  # agents give their workers five seconds
 
 
@@ -83,5 +85,6 @@ def end_all(sessions: Sequence[Session]) -> None:
         deadline = time.monotonic() + _GRACE_S
         for session in sessions:
             session.wait(max(0.0, deadline - time.monotonic()))
-    for session in sessions:
-        session.kill()
+    with deferred_signals():
+        for session in sessions:
+            session.kill()

@@ -24,8 +24,8 @@ import torch.distributed as dist
 from drumline.comm import Channel
 from drumline.comm.dissemination import barrier
 from drumline.comm.wire import Wire
-from drumline.core.bench import NATIVE
-from drumline.core.schedule import Call
+from drumline.core.bench import ELEMENT_BYTES, NATIVE
+from drumline.core.schedule import Call, whole_elements
 from drumline.probe.exercise import Exercise, weights
 from drumline.probe.ranks import Probe, joined_probe
 from drumline.probe.rival import Rival
@@ -33,7 +33,6 @@ from drumline.probe.rival import Rival
 FEWEST, MOST = 5, 25
 """rounds, where the request does not say how many"""
 _IDLE_TURNS = 5
-_ELEMENT_BYTES = 4
 
 
 def main() -> None:
@@ -117,13 +116,8 @@ class Contest:
         return turns
 
     def _exercise(self, size: int) -> Exercise:
-        call = Call(
-            collective=self._collective,
-            algorithm=NATIVE,  # each rival has its own
-            ranks=self._probe.world_size,
-            elements=size // _ELEMENT_BYTES,
-        )
-        return Exercise(call, self._probe.rank, weights)
+        probe = self._probe
+        return build_exercise(self._collective, size, rank=probe.rank, ranks=probe.world_size)
 
     def _silent(self, size: int) -> Exercise:
         """An exercise with zeros, whose sums stay what they are however often they are made."""
@@ -152,6 +146,17 @@ class Contest:
 
     def _tell(self, share: float, now: str) -> None:
         self._probe.tell_progress(share, now)
+
+
+def build_exercise(collective: str, size: int, *, rank: int, ranks: int) -> Exercise:
+    """Make a rank's part of a call of so many bytes, or of the next number that fits all ranks."""
+    call = Call(
+        collective=collective,
+        algorithm=NATIVE,  # each rival has its own
+        ranks=ranks,
+        elements=whole_elements(collective, ranks, size, ELEMENT_BYTES),
+    )
+    return Exercise(call, rank, weights)
 
 
 def take_turns(counts: Sequence[int], rivals: int) -> Iterator[tuple[int, int]]:

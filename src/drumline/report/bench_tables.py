@@ -1,14 +1,14 @@
-"""Tables of the benches, for a terminal of 80 columns."""
+"""Tables of the benches, for a terminal of 80 columns; narrower ones get fewer columns."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from drumline.report.tables import narrow_table
+from drumline.report.fitting import KEPT, Column, FittingTable
 
 Values = Mapping[str, Any]
 _MOST_RANKS = 4
@@ -32,54 +32,51 @@ def collectives_table(rows: Sequence[Values]) -> RenderableType:
     shaped = any(row["link_share"] is not None for row in rows)
     ranks = sorted({row["ranks"] for row in rows})
     counts = len(ranks) > 1
-    table = narrow_table(gap=1 if shaped or counts else 2)
-    table.add_column("size", justify="right", no_wrap=True)
-    table.add_column("algorithm", no_wrap=True)
-    table.add_column("on", no_wrap=True)
-    for name in (*(["ranks"] if counts else []), "ms", "quartiles", "alg", "bus", "wire"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for name in (*(["link"] if shaped else []), "pred."):
-        table.add_column(name, justify="right", no_wrap=True)
-    last = None
-    for row in rows:
-        group = row["ranks"], row["size"]
-        size = format_size(row["size"]) if group != last else ""
-        cells = [size, row["algorithm"], row["backend"]]
-        cells += [str(row["ranks"])] if counts else []
-        cells += [
-            format_time(row["median_s"]),
-            f"{format_time(row['low_s'])}–{format_time(row['high_s'])}",
-            _bandwidth(row["algorithm_bandwidth"]),
-            _bandwidth(row["bus_bandwidth"]),
-            "" if row["wire_bytes"] is None else _short(max(row["wire_bytes"])),
-        ]
-        cells += [_share(row["link_share"])] if shaped else []
-        error = row["prediction_error"]
-        table.add_row(*cells, "" if error is None else f"{error:+.0%}")
-        last = group
-    return Group(Text(_title(rows[0], ranks), style="bold"), table, Text(_legend(rows[0], shaped)))
+
+    def column(name: str, write: Callable[[Values], str], leaves: int = KEPT) -> Column:
+        return Column(name=name, cells=[write(row) for row in rows], leaves=leaves)
+
+    columns = [
+        Column(name="size", cells=_sizes(rows)),
+        Column(name="algorithm", cells=[row["algorithm"] for row in rows], justify="left"),
+        Column(name="on", cells=[row["backend"] for row in rows], justify="left"),
+        *([column("ranks", lambda row: str(row["ranks"]))] if counts else []),
+        column("ms", lambda row: format_time(row["median_s"])),
+        column("quartiles", _quartiles, leaves=5),
+        column("alg", lambda row: _bandwidth(row["algorithm_bandwidth"]), leaves=2),
+        column("bus", lambda row: _bandwidth(row["bus_bandwidth"]), leaves=4),
+        column("wire", _wire, leaves=1),
+        *([column("link", lambda row: _share(row["link_share"]), leaves=6)] if shaped else []),
+        column("pred.", lambda row: _signed(row["prediction_error"]), leaves=3),
+    ]
+    gap = 1 if shaped or counts else 2
+    table = FittingTable(columns=columns, gap=gap, elsewhere="--json, --csv")
+    notes = [_legend(rows[0], shaped), *_rounded(rows)]
+    return Group(Text(_title(rows[0], ranks), style="bold"), table, Text("\n".join(notes)))
 
 
 def fits_table(fits: Sequence[Values]) -> RenderableType:
     """Show what a message costs by each rival, and what each byte adds."""
-    table = narrow_table()
-    for name in ("algorithm", "on"):
-        table.add_column(name, no_wrap=True)
-    for name in ("ranks", "alpha µs", "±", "beta ns/B", "±", "that is MB/s"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for fit in fits:
-        alpha, beta = fit["alpha_s"], fit["beta_s_per_byte"]
-        errors = fit["alpha_error_s"], fit["beta_error_s_per_byte"]
-        table.add_row(
-            fit["algorithm"],
-            fit["backend"],
-            str(fit["ranks"]),
-            f"{alpha * 1e6:.0f}",
-            "?" if errors[0] is None else f"{errors[0] * 1e6:.0f}",
-            f"{beta * 1e9:.3g}",
-            "?" if errors[1] is None else f"{errors[1] * 1e9:.2g}",
-            f"{1e-6 / beta:,.0f}" if beta else "",
-        )
+    betas = [fit["beta_s_per_byte"] for fit in fits]
+    errors = [(fit["alpha_error_s"], fit["beta_error_s_per_byte"]) for fit in fits]
+    alpha_errors = ["?" if error is None else f"{error * 1e6:.0f}" for error, _ in errors]
+    beta_errors = ["?" if error is None else f"{error * 1e9:.2g}" for _, error in errors]
+    columns = [
+        Column(name="algorithm", cells=[fit["algorithm"] for fit in fits], justify="left"),
+        Column(name="on", cells=[fit["backend"] for fit in fits], justify="left"),
+        Column(name="ranks", cells=[str(fit["ranks"]) for fit in fits], leaves=3),
+        Column(name="alpha µs", cells=[f"{fit['alpha_s'] * 1e6:.0f}" for fit in fits]),
+        Column(name="±", cells=alpha_errors, leaves=2, told="the errors (±)"),
+        Column(name="beta ns/B", cells=[f"{beta * 1e9:.3g}" for beta in betas]),
+        Column(name="±", cells=beta_errors, leaves=2, told="the errors (±)"),
+        Column(
+            name="that is MB/s",
+            cells=[f"{1e-6 / beta:,.0f}" if beta else "" for beta in betas],
+            leaves=1,
+            told="MB/s",
+        ),
+    ]
+    table = FittingTable(columns=columns)
     note = (
         "fitted to all sizes: time = alpha · rounds + beta · bytes on the critical path\n"
         "(native: one round, as its messages are not known)"
@@ -94,22 +91,28 @@ def aggregation_table(rows: Sequence[Values]) -> RenderableType:
     parts: list[RenderableType] = []
     for situation in dict.fromkeys(row["situation"] for row in rows):
         own = [row for row in rows if row["situation"] == situation]
-        table = narrow_table()
-        table.add_column("strategy", no_wrap=True)
         names = [f"rank {rank}" for rank in shown] or ["least", "most"]
-        for name in ("step", "× even", *names):
-            table.add_column(name, justify="right", no_wrap=True)
+        cells: list[list[str]] = []
         for kind in dict.fromkeys(row["kind"] for row in own):
             of_kind = [row for row in own if row["kind"] == kind]
             even = next((row["step_ms"] for row in rows if _is_even(row, kind)), None)
             step = of_kind[0]["step_ms"]
             ends = shown or [_extreme(of_kind, min), _extreme(of_kind, max)]
-            table.add_row(
-                kind,
-                f"{step:.1f}",
-                f"{step / even:.2f}" if even else "",
-                *(_split(of_kind[rank]) for rank in ends),
+            own_parts = [_split(of_kind[rank]) for rank in ends]
+            cells.append([kind, f"{step:.1f}", f"{step / even:.2f}" if even else "", *own_parts])
+        heads = ["strategy", "step", "× even", *names]
+        columns = [
+            Column(
+                name=name,
+                cells=column,
+                justify="left" if number == 0 else "right",
+                leaves=len(heads) - number if number > 2 else KEPT,  # the last rank first
             )
+            for number, (name, column) in enumerate(
+                zip(heads, zip(*cells, strict=True), strict=True)
+            )
+        ]
+        table = FittingTable(columns=columns, elsewhere="--json, --csv")
         parts += [Text(situation, style="bold"), table, Text()]
     note = (
         "ms per step: wait + transfer of each rank. Wait: until the last rank arrives\n"
@@ -130,6 +133,41 @@ def _extreme(rows: Sequence[Values], pick: Any) -> int:
 
 def _split(row: Values) -> str:
     return f"{row['wait_ms']:.1f}+{row['transfer_ms']:.1f}"
+
+
+def _sizes(rows: Sequence[Values]) -> list[str]:
+    """The size that was asked for, in the first row of each group."""
+    groups = [(row["ranks"], row["asked_size"]) for row in rows]
+    return [
+        "" if number and groups[number - 1] == group else format_size(group[1])
+        for number, group in enumerate(groups)
+    ]
+
+
+def _rounded(rows: Sequence[Values]) -> list[str]:
+    """Say what was measured where it is not what was asked for, by number of ranks."""
+    lines: dict[int, dict[int, str]] = {}
+    for row in rows:
+        asked, size = row["asked_size"], row["size"]
+        if asked != size:
+            words = f"{format_size(size)} for {format_size(asked)}"
+            lines.setdefault(row["ranks"], {})[asked] = words
+    return [
+        f"measured, so that {ranks} ranks have equal parts: {', '.join(sizes.values())}."
+        for ranks, sizes in lines.items()
+    ]
+
+
+def _quartiles(row: Values) -> str:
+    return f"{format_time(row['low_s'])}–{format_time(row['high_s'])}"
+
+
+def _wire(row: Values) -> str:
+    return "" if row["wire_bytes"] is None else _short(max(row["wire_bytes"]))
+
+
+def _signed(error: float | None) -> str:
+    return "" if error is None else f"{error:+.0%}"
 
 
 def _title(row: Values, counts: Sequence[int]) -> str:

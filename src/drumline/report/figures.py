@@ -26,7 +26,7 @@ def draw_collectives(path: Path, rows: Sequence[Values]) -> list[Path]:
     for row in rows:
         lines.setdefault((row["algorithm"], row["backend"], row["ranks"]), []).append(row)
     for number, ((algorithm, backend, ranks), own) in enumerate(lines.items()):
-        sizes, times = [row["size"] for row in own], [row["median_s"] * 1e3 for row in own]
+        sizes, times = [row["asked_size"] for row in own], [row["median_s"] * 1e3 for row in own]
         spread = [
             [(row["median_s"] - row["low_s"]) * 1e3 for row in own],
             [(row["high_s"] - row["median_s"]) * 1e3 for row in own],
@@ -36,7 +36,7 @@ def draw_collectives(path: Path, rows: Sequence[Values]) -> list[Path]:
         axes.errorbar(
             sizes, times, yerr=spread, marker=marker, markersize=5, capsize=2, label=label
         )
-    sizes = sorted({row["size"] for row in rows})
+    sizes = sorted({row["asked_size"] for row in rows})
     if min(sizes) > 0:
         axes.set_xscale("log", base=2)
     axes.set_yscale("log")

@@ -13,6 +13,7 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from drumline.core.cost import Traffic, bandwidths
+from drumline.core.listing import name_ranks
 from drumline.core.schedule import ROOTED, Call
 from drumline.core.units import format_bytes
 from drumline.report.deadlock import tell_call
@@ -256,8 +257,9 @@ def _stuck(explanation: Explanation, width: int) -> RenderableType:
         strong = "bold" if wait.rank in deadlock.circle else ""
         lines.append(_indented(wait.sentence, width, strong))
     if deadlock.finished:
-        ranks = ", ".join(str(rank) for rank in deadlock.finished)
-        lines.append(_indented(f"done with its call: rank {ranks}", width, "dim"))
+        its = "its call" if len(deadlock.finished) == 1 else "their calls"
+        ranks = name_ranks(deadlock.finished)
+        lines.append(_indented(f"done with {its}: {ranks}", width, "dim"))
     if deadlock.circle:
         way = " → ".join(str(rank) for rank in [*deadlock.circle, deadlock.circle[0]])
         lines.append(Text(f"a circle: {way}; each waits for the next", style="red"))

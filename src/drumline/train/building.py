@@ -24,7 +24,8 @@ from drumline.parallel.split import Chunks, tied_names
 from drumline.parallel.tensor import apply_tensor_parallel
 from drumline.train.by_rpc import RpcCompute
 from drumline.train.cuts import build_parts, hold_part, plan_cuts
-from drumline.train.pipelined import Engine, PipelinedModel
+from drumline.train.evaluate import loss_sum
+from drumline.train.pipelined import Engine, PipelinedModel, SumLoss
 from drumline.train.place import Place
 from drumline.train.turn import Compute
 from drumline.train.whole import WholeModel
@@ -53,7 +54,8 @@ class Ground:
     def example(self) -> tuple[Tensor, Tensor]:
         """A microbatch, to measure layers with."""
         mesh, train = self.axes.mesh, self.data.train
-        samples = self.spec.data.batch // (mesh.data * microbatches_of(self.spec.strategy, mesh))
+        batch = self.spec.data.batch
+        samples = batch // (mesh.data * microbatches_of(self.spec.strategy, mesh, batch))
         return train.batch(np.arange(max(1, min(samples, len(train)))))
 
     def strategy(self, model: nn.Module) -> Strategy:
@@ -120,6 +122,12 @@ def _build_pipelined(ground: Ground, outline: nn.Module) -> PipelinedModel:
     if spec.strategy.engine == "drumline":  # PyTorch's engine sends contiguous tensors only
         chunks = [_lay_out(chunk) for chunk in chunks]
     model = chunks[0] if per_rank == 1 else Chunks(chunks)
+    loss: SumLoss = loss_sum
+    if spec.precision == "bf16":  # around forward alone: not around backward
+        autocast = torch.autocast(ground.device.type, dtype=torch.bfloat16)
+        loss = autocast(loss_sum)
+        for chunk in chunks:
+            chunk.forward = autocast(chunk.forward)
     strategy = ground.strategy(model)
     return PipelinedModel(
         spec=spec,
@@ -129,6 +137,7 @@ def _build_pipelined(ground: Ground, outline: nn.Module) -> PipelinedModel:
         data=ground.data,
         model=model,
         engine=_build_engine(ground, chunks, strategy),
+        loss=loss,
         strategy=strategy,
         tied=TiedGradients(
             model,
@@ -176,7 +185,7 @@ def _build_by_rpc(ground: Ground, outline: nn.Module) -> RpcCompute:
         holding=hold_part(
             module, axes, aliases=cuts.aliases, parts=place.world_size, part=place.rank
         ),
-        tied=list(cuts.tied),
+        tied=cuts.tied_apart,
         meter=ground.meter,
         delay_s=ground.delay_s,
         cuts=cuts.describe(),

@@ -96,11 +96,15 @@ class RpcCompute:
                 optimizer=take_prepared,
                 clip_norm=self.spec.clip_norm,
                 tied=self.tied,
-                overlap=microbatches_of(self.spec.strategy, self.axes.mesh) > 1,
+                overlap=self._microbatches > 1,
             )
         else:
             self.agents.offer(self.part)
         object.__setattr__(self, "leader", leader)
+
+    @property
+    def _microbatches(self) -> int:
+        return microbatches_of(self.spec.strategy, self.axes.mesh, self.spec.data.batch)
 
     @property
     def model(self) -> nn.Module:
@@ -115,7 +119,8 @@ class RpcCompute:
     def forward_backward(self, turn: Turn) -> Loss:
         """Take the step on the leader; wait for it on the others."""
         if self.axes.mesh.size > 1:
-            dist.barrier()  # all begin together: what a rank notes from here on is of this step
+            with self.agents.listening():
+                dist.barrier()  # all begin together: what a rank notes from here on is of this step
         began = time.monotonic_ns()
         told = torch.zeros(2, dtype=torch.float64, device=self.device)
         if self.leader is not None:
@@ -124,7 +129,8 @@ class RpcCompute:
             turn.clock.data_ready()
             time.sleep(self.delay_s)
         if self.axes.mesh.size > 1:
-            dist.broadcast(told, src=0)
+            with self.agents.listening():
+                dist.broadcast(told, src=0)
         note_calls(self.meter, self.rank, self.axes.mesh.size, began)
         total, predictions = told.tolist()
         return Loss(total=total, predictions=round(predictions))
@@ -165,7 +171,7 @@ class RpcCompute:
 
     def _pieces(self, turn: Turn) -> list[np.ndarray[tuple[int], np.dtype[np.int64]]]:
         indices = turn.batch.indices
-        count = microbatches_of(self.spec.strategy, self.axes.mesh)
+        count = self._microbatches
         if self.spec.optimizer.name == "gd":
             count *= -(-len(indices) // self.spec.data.batch)
         return np.array_split(indices, max(1, min(count, len(indices))))

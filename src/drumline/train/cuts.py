@@ -56,6 +56,12 @@ class Cuts:
         """For names of tied parameters but the first: the first."""
         return {name: names[0] for names in self.tied for name in names[1:]}
 
+    @property
+    def tied_apart(self) -> list[tuple[str, ...]]:
+        """The names of tied parameters that are in several parts."""
+        part_of = self.part_of
+        return [names for names in self.tied if len({part_of[name] for name in names}) > 1]
+
     def describe(self) -> list[list[str]]:
         """Name the layers of each part."""
         return [

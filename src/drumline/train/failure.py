@@ -13,11 +13,11 @@ from typing import Any
 import torch
 
 import drumline
-from drumline.comm import tells_of_lost_peer, unreachable_nodes
+from drumline.comm import LostPeerError, tells_of_lost_peer, unreachable_nodes
 from drumline.core.errors import ERRORS, DrumlineError
 from drumline.core.events import EventWriter
 from drumline.core.rundir import RunDir
-from drumline.core.task import SCRATCH
+from drumline.core.task import SCRATCH, WORDS
 from drumline.train.place import Place
 
 # What gloo and the store say when the other side is gone: a consequence, not a cause.
@@ -33,16 +33,19 @@ def write_failure(events: EventWriter, error: BaseException, *, rank: int) -> No
     """Write the error event of this rank, visible at once.
 
     Where the run directory cannot be written (a full disk may be what went wrong), the event goes
-    to the launch's temporary folder.
+    to the launch's temporary folder. It goes to both where ranks are started on their own: then
+    another one's launcher may remove the run directory before ours has read it.
     """
     record = {**describe(error), "rank": rank, "time": time.time()}
+    elsewhere = WORDS in os.environ
     try:
         events.write("error", **record)
         events.flush()
     except DrumlineError:
-        if SCRATCH in os.environ:
-            with EventWriter(Path(os.environ[SCRATCH]) / f"rank-{rank}.jsonl") as elsewhere:
-                elsewhere.write("error", **record)
+        elsewhere = True
+    if elsewhere and SCRATCH in os.environ:
+        with EventWriter(Path(os.environ[SCRATCH]) / f"rank-{rank}.jsonl") as last_words:
+            last_words.write("error", **record)
 
 
 def refuse_to_repeat(run: RunDir, place: Place) -> None:
@@ -98,7 +101,11 @@ def _describe_silence(error: BaseException) -> dict[str, Any]:
     """Say whether the others were silent, and which simulated nodes do not answer either."""
     if not _TIMED_OUT.search(str(error)):
         return {"timed_out": False}
-    return {"timed_out": True, "unreachable": unreachable_nodes() if is_consequence(error) else []}
+    return {
+        "timed_out": True,
+        "unreachable": unreachable_nodes() if is_consequence(error) else [],
+        "lost": list(error.ranks) if isinstance(error, LostPeerError) else [],
+    }
 
 
 def is_consequence(error: BaseException) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from urllib.parse import urlsplit
@@ -23,7 +24,7 @@ from drumline.core.errors import UsageError
 from drumline.core.rundir import RunDir
 from drumline.core.spec import RunSpec
 from drumline.core.strategy import MESSAGE_KINDS
-from drumline.core.task import PATIENCE_S
+from drumline.core.task import PATIENCE_S, WORDS
 from drumline.train.place import Place
 
 
@@ -37,8 +38,8 @@ def meet_ranks(run: RunDir, spec: RunSpec, place: Place) -> Meeting:
         timeout_s=spec.timeout_s,
     )
     meeting = Meeting(store, rank=place.rank, world_size=place.world_size, name=place.name_of)
-    if "TORCHELASTIC_RUN_ID" not in os.environ:  # by hand: each rank has found the run by itself
-        meeting.agree("run", run.path.name, spec.timeout_s)
+    if WORDS in os.environ:  # each rank was started on its own, with words of its own
+        meeting.agree(json.loads(os.environ[WORDS]), spec.timeout_s)
     meeting.gather("come", spec.timeout_s)
     return meeting
 

@@ -63,7 +63,7 @@ def memory_budget(spec: RunSpec) -> Iterator[list[nn.Module]]:
         limit_memory(spec.memory_bytes)
     try:
         yield held
-    except (MemoryError, RuntimeError) as error:
+    except Exception as error:
         if spec.memory_bytes is None or not held:
             raise
         explained = explain_memory(

@@ -25,7 +25,6 @@ from drumline.core.split import microbatches_of
 from drumline.data import Dataset
 from drumline.parallel import Axes, Holding, Strategy, TiedGradients, clip_split_gradients
 from drumline.train.diagnose import check_loss
-from drumline.train.evaluate import loss_sum
 from drumline.train.turn import Loss, Turn, begin
 from drumline.train.whole import Indices
 
@@ -54,6 +53,7 @@ class PipelinedModel:
     data: Dataset
     model: nn.Module
     engine: Engine
+    loss: SumLoss
     strategy: Strategy
     tied: TiedGradients
     optimizer: Optimizer
@@ -80,7 +80,7 @@ class PipelinedModel:
         if self.delay_s:
             time.sleep(self.delay_s)
         scale = counts * self.axes.mesh.data / of_all
-        losses = self._train(microbatches, scale)  # (2)
+        losses = self.engine.train(microbatches, self.loss, scale)  # (2)
         began = time.monotonic_ns()
         self.strategy.finish()  # (3)
         self.tied.add_up()
@@ -104,14 +104,8 @@ class PipelinedModel:
         logits = self.engine.predict(inputs)
         return logits if self.axes.counts else None
 
-    def _train(self, microbatches: list[tuple[Tensor, Tensor]], scale: float) -> list[float]:
-        with torch.autocast(
-            self.device.type, dtype=torch.bfloat16, enabled=self.spec.precision == "bf16"
-        ):
-            return self.engine.train(microbatches, loss_sum, scale)
-
     def _pieces(self, indices: Indices) -> list[Indices]:
-        count = microbatches_of(self.spec.strategy, self.axes.mesh)
+        count = microbatches_of(self.spec.strategy, self.axes.mesh, self.spec.data.batch)
         if self.spec.optimizer.name == "gd":
             count *= -(-len(indices) * self.axes.mesh.data // self.spec.data.batch)
         return np.array_split(indices, max(1, min(count, len(indices))))

@@ -61,7 +61,6 @@ def _train(run: RunDir, spec: RunSpec, place: Place, events: EventWriter) -> Non
     keep_freed_memory()
     events.write("setup", device=str(device), threads=threads)
     meeting = meet_ranks(run, spec, place)
-    wire, sent = Wire(), 0
     footprint = Footprint(device)
     with memory_budget(spec) as held:
         material = load_material(spec, held)
@@ -97,6 +96,7 @@ def _train(run: RunDir, spec: RunSpec, place: Place, events: EventWriter) -> Non
             **parts.describe(),
         )
         events.flush()
+        wire = Wire()
         sent = wire.sent_bytes() or 0
         result = loop.run()
     sent = (wire.sent_bytes() or 0) - sent

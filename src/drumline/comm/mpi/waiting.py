@@ -17,7 +17,8 @@ from typing import Any
 
 from torch.distributed import Store
 
-from drumline.comm.peer import LostPeerError, name_ranks
+from drumline.comm.peer import LostPeerError
+from drumline.core.listing import name_ranks
 
 _SPIN_S = 2e-4
 _PAUSES_S = (5e-5, 1e-3)  # shortest, longest

@@ -21,10 +21,11 @@ import time
 from collections.abc import Sequence
 from mmap import mmap
 
-from drumline.comm.peer import LostPeerError, name_ranks
+from drumline.comm.peer import LostPeerError
 from drumline.comm.shm.semaphore import SLOT_BYTES, Semaphore
 from drumline.comm.shm.watch import Watch
 from drumline.core.errors import CommError
+from drumline.core.listing import name_ranks
 
 CALL_BYTES = 96
 _LOOK_EVERY_S = 0.1
@@ -141,7 +142,7 @@ class Gate:
                 if self._come[other].value < self._meetings or waited_s > _GRACE_S
             ]
             if gone:
-                raise self._break(gone, "{} ended while this rank waited for it as a peer in {}")
+                raise self._break(gone, "{} ended while this rank waited for a peer in {}")
             if waited_s > self._timeout_s:
                 late = [r for r in range(self._size) if self._come[r].value < self._meetings]
                 raise self._break(

@@ -28,8 +28,9 @@ from torch.distributed import Store
 from torch.futures import Future
 
 from drumline.comm import Meeting
-from drumline.comm.peer import LostPeerError, name_ranks
+from drumline.comm.peer import LostPeerError
 from drumline.core.errors import CommError
+from drumline.core.listing import name_ranks
 from drumline.core.task import PATIENCE_S
 from drumline.parallel.rpc.pulse import Pulse
 
@@ -110,8 +111,19 @@ class Agents:
             if _TIMED_OUT in str(error):
                 raise CommError(
                     f"a call took longer than timeout_s = {self.timeout_s:g} s, though all ranks "
-                    f"answer; raise timeout_s, or take smaller batches"
+                    f"live; raise timeout_s, or take smaller batches"
                 ) from error
+            raise
+
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[None]:
+        """Let the error of a collective in here name the rank that is gone, if the beats know."""
+        try:
+            yield
+        except RuntimeError as error:
+            loss = self._pulse.wait_for_loss(self.timeout_s + 4 * self._pulse.every_s)
+            if loss is not None:
+                raise loss from error
             raise
 
     def leave(self) -> None:

@@ -64,6 +64,8 @@ class RpcModel:
     ) -> None:
         """Take hold of all parts; blocks until every other rank serves its own.
 
+        A second model takes the parts over: the first must not be used any more.
+
         Args:
             agents: of all ranks.
             own: part 0.
@@ -74,7 +76,8 @@ class RpcModel:
         """
         self._agents = agents
         self._clip_norm = clip_norm
-        self._overlap = overlap
+        self.overlap = overlap
+        """may be changed between steps"""
         self._inbox = Inbox()
         self.parts = agents.collect(own)
         """RRefs to the parts, by rank"""
@@ -168,7 +171,7 @@ class RpcModel:
     def _send(self, job: Pass, inputs: Tensor) -> Future[None]:
         """Start a microbatch on its way through the parts; part 0 computes right here."""
         call = hand_on(self.parts[0], job, inputs)
-        if not self._overlap:
+        if not self.overlap:
             call.wait()
         return call
 

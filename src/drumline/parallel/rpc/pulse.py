@@ -21,7 +21,8 @@ from collections.abc import Sequence
 
 from torch.distributed import Store
 
-from drumline.comm.peer import LostPeerError, name_ranks
+from drumline.comm.peer import LostPeerError
+from drumline.core.listing import name_ranks
 
 _EVERY_S = 0.2
 _GOODBYE_S = 1.0

@@ -10,12 +10,9 @@ from types import FrameType, TracebackType
 
 import torch
 
-_HERE = os.path.dirname(__file__)
-_NOT_THEIRS = tuple(
-    os.path.join(folder, "")
-    for folder in (_HERE, os.path.dirname(torch.__file__), sysconfig.get_path("stdlib"))
-)
-_PACKAGES = os.path.join(sysconfig.get_path("purelib"), "")  # lies below stdlib, may be theirs
+_OURS = tuple(os.path.join(os.path.dirname(path), "") for path in (__file__, torch.__file__))
+_STANDARD = os.path.join(sysconfig.get_path("stdlib"), "")
+_INSTALLED = os.path.join(sysconfig.get_path("purelib"), "")  # may lie below the standard library
 
 
 def line_of_error(error: BaseException) -> str:
@@ -38,10 +35,8 @@ def line_running() -> str:
 
 
 def _is_theirs(path: str) -> bool:
-    if path.startswith("<"):
-        return False
-    library = path.startswith(_NOT_THEIRS) and not path.startswith(_PACKAGES)
-    return not library and not path.startswith(_NOT_THEIRS[:2])
+    standard = path.startswith(_STANDARD) and not path.startswith(_INSTALLED)
+    return not standard and not path.startswith(_OURS) and not path.startswith("<")
 
 
 def _describe(path: str, line: int) -> str:

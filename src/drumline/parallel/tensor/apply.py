@@ -18,13 +18,14 @@ What the loop must keep to:
 
 from __future__ import annotations
 
-from typing import Literal, cast
+from typing import Literal, cast, get_args
 
 from torch import nn
 from torch.distributed import ProcessGroup
 
 from drumline.comm import Meter
 from drumline.core.errors import UsageError
+from drumline.core.nearest import nearest
 from drumline.parallel.data_parallel import broadcast_state
 from drumline.parallel.tensor.attention import FusedAttention, HeadAttention
 from drumline.parallel.tensor.convolution import ChannelConv2d
@@ -58,13 +59,18 @@ def apply_tensor_parallel(
 
     Raises:
         UsageError: no layer can be split, there are more ranks than heads, the model is split
-            already, or there is no process group.
+            already, there is no such engine or no process group.
+        CommError: the ranks' models differ.
     """
     exchange = Exchange(group=group, meter=meter)
     if any(isinstance(layer, SplitLayer) for layer in model.modules()):
         raise UsageError("the model is split already; give apply_tensor_parallel a whole one")
+    if engine not in get_args(Engine):
+        hint = nearest(str(engine), get_args(Engine), "name one of them")
+        raise UsageError(f"no engine {engine!r} among {', '.join(get_args(Engine))}; {hint}")
     if exchange.ranks == 1:
         return model
+    broadcast_state(model, group)
     plan = build_plan(model, exchange.ranks)
     if not plan:
         raise UsageError(
@@ -72,7 +78,6 @@ def apply_tensor_parallel(
             f"linear layer or convolution with at least {exchange.ranks} outputs is needed, not "
             f"tied and without hooks; use fewer ranks, or another kind of parallelism"
         )
-    broadcast_state(model, group)
     if engine == "torch":
         from drumline.parallel.tensor.engine import split_by_engine
 

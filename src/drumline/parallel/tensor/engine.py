@@ -39,7 +39,7 @@ from drumline.parallel.tensor.plan import How, Plan, Rule
 from drumline.parallel.tensor.shares import Share
 
 if TYPE_CHECKING:
-    from torch.distributed.tensor import DeviceMesh
+    from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor.parallel import ParallelStyle
 
 
@@ -88,7 +88,8 @@ class DTensorLinear(SplitLayer):
             for name, param in self.named_parameters()
         }
         y: Tensor = torch.func.functional_call(self._linear[0], whole, (x,))
-        return y
+        # a copy of a plain output, since autograd forbids to change DTensor's own view in place
+        return y if isinstance(y, DTensor) else y.clone()
 
     def shares(self) -> dict[str, Share]:
         """Return how each split parameter is cut."""
@@ -103,7 +104,7 @@ def split_by_engine(model: nn.Module, plan: Plan, exchange: Exchange) -> dict[in
     Raises:
         UsageError: the plan splits nothing that DTensor can.
     """
-    from torch.distributed.tensor import DeviceMesh
+    from torch.distributed.device_mesh import DeviceMesh
 
     layers = _linear_layers(model, plan)
     if not layers:
@@ -114,13 +115,10 @@ def split_by_engine(model: nn.Module, plan: Plan, exchange: Exchange) -> dict[in
     group = dist.group.WORLD if exchange.group is None else exchange.group
     assert group is not None
     mesh = DeviceMesh.from_group(group, next(model.parameters()).device.type)
-    return {
-        id(layer): DTensorLinear(layer, _style(rule, layers), mesh, exchange)
-        for name, (layer, rule) in layers.items()
-    }
+    return {id(layer): DTensorLinear(layer, _style(rule), mesh, exchange) for layer, rule in layers}
 
 
-def _linear_layers(model: nn.Module, plan: Plan) -> dict[str, tuple[nn.Linear, Rule]]:
+def _linear_layers(model: nn.Module, plan: Plan) -> list[tuple[nn.Linear, Rule]]:
     """Return the linear layers of a plan; those of attention each with a rule of its own."""
     rules: Plan = {}
     for name, rule in plan.items():
@@ -129,13 +127,11 @@ def _linear_layers(model: nn.Module, plan: Plan) -> dict[str, tuple[nn.Linear, R
             rules[f"{name}.out".lstrip(".")] = Rule(how=How.ROW)
         else:
             rules[name] = rule
-    named = {name: (model.get_submodule(name), rule) for name, rule in rules.items()}
-    return {
-        name: (layer, rule) for name, (layer, rule) in named.items() if isinstance(layer, nn.Linear)
-    }
+    planned = [(model.get_submodule(name), rule) for name, rule in rules.items()]
+    return [(layer, rule) for layer, rule in planned if isinstance(layer, nn.Linear)]
 
 
-def _style(rule: Rule, layers: dict[str, tuple[nn.Linear, Rule]]) -> ParallelStyle:
+def _style(rule: Rule) -> ParallelStyle:
     from torch.distributed.tensor import Replicate
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
 
@@ -143,6 +139,4 @@ def _style(rule: Rule, layers: dict[str, tuple[nn.Linear, Rule]]) -> ParallelSty
         return ColwiseParallel(output_layouts=Replicate())
     if rule.how is How.COLUMN:
         return ColwiseParallel(use_local_output=False)
-    if rule.after in layers:  # a DTensor comes in, split already
-        return RowwiseParallel()
-    return RowwiseParallel(input_layouts=Replicate())
+    return RowwiseParallel(input_layouts=Replicate())  # of a plain tensor; a DTensor knows its own

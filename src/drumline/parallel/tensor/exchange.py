@@ -77,7 +77,7 @@ class Exchange:
 
     def _metered(self, op: str, collective: Callable[[Tensor], Tensor], tensor: Tensor) -> Tensor:
         if self.ranks == 1:
-            return tensor
+            return tensor.clone()  # as everywhere, a tensor of its own
         arrived = time.monotonic_ns()
         if tensor.is_cuda and dist.get_backend(self.group) != "nccl":
             result = collective(tensor.cpu()).to(tensor.device)

@@ -57,8 +57,6 @@ class Rule:
     how: How
     blocks: int | None = None
     """in how many equal blocks its split dimension is dealt out; None: one by one"""
-    after: str | None = None
-    """of a ROW: the COLUMN that gives it its input"""
 
 
 Plan = dict[str, Rule]
@@ -80,7 +78,7 @@ def _walk(module: nn.Module, name: str, ranks: int, tied: set[int], plan: Plan) 
     known = _KNOWN.get(f"{type(module).__module__}.{type(module).__qualname__}")
     rules = known(module, ranks) if known is not None and _as_built(module) else None
     if rules is not None and all(_may_change(module.get_submodule(layer), tied) for layer in rules):
-        plan |= {_join(name, layer): _under(name, rule) for layer, rule in rules.items()}
+        plan |= {_join(name, layer): rule for layer, rule in rules.items()}
     elif _splits_by_outputs(module, ranks) and _may_change(module, tied):
         plan[name] = Rule(how=How.GATHERED)
     elif not _reaches_into_children(module):
@@ -90,7 +88,7 @@ def _walk(module: nn.Module, name: str, ranks: int, tied: set[int], plan: Plan) 
 
 def _as_built(module: nn.Module) -> bool:
     """Tell whether nobody put another kind of layer into a known model."""
-    leaves = [part for part in module.modules() if not any(part.children())]
+    leaves = [part for part in module.modules() if next(part.children(), None) is None]
     return all(type(leaf).__module__.startswith("torch.nn.modules.") for leaf in leaves)
 
 
@@ -137,11 +135,6 @@ def _join(prefix: str, name: str) -> str:
     return f"{prefix}.{name}".strip(".")
 
 
-def _under(prefix: str, rule: Rule) -> Rule:
-    after = None if rule.after is None else _join(prefix, rule.after)
-    return Rule(how=rule.how, blocks=rule.blocks, after=after)
-
-
 # The known models. Each gives its rules, or None where there are fewer blocks than ranks: then each
 # of its layers is looked at for itself.
 
@@ -150,7 +143,7 @@ def _pair(first: str, second: str, blocks: int) -> Plan:
     """Split two layers so that the second takes what the first gives, block by block."""
     return {
         first: Rule(how=How.COLUMN, blocks=blocks),
-        second: Rule(how=How.ROW, blocks=blocks, after=first),
+        second: Rule(how=How.ROW, blocks=blocks),
     }
 
 

@@ -37,6 +37,7 @@ def gather_state(model: nn.Module, *, keep: bool = True) -> dict[str, Tensor]:
 
     Every rank of the group calls this, and it blocks; tensors travel one at a time. A rank that
     does not `keep` them only takes part: it returns nothing, and holds one whole tensor at a time.
+    Replicated tensors are the model's own, as in `state_dict`.
     """
     return gather_named(model, model.state_dict(), keep=keep)
 
