@@ -62,11 +62,11 @@ def carried(row: Values) -> int | None:
 
 
 def _legend(nodes: int) -> str:
-    sent = "left the busiest node by its link" if nodes > 1 else "the busiest rank gave to others"
+    sender = "node" if nodes > 1 else "rank"
     return "\n".join(
         (
             "ms: a step of the slowest rank, median. speed: against one rank alone.",
-            f"MB: peak memory of the largest rank. bytes: what {sent}.",
+            f"MB: peak memory of the largest rank. bytes: per step, from the busiest {sender}.",
             "bubble: share of the ranks' time without work, measured|theory.",
             "idle: ms per step in which the idlest rank did nothing but wait and transfer.",
         )
