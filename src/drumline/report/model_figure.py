@@ -93,7 +93,7 @@ def _draw_curves(axes: Axes, rows: Sequence[Values]) -> None:
                 "linewidth": 1,
                 "marker": MARKERS[number % len(MARKERS)],
                 "markersize": 6,
-                "markevery": (number - 1, max(1, len(rows) - 1)),
+                "markevery": ((number - 1) % len(steps), max(1, len(rows) - 1)),
             }
         axes.plot(steps, row["losses"], label=row["case"], **more)
     axes.set_title("training loss: all forms on one axis", fontsize=10)
