@@ -75,9 +75,10 @@ def build_case_row(case: Case, run: RunDir, *, kept: bool) -> CaseRow:
     losses = mean_losses(events)
     bubble = measure_bubble(events, spec.axes)
     ledger = compute_ledger(events)
-    payload = payload_bytes(steps)
     alone = spec.world_size == 1
-    noted = alone or payload is not None or bubble is not None
+    payload = [0] if alone else payload_bytes(steps)
+    # inside PyTorch's engines nobody takes notes; of RPC's calls it is known when, not how much
+    noted = case.engine != "torch" or case.form == "data"
     return CaseRow(
         case=case.label,
         form=case.form,
@@ -95,7 +96,7 @@ def build_case_row(case: Case, run: RunDir, *, kept: bool) -> CaseRow:
         samples_per_s=spec.data.batch / median,
         peak_bytes=_peaks(events),
         link_bytes=link_bytes(events, spec.nodes),
-        payload_bytes=[0] if alone else payload,
+        payload_bytes=payload if noted else None,
         bubble=None if bubble is None else bubble.measured,
         bubble_theory=None if bubble is None else bubble.theory,
         bubble_idle_s=None if bubble is None else bubble.idle_s,

@@ -110,6 +110,7 @@ def _case(
             "mesh": mesh,
             "max_steps": spec.steps,
             "evaluate": False,
+            "device": spec.device,
             "threads": spec.threads or max(1, (os.cpu_count() or 1) // spec.ranks),
             "timeout_s": spec.timeout_s,
             **_place(spec, form),

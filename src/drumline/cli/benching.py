@@ -85,6 +85,7 @@ def aggregation(
 
 
 @bench_app.command("model-parallel")
+@flowing
 def model_parallel(
     words: Words = None,
     csv: Csv = None,
@@ -103,18 +104,18 @@ def model_parallel(
 
     Keys: model, data, batch (of all ranks together), steps, workers, nodes, link.rate, slow_nodes,
     forms (alone, data, rpc, pipeline, tensor, mixed), schedules (gpipe, 1f1b, interleaved),
-    microbatches, engines (drumline, torch), backend, threads, timeout_s. Lists have commas.
+    microbatches, engines (drumline, torch), backend, device, threads, timeout_s. Lists have commas.
     Every case is a real training run with the same seed and the same batches.
 
     [bold]Examples[/bold]
 
       drumline bench model-parallel
 
-      drumline bench model-parallel forms=alone,pipeline schedules=gpipe,1f1b microbatches=1,2,4,8
+      drumline bench model-parallel forms=alone,pipeline microbatches=1,2,4,8
 
       drumline bench model-parallel nodes=2 link=100mbit --figure model-parallel.png
 
-      drumline bench model-parallel workers=4 model.layers=8 engines=drumline,torch --json
+      drumline bench model-parallel workers=4 engines=drumline,torch --json
 
       drumline bench model-parallel --traces traces --out cases
     """

@@ -16,6 +16,7 @@ from drumline.cli.printing import print_json
 from drumline.core.errors import UsageError, WorkerError
 from drumline.core.model_bench import ModelParallelSpec
 from drumline.core.spec_file import read_words
+from drumline.launch.gpu import refuse_without_gpu
 from drumline.launch.mpirun import refuse_without_mpi
 from drumline.launch.probe import Watch
 from drumline.report.model_figure import draw_model_parallel
@@ -32,6 +33,8 @@ def model_parallel_command(words: list[str], wishes: Wishes, traces: Path | None
     _check_folders(plan, wishes.out, traces)
     if spec.backend == "mpi":
         refuse_without_mpi()
+    for case in plan.cases:
+        refuse_without_gpu(case.spec)
     with _watched_cases() as watch:
         result = run_model_parallel(spec, plan, out=wishes.out, traces=traces, watch=watch)
     document = result.to_json()
@@ -70,7 +73,7 @@ def _print(console: Console, spec: ModelParallelSpec, document: dict[str, Any]) 
     console.print(title, style="bold", highlight=False, markup=False, soft_wrap=True)
     rows = document["rows"]
     if rows:
-        console.print(model_table(rows, nodes=spec.nodes, width=console.width))
+        console.print(model_table(rows, nodes=spec.nodes))
         said = agreement(rows)
         if said is not None:
             _say(console, said)

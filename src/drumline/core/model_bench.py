@@ -60,6 +60,7 @@ class ModelParallelSpec(BenchPlace):
     engines: Annotated[tuple[Engine, ...], Commas, Once, Field(min_length=1)] = ("drumline",)
     """of data, pipeline, tensor and mixed: written here, or PyTorch's own"""
     backend: Literal["auto", "gloo", "nccl", "mpi", "shm"] = "auto"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
     threads: int | None = Field(default=None, ge=1, le=1024)
     """CPU threads of a rank, the same in every form (default: the cores shared out to all ranks)"""
 

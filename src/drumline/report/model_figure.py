@@ -21,6 +21,8 @@ _BAR_IN, _CURVES_IN, _FRAME_IN = 0.27, 3.2, 1.0
 """heights in inches"""
 _BASE = "0.8"
 """the first curve: broad and grey, the others lie on it"""
+_GREY = 7
+_TWO_COLUMNS = 10
 _SMALL = 8
 
 
@@ -32,20 +34,16 @@ def draw_model_parallel(path: Path, rows: Sequence[Values]) -> list[Path]:
     step = figure.add_subplot(grid[0, 0])
     memory = figure.add_subplot(grid[0, 1], sharey=step)
     sent = figure.add_subplot(grid[0, 2], sharey=step)
-    _draw_bars(step, [row["median_s"] * 1e3 for row in rows], "{:.0f}", rows)
-    step.hlines(
-        range(len(rows)),
-        [row["low_s"] * 1e3 for row in rows],
-        [row["high_s"] * 1e3 for row in rows],
-        color="black",
-        linewidth=1,
-    )
+    spread = [(row["low_s"] * 1e3, row["high_s"] * 1e3) for row in rows]
+    _draw_bars(step, [row["median_s"] * 1e3 for row in rows], "{:.0f}", spread)
+    step.set_yticks(range(len(rows)), [row["case"] for row in rows])
+    step.invert_yaxis()
     _head(step, "a step of the slowest rank", "ms: median, quartiles")
     peaks = [row["peak_bytes"] for row in rows]
     _draw_bars(memory, [None if peak is None else max(peak) / 1e6 for peak in peaks], "{:.0f}")
     _head(memory, "peak memory of the largest rank", "MB beyond its start")
     counts = [carried(row) for row in rows]
-    _draw_bars(sent, [None if count is None else count / 1e6 for count in counts], "{:.2g}")
+    _draw_bars(sent, [None if count is None else count / 1e6 for count in counts], "{:.3g}")
     nodes = any(row["link_bytes"] for row in rows)
     _head(sent, f"bytes from the busiest {'node' if nodes else 'rank'}", "MB per step")
     for axes in (memory, sent):
@@ -55,21 +53,32 @@ def draw_model_parallel(path: Path, rows: Sequence[Values]) -> list[Path]:
 
 
 def _draw_bars(
-    axes: Axes, values: Sequence[float | None], form: str, names: Sequence[Values] | None = None
+    axes: Axes,
+    values: Sequence[float | None],
+    form: str,
+    spread: Sequence[tuple[float, float]] | None = None,
 ) -> None:
-    """Draw a bar for each value with its number at the end; `names` where they are to be shown."""
+    """Draw a bar for each value with its number at the end, and from where to where it spreads."""
     places = list(range(len(values)))
-    drawn = axes.barh(places, [value or 0 for value in values], 0.7, color=_colors(len(values)))
-    labels = [NOTHING if value is None else form.format(value) for value in values]
-    axes.bar_label(drawn, labels, padding=4, fontsize=_SMALL)
-    axes.margins(x=0.22)
-    axes.set_xlim(left=0)
+    axes.barh(places, [value or 0 for value in values], 0.7, color=_colors(len(values)))
+    ends = [value or 0 for value in values]
+    if spread is not None:
+        axes.hlines(places, *zip(*spread, strict=True), color="black", linewidth=1)
+        ends = [max(end, high) for end, (_, high) in zip(ends, spread, strict=True)]
+    for place, end, value in zip(places, ends, values, strict=True):
+        text = NOTHING if value is None else form.format(value)
+        axes.annotate(
+            text,
+            (end, place),
+            xytext=(4, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=_SMALL,
+        )
+    axes.set_xlim(0, 1.2 * max(*ends, 1e-9))
     axes.grid(visible=True, axis="x", alpha=0.3)
     axes.set_axisbelow(True)
     axes.tick_params(labelsize=_SMALL)
-    if names is not None:
-        axes.set_yticks(places, [row["case"] for row in names])
-        axes.invert_yaxis()
 
 
 def _draw_curves(axes: Axes, rows: Sequence[Values]) -> None:
@@ -84,19 +93,27 @@ def _draw_curves(axes: Axes, rows: Sequence[Values]) -> None:
                 "linewidth": 1,
                 "marker": MARKERS[number % len(MARKERS)],
                 "markersize": 6,
-                "markevery": (number - 1, max(1, len(rows) - 1)),
+                "markevery": ((number - 1) % len(steps), max(1, len(rows) - 1)),
             }
         axes.plot(steps, row["losses"], label=row["case"], **more)
     axes.set_title("training loss: all forms on one axis", fontsize=10)
     axes.set_xlabel("step")
     axes.set_ylabel("loss of the whole batch")
-    axes.xaxis.get_major_locator().set_params(integer=True)  # type: ignore[call-arg]
+    axes.locator_params(axis="x", integer=True)
     axes.grid(visible=True, alpha=0.3)
-    axes.legend(fontsize=_SMALL, ncols=2, title="each marked at steps of its own", title_fontsize=8)
+    axes.legend(
+        fontsize=_SMALL,
+        ncols=2 if len(rows) <= _TWO_COLUMNS else 3,
+        title="each marked at steps of its own",
+        title_fontsize=_SMALL,
+        loc="upper right",
+    )
 
 
 def _colors(count: int) -> list[str]:
-    return ["0.6", *(f"C{number % 10}" for number in range(count - 1))]
+    """Grey for the first, then matplotlib's own, but for its grey."""
+    own = [f"C{number}" for number in range(10) if number != _GREY]
+    return ["0.6", *(own[number % len(own)] for number in range(count - 1))]
 
 
 def _head(axes: Axes, title: str, unit: str) -> None:
