@@ -24,7 +24,7 @@ def build(name: str, classes: int = 10, **options: Any) -> nn.Module:
 
 def test_the_public_names() -> None:
     names = drumline.models.__all__
-    assert len(names) == 8
+    assert len(names) == 11
     assert all(hasattr(drumline.models, name) for name in names)
 
 

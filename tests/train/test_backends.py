@@ -128,7 +128,7 @@ def test_mpi_refuses_a_gpu():
 
 
 def test_nccl_wants_a_gpu_for_each_rank(monkeypatch):
-    with pytest.raises(UsageError, match="moves GPU tensors; set backend=auto"):
+    with pytest.raises(UsageError, match="but PyTorch sees no GPU here; set backend=auto"):
         choose_backend("nccl", situation())
     monkeypatch.setattr(dist, "is_nccl_available", lambda: True)
     for gpus, refused in ((1, True), (2, False)):
