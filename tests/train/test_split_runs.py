@@ -60,7 +60,8 @@ def test_a_model_that_is_too_large_for_one_rank_trains_when_it_is_split(drumline
 @pytest.mark.parametrize("kind", ["pipeline", "rpc"])
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_stage_that_is_lost_is_named(drumline, kind, sent):
-    job = ("model=mlp", "data.samples=400", "epochs=500", "timeout_s=4", "evaluate=false")
+    job = ("model=mlp", "epochs=500", "timeout_s=4", "evaluate=false")
+    job = (*job, "checkpoint.every_steps=100000")  # while one writes, the others are patient
     process = drumline.start("train", *job, "workers=3", f"strategy={kind}")
     run = drumline.folder / "runs" / "run-1"
     wait_for_steps(run, 5)

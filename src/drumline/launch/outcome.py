@@ -110,10 +110,11 @@ def check_outcome(
     if cut_off is not None:
         raise _explain_cut(scene, errors[0], cut_off)
     missing = sorted(set(range(world_size)) - reported)
-    if errors and missing and errors[0].get("timed_out"):
+    waited = [error for error in errors if error.get("timed_out")]
+    if waited and missing:
         # others may only not have come to say that they, too, wait for the one that is lost
-        lost = [rank for rank in errors[0].get("lost", ()) if rank in missing]
-        raise _explain_silence(scene, errors[0], lost or missing)
+        lost = [rank for rank in waited[0].get("lost", ()) if rank in missing]
+        raise _explain_silence(scene, waited[0], lost or missing)
     if errors and missing:
         ranks = " or ".join(scene.name(rank) for rank in missing)
         logs = scene.log(missing[0]) if len(missing) == 1 else scene.logs()

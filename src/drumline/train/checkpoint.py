@@ -13,7 +13,6 @@ one before. Nothing is pickled.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import hashlib
 import json
@@ -26,7 +25,6 @@ from typing import Any
 
 import safetensors
 import safetensors.torch
-import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -34,6 +32,7 @@ from drumline.core.errors import CheckpointError
 from drumline.models import tensors_sha256
 from drumline.parallel import Holding
 from drumline.train.snapshot import Snapshot, load_model, load_optimizer
+from drumline.train.tensor_files import ModelTensors, sync, write_tensors
 
 STATE = "state.json"
 WHOLE = Holding()
@@ -65,23 +64,18 @@ class Checkpoint:
 
     def load_model(self, model: nn.Module, holding: Holding = WHOLE) -> None:
         """Put parameters and buffers into a model, or into the part of it that a rank holds."""
-        with contextlib.ExitStack() as stack:
-            files = [stack.enter_context(_open(path)) for path in self.path.glob("model*.safe*")]
-            where = {name: file for file in files for name in file.keys()}  # noqa: SIM118
-            try:
-                load_model(model, holding, set(where), lambda name: where[name].get_tensor(name))
-            except ValueError as error:
-                raise CheckpointError(
-                    f"{self.path} does not fit the model: {error}; "
-                    f"resume with the model that wrote it"
-                ) from None
+        tensors = ModelTensors(self.path)
+        try:
+            load_model(model, holding, set(tensors.where), tensors.read)
+        except ValueError as error:
+            raise CheckpointError(
+                f"{self.path} does not fit the model: {error}; resume with the model that wrote it"
+            ) from None
 
     def weights_sha256(self) -> str:
         """Hash the whole model, one tensor after the other."""
-        with contextlib.ExitStack() as stack:
-            files = [stack.enter_context(_open(path)) for path in self.path.glob("model*.safe*")]
-            where = {name: file for file in files for name in file.keys()}  # noqa: SIM118
-            return tensors_sha256(where, lambda name: where[name].get_tensor(name))
+        tensors = ModelTensors(self.path)
+        return tensors_sha256(tensors.where, tensors.read)
 
     def load_optimizer(
         self,
@@ -135,7 +129,7 @@ class CheckpointStore:
                 draft.mkdir(parents=True, exist_ok=True)
                 _write_optimizer(draft, snapshot, suffix if shared else f"-rank-{rank}")
             if holding.writes:
-                _write_tensors(draft / f"model{suffix}.safetensors", snapshot.model)
+                write_tensors(draft / f"model{suffix}.safetensors", snapshot.model)
             if holding.parts > 1 or not shared:
                 barrier()
             return self._publish(draft, progress) if rank == 0 else None
@@ -191,14 +185,14 @@ class CheckpointStore:
             "sha256": {file.name: _sha256(file) for file in sorted(draft.iterdir())},
         }
         _write_synced(draft / STATE, json.dumps({**state, "seal": _seal(state)}).encode())
-        _sync_folder(draft)
+        sync(draft)
         final = self._folder / f"step-{progress.step:09d}"
         if _is_whole(final):  # the same step again, after a restart: the same weights
             shutil.rmtree(draft)
         else:
             shutil.rmtree(final, ignore_errors=True)
             draft.rename(final)
-        _sync_folder(self._folder)
+        sync(self._folder)
         self._drop_old()
         return final
 
@@ -245,21 +239,8 @@ def _is_whole(path: Path) -> bool:
 def _write_optimizer(folder: Path, snapshot: Snapshot, suffix: str) -> None:
     """Write the tensors of an optimizer, and beside them what is not a tensor."""
     path = folder / f"optimizer{suffix}.safetensors"
-    _write_tensors(path, snapshot.optimizer)
+    write_tensors(path, snapshot.optimizer)
     _write_synced(path.with_name(f"{path.name}.json"), json.dumps(snapshot.scalars).encode())
-
-
-def _open(path: Path) -> Any:
-    return safetensors.safe_open(path, framework="pt")
-
-
-def _write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write tensors, each with memory of its own, in the plain layout."""
-    plain = {
-        name: tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
-        for name, tensor in tensors.items()
-    }
-    _write_synced(path, safetensors.torch.save(plain))
 
 
 def _write_synced(path: Path, content: bytes) -> None:
@@ -267,14 +248,6 @@ def _write_synced(path: Path, content: bytes) -> None:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _sync_folder(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _seal(state: Mapping[str, Any]) -> str:

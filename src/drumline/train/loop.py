@@ -186,6 +186,7 @@ class Loop:
         started = time.monotonic()
         compute = self._parts.compute
         check_weights(compute.model, step=self._step, rank=self._place.rank)
+        compute.optimizer.zero_grad()  # the step is over: room for what is written
         path = self._checkpoints.save(
             Progress(
                 step=self._step,
