@@ -113,7 +113,7 @@ def test_a_narrow_terminal_gets_fewer_columns_and_sizes_are_those_asked_for(drum
     assert max(len(line) for line in answer.out.splitlines()) <= 40
     assert "…" not in answer.out
     said = " ".join(answer.out.split())
-    assert re.search(r"no room for alg, .*wire, .*: see --json, --csv or a wider terminal", said)
+    assert re.search(r"no room for .*alg, .*wire, .*: see --json, --csv or a wider terminal", said)
     assert "equal parts: 12B for 4B, 65544B for 64KiB." in said
     assert [line.split()[0] for line in answer.out.splitlines() if "linear " in line][:2] == [
         "4B",
