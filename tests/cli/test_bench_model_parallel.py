@@ -87,7 +87,8 @@ def test_a_case_that_fails_is_named_and_the_others_are_shown(drumline):
     assert "give --out DIR to keep the logs" in answer.err
     lines = answer.out.splitlines()
     assert lines[0] == "faulty:build on mnist-mini, batch 40, 4 steps: alone, and on 2 ranks"
-    assert [line.split("  ")[0].strip() for line in lines[3:5]] == ["alone", "pipeline ×1"]
+    assert lines[3].startswith("alone ")
+    assert lines[4].startswith("pipeline ×1 ")
     assert max(map(len, lines)) <= 80
 
 
