@@ -21,6 +21,7 @@ from drumline.core.errors import CommError, PeerError, UsageError
 from drumline.core.spec import OptimizerSpec
 from drumline.optim import build_optimizer
 from drumline.parallel.rpc import Part, RpcModel, Traffic, join_rpc
+from drumline.parallel.rpc.parts import ask
 from drumline.train.failure import describe
 from namespaces import need_namespaces
 from ranks import Team
@@ -91,18 +92,37 @@ def store_of(rank, name):
     return join_store(LOOPBACK, int(known.get(name)), 30)
 
 
+# Called on the ranks that own the parts, as a run's ranks save and load their own.
+
+made = {}
+
+
+def build_and_keep(spec, parameters):
+    made["optimizer"] = build_optimizer(spec, parameters)
+    return made["optimizer"]
+
+
+def save(part):
+    return copy.deepcopy((part.module.state_dict(), made["optimizer"].state_dict()))
+
+
+def load(part, weights, optimizer=None):
+    part.module.load_state_dict(weights)
+    if optimizer is not None:
+        made["optimizer"].load_state_dict(copy.deepcopy(optimizer))
+
+
 def train_by_rpc(agents, part, spec, *, size, tied=False, clip_norm=None, overlap=True):
     """Train as `alone` does, in microbatches of `size`; return the same."""
     names = [("0.weight", "5.weight")] if tied else []
-    parts = range(agents.world_size)
     model = RpcModel(agents, part, optimizer=partial(build_optimizer, spec))
-    for number in parts:
+    for number, ref in enumerate(model.parts):
         start = cut(whole(tied=tied), number, agents.world_size)
-        model.load_state(number, start.state_dict())
+        ask(ref, load, start.state_dict()).wait()
     model = RpcModel(
         agents,
         part,
-        optimizer=partial(build_optimizer, spec),
+        optimizer=partial(build_and_keep, spec),
         clip_norm=clip_norm,
         tied=names,
         overlap=overlap,
@@ -113,7 +133,7 @@ def train_by_rpc(agents, part, spec, *, size, tied=False, clip_norm=None, overla
         found = model.train(microbatches, loss_sum, 1 / len(inputs), lr=spec.lr / (1 + step))
         assert len(found) == len(microbatches)
         losses.append(sum(found))
-    return losses, {name: t for number in parts for name, t in model.state(number).items()}
+    return losses, {name: t for ref in model.parts for name, t in ask(ref, save).wait()[0].items()}
 
 
 CASES = {
@@ -171,24 +191,24 @@ def continue_and_repeat(rank, world_size):
         if rank > 0:
             agents.serve(part)
             return None
-        model = RpcModel(agents, part, optimizer=partial(build_optimizer, ADAM))
+        model = RpcModel(agents, part, optimizer=partial(build_and_keep, ADAM))
+
+        def load_all(saved):
+            for ref, state in zip(model.parts, saved, strict=True):
+                ask(ref, load, *state).wait()
 
         def train(seed):
             halves = [(inputs[:3], targets[:3]), (inputs[3:], targets[3:])]
             return model.train(halves, F.mse_loss, 0.5, seed=seed)
 
         train(0)
-        saved = [(model.state(number), model.optimizer_state(number)) for number in range(2)]
+        saved = [ask(ref, save).wait() for ref in model.parts]
         first = [train(seed) for seed in (1, 2, 3)]
         predicted = model.predict(inputs)
-        for number, (weights, optimizer) in enumerate(saved):
-            model.load_state(number, weights)
-            model.load_optimizer_state(number, optimizer)
+        load_all(saved)
         assert not torch.equal(model.predict(inputs), predicted)
         assert train(4) != first[0]  # other masks
-        for number, (weights, optimizer) in enumerate(saved):
-            model.load_state(number, weights)
-            model.load_optimizer_state(number, optimizer)
+        load_all(saved)
         assert [train(seed) for seed in (1, 2, 3)] == first
         assert torch.equal(model.predict(inputs), predicted)
         assert not predicted.requires_grad

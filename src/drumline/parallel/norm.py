@@ -1,7 +1,10 @@
 """Clipping the gradient of a split model: its norm is that of all parts together.
 
-norm² = Σ over parts   a part's own parameters          tied ones where they are listed first,
-+ its shares of cut tensors      whole ones in share 0: each counts once
+    |g|² =   Σ over parts   |own parameters' gradients|²
+           + Σ over shares  |own shares' gradients|²
+
+Each parameter counts once: a tied one where it is listed first, one that all shares hold in the
+first of them. The square root, and what is scaled by it, are the same bits on every rank.
 """
 
 from __future__ import annotations
@@ -14,16 +17,14 @@ from torch import Tensor, nn
 
 from drumline.parallel.axes import Axes
 
-_EPS = 1e-6  # as torch.nn.utils.clip_grad_norm_ has it
 
-
-@torch.no_grad()
 def clip_split_gradients(
     model: nn.Module, max_norm: float, axes: Axes, counts: Callable[[str], bool]
-) -> None:
-    """Scale gradients so that the whole model's norm is at most `max_norm`.
+) -> Tensor:
+    """Scale gradients so that the whole model's norm is at most `max_norm`; return what it was.
 
-    Every rank of a copy of the model calls this, and blocks for the others.
+    Every rank of a copy of the model calls this, and blocks for one all-reduce of 8 bytes. The same
+    as `nn.utils.clip_grad_norm_` of one process.
 
     Args:
         model: this rank's part.
@@ -32,18 +33,17 @@ def clip_split_gradients(
         counts: whether this rank's parameter of that name counts; each parameter, or each share of
             one, must count on one rank.
     """
-    grads = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
-    total = sum_squares(grad for name, grad in grads.items() if counts(name))
-    total = total.to(next(model.parameters()).device)
+    named = model.named_parameters()
+    squares = sum_squares(p.grad for name, p in named if p.grad is not None and counts(name))
+    squares = squares.to(next(model.parameters()).device)
     if axes.model is not None:
-        dist.all_reduce(total, group=axes.model)
-    factor = max_norm / (total.sqrt().item() + _EPS)
-    if factor < 1:
-        for grad in grads.values():
-            grad.mul_(factor)
+        dist.all_reduce(squares, group=axes.model)
+    norm = squares.sqrt()
+    nn.utils.clip_grads_with_norm_(model.parameters(), max_norm, norm)
+    return norm
 
 
 def sum_squares(tensors: Iterable[Tensor]) -> Tensor:
     """Add up the squares of all elements, in float64."""
-    squares = [tensor.detach().double().square().sum() for tensor in tensors]
-    return torch.stack(squares).sum() if squares else torch.zeros((), dtype=torch.float64)
+    norms = [torch.linalg.vector_norm(tensor, dtype=torch.float64) for tensor in tensors]
+    return torch.stack(norms).square().sum() if norms else torch.zeros((), dtype=torch.float64)

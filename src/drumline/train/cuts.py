@@ -23,7 +23,7 @@ from drumline.parallel.split import (
     partition,
     tied_names,
 )
-from drumline.parallel.tensor import apply_tensor_parallel, gather_named, shares_of, take_named
+from drumline.parallel.tensor import Exchange, apply_tensor_parallel, shares_of
 from drumline.train.evaluate import loss_sum
 
 
@@ -132,23 +132,11 @@ def hold_part(
     model: nn.Module, axes: Axes, *, aliases: dict[str, str], parts: int = 1, part: int = 0
 ) -> Holding:
     """Describe what this rank holds, for checkpoints and norms."""
-    shares = shares_of(model)
-
-    def gather(name: str, tensor: Tensor) -> Tensor:
-        return gather_named(model, {name: tensor})[name]
-
-    def cut(name: str, whole: Tensor) -> Tensor:
-        return take_named(model, {name: whole})[name]
-
-    def counts(name: str) -> bool:
-        return name not in aliases and (axes.share == 0 or name in shares)
-
     return Holding(
         part=part,
         parts=parts,
         writes=axes.replica == 0 and axes.share == 0,
         aliases=aliases,
-        gather=gather,
-        cut=cut,
-        counts=counts,
+        shares=shares_of(model),
+        exchange=None if axes.tensor is None else Exchange(group=axes.tensor),  # not metered
     )

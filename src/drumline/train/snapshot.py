@@ -65,10 +65,10 @@ def load_model(
     if holding.parts == 1 and (left := sorted(names - own.keys())):
         raise ValueError(f"the model has no {left[0]}")
     for name, tensor in own.items():
-        found = holding.cut(name, read(name))
-        if found.shape != tensor.shape:
-            raise ValueError(f"{name} is {list(found.shape)} there, {list(tensor.shape)} here")
-        tensor.copy_(found)
+        whole, shape = read(name), holding.whole_shape(name, tensor)
+        if tuple(whole.shape) != shape:
+            raise ValueError(f"{name} is {list(whole.shape)} there, {list(shape)} here")
+        tensor.copy_(holding.cut(name, whole))
 
 
 def load_optimizer(

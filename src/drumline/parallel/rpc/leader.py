@@ -30,7 +30,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import sqrt
-from typing import Any
 
 import torch.distributed.autograd as dist_autograd
 import torch.distributed.rpc as rpc
@@ -45,8 +44,6 @@ from drumline.parallel.rpc.ties import find_ties, sum_tied
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 Microbatch = tuple[Tensor, Tensor]
-
-_EPS = 1e-6  # as in torch.nn.utils.clip_grad_norm_
 
 
 class RpcModel:
@@ -140,26 +137,6 @@ class RpcModel:
             job = Pass(microbatch=0, training=False)
             return self._receive(job, self._send(job, inputs))
 
-    def state(self, part: int) -> dict[str, Tensor]:
-        """Return a copy of one part's parameters and buffers, by the whole model's names."""
-        with self._agents.watching():
-            return ask(self.parts[part], Part.state).wait()
-
-    def load_state(self, part: int, state: dict[str, Tensor]) -> None:
-        """Give one part its parameters and buffers."""
-        with self._agents.watching():
-            ask(self.parts[part], Part.load_state, state).wait()
-
-    def optimizer_state(self, part: int) -> dict[str, Any]:
-        """Return the state of one part's optimizer; its parameters are those of `names[part]`."""
-        with self._agents.watching():
-            return self._optimizers.state(part)
-
-    def load_optimizer_state(self, part: int, state: dict[str, Any]) -> None:
-        """Give one part's optimizer its state."""
-        with self._agents.watching():
-            self._optimizers.load_state(part, state)
-
     def take_traffic(self) -> list[Traffic]:
         """Return what payload each rank has sent since this was last called."""
         with self._agents.watching():
@@ -194,13 +171,12 @@ class RpcModel:
         for tie in self._ties:
             for part, name in tie[1:]:
                 copies[part].append(name)
-        norms = [
-            ask(part, Part.gradient_norm, names)
+        squares = [
+            ask(part, Part.gradient_squares, names)
             for part, names in zip(self.parts, copies, strict=True)
         ]
-        factor = most / (sqrt(sum(norm.wait() ** 2 for norm in norms)) + _EPS)
-        if not factor >= 1:  # so that NaN reaches the weights, as it does in torch
-            _wait([ask(part, Part.scale_gradients, factor) for part in self.parts])
+        norm = sqrt(sum(call.wait() for call in squares))
+        _wait([ask(part, Part.clip_gradients, most, norm) for part in self.parts])
 
 
 def _wait(calls: Sequence[Future[None]]) -> None:

@@ -1,14 +1,13 @@
 """`PartOptimizers`: an optimizer on each rank, for its own part, and torch's hand on all of them.
 
 `DistributedOptimizer` makes an optimizer on every owner of parameters, and steps them all with the
-gradients of one autograd context. What it lacks is here: a learning rate that changes, gradients of
-the last step that must not come again, and state to save.
+gradients of one autograd context. What it lacks is here: a learning rate that changes, and
+gradients of the last step that must not come again.
 """
 
 from __future__ import annotations
 
 import contextlib
-import copy
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -40,45 +39,22 @@ class PartOptimizers:
         with _quiet():
             # a class of torch.optim would be exchanged for its TorchScript form: wrapped, it is not
             self._optimizer = DistributedOptimizer(partial(build), parameters)
-        owned = {ref.owner().id: ref for ref in self._optimizer.remote_optimizers}
-        self._refs = [owned.get(part.owner().id) for part in parts]
 
     def begin(self, lr: float | None) -> list[Future[None]]:
         """Forget the last gradients, and set the learning rate; does not wait."""
-        return [ask(ref, _begin, lr) for ref in self._refs if ref is not None]
+        return [ask(ref, _begin, lr) for ref in self._optimizer.remote_optimizers]
 
     def step(self, context: int) -> None:
         """Let every owner take a step with its gradients of an autograd context."""
         self._optimizer.step(context)
 
-    def state(self, part: int) -> dict[str, Any]:
-        """Return the state of one part's optimizer, as its `state_dict` has it."""
-        ref = self._refs[part]
-        return {} if ref is None else ask(ref, _state).wait()
-
-    def load_state(self, part: int, state: dict[str, Any]) -> None:
-        """Take over the state of one part's optimizer."""
-        ref = self._refs[part]
-        if ref is not None:
-            ask(ref, _load_state, state).wait()
-
-
-# Run on the owner; `local` is torch's _LocalOptimizer, whose `optim` is what `build` has made.
-
 
 def _begin(local: Any, lr: float | None) -> None:
+    """Run on the owner; `local` is torch's _LocalOptimizer, whose `optim` `build` has made."""
     local.optim.zero_grad()
     if lr is not None:
         for group in local.optim.param_groups:
             group["lr"] = lr
-
-
-def _state(local: Any) -> dict[str, Any]:
-    return copy.deepcopy(local.optim.state_dict())  # on the leader's own rank, nothing is copied
-
-
-def _load_state(local: Any, state: dict[str, Any]) -> None:
-    local.optim.load_state_dict(copy.deepcopy(state))
 
 
 @contextlib.contextmanager

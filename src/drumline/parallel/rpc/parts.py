@@ -29,6 +29,7 @@ import torch.distributed.rpc as rpc
 from torch import Tensor, nn
 from torch.futures import Future
 
+from drumline.parallel.norm import sum_squares
 from drumline.parallel.rpc.spans import Note, note_backward
 
 P = ParamSpec("P")
@@ -118,15 +119,6 @@ class Part:
         """Return an RRef to each parameter that is trained, as DistributedOptimizer wants them."""
         return [rpc.RRef(parameter) for parameter in self.trained().values()]
 
-    def state(self) -> dict[str, Tensor]:
-        """Return a copy of the parameters and buffers, in host memory."""
-        found = self.module.state_dict()
-        return {name: tensor.detach().cpu().clone() for name, tensor in found.items()}
-
-    def load_state(self, state: dict[str, Tensor]) -> None:
-        """Take parameters and buffers over; all names must be there, and no others."""
-        self.module.load_state_dict(state)
-
     def settle(self, context: int) -> None:
         """Bring the gradients of a context to `.grad`, where one can change them in place."""
         for parameter, gradient in dist_autograd.get_gradients(context).items():
@@ -152,17 +144,16 @@ class Part:
             parameter.grad = torch.zeros_like(parameter)
         parameter.grad.copy_(gradient)
 
-    def gradient_norm(self, leave_out: list[str]) -> float:
-        """Return the norm of all gradients, but for those of some parameters."""
+    def gradient_squares(self, leave_out: list[str]) -> float:
+        """Return the summed squares of all gradients, but for those of some parameters."""
         named = self.trained().items()
         found = [p.grad for name, p in named if p.grad is not None and name not in leave_out]
-        return float(nn.utils.get_total_norm(found))
+        return float(sum_squares(found))
 
-    def scale_gradients(self, factor: float) -> None:
-        """Multiply all gradients."""
-        found = [p.grad for p in self.trained().values() if p.grad is not None]
-        if found:
-            torch._foreach_mul_(found, factor)
+    def clip_gradients(self, max_norm: float, norm: float) -> None:
+        """Scale all gradients so that those of all parts, whose norm is given, have `max_norm`."""
+        total = torch.tensor(norm, dtype=torch.float64)
+        nn.utils.clip_grads_with_norm_(self.trained().values(), max_norm, total)
 
     def take_traffic(self) -> Traffic:
         """Return what was sent since this was last called."""

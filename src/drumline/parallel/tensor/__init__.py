@@ -6,18 +6,10 @@ from drumline.parallel.tensor.convolution import ChannelConv2d
 from drumline.parallel.tensor.dropout import ShareDropout
 from drumline.parallel.tensor.exchange import Exchange
 from drumline.parallel.tensor.functions import enter_split, gather_shares, keep_share, sum_partial
-from drumline.parallel.tensor.layer import SplitLayer
+from drumline.parallel.tensor.layer import SplitLayer, shares_of
 from drumline.parallel.tensor.linear import ColumnLinear, RowLinear
-from drumline.parallel.tensor.norm import clip_grad_norm, grad_norm, grad_squares
 from drumline.parallel.tensor.plan import How, Plan, Rule, build_plan
 from drumline.parallel.tensor.shares import Share, deal
-from drumline.parallel.tensor.state import (
-    gather_named,
-    gather_state,
-    load_state,
-    shares_of,
-    take_named,
-)
 
 __all__ = [
     "ChannelConv2d",
@@ -34,17 +26,10 @@ __all__ = [
     "SplitLayer",
     "apply_tensor_parallel",
     "build_plan",
-    "clip_grad_norm",
     "deal",
     "enter_split",
-    "gather_named",
     "gather_shares",
-    "gather_state",
-    "grad_norm",
-    "grad_squares",
     "keep_share",
-    "load_state",
     "shares_of",
     "sum_partial",
-    "take_named",
 ]

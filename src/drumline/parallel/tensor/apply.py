@@ -4,9 +4,9 @@
     model = apply_tensor_parallel(model, group)    now a share; the rest of the program is as before
     for x, y in batches:                           the SAME batch on every rank of the group
         loss(model(x), y).backward()
-        clip_grad_norm(model, 1.0)                 not torch's: that knows this rank's shares only
+        clip_split_gradients(model, 1.0, …)        not torch's: that knows this rank's shares only
         optimizer.step()
-    gather_state(model)                            the whole model again, for a checkpoint
+    Holding.gather                                 whole tensors again, for a checkpoint
 
 What the loop must keep to:
 

@@ -18,6 +18,16 @@ class SplitLayer(nn.Module):
         raise NotImplementedError
 
 
+def shares_of(model: nn.Module) -> dict[str, Share]:
+    """Return this rank's share of each parameter that is split, by the parameter's whole name."""
+    return {
+        f"{prefix}.{name}".lstrip("."): share
+        for prefix, layer in model.named_modules(remove_duplicate=False)
+        if isinstance(layer, SplitLayer)
+        for name, share in layer.shares().items()
+    }
+
+
 def own_part(parameter: Tensor, share: Share | None) -> nn.Parameter:
     """Make a parameter from this rank's share of a whole one, or a replica; frozen stays frozen."""
     whole = parameter.detach()
