@@ -81,6 +81,8 @@ def run_one(rank, world_size, engine, schedule, sizes, recompute):
             expected_losses.append(loss.item())
     pipeline = build_pipeline(engine, parts[rank::world_size], schedule, recompute=recompute)
     losses = pipeline.train(batch, summed, scale) + pipeline.train(batch, summed, scale)
+    unmoved = pipeline.train(batch, summed, 0.0)  # samples that do not count have a loss, too
+    assert unmoved == pytest.approx(losses[: len(batch)])
     worst = differ(gradients(parts[rank::world_size]), gradients(whole[rank::world_size]))
     for inputs, _ in (batch[0], batch[-1], batch[0]):
         logits = pipeline.predict(inputs)

@@ -258,7 +258,7 @@ def move_states(rank, world_size):
         {**whole, "last.weight": torch.zeros(10, 3)},
         {**whole, "last.weight": torch.zeros(20, 9)},
     ):
-        with pytest.raises(ValueError, match="has no|there") as caught:
+        with pytest.raises(ValueError, match=r"has no|there") as caught:
             load_state(three, broken)
         said.append(str(caught.value))
     return max(answers, default=0), said

@@ -85,7 +85,7 @@ class TorchEngine:
         with self._no_sync():
             for run in self._cut(microbatches):
                 losses += self._train_run(run)
-        return (torch.stack(losses) / scale).tolist() if losses else []
+        return torch.stack(losses).tolist() if losses else []
 
     @torch.no_grad()
     def predict(self, inputs: Tensor) -> Tensor | None:
@@ -145,7 +145,10 @@ class TorchEngine:
 
 
 class _ScaledLoss:
-    """The loss of the call under way; schedules are built once, with this in place of it."""
+    """The loss of the call under way; schedules are built once, with this in place of it.
+
+    Its value is the sum, and its gradient is scaled: where samples do not count, the scale is 0.
+    """
 
     def __init__(self) -> None:
         self.loss: Loss | None = None
@@ -153,7 +156,10 @@ class _ScaledLoss:
 
     def __call__(self, logits: Tensor, targets: Tensor) -> Tensor:
         assert self.loss is not None
-        return self.loss(logits, targets) * self.scale
+        summed, scale = self.loss(logits, targets), self.scale
+        if summed.requires_grad:
+            summed.register_hook(lambda gradient: gradient * scale)
+        return summed
 
 
 class _Recomputed(nn.Module):
