@@ -15,7 +15,8 @@ from drumline.core.split import cuts_layers
 from drumline.data import BatchSampler, Dataset, build_dataset
 from drumline.models import build_model, build_outline, parameter_count
 from drumline.parallel import Axes, build_axes, postpone_dynamo
-from drumline.train.building import Ground, build_compute
+from drumline.train.building import build_compute
+from drumline.train.ground import Ground
 from drumline.train.place import Place
 from drumline.train.turn import Compute
 
@@ -40,7 +41,7 @@ class Assembly:
         if not self.axes.mesh.splits_model:
             return {}
         shape = dict(zip(AXES, self.axes.mesh.shape, strict=True))
-        return {"mesh": shape, "cuts": getattr(self.compute, "cuts", None)}
+        return {"mesh": shape, "cuts": self.compute.cuts}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import timedelta
 
-import numpy as np
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed.distributed_c10d import _get_default_store
-from torch.optim import Optimizer
 
-from drumline.comm import LOOPBACK, Channel, Meter
+from drumline.comm import Channel
 from drumline.core.errors import UsageError
-from drumline.core.spec import RunSpec
-from drumline.core.split import cuts_layers, microbatches_of
-from drumline.data import Dataset
+from drumline.core.split import cuts_layers
 from drumline.optim import build_optimizer
-from drumline.parallel import Alone, Axes, Strategy, TiedGradients, build_strategy
+from drumline.parallel import Strategy, TiedGradients
 from drumline.parallel.pipeline import Executor, TorchEngine
 from drumline.parallel.rpc import Part, join_rpc
 from drumline.parallel.split import Chunks, tied_names
@@ -26,48 +21,10 @@ from drumline.parallel.tensor import apply_tensor_parallel
 from drumline.train.by_rpc import RpcCompute
 from drumline.train.cuts import build_parts, hold_part, plan_cuts
 from drumline.train.evaluate import loss_sum
+from drumline.train.ground import Ground
 from drumline.train.pipelined import Engine, PipelinedModel, SumLoss
-from drumline.train.place import Place
 from drumline.train.turn import Compute
 from drumline.train.whole import WholeModel
-
-
-@dataclass(frozen=True, kw_only=True)
-class Ground:
-    """What all ways of computing stand on."""
-
-    spec: RunSpec
-    place: Place
-    axes: Axes
-    device: torch.device
-    data: Dataset
-    meter: Meter
-    leader: str = LOOPBACK
-    """the address of rank 0"""
-
-    @property
-    def delay_s(self) -> float:
-        """How long this rank sleeps in each step, where it is slowed on purpose."""
-        slow = self.spec.slow_ranks.get(self.place.rank)
-        return 0.0 if slow is None else slow.delay_ms / 1000
-
-    @property
-    def example(self) -> tuple[Tensor, Tensor]:
-        """A microbatch, to measure layers with."""
-        mesh, train = self.axes.mesh, self.data.train
-        batch = self.spec.data.batch
-        samples = batch // (mesh.data * microbatches_of(self.spec.strategy, mesh, batch))
-        return train.batch(np.arange(max(1, min(samples, len(train)))))
-
-    def strategy(self, model: nn.Module) -> Strategy:
-        """Average gradients over the copies of what this rank holds."""
-        if self.axes.mesh.data == 1 < self.axes.mesh.size:
-            return Alone(model)
-        return build_strategy(self.spec.strategy, model, self.meter, self.axes.data)
-
-    def optimizer(self, model: nn.Module) -> Optimizer:
-        """Move the parameters that this rank holds."""
-        return build_optimizer(self.spec.optimizer, model.parameters())
 
 
 def build_compute(ground: Ground, model: nn.Module) -> Compute:
@@ -103,16 +60,11 @@ def _build_whole(ground: Ground, model: nn.Module) -> WholeModel:
         model = apply_tensor_parallel(model, axes.tensor, engine=engine, meter=ground.meter)
     model = _lay_out(model.to(ground.device))
     return WholeModel(
-        spec=ground.spec,
-        rank=ground.place.rank,
-        axes=axes,
-        device=ground.device,
-        data=ground.data,
+        ground=ground,
         model=model,
         strategy=ground.strategy(model),
         optimizer=ground.optimizer(model),
         holding=hold_part(model, axes, aliases=aliases),
-        delay_s=ground.delay_s,
     )
 
 
@@ -120,17 +72,9 @@ def _build_pipelined(ground: Ground, outline: nn.Module) -> PipelinedModel:
     spec, axes = ground.spec, ground.axes
     stages = axes.mesh.pipeline
     per_rank = spec.strategy.chunks or 2 if spec.strategy.schedule == "interleaved" else 1
-    cuts = plan_cuts(spec, outline, stages * per_rank, ground.example)
+    cuts = plan_cuts(ground, outline, stages * per_rank)
     numbers = [axes.stage + chunk * stages for chunk in range(per_rank)]
-    chunks = build_parts(
-        spec,
-        cuts,
-        numbers,
-        axes,
-        classes=ground.data.classes,
-        device=ground.device,
-        meter=ground.meter,
-    )
+    chunks = build_parts(ground, cuts, numbers)
     if spec.strategy.engine == "drumline":  # PyTorch's engine sends contiguous tensors only
         chunks = [_lay_out(chunk) for chunk in chunks]
     model = chunks[0] if per_rank == 1 else Chunks(chunks)
@@ -142,11 +86,7 @@ def _build_pipelined(ground: Ground, outline: nn.Module) -> PipelinedModel:
             chunk.forward = autocast(chunk.forward)
     strategy = ground.strategy(model)
     return PipelinedModel(
-        spec=spec,
-        rank=ground.place.rank,
-        axes=axes,
-        device=ground.device,
-        data=ground.data,
+        ground=ground,
         model=model,
         engine=_build_engine(ground, chunks, strategy),
         loss=loss,
@@ -160,13 +100,12 @@ def _build_pipelined(ground: Ground, outline: nn.Module) -> PipelinedModel:
         ),
         optimizer=ground.optimizer(model),
         holding=hold_part(model, axes, aliases=cuts.aliases, parts=stages, part=axes.stage),
-        delay_s=ground.delay_s,
         cuts=cuts.describe(),
     )
 
 
 def _build_by_rpc(ground: Ground, outline: nn.Module) -> RpcCompute:
-    spec, place, axes = ground.spec, ground.place, ground.axes
+    spec, place = ground.spec, ground.place
     agents = join_rpc(
         _get_default_store(),
         rank=place.rank,
@@ -174,32 +113,18 @@ def _build_by_rpc(ground: Ground, outline: nn.Module) -> RpcCompute:
         timeout_s=spec.timeout_s,
         leader=ground.leader,
     )
-    cuts = plan_cuts(spec, outline, place.world_size, ground.example)
-    (module,) = build_parts(
-        spec,
-        cuts,
-        [place.rank],
-        axes,
-        classes=ground.data.classes,
-        device=ground.device,
-        meter=ground.meter,
-    )
+    cuts = plan_cuts(ground, outline, place.world_size)
+    (module,) = build_parts(ground, cuts, [place.rank])
     part = Part(module, number=place.rank, device=ground.device, note=ground.meter.note_work)
     return RpcCompute(
-        spec=spec,
-        rank=place.rank,
-        axes=axes,
-        device=ground.device,
-        data=ground.data,
+        ground=ground,
         agents=agents,
         part=part,
         optimizer=build_optimizer(spec.optimizer, part.trained().values()),
         holding=hold_part(
-            module, axes, aliases=cuts.aliases, parts=place.world_size, part=place.rank
+            module, ground.axes, aliases=cuts.aliases, parts=place.world_size, part=place.rank
         ),
         tied=cuts.tied_apart,
-        meter=ground.meter,
-        delay_s=ground.delay_s,
         cuts=cuts.describe(),
     )
 

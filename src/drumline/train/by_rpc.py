@@ -14,20 +14,17 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from drumline.comm import Meter, Span
-from drumline.core.spec import RunSpec
-from drumline.core.split import microbatches_of
-from drumline.data import Dataset
-from drumline.parallel import Axes, Holding
+from drumline.parallel import Holding
 from drumline.parallel.rpc import Agents, Part, RpcModel
 from drumline.train.diagnose import check_loss
 from drumline.train.evaluate import loss_sum
+from drumline.train.ground import Ground
 from drumline.train.turn import Loss, Turn
 
 
@@ -70,41 +67,31 @@ def note_calls(meter: Meter, part: int, parts: int, began: int) -> None:
 class RpcCompute:
     """A `Compute` of one part, driven from rank 0."""
 
-    spec: RunSpec
-    rank: int
-    axes: Axes
-    device: torch.device
-    data: Dataset
+    ground: Ground
     agents: Agents
     part: Part
     optimizer: Optimizer
     holding: Holding
     tied: list[tuple[str, ...]]
-    delay_s: float
     cuts: list[list[str]]
-    meter: Meter
     leader: RpcModel | None = field(init=False)
     """only rank 0 has it"""
 
     def __post_init__(self) -> None:
         prepared.optimizer = self.optimizer
         leader = None
-        if self.rank == 0:
+        if self.ground.place.rank == 0:
             leader = RpcModel(
                 self.agents,
                 self.part,
                 optimizer=take_prepared,
-                clip_norm=self.spec.clip_norm,
+                clip_norm=self.ground.spec.clip_norm,
                 tied=self.tied,
-                overlap=self._microbatches > 1,
+                overlap=self.ground.microbatches > 1,
             )
         else:
             self.agents.offer(self.part)
         object.__setattr__(self, "leader", leader)
-
-    @property
-    def _microbatches(self) -> int:
-        return microbatches_of(self.spec.strategy, self.axes.mesh, self.spec.data.batch)
 
     @property
     def model(self) -> nn.Module:
@@ -118,20 +105,21 @@ class RpcCompute:
 
     def forward_backward(self, turn: Turn) -> Loss:
         """Take the step on the leader; wait for it on the others."""
-        if self.axes.mesh.size > 1:
+        parts = self.ground.axes.mesh.size
+        if parts > 1:
             with self.agents.listening():
                 dist.barrier()  # all begin together: what a rank notes from here on is of this step
         began = time.monotonic_ns()
-        told = torch.zeros(2, dtype=torch.float64, device=self.device)
+        told = torch.zeros(2, dtype=torch.float64, device=self.ground.device)
         if self.leader is not None:
             told.copy_(torch.tensor(self._lead(self.leader, turn), dtype=told.dtype))
         else:
             turn.clock.data_ready()
-            time.sleep(self.delay_s)
-        if self.axes.mesh.size > 1:
+            time.sleep(self.ground.delay_s)
+        if parts > 1:
             with self.agents.listening():
                 dist.broadcast(told, src=0)
-        note_calls(self.meter, self.rank, self.axes.mesh.size, began)
+        note_calls(self.ground.meter, self.ground.place.rank, parts, began)
         total, predictions = told.tolist()
         return Loss(total=total, predictions=round(predictions))
 
@@ -140,38 +128,31 @@ class RpcCompute:
 
     def predict(self, inputs: Tensor) -> Tensor | None:
         """Return the scores on the leader; the others serve."""
-        return None if self.leader is None else self.leader.predict(inputs).to(self.device)
+        return None if self.leader is None else self.leader.predict(inputs).to(self.ground.device)
 
     def close(self) -> None:
         """Leave RPC, all ranks together."""
         self.agents.leave()
 
     def _lead(self, leader: RpcModel, turn: Turn) -> tuple[float, int]:
-        pieces = self._pieces(turn)
-        microbatches = [self.data.train.batch(piece) for piece in pieces]
+        pieces = self.ground.cut_batch(turn.batch.indices, self.ground.microbatches)
+        microbatches = [self.ground.data.train.batch(piece) for piece in pieces]
         turn.clock.data_ready()
         predictions = sum(targets.numel() for _, targets in microbatches)
-        time.sleep(self.delay_s)
-        seed = (self.spec.seed * 1_000_003 + turn.number) % 2**31
+        time.sleep(self.ground.delay_s)
+        seed = (self.ground.spec.seed * 1_000_003 + turn.number) % 2**31
 
         def checked(logits: Tensor, targets: Tensor) -> Tensor:
-            summed = loss_sum(logits.to(self.device), targets)
+            summed = loss_sum(logits.to(self.ground.device), targets)
             check_loss(
                 summed.item() / targets.numel(),
                 model=self.model,
                 inputs=None,
                 step=turn.number,
-                rank=self.rank,
+                rank=self.ground.place.rank,
                 lr=turn.lr,
             )
             return summed
 
         losses = leader.train(microbatches, checked, 1 / predictions, lr=turn.lr, seed=seed)
         return sum(losses), predictions
-
-    def _pieces(self, turn: Turn) -> list[np.ndarray[tuple[int], np.dtype[np.int64]]]:
-        indices = turn.batch.indices
-        count = self._microbatches
-        if self.spec.optimizer.name == "gd":
-            count *= -(-len(indices) // self.spec.data.batch)
-        return np.array_split(indices, max(1, min(count, len(indices))))

@@ -7,10 +7,8 @@ from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 
-from drumline.comm import Meter
-from drumline.core.spec import RunSpec
 from drumline.models import build_partial
 from drumline.parallel import Axes, Holding
 from drumline.parallel.split import (
@@ -25,6 +23,7 @@ from drumline.parallel.split import (
 )
 from drumline.parallel.tensor import Exchange, apply_tensor_parallel, shares_of
 from drumline.train.evaluate import loss_sum
+from drumline.train.ground import Ground
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,61 +69,52 @@ class Cuts:
         ]
 
 
-def plan_cuts(
-    spec: RunSpec, outline: nn.Module, parts: int, example: tuple[Tensor, Tensor]
-) -> Cuts:
+def plan_cuts(ground: Ground, outline: nn.Module, parts: int) -> Cuts:
     """Decide where to cut; every rank calls this, and gets the same answer.
 
     Args:
-        spec: says how.
+        ground: says how, and has a microbatch to measure layers with.
         outline: the model without its weights.
         parts: how many parts are needed.
-        example: a microbatch to measure layers with.
 
     Raises:
         UsageError: it cannot be cut into so many parts.
     """
     layers = find_layers(outline)
-    balance = spec.strategy.balance
+    balance = ground.spec.strategy.balance
     if not isinstance(balance, str):
         bounds = parse_balance(balance, layers, parts)
     elif balance == "bytes":
         bounds = partition(count_bytes(outline, layers), parts)
     else:
         partition([1.0] * len(layers), parts)  # refuses before anybody waits for the times
-        times = torch.zeros(len(layers), dtype=torch.float64, device=example[0].device)
+        times = torch.zeros(len(layers), dtype=torch.float64, device=ground.device)
         if dist.get_rank() == 0 and parts > 1:
-            times += torch.tensor(measure_times(outline, layers, example, loss_sum)).to(times)
+            measured = measure_times(outline, layers, ground.example, loss_sum)
+            times += torch.tensor(measured).to(times)
         dist.broadcast(times, src=0)
         bounds = partition(times.tolist(), parts)
     return Cuts(layers=layers, bounds=bounds, tied=tied_names(outline))
 
 
-def build_parts(
-    spec: RunSpec,
-    cuts: Cuts,
-    numbers: Sequence[int],
-    axes: Axes,
-    *,
-    classes: int,
-    device: torch.device,
-    meter: Meter,
-) -> list[nn.Module]:
+def build_parts(ground: Ground, cuts: Cuts, numbers: Sequence[int]) -> list[nn.Module]:
     """Build some of the parts, with the weights that the whole model would have."""
+    spec, group = ground.spec, ground.axes.tensor
     names = set().union(*(cuts.names_of(number) for number in numbers))
     model = build_partial(
         spec.model,
-        classes=classes,
+        classes=ground.data.classes,
         seed=spec.seed,
         dtype=getattr(torch, spec.dtype),
         wanted=names.__contains__,
     )
-    if axes.tensor is not None:
-        model = apply_tensor_parallel(model, axes.tensor, engine=spec.strategy.engine, meter=meter)
+    if group is not None:
+        engine, meter = spec.strategy.engine, ground.meter
+        model = apply_tensor_parallel(model, group, engine=engine, meter=meter)
     stages = []
     for number in numbers:
         first, last = cuts.bounds[number : number + 2]
-        stages.append(build_stage(model, cuts.layers, first, last).to(device))
+        stages.append(build_stage(model, cuts.layers, first, last).to(ground.device))
     return stages
 
 

@@ -63,6 +63,10 @@ class Compute(Protocol):
     def holding(self) -> Holding:
         """Which part of the whole model that is."""
 
+    @property
+    def cuts(self) -> list[list[str]] | None:
+        """The layers of each part, where the model is cut by layers."""
+
     def forward_backward(self, turn: Turn) -> Loss:
         """Leave the averaged gradients of a batch; every rank calls this."""
 
