@@ -121,7 +121,7 @@ def gather_state(split, axes=None):
 
 @torch.no_grad()
 def load_state(split, whole, axes=None):
-    load_model(split, hold(split, axes), set(whole), whole.__getitem__)
+    load_model(split, hold(split, axes), whole)
 
 
 def worst(ours, expected):

@@ -9,12 +9,17 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 from drumline.core.errors import UsageError
 from drumline.core.parts import OptimizerSpec
 from drumline.models import MLP, Linear
+from drumline.optim import Adam
+from drumline.parallel import Holding
 from drumline.train import memory_limit
+from drumline.train.checkpoint import CheckpointStore, Progress
 from drumline.train.memory_limit import explain_memory, limit_memory
+from drumline.train.snapshot import take_snapshot
 
 MIB = 2**20
 TRAIN = """
@@ -70,6 +75,51 @@ def test_what_does_not_fit_is_explained_and_its_half_fits() -> None:
         "memory_bytes=251658240"
     )
     assert train(2, 150 * MIB) == "it fits"
+
+
+RESUME = """
+import sys
+from pathlib import Path
+import torch
+from torch import nn
+from drumline.optim import Adam
+from drumline.parallel import Holding
+from drumline.train.checkpoint import CheckpointStore
+from drumline.train.memory_limit import limit_memory
+
+torch.set_num_threads(1)
+part = nn.Sequential(nn.Linear(1024, 1024, bias=False))
+optimizer = Adam(part.parameters())
+limit_memory(24 * 2**20)
+found = CheckpointStore(Path(sys.argv[1]), keep=1).at(1)
+found.load_model(part, Holding(parts=8))
+found.load_optimizer(optimizer, part, Holding(parts=8))
+(state,) = optimizer.state.values()
+print(part[0].weight.mean().item(), state["exp_avg"].mean().item())
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux limits memory")
+def test_a_part_is_read_in_the_memory_of_a_part(tmp_path: Path) -> None:
+    # 4 MiB a layer: the whole model's file has 32, its optimizer's 64
+    model = nn.Sequential(*(nn.Linear(1024, 1024, bias=False) for _ in range(8)))
+    optimizer = Adam(model.parameters())
+    for param in model.parameters():
+        param.grad = torch.ones_like(param)
+        nn.init.constant_(param, 0.5)
+    optimizer.step()
+    wanted = [
+        model[0].weight.mean().item(),
+        float(optimizer.state[model[0].weight]["exp_avg"][0, 0]),
+    ]
+    snapshot = take_snapshot(model, optimizer, Holding())
+    store = CheckpointStore(tmp_path, keep=1)
+    store.save(Progress(step=1), snapshot, rank=0, barrier=lambda: None)
+    answer = subprocess.run(
+        [sys.executable, "-c", RESUME, str(tmp_path)], capture_output=True, text=True, timeout=100
+    )
+    assert answer.returncode == 0, answer.stderr
+    assert [float(value) for value in answer.stdout.split()] == pytest.approx(wanted)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
@@ -29,14 +29,14 @@ def weights_sha256(model: nn.Module) -> str:
         **dict(model.named_parameters(remove_duplicate=False)),
         **dict(model.named_buffers(remove_duplicate=False)),
     }
-    return tensors_sha256(tensors, tensors.__getitem__)
+    return tensors_sha256(tensors)
 
 
-def tensors_sha256(names: Iterable[str], read: Callable[[str], Tensor]) -> str:
+def tensors_sha256(tensors: Mapping[str, Tensor]) -> str:
     """Hash tensors as `weights_sha256` does; each is read when its turn comes."""
     digest = hashlib.sha256()
-    for name in sorted(names):
-        tensor = read(name)
+    for name in sorted(tensors):
+        tensor = tensors[name]
         header = [name, str(tensor.dtype).removeprefix("torch."), list(tensor.shape)]
         digest.update(json.dumps(header).encode() + b"\n")
         digest.update(_bytes_of(tensor))

@@ -23,16 +23,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import safetensors
-import safetensors.torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
 from drumline.core.errors import CheckpointError
 from drumline.models import tensors_sha256
 from drumline.parallel import Holding
 from drumline.train.snapshot import Snapshot, load_model, load_optimizer
-from drumline.train.tensor_files import ModelTensors, sync, write_tensors
+from drumline.train.tensor_files import TensorFiles, sync, write_tensors
 
 STATE = "state.json"
 WHOLE = Holding()
@@ -64,9 +62,8 @@ class Checkpoint:
 
     def load_model(self, model: nn.Module, holding: Holding = WHOLE) -> None:
         """Put parameters and buffers into a model, or into the part of it that a rank holds."""
-        tensors = ModelTensors(self.path)
         try:
-            load_model(model, holding, set(tensors.where), tensors.read)
+            load_model(model, holding, self._tensors("model*"))
         except ValueError as error:
             raise CheckpointError(
                 f"{self.path} does not fit the model: {error}; resume with the model that wrote it"
@@ -74,8 +71,7 @@ class Checkpoint:
 
     def weights_sha256(self) -> str:
         """Hash the whole model, one tensor after the other."""
-        tensors = ModelTensors(self.path)
-        return tensors_sha256(tensors.where, tensors.read)
+        return tensors_sha256(self._tensors("model*"))
 
     def load_optimizer(
         self,
@@ -86,13 +82,14 @@ class Checkpoint:
     ) -> None:
         """Put its state into an optimizer; `rank` where each rank has a state of its own."""
         which = "optimizer*" if rank is None else f"optimizer-rank-{rank}"
-        tensors: dict[str, Tensor] = {}
         scalars: dict[str, Any] = {"groups": [], "state": {}}
         for path in sorted(self.path.glob(f"{which}.safetensors")):
-            tensors |= safetensors.torch.load_file(path)
             saved = self.scalars[path.name]
             scalars = {"groups": saved["groups"], "state": {**scalars["state"], **saved["state"]}}
-        load_optimizer(optimizer, model, holding, tensors, scalars)
+        load_optimizer(optimizer, model, holding, self._tensors(which), scalars)
+
+    def _tensors(self, which: str) -> TensorFiles:
+        return TensorFiles(sorted(self.path.glob(f"{which}.safetensors")))
 
 
 class CheckpointStore:

@@ -10,7 +10,7 @@ rank that holds other parameters, or shares of them, finds what it needs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,21 +51,19 @@ def take_snapshot(model: nn.Module, optimizer: Optimizer, holding: Holding) -> S
     )
 
 
-def load_model(
-    model: nn.Module, holding: Holding, names: set[str], read: Callable[[str], Tensor]
-) -> None:
-    """Fill a model with tensors of these names.
+def load_model(model: nn.Module, holding: Holding, saved: Mapping[str, Tensor]) -> None:
+    """Fill a model with what was saved for it, one tensor at a time.
 
     Raises:
         ValueError: a tensor is missing, left over, or of another shape.
     """
     own = model.state_dict()
-    if missing := sorted(own.keys() - names):
+    if missing := sorted(own.keys() - saved.keys()):
         raise ValueError(f"it has no {missing[0]}")
-    if holding.parts == 1 and (left := sorted(names - own.keys())):
+    if holding.parts == 1 and (left := sorted(saved.keys() - own.keys())):
         raise ValueError(f"the model has no {left[0]}")
     for name, tensor in own.items():
-        whole, shape = read(name), holding.whole_shape(name, tensor)
+        whole, shape = saved[name], holding.whole_shape(name, tensor)
         if tuple(whole.shape) != shape:
             raise ValueError(f"{name} is {list(whole.shape)} there, {list(shape)} here")
         tensor.copy_(holding.cut(name, whole))
@@ -78,19 +76,24 @@ def load_optimizer(
     saved: Mapping[str, Tensor],
     scalars: Mapping[str, Any],
 ) -> None:
-    """Fill an optimizer with what was saved for the parameters that it has."""
+    """Fill an optimizer with what was saved for the parameters that it has, and read no more."""
     names: dict[Tensor, str] = {param: name for name, param in model.named_parameters()}
-    by_name = _by_parameter({**saved, **scalars["state"]})
+    numbers = scalars["state"]
+    fields = _fields_by_parameter([*saved, *numbers])
     state: dict[int, dict[str, Any]] = {}
     for index, param in enumerate(_params(optimizer)):
         name = names[param]
-        known = by_name.get(name) or by_name.get(holding.aliases.get(name, name))
-        if known is not None:
+        where = name if name in fields else holding.aliases.get(name, name)
+        values = {
+            field: numbers[key] if (key := f"{where}:{field}") in numbers else saved[key]
+            for field in fields.get(where, ())
+        }
+        if values:
             state[index] = {
                 field: holding.cut(name, value)
                 if isinstance(value, Tensor) and value.dim() == param.dim() > 0
                 else value
-                for field, value in known.items()
+                for field, value in values.items()
             }
     groups = optimizer.state_dict()["param_groups"]
     for group, options in zip(groups, scalars["groups"], strict=True):
@@ -98,11 +101,11 @@ def load_optimizer(
     optimizer.load_state_dict({"state": state, "param_groups": groups})
 
 
-def _by_parameter(saved: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = {}
-    for key, value in saved.items():
+def _fields_by_parameter(keys: Iterable[str]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for key in keys:
         name, _, field = key.rpartition(":")
-        found.setdefault(name, {})[field] = value
+        found.setdefault(name, []).append(field)
     return found
 
 

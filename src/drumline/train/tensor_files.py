@@ -5,30 +5,85 @@ A rank's memory may be limited to little more than its part of the model.
 
 from __future__ import annotations
 
+import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import safetensors
 import safetensors.torch
+import torch
 from torch import Tensor
 
+_DTYPES: Mapping[str, torch.dtype] = MappingProxyType(
+    {
+        "F64": torch.float64,
+        "F32": torch.float32,
+        "F16": torch.float16,
+        "BF16": torch.bfloat16,
+        "F8_E4M3": torch.float8_e4m3fn,
+        "F8_E4M3FNUZ": torch.float8_e4m3fnuz,
+        "F8_E5M2": torch.float8_e5m2,
+        "F8_E5M2FNUZ": torch.float8_e5m2fnuz,
+        "I64": torch.int64,
+        "I32": torch.int32,
+        "I16": torch.int16,
+        "I8": torch.int8,
+        "U64": torch.uint64,
+        "U32": torch.uint32,
+        "U16": torch.uint16,
+        "U8": torch.uint8,
+        "BOOL": torch.bool,
+        "C64": torch.complex64,
+    }
+)
+"""as safetensors calls them"""
 
-class ModelTensors:
-    """The model's tensors of a checkpoint; a file is open only while one is read from it."""
 
-    def __init__(self, folder: Path) -> None:
-        self.where: dict[str, Path] = {}
-        for path in sorted(folder.glob("model*.safetensors")):
-            with safetensors.safe_open(path, framework="pt") as file:
-                self.where |= dict.fromkeys(file.keys(), path)
+@dataclass(frozen=True)
+class _Place:
+    """Where a tensor lies."""
 
-    def read(self, name: str) -> Tensor:
-        """Return one tensor."""
-        with safetensors.safe_open(self.where[name], framework="pt") as file:
-            tensor: Tensor = file.get_tensor(name)
-            return tensor.clone()  # else it would keep all of the file mapped
+    path: Path
+    start: int
+    dtype: torch.dtype
+    shape: list[int]
+
+
+class TensorFiles(Mapping[str, Tensor]):
+    """The tensors of some files, by name; each is read when it is asked for.
+
+    safetensors' own reader maps all of a file, for which the kernel counts all of it as memory.
+    """
+
+    def __init__(self, paths: Iterable[Path]) -> None:
+        self._places: dict[str, _Place] = {}
+        for path in paths:
+            with path.open("rb") as file:
+                size = int.from_bytes(file.read(8), "little")
+                header: dict[str, Any] = json.loads(file.read(size))
+            header.pop("__metadata__", None)
+            for name, told in header.items():
+                start = 8 + size + told["data_offsets"][0]
+                self._places[name] = _Place(path, start, _DTYPES[told["dtype"]], told["shape"])
+
+    def __getitem__(self, name: str) -> Tensor:
+        place = self._places[name]
+        tensor = torch.empty(place.shape, dtype=place.dtype)
+        with place.path.open("rb") as file:
+            file.seek(place.start)
+            file.readinto(tensor.reshape(-1).view(torch.uint8).numpy().data)
+        return tensor
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
