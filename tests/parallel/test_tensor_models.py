@@ -19,7 +19,7 @@ from drumline.parallel import Axes, DataParallel, build_axes, clip_split_gradien
 from drumline.parallel.tensor import How, Rule, apply_tensor_parallel, build_plan, shares_of
 from drumline.train.cuts import hold_part
 from drumline.train.evaluate import loss_sum
-from drumline.train.snapshot import load_model
+from drumline.train.snapshot import load_model, take_snapshot
 
 STEPS = 20
 TEXT = 11  # characters
@@ -235,6 +235,8 @@ def move_states(rank, world_size):
                     parameter.zero_()
             load_state(three, whole)
             assert worst(gather_state(three), whole) == 0
+            taken = take_snapshot(three, torch.optim.SGD(three.parameters()), hold(three)).model
+            assert worst(taken, whole if rank == 0 else three.state_dict()) == 0  # who writes keeps
             if rank < 2:
                 place = {"replica": 0, "stage": 0, "share": rank}
                 axes = Axes(mesh=Mesh(tensor=2), **place, tensor=pair, model=pair)

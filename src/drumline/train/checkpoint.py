@@ -113,7 +113,7 @@ class CheckpointStore:
 
         Args:
             progress: how far the run has come.
-            snapshot: this rank's part, which is the same on all ranks that hold the same part.
+            snapshot: this rank's part, whole where this rank writes it.
             holding: which part that is, and whether this rank writes it.
             rank: this rank.
             shared: whether copies of a part have the same optimizer state; else each is written.

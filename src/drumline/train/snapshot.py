@@ -32,7 +32,15 @@ class Snapshot:
 
 
 def take_snapshot(model: nn.Module, optimizer: Optimizer, holding: Holding) -> Snapshot:
-    """Describe what this rank holds; where tensors are cut into shares, all their ranks call it."""
+    """Describe what this rank holds; where tensors are cut into shares, all their ranks call it.
+
+    A rank that does not write only takes part: it keeps its shares, and lets go of each whole.
+    """
+
+    def gather(name: str, tensor: Tensor) -> Tensor:
+        whole = holding.gather(name, tensor)
+        return whole if holding.writes else tensor
+
     tensors: dict[str, Tensor] = {}
     numbers: dict[str, Any] = {}
     for name, param in model.named_parameters():
@@ -41,11 +49,11 @@ def take_snapshot(model: nn.Module, optimizer: Optimizer, holding: Holding) -> S
             if not isinstance(value, Tensor):
                 numbers[key] = value
             elif value.shape == param.shape:
-                tensors[key] = holding.gather(name, value)
+                tensors[key] = gather(name, value)
             else:
                 tensors[key] = value
     return Snapshot(
-        model={name: holding.gather(name, tensor) for name, tensor in model.state_dict().items()},
+        model={name: gather(name, tensor) for name, tensor in model.state_dict().items()},
         optimizer=tensors,
         scalars={"groups": [_options(group) for group in optimizer.param_groups], "state": numbers},
     )
