@@ -25,8 +25,7 @@ from drumline.core.mesh import Mesh
 from drumline.core.split import bubble
 from drumline.report.ledger import NS, warm_steps
 
-_KINDS = ("forward", "backward")
-_KIND, _MICROBATCH, _CHUNK, _BEGAN, _ENDED = range(5)
+_, _MICROBATCH, _CHUNK, _BEGAN, _ENDED = range(5)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +68,7 @@ def measure_bubble(events: Sequence[Sequence[Event]], mesh: Mesh) -> Bubble | No
     pieces: list[Any] = []  # of one rank in one step: they show how the batch and model are cut
     for step in warm_steps(events):
         for ranks in copies:
-            work = [_pieces(step[rank]) for rank in ranks]
+            work = [step[rank].get("work", ()) for rank in ranks]
             if not all(work):
                 continue
             pieces = pieces or work[0]
@@ -96,10 +95,6 @@ def _copy(mesh: Mesh, replica: int) -> list[int]:
     """Return the ranks of one copy of the model: all its stages, with all their shares."""
     size = mesh.pipeline * mesh.tensor
     return list(range(replica * size, (replica + 1) * size))
-
-
-def _pieces(step: Event) -> list[Any]:
-    return [piece for piece in step.get("work", ()) if piece[_KIND] in _KINDS]
 
 
 def _window(work: Sequence[Sequence[Any]]) -> int:

@@ -65,10 +65,9 @@ def _step(step: Event) -> Iterator[dict[str, Any]]:
     yield _piece(f"step {step['step']}", began, began + step["total"], _COMPUTE, args)
     yield _piece("data", began, began + step["data"], _COMPUTE)
     for kind, microbatch, chunk, since, until in step.get("work", ()):
-        if kind in ("forward", "backward"):
-            where = f", chunk {chunk}" if chunk else ""
-            args = {"microbatch": microbatch, "chunk": chunk}
-            yield _piece(f"{kind} {microbatch}{where}", since, until, _COMPUTE, args)
+        where = f", chunk {chunk}" if chunk else ""
+        args = {"microbatch": microbatch, "chunk": chunk}
+        yield _piece(f"{kind} {microbatch}{where}", since, until, _COMPUTE, args)
     for since, until in step["blocked"]:
         yield _piece("waiting", since, until, _COMPUTE)
     for op, nbytes, since, until, *ranks in step["spans"]:

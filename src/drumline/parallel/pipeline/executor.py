@@ -43,7 +43,7 @@ from drumline.parallel.pipeline.schedule import (
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 Note = Callable[[str, int, int, int, int], None]
-"""is told a kind, a microbatch, a chunk, and when it began and ended (monotonic clock, ns)"""
+"""is told forward or backward, microbatch, chunk, and when it began and ended (monotonic, ns)"""
 NoSync = Callable[[], AbstractContextManager[None]]
 Key = tuple[int, int]
 """microbatch and chunk"""
@@ -100,7 +100,7 @@ class Executor:
             channel: the stages in order.
             schedule: one of `SCHEDULES`.
             recompute: keep only inputs, and run a chunk again for its backward.
-            note: is told of each forward, backward, receive and send.
+            note: is told of each forward and backward.
             no_sync: a data-parallel wrapper's, to put around all backwards of a chunk but the last.
             meter: is told of each message.
         """
@@ -185,14 +185,14 @@ class Executor:
         self._activations.expect(batch.topic(at) for at in plan if type(at) is ReceiveActivation)
         self._gradients.expect(batch.topic(at) for at in plan if type(at) is ReceiveGradient)
         for instruction in plan:
-            kind, act = _ACTS[type(instruction)]
             began = time.monotonic_ns()
-            act(self, instruction)
+            _ACTS[type(instruction)](self, instruction)
             if self._note is not None:
                 if self._device.type == "cuda":
                     torch.cuda.synchronize(self._device)
-                ended = time.monotonic_ns()
-                self._note(kind, instruction.microbatch, instruction.chunk, began, ended)
+                if (kind := _NOTED.get(type(instruction))) is not None:
+                    ended = time.monotonic_ns()
+                    self._note(kind, instruction.microbatch, instruction.chunk, began, ended)
         self._activations.finish()
         self._gradients.finish()
         results = self._results
@@ -258,19 +258,20 @@ class Executor:
         self._gradients.send(self._made.pop((at.microbatch, at.chunk)))
 
 
-_ACTS: Mapping[type[Instruction], tuple[str, Callable[[Executor, Instruction], None]]] = (
-    MappingProxyType(
-        {
-            ReceiveActivation: ("receive", Executor._receive_activation),
-            Forward: ("forward", Executor._forward),
-            SendActivation: ("send", Executor._send_activation),
-            ReceiveGradient: ("receive", Executor._receive_gradient),
-            Backward: ("backward", Executor._backward),
-            SendGradient: ("send", Executor._send_gradient),
-        }
-    )
+_ACTS: Mapping[type[Instruction], Callable[[Executor, Instruction], None]] = MappingProxyType(
+    {
+        ReceiveActivation: Executor._receive_activation,
+        Forward: Executor._forward,
+        SendActivation: Executor._send_activation,
+        ReceiveGradient: Executor._receive_gradient,
+        Backward: Executor._backward,
+        SendGradient: Executor._send_gradient,
+    }
 )
-"""how each instruction is noted, and who carries it out"""
+_NOTED: Mapping[type[Instruction], str] = MappingProxyType(
+    {Forward: "forward", Backward: "backward"}
+)
+"""messages are the meter's"""
 
 
 def _run_with_loss(run: Run, loss: Loss, targets: Tensor, inputs: Tensor) -> Tensor:
