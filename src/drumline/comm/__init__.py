@@ -5,7 +5,7 @@ from drumline.comm.algorithms import ALGORITHMS
 from drumline.comm.backend import Choice, Situation, choose_backend
 from drumline.comm.channel import Channel, Handle
 from drumline.comm.communicator import SMALL, Communicator
-from drumline.comm.group import join_group
+from drumline.comm.group import join_group, members_of
 from drumline.comm.meeting import Meeting
 from drumline.comm.meter import Meter, Span
 from drumline.comm.operation import Op
@@ -44,6 +44,7 @@ __all__ = [
     "join_group",
     "join_store",
     "meeting_host",
+    "members_of",
     "reduce_broadcast",
     "serve_store",
     "tells_of_lost_peer",

@@ -1,4 +1,4 @@
-"""Joining the process group: over which interface, by which store."""
+"""Joining the process group: over which interface, by which store; and who is in a group."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from datetime import timedelta
 
 import torch.distributed as dist
-from torch.distributed import Store
+from torch.distributed import ProcessGroup, Store
 
 from drumline.comm.backend import Backend
 from drumline.comm.mpi import register_mpi
@@ -35,6 +35,12 @@ def join_group(
         world_size=world_size,
         timeout=timedelta(seconds=timeout_s),
     )
+
+
+def members_of(group: ProcessGroup | None) -> tuple[int, ...]:
+    """Return the ranks of a group as a `Span` names them: none, where it is everybody."""
+    members = tuple(dist.get_process_group_ranks(group))
+    return () if len(members) == dist.get_world_size() else members
 
 
 def pin_interface(leader: str) -> None:

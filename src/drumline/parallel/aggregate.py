@@ -28,6 +28,7 @@ from drumline.comm import (
     Op,
     all_gather,
     gather_scatter,
+    members_of,
     reduce_broadcast,
 )
 from drumline.core.errors import UsageError
@@ -102,9 +103,7 @@ class Aggregator:
 
     @cached_property
     def _ranks(self) -> tuple[int, ...]:
-        """The members of the group, where that is not everybody."""
-        members = tuple(dist.get_process_group_ranks(self.group))
-        return () if len(members) == dist.get_world_size() else members
+        return members_of(self.group)
 
     @cached_property
     def _channel(self) -> Channel:

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from drumline.comm import Meter
+from drumline.comm import Meter, members_of
 from drumline.core.errors import UsageError
 from drumline.parallel.tensor.shares import Share
 
@@ -50,9 +50,7 @@ class Exchange:
 
     @cached_property
     def _members(self) -> tuple[int, ...]:
-        """The ranks of the group, where that is not everybody."""
-        members = tuple(dist.get_process_group_ranks(self.group))
-        return () if len(members) == dist.get_world_size() else members
+        return members_of(self.group)
 
     def share(self, *, dim: int, size: int, blocks: int | None = None, repeats: int = 1) -> Share:
         """Return this rank's share of a dimension; see `Share.dealt`."""
