@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 import statistics
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -25,7 +24,7 @@ import torch.distributed as dist
 from measure import Row, arguments, compare, report
 
 from drumline.parallel import KINDS, Aggregator
-from ranks import Times, add_rank_option, start_ranks, take_turns
+from ranks import Times, add_rank_option, start_ranks, take_turns, torchrun
 
 RANKS = (2, 4)
 SIZES = {"64 KiB": 2**16, "1 MiB": 2**20, "32 MiB": 2**25}
@@ -57,12 +56,6 @@ def be_rank(rounds: int, path: Path) -> None:
     dist.destroy_process_group()
 
 
-def measure(ranks: int, rounds: int) -> dict[str, Times]:
-    """Start the ranks and return the times in ms, by size and aggregator."""
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    return start_ranks([*torchrun, f"--nproc-per-node={ranks}"], __file__, rounds)
-
-
 def compare_all(ranks: int, size: str, times: Times) -> list[Row]:
     rows = []
     for name in KINDS:
@@ -82,7 +75,7 @@ def main() -> None:
         return
     rows: list[Row] = []
     for ranks in RANKS:
-        for size, times in measure(ranks, args.rounds).items():
+        for size, times in start_ranks(torchrun(ranks), __file__, args.rounds).items():
             rows += compare_all(ranks, size, times)
     note = (
         "Sum over all ranks of this host, float32, gloo, one thread a rank; a barrier before each "

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import json
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -28,7 +27,6 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.distributed as dist
-from launches import run_bounded
 from measure import Row, arguments, compare, report, turns
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -42,12 +40,13 @@ from drumline.optim import build_optimizer
 from drumline.parallel import build_strategy
 from drumline.train.clock import StepClock
 from drumline.train.evaluate import loss_sum
+from ranks import add_rank_option, start_ranks, torchrun
 
 BATCH = 64
 BUCKETS = 2
 INNER = 1000
 WARM_UP = 5
-TIMEOUT_S = 120.0
+HOOK = "DDP's hook, 2 ranks"
 BARE, METERED = "bare step", "accounted step"
 
 Step = Callable[[], None]
@@ -156,26 +155,19 @@ def be_rank(rounds: int, path: Path) -> None:
     hooked = Trainer(lambda model: build_strategy(spec, model, Meter()).module)
     times = race({BARE: plain.step, METERED: hooked.step}, rounds)
     if dist.get_rank() == 0:
-        path.write_text(json.dumps(times))
+        path.write_text(json.dumps({HOOK: times}))
     dist.destroy_process_group()
 
 
 def measure_hook(rounds: int) -> Row:
     """Measure the third comparison, with two ranks."""
-    with tempfile.TemporaryDirectory(prefix="drumline-bench-") as folder:
-        path = Path(folder) / "times.json"
-        command = [
-            *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"),
-            *(str(Path(__file__).resolve()), f"--rounds={rounds}", f"--be-rank={path}"),
-        ]
-        run_bounded(command, timeout_s=TIMEOUT_S, cwd=Path(folder))
-        times = json.loads(path.read_text())
-    return compare(times, METERED, BARE, case="DDP's hook, 2 ranks", unit="ms")
+    times = start_ranks(torchrun(2), __file__, rounds)[HOOK]
+    return compare(times, METERED, BARE, case=HOOK, unit="ms")
 
 
 def main() -> None:
     parser = arguments(__doc__, rounds=120)
-    parser.add_argument("--be-rank", type=Path, metavar="PATH", help="used by the script itself")
+    add_rank_option(parser)
     args = parser.parse_args()
     torch.set_num_threads(1)
     if args.be_rank is not None:

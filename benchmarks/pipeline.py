@@ -14,7 +14,6 @@ one sees what two stages save.
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -27,7 +26,7 @@ from torch import Tensor, nn
 from drumline.comm import Channel
 from drumline.models.gpt import Block
 from drumline.parallel.pipeline import Executor, TorchEngine, bubble
-from ranks import Job, Times, add_rank_option, start_ranks, take_turns
+from ranks import Job, add_rank_option, start_ranks, take_turns, torchrun
 
 STAGES, BLOCKS, WIDTH, HEADS, CLASSES, LENGTH = 2, 4, 128, 4, 65, 64
 SCHEDULES = {"gpipe": 1, "1f1b": 1, "interleaved": 2}  # with so many chunks a rank
@@ -102,12 +101,6 @@ def be_rank(rounds: int, path: Path) -> None:
     dist.destroy_process_group()
 
 
-def measure(rounds: int) -> dict[str, Times]:
-    """Start the ranks and return the times in ms, by case and pipeline."""
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    return start_ranks([*torchrun, f"--nproc-per-node={STAGES}"], __file__, rounds)
-
-
 def main() -> None:
     parser = arguments(__doc__, rounds=40)
     add_rank_option(parser)
@@ -116,7 +109,7 @@ def main() -> None:
         be_rank(args.rounds, args.be_rank)
         return
     rows: list[Row] = []
-    for case, times in measure(args.rounds).items():
+    for case, times in start_ranks(torchrun(STAGES), __file__, args.rounds).items():
         for schedule, chunks in SCHEDULES.items():
             extra = {"bubble": bubble(STAGES, SHAPES[case][0], chunks)}
             for rival in (f"torch {schedule}", ALONE):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import tempfile
 import time
 from argparse import ArgumentParser
@@ -42,6 +43,12 @@ def take_turns(jobs: dict[str, Job], rounds: int, group: dist.ProcessGroup | Non
     for name, seconds in zip(order, took.tolist(), strict=True):
         times[name].append(seconds * 1e3)
     return times
+
+
+def torchrun(ranks: int) -> list[str]:
+    """Return the command that starts so many ranks on this host, up to the script."""
+    words = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+    return [sys.executable, *words]
 
 
 def add_rank_option(parser: ArgumentParser) -> None:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import time
 from functools import partial
 from pathlib import Path
@@ -28,7 +27,7 @@ from drumline.comm import join_store, serve_store
 from drumline.core.spec import OptimizerSpec
 from drumline.optim import build_optimizer
 from drumline.parallel.rpc import Part, RpcModel, join_rpc
-from ranks import Times, add_rank_option, start_ranks
+from ranks import Times, add_rank_option, start_ranks, torchrun
 
 WIDTH, LAYERS = 768, 6  # of each half
 BATCH, MICROBATCHES = 512, 4
@@ -104,8 +103,7 @@ def main() -> None:
     if args.be_rank is not None:
         be_rank(args.rounds, args.be_rank)
         return
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    found = start_ranks(torchrun, __file__, args.rounds)
+    found = start_ranks(torchrun(2), __file__, args.rounds)
     megabytes = {"MB sent a rank": max(found["sent"]["bytes"]) / 1e6}
     rows: list[Row] = [
         compare(
