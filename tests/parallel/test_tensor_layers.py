@@ -12,6 +12,7 @@ from drumline.models.gpt import Attention
 from drumline.parallel.tensor import (
     ChannelConv2d,
     ColumnLinear,
+    Exchange,
     HeadAttention,
     RowLinear,
     ShareDropout,
@@ -67,7 +68,7 @@ def check_linear(rank, world_size):
     for features in (7, world_size, 12, 1):  # 1: all but one rank hold nothing
         for bias in (True, False):
             linear = seeded(lambda f=features, b=bias: nn.Linear(5, f, bias=b))
-            column = ColumnLinear.of(linear)
+            column = ColumnLinear(linear, Exchange())
             assert_same(copy.deepcopy(linear), column, inputs(3, 2, 5))
             assert column.weight.shape[0] == column.outputs.length()
             assert ("bias" in column.shares()) == bias
@@ -78,8 +79,8 @@ def check_linear(rank, world_size):
             )
             split = nn.ModuleDict(
                 {
-                    "first": ColumnLinear.of(pair["first"], gather=False),
-                    "second": RowLinear.of(pair["second"]),
+                    "first": ColumnLinear(pair["first"], Exchange(), gather=False),
+                    "second": RowLinear(pair["second"], Exchange()),
                 }
             )
             assert list(split["second"].shares()) == ["weight"]
@@ -88,9 +89,9 @@ def check_linear(rank, world_size):
 
 def check_meter(rank, world_size):
     meter = Meter()
-    column = ColumnLinear.of(seeded(lambda: nn.Linear(5, 7)), meter=meter)
+    column = ColumnLinear(seeded(lambda: nn.Linear(5, 7)), Exchange(meter=meter))
     column(inputs(3, 5).requires_grad_()).sum().backward()
-    row = RowLinear.of(seeded(lambda: nn.Linear(world_size, 7)), meter=meter)
+    row = RowLinear(seeded(lambda: nn.Linear(world_size, 7)), Exchange(meter=meter))
     row(inputs(3, 1).requires_grad_()).sum().backward()
     column(inputs(3, 5))  # an input that needs no gradient costs no all-reduce
     return [(span.op, span.nbytes) for span in meter.drain().spans]
@@ -100,17 +101,17 @@ def check_convolution(rank, world_size):
     for options in ({"padding": 1}, {"stride": 2, "bias": False}, {"dilation": 2, "padding": 2}):
         conv = seeded(lambda o=options: nn.Conv2d(3, 5, 3, **o))
         for x in (inputs(2, 3, 8, 9), inputs(3, 8, 9)):  # with a batch and without
-            assert_same(copy.deepcopy(conv), ChannelConv2d.of(conv), x)
+            assert_same(copy.deepcopy(conv), ChannelConv2d(conv, Exchange()), x)
     whole = seeded(
         lambda: nn.ModuleDict(
             {"conv": nn.Conv2d(2, 5, 3), "drop": nn.Dropout(0.4), "fc": nn.Linear(5 * 9, 4)}
         )
     )
-    fc = RowLinear.of(whole["fc"], blocks=5)
+    fc = RowLinear(whole["fc"], Exchange(), blocks=5)
     channels = fc.exchange.share(dim=0, size=5)
     split = nn.ModuleDict(
         {
-            "conv": ChannelConv2d.of(whole["conv"], gather=False),
+            "conv": ChannelConv2d(whole["conv"], Exchange(), gather=False),
             "drop": ShareDropout(0.4, channels),
             "fc": fc,
         }
@@ -127,7 +128,7 @@ def check_convolution(rank, world_size):
 def check_attention(rank, world_size):
     for heads, dropout in ((4, 0.0), (6, 0.0), (4, 0.3)):
         whole = seeded(lambda h=heads, d=dropout: Attention(24, h, d))
-        split = HeadAttention.of(whole)
+        split = HeadAttention(whole, Exchange())
         assert_same(copy.deepcopy(whole), split, inputs(2, 7, 24))
         assert split.qkv.weight.shape == (3 * split.out.weight.shape[1], 24)
         assert set(shares_of(split)) == {"qkv.weight", "qkv.bias", "out.weight"}
@@ -138,7 +139,7 @@ def check_attention(rank, world_size):
 def check_other_things(rank, world_size):
     linear = seeded(lambda: nn.Linear(5, 7))
     linear.bias.requires_grad_(False)
-    column = ColumnLinear.of(linear)
+    column = ColumnLinear(linear, Exchange())
     assert [p.requires_grad for p in (column.weight, column.bias)] == [True, False]
     column.weight.data.zero_()
     assert linear.weight.abs().sum() > 0, "the share has memory of its own"
@@ -150,12 +151,12 @@ def check_other_things(rank, world_size):
 def refusals(rank, world_size):
     found = {}
     for name, make in {
-        "heads": lambda: HeadAttention.of(Attention(12, 2, 0.0)),
-        "prime": lambda: HeadAttention.of(Attention(2, 2, 0.0)),
-        "channels": lambda: ChannelConv2d.of(nn.Conv2d(1, 2, 3)),
-        "groups": lambda: ChannelConv2d.of(nn.Conv2d(4, 4, 3, groups=2)),
-        "padding": lambda: ChannelConv2d.of(nn.Conv2d(4, 4, 3, padding_mode="circular")),
-        "blocks": lambda: RowLinear.of(nn.Linear(10, 2), blocks=4),
+        "heads": lambda: HeadAttention(Attention(12, 2, 0.0), Exchange()),
+        "prime": lambda: HeadAttention(Attention(2, 2, 0.0), Exchange()),
+        "channels": lambda: ChannelConv2d(nn.Conv2d(1, 2, 3), Exchange()),
+        "groups": lambda: ChannelConv2d(nn.Conv2d(4, 4, 3, groups=2), Exchange()),
+        "padding": lambda: ChannelConv2d(nn.Conv2d(4, 4, 3, padding_mode="circular"), Exchange()),
+        "blocks": lambda: RowLinear(nn.Linear(10, 2), Exchange(), blocks=4),
     }.items():
         with pytest.raises(UsageError) as caught:
             make()

@@ -424,11 +424,11 @@ from drumline.optim import SGD
 from drumline.parallel import postpone_dynamo
 from drumline.core.mesh import Mesh
 from drumline.parallel import build_axes, clip_split_gradients
-from drumline.parallel.tensor import ColumnLinear
+from drumline.parallel.tensor import ColumnLinear, Exchange
 from drumline.train.cuts import hold_part
 dist.init_process_group("gloo", store=serve_store("127.0.0.1", 0, 10), rank=0, world_size=1)
 postpone_dynamo()
-model = torch.nn.Sequential(ColumnLinear.of(torch.nn.Linear(3, 4)))
+model = torch.nn.Sequential(ColumnLinear(torch.nn.Linear(3, 4), Exchange()))
 optimizer = SGD(model.parameters(), lr=0.1, momentum=0.9)
 model(torch.ones(1, 3)).sum().backward()
 axes = build_axes(Mesh(), timeout_s=10)

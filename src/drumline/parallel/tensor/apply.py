@@ -96,16 +96,13 @@ def _split(layer: nn.Module, rule: Rule, exchange: Exchange) -> nn.Module:
     if isinstance(layer, nn.Dropout):
         assert rule.blocks is not None
         return ShareDropout(layer.p, exchange.share(dim=-1, size=rule.blocks))
+    gather = rule.how is How.GATHERED
     if isinstance(layer, nn.Conv2d):
-        outputs = exchange.share(dim=0, size=layer.out_channels)
-        return ChannelConv2d(layer, outputs, exchange, gather=rule.how is How.GATHERED)
+        return ChannelConv2d(layer, exchange, gather=gather)
     assert isinstance(layer, nn.Linear)
     if rule.how is How.ROW:
-        return RowLinear(
-            layer, exchange.share(dim=1, size=layer.in_features, blocks=rule.blocks), exchange
-        )
-    outputs = exchange.share(dim=0, size=layer.out_features, blocks=rule.blocks)
-    return ColumnLinear(layer, outputs, exchange, gather=rule.how is How.GATHERED)
+        return RowLinear(layer, exchange, blocks=rule.blocks)
+    return ColumnLinear(layer, exchange, gather=gather, blocks=rule.blocks)
 
 
 def _replace(model: nn.Module, new: dict[int, nn.Module]) -> nn.Module:

@@ -15,14 +15,12 @@ cut, so there must be at least as many heads as ranks.
 from __future__ import annotations
 
 from math import sqrt
-from typing import Protocol, Self
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.distributed import ProcessGroup
 
-from drumline.comm import Meter
 from drumline.core.errors import UsageError
 from drumline.parallel.tensor.dropout import draw_mask
 from drumline.parallel.tensor.exchange import Exchange
@@ -39,7 +37,15 @@ class FusedAttention(Protocol):
 
 
 class HeadAttention(nn.Module):
-    """Causal attention of which each rank computes some of the heads."""
+    """Causal attention of which each rank computes some of the heads.
+
+    Args:
+        attention: the whole layer, the same on all ranks.
+        exchange: with the ranks that have the other heads.
+
+    Raises:
+        UsageError: there are more ranks than heads.
+    """
 
     def __init__(self, attention: FusedAttention, exchange: Exchange) -> None:
         super().__init__()
@@ -47,25 +53,8 @@ class HeadAttention(nn.Module):
         check_heads(heads, width, exchange.ranks)
         self.dropout = attention.dropout
         self.heads = exchange.share(dim=1, size=heads)
-        rows = exchange.share(dim=0, size=3 * width, blocks=heads, repeats=3)
-        columns = exchange.share(dim=1, size=width, blocks=heads)
-        self.qkv = ColumnLinear(attention.qkv, rows, exchange, gather=False)
-        self.out = RowLinear(attention.out, columns, exchange)
-
-    @classmethod
-    def of(
-        cls,
-        attention: FusedAttention,
-        group: ProcessGroup | None = None,
-        *,
-        meter: Meter | None = None,
-    ) -> Self:
-        """Split a whole attention by its heads; every rank of the group calls this.
-
-        Raises:
-            UsageError: there are more ranks than heads.
-        """
-        return cls(attention, Exchange(group=group, meter=meter))
+        self.qkv = ColumnLinear(attention.qkv, exchange, gather=False, blocks=heads, repeats=3)
+        self.out = RowLinear(attention.out, exchange, blocks=heads)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [b, T, width] to the same shape."""

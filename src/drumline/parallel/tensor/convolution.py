@@ -7,13 +7,9 @@ is a layer split by the same blocks (`RowLinear` over the features of each chann
 
 from __future__ import annotations
 
-from typing import Self
-
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.distributed import ProcessGroup
 
-from drumline.comm import Meter
 from drumline.core.errors import UsageError
 from drumline.parallel.tensor.exchange import Exchange
 from drumline.parallel.tensor.functions import enter_split, gather_shares
@@ -29,41 +25,24 @@ class ChannelConv2d(SplitLayer):
 
     Args:
         conv: the whole layer, the same on all ranks.
-        outputs: this rank's share of its output channels, along dim 0.
         exchange: with the ranks that hold the other shares.
         gather: give all channels; else this rank's share of them.
+
+    Raises:
+        UsageError: it has fewer channels than there are ranks, is grouped, or pads other than with
+            zeros.
     """
 
-    def __init__(
-        self, conv: nn.Conv2d, outputs: Share, exchange: Exchange, *, gather: bool = True
-    ) -> None:
+    def __init__(self, conv: nn.Conv2d, exchange: Exchange, *, gather: bool = True) -> None:
+        if (why := unsplittable(conv, exchange.ranks)) is not None:
+            raise UsageError(f"a convolution cannot be split by channels: {why}; leave it whole")
         super().__init__()
         self.exchange = exchange
         self.gather = gather
-        self.outputs = outputs
+        self.outputs = exchange.share(dim=0, size=conv.out_channels)
         self.stride, self.padding, self.dilation = conv.stride, conv.padding, conv.dilation
-        self.weight = own_part(conv.weight, outputs)
-        self.bias = None if conv.bias is None else own_part(conv.bias, outputs)
-
-    @classmethod
-    def of(
-        cls,
-        conv: nn.Conv2d,
-        group: ProcessGroup | None = None,
-        *,
-        gather: bool = True,
-        meter: Meter | None = None,
-    ) -> Self:
-        """Split a whole layer by its output channels; every rank of the group calls this.
-
-        Raises:
-            UsageError: it has fewer channels than there are ranks, is grouped, or pads other than
-                with zeros.
-        """
-        exchange = Exchange(group=group, meter=meter)
-        if (why := unsplittable(conv, exchange.ranks)) is not None:
-            raise UsageError(f"a convolution cannot be split by channels: {why}; leave it whole")
-        return cls(conv, exchange.share(dim=0, size=conv.out_channels), exchange, gather=gather)
+        self.weight = own_part(conv.weight, self.outputs)
+        self.bias = None if conv.bias is None else own_part(conv.bias, self.outputs)
 
     def forward(self, images: Tensor) -> Tensor:
         """Map [b, in, h, w] to [b, out, h', w'], or to this rank's share of the channels."""

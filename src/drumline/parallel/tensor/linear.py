@@ -13,13 +13,9 @@ sum. A rank may hold nothing (two outputs, three ranks): it then takes part with
 
 from __future__ import annotations
 
-from typing import Self
-
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.distributed import ProcessGroup
 
-from drumline.comm import Meter
 from drumline.parallel.tensor.exchange import Exchange
 from drumline.parallel.tensor.functions import (
     enter_split,
@@ -35,45 +31,29 @@ class ColumnLinear(SplitLayer):
 
     Args:
         linear: the whole layer, the same on all ranks.
-        outputs: this rank's share of its outputs, along dim 0.
         exchange: with the ranks that hold the other shares.
         gather: give the whole output; else this rank's share, for a `RowLinear` with equal blocks.
+        blocks: deal the outputs out in so many equal blocks (heads), not one by one.
+        repeats: the outputs are so many parts one after another (q, k, v), each dealt out.
     """
 
     def __init__(
-        self, linear: nn.Linear, outputs: Share, exchange: Exchange, *, gather: bool = True
-    ) -> None:
-        super().__init__()
-        self.exchange = exchange
-        self.gather = gather
-        self.outputs = outputs
-        self.weight = own_part(linear.weight, outputs)
-        self.bias = None if linear.bias is None else own_part(linear.bias, outputs)
-
-    @classmethod
-    def of(
-        cls,
+        self,
         linear: nn.Linear,
-        group: ProcessGroup | None = None,
+        exchange: Exchange,
         *,
         gather: bool = True,
         blocks: int | None = None,
         repeats: int = 1,
-        meter: Meter | None = None,
-    ) -> Self:
-        """Split a whole layer by its outputs; every rank of the group calls this.
-
-        Args:
-            linear: the whole layer, the same on all ranks.
-            group: the ranks to split it over.
-            gather: give the whole output, not this rank's share.
-            blocks: deal the outputs out in so many equal blocks (heads), not one by one.
-            repeats: the outputs are so many parts one after another (q, k, v), each dealt out.
-            meter: where the collectives are noted.
-        """
-        exchange = Exchange(group=group, meter=meter)
-        outputs = exchange.share(dim=0, size=linear.out_features, blocks=blocks, repeats=repeats)
-        return cls(linear, outputs, exchange, gather=gather)
+    ) -> None:
+        super().__init__()
+        self.exchange = exchange
+        self.gather = gather
+        self.outputs = exchange.share(
+            dim=0, size=linear.out_features, blocks=blocks, repeats=repeats
+        )
+        self.weight = own_part(linear.weight, self.outputs)
+        self.bias = None if linear.bias is None else own_part(linear.bias, self.outputs)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [..., in] to [..., out], or to this rank's share of the outputs."""
@@ -94,37 +74,16 @@ class RowLinear(SplitLayer):
 
     Args:
         linear: the whole layer, the same on all ranks.
-        inputs: this rank's share of its inputs, along dim 1.
         exchange: with the ranks that hold the other shares.
+        blocks: deal the inputs out in so many equal blocks, those of the layer before.
     """
 
-    def __init__(self, linear: nn.Linear, inputs: Share, exchange: Exchange) -> None:
+    def __init__(self, linear: nn.Linear, exchange: Exchange, *, blocks: int | None = None) -> None:
         super().__init__()
         self.exchange = exchange
-        self.inputs = inputs
-        self.weight = own_part(linear.weight, inputs)
+        self.inputs = exchange.share(dim=1, size=linear.in_features, blocks=blocks)
+        self.weight = own_part(linear.weight, self.inputs)
         self.bias = None if linear.bias is None else own_part(linear.bias, None)
-
-    @classmethod
-    def of(
-        cls,
-        linear: nn.Linear,
-        group: ProcessGroup | None = None,
-        *,
-        blocks: int | None = None,
-        meter: Meter | None = None,
-    ) -> Self:
-        """Split a whole layer by its inputs; every rank of the group calls this.
-
-        Args:
-            linear: the whole layer, the same on all ranks.
-            group: the ranks to split it over.
-            blocks: deal the inputs out in so many equal blocks, those of the layer before.
-            meter: where the collectives are noted.
-        """
-        exchange = Exchange(group=group, meter=meter)
-        inputs = exchange.share(dim=1, size=linear.in_features, blocks=blocks)
-        return cls(linear, inputs, exchange)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map this rank's share of [..., in] to the whole [..., out]."""
