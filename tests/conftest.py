@@ -27,6 +27,14 @@ MUST_RUN = (
 )
 
 
+# Warnings that are errors in the processes that tests start, too, where torch has many of its own.
+CHILDREN_FAIL_AT = "error:Pydantic serializer warnings"
+
+
+def pytest_configure() -> None:
+    os.environ["PYTHONWARNINGS"] = CHILDREN_FAIL_AT
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item, call):
     report = yield

@@ -25,6 +25,7 @@ def load(*words):
         (("strategy=tensor", "workers=3"), (1, 1, 3), "allreduce", None),
         (("strategy={kind: rpc, parts: 2}",), (1, 2, 1), "allreduce", 1),
         (("strategy=rpc", "strategy.microbatches=4"), (1, 2, 1), "allreduce", 4),
+        (("strategy={kind: pipeline, balance: [2, 4]}",), (1, 2, 1), "allreduce", 4),
     ],
 )
 def test_what_follows(words, shape, aggregator, microbatches):

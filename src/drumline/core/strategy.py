@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self, get_args
 
-from pydantic import Field, PlainValidator, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from drumline.core.parts import Bytes, ClashError, Part
 
@@ -84,7 +84,7 @@ class StrategySpec(Part):
     chunks: int | None = Field(default=None, ge=2)
     """pieces of the model on each rank of an interleaved pipeline (default 2)"""
     balance: Annotated[
-        Balance, PlainValidator(_check_balance, json_schema_input_type=ByRule | list[int])
+        Balance, BeforeValidator(_check_balance, json_schema_input_type=ByRule | list[int])
     ] = "auto"
     """where layers are cut: auto and time by measured seconds, bytes by parameters, or a list of
     how many layers each part has, e.g. [1, 3]"""
