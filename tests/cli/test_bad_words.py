@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from drumline.cli.resume import resumed_run
+from drumline.core.strategy import StrategySpec
 from drumline.launch.gpu import may_have_gpu
 
 
@@ -111,6 +113,31 @@ def test_resuming_with_what_would_change_the_weights(refused, make_run, word, ch
     said = refused("train", "resume=demo-1", word)
     assert f"{word.partition('.')[0].partition('=')[0]} of demo-1 cannot change" in said
     assert f"({change})" in said
+
+
+@pytest.mark.parametrize("word", ["strategy=tensor", "strategy.kind=tensor"])
+def test_resuming_by_another_strategy_leaves_the_words_of_the_old_one(make_run, folder, word):
+    run = make_run(
+        *("strategy=pipeline", "strategy.schedule=interleaved", "strategy.balance=[1, 1, 2, 1]"),
+        finished=False,
+    )
+    overrides = ["strategy.engine=torch", word, "workers=3", "max_steps=6"]
+    with resumed_run("demo-1", overrides, root=folder / "runs") as (_, spec):
+        wanted = StrategySpec(kind="tensor", engine="torch")
+        assert spec.strategy == run.read_spec().strategy == wanted
+
+
+def test_resuming_by_another_strategy_keeps_how_copies_are_averaged(make_run, folder):
+    make_run("strategy.average=sum", "strategy.bucketed=false", finished=False)
+    with resumed_run("demo-1", ["strategy=ddp"], root=folder / "runs") as (_, spec):
+        assert spec.strategy == StrategySpec(kind="ddp", average="sum")
+
+
+def test_resuming_by_the_same_strategy_keeps_its_words(make_run, folder):
+    run = make_run("strategy=pipeline", "strategy.schedule=gpipe", finished=False)
+    before = run.read_spec().strategy
+    with resumed_run("demo-1", ["strategy=pipeline"], root=folder / "runs") as (_, spec):
+        assert spec.strategy == before
 
 
 def test_resuming_with_another_world_size(refused, make_run):

@@ -54,7 +54,7 @@ def resumed_run(
     if not run.spec_file.exists():
         raise UsageError(f"{run.path.name} ran a script; start it again with: drumline run …")
     before = run.read_spec()
-    spec = load_spec(run.spec_file, overrides, ranks=ranks)
+    spec = load_spec(run.spec_file, overrides, ranks=ranks, lasting=_FIXED_IN_STRATEGY)
     copies, wanted = before.axes.data, spec.axes.data
     if copies != wanted:
         what = "ranks" if before.world_size == copies else "copies of the model"

@@ -7,7 +7,7 @@ what pydantic says of a value can be said of a place in the file (by `explain`).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,7 +24,11 @@ _EXAMPLE = "drumline train model=cnn workers=2 strategy.kind=ring"
 
 
 def load_spec(
-    path: Path | None, overrides: Iterable[str] = (), *, ranks: int | None = None
+    path: Path | None,
+    overrides: Sequence[str] = (),
+    *,
+    ranks: int | None = None,
+    lasting: Sequence[str] | None = None,
 ) -> RunSpec:
     """Read a spec file, if one is given, and apply overrides such as `strategy.kind=ring`.
 
@@ -32,6 +36,8 @@ def load_spec(
         path: the file.
         overrides: `key=value` words.
         ranks: how many there are, where somebody else starts them: another launcher, or a person.
+        lasting: the keys of the file's strategy that also hold for another kind that overrides
+            name; the rest belonged to the old one. None: all of them hold.
 
     Raises:
         SpecError: the file or an override does not make a spec; says where, and the way out.
@@ -40,6 +46,8 @@ def load_spec(
     places: Places = {}
     if path is not None:
         values, places = _read_yaml(path)
+    if lasting is not None:
+        _forget_old_strategy(values, overrides, lasting)
     for override in overrides:
         _apply_override(values, places, override)
     if ranks is not None:
@@ -48,6 +56,19 @@ def load_spec(
         for key in ("nodes", "workers"):  # nobody wrote what stands there now
             places.pop((key,), None)
     return validate_spec(values, places)
+
+
+def _forget_old_strategy(
+    values: dict[str, Any], overrides: Sequence[str], lasting: Sequence[str]
+) -> None:
+    """Drop what was said of a strategy, where overrides name another kind."""
+    said: dict[str, Any] = {}
+    for override in overrides:
+        _apply_override(said, {}, override)
+    named, old = said.get("strategy"), values.get("strategy")
+    kind = named.get("kind") if isinstance(named, dict) else named
+    if isinstance(old, dict) and kind not in (None, old.get("kind")):
+        values["strategy"] = {key: old[key] for key in ("kind", *lasting) if key in old}
 
 
 def spec_words(spec: RunSpec) -> dict[str, str]:
