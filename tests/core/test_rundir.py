@@ -86,6 +86,17 @@ def test_the_exact_path_is_taken_as_it_is(tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
+def test_the_word_for_a_run_finds_it_again(tmp_path, monkeypatch):
+    root = Path("runs")
+    monkeypatch.chdir(tmp_path)
+    ours = finish_creating(RunDir.create("demo", root=root))
+    exact = finish_creating(RunDir.create("demo", root=root, exact=Path("elsewhere/f")))
+    assert ours.word(root=root) == "demo-1"
+    assert exact.word(root=root) == str(tmp_path / "elsewhere" / "f")
+    for run in (ours, exact):
+        assert RunDir.open(run.word(root=root), root=root) == run
+
+
 def test_a_path_that_exists_is_refused_and_left_alone(tmp_path):
     exact = tmp_path / "taken"
     exact.mkdir()

@@ -161,17 +161,18 @@ def test_kill_nine_of_everything_at_once_is_tidied_up_by_doctor(drumline):
 
 
 @pytest.mark.parametrize(
-    ("numbers", "code"),
+    ("numbers", "code", "out"),
     [
-        ((signal.SIGINT,), 130),
-        ((signal.SIGINT, signal.SIGINT), 130),
-        ((signal.SIGTERM,), 143),
-        ((signal.SIGHUP,), 129),
+        ((signal.SIGINT,), 130, None),
+        ((signal.SIGINT, signal.SIGINT), 130, None),
+        ((signal.SIGTERM,), 143, None),
+        ((signal.SIGHUP,), 129, "elsewhere/f"),
     ],
 )
-def test_interrupt_ends_at_once_and_says_how_to_go_on(drumline, numbers, code):
-    process = drumline.start("train", *JOB, "epochs=50", FAULT="0:30:sleep")
-    wait_for_steps(drumline.folder / "runs" / "run-1", 25)
+def test_interrupt_ends_at_once_and_says_how_to_go_on(drumline, numbers, code, out):
+    there = () if out is None else ("--out", out)
+    process = drumline.start("train", *JOB, "epochs=50", *there, FAULT="0:30:sleep")
+    wait_for_steps(drumline.folder / (out or "runs/run-1"), 25)
     began = time.monotonic()
     for number in numbers:
         os.killpg(process.pid, number)  # as the terminal does: to everybody in the foreground
@@ -180,7 +181,7 @@ def test_interrupt_ends_at_once_and_says_how_to_go_on(drumline, numbers, code):
     assert time.monotonic() - began < 10
     assert process.returncode == code
     assert "interrupted at step" in err
-    assert "resume=run-1" in err
+    assert f"resume={drumline.folder / out if out else 'run-1'}" in err
     assert "Traceback" not in err
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -96,7 +97,7 @@ def _title(run: RunDir, spec: RunSpec) -> str:
 
 def _interrupted(run: RunDir, progress: RunProgress) -> InterruptError:
     if any(run.checkpoints.glob("step-*")):
-        rest = f"continue with: drumline train resume={run.path.name}"
+        rest = f"continue with: drumline train resume={shlex.quote(run.word(root=RUNS))}"
     else:
         rest = "there is no checkpoint yet"
     return InterruptError(f"interrupted at step {progress.step} of {run.path.name}; {rest}")

@@ -73,6 +73,10 @@ class RunDir:
             hint = f"the newest are {', '.join(known)}; name one of them, or give a run's path"
         raise UsageError(f"no run {name!r}: {hint}")
 
+    def word(self, *, root: Path) -> str:
+        """Return what `open` finds it by: its name where it is under `root`, else its path."""
+        return self.path.name if self.path.parent == root.absolute() else str(self.path)
+
     @property
     def spec_file(self) -> Path:
         """The resolved spec."""
