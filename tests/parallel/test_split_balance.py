@@ -61,7 +61,7 @@ def rank_of(costs: list[float], cuts: tuple[int, ...]) -> tuple[float, int, tupl
 def test_no_other_partition_is_better(costs: list[float], parts: int) -> None:
     count = len(costs)
     if parts > count:
-        with pytest.raises(UsageError, match=f"has {count} layers, but {parts} stages"):
+        with pytest.raises(UsageError, match=f"has {count} layers?, but {parts} stages"):
             partition(costs, parts)
         return
     all_cuts = [(0, *inner, count) for inner in combinations(range(1, count), parts - 1)]
@@ -71,6 +71,8 @@ def test_no_other_partition_is_better(costs: list[float], parts: int) -> None:
 def test_too_many_stages_are_refused_with_the_way_out() -> None:
     with pytest.raises(UsageError, match=r"has 3 layers, but 4 stages need .*; set workers=3"):
         partition([1, 1, 1], 4)
+    with pytest.raises(UsageError, match=r"has 1 layer, but 2 stages .*; set workers=1, or cut"):
+        partition([1], 2)
 
 
 def layers_of(name: str) -> tuple[nn.Module, list[Layer]]:

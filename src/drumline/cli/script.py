@@ -146,7 +146,8 @@ def _follow(
     shutil.rmtree(run.rendezvous, ignore_errors=True)
     seconds = time.monotonic() - started
     run.write_json("summary.json", {"world_size": world_size, "time_s": seconds})
+    ranks = "the one rank is" if world_size == 1 else f"all {world_size} ranks are"
     console.print(
-        f"all {world_size} ranks are done in {format_seconds(seconds)}; logs: {run.logs}",
+        f"{ranks} done in {format_seconds(seconds)}; logs: {run.logs}",
         markup=False,
     )

@@ -20,6 +20,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from drumline.core.listing import counted
 from drumline.core.parts import ClashError, Part
 
 Axis = Literal["data", "pipeline", "tensor"]
@@ -119,8 +120,10 @@ def _explain(mesh: Mesh, axis: Axis, workers: int, nodes: int) -> str:
         ways.append(f"mesh.{axis}={world // others}")
     elif not ways:
         ways.append(f"nodes=1 workers={mesh.size}")
-    per_node = f"{workers} workers on each of {nodes} nodes" if nodes > 1 else f"{workers} workers"
+    per_node = counted(workers, "worker")
+    if nodes > 1:
+        per_node += f" on each of {nodes} nodes"
     return (
-        f"world size mismatch: {mesh} = {mesh.size} ranks, but {per_node} = {world} will start; "
-        f"set {' or '.join(ways)}"
+        f"world size mismatch: {mesh} = {counted(mesh.size, 'rank')}, but {per_node} = "
+        f"{world} will start; set {' or '.join(ways)}"
     )

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from drumline.core.errors import UsageError
+from drumline.core.listing import counted
 from drumline.core.spec import PartitionSpec
 from drumline.data.partition import Indices, cut, draw, partition, permutation, reorder, shares
 
@@ -115,6 +116,6 @@ def _check(*, n: int, batch: int, world_size: int) -> None:
         )
     if n < world_size:
         raise UsageError(
-            f"{world_size} ranks cannot share {n} training samples; start at most {max(n, 1)} "
-            f"ranks, or use {world_size} samples or more (data.samples)"
+            f"{world_size} ranks cannot share {counted(n, 'training sample')}; start at most "
+            f"{counted(max(n, 1), 'rank')}, or use {world_size} samples or more (data.samples)"
         )

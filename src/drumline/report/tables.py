@@ -9,6 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from drumline.core.listing import counted
 from drumline.core.units import format_bytes, format_seconds
 from drumline.report.ledger import Ledger, RankLedger
 
@@ -58,7 +59,7 @@ def legend() -> Text:
 
 def ledger_table(ledger: Ledger, *, nodes: int = 1) -> RenderableType:
     """Show the accounts of all ranks, in milliseconds per step, and who lost the most."""
-    title = f"where the time went (ms per step, over {ledger.steps} steps)"
+    title = f"where the time went (ms per step, over {counted(ledger.steps, 'step')})"
     table = narrow_table()
     first = ("node", "rank") if nodes > 1 else ("rank",)
     for name in (*first, "step", "data", "compute", "wait", "transfer", "exposed"):
@@ -119,7 +120,7 @@ def _mesh(summary: dict[str, Any]) -> str:
 def coverage_table(coverage: dict[str, Any]) -> RenderableType:
     """Show which rank saw how much of the data, over the whole run."""
     seen = coverage["run"]
-    title = f"who saw which samples ({coverage['kind']}, {seen['steps']} steps)"
+    title = f"who saw which samples ({coverage['kind']}, {counted(seen['steps'], 'step')})"
     table = narrow_table(gap=1)
     for name in ("rank", "draws", "distinct", "shared"):
         table.add_column(name, justify="right", no_wrap=True)

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from drumline.core.errors import UsageError
+from drumline.core.listing import counted
 from drumline.parallel.split.layers import Layer
 from drumline.parallel.split.stage import Stage, assemble_stage
 
@@ -38,8 +39,9 @@ def partition(costs: Sequence[float], parts: int) -> list[int]:
     count = len(costs)
     if not 1 <= parts <= count:
         raise UsageError(
-            f"the model has {count} layers, but {parts} stages need one each at least; "
-            f"set workers={max(count, 1)} or fewer, or cut its forward into more layers"
+            f"the model has {counted(count, 'layer')}, but {parts} stages need one each at least; "
+            f"set workers={max(count, 1)}{' or fewer' if count > 1 else ''}, or cut its forward "
+            f"into more layers"
         )
     cost = [[math.fsum(costs[a:b]) for b in range(count + 1)] for a in range(count)]
     # dearest[n]: the cheapest that the dearest of some parts can be, over the layers from n on
@@ -78,11 +80,14 @@ def parse_balance(balance: Sequence[int], layers: Sequence[Layer], parts: int) -
     Raises:
         UsageError: they are not as many as the stages, or do not add up to the layers.
     """
-    names = f"{len(layers)} layers ({', '.join(layer.name for layer in layers)})"
+    names = f"{counted(len(layers), 'layer')} ({', '.join(layer.name for layer in layers)})"
+    fix = f"give {parts} numbers that add up to {len(layers)}"
+    if parts == 1:
+        fix = f"write [{len(layers)}]"
     if len(balance) != parts:
         raise UsageError(
-            f"the balance {list(balance)} is for {len(balance)} stages, but there are {parts}; "
-            f"give {parts} numbers that add up to {len(layers)}, or set workers={len(balance)}"
+            f"the balance {list(balance)} is for {counted(len(balance), 'stage')}, but there "
+            f"{'is' if parts == 1 else 'are'} {parts}; {fix}, or set workers={len(balance)}"
         )
     if min(balance) < 1:
         raise UsageError(
@@ -92,7 +97,7 @@ def parse_balance(balance: Sequence[int], layers: Sequence[Layer], parts: int) -
     if sum(balance) != len(layers):
         raise UsageError(
             f"the balance {list(balance)} adds up to {sum(balance)}, but the model has {names}; "
-            f"give {parts} numbers that add up to {len(layers)}"
+            f"{fix}"
         )
     return [sum(balance[:stage]) for stage in range(parts + 1)]
 

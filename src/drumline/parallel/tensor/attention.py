@@ -22,6 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from drumline.core.errors import UsageError
+from drumline.core.listing import counted
 from drumline.parallel.tensor.dropout import draw_mask
 from drumline.parallel.tensor.exchange import Exchange
 from drumline.parallel.tensor.linear import ColumnLinear, RowLinear
@@ -91,6 +92,6 @@ def check_heads(heads: int, width: int, ranks: int) -> None:
     enough = next((n for n in range(ranks, width + 1) if width % n == 0), None)
     other = "" if enough is None else f", or build the model with heads={enough}"
     raise UsageError(
-        f"attention has {heads} heads, which cannot be split over {ranks} ranks: each needs at "
-        f"least one; split over at most {heads} ranks{other}"
+        f"attention has {counted(heads, 'head')}, which cannot be split over {ranks} ranks: each "
+        f"needs at least one; split over at most {counted(heads, 'rank')}{other}"
     )
