@@ -147,6 +147,12 @@ def test_resuming_with_another_world_size(refused, make_run):
     assert said.endswith("resume with workers=2 nodes=1, or with a mesh whose data axis is 2")
 
 
+def test_resuming_one_copy_as_two(refused, make_run):
+    make_run("strategy=pipeline", finished=False)
+    said = refused("train", "resume=demo-1", "strategy=allreduce")
+    assert said.startswith("demo-1 ran on 1 copy of the model, not 2: ")
+
+
 def test_resuming_a_run_without_a_checkpoint(refused, make_run):
     make_run(finished=False, checkpoint=False)
     said = refused("train", "resume=demo-1", code=1)

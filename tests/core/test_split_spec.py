@@ -38,6 +38,11 @@ def test_what_follows(words, shape, aggregator, microbatches):
     assert again.strategy == spec.strategy
 
 
+def test_copies_of_a_pipeline_may_be_summed():
+    spec = load("strategy=pipeline", "strategy.average=sum", "mesh.data=2", "workers=4")
+    assert spec.strategy.average == "sum"
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -66,6 +71,28 @@ def test_what_follows(words, shape, aggregator, microbatches):
         (("strategy={kind: pipeline, chunks: 2}",), "set schedule: interleaved"),
         (("strategy={kind: pipeline, of: parameters}",), "set of: gradients"),
         (("strategy={kind: rpc, engine: torch}",), "leave engine out"),
+        (
+            ("strategy={kind: rpc, schedule: gpipe}",),
+            "'strategy={kind: rpc, schedule: gpipe}': schedule belongs to pipelines, and by rpc "
+            "each part computes when its input comes; set strategy.kind=pipeline, or leave it out",
+        ),
+        (("strategy={kind: rpc, recompute: true}",), "recompute belongs to pipelines, and by rpc"),
+        (
+            ("strategy=pipeline", "strategy.average=sum"),
+            "'strategy.average=sum': average is about copies of the model, which are averaged, and "
+            "here is one, split over all ranks; leave it out, or have copies by mesh.data",
+        ),
+        (("mesh.tensor=2", "strategy.average=sum"), "average is about copies of the model"),
+        (("strategy={kind: tensor, bucket_bytes: 4096}",), "bucket_bytes is about copies"),
+        (("strategy={kind: rpc, bucketed: false}",), "bucketed is about copies"),
+        (
+            ("strategy={kind: rpc, parts: 1}",),
+            "1 part, but 2 ranks will start; set workers=1 or strategy.parts=2",
+        ),
+        (
+            ("mesh.tensor=2", "workers=1"),
+            "= 2 ranks, but 1 worker = 1 will start; set workers=2",
+        ),
         (
             ("strategy={kind: pipeline, balance: fair}",),
             "'fair' says not where to cut; use auto, time, bytes, or",

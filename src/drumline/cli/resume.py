@@ -13,6 +13,7 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from drumline.core.errors import RunDirError, UsageError
+from drumline.core.listing import counted
 from drumline.core.rundir import RunDir
 from drumline.core.spec import RunSpec
 from drumline.core.spec_file import load_spec
@@ -32,6 +33,7 @@ _FIXED = (
     "precision",
 )
 _FIXED_IN_STRATEGY = ("average", "of")
+"""where there are copies of the model"""
 
 
 @contextlib.contextmanager
@@ -54,18 +56,22 @@ def resumed_run(
     if not run.spec_file.exists():
         raise UsageError(f"{run.path.name} ran a script; start it again with: drumline run …")
     before = run.read_spec()
-    spec = load_spec(run.spec_file, overrides, ranks=ranks, lasting=_FIXED_IN_STRATEGY)
-    copies, wanted = before.axes.data, spec.axes.data
+    copies = before.axes.data
+    fixed = _FIXED_IN_STRATEGY if copies > 1 else ()
+    spec = load_spec(run.spec_file, overrides, ranks=ranks, lasting=fixed)
+    wanted = spec.axes.data
     if copies != wanted:
-        what = "ranks" if before.world_size == copies else "copies of the model"
+        what = counted(copies, "copy of the model", "copies of the model")
+        if before.world_size == copies:
+            what = counted(copies, "rank")
         raise UsageError(
-            f"{run.path.name} ran on {copies} {what}, not {wanted}: who sees which sample would "
+            f"{run.path.name} ran on {what}, not {wanted}: who sees which sample would "
             f"change; resume with workers={before.workers} nodes={before.nodes}, or with a mesh "
             f"whose data axis is {copies}"
         )
     for key in _FIXED:
         _refuse_change(run, key, getattr(before, key), getattr(spec, key))
-    for key in _FIXED_IN_STRATEGY:
+    for key in fixed:
         was, now = getattr(before.strategy, key), getattr(spec.strategy, key)
         _refuse_change(run, f"strategy.{key}", was, now)
     if not any(run.checkpoints.glob("step-*")):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from drumline.core.listing import counted
 from drumline.core.mesh import Mesh
 from drumline.core.parts import ClashError
 from drumline.core.strategy import StrategySpec
 
 _OF_PIPELINES = ("schedule", "chunks", "recompute")
 _OF_CUTS = ("microbatches",)
+_OF_COPIES = ("average", "bucketed", "bucket_bytes")
 
 
 def settle_aggregator(values: Any) -> Any:
@@ -33,6 +35,7 @@ def check_split(
     """
     if strategy.kind == "rpc":
         _check_rpc(strategy, mesh)
+        _refuse_words_of_pipelines(strategy)
     elif mesh.pipeline > 1 and strategy.kind == "ddp":
         raise ClashError(
             "ddp wraps a whole model, not the stages of a pipeline; set strategy: allreduce (or "
@@ -44,6 +47,8 @@ def check_split(
         _refuse_words_of_cuts(strategy)
     if cut or mesh.tensor > 1 or strategy.kind == "tensor":
         _check_split_model(strategy)
+        if mesh.data == 1:
+            _refuse_words_of_copies(strategy)
     if strategy.kind == "rpc" and bf16:
         raise ClashError(
             "rpc computes in full precision; set precision: full, or strategy: pipeline",
@@ -85,8 +90,9 @@ def _check_rpc(strategy: StrategySpec, mesh: Mesh) -> None:
         )
     if strategy.parts is not None and strategy.parts != mesh.size:
         raise ClashError(
-            f"rpc keeps one part on each rank: {strategy.parts} parts, but {mesh.size} ranks will "
-            f"start; set workers={strategy.parts} or strategy.parts={mesh.size}",
+            f"rpc keeps one part on each rank: {counted(strategy.parts, 'part')}, but "
+            f"{counted(mesh.size, 'rank')} will start; set workers={strategy.parts} or "
+            f"strategy.parts={mesh.size}",
             *("strategy.parts", "workers", "nodes"),
         )
 
@@ -99,6 +105,27 @@ def _refuse_words_of_cuts(strategy: StrategySpec) -> None:
             f"{given[0]} belongs to a model that is cut by layers, and {strategy.kind} does not "
             f"cut it; set strategy.kind=pipeline, or leave it out",
             *(f"strategy.{given[0]}", "strategy.kind"),
+        )
+
+
+def _refuse_words_of_pipelines(strategy: StrategySpec) -> None:
+    given = [word for word in _OF_PIPELINES if getattr(strategy, word)]
+    if given:
+        raise ClashError(
+            f"{given[0]} belongs to pipelines, and by rpc each part computes when its input "
+            f"comes; set strategy.kind=pipeline, or leave it out",
+            *(f"strategy.{given[0]}", "strategy.kind"),
+        )
+
+
+def _refuse_words_of_copies(strategy: StrategySpec) -> None:
+    usual = StrategySpec(kind=strategy.kind)
+    given = [word for word in _OF_COPIES if getattr(strategy, word) != getattr(usual, word)]
+    if given:
+        raise ClashError(
+            f"{given[0]} is about copies of the model, which are averaged, and here is one, split "
+            f"over all ranks; leave it out, or have copies by mesh.data",
+            *(f"strategy.{given[0]}", "strategy.kind", "mesh"),
         )
 
 
