@@ -51,6 +51,9 @@ def test_a_rank_that_stops_answering_is_named_within_the_timeout(drumline, deed)
     answer = drumline("train", *JOB, "epochs=2", "timeout_s=4", FAULT=fault, timeout_s=30)
     assert answer.code == 1
     assert answer.err.startswith("drumline: rank 1 stopped answering: rank 0 waited")
+    log = (drumline.folder / "runs" / "run-1" / "logs" / "node-0.log").read_text()
+    assert "Terminating process" in log
+    assert "Unable to shutdown" not in log  # nobody gave a stopped rank time to end
 
 
 def test_a_rank_that_leaves_before_the_others_is_told_at_once(drumline):

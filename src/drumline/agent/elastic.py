@@ -5,9 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
+from torch.distributed.elastic.multiprocessing.api import MultiprocessContext
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from torch.multiprocessing import ProcessContext
@@ -25,8 +28,11 @@ _SHUTDOWN_S = 5  # from SIGTERM to SIGKILL for a worker (a variable: older torch
 def run_agent(task: AgentTask) -> int:
     """Run the workers of one node to their end; returns the exit code of this process."""
     logging.getLogger("torch.distributed.elastic").setLevel(logging.WARNING)
+    _log_tracebacks_at_once()
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(_SHUTDOWN_S))
     _bound_patience()
+    if task.cpu == 1:  # else the brake stops workers all the time, and lets them go on
+        _kill_stopped()
     register_rendezvous()
     run = RunDir(Path(task.run))
     with EventWriter(run.node_events(task.node)) as events:
@@ -54,7 +60,7 @@ def run_agent(task: AgentTask) -> int:
 def _bound_patience() -> None:
     """Apply the bound where one worker has failed, too: torch gives the others 30 s there.
 
-    One that is stopped, or deep in a C library, does not react to SIGTERM at all.
+    One that is deep in a C library does not react to SIGTERM at all.
     """
     join = getattr(ProcessContext, "_join_procs_with_timeout", None)
 
@@ -64,6 +70,52 @@ def _bound_patience() -> None:
 
     if join is not None:  # not every version of torch has it
         setattr(ProcessContext, join.__name__, bounded)
+
+
+def _log_tracebacks_at_once() -> None:
+    """Write tracebacks out before torch's formatter does: it loads its compiler first, for seconds.
+
+    They are in what it logs of a worker that failed, so every failed run would take that longer.
+    """
+
+    def write_out(record: logging.LogRecord) -> bool:
+        if record.exc_info:
+            record.exc_text = logging.Formatter().formatException(record.exc_info)
+            record.exc_info = None
+        return True
+
+    for name in ("torch", "torch.distributed"):
+        for handler in logging.getLogger(name).handlers:
+            handler.addFilter(write_out)
+
+
+def _kill_stopped() -> None:
+    """Kill workers that somebody has stopped, where others get time to end: they cannot use it."""
+    ways = ((ProcessContext, "_join_procs_with_timeout"), (MultiprocessContext, "_close"))
+    for kind, name in ways:
+        end = getattr(kind, name, None)
+        if end is not None:
+            setattr(kind, name, _after_killing_stopped(end))
+
+
+def _after_killing_stopped(end: Callable[..., None]) -> Callable[..., None]:
+    def ended(self: ProcessContext | MultiprocessContext, *args: Any, **kwargs: Any) -> None:
+        workers = self._pc if isinstance(self, MultiprocessContext) else self
+        for process in () if workers is None else workers.processes:
+            if process.is_alive() and is_stopped(process.pid):
+                process.kill()
+        end(self, *args, **kwargs)
+
+    return ended
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a process was stopped by a signal; false where the system does not say."""
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return status.rpartition(")")[2].split()[0] == "T"
 
 
 def _configure(task: AgentTask, run: RunDir) -> LaunchConfig:
