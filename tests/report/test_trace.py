@@ -1,6 +1,10 @@
 """Traces: all ranks on one clock, in Chrome's JSON."""
 
 import json
+from itertools import combinations
+
+from hypothesis import given
+from hypothesis import strategies as st
 
 from drumline.report.trace import build_trace
 
@@ -34,6 +38,67 @@ def test_every_piece_is_on_its_ranks_line_and_the_common_clock():
     assert named[1, "ring"]["args"] == {"bytes": 8}
     rows = {e["args"]["name"] for e in trace["traceEvents"] if e["name"] == "process_name"}
     assert rows == {"rank 0", "rank 1"}
+
+
+def slices(trace):
+    return [e for e in trace["traceEvents"] if e["ph"] == "X"]
+
+
+def test_what_runs_at_the_same_time_gets_a_line_more():
+    def at(since, until):
+        return [since * MS, until * MS]
+
+    work = [
+        *(["forward", 0, 0, *at(1, 3)], ["backward", 0, 0, *at(4, 8)]),
+        *(["backward", 1, 0, *at(5, 9)], ["backward", 2, 0, *at(6, 7)]),
+    ]
+    spans = [
+        *(["send", 8, *at(1, 5)], ["send", 8, *at(2, 3)], ["send", 8, *at(5, 9)]),
+        *(["call", 0, *at(3, 3), [0, 1]], ["call", 0, *at(3, 4), [1, 0]]),
+    ]
+    events = [[step(1, 0, work=work, spans=spans, blocked=[at(2, 3), at(3, 4), at(8, 10)])]]
+    trace = build_trace(events)
+    lines = {
+        e["tid"]: e["args"]["name"] for e in trace["traceEvents"] if e["name"] == "thread_name"
+    }
+    shown = {name: [] for name in lines.values()}
+    for each in slices(trace):
+        shown[lines[each["tid"]]].append((each["name"], each["ts"] / 1000))
+    assert shown == {
+        "compute": [
+            *(("step 1", 0), ("data", 0), ("forward 0", 1), ("waiting", 2), ("waiting", 3)),
+            *(("backward 0", 4), ("waiting", 8)),
+        ],
+        "compute 2": [("backward 1", 5)],
+        "compute 3": [("backward 2", 6)],
+        "messages": [("send", 1), ("send", 5)],
+        "messages 2": [("send", 2), ("call", 3)],
+    }
+    order = {
+        e["tid"]: e["args"]["sort_index"]
+        for e in trace["traceEvents"]
+        if e["name"] == "thread_sort_index"
+    }
+    assert [lines[tid] for tid in sorted(order, key=order.__getitem__)] == sorted(lines.values())
+
+
+intervals = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 6)), max_size=12)
+
+
+@given(intervals, intervals, intervals)
+def test_slices_of_a_line_nest_or_are_apart(works, waits, sends):
+    work = [["forward", n, 0, since, since + lasts] for n, (since, lasts) in enumerate(works)]
+    spans = [["send", 8, since, since + lasts] for since, lasts in sends]
+    blocked = [[since, since + lasts] for since, lasts in waits]
+    found = slices(
+        build_trace([[step(1, 0, total=15, data=1, work=work, spans=spans, blocked=blocked)]])
+    )
+    assert len(found) == 2 + len(work) + len(spans) + len(blocked)
+    for one, other in combinations(found, 2):
+        if one["tid"] == other["tid"]:
+            (a, b), (c, d) = ((round(1000 * e["ts"]), round(1000 * e["dur"])) for e in (one, other))
+            b, d = a + b, c + d
+            assert b <= c or d <= a or a <= c <= d <= b or c <= a <= b <= d
 
 
 def test_no_steps_give_an_empty_trace():

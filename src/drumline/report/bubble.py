@@ -80,7 +80,7 @@ def measure_bubble(events: Sequence[Sequence[Event]], mesh: Mesh) -> Bubble | No
     if not shares:
         return None
     microbatches = len({piece[_MICROBATCH] for piece in pieces})
-    chunks = len({piece[_CHUNK] for piece in pieces})  # rpc names them by the part
+    chunks = len({piece[_CHUNK] for piece in pieces})  # older runs by rpc name them by the part
     return Bubble(
         measured=statistics.median(shares),
         theory=bubble(mesh.pipeline, microbatches, chunks),

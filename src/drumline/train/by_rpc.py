@@ -27,6 +27,8 @@ from drumline.train.evaluate import loss_sum
 from drumline.train.ground import Ground
 from drumline.train.turn import Loss, Turn
 
+_CALL = "call"
+
 
 @dataclass
 class Prepared:
@@ -47,6 +49,8 @@ def take_prepared(_: list[nn.Parameter]) -> Optimizer:
 def note_calls(meter: Meter, part: int, parts: int, began: int) -> None:
     """Turn the work that calls have brought to a part into messages, as the ledger wants them.
 
+    How much each carried is not known, so none counts as bytes.
+
     A part is idle from the end of one piece of work to the beginning of the next, which a call from
     another part begins: the part before it in forward, the one behind it in backward. The last part
     gets its gradients from the leader, whose time of sending nobody notes.
@@ -56,10 +60,10 @@ def note_calls(meter: Meter, part: int, parts: int, began: int) -> None:
         ahead = kind == "forward"
         source, target = (part - 1, part + 1) if ahead else (part + 1, part - 1)
         if 0 <= source < parts and since > idle_since:
-            meter.spans.append(Span(kind, 0, idle_since, since, (source, part)))
+            meter.spans.append(Span(_CALL, 0, idle_since, since, (source, part)))
             meter.blocked.append([idle_since, since])
         if 0 <= target < parts:
-            meter.spans.append(Span(kind, 0, until, until, (part, target)))
+            meter.spans.append(Span(_CALL, 0, until, until, (part, target)))
         idle_since = max(idle_since, until)
 
 

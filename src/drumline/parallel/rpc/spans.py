@@ -18,7 +18,7 @@ from typing import Any
 from torch import Tensor
 
 Note = Callable[[str, int, int, int, int], None]
-"""note(kind, microbatch, part, began_ns, ended_ns), with kind `forward` or `backward`"""
+"""note(kind, microbatch, chunk, began_ns, ended_ns), with kind `forward` or `backward`"""
 
 _Node = Any
 _ENDS = ("AccumulateGrad", "RecvRpcBackward")
