@@ -9,6 +9,7 @@ import pytest
 from drumline.core.errors import DrumlineError, SpecError, UsageError, WorkerError
 from drumline.core.events import EventWriter
 from drumline.core.rundir import RunDir
+from drumline.core.spec_file import load_spec
 from drumline.launch.outcome import check_outcome
 
 TRACE = 'Traceback (most recent call last):\n  File "m.py", line 1\nValueError: the sky fell\n'
@@ -144,6 +145,15 @@ def test_a_rank_that_left_without_a_word_is_told_by_how_it_left(run, code, how):
     assert told.message == (
         f"rank 1 {how}; one other rank then lost the connection (logs in {run.logs}); "
         f"its log is {run.rank_log(1)}"
+    )
+
+
+def test_a_rank_that_aborts_under_a_limit_of_memory_is_told_with_it(run):
+    run.write_spec(load_spec(None, ["memory_bytes=30MB"]))
+    write(run, 0, start())
+    write_node(run, {"event": "agent", "node": 0}, left(0, -signal.SIGABRT))
+    assert outcome(run).message.startswith(
+        "rank 0 was killed by SIGABRT (memory_bytes=30000000 may be too little for it); "
     )
 
 

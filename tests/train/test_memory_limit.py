@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -120,6 +121,43 @@ def test_a_part_is_read_in_the_memory_of_a_part(tmp_path: Path) -> None:
     )
     assert answer.returncode == 0, answer.stderr
     assert [float(value) for value in answer.stdout.split()] == pytest.approx(wanted)
+
+
+BEGIN = """
+import sys
+from drumline.core.spec_file import load_spec
+from drumline.train.assembly import load_material
+from drumline.train.memory_limit import check_room, memory_budget
+
+import torch
+torch.set_num_threads(1)
+spec = load_spec(None, sys.argv[1:])
+with memory_budget(spec) as held:
+    load_material(spec, held)
+    held.clear()
+    check_room(spec)
+    print("it fits")
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux limits memory")
+@pytest.mark.parametrize("limit", ["1MB", "20MB"])
+def test_too_little_to_begin_is_told_with_what_would_do(limit: str) -> None:
+    words = ["model=gpt-mini", "data=shakespeare", "strategy=pipeline"]
+
+    def begin(limit: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", BEGIN, *words, f"memory_bytes={limit}"]
+        return subprocess.run(command, capture_output=True, text=True, timeout=100)
+
+    said = re.search(
+        r"UsageError: this rank may take \d+ MB of memory \(memory_bytes=\d+\), which is too "
+        r"little to begin: loading shakespeare takes \S+ MB, threads and torch itself about 56 "
+        r"MB, a rank's part of the model 1.75 MB and its activations \S+ MB; set "
+        r"memory_bytes=(\d+MB)$",
+        begin(limit).stderr.strip(),
+    )
+    assert said is not None
+    assert begin(said.group(1)).stdout == "it fits\n"
 
 
 @pytest.mark.parametrize(

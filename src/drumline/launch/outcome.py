@@ -183,10 +183,18 @@ def _explain_agent(scene: _Scene, exit_codes: list[int | None], *, others: int) 
 def _explain_exit(scene: _Scene, event: Event, *, others: int) -> WorkerError:
     rank, code = event["rank"], event["exit_code"]
     how = f"exited with code {code}" if code >= 0 else f"was killed by {_signal_name(-code)}"
-    hint = " (out of memory?)" if code == -signal.SIGKILL else ""
+    hint = " (out of memory?)" if code == -signal.SIGKILL else _limit_hint(scene.run, code)
     return WorkerError(
         f"rank {scene.name(rank)} {how}{hint}; {scene.fold(others)}{scene.log(rank)}", rank=rank
     )
+
+
+def _limit_hint(run: RunDir, code: int) -> str:
+    """Name the limit on memory: what a C library cannot get makes it abort, without a word."""
+    if code not in (-signal.SIGABRT, -signal.SIGSEGV) or not run.spec_file.exists():
+        return ""
+    limit = run.read_spec().memory_bytes
+    return "" if limit is None else f" (memory_bytes={limit} may be too little for it)"
 
 
 def _explain_silence(scene: _Scene, error: Event, missing: list[int]) -> WorkerError:

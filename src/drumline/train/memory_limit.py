@@ -13,12 +13,17 @@ from collections.abc import Iterator
 from math import ceil
 from pathlib import Path
 
-from torch import nn
+import numpy as np
+import torch
+from torch import Tensor, nn
 
 from drumline.core.errors import UsageError
 from drumline.core.parts import OptimizerSpec
 from drumline.core.spec import RunSpec
 from drumline.core.units import format_bytes
+from drumline.data import Dataset, build_dataset
+from drumline.models import build_outline
+from drumline.train.footprint import Footprint
 from drumline.train.memory import give_back_freed_memory
 
 _STATUS = Path("/proc/self/status")
@@ -26,6 +31,11 @@ _NO_MEMORY = re.compile(
     r"DefaultCPUAllocator: (can't allocate|not enough) memory|bad_alloc|MemoryError"
 )
 _HEADROOM = 1.25  # activations, messages and what torch takes for itself
+_MB = 10**6
+_JOINING = 24 * _MB  # threads that carry messages; without them the process would abort
+_THREAD = 8 * _MB  # its stack, touched or not
+_OWN = 48 * _MB
+_OWN_BY_RPC = 144 * _MB  # each rank has threads that serve calls
 
 
 def limit_memory(nbytes: int) -> None:
@@ -56,7 +66,8 @@ def limit_memory(nbytes: int) -> None:
 def memory_budget(spec: RunSpec) -> Iterator[list[nn.Module]]:
     """Keep to the spec's limit in here; running into it is an error in one sentence.
 
-    Yields a list to put in what this rank is to hold (the last entry counts), for the sentence.
+    Yields a list to put in what this rank is to hold (the last entry counts), for the sentence;
+    while it is empty, the sentence is about what any rank needs.
     """
     held: list[nn.Module] = []
     if spec.memory_bytes is not None:
@@ -64,7 +75,11 @@ def memory_budget(spec: RunSpec) -> Iterator[list[nn.Module]]:
     try:
         yield held
     except Exception as error:
-        if spec.memory_bytes is None or not held:
+        if spec.memory_bytes is None:
+            raise
+        if not held and _tells_of_memory(error):
+            raise explain_beginning(spec) from None
+        if not held:
             raise
         explained = explain_memory(
             error, limit=spec.memory_bytes, model=held[-1], optimizer=spec.optimizer
@@ -72,6 +87,55 @@ def memory_budget(spec: RunSpec) -> Iterator[list[nn.Module]]:
         if explained is None:
             raise
         raise explained from None
+
+
+def check_room(spec: RunSpec) -> None:
+    """Check that what was loaded leaves room for threads, where memory is limited.
+
+    Raises:
+        MemoryError: it does not; here this can still be told.
+    """
+    if spec.memory_bytes is None:
+        return
+    import resource
+
+    limit, _ = resource.getrlimit(resource.RLIMIT_DATA)
+    if limit - (_bytes_held() or 0) < _JOINING:
+        raise MemoryError
+
+
+def explain_beginning(spec: RunSpec) -> UsageError:
+    """Say how much memory would do, where it was too little even to begin.
+
+    Lifts the limit, and loads the data once more to see what that takes: only for a process that
+    is about to end.
+    """
+    import resource
+
+    _, highest = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (highest, highest))
+    dtype = getattr(torch, spec.dtype)
+    footprint = Footprint(torch.device("cpu"))
+    data = build_dataset(spec.data, seed=spec.seed, dtype=dtype)
+    loading = footprint.peak().get("peak_bytes", 0)
+    outline = build_outline(spec.model, classes=data.classes, seed=spec.seed, dtype=dtype)
+    parts = spec.axes.pipeline * spec.axes.tensor
+    model = sum(_shares(outline, spec.optimizer)) // parts
+    activations = _activations(outline, data, max(1, spec.data.batch // spec.axes.data)) // parts
+    own = _OWN_BY_RPC if spec.strategy.kind == "rpc" else _OWN
+    own += _THREAD * torch.get_num_threads()
+    assert spec.memory_bytes is not None
+    needed = loading + model + activations + own
+    enough = ceil(max(needed, spec.memory_bytes) * _HEADROOM / _MB)
+    return UsageError(
+        f"this rank may take {format_bytes(spec.memory_bytes)} of memory "
+        f"(memory_bytes={spec.memory_bytes}), which is too little to begin: loading "
+        f"{spec.data.name} takes {format_bytes(loading)}, threads and torch itself about "
+        f"{format_bytes(own)}, a rank's part of the model {format_bytes(model)} and its "
+        f"activations {format_bytes(activations)}; set memory_bytes={enough}MB",
+        limit=spec.memory_bytes,
+        needed=needed,
+    )
 
 
 def explain_memory(
@@ -85,11 +149,9 @@ def explain_memory(
         model: all that this rank was to hold, or its outline.
         optimizer: tells how much state there is for each parameter.
     """
-    if not isinstance(error, MemoryError) and not _NO_MEMORY.search(str(error)):
+    if not _tells_of_memory(error):
         return None
-    parameters = sum(p.nbytes for p in model.parameters())
-    gradients = sum(p.nbytes for p in model.parameters() if p.requires_grad)
-    state = gradients * _tensors_per_parameter(optimizer)
+    parameters, gradients, state = _shares(model, optimizer)
     total = parameters + gradients + state
     enough = max(2, ceil(total * _HEADROOM / limit))
     return UsageError(
@@ -101,6 +163,37 @@ def explain_memory(
         limit=limit,
         needed=total,
     )
+
+
+def _tells_of_memory(error: BaseException) -> bool:
+    return isinstance(error, MemoryError) or _NO_MEMORY.search(str(error)) is not None
+
+
+def _shares(model: nn.Module, optimizer: OptimizerSpec) -> tuple[int, int, int]:
+    """How many bytes parameters, gradients and the optimizer's state take."""
+    parameters = sum(p.nbytes for p in model.parameters())
+    gradients = sum(p.nbytes for p in model.parameters() if p.requires_grad)
+    return parameters, gradients, gradients * _tensors_per_parameter(optimizer)
+
+
+def _activations(outline: nn.Module, data: Dataset, samples: int) -> int:
+    """How many bytes forward keeps for backward; 0 where an outline cannot be run."""
+    kept: dict[int, Tensor] = {}
+    parameters = set(outline.parameters())
+
+    def keep(tensor: Tensor) -> Tensor:
+        if tensor not in parameters:
+            kept[id(tensor)] = tensor
+        return tensor
+
+    inputs, _ = data.train.batch(np.zeros(1, dtype=np.int64))
+    shape = (samples, *inputs.shape[1:])
+    with (
+        contextlib.suppress(Exception),
+        torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
+    ):
+        outline(torch.empty(shape, dtype=inputs.dtype, device="meta"))
+    return sum(tensor.nbytes for tensor in kept.values())
 
 
 def _bytes_held() -> int | None:
