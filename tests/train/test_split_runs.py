@@ -7,8 +7,11 @@ import signal
 import numpy as np
 import pytest
 import safetensors.torch
+from torch import nn
 
 from commands import wait_for_steps
+from drumline.core.spec_file import load_spec
+from drumline.train.cuts import note_statistics
 from namespaces import need_namespaces
 
 LONG = ("model=mlp", "data.samples=600", "data.batch=24", "optimizer.momentum=0.9")
@@ -71,6 +74,25 @@ def test_a_stage_that_is_lost_is_named(drumline, kind, sent):
     assert process.returncode == 1
     how = "was killed by SIGKILL" if sent == signal.SIGKILL else "stopped answering"
     assert err.startswith(f"drumline: rank 1 {how}"), err
+
+
+def test_norms_that_would_see_microbatches_are_named():
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 4))
+
+    def note(*words):
+        return note_statistics(load_spec(None, ["data.batch=64", *words]), model)
+
+    assert note("strategy=pipeline") == (
+        "1 (BatchNorm1d): statistics are of microbatches of 16 samples, not of the 64 of a whole "
+        "batch, so losses differ from one process's; set strategy.microbatches=1, or use a norm "
+        "that does not look at the batch"
+    )
+    assert note("strategy=pipeline", "strategy.microbatches=1") is None
+    assert note("strategy=tensor") is note("strategy=rpc") is note("strategy=ring") is None
+    model.append(nn.Sequential(nn.BatchNorm1d(4)))
+    assert note("strategy=pipeline", "mesh.data=2", "workers=4").startswith(
+        "1 (BatchNorm1d) and 1 more: statistics are of microbatches of 8 samples, not of the 32 "
+    )
 
 
 @pytest.mark.parametrize(

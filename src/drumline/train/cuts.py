@@ -9,6 +9,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from drumline.core.spec import RunSpec
+from drumline.core.split import cuts_layers, microbatches_of
 from drumline.models import build_partial
 from drumline.parallel import Axes, Holding
 from drumline.parallel.split import (
@@ -95,6 +97,30 @@ def plan_cuts(ground: Ground, outline: nn.Module, parts: int) -> Cuts:
         dist.broadcast(times, src=0)
         bounds = partition(times.tolist(), parts)
     return Cuts(layers=layers, bounds=bounds, tied=tied_names(outline))
+
+
+def note_statistics(spec: RunSpec, model: nn.Module) -> str | None:
+    """Say which layers see microbatches where they would have seen the batch, if any do.
+
+    Args:
+        spec: says how batches are cut.
+        model: the whole model, or its outline.
+    """
+    pieces = microbatches_of(spec.strategy, spec.axes, spec.data.batch)
+    norms = [
+        f"{name} ({type(module).__name__})"
+        for name, module in model.named_modules()
+        if isinstance(module, nn.modules.batchnorm._BatchNorm)
+    ]
+    if not norms or pieces == 1 or not cuts_layers(spec.strategy, spec.axes):
+        return None
+    more = f" and {len(norms) - 1} more" if len(norms) > 1 else ""
+    share = spec.data.batch // spec.axes.data
+    return (
+        f"{norms[0]}{more}: statistics are of microbatches of {share // pieces} samples, not of "
+        f"the {share} of a whole batch, so losses differ from one process's; set "
+        f"strategy.microbatches=1, or use a norm that does not look at the batch"
+    )
 
 
 def build_parts(ground: Ground, cuts: Cuts, numbers: Sequence[int]) -> list[nn.Module]:

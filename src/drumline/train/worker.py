@@ -26,6 +26,7 @@ from drumline.models import weights_sha256
 from drumline.train.assembly import Assembly, assemble, load_material
 from drumline.train.bf16 import settle_bf16
 from drumline.train.checkpoint import Checkpoint, CheckpointStore
+from drumline.train.cuts import note_statistics
 from drumline.train.footprint import Footprint
 from drumline.train.joining import (
     join_ranks,
@@ -37,7 +38,7 @@ from drumline.train.joining import (
 )
 from drumline.train.loop import Loop, Result
 from drumline.train.memory import keep_freed_memory
-from drumline.train.memory_limit import memory_budget
+from drumline.train.memory_limit import check_room, memory_budget
 from drumline.train.place import Place
 from drumline.train.process import rank_process
 from drumline.train.scalars import ScalarWriter
@@ -64,6 +65,10 @@ def _train(run: RunDir, spec: RunSpec, place: Place, events: EventWriter) -> Non
     footprint = Footprint(device)
     with memory_budget(spec) as held:
         material = load_material(spec, held)
+        check_room(spec)
+        note = note_statistics(spec, material.model)
+        if note is not None:
+            events.write("note", text=note)
         choice = join_ranks(meeting, spec, place, device)
         events.write("backend", backend=choice.backend, wanted=spec.backend, why=choice.why)
         parts = assemble(spec, place, device, material, leader_address(spec))
