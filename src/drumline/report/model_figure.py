@@ -1,99 +1,189 @@
 """The figure of `drumline bench model-parallel`.
 
-step │ memory │ bytes        a bar for each form, by one list of names
-─────┴────────┴──────
-loss curves of all           they lie on each other: that is the point
+step  │ throughput │ memory      a bar for each form, by one list of names;
+bytes │ bubble     │ idle        a dot for each rank where ranks differ
+──────┴────────────┴───────
+loss curves of all               they lie on each other: that is the point
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from drumline.report.figures import MARKERS, Values, empty_figure, save_figure
-from drumline.report.model_table import NOTHING, carried
+from drumline.report.model_table import NOTHING
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
-_BAR_IN, _CURVES_IN, _FRAME_IN = 0.27, 3.2, 1.0
+_BAR_IN, _CURVES_IN, _FRAME_IN = 0.25, 3.8, 0.9
 """heights in inches"""
 _BASE = "0.8"
 """the first curve: broad and grey, the others lie on it"""
 _GREY = 7
-_TWO_COLUMNS = 10
 _SMALL = 8
 
 
 def draw_model_parallel(path: Path, rows: Sequence[Values]) -> list[Path]:
     """Draw what each form costs, and all loss curves in one; returns the files written."""
+    return save_figure(build_figure(rows), path)
+
+
+def build_figure(rows: Sequence[Values]) -> Figure:
+    """Build the figure: six panels of bars, then the curves."""
     bars_in = _FRAME_IN + _BAR_IN * len(rows)
-    figure = empty_figure(width=9, height=bars_in + _CURVES_IN)
-    grid = figure.add_gridspec(2, 3, height_ratios=[bars_in, _CURVES_IN])
-    step = figure.add_subplot(grid[0, 0])
-    memory = figure.add_subplot(grid[0, 1], sharey=step)
-    sent = figure.add_subplot(grid[0, 2], sharey=step)
-    spread = [(row["low_s"] * 1e3, row["high_s"] * 1e3) for row in rows]
-    _draw_bars(step, [row["median_s"] * 1e3 for row in rows], "{:.0f}", spread)
-    step.set_yticks(range(len(rows)), [row["case"] for row in rows])
-    step.invert_yaxis()
-    _head(step, "a step of the slowest rank", "ms: median, quartiles")
-    peaks = [row["peak_bytes"] for row in rows]
-    _draw_bars(memory, [None if peak is None else max(peak) / 1e6 for peak in peaks], "{:.0f}")
-    _head(memory, "peak memory of the largest rank", "MB beyond its start")
-    counts = [carried(row) for row in rows]
-    _draw_bars(sent, [None if count is None else count / 1e6 for count in counts], "{:.3g}")
+    figure = empty_figure(width=11, height=2 * bars_in + _CURVES_IN)
+    grid = figure.add_gridspec(3, 3, height_ratios=[bars_in, bars_in, _CURVES_IN])
+    names = [row["case"] for row in rows]
+    for number, bars in enumerate(_panels(rows)):
+        axes = figure.add_subplot(grid[divmod(number, 3)])
+        _draw_bars(axes, bars)
+        axes.set_yticks(range(len(rows)), names)
+        axes.invert_yaxis()
+        axes.tick_params(labelleft=number % 3 == 0)
+    curves = figure.add_subplot(grid[2, :])
+    _draw_curves(curves, rows)
+    figure.legend(
+        *curves.get_legend_handles_labels(),
+        loc="outside lower center",
+        ncols=4,
+        fontsize=_SMALL,
+        title="curves lie on each other; each is marked at steps of its own",
+        title_fontsize=_SMALL,
+    )
+    return figure
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Bars:
+    """One panel: a bar for each form, with its number, and what is marked beside."""
+
+    title: str
+    unit: str
+    values: Sequence[float | None]
+    form: str
+    """how numbers are written"""
+    spread: Sequence[tuple[float, float]] | None = None
+    """from where to where each spreads"""
+    ticks: Sequence[float | None] = ()
+    """what theory says of each"""
+    dots: Sequence[Sequence[float] | None] = ()
+    """the values of each rank"""
+
+
+def _panels(rows: Sequence[Values]) -> list[_Bars]:
     nodes = any(row["link_bytes"] for row in rows)
-    _head(sent, f"bytes from the busiest {'node' if nodes else 'rank'}", "MB per step")
-    for axes in (memory, sent):
-        axes.tick_params(labelleft=False)
-    _draw_curves(figure.add_subplot(grid[1, :]), rows)
-    return save_figure(figure, path)
+    sender = "node" if nodes else "rank"
+    links = [_scaled(row["link_bytes"] or row["payload_bytes"], 1e-6) for row in rows]
+    peaks = [_scaled(row["peak_bytes"], 1e-6) for row in rows]
+    idle = [_scaled(row["idle_s"], 1e3) for row in rows]
+    return [
+        _Bars(
+            title="a step of the slowest rank",
+            unit="ms: median, quartiles",
+            values=[row["median_s"] * 1e3 for row in rows],
+            form="{:.0f}",
+            spread=[(row["low_s"] * 1e3, row["high_s"] * 1e3) for row in rows],
+        ),
+        _Bars(
+            title="throughput",
+            unit="samples/s",
+            values=[row["samples_per_s"] for row in rows],
+            form="{:.0f}",
+        ),
+        _Bars(
+            title="peak memory (a dot: a rank)",
+            unit="MB beyond its start, largest rank",
+            values=_largest(peaks),
+            form="{:.0f}",
+            dots=peaks,
+        ),
+        _Bars(
+            title=f"bytes sent (a dot: a {sender})",
+            unit=f"MB per step, busiest {sender}",
+            values=_largest(links),
+            form="{:.3g}",
+            dots=links,
+        ),
+        _Bars(
+            title="bubble (a line: by theory)",
+            unit="% of the ranks' time, measured|theory",
+            values=[None if row["bubble"] is None else 100 * row["bubble"] for row in rows],
+            form="{:.0f}",
+            ticks=[
+                None if row["bubble_theory"] is None else 100 * row["bubble_theory"] for row in rows
+            ],
+        ),
+        _Bars(
+            title="idle time (a dot: a rank)",
+            unit="ms per step, idlest rank",
+            values=_largest(idle),
+            form="{:.0f}",
+            dots=idle,
+        ),
+    ]
 
 
-def _draw_bars(
-    axes: Axes,
-    values: Sequence[float | None],
-    form: str,
-    spread: Sequence[tuple[float, float]] | None = None,
-) -> None:
-    """Draw a bar for each value with its number at the end, and from where to where it spreads."""
-    places = list(range(len(values)))
-    axes.barh(places, [value or 0 for value in values], 0.7, color=_colors(len(values)))
-    ends = [value or 0 for value in values]
-    if spread is not None:
-        axes.hlines(places, *zip(*spread, strict=True), color="black", linewidth=1)
-        ends = [max(end, high) for end, (_, high) in zip(ends, spread, strict=True)]
-    for place, end, value in zip(places, ends, values, strict=True):
-        text = NOTHING if value is None else form.format(value)
+def _scaled(values: Sequence[float] | None, factor: float) -> list[float] | None:
+    return None if values is None else [value * factor for value in values]
+
+
+def _largest(values: Sequence[Sequence[float] | None]) -> list[float | None]:
+    return [None if each is None else max(each) for each in values]
+
+
+def _draw_bars(axes: Axes, bars: _Bars) -> None:
+    """Draw the bars, each with its number behind all that is marked beside it."""
+    count = len(bars.values)
+    ends = [value or 0 for value in bars.values]
+    axes.barh(range(count), ends, 0.7, color=_colors(count))
+    if bars.spread is not None:
+        axes.hlines(range(count), *zip(*bars.spread, strict=True), color="black", linewidth=1)
+        ends = [max(end, high) for end, (_, high) in zip(ends, bars.spread, strict=True)]
+    for place, tick in enumerate(bars.ticks):
+        if tick is not None:
+            axes.vlines(tick, place - 0.42, place + 0.42, color="black", linewidth=1.5)
+            ends[place] = max(ends[place], tick)
+    for place, dots in enumerate(bars.dots):
+        if dots is not None:
+            axes.plot(dots, [place] * len(dots), "o", color="white", mec="black", mew=0.7, ms=3.5)
+    for place, (end, value) in enumerate(zip(ends, bars.values, strict=True)):
+        said = [number for number in (value, *bars.ticks[place : place + 1]) if number is not None]
         axes.annotate(
-            text,
+            "|".join(map(bars.form.format, said)) or NOTHING,
             (end, place),
-            xytext=(4, 0),
+            xytext=(5, 0),
             textcoords="offset points",
             va="center",
             fontsize=_SMALL,
         )
-    axes.set_xlim(0, 1.2 * max(*ends, 1e-9))
+    axes.set_xlim(0, 1.27 * max(*ends, 1e-9))
     axes.grid(visible=True, axis="x", alpha=0.3)
     axes.set_axisbelow(True)
     axes.tick_params(labelsize=_SMALL)
+    axes.set_title(bars.title, fontsize=9)
+    axes.set_xlabel(bars.unit, fontsize=_SMALL)
 
 
 def _draw_curves(axes: Axes, rows: Sequence[Values]) -> None:
-    """Draw all curves, each with its marker at other steps, so that none hides the others."""
+    """Draw all curves; each has its marker at other steps, or around those that are there."""
     colors = _colors(len(rows))
     for number, row in enumerate(rows):
         steps = range(1, len(row["losses"]) + 1)
         more: dict[str, Any] = {"color": _BASE, "linewidth": 7, "solid_capstyle": "round"}
         if number:
+            around, first = divmod(number - 1, len(steps))
             more = {
                 "color": colors[number],
                 "linewidth": 1,
-                "marker": MARKERS[number % len(MARKERS)],
-                "markersize": 6,
-                "markevery": ((number - 1) % len(steps), max(1, len(rows) - 1)),
+                "marker": MARKERS[(number - 1) % len(MARKERS)],
+                "markersize": 6 + 5 * around,
+                "markerfacecolor": "none" if around else None,
+                "markevery": (first, max(1, len(rows) - 1)),
             }
         axes.plot(steps, row["losses"], label=row["case"], **more)
     axes.set_title("training loss: all forms on one axis", fontsize=10)
@@ -101,21 +191,9 @@ def _draw_curves(axes: Axes, rows: Sequence[Values]) -> None:
     axes.set_ylabel("loss of the whole batch")
     axes.locator_params(axis="x", integer=True)
     axes.grid(visible=True, alpha=0.3)
-    axes.legend(
-        fontsize=_SMALL,
-        ncols=2 if len(rows) <= _TWO_COLUMNS else 3,
-        title="each marked at steps of its own",
-        title_fontsize=_SMALL,
-        loc="upper right",
-    )
 
 
 def _colors(count: int) -> list[str]:
     """Grey for the first, then matplotlib's own, but for its grey."""
     own = [f"C{number}" for number in range(10) if number != _GREY]
     return ["0.6", *(own[number % len(own)] for number in range(count - 1))]
-
-
-def _head(axes: Axes, title: str, unit: str) -> None:
-    axes.set_title(title, fontsize=9)
-    axes.set_xlabel(unit, fontsize=_SMALL)
