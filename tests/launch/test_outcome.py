@@ -207,6 +207,14 @@ def test_the_node_that_most_cannot_reach_is_the_one_cut_off(run):
     assert told.fields["node"] == 2
 
 
+def test_who_is_cut_off_itself_counts_for_little(run):
+    write(run, 0, start(), error(0, 0.4, consequence=True))  # its peer has closed the connection
+    write(run, 1, start(), silent(1, [0, 2]))
+    write(run, 2, start(), silent(2, [1]))
+    told = outcome(run, world_size=3, exit_codes=[1, None, None])
+    assert told.message.startswith("node 1 (rank 1) cannot be reached any more: its link is cut")
+
+
 def test_of_two_nodes_rank_0_says_who_is_cut_off(run):
     write(run, 1, start(), error(1, 0.5, consequence=True, timed_out=True, unreachable=[0]))
     write(run, 0, start(), silent(0, [1]))

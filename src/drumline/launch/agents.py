@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from typing import TYPE_CHECKING, Self
 
 from drumline.core.deferral import deferred_signals
@@ -32,6 +33,8 @@ from drumline.launch.session import Session, end_all
 if TYPE_CHECKING:
     from drumline.core.rundir import RunDir
 
+_LAST_WORDS_S = 1.5  # ranks look for a second which nodes they still reach
+
 
 class Agents:
     """The agents of all nodes; leaving the context ends them, whatever happened."""
@@ -40,6 +43,7 @@ class Agents:
         self._agents: list[Session] = []
         self._run: RunDir | None = None
         self._network: Network | None = None
+        self._failed_at: float | None = None
         self.scratch = Scratch()
         """for what the agents need while they run, and for ranks' errors that fit nowhere else"""
 
@@ -75,9 +79,16 @@ class Agents:
             self._agents[task.node].tell(task.dump() + "\n")
 
     def running(self) -> bool:
-        """Whether the run goes on: until all agents have ended, or one has failed."""
+        """Whether the run goes on: until all agents have ended, or one has failed.
+
+        Where ranks of one node have failed, those of others get a moment to say what they saw.
+        """
         codes = self.exit_codes
-        return None in codes and not any(codes) and self._network_holds()
+        if None not in codes or not self._network_holds() or any((code or 0) < 0 for code in codes):
+            return False
+        if any(codes) and self._failed_at is None:
+            self._failed_at = time.monotonic()
+        return self._failed_at is None or time.monotonic() < self._failed_at + _LAST_WORDS_S
 
     def check_network(self) -> None:
         """Tell if the network of simulated nodes went away.
@@ -106,6 +117,7 @@ class Agents:
             for node, agent in enumerate(self._agents):
                 agent.keep_output(self._run.logs / f"node-{node}.log")
         self._agents.clear()
+        self._failed_at = None
 
     def _network_holds(self) -> bool:
         return self._network is None or self._network.holds()

@@ -20,6 +20,7 @@ from drumline.core.rundir import RunDir
 
 _TRACEBACK_LINES = 40
 _LOG_LINES = 10
+_VOTE = 5040  # can be shared equally among up to ten
 _KEEP = "give --out DIR to keep the logs"
 
 
@@ -213,8 +214,14 @@ def _explain_silence(scene: _Scene, error: Event, missing: list[int]) -> WorkerE
 
 
 def _find_cut_off(errors: list[Event]) -> int | None:
-    """The simulated node that most ranks cannot reach; who is cut off reaches nobody else."""
-    votes = Counter(node for error in errors for node in error.get("unreachable", ()))
+    """The simulated node that most ranks cannot reach; who is cut off reaches nobody else.
+
+    So a rank that names many counts for little: it is rather its own link that is cut.
+    """
+    votes: Counter[int] = Counter()
+    for error in errors:
+        named = error.get("unreachable", ())
+        votes.update({node: _VOTE // len(named) for node in named})
     first = sorted(errors, key=lambda error: int(error["rank"]))
     order = [node for error in first for node in error.get("unreachable", ())]
     return max(order, key=lambda node: (votes[node], -order.index(node)), default=None)
