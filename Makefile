@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test check lint install install-dev format bench clean
+.PHONY: demo test soak check lint install install-dev format bench clean
 
 demo: install
 	$(BIN)/drumline train examples/demo.yaml
@@ -24,11 +24,14 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/pip
 
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/pip
 	@echo "installing into $(VENV), with what the tests need"
-	$(PIP) -e '.[dev,lightning,accelerate,mpi]'
+	$(PIP) -e '.[dev,lightning,accelerate,mpi,cluster,notebook]'
 	@touch $@ $(VENV)/.installed
 
 test: install-dev
 	$(BIN)/pytest
+
+soak: install-dev
+	$(BIN)/pytest -m 'soak or not soak'
 
 lint: install-dev
 	$(BIN)/ruff check .

@@ -24,6 +24,12 @@ MUST_RUN = (
     "test_network",
     "test_compose_accepts_the_file",
     "test_containers_by_their_names",
+    "test_fleet",
+    "test_rotation",
+    "test_provision",
+    "test_contract",
+    "test_life",
+    "test_faults",
 )
 
 

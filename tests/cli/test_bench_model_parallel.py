@@ -75,6 +75,7 @@ def test_bytes_that_leave_simulated_nodes(drumline):
         assert ACTIVATIONS <= sent <= 1.2 * ACTIVATIONS + 10_000
 
 
+@pytest.mark.soak
 def test_a_case_that_fails_is_named_and_the_others_are_shown(drumline):
     words = ("model=faulty:build", "data.samples=400", "batch=40", "steps=4", "microbatches=1")
     forms = "forms=alone,data,pipeline"

@@ -71,7 +71,7 @@ def test_accelerate_joins_the_ranks_and_takes_the_hook(run_here):
     assert done.left == ["runs"]
 
 
-@pytest.mark.parametrize("workers", [2, 3])
+@pytest.mark.parametrize("workers", [2, pytest.param(3, marks=pytest.mark.soak)])
 def test_the_library_gives_the_weights_of_plain_ddp(run_here, workers):
     done = run_here("drumline", "run", "-j", f"1x{workers}", EXAMPLES / "library_use.py")
     for rank in range(workers):

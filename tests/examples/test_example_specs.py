@@ -14,12 +14,19 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 SPECS = sorted((EXAMPLES / "specs").glob("*.yaml"))
 
 
+QUICK = ("slow_link", "label_skew", "mesh")
+
+
+def quick_or_soak(spec):
+    return pytest.param(spec, marks=() if spec.stem in QUICK else pytest.mark.soak)
+
+
 def train(run_here, *words, **options):
     done = run_here("drumline", "train", *words, "--json", **options)
     return json.loads(done.stdout), done.left
 
 
-@pytest.mark.parametrize("spec", SPECS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("spec", list(map(quick_or_soak, SPECS)), ids=lambda path: path.stem)
 def test_each_spec_trains(run_here, spec):
     if spec.stem == "slow_link":
         need_namespaces()
@@ -35,6 +42,7 @@ def test_the_slow_rank_is_named(run_here):
     assert blame[1] > 40
 
 
+@pytest.mark.soak
 def test_both_strategies_of_the_comparison_learn_alike(run_here):
     spec = EXAMPLES / "specs" / "ring_vs_ddp.yaml"
     ring, _ = train(run_here, spec, "epochs=1")

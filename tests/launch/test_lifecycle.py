@@ -208,6 +208,7 @@ def test_resume_ends_with_the_bits_of_a_run_that_never_stopped(drumline):
     assert longer["steps"] == 40
 
 
+@pytest.mark.soak
 def test_resume_where_each_rank_has_an_optimizer_state_of_its_own(drumline):
     job = (*JOB, "strategy.of=parameters", "optimizer.momentum=0.9", "epochs=2")
     calm = drumline.train(*job, "name=calm")
@@ -215,6 +216,7 @@ def test_resume_where_each_rank_has_an_optimizer_state_of_its_own(drumline):
     assert drumline.train("resume=broken-1")["weights_sha256"] == calm["weights_sha256"]
 
 
+@pytest.mark.soak
 def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(drumline):
     job = (*JOB, "epochs=2", "name=run")
     calm = drumline.train(*job, "name=calm")
@@ -269,6 +271,7 @@ def test_a_stale_meeting_file_is_refused(drumline):
     assert not (drumline.folder / "runs").exists()
 
 
+@pytest.mark.soak
 def test_nodes_each_have_an_agent(drumline):
     need_namespaces()
     result = drumline.train(*JOB, "nodes=2", "workers=2", "max_steps=5")
@@ -277,6 +280,7 @@ def test_nodes_each_have_an_agent(drumline):
     assert result["weights_sha256"] == expected["weights_sha256"]
 
 
+@pytest.mark.soak
 def test_restart_across_nodes(drumline):
     need_namespaces()
     job = (*JOB, "nodes=2", "workers=1", "epochs=2", "init=tcp")
@@ -289,7 +293,9 @@ def bin_folder() -> Path:
     return Path(sys.executable).parent
 
 
-@pytest.mark.parametrize("launcher", ["torchrun", "mpirun", "srun"])
+@pytest.mark.parametrize(
+    "launcher", ["torchrun", "mpirun", pytest.param("srun", marks=pytest.mark.soak)]
+)
 def test_joins_under_another_launcher(drumline, launcher):
     words = ["-m", "drumline", "train", *JOB, "max_steps=5", "--json"]
     environment = drumline.environment()

@@ -80,6 +80,7 @@ def test_nodes_train_the_weights_of_one_process_at_the_links_rate(drumline):
     assert table[2:4] == [["0", "0"], ["1", "1"]]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("init", ["tcp", "file"])
 def test_every_way_to_meet(drumline, init):
     """`env` is what all other tests have."""
@@ -167,6 +168,7 @@ def test_without_root(drumline):
     assert (run / "summary.json").stat().st_uid == run.stat().st_uid
 
 
+@pytest.mark.soak
 def test_a_script_runs_on_nodes_too(drumline):
     (drumline.folder / "hello.py").write_text(
         "import os, torch, torch.distributed as dist\n"

@@ -16,7 +16,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from torch.multiprocessing import ProcessContext
 
 from drumline.agent.brake import Brake
-from drumline.agent.entry import run_rank
+from drumline.agent.entry import Setting, run_worker
 from drumline.agent.rendezvous import BACKEND, register_rendezvous
 from drumline.core.events import EventWriter
 from drumline.core.rundir import RunDir
@@ -34,14 +34,16 @@ def run_agent(task: AgentTask) -> int:
     if task.cpu == 1:  # else the brake stops workers all the time, and lets them go on
         _kill_stopped()
     register_rendezvous()
+    setting = Setting(folder=task.folder, variables=task.variables)
+    setting.enter()
     run = RunDir(Path(task.run))
     with EventWriter(run.node_events(task.node)) as events:
         events.write("agent", node=task.node, pid=os.getpid(), time=time.time())
         events.flush()
         try:
             with Brake(task.cpu, Path(os.environ[SCRATCH]) / f"node-{task.node}") as brake:
-                launch = elastic_launch(_configure(task, run), run_rank)
-                launch(task.run, brake.register, *task.script)
+                launch = elastic_launch(_configure(task, run), run_worker)
+                launch(setting, task.run, brake.register, *task.script)
         except ChildFailedError as error:
             for rank, failure in error.failures.items():
                 events.write(

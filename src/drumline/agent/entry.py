@@ -1,6 +1,8 @@
 """What a worker does first, once it is forked: train by the spec, or run a script of the user's.
 
 The agent imports this module too, to name the function; what only workers need is imported inside.
+An agent may have been started ahead of its task, and its worker server with it: then a worker has
+another folder and other variables than the server that it was forked from (`Setting`).
 """
 
 from __future__ import annotations
@@ -8,10 +10,37 @@ from __future__ import annotations
 import os
 import runpy
 import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from drumline.agent.brake import sign_in
 from drumline.core.task import MODULE
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """Where a process works, and what its environment adds to what it has inherited."""
+
+    folder: str = ""
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+    def enter(self) -> None:
+        """Be there."""
+        os.environ.update(self.variables)
+        if self.folder:
+            os.chdir(self.folder)
+            sys.path[0] = self.folder
+
+
+def run_worker(setting: Setting, run_path: str, register: str, *script: str) -> None:
+    """Be a rank, as `run_rank`, in the setting of its task."""
+    setting.enter()
+    if "OMP_NUM_THREADS" in setting.variables:  # read when torch was loaded, before it was set
+        import torch
+
+        torch.set_num_threads(int(setting.variables["OMP_NUM_THREADS"]))
+    run_rank(run_path, register, *script)
 
 
 def run_rank(run_path: str, register: str, *script: str) -> None:

@@ -5,13 +5,21 @@ from __future__ import annotations
 import contextlib
 import sys
 
-from drumline.cli import benching, launching, looking
+from drumline.cli import benching, clustering, launching, looking, submitting
 from drumline.cli.app import app
 from drumline.cli.output import forgive_output
 from drumline.cli.signals import EndingSignals
 from drumline.core.errors import DrumlineError, InterruptError
 
-__all__ = ["app", "benching", "launching", "looking", "main"]  # commands hang themselves on the app
+__all__ = [  # commands hang themselves on the app
+    "app",
+    "benching",
+    "clustering",
+    "launching",
+    "looking",
+    "main",
+    "submitting",
+]
 
 
 def main() -> None:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
-import sys
 import time
-from importlib.machinery import PathFinder
 from pathlib import Path
 
 from rich.console import Console
@@ -20,16 +18,11 @@ from drumline.core.units import format_seconds
 from drumline.launch.agents import Agents
 from drumline.launch.creation import create_script_run, noted_failure
 from drumline.launch.outcome import check_outcome
+from drumline.launch.preloads import find_module, guess_preloads
 from drumline.report.logs import LogTail
 
 _POLL_S = 0.1
 _TIMEOUT_S = 300.0
-# What a script's text says it will need; loaded once for all workers.
-_PRELOADS = {
-    r"DistributedDataParallel|torch\.optim|optim\.|lightning|accelerate": "torch._dynamo",
-    r"pytorch_lightning": "pytorch_lightning",
-    r"accelerate": "accelerate",
-}
 
 
 def run_command(
@@ -44,10 +37,10 @@ def run_command(
     """Run a script or a module on all workers, its output prefixed by rank."""
     nodes, workers = parse_shape(shape)
     plans = plan_links(nodes, workers, link_rate)
-    path = _find_module(script) if module else Path(script)
+    path = find_module(script) if module else Path(script)
     if not path.is_file():
         raise UsageError(f"no script {script}; give the path of a Python file")
-    preload = (*PRELOAD, *_guess_preloads(path))
+    preload = (*PRELOAD, *guess_preloads(path))
     name = re.sub(r"[^A-Za-z0-9._-]", "-", script if module else path.stem).lstrip("-._")
     run = create_script_run(name or "script", [script, *args])
     tasks = [
@@ -93,30 +86,6 @@ def parse_shape(shape: str) -> tuple[int, int]:
             f"-j {shape}: at most {MAX_NODES} nodes with {MAX_WORKERS} workers each, such as 1x4"
         )
     return nodes, workers
-
-
-def _find_module(name: str) -> Path:
-    """Find the file of a module without running anything; workers look here and in their path."""
-    where, spec = [str(Path.cwd()), *sys.path], None
-    parts = name.split(".")
-    for depth in range(len(parts)):
-        spec = PathFinder.find_spec(".".join(parts[: depth + 1]), where)
-        if spec is None:
-            break
-        where = list(spec.submodule_search_locations or [])
-    if spec is not None and spec.submodule_search_locations is not None:
-        spec = PathFinder.find_spec(f"{name}.__main__", where)
-    if spec is None or not spec.has_location or spec.origin is None:
-        raise UsageError(f"no module {name}; give its name as for python -m, from this folder")
-    return Path(spec.origin)
-
-
-def _guess_preloads(path: Path) -> list[str]:
-    try:
-        text = path.read_text(encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise UsageError(f"cannot read the script {path}: {error.strerror}") from None
-    return [module for pattern, module in _PRELOADS.items() if re.search(pattern, text)]
 
 
 def _follow(

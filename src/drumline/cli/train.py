@@ -76,7 +76,7 @@ def _launch(run: RunDir, spec: RunSpec, agents: Agents, *, resumed: bool, quiet:
 
     @contextlib.contextmanager
     def shown() -> Iterator[Callable[[], None]]:
-        display = open_display(Console(stderr=quiet), progress, _title(run, spec))
+        display = open_display(Console(stderr=quiet), progress, title_of(run, spec))
         try:
             yield display.update
         finally:
@@ -88,7 +88,8 @@ def _launch(run: RunDir, spec: RunSpec, agents: Agents, *, resumed: bool, quiet:
         raise _interrupted(run, progress) from None
 
 
-def _title(run: RunDir, spec: RunSpec) -> str:
+def title_of(run: RunDir, spec: RunSpec) -> str:
+    """Say in one line what a run is."""
     ranks = f"{spec.world_size} rank{'s' if spec.world_size > 1 else ''}"
     if spec.nodes > 1:
         ranks += f" on {spec.nodes} nodes"

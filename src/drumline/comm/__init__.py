@@ -6,6 +6,7 @@ from drumline.comm.backend import Choice, Situation, choose_backend
 from drumline.comm.channel import Channel, Handle
 from drumline.comm.communicator import SMALL, Communicator
 from drumline.comm.group import join_group, members_of
+from drumline.comm.hosts import Host, measure_clock, most_on_one, ranks_with, this_host
 from drumline.comm.meeting import Meeting
 from drumline.comm.meter import Meter, Span
 from drumline.comm.operation import Op
@@ -29,6 +30,7 @@ __all__ = [
     "CommStream",
     "Communicator",
     "Handle",
+    "Host",
     "LostPeerError",
     "Meeting",
     "Meter",
@@ -43,10 +45,14 @@ __all__ = [
     "gather_scatter",
     "join_group",
     "join_store",
+    "measure_clock",
     "meeting_host",
     "members_of",
+    "most_on_one",
+    "ranks_with",
     "reduce_broadcast",
     "serve_store",
     "tells_of_lost_peer",
+    "this_host",
     "unreachable_nodes",
 ]

@@ -54,6 +54,17 @@ class Meeting:
         self.store.set(keys[self._rank], "1")
         self._wait(keys, what, within_s)
 
+    def tell_all(self, what: str, word: str, within_s: float) -> list[str]:
+        """Return the words of all ranks, in rank order; every rank calls this with its own.
+
+        Raises:
+            PeerError: some have not come in time; says which.
+        """
+        keys = {rank: f"{self.session}/{what}/{rank}" for rank in range(self._world_size)}
+        self.store.set(keys[self._rank], word)
+        self._wait(keys, what, within_s)
+        return [value.decode() for value in self.store.multi_get(list(keys.values()))]
+
     def _wait(self, keys: Mapping[int, str], what: str, within_s: float) -> None:
         """Wait for the keys that ranks leave at the store."""
         if not keys:

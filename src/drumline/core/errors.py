@@ -8,6 +8,9 @@
     ├── CheckpointError      a checkpoint that cannot be written or trusted
     ├── CommError            ranks that cannot find or understand each other
     │   └── PeerError        a rank that the others wait for in vain (rank)
+    ├── ClusterError         a cluster that cannot be made, reached or removed
+    │   ├── CloudError       a cloud that refuses (kind: capacity, quota, permission, …)
+    │   └── HostError        a node that does not answer as it should (node)
     ├── InterruptError       exit 130: Ctrl-C
     ├── DivergenceError      a loss that is no longer a number (step, rank, tensor)
     └── WorkerError          a rank that died (rank, traceback, log)
@@ -77,6 +80,18 @@ class DivergenceError(DrumlineError):
     """A loss that is no longer a number."""
 
 
+class ClusterError(DrumlineError):
+    """A cluster that cannot be made, reached or removed."""
+
+
+class CloudError(ClusterError):
+    """A cloud that refuses."""
+
+
+class HostError(ClusterError):
+    """A node that does not answer as it should."""
+
+
 class InterruptError(DrumlineError):
     """Somebody pressed Ctrl-C."""
 
@@ -99,6 +114,9 @@ ERRORS: Mapping[str, type[DrumlineError]] = MappingProxyType(
             CheckpointError,
             CommError,
             PeerError,
+            ClusterError,
+            CloudError,
+            HostError,
             InterruptError,
             DivergenceError,
             WorkerError,

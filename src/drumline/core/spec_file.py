@@ -119,6 +119,18 @@ def read_words(kind: type[P], words: Iterable[str], example: str) -> P:
     return _validate(kind, values, places)
 
 
+def read_file(kind: type[P], path: Path, words: Iterable[str] = ()) -> P:
+    """Read a spec of any kind from a file, with `key=value` words over it.
+
+    Raises:
+        SpecError: they do not make such a spec; says which line or word, and the way out.
+    """
+    values, places = _read_yaml(path)
+    for word in words:
+        _apply_override(values, places, word, "name=mine nodes=4")
+    return _validate(kind, values, places)
+
+
 def validate_spec(values: Mapping[str, Any], places: Places | None = None) -> RunSpec:
     """Turn plain values into a `RunSpec`, and what is wrong with them into one `SpecError`."""
     return _validate(RunSpec, values, places or {})

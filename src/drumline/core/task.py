@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 MAX_WORKERS = 100
@@ -46,6 +47,10 @@ class AgentTask:
     """a script or MODULE and a module, with arguments; empty: train by the run's spec"""
     preload: tuple[str, ...] = PRELOAD
     """what the worker server imports before it forks workers"""
+    folder: str = ""
+    """where the ranks work; empty: where the agent was started"""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """of the ranks' environment, for an agent that was started before they were known"""
 
     def dump(self) -> str:
         """Write the task as JSON."""

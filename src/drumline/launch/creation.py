@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from drumline.core.errors import (
     DrumlineError,
@@ -21,8 +22,10 @@ from drumline.core.errors import (
 )
 from drumline.core.events import EventTail
 from drumline.core.rundir import RunDir
-from drumline.core.spec import RunSpec
 from drumline.launch.manifest import build_manifest
+
+if TYPE_CHECKING:
+    from drumline.core.spec import RunSpec
 
 RUNS = Path("runs")
 FAILURE = "failure.json"

@@ -56,13 +56,13 @@ def build(plans: list[NodePlan]) -> list[str]:
         RuntimeError: `ip` or `tc` refused; holds what it said.
     """
     spaces = [open_namespace() for _ in plans]
-    _batch("ip", switch_lines())
+    batch("ip", switch_lines())
     for plan, space in zip(plans, spaces, strict=True):
-        _batch("ip", link_lines(plan, space))
-        _batch("ip", node_lines(plan), space)
-        _batch("ip", route_lines(plan), space, may_fail=True)
-        _batch("tc", shape_lines(plan, PORT), space)
-    _batch("tc", (line for plan in plans for line in shape_lines(plan, port_of(plan.node))))
+        batch("ip", link_lines(plan, space))
+        batch("ip", node_lines(plan), space)
+        batch("ip", route_lines(plan), space, may_fail=True)
+        batch("tc", shape_lines(plan, PORT), space)
+    batch("tc", (line for plan in plans for line in shape_lines(plan, port_of(plan.node))))
     return spaces
 
 
@@ -85,7 +85,7 @@ def _call(name: str, *arguments: int) -> None:
         raise OSError(code, f"{name}: {os.strerror(code)}")
 
 
-def _batch(
+def batch(
     tool: str, lines: Iterable[str], space: str | None = None, *, may_fail: bool = False
 ) -> None:
     """Hand lines to `ip` or `tc`, in the hub's own namespace (2) or in a node's."""

@@ -7,7 +7,6 @@ import platform
 import subprocess
 import sys
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -36,6 +35,8 @@ def note_network(run: RunDir, network: dict[str, Any]) -> None:
 
 
 def _version(package: str) -> str | None:
+    from importlib.metadata import PackageNotFoundError, version  # slow to load, rarely needed
+
     try:
         return version(package)
     except PackageNotFoundError:

@@ -27,8 +27,9 @@ _NO_NETEM = "qdisc kind is unknown"
 _WAY_OUT = (
     "allow user namespaces (sysctl -w kernel.unprivileged_userns_clone=1 "
     "kernel.apparmor_restrict_unprivileged_userns=0 user.max_user_namespaces=15000, those that "
-    "your kernel has), run as root, or put all workers on one node (nodes=1 workers=N)"
+    "your kernel has), run as root, or {instead}"
 )
+_ONE_NODE = "put all workers on one node (nodes=1 workers=N)"
 
 
 @dataclass(frozen=True)
@@ -61,14 +62,17 @@ def missing_tools() -> list[str]:
     return [tool for tool in TOOLS if shutil.which(tool) is None]
 
 
-def find_way() -> Way:
+def find_way(*, instead: str = _ONE_NODE) -> Way:
     """Find out how namespaces can be made here, by making one.
+
+    Args:
+        instead: what else a person can do where that is not possible.
 
     Raises:
         CommError: a command is missing, or nothing is allowed; says what to do.
     """
     if sys.platform != "linux":
-        raise CommError("simulated nodes are made of Linux namespaces; set nodes=1 workers=N here")
+        raise CommError(f"simulated nodes are made of Linux namespaces; go to Linux, or {instead}")
     missing = missing_tools()
     if missing:
         packages = " ".join(sorted({TOOLS[tool] for tool in missing}))
@@ -76,7 +80,7 @@ def find_way() -> Way:
         raise CommError(
             f"simulated nodes need the command{'' if one else 's'} {listed(missing)}, which "
             f"{'is' if one else 'are'} not here; install {'it' if one else 'them'} "
-            f"(apt-get install {packages}), or set nodes=1 workers=N"
+            f"(apt-get install {packages}), or {instead}"
         )
     reasons = []
     for way in (AS_ROOT, AS_USER) if os.geteuid() == 0 else (AS_USER,):
@@ -91,7 +95,7 @@ def find_way() -> Way:
         reasons.append(tried.stderr.strip())
     raise CommError(
         f"simulated nodes need network namespaces, which this machine refuses "
-        f"({reasons[-1]}); {_WAY_OUT}"
+        f"({reasons[-1]}); {_WAY_OUT.format(instead=instead)}"
     )
 
 

@@ -101,12 +101,13 @@ def check_outcome(
     causes = [error for error in errors if not error["consequence"]]
     if causes:
         raise _explain(scene, causes[0], others=len(errors) - len(causes))
-    if any((code or 0) < 0 for code in exit_codes):
-        raise _explain_agent(scene, exit_codes, others=len(errors))
     reported = {error["rank"] for error in errors}
     silent = [event for event in exits if event["rank"] not in reported]
+    left = [event for event in silent if event["exit_code"] > 0]  # by itself: nobody ended it
+    if any((code or 0) < 0 for code in exit_codes) and not left:
+        raise _explain_agent(scene, exit_codes, others=len(errors))
     if silent:
-        raise _explain_exit(scene, silent[0], others=len(errors))
+        raise _explain_exit(scene, (left or silent)[0], others=len(errors))
     cut_off = _find_cut_off(errors)
     if cut_off is not None:
         raise _explain_cut(scene, errors[0], cut_off)

@@ -59,6 +59,11 @@ class Session:
         if self.exit_code is None:
             self._process.terminate()
 
+    def signal(self, number: int) -> None:
+        """Send a signal to it, and to everything that it started."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, number)
+
     def wait(self, timeout_s: float) -> None:
         """Wait for its end.
 
@@ -69,8 +74,7 @@ class Session:
 
     def kill(self) -> None:
         """Kill what is left of it, and of everything that it started."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        self.signal(signal.SIGKILL)
         self._process.wait()
         if self._process.stdin is not None:
             with contextlib.suppress(BrokenPipeError):

@@ -21,6 +21,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from drumline.core.events import Event
+from drumline.report.clocks import on_one_clock
 
 NS = 1e-9
 
@@ -112,7 +113,7 @@ def warm_steps(events: Sequence[Sequence[Event]]) -> list[list[Event]]:
 
     The first step after each start is left out (it pays for warming up), unless it is all there is.
     """
-    by_rank = [_steps(log) for log in events]
+    by_rank = [_steps(log) for log in on_one_clock(events)]
     common = sorted(set.intersection(*(set(steps) for steps in by_rank))) if by_rank else []
     warm = [number for number in common if not by_rank[0][number].get("first")] or common
     return [[steps[number] for steps in by_rank] for number in warm]

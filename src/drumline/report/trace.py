@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from drumline.core.events import Event
+from drumline.report.clocks import on_one_clock
 
 _COMPUTE, _MESSAGES = 0, 1
 _LINES = ("compute", "messages")
@@ -54,7 +55,7 @@ def build_trace(
             for event in log
             if event["event"] == "step" and first <= event["step"] <= (last or event["step"])
         ]
-        for log in events
+        for log in on_one_clock(events)
     ]
     zero = min((step["t"] for log in chosen for step in log), default=0)
     shown: list[dict[str, Any]] = []

@@ -108,6 +108,7 @@ class CheckpointStore:
         rank: int,
         shared: bool = True,
         barrier: Callable[[], None],
+        gather: Callable[[Path], None] | None = None,
     ) -> Path | None:
         """Write a checkpoint; every rank calls this. Returns its path on the leader.
 
@@ -118,6 +119,8 @@ class CheckpointStore:
             rank: this rank.
             shared: whether copies of a part have the same optimizer state; else each is written.
             barrier: blocks until every rank has come (called only where several ranks write).
+            gather: called in its place where ranks write to several disks; brings what they have
+                written into a folder to the leader's.
         """
         draft = self._folder / f".draft-{progress.step:09d}"
         suffix = f"-part-{holding.part}" if holding.parts > 1 else ""
@@ -128,7 +131,7 @@ class CheckpointStore:
             if holding.writes:
                 write_tensors(draft / f"model{suffix}.safetensors", snapshot.model)
             if holding.parts > 1 or not shared:
-                barrier()
+                barrier() if gather is None else gather(draft)
             return self._publish(draft, progress) if rank == 0 else None
         except OSError as error:
             if rank == 0:  # others leave the draft to the next writer: peers may be writing to it
@@ -159,9 +162,13 @@ class CheckpointStore:
             )
         return None
 
+    def path_of(self, step: int) -> Path:
+        """Return where the checkpoint of one step is, or would be."""
+        return self._folder / f"step-{step:09d}"
+
     def at(self, step: int) -> Checkpoint:
         """Open the checkpoint of one step, which another rank has found whole."""
-        path = self._folder / f"step-{step:09d}"
+        path = self.path_of(step)
         try:
             return _read(path)
         except (OSError, ValueError, KeyError) as error:
@@ -183,7 +190,7 @@ class CheckpointStore:
         }
         _write_synced(draft / STATE, json.dumps({**state, "seal": _seal(state)}).encode())
         sync(draft)
-        final = self._folder / f"step-{progress.step:09d}"
+        final = self.path_of(progress.step)
         if _is_whole(final):  # the same step again, after a restart: the same weights
             shutil.rmtree(draft)
         else:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Sequence
+from dataclasses import asdict
 from urllib.parse import urlsplit
 
 import torch
@@ -13,12 +15,15 @@ import torch.distributed as dist
 from drumline.comm import (
     LOOPBACK,
     Choice,
+    Host,
     Meeting,
     Situation,
     build_store,
     choose_backend,
     join_group,
     meeting_host,
+    most_on_one,
+    this_host,
 )
 from drumline.core.errors import UsageError
 from drumline.core.rundir import RunDir
@@ -44,7 +49,15 @@ def meet_ranks(run: RunDir, spec: RunSpec, place: Place) -> Meeting:
     return meeting
 
 
-def join_ranks(meeting: Meeting, spec: RunSpec, place: Place, device: torch.device) -> Choice:
+def learn_hosts(meeting: Meeting, within_s: float) -> list[Host]:
+    """Find out which ranks share a machine; every rank calls this."""
+    told = meeting.tell_all("say where it is", json.dumps(asdict(this_host())), within_s)
+    return [Host(**json.loads(host)) for host in told]
+
+
+def join_ranks(
+    meeting: Meeting, spec: RunSpec, place: Place, device: torch.device, hosts: Sequence[Host]
+) -> Choice:
     """Start the process group; blocks until all ranks have loaded what they need."""
     meeting.gather("finish loading", max(spec.timeout_s, PATIENCE_S))
     situation = Situation(
@@ -52,7 +65,7 @@ def join_ranks(meeting: Meeting, spec: RunSpec, place: Place, device: torch.devi
         rank=place.rank,
         world_size=place.world_size,
         nodes=spec.nodes,
-        ranks_here=ranks_here(spec, place),
+        ranks_here=most_on_one(hosts),
         device=device,
         strategy=spec.strategy.kind,
         by_messages=spec.strategy.kind in MESSAGE_KINDS or spec.axes.pipeline > 1,
@@ -92,18 +105,13 @@ def pick_device(wanted: str, place: Place) -> torch.device:
     return device
 
 
-def set_threads(spec: RunSpec, place: Place) -> int:
+def set_threads(spec: RunSpec, ranks_here: int) -> int:
     """Share the cores out among the ranks of this host, unless the spec says how many."""
     mine = getattr(os, "sched_getaffinity", None)
     cores = len(mine(0)) if mine is not None else os.cpu_count() or 1
-    threads = spec.threads or max(1, cores // ranks_here(spec, place))
+    threads = spec.threads or max(1, cores // ranks_here)
     torch.set_num_threads(threads)
     return threads
-
-
-def ranks_here(spec: RunSpec, place: Place) -> int:
-    """How many ranks share this host: all nodes of a run are on it."""
-    return place.local_world_size * spec.nodes
 
 
 def _settle_init(spec: RunSpec) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -54,6 +55,7 @@ class Loop:
         scalars: ScalarWriter | None,
         started: float,
         wait_for_disk: Callable[[], None] = dist.barrier,
+        gather_files: Callable[[Path], None] | None = None,
     ) -> None:
         self._spec = spec
         self._place = place
@@ -62,6 +64,7 @@ class Loop:
         self._checkpoints = checkpoints
         self._scalars = scalars
         self._wait_for_disk = wait_for_disk  # blocks until every rank has come, however late
+        self._gather_files = gather_files
         self._train = TrainStep(spec, parts)
         self._per_epoch = len(parts.sampler)
         self._total = total_steps(spec, self._per_epoch)
@@ -200,6 +203,7 @@ class Loop:
             rank=self._place.rank,
             shared=not self._own_optimizer_state,
             barrier=self._wait_for_disk,
+            gather=self._gather_files,
         )
         if path is not None:
             seconds = time.monotonic() - started

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
-from drumline.comm import Choice, Wire
+from drumline.comm import Choice, Wire, measure_clock, ranks_with
 from drumline.core.events import EventWriter
 from drumline.core.mesh import AXES
 from drumline.core.rundir import RunDir
@@ -25,12 +24,14 @@ from drumline.data.coverage import coverage
 from drumline.models import weights_sha256
 from drumline.train.assembly import Assembly, assemble, load_material
 from drumline.train.bf16 import settle_bf16
-from drumline.train.checkpoint import Checkpoint, CheckpointStore
+from drumline.train.checkpoint import STATE, Checkpoint, CheckpointStore
 from drumline.train.cuts import note_statistics
+from drumline.train.disks import Disks
 from drumline.train.footprint import Footprint
 from drumline.train.joining import (
     join_ranks,
     leader_address,
+    learn_hosts,
     leave_ranks,
     meet_ranks,
     pick_device,
@@ -58,10 +59,11 @@ def _train(run: RunDir, spec: RunSpec, place: Place, events: EventWriter) -> Non
         note = settle_bf16()
         if note is not None:
             events.write("note", text=note)
-    threads = set_threads(spec, place)
     keep_freed_memory()
-    events.write("setup", device=str(device), threads=threads)
     meeting = meet_ranks(run, spec, place)
+    hosts = learn_hosts(meeting, spec.timeout_s)
+    threads = set_threads(spec, ranks_with(hosts, hosts[place.rank]))
+    events.write("setup", device=str(device), threads=threads)
     footprint = Footprint(device)
     with memory_budget(spec) as held:
         material = load_material(spec, held)
@@ -69,17 +71,23 @@ def _train(run: RunDir, spec: RunSpec, place: Place, events: EventWriter) -> Non
         note = note_statistics(spec, material.model)
         if note is not None:
             events.write("note", text=note)
-        choice = join_ranks(meeting, spec, place, device)
+        choice = join_ranks(meeting, spec, place, device, hosts)
         events.write("backend", backend=choice.backend, wanted=spec.backend, why=choice.why)
+        clock_ahead = measure_clock(
+            meeting.store,
+            [host.clock for host in hosts],
+            rank=place.rank,
+            within_s=spec.timeout_s,
+        )
+        events.write("clock", ahead_ns=clock_ahead)
         parts = assemble(spec, place, device, material, leader_address(spec))
         held.append(parts.compute.model)
         del material
         checkpoints = CheckpointStore(run.checkpoints, keep=spec.checkpoint.keep)
         scalars = ScalarWriter(run.tensorboard) if place.leads else None
 
-        def wait_for_disk() -> None:
-            meeting.barrier(max(spec.timeout_s, PATIENCE_S))
-
+        patience_s = max(spec.timeout_s, PATIENCE_S)
+        disks = Disks(run, place, meeting, device=device, within_s=patience_s)
         loop = Loop(
             spec,
             place,
@@ -88,9 +96,10 @@ def _train(run: RunDir, spec: RunSpec, place: Place, events: EventWriter) -> Non
             checkpoints=checkpoints,
             scalars=scalars,
             started=started,
-            wait_for_disk=wait_for_disk,
+            wait_for_disk=disks.wait,
+            gather_files=disks.collect,
         )
-        checkpoint = _newest(checkpoints, place, device, events, wait_for_disk)
+        checkpoint = _newest(checkpoints, place, device, events, disks)
         if checkpoint is not None:
             loop.restore(checkpoint)
             events.write("restore", step=checkpoint.progress.step, path=str(checkpoint.path))
@@ -111,7 +120,7 @@ def _train(run: RunDir, spec: RunSpec, place: Place, events: EventWriter) -> Non
         _write_results(run, spec, place, parts, result, choice, checkpoints)
     if scalars is not None:
         scalars.close()
-    wait_for_disk()
+    disks.wait()
     parts.compute.close()
     # DDP's destructor must not meet gloo's threads: free it before the group (torch can deadlock)
     del loop, parts
@@ -124,7 +133,7 @@ def _newest(
     place: Place,
     device: torch.device,
     events: EventWriter,
-    wait: Callable[[], None],
+    disks: Disks,
 ) -> Checkpoint | None:
     """Return the newest whole checkpoint: the leader looks, the others open the same one."""
 
@@ -132,10 +141,13 @@ def _newest(
         events.write("damaged", path=str(path), why=why)
 
     found = checkpoints.newest(damaged) if place.leads else None
-    wait()
+    disks.wait()
     step = torch.tensor(-1 if found is None else found.progress.step, device=device)
     dist.broadcast(step, src=0)
-    return None if step.item() < 0 else checkpoints.at(int(step.item()))
+    if step.item() < 0:
+        return None
+    disks.spread(checkpoints.path_of(int(step.item())), STATE)
+    return checkpoints.at(int(step.item()))
 
 
 def _write_results(

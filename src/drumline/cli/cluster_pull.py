@@ -1,0 +1,144 @@
+"""What `pull` does, and prints: results from all nodes to this machine, and on to the storage."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import sys
+from collections.abc import Container
+from pathlib import Path
+
+from rich.console import Console
+
+from drumline.cli.cluster_connection import connected
+from drumline.cli.node_rows import NodeRows
+from drumline.cluster.choice import find_cluster
+from drumline.cluster.fleet import Fleet
+from drumline.cluster.home import ClusterHome
+from drumline.cluster.jobs import status
+from drumline.cluster.provider import Say
+from drumline.cluster.pull import Pulled, Puller
+from drumline.cluster.spec import ClusterSpec
+from drumline.cluster.storage import upload_run
+from drumline.core.errors import ClusterError, HostError, UsageError
+from drumline.core.units import format_bytes
+from drumline.node.job import JOB_ID
+
+
+def pull_command(job: str | None, which: str | None, *, into: Path | None, watch: bool) -> None:
+    """Bring results here."""
+    spec, home = find_cluster(which)
+    console = Console(stderr=True, highlight=False)
+    with NodeRows(console, f"{home.name}: pull") as rows:
+        found = asyncio.run(_pull(spec, home, rows.say, job=job, into=into, watch=watch))
+    for job_id, (folder, pulled) in found.items():
+        size = format_bytes(pulled.bytes)
+        print(f"{job_id} ({pulled.phase}): {pulled.files} files with news, {size}, in {folder}")
+        for why in pulled.silent:
+            print(f"  {why}", file=sys.stderr)
+
+
+def pull_all(spec: ClusterSpec, home: ClusterHome, say: Say, among: Container[str]) -> None:
+    """Bring all jobs' results from the nodes that there are, before these go, too.
+
+    Raises:
+        ClusterError: not all of it is here.
+    """
+    work = _pull(spec, home, say, job=None, into=None, watch=False, must=False, among=among)
+    silent = [why for _, pulled in asyncio.run(work).values() for why in pulled.silent]
+    if silent:
+        raise ClusterError("; ".join(dict.fromkeys(silent)))
+
+
+async def _pull(
+    spec: ClusterSpec,
+    home: ClusterHome,
+    say: Say,
+    *,
+    job: str | None,
+    into: Path | None,
+    watch: bool,
+    must: bool = True,
+    among: Container[str] | None = None,
+) -> dict[str, tuple[Path, Pulled]]:
+    async with connected(home, among=among, some=must) as fleet:
+        jobs = [_trusted(str(each["id"])) for each in await status(fleet.remotes)]
+        if job is not None and job not in jobs:
+            known = f"there are {', '.join(jobs)}" if jobs else "there is none yet"
+            raise UsageError(f"no job {job}; {known}")
+        wanted = jobs if job is None else [job]
+        if not wanted and must:
+            raise UsageError("there is no job yet; start one with: drumline submit -- train.py")
+        if into is not None and len(wanted) > 1:
+            raise UsageError(f"--into is for one job; name one of {', '.join(wanted)}")
+        work = (
+            _pull_one(spec, home, fleet, say, each, into or default_folder(home, each), watch)
+            for each in wanted
+        )
+        return dict(zip(wanted, await asyncio.gather(*work), strict=True))
+
+
+async def _pull_one(
+    spec: ClusterSpec,
+    home: ClusterHome,
+    fleet: Fleet,
+    say: Say,
+    job_id: str,
+    into: Path,
+    watch: bool,
+) -> tuple[Path, Pulled]:
+    def tell(pulled: Pulled) -> None:
+        say(job_id, f"{pulled.files} files, {format_bytes(pulled.bytes)} ({pulled.phase})")
+
+    say(job_id, f"to {into}")
+    async with Puller(fleet.remotes, job_id, into) as puller:
+        pulled = await (puller.watch(tell) if watch else puller.pull())
+    tell(pulled)
+    note_place(home, job_id, into)
+    if spec.storage is not None and (into / "run").is_dir() and not _stored_by_nodes(into):
+        say(job_id, f"to {spec.storage}")
+        upload_run(into / "run", spec.storage, job_id, ended=pulled.ended)
+    return into, pulled
+
+
+def default_folder(home: ClusterHome, job_id: str) -> Path:
+    """Return where a job's results go: to the runs of the folder that the cluster was made from."""
+    folder = Path(home.read_facts().get("folder", "."))
+    return (folder if folder.is_dir() else Path.cwd()) / "runs" / job_id
+
+
+def _trusted(job_id: str) -> str:
+    """Refuse an id that leads out of the folder for results: it comes from a node.
+
+    Raises:
+        HostError: the node is not to be trusted.
+    """
+    if not JOB_ID.fullmatch(job_id):
+        raise HostError(f"a node tells of a job {job_id!r}, which no job is called; look at it")
+    return job_id
+
+
+def _stored_by_nodes(folder: Path) -> bool:
+    """Whether the nodes have brought all of a job to the storage themselves."""
+    try:
+        note = json.loads((folder / "storage.json").read_text())
+    except (OSError, ValueError):
+        return False
+    return bool(note["ended"]) and not note["error"]
+
+
+def pulled_folder(home: ClusterHome, job_id: str) -> Path | None:
+    """Return where a job's results were pulled to; None where they were not, or are gone."""
+    with contextlib.suppress(OSError):
+        folder = Path((home.jobs / job_id / "pulled").read_text())
+        if folder.is_dir():
+            return folder
+    return None
+
+
+def note_place(home: ClusterHome, job_id: str, into: Path) -> None:
+    """Remember where a job's results are."""
+    note = home.jobs / job_id / "pulled"
+    note.parent.mkdir(parents=True, exist_ok=True)
+    note.write_text(str(into.absolute()))

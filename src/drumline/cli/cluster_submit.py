@@ -1,0 +1,216 @@
+"""What `submit` does: files, checkpoints, the job, what it prints, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from drumline.cli.cluster_connection import connected
+from drumline.cli.cluster_jobs import Printer, say, tell_end
+from drumline.cli.cluster_pull import pulled_folder
+from drumline.cli.cluster_training import TrainingView
+from drumline.cluster.choice import find_cluster
+from drumline.cluster.fleet import Fleet
+from drumline.cluster.following import Following, Talk
+from drumline.cluster.home import ClusterHome
+from drumline.cluster.jobs import Request, submit, submit_and_hear
+from drumline.cluster.making import build_provider
+from drumline.cluster.package import push_package
+from drumline.cluster.resuming import offer_checkpoints
+from drumline.cluster.spec import ClusterSpec
+from drumline.cluster.storage import keep_copies
+from drumline.cluster.sync import sync_folder
+from drumline.cluster.up import read_machines
+from drumline.core.errors import DrumlineError, HostError, InterruptError, UsageError
+from drumline.core.spec_file import dump_spec, load_spec
+from drumline.core.task import MODULE
+from drumline.core.units import format_bytes
+from drumline.node.job import JobState
+
+_TRIES = 5
+_QUEUED_S = 3.0
+_SPEC_ENDS = (".yaml", ".yml")
+
+
+def submit_command(
+    script: str,
+    args: list[str],
+    which: str | None,
+    *,
+    detach: bool,
+    workers: int | None,
+    module: bool,
+    restarts: int,
+    resume: str | None,
+) -> None:
+    """Run a script or a spec on all nodes."""
+    spec, home = find_cluster(which)
+    if resume is not None and (module or not script.endswith(_SPEC_ENDS)):
+        raise UsageError("--resume is for a SPEC.yaml; a script finds its own checkpoints")
+    request = _request(spec, script, args, workers=workers, module=module, restarts=restarts)
+    submission = Submission(spec=spec, home=home, job_id=request.job_id())
+    try:
+        code = asyncio.run(submission.run(request, detach=detach, resume=resume))
+    except KeyboardInterrupt:
+        raise submission.interrupted() from None
+    if code:
+        sys.exit(code)
+
+
+@dataclass
+class Submission:
+    """One job on its way."""
+
+    spec: ClusterSpec
+    home: ClusterHome
+    job_id: str
+    started: bool = False
+
+    async def run(self, request: Request, *, detach: bool, resume: str | None) -> int:
+        """Start the job, and follow it to its end, unless it is to go on alone.
+
+        Returns:
+            The exit code to pass on.
+        """
+        view = TrainingView(self.home, self.job_id) if request.spec else None
+        following = Following(self.job_id, Printer(), changed=_Phases())
+        async with connected(self.home) as fleet:
+            request = replace(request, code=await self._sync(fleet))
+            if resume is not None:
+                request = await self._resumed(fleet, request, resume)
+            talks: list[Talk] = []
+            if detach or view is not None or self.spec.storage is not None:
+                await submit(fleet.remotes, request, job_id=self.job_id)
+            else:
+                talks = await submit_and_hear(fleet.remotes, request, self.job_id)
+            self.started = True
+            await self._keep_copies(fleet)
+            if detach:
+                say(f"{self.job_id} goes on by itself: drumline logs -f {self.job_id}")
+                return 0
+            try:
+                state = await _follow(fleet, following, view, talks)
+            except HostError as error:
+                state = await self._again(following, error)
+        if view is not None and state.phase == "done":
+            view.print_result()
+        return tell_end(self.job_id, state)
+
+    def interrupted(self) -> InterruptError:
+        """Say what Ctrl-C has not ended."""
+        if not self.started:
+            return InterruptError("interrupted; no job was started")
+        return InterruptError(
+            f"interrupted, but the job goes on: drumline logs -f {self.job_id}, or drumline cancel "
+            f"{self.job_id}"
+        )
+
+    async def _sync(self, fleet: Fleet) -> str:
+        """Bring the folder to all nodes; returns what its content is known by."""
+        await fleet.all(push_package)
+        found = await sync_folder(
+            fleet.remotes, Path.cwd(), self.home, say=lambda _, what: say(what)
+        )
+        sent = format_bytes(max(each.sent_bytes for each in found))
+        say(f"{self.job_id}: {found[0].files} files on {len(found)} nodes, {sent} of them new")
+        return found[0].hash
+
+    async def _resumed(self, fleet: Fleet, request: Request, job: str) -> Request:
+        place = await offer_checkpoints(
+            fleet.leader,
+            job,
+            pulled=pulled_folder(self.home, job),
+            storage=self.spec.storage,
+            say=lambda who, what: say(f"{who}: {what}"),
+        )
+        return replace(request, resume=place)
+
+    async def _keep_copies(self, fleet: Fleet) -> None:
+        """Let the nodes copy the run to the storage; where they may not, `pull` does it."""
+        if self.spec.storage is not None:
+            try:
+                await keep_copies(fleet.remotes, self.spec.storage, self.job_id)
+            except HostError as error:
+                say(f"{error.message}; drumline pull copies it from here instead")
+
+    def _refuse_ended(self) -> None:
+        """Say so where there is no leader any more to connect to.
+
+        Raises:
+            HostError: it has ended, by its limits or otherwise.
+        """
+        try:
+            there = build_provider(self.spec, self.home).machines()
+        except DrumlineError:  # no answer is no news
+            return
+        leader = next(machine for machine in read_machines(self.home) if machine.node == 0)
+        if leader.identity not in {machine.identity for machine in there}:
+            raise HostError(
+                f"{leader.name} has ended (by its limits, perhaps), and {self.job_id} with it; "
+                f"make it again with: drumline up",
+                node=0,
+            )
+
+    async def _again(self, following: Following, error: HostError) -> JobState:
+        """Go on where a lost connection has left us; the job does not need us."""
+        for _ in range(_TRIES):
+            await asyncio.to_thread(self._refuse_ended)
+            say(f"{error.message}; connecting again")
+            try:
+                async with connected(self.home) as fleet:
+                    return await following.run(fleet.remotes)
+            except HostError as another:
+                error = another
+                await asyncio.sleep(2.0)
+        raise error
+
+
+async def _follow(
+    fleet: Fleet, following: Following, view: TrainingView | None, talks: list[Talk]
+) -> JobState:
+    if talks:
+        return await following.listen(talks)
+    if view is None:
+        return await following.run(fleet.remotes)
+    async with view.shown(fleet.remotes):
+        return await following.run(fleet.remotes)
+
+
+class _Phases:
+    """Says that a job waits for others, where it does."""
+
+    def __init__(self) -> None:
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __call__(self, state: JobState) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if state.phase == "queued":
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(_QUEUED_S, say, "waits for the job before it")
+
+
+def _request(
+    spec: ClusterSpec,
+    script: str,
+    args: list[str],
+    *,
+    workers: int | None,
+    module: bool,
+    restarts: int,
+) -> Request:
+    wanted = workers if workers is not None else spec.workers
+    count = None if wanted == "auto" else int(wanted)
+    if script.endswith(_SPEC_ENDS) and not module:
+        run = load_spec(Path(script), args)
+        return Request(spec=dump_spec(run), title=run.name, workers=count, restarts=restarts)
+    if not module and not Path(script).is_file():
+        raise UsageError(f"no script {script} here; name one below {Path.cwd()}, or a SPEC.yaml")
+    if not module and Path(script).is_absolute():
+        with contextlib.suppress(ValueError):
+            script = str(Path(script).relative_to(Path.cwd()))
+    argv = (MODULE, script, *args) if module else (script, *args)
+    return Request(argv=argv, workers=count, restarts=restarts)

@@ -1,0 +1,109 @@
+"""What `ssh`, `jupyter` and `tensorboard` do."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import webbrowser
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+
+from rich.console import Console
+
+from drumline.cli.cluster_connection import connected
+from drumline.cli.node_rows import NodeRows
+from drumline.cluster.choice import find_cluster
+from drumline.cluster.fleet import Fleet
+from drumline.cluster.home import ClusterHome
+from drumline.cluster.jobs import Request, submit
+from drumline.cluster.provider import Say
+from drumline.cluster.provision import Provisioner
+from drumline.cluster.remote import Remote
+from drumline.cluster.requests import LaunchRequest, serve_requests
+from drumline.cluster.services import MissingServiceError, OpenService, stay_busy
+from drumline.cluster.spec import ClusterSpec
+from drumline.cluster.up import read_machines
+from drumline.core.errors import UsageError
+from drumline.core.listing import listed
+
+Opener = Callable[[Remote, Say], Awaitable[OpenService]]
+
+
+def ssh_command(node: str, command: list[str], which: str | None) -> None:
+    """Become OpenSSH, with the cluster's own configuration."""
+    _, home = find_cluster(which)
+    names = [machine.name for machine in read_machines(home)]
+    if node not in names:
+        raise UsageError(f"no node {node}; there are {listed(names)}")
+    program = shutil.which("ssh")
+    if program is None:
+        raise UsageError("ssh is not here; install it (apt-get install openssh-client)")
+    os.execv(program, [program, "-F", str(home.ssh / "config"), node, *command])
+
+
+def jupyter_command(which: str | None, *, browser: bool) -> None:
+    """Open JupyterLab of the leader, and start what its notebooks ask for."""
+    from drumline.cluster.services import open_jupyter
+
+    asyncio.run(_serve(which, "jupyter", open_jupyter, browser=browser, notebooks=True))
+
+
+def tensorboard_command(which: str | None, *, browser: bool) -> None:
+    """Open TensorBoard of the leader."""
+    from drumline.cluster.services import open_tensorboard
+
+    asyncio.run(_serve(which, "tensorboard", open_tensorboard, browser=browser, notebooks=False))
+
+
+async def _serve(
+    which: str | None, name: str, opener: Opener, *, browser: bool, notebooks: bool
+) -> None:
+    spec, home = find_cluster(which)
+    console = Console(stderr=True, highlight=False)
+    async with connected(home) as fleet:
+        with NodeRows(console, name) as rows:
+            try:
+                service = await opener(fleet.leader, rows.say)
+            except MissingServiceError as error:
+                await _install(spec, home, fleet, str(error.fields["package"]), rows)
+                service = await opener(fleet.leader, rows.say)
+        print(service.url, flush=True)
+        console.print("the tunnel is open until you press Ctrl-C")
+        if browser:
+            _show(home, service.url)
+        tasks = [stay_busy(fleet.leader, list(fleet.remotes))]
+        if notebooks:
+            tasks.append(serve_requests(fleet.remotes, partial(_start, fleet)))
+        await asyncio.gather(*tasks)
+
+
+def _show(home: ClusterHome, url: str) -> None:
+    """Open a page in the browser by a file that leads there: a token is not for process lists."""
+    page = home.path / "open.html"
+    page.unlink(missing_ok=True)
+    with open(os.open(page, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(f'<meta http-equiv="refresh" content="0; url={url}">\n')
+    webbrowser.open(page.as_uri())
+
+
+async def _start(fleet: Fleet, asked: LaunchRequest) -> str:
+    """Start what a notebook asks for, from the code that the nodes have."""
+    return await submit(fleet.remotes, Request(argv=asked.argv, workers=asked.workers))
+
+
+async def _install(
+    spec: ClusterSpec, home: ClusterHome, fleet: Fleet, package: str, rows: NodeRows
+) -> None:
+    provisioner = Provisioner(
+        spec=spec,
+        folder=Path(home.read_facts().get("folder", ".")),
+        ansible=home.ansible,
+        ssh_config=home.ssh / "config",
+    )
+
+    def tell(node: str, task: str, state: str) -> None:
+        rows.say(node, f"{task}: {state}")
+
+    await provisioner.install_services(fleet.leader, fleet.remotes, [package], tell)

@@ -1,0 +1,61 @@
+"""A row for each node while something happens to all of them: live on a terminal, else lines."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Self
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from drumline.core.units import format_seconds
+
+
+class NodeRows:
+    """What happens to whom; `say(who, what)` may be called from any thread."""
+
+    def __init__(self, console: Console, title: str) -> None:
+        self._console = console
+        self._title = title
+        self._began = time.monotonic()
+        self._rows: dict[str, tuple[str, float]] = {}
+        self._guard = threading.Lock()
+        self._live: Live | None = None
+        if console.is_terminal and not console.is_dumb_terminal:
+            self._live = Live(
+                get_renderable=self._draw, console=console, refresh_per_second=5, transient=True
+            )
+
+    def __enter__(self) -> Self:
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def say(self, who: str, what: str) -> None:
+        """Tell what happens to a node or a resource now."""
+        with self._guard:
+            known = self._rows.get(who, ("", 0.0))[0] == what
+            if not known:
+                self._rows[who] = (what, time.monotonic())
+        if self._live is None and not known:
+            self._console.print(f"{who}: {what}", highlight=False, markup=False, soft_wrap=True)
+
+    def _draw(self) -> Table:
+        took = format_seconds(time.monotonic() - self._began)
+        table = Table(title=f"{self._title} · {took}", title_justify="left", box=None)
+        table.add_column(no_wrap=True)
+        table.add_column(overflow="ellipsis", no_wrap=True)
+        table.add_column(justify="right", no_wrap=True)
+        with self._guard:
+            rows = list(self._rows.items())
+        for who, (what, since) in rows:
+            waited = time.monotonic() - since
+            table.add_row(who, Text(what), format_seconds(waited) if waited > 2 else "")
+        return table

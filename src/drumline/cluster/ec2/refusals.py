@@ -1,0 +1,270 @@
+"""What AWS's errors mean, told apart, each with its way out.
+
+    capacity      they have none left now          quota         you may not have so many
+    permission    your user may not                credentials   none, or not valid
+    expired       they were valid once             region        no such region, or no way there
+    unsupported   not that type, not there         throttling    too many requests
+    spot-price    the market asks for more         account       AWS has not opened yours yet
+    image         the machine image does not fit   network       the subnet cannot take it
+    not-found, duplicate, in-use, repeated         for whoever called, not for a person
+
+`code` keeps AWS's own word, `action` what was asked, and `answered` whether AWS has said no: else
+nobody knows whether the request arrived.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from botocore import exceptions as botocore
+
+from drumline.core.errors import CloudError
+
+KINDS: Mapping[str, tuple[str, ...]] = {
+    "capacity": (
+        "InsufficientInstanceCapacity",
+        "InsufficientCapacity",
+        "InsufficientHostCapacity",
+        "InsufficientReservedInstanceCapacity",
+        "UnfulfillableCapacity",
+    ),
+    "quota": (
+        "VcpuLimitExceeded",
+        "InstanceLimitExceeded",
+        "MaxSpotInstanceCountExceeded",
+        "VolumeLimitExceeded",
+        "SecurityGroupLimitExceeded",
+        "SecurityGroupsPerInterfaceLimitExceeded",
+        "PlacementGroupLimitExceeded",
+        "ResourceCountExceeded",
+        "ResourceLimitExceeded",
+    ),
+    "permission": (
+        "UnauthorizedOperation",
+        "AccessDenied",
+        "AccessDeniedException",
+    ),
+    "credentials": (
+        "AuthFailure",
+        "InvalidClientTokenId",
+        "SignatureDoesNotMatch",
+        "UnrecognizedClientException",
+        "IncompleteSignature",
+        "InvalidSignatureException",
+        "MissingAuthenticationToken",
+    ),
+    "expired": ("ExpiredToken", "ExpiredTokenException", "RequestExpired"),
+    "unsupported": (
+        "Unsupported",
+        "UnsupportedOperation",
+        "InvalidInstanceType",
+        "InstanceTypeNotSupported",
+    ),
+    "throttling": (
+        "RequestLimitExceeded",
+        "Throttling",
+        "ThrottlingException",
+        "ThrottledException",
+        "RequestThrottled",
+        "RequestThrottledException",
+        "TooManyRequestsException",
+    ),
+    "spot-price": ("SpotMaxPriceTooLow", "InvalidSpotPrice"),
+    "account": ("PendingVerification", "OptInRequired", "Blocked"),
+    "image": ("InvalidBlockDeviceMapping", "ParameterNotFound", "UnsupportedBootMode"),
+    "network": ("InsufficientFreeAddressesInSubnet", "InsufficientAddressCapacity"),
+    "in-use": (
+        "DependencyViolation",
+        "ResourceInUse",
+        "VolumeInUse",
+        "InvalidPlacementGroup.InUse",
+        "IncorrectState",
+    ),
+    "not-found": ("InvalidPlacementGroup.Unknown",),
+    "repeated": ("IdempotentParameterMismatch", "IdempotentInstanceTerminated"),
+    "server": ("InternalError", "InternalFailure", "ServiceUnavailable", "Unavailable"),
+}
+_KIND_OF = {code: kind for kind, codes in KINDS.items() for code in codes}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What was asked of AWS, for the sentence that says that it was refused."""
+
+    action: str
+    """as IAM spells it: ec2:RunInstances"""
+    region: str
+    instance_type: str = ""
+    zone: str = ""
+
+
+def kind_of(code: str) -> str:
+    """Return which kind of refusal an AWS error code is."""
+    code = code.removeprefix("Client.").removeprefix("Server.")
+    if code in _KIND_OF:
+        return _KIND_OF[code]
+    if code.startswith("InvalidAMIID"):
+        return "image"
+    if code.endswith((".NotFound", ".NotFoundException")):
+        return "not-found"
+    if code.endswith((".Duplicate", "AlreadyExists")):
+        return "duplicate"
+    return "other"
+
+
+def explain(error: Exception, asked: Asked) -> CloudError:
+    """Turn what boto3 raised into one sentence, with its kind and its way out."""
+    if isinstance(error, botocore.ClientError):
+        answer = error.response.get("Error", {})
+        code, message = str(answer.get("Code", "")), str(answer.get("Message", ""))
+        kind = "in-use" if "is currently in use" in message else kind_of(code)
+        sentence = _sentence(kind, code, message, asked)
+        answered = kind != "server"
+        return CloudError(sentence, kind=kind, code=code, action=asked.action, answered=answered)
+    for known, kind, sentence in _CLIENT_SIDE:
+        if isinstance(error, known):
+            words = sentence.format(asked=asked, error=_one_line(str(error)))
+            return _unanswered(words, kind, error, asked)
+    words = f"{asked.action} failed before AWS answered: {_one_line(str(error))}; try again"
+    return _unanswered(words, "other", error, asked)
+
+
+def _unanswered(words: str, kind: str, error: Exception, asked: Asked) -> CloudError:
+    code = type(error).__name__
+    return CloudError(words, kind=kind, code=code, action=asked.action, answered=False)
+
+
+_LOGIN = "aws sso login, or new keys in ~/.aws/credentials or the environment"
+_CLIENT_SIDE: tuple[tuple[type[Exception] | tuple[type[Exception], ...], str, str], ...] = (
+    (
+        (
+            botocore.UnauthorizedSSOTokenError,
+            botocore.SSOTokenLoadError,
+            botocore.TokenRetrievalError,
+        ),
+        "expired",
+        "your AWS sign-in has expired ({error}); run aws sso login, then this again",
+    ),
+    (
+        (botocore.NoCredentialsError, botocore.CredentialRetrievalError),
+        "credentials",
+        "no AWS credentials were found; run aws configure (or aws sso login), or set AWS_PROFILE "
+        "or ec2.profile to a profile that has some",
+    ),
+    (
+        botocore.PartialCredentialsError,
+        "credentials",
+        "the AWS credentials are incomplete ({error}); run aws configure to give key and secret",
+    ),
+    (
+        botocore.ProfileNotFound,
+        "credentials",
+        "AWS does not know the profile ({error}); aws configure list-profiles names those there "
+        "are: set ec2.profile or AWS_PROFILE to one of them",
+    ),
+    (
+        (botocore.NoRegionError, botocore.InvalidRegionError),
+        "region",
+        "no AWS region that could be used ({error}); write one: ec2: {{region: us-east-1}}, or set "
+        "AWS_REGION",
+    ),
+    (
+        botocore.ProxyConnectionError,
+        "region",
+        "the proxy of your environment lets nothing through to AWS in {asked.region} ({error}); "
+        "check HTTPS_PROXY and NO_PROXY",
+    ),
+    (
+        (
+            botocore.EndpointConnectionError,
+            botocore.ConnectTimeoutError,
+            botocore.ReadTimeoutError,
+            botocore.SSLError,
+            botocore.ConnectionClosedError,
+            botocore.HTTPClientError,
+        ),
+        "region",
+        "AWS does not answer in region {asked.region} ({error}); check that such a region exists "
+        "(ec2.region), and your network",
+    ),
+)
+
+
+def _sentence(kind: str, code: str, message: str, asked: Asked) -> str:
+    """Say what was refused, why, and what to do."""
+    said = _one_line(message) or code
+    what = asked.instance_type or "such machines"
+    place = asked.zone or asked.region
+    match kind:
+        case "capacity":
+            return (
+                f"AWS has no {what} left in {place} now ({code}); wait, or let it try elsewhere: "
+                f"another ec2.region, more ec2.zones, another ec2.instance_type"
+            )
+        case "quota":
+            return (
+                f"your AWS account's quota does not allow this in {asked.region} ({code}: {said}); "
+                f"ask for more at Service Quotas (EC2), or take fewer nodes or a smaller type"
+            )
+        case "permission":
+            action = _named_action(message) or asked.action
+            return (
+                f"your AWS user may not do {action} ({code}); have the policy attached that "
+                f"drumline iam-policy prints"
+            )
+        case "credentials":
+            return (
+                f"AWS does not accept your credentials in {asked.region} ({code}: {said}); check "
+                f"the keys and that the region is enabled for the account: {_LOGIN}"
+            )
+        case "expired":
+            return (
+                f"your AWS credentials have expired ({code}), or this machine's clock is wrong; "
+                f"renew them ({_LOGIN}), then run this again: it continues"
+            )
+        case "unsupported":
+            return (
+                f"{what} cannot be had in {place} as asked ({code}: {said}); take another "
+                f"ec2.instance_type or ec2.zones"
+            )
+        case "throttling":
+            return (
+                f"AWS is told too much at once by your account ({code} for {asked.action}, also "
+                f"after several tries); wait a minute, then run this again: it continues"
+            )
+        case "spot-price":
+            return (
+                f"the spot market in {place} asks for more than your limit for {what} ({said}); "
+                f"raise ec2.max_price_usd, leave it out, or write ec2: {{spot: false}}"
+            )
+        case "account":
+            return (
+                f"AWS has not opened your account for this yet ({code}: {said}); follow the link "
+                f"there or wait for its mail, then run this again"
+            )
+        case "image":
+            return (
+                f"the machine image does not fit ({code}: {said}); give another ec2.ami, or a "
+                f"larger ec2.disk_gb"
+            )
+        case "network":
+            return f"the subnet has no free addresses left ({said}); give another ec2.subnet"
+        case "server":
+            return f"AWS itself failed at {asked.action} ({code}: {said}); run this again"
+        case _:
+            return f"AWS refused {asked.action} ({code}: {said}); mend that, then run this again"
+
+
+def _named_action(message: str) -> str | None:
+    """Find the action in a refusal: it may be another than the one called (iam:PassRole)."""
+    found = re.search(r"perform:? ([a-z0-9-]+:[A-Za-z]+)", message)
+    return found[1] if found else None
+
+
+def _one_line(text: str) -> str:
+    """Return a message on one line, without the long encoded part that some have."""
+    text = text.split("Encoded authorization failure message")[0]
+    line = " ".join(text.split()).rstrip(". ")
+    return line if len(line) <= 300 else line[:300] + " …"

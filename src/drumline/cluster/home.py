@@ -1,0 +1,117 @@
+"""`ClusterHome`: the folder on this machine that holds what is known of one cluster.
+
+$DRUMLINE_HOME/clusters/<name>/     (default ~/.drumline/clusters/<name>/)
+    cluster.yaml      the spec that it was made from              written by `up`
+    cluster.json      its id, when it was made, its nodes         written by `up`
+    journal.jsonl     intents and results of all that costs       appended around each call
+    lock              held by whoever changes the cluster; names its holder
+    ssh/              id_ed25519, known_hosts, config, sockets    nobody else may read it
+    jobs/<id>/        what `submit` knows of each job; what `pull` brought
+    ansible/          the last run's log
+    twin/             what simulated nodes consist of
+
+Everything in it can be lost: a cloud's resources carry the cluster's name and id as tags, and
+`down` and `reap` work from those alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from drumline.core.rundir import write_atomic
+
+HOME = "DRUMLINE_HOME"
+"""names the folder that all clusters' folders are in"""
+
+
+def clusters_root() -> Path:
+    """Return where all clusters' folders are."""
+    home = os.environ.get(HOME)
+    return (Path(home) if home else Path.home() / ".drumline") / "clusters"
+
+
+@dataclass(frozen=True)
+class ClusterHome:
+    """One cluster's folder."""
+
+    path: Path
+
+    @classmethod
+    def of(cls, name: str) -> ClusterHome:
+        """Return the folder of the cluster of that name, whether it exists or not."""
+        return cls(clusters_root() / name)
+
+    @property
+    def name(self) -> str:
+        """The cluster's name."""
+        return self.path.name
+
+    @property
+    def ssh(self) -> Path:
+        """Folder of keys, known hosts and configuration."""
+        return self.path / "ssh"
+
+    @property
+    def journal(self) -> Path:
+        """Intents and results."""
+        return self.path / "journal.jsonl"
+
+    @property
+    def lock(self) -> Path:
+        """Held by whoever changes the cluster."""
+        return self.path / "lock"
+
+    @property
+    def sync(self) -> Path:
+        """What is known of the files that were synced."""
+        return self.path / "sync.json"
+
+    @property
+    def spec_file(self) -> Path:
+        """The spec that the cluster was made from."""
+        return self.path / "cluster.yaml"
+
+    @property
+    def jobs(self) -> Path:
+        """Folder of the jobs."""
+        return self.path / "jobs"
+
+    @property
+    def ansible(self) -> Path:
+        """Folder for Ansible's files."""
+        return self.path / "ansible"
+
+    @property
+    def twin(self) -> Path:
+        """Folder of simulated nodes."""
+        return self.path / "twin"
+
+    def make(self) -> None:
+        """Make the folder, for its owner alone."""
+        for folder in (self.path, self.ssh, self.jobs):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def read_facts(self) -> dict[str, Any]:
+        """Return what `cluster.json` says; empty where there is none."""
+        try:
+            facts: dict[str, Any] = json.loads((self.path / "cluster.json").read_text())
+        except FileNotFoundError:
+            return {}
+        return facts
+
+    def note(self, **facts: Any) -> None:
+        """Add to `cluster.json`."""
+        content = json.dumps({**self.read_facts(), **facts}, indent=2)
+        write_atomic(self.path / "cluster.json", content + "\n")
+
+    def cluster_id(self) -> str:
+        """Return the cluster's id, made on first use; the next cluster of this name has another."""
+        facts = self.read_facts()
+        if "id" not in facts:
+            self.note(id=secrets.token_hex(4))
+        return str(self.read_facts()["id"])

@@ -1,0 +1,253 @@
+"""One run of `ansible-playbook`, with files and settings of our own.
+
+    a scratch folder/  ansible.cfg  inventory.json  variables.json  site.yml    gone at its end
+    home.ansible/      last.log  home/
+
+The user's Ansible and SSH settings are not read: they were written for other machines. What tasks
+do comes back as lines of JSON, from a callback plugin in this package.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+import signal
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+from drumline.core.errors import ClusterError
+from drumline.core.scratch import Scratch
+
+Tell = Callable[[str, str, str], None]
+"""tells a person what happens: (node, task, state); states are start, ok, changed, skipped, …"""
+_PLUGINS = Path(__file__).parent / "plugins"
+_SECRETS = re.compile(r"""(?<=://)[^/\s"']+(?=@)""")
+_BAD = ("failed", "unreachable")
+_LINE_LIMIT = 64 << 20  # of one event: pip can have a lot to say
+_CONFIG = """\
+[defaults]
+inventory = {scratch}/inventory.json
+home = {folder}/home
+local_tmp = {scratch}
+callback_plugins = {plugins}
+stdout_callback = drumline_events
+forks = {forks}
+gathering = explicit
+host_key_checking = True
+retry_files_enabled = False
+nocows = True
+deprecation_warnings = False
+no_target_syslog = True
+timeout = 20
+[ssh_connection]
+pipelining = True
+control_path_dir = {scratch}
+ssh_args = -o ControlMaster=auto -o ControlPersist=30s -o ServerAliveInterval=10 \
+-o ServerAliveCountMax=3
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """A task that went wrong on a node."""
+
+    node: str
+    task: str
+    state: str
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What a run did."""
+
+    code: int
+    failures: tuple[Failure, ...] = ()
+    changed: int = 0
+    """tasks that changed something, over all nodes"""
+    words: str = ""
+    """what Ansible itself said, where it said something"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlaybookRun:
+    """Playbooks over an inventory, with variables."""
+
+    folder: Path
+    inventory: Mapping[str, Any]
+    """in the form of an inventory file"""
+    variables: Mapping[str, Any]
+    playbooks: Sequence[Path]
+    limit: Sequence[str]
+    """the nodes that it is for"""
+    ssh_config: Path
+
+    async def run(self, tell: Tell, *, timeout_s: float = 7200.0) -> Outcome:
+        """Run it to its end.
+
+        Raises:
+            ClusterError: Ansible is not installed, or takes longer than `timeout_s`.
+        """
+        program = ansible_program()
+        with Scratch() as scratch:
+            self._write(scratch.path)  # of this run alone: another one may go on meanwhile
+            process = await asyncio.create_subprocess_exec(
+                program,
+                "--limit",
+                ",".join(self.limit),
+                "--extra-vars",
+                f"@{scratch.path / 'variables.json'}",
+                str(scratch.path / "site.yml"),
+                cwd=self.folder,
+                env=own_environment(scratch.path / "ansible.cfg"),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                limit=_LINE_LIMIT,
+                start_new_session=True,
+            )
+            try:
+                async with asyncio.timeout(timeout_s):
+                    return await self._follow(process, tell)
+            except TimeoutError:
+                raise ClusterError(
+                    f"provisioning took longer than {timeout_s:.0f} s and was ended; the log is "
+                    f"{self.folder / 'last.log'}; run drumline up again to continue"
+                ) from None
+            finally:
+                await _end(process)
+                await self._hang_up(scratch.path)
+
+    def _write(self, scratch: Path) -> None:
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        config = _CONFIG.format(
+            folder=self.folder, scratch=scratch, plugins=_PLUGINS, forks=max(1, len(self.limit))
+        )
+        site = [{"ansible.builtin.import_playbook": str(path)} for path in self.playbooks]
+        for name, text in {
+            "ansible.cfg": config,
+            "inventory.json": json.dumps(self.inventory, indent=2),
+            "variables.json": json.dumps(self.variables),
+            "site.yml": json.dumps(site, indent=2),
+        }.items():
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+            with open(os.open(scratch / name, flags, 0o600), "w", encoding="utf-8") as file:
+                file.write(text)
+
+    async def _follow(self, process: asyncio.subprocess.Process, tell: Tell) -> Outcome:
+        failures: list[Failure] = []
+        changed = 0
+        words: list[str] = []
+        log = self.folder / "last.log"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+        with open(os.open(log, flags, 0o600), "w", encoding="utf-8") as file:
+            warnings = asyncio.create_task(_drain(process.stderr, file, words))
+            try:
+                assert process.stdout is not None
+                async for line in process.stdout:
+                    event = _read_event(line, file)
+                    if event is None:
+                        continue
+                    changed += event["state"] == "changed"
+                    if event["state"] in _BAD:
+                        failures.append(_failure(event))
+                    tell(event["node"], event["task"], event["state"])
+                await warnings
+                code = await process.wait()
+            finally:  # of a run that takes too long, too: it writes to the same file
+                warnings.cancel()
+                await asyncio.gather(warnings, return_exceptions=True)
+        return Outcome(
+            code=code, failures=tuple(failures), changed=changed, words="".join(words).strip()
+        )
+
+    async def _hang_up(self, folder: Path) -> None:
+        """End the connections that ssh keeps open for the next task."""
+        sockets = [path for path in folder.iterdir() if path.is_socket()]
+        await asyncio.gather(*(self._leave(path) for path in sockets))
+
+    async def _leave(self, socket: Path) -> None:
+        words = ["ssh", "-F", str(self.ssh_config), "-o", f"ControlPath={socket}", "-O", "exit"]
+        quiet = asyncio.subprocess.DEVNULL
+        with contextlib.suppress(OSError, TimeoutError):
+            leave = await asyncio.create_subprocess_exec(
+                *words, "worker0", stdin=quiet, stdout=quiet, stderr=quiet
+            )
+            await asyncio.wait_for(leave.wait(), 10)
+
+
+def ansible_program() -> str:
+    """Return the path of `ansible-playbook` in the environment of this Python.
+
+    Raises:
+        ClusterError: it is not installed.
+    """
+    path = Path(sys.executable).parent / "ansible-playbook"
+    if not path.is_file():
+        raise ClusterError(
+            "ansible-core is not installed, which sets up the nodes; install it with: "
+            "pip install 'drumline[cluster]'"
+        )
+    return str(path)
+
+
+def own_environment(config: Path) -> dict[str, str]:
+    """Return this process's variables, without Ansible settings of the user's."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("ANSIBLE_")}
+    own = {"ANSIBLE_CONFIG": str(config), "LC_ALL": "C.UTF-8", "PYTHONUNBUFFERED": "1"}
+    return {**kept, **own, "ANSIBLE_NOCOLOR": "1"}
+
+
+def without_secrets(text: str) -> str:
+    """Return a text without the names, passwords and tokens of URLs in it."""
+    return _SECRETS.sub("***", text)
+
+
+def _read_event(line: bytes, log: TextIO) -> dict[str, Any] | None:
+    """Read an event and write it to the log; anything else is only written."""
+    text = without_secrets(line.decode(errors="replace")).rstrip("\n")
+    try:
+        event = json.loads(text)
+        shown = f"{event['state']:11} {event['node']:10} {event['task']}"
+    except (ValueError, TypeError, KeyError):
+        log.write(text + "\n")
+        return None
+    if event["state"] != "start":
+        log.write(shown + "\n")
+        for key in ("msg", "stdout", "stderr"):
+            if str(event.get(key, "")).strip():
+                log.write("".join(f"    {part}\n" for part in str(event[key]).splitlines()))
+        log.flush()
+    return dict(event)
+
+
+def _failure(event: Mapping[str, Any]) -> Failure:
+    said = [str(event.get(key) or "").strip() for key in ("stderr", "msg", "stdout")]
+    message = next((text for text in said if text), "it gave no reason")
+    tail = "\n".join(message.splitlines()[-20:])
+    return Failure(node=event["node"], task=event["task"], state=event["state"], message=tail)
+
+
+async def _drain(stream: asyncio.StreamReader | None, log: TextIO, words: list[str]) -> None:
+    assert stream is not None
+    async for line in stream:
+        words.append(without_secrets(line.decode(errors="replace")))
+        log.write(words[-1])
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """End a run and all that it started, if it has not ended."""
+    if process.returncode is not None:
+        return
+    for kind, patience_s in ((signal.SIGTERM, 5), (signal.SIGKILL, 5)):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, kind)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(process.wait(), patience_s)
+            return

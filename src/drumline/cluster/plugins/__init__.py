@@ -1,0 +1,1 @@
+"""Plugins that Ansible loads from this folder by their files' names."""

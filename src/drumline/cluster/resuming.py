@@ -1,0 +1,101 @@
+"""Where a job goes on from: an earlier one's checkpoints, wherever they are by now.
+
+on the leader      jobs/<id>/run                     the same cluster
+on this machine    what `pull` has brought           another cluster, or the nodes are gone
+in the storage     s3://bucket/prefix/<id>           another cluster, another laptop
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import tarfile
+import tempfile
+from pathlib import Path
+
+from drumline.cluster.provider import Say
+from drumline.cluster.remote import Remote
+from drumline.cluster.storage import fetch_run, latest
+from drumline.core.errors import HostError, UsageError
+
+LATEST = "latest"
+_PIECE = 1 << 18
+_ASK_S = 30.0
+
+
+async def offer_checkpoints(
+    leader: Remote, job: str, *, pulled: Path | None, storage: str | None, say: Say
+) -> str:
+    """Make sure that the leader has an earlier job's checkpoints; returns where, below its root.
+
+    Args:
+        leader: node 0.
+        job: its id, or `latest`: the one that the storage got last.
+        pulled: where its results are on this machine, if they are.
+        storage: where run directories are copied to, if anywhere.
+        say: is told what happens.
+
+    Raises:
+        UsageError: nobody has them.
+        HostError: the leader does not take them.
+        ClusterError: the copy in the storage is damaged, or cannot be read.
+    """
+    if job == LATEST:
+        job = await asyncio.to_thread(_latest, storage)
+    place = f"jobs/{job}/run"
+    there = ["sh", "-c", 'ls -d "$1"/step-*', "sh", f"{leader.machine.root}/{place}/checkpoints"]
+    if (await leader.run(there, timeout_s=_ASK_S)).code == 0:
+        return place
+    if pulled is not None and any((pulled / "run" / "checkpoints").glob("step-*")):
+        return await _send(leader, job, pulled / "run", say)
+    if storage is None:
+        raise UsageError(
+            f"nobody has checkpoints of {job}: not the leader, and it was not pulled; name another "
+            f"job (drumline status), or a storage in cluster.yaml"
+        )
+    with tempfile.TemporaryDirectory() as folder:
+        say(job, f"from {storage}")
+        run = await asyncio.to_thread(fetch_run, storage, job, Path(folder) / "run")
+        return await _send(leader, job, run, say)
+
+
+def _latest(storage: str | None) -> str:
+    if storage is None:
+        raise UsageError("latest means the storage's, but cluster.yaml names none; name a job")
+    found = latest(storage)
+    if found is None:
+        raise UsageError(f"the storage {storage} has no run yet; leave --resume out")
+    return found.run
+
+
+async def _send(leader: Remote, job: str, run: Path, say: Say) -> str:
+    """Bring the newest checkpoint to the leader."""
+    steps = sorted((run / "checkpoints").glob("step-*"))
+    if not steps:
+        raise UsageError(f"{job} has no checkpoint to go on from; start a new run")
+    place = f"resumed/{job}"
+    say(job, f"{steps[-1].name} to {leader.machine.name}")
+    target = f"{leader.machine.root}/{place}/checkpoints"
+    flow = await leader.start(["sh", "-c", 'mkdir -p "$1" && tar -xf - -C "$1"', "sh", target])
+    packed = await asyncio.to_thread(_pack, steps[-1])
+    with packed:
+        while piece := packed.read(_PIECE):
+            await flow.write(piece)
+    await flow.end_input()
+    done = await flow.wait()
+    if done.code:
+        said = done.stderr.decode(errors="replace").strip()
+        raise HostError(
+            f"{leader.machine.name} cannot take the checkpoint: {said}; is its disk full?",
+            node=leader.machine.node,
+        )
+    return place
+
+
+def _pack(step: Path) -> io.BufferedRandom:
+    packed = tempfile.TemporaryFile()  # noqa: SIM115  closed by whoever reads it
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        archive.add(step, arcname=step.name)
+    packed.seek(0)
+    assert isinstance(packed, io.BufferedRandom)
+    return packed

@@ -1,0 +1,146 @@
+"""`ClusterSpec`: what `cluster.yaml` says: which machines, for how long, and what is on them."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, Field, model_validator
+
+from drumline.core.link import LinkSpec
+from drumline.core.parts import ClashError, Part
+from drumline.core.task import MAX_WORKERS
+
+MAX_NODES = 64
+
+
+def _check_name(name: str) -> str:
+    """Refuse what cannot be part of the names of a cloud's resources, and of host names."""
+    if not re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?", name, re.ASCII):
+        raise ValueError(
+            f"{name!r} cannot name a cluster; write small letters, digits and '-', 40 at most, "
+            f"such as mnist-2"
+        )
+    return name
+
+
+Name = Annotated[str, AfterValidator(_check_name)]
+
+
+class EnvironmentSpec(Part):
+    """What the nodes' Python environment is made of."""
+
+    python: str = "auto"
+    """the interpreter that the environment stands on, a path on the nodes. auto: the one that has
+    PyTorch already (a deep-learning image's), else python3"""
+    requirements: str | None = None
+    """a requirements file, beside cluster.yaml"""
+    playbook: str | None = None
+    """an Ansible playbook of your own, run after ours"""
+
+
+class Ec2Spec(Part):
+    """Machines of Amazon EC2."""
+
+    region: str | None = None
+    """default: what AWS_REGION or your AWS profile says"""
+    profile: str | None = None
+    """of your AWS configuration; default: AWS_PROFILE"""
+    instance_type: str = "g4dn.xlarge"
+    ami: str = "auto"
+    """an image's id (ami-…), an SSM parameter (/aws/service/…), or auto: AWS's deep-learning image
+    with PyTorch for the type's architecture"""
+    user: str = "ubuntu"
+    """whom that image lets in"""
+    spot: bool = False
+    max_price_usd: float | None = Field(default=None, gt=0)
+    """per hour and node, for spot; default: the on-demand price"""
+    zones: tuple[str, ...] = ()
+    """availability zones to try, in this order; default: all of the region that have the type"""
+    vpc: str | None = None
+    subnet: str | None = None
+    """default: the region's default network"""
+    disk_gb: int = Field(default=100, ge=8, le=16_384)
+    key_file: str | None = None
+    """a private key of your own (ed25519 or RSA); default: one is made for the cluster"""
+    allow_from: str = "auto"
+    """who may reach SSH, as a network (203.0.113.7/32); auto: the address that you call from"""
+    instance_profile: str | None = None
+    """an IAM instance profile for the nodes, e.g. one that may write to the storage"""
+    placement_group: bool = True
+    """machines close to each other; a single node has none"""
+
+
+class HostSpec(Part):
+    """A machine that you own."""
+
+    host: str
+    """a name or an address"""
+    user: str | None = None
+    port: int = Field(default=22, ge=1, le=65_535)
+    key_file: str | None = None
+    """default: the keys of your agent, and ~/.ssh/id_*"""
+    address: str | None = None
+    """where the other nodes reach it; default: `host`"""
+    host_key: str | None = None
+    """its public key, as in known_hosts (`ssh-ed25519 AAAA…`); default: the one that your
+    known_hosts has"""
+
+
+class SshSpec(Part):
+    """Machines that you own, reached by SSH."""
+
+    hosts: tuple[HostSpec, ...] = ()
+    root: str = "~/drumline"
+    """the folder on them that everything goes to"""
+
+
+class TwinSpec(Part):
+    """Simulated nodes on this machine, each with an SSH server: to rehearse without an account."""
+
+    link: LinkSpec = LinkSpec()
+    boot_s: float = Field(default=0.0, ge=0, le=600)
+    """how long a node takes to boot, to see what waiting looks like"""
+
+
+class ClusterSpec(Part):
+    """A cluster."""
+
+    name: Name = "drumline"
+    provider: Literal["ec2", "ssh", "twin"] = "twin"
+    nodes: int = Field(default=2, ge=1, le=MAX_NODES)
+    workers: int | Literal["auto"] = Field(default="auto")
+    """ranks on each node; auto: one for each GPU, or one"""
+    max_hours: float = Field(default=8.0, gt=0, le=24 * 30)
+    """nodes end themselves after so long, whatever happens to the laptop"""
+    budget_usd: float | None = Field(default=None, gt=0)
+    """nodes end themselves before they have cost more"""
+    idle_minutes: float | None = Field(default=60.0, gt=0)
+    """nodes end themselves when they have had no job for so long; null: never"""
+    environment: EnvironmentSpec = EnvironmentSpec()
+    storage: str | None = None
+    """where run directories are copied to: s3://bucket/prefix, or any URL that fsspec knows"""
+    ec2: Ec2Spec = Ec2Spec()
+    ssh: SshSpec = SshSpec()
+    twin: TwinSpec = TwinSpec()
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if isinstance(self.workers, int) and not 1 <= self.workers <= MAX_WORKERS:
+            raise ClashError(
+                f"workers is {self.workers}, but must be auto, or 1 to {MAX_WORKERS} ranks on each "
+                f"node; write workers: auto",
+                "workers",
+            )
+        if self.provider == "ssh" and not self.ssh.hosts:
+            raise ClashError(
+                "provider: ssh needs your machines; add ssh: {hosts: [{host: 192.0.2.10}]}",
+                "provider",
+            )
+        if self.provider == "ssh" and len(self.ssh.hosts) < self.nodes:
+            raise ClashError(
+                f"nodes is {self.nodes}, but ssh.hosts names {len(self.ssh.hosts)}; "
+                f"write nodes: {len(self.ssh.hosts)}, or add hosts",
+                "nodes",
+            )
+        return self

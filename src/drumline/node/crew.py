@@ -1,0 +1,109 @@
+"""`Crew`: this node's agent and its ranks, from the side of the process that runs the job.
+
+The agent is warmed up (it loads torch, and so does its worker server) while the nodes find each
+other, and gets its task when they have. Nothing here blocks: whoever runs a job has a pulse to
+keep.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from drumline.core.nodes import NODES
+from drumline.core.rundir import RunDir
+from drumline.core.scratch import Scratch
+from drumline.core.task import PRELOAD, SCRATCH, AgentTask
+from drumline.launch.session import Session
+from drumline.node.job import Job
+
+GRACE_S = 7.0
+"""from asking to killing; agents give their workers five seconds"""
+USUAL = (*PRELOAD, "torch._dynamo")
+"""what an agent loads that waits for a job which nobody knows yet"""
+# Read when a process or torch starts: an agent that runs already would not see them.
+_EARLY = ("CUDA_", "DRUMLINE_", "KMP_", "LD_", "MKL_", "OMP_", "PYTHON", "TORCH", "TMPDIR")
+
+
+class Crew:
+    """One agent, its worker server and its ranks; `close` leaves nothing of them."""
+
+    def __init__(self) -> None:
+        self.scratch = Scratch()
+        self._session: Session | None = None
+        self._run: RunDir | None = None
+        self._task: AgentTask | None = None
+        self._asked: float | None = None
+        self._kill_at = float("inf")
+
+    @property
+    def warm(self) -> bool:
+        """Whether the agent was started."""
+        return self._session is not None
+
+    @property
+    def exit_code(self) -> int | None:
+        """How the agent ended; None while it runs, or has not started."""
+        return None if self._session is None else self._session.exit_code
+
+    @property
+    def ended(self) -> bool:
+        """Whether there is no agent, or none any more."""
+        return self._session is None or self._session.exit_code is not None
+
+    def warm_up(self, preload: tuple[str, ...], variables: Mapping[str, str]) -> None:
+        """Start the agent ahead of its task."""
+        quiet = {"TORCH_CPP_LOG_LEVEL": "ERROR"}  # nodes without a name warn of each connection
+        environment = {**quiet, **os.environ, **variables, SCRATCH: str(self.scratch.path)}
+        command = [sys.executable, "-m", "drumline.agent", str(os.getpid()), ",".join(preload)]
+        self._session = Session(command, environment)
+
+    def start(self, task: AgentTask) -> None:
+        """Give the agent its task."""
+        assert self._session is not None
+        self._task, self._run = task, RunDir(Path(task.run))
+        self._session.tell(task.dump() + "\n")
+
+    def tick(self) -> None:
+        """Kill an agent that was asked to end and has not."""
+        if time.monotonic() > self._kill_at and self._session is not None and not self.ended:
+            self._session.signal(signal.SIGKILL)
+
+    def stop(self, grace_s: float = GRACE_S) -> None:
+        """Ask the agent to end, and kill it after a while; one without ranks at once."""
+        if self._session is not None and self._asked is None:
+            self._asked = time.monotonic()
+            self._kill_at = self._asked + (grace_s if self._has_ranks() else 0.0)
+            if self._has_ranks():  # one that waits for other agents does not hear
+                self._session.ask_to_end()
+
+    def close(self) -> None:
+        """Kill what is left, and keep what the agent printed."""
+        if self._session is not None:
+            self._session.kill()
+            if self._run is not None and self._task is not None:
+                self._session.keep_output(self._run.logs / f"node-{self._task.node}.log")
+        self.scratch.remove()
+
+    def _has_ranks(self) -> bool:
+        if self._run is None or self._task is None:
+            return False
+        first = self._task.node * self._task.workers
+        ranks = range(first, first + self._task.workers)
+        return any(self._run.rank_log(rank).exists() for rank in ranks)
+
+
+def variables_for(job: Job, workers: int) -> dict[str, str]:
+    """Return what the ranks' environment has beyond the node's own."""
+    threads = str(max(1, (os.cpu_count() or 1) // workers))
+    nodes = {NODES: ",".join(job.addresses)} if job.nodes > 1 else {}
+    return {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", threads), **nodes, **job.env}
+
+
+def must_be_fresh(job: Job) -> bool:
+    """Whether the job's variables are of those that only an agent of its own sees."""
+    return any(name.startswith(_EARLY) for name in job.env)

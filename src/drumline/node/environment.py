@@ -1,0 +1,252 @@
+"""The Python environment of a node: R/env stands on an interpreter that has PyTorch already.
+
+    R/env             a venv whose interpreter is the base's
+      + R/lib         this package, by a .pth file; it comes before anything of the same name
+      + the base's    packages, by a .pth file where the base is itself a venv (there
+                      --system-site-packages would show those of the base's base)
+      + what pip installs on top
+
+The playbook `environment.yml` pipes this file to any Python 3 of the node, so it uses the standard
+library alone, and no other file of the package. It changes only what is not yet as it should be,
+and answers with one line of JSON: what it changed, and what is left to install and to check.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+OLDEST = (3, 11)
+IMAGE_PYTHON = "/opt/pytorch/bin/python"  # of AWS's deep-learning images
+MASTER_PORT = 29500
+_LOOK = """
+import importlib.util, json, sys, sysconfig
+print(json.dumps({
+    "executable": sys.executable, "version": list(sys.version_info[:3]),
+    "prefix": sys.prefix, "is_venv": sys.prefix != sys.base_prefix,
+    "sites": sorted({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}),
+    "torch": importlib.util.find_spec("torch") is not None}))
+"""
+_CHECK = """
+import importlib.metadata, importlib.util, json, re, sys
+def numbers(text):
+    return [int(n) for n in re.findall(r"\\d+", text.partition("+")[0])[:3]]
+def lacks(word):
+    name, least = re.match(r"([\\w.-]+)(?:\\[.*\\])?(?:>=([\\d.]+))?", word).groups()
+    try:
+        have = importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return True
+    return bool(least) and numbers(have) < numbers(least)
+print(json.dumps({"missing": [word for word in json.load(sys.stdin) if lacks(word)],
+                  "pip": importlib.util.find_spec("pip") is not None}))
+"""
+
+
+class UnfitError(Exception):
+    """This node cannot have the environment; the message says why, and what to do."""
+
+
+def choose_base(wanted: str) -> dict[str, Any]:
+    """Find the interpreter that the environment stands on, and what is to be known of it."""
+    if wanted != "auto":
+        path = Path(wanted).expanduser()
+        if not os.access(path, os.X_OK):
+            raise UnfitError(
+                f"environment.python is {wanted}, but there is no such program on this node; "
+                f"give a path that it has, or write python: auto"
+            )
+        found = [look_at(str(path))]
+    else:
+        found = [look_at(path) for path in candidates()]
+    usable = [base for base in found if tuple(base["version"][:2]) >= OLDEST]
+    if not usable:
+        has = ", ".join(f"{b['executable']} is {'.'.join(map(str, b['version']))}" for b in found)
+        raise UnfitError(
+            f"Python {'.'.join(map(str, OLDEST))} or newer is needed, but {has or 'there is none'};"
+            f" install one, and give its path as environment.python"
+        )
+    return next((base for base in usable if base["torch"]), usable[0])
+
+
+def candidates() -> list[str]:
+    """Name the interpreters to look at, the best first."""
+    names = ("python3", "python3.14", "python3.13", "python3.12", "python3.11")
+    folders = [*os.environ.get("PATH", "").split(os.pathsep), "/usr/local/bin", "/usr/bin"]
+    paths = [IMAGE_PYTHON, *(f"{folder}/{name}" for name in names for folder in folders if folder)]
+    return [path for path in dict.fromkeys(paths) if os.access(path, os.X_OK)]
+
+
+def look_at(python: str) -> dict[str, Any]:
+    """Ask an interpreter what it is."""
+    try:
+        answer = subprocess.run(
+            [python, "-c", _LOOK], capture_output=True, text=True, timeout=60, check=False
+        )
+        facts: dict[str, Any] = json.loads(answer.stdout)
+    except (OSError, ValueError, subprocess.TimeoutExpired):
+        return {"executable": python, "version": [0, 0, 0], "torch": False}
+    return facts
+
+
+class Maker:
+    """Makes one node's environment, and notes what it changed."""
+
+    def __init__(self, root: Path, wanted: dict[str, Any]) -> None:
+        self.root = root
+        self.env = root / "env"
+        self.python = self.env / "bin" / "python"
+        self.wanted = wanted
+        self.changed: list[str] = []
+
+    def make(self) -> dict[str, Any]:
+        """Make everything but what pip must install; says what that is."""
+        base = choose_base(self.wanted["python"])
+        (self.env / "stamp").unlink(missing_ok=True)  # it holds again when all of this is done
+        self.make_venv(base)
+        self.show_packages(base)
+        for name, text in self.wanted["requirements"].items():
+            self.write(self.env / "requirements" / name, text, 0o600)
+        self.write_profile()
+        left = self.check_packages()
+        return {
+            "changed": self.changed,
+            "base": base["executable"],
+            "missing": left["missing"],
+            "gpu": shutil.which("nvidia-smi") is not None,
+            "systemd": Path("/run/systemd/system").is_dir(),
+        }
+
+    def make_venv(self, base: dict[str, Any]) -> None:
+        """Make the venv, unless there is one that stands on the same interpreter."""
+        note = self.env / "base.json"
+        same = {key: base[key] for key in ("executable", "version", "sites")}
+        if read_json(note) == same and look_at(str(self.python))["version"] == base["version"]:
+            return
+        self.root.mkdir(parents=True, exist_ok=True)
+        words = [base["executable"], "-m", "venv", "--clear", "--without-pip", str(self.env)]
+        if not base["is_venv"] or sees_system(base["prefix"]):
+            words.insert(-1, "--system-site-packages")
+        answer = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
+        if answer.returncode:
+            said = (answer.stderr or answer.stdout).strip()
+            raise UnfitError(f"{shlex.join(words)} failed: {said}")
+        pip = '#!/bin/sh\nexec "$(dirname "$0")/python" -m pip "$@"\n'
+        self.write(self.env / "bin" / "pip", pip, 0o755)
+        self.write(note, json.dumps(same), 0o644)
+
+    def show_packages(self, base: dict[str, Any]) -> None:
+        """Let the environment see this package, and those of a base that is a venv."""
+        site = self.env / "lib" / "python{}.{}".format(*base["version"]) / "site-packages"
+        self.write(site / "drumline_1.pth", f"{self.root / 'lib'}\n", 0o644)
+        lines = [f"import site; site.addsitedir({path!r})\n" for path in base["sites"]]
+        if base["is_venv"]:
+            self.write(site / "drumline_2.pth", "".join(lines), 0o644)
+
+    def check_packages(self) -> dict[str, Any]:
+        """Find which of the needed packages are missing; where pip is needed, it is there then."""
+        given = json.dumps(self.wanted["dependencies"])
+        answer = subprocess.run(
+            [str(self.python), "-c", _CHECK],
+            input=given,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        if answer.returncode:
+            raise UnfitError(f"{self.python} does not run: {answer.stderr.strip()}")
+        left: dict[str, Any] = json.loads(answer.stdout)
+        if (left["missing"] or self.wanted["requirements"]) and not left["pip"]:
+            words = [str(self.python), "-m", "ensurepip"]
+            answer = subprocess.run(words, capture_output=True, text=True, timeout=300)
+            if answer.returncode:
+                raise UnfitError(
+                    "packages must be installed, but this node's Python has no pip and cannot make "
+                    "it; install it there (Debian and Ubuntu: apt install python3-pip python3-venv)"
+                )
+            self.changed.append("pip")
+        return left
+
+    def write_profile(self) -> None:
+        """Write the shell variables for training by hand: R/profile.sh, read by a login shell."""
+        wanted = self.wanted
+        lines = [
+            f"export PATH={shlex.quote(str(self.env / 'bin'))}:$PATH",
+            f"export MASTER_ADDR={shlex.quote(wanted['leader'])} MASTER_PORT={MASTER_PORT}",
+            f"export NODE_RANK={wanted['node']} NNODES={wanted['nodes']}",
+        ]
+        if device := interface_of(wanted["address"]):
+            lines.append(f"export GLOO_SOCKET_IFNAME={device} NCCL_SOCKET_IFNAME={device}")
+        profile = self.root / "profile.sh"
+        head = "# the variables for training, written by drumline\n"
+        self.write(profile, head + "\n".join(lines) + "\n", 0o644)
+        if wanted["login"]:
+            quoted = shlex.quote(str(profile))
+            line = f"[ -r {quoted} ] && . {quoted}  # drumline"
+            shell = Path.home() / ".bashrc"
+            if not shell.exists() or line not in shell.read_text().splitlines():
+                with shell.open("a") as file:
+                    file.write(f"\n{line}\n")
+                self.changed.append(str(shell))
+
+    def write(self, path: Path, text: str, mode: int) -> None:
+        """Write a file if its content is another, readers see the old or the new one."""
+        if path.is_file() and path.read_text() == text:
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_name(f".{path.name}.part")
+        part.unlink(missing_ok=True)
+        with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w") as file:
+            file.write(text)
+        part.replace(path)
+        self.changed.append(str(path))
+
+
+def sees_system(prefix: str) -> bool:
+    """Whether a venv shows the packages of the interpreter below it."""
+    try:
+        text = (Path(prefix) / "pyvenv.cfg").read_text()
+    except OSError:
+        return False
+    return "include-system-site-packages = true" in text
+
+
+def interface_of(address: str) -> str:
+    """Return the network interface that has an address; "" where that cannot be found out."""
+    try:
+        answer = subprocess.run(
+            ["ip", "-o", "addr", "show", "to", address], capture_output=True, text=True, timeout=10
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    words = answer.stdout.split()
+    return words[1] if answer.returncode == 0 and len(words) > 1 else ""
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file; None where there is none."""
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def main(*parts: str) -> None:
+    """Make the environment that the parts (JSON objects in base64) together ask for."""
+    wanted: dict[str, Any] = {}
+    for part in parts:
+        wanted.update(json.loads(base64.b64decode(part)))
+    try:
+        answer = Maker(Path(wanted["root"]), wanted).make()
+    except UnfitError as error:
+        sys.exit(str(error))
+    except OSError as error:
+        sys.exit(f"cannot make the environment in {wanted['root']}: {error}")
+    print(json.dumps(answer))

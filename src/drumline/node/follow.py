@@ -1,0 +1,184 @@
+"""A follower's process: connects to the leader, does as it says, and ends when it is gone.
+
+`python -m drumline.node.follow R ID` runs a job that was made but not started; `submit` starts it
+by itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from drumline.core.errors import ClusterError, DrumlineError
+from drumline.node.crew import Crew
+from drumline.node.job import JobFolder
+from drumline.node.runner import TICK_S, Over, Runner, explain
+from drumline.node.tasks import Terms, build_task
+from drumline.node.testimony import collect
+from drumline.node.tether import Message, Tether, tie
+
+_TIE_S = 20.0
+_LOST_GRACE_S = 1.5  # nobody waits for what these ranks have to say any more
+_WIND_DOWN_S = 10.0
+
+
+class Follower(Runner):
+    """Runs a job as another node than the first."""
+
+    def __init__(self, folder: JobFolder, *, first: bool, crew: Crew | None = None) -> None:
+        """Prepare to run.
+
+        Args:
+            folder: the job.
+            first: whether no other job comes before, so that the agent may start at once.
+            crew: one whose agent is warm already.
+        """
+        super().__init__(folder, crew)
+        self._first = first
+        self._tether: Tether | None = None
+        self._terms: Terms | None = None
+        self._due: Message | None = None
+        """the word to start, until this node is free of the job before"""
+        self._told = False
+        self._stopping = False
+
+    def run(self) -> None:
+        """Run this node's part to its end."""
+        self.heed_signals()
+        over: Over | None = None
+        try:
+            if self._first:
+                self.warm_up()
+            self._tie()
+            over = self._serve()
+        except BaseException as error:
+            over = explain(error, self.folder.log)
+            if self._tether is not None:
+                self._tether.send("broken", error=over.error, code=over.code)
+        self._conclude(over)
+
+    def _tie(self) -> None:
+        """Connect to the leader; it listens already, but the network may need a moment."""
+        deadline = time.monotonic() + _TIE_S
+        while True:
+            try:
+                self._tether = tie(
+                    self.job.addresses[0],
+                    self.job.port,
+                    job=self.job.id,
+                    node=self.job.node,
+                    secret=self.folder.read_secret(),
+                )
+            except ClusterError:
+                if time.monotonic() > deadline or self.is_cancelled():
+                    raise
+                time.sleep(0.2)
+            else:
+                self._tether.send("here", workers=self.workers)
+                return
+
+    def _serve(self) -> Over:
+        """Do what the leader says, until it says that the job is over."""
+        tether = self._tether
+        assert tether is not None
+        asked = False
+        while True:
+            select.select([] if tether.lost else [tether], [], [], TICK_S)
+            for message in tether.tick():
+                if message["what"] == "final":
+                    return _final(message)
+                self._heed(message)
+            if self._due is not None and self.take_node():
+                self._start(self._due)
+            self.look_after()
+            self._tell_end(tether)
+            if tether.lost is not None:
+                leader = f"the leader, node 0 ({self.job.addresses[0]}),"
+                raise Over("lost", f"{leader} was lost: it {tether.lost}")
+            if self.is_cancelled() and not asked:
+                asked = True
+                tether.send("cancel")
+
+    def _heed(self, message: Message) -> None:
+        match message["what"]:
+            case "turn":
+                self.folder.note(phase="starting")
+                self.warm_up()
+            case "start":
+                self._due = message
+                self.warm_up()
+            case "stop":
+                self._stopping = True
+                self._due = None
+                self.crew.stop()
+
+    def _start(self, message: Message) -> None:
+        """Leave the note that this node's agent looks for, and start it."""
+        terms = Terms(**{key: message[key] for key in Terms.__dataclass_fields__})
+        self.workers = terms.workers
+        self._terms = terms
+        self._due = None
+        self.make_run(message["spec"])
+        self.run_dir.rendezvous.mkdir()
+        (self.run_dir.rendezvous / "agents").write_text(str(message["port"]))
+        self.folder.note(phase="running", started=time.time(), workers=terms.workers)
+        self.crew.start(build_task(self.job, self.folder, terms))
+
+    def _tell_end(self, tether: Tether) -> None:
+        """Tell the leader how this node's agent ended, and what its ranks said."""
+        over = self.crew.ended if self._stopping else self.crew.exit_code is not None
+        if self._told or not over:
+            return
+        self._told = True
+        told: Any = {}
+        if self._terms is not None:
+            told = collect(
+                self.run_dir,
+                node=self.job.node,
+                workers=self._terms.workers,
+                last_words=self.crew.scratch.path,
+            )
+        code = self.crew.exit_code
+        tether.send("ended", code=1 if code is None else code, told=told)
+
+    def _conclude(self, over: Over) -> None:
+        self.crew.stop(_LOST_GRACE_S)
+        deadline = time.monotonic() + _WIND_DOWN_S
+        while not self.crew.ended and time.monotonic() < deadline:
+            self.crew.tick()
+            time.sleep(TICK_S)
+        self.note_times()
+        self.crew.close()
+        with contextlib.suppress(OSError, DrumlineError):
+            shutil.rmtree(self.run_dir.rendezvous, ignore_errors=True)
+        if self._tether is not None:
+            self._tether.close()
+        self.folder.note(
+            phase=over.phase,
+            code=over.code,
+            error=over.error or None,
+            rank=over.rank,
+            ended=time.time(),
+        )
+
+
+def _final(message: Message) -> Over:
+    return Over(message["phase"], message["error"] or "", message["code"], rank=message["rank"])
+
+
+def main(argv: list[str]) -> int:
+    """Run a node's part of a job in the foreground."""
+    folder = JobFolder(Path(argv[0]), argv[1])
+    hold = folder.hold()
+    Follower(folder, first=True).run()
+    del hold
+    return folder.read_state().code or 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,254 @@
+"""`Job`: what a node is asked to do, and the folder that holds it. No pydantic, no torch.
+
+R/jobs/<id>/             nobody else may read it
+    job.json             the `Job`                                   written once, by `submit`
+    secret               by which the nodes of this job know each other
+    work/                the code as it was when the job was submitted; the ranks' folder
+    run/                 the run directory (`drumline.core.rundir`)
+    state.json           how far it has come                         written by whoever runs it
+    runner               locked by whoever runs it, while that lives
+    runner.log           what that printed
+    cancel               somebody wants it to end
+
+Every node has such a folder for each job. The leader's state is the job's.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from drumline.core.errors import ClusterError, UsageError
+from drumline.core.rundir import RunDir, write_atomic
+
+Phase = Literal["queued", "starting", "running", "done", "failed", "cancelled", "lost"]
+ENDED: frozenset[Phase] = frozenset({"done", "failed", "cancelled", "lost"})
+JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
+"""what a job may be called: a folder's name, and no way out of it"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One node's part of a job."""
+
+    id: str
+    title: str
+    node: int
+    addresses: tuple[str, ...]
+    """where nodes reach each other, in node order; the first is the leader's"""
+    argv: tuple[str, ...] = ()
+    """a script below work/, or -m and a module, with arguments"""
+    spec: str = ""
+    """or a spec to train by, as YAML"""
+    resume: str = ""
+    """a run directory on the leader, below its own folder, from whose checkpoints to go on"""
+    code: str = ""
+    """the hash of the code that was synced for it; "": whatever is there"""
+    workers: int | None = None
+    """ranks on each node; None: one for each GPU, or one"""
+    port: int = 0
+    """where the leader listens for the others"""
+    timeout_s: float = 300.0
+    """how long agents wait for each other"""
+    restarts: int = 0
+    keep_warm: bool = False
+    """whether an agent is to wait for the next job when this one has ended"""
+    env: Mapping[str, str] = field(default_factory=dict)
+    submitted: float = 0.0
+    user: str = ""
+
+    @property
+    def nodes(self) -> int:
+        """How many nodes take part."""
+        return len(self.addresses)
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is the leader's part."""
+        return self.node == 0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        """Read it back."""
+        lists = {key: tuple(values.get(key, ())) for key in ("addresses", "argv")}
+        return cls(**{**values, **lists})
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobState:
+    """How far a job has come on a node."""
+
+    phase: Phase = "queued"
+    since: float = 0.0
+    """when that began"""
+    workers: int | None = None
+    """ranks on each node, once that is known"""
+    started: float | None = None
+    ended: float | None = None
+    code: int | None = None
+    """what the job's command exits with"""
+    error: str | None = None
+    """what went wrong first, for a person"""
+    rank: int | None = None
+    """the rank that failed first"""
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing will change any more."""
+        return self.phase in ENDED
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class JobFolder:
+    """Where a node keeps a job."""
+
+    root: Path
+    """the node's own folder, R"""
+    id: str
+
+    def __post_init__(self) -> None:
+        if not JOB_ID.fullmatch(self.id):
+            raise UsageError(f"{self.id!r} is no job's id; drumline status lists the jobs")
+
+    @property
+    def path(self) -> Path:
+        """The folder."""
+        return self.root / "jobs" / self.id
+
+    @property
+    def work(self) -> Path:
+        """The ranks' folder: a snapshot of the code."""
+        return self.path / "work"
+
+    @property
+    def run(self) -> RunDir:
+        """The run directory."""
+        return RunDir(self.path / "run")
+
+    @property
+    def log(self) -> Path:
+        """What the process that runs the job prints."""
+        return self.path / "runner.log"
+
+    @property
+    def cancel(self) -> Path:
+        """There as soon as somebody wants the job to end."""
+        return self.path / "cancel"
+
+    def create(self, job: Job, secret: str) -> None:
+        """Make the folder.
+
+        Raises:
+            ClusterError: the job is here already, or the folder cannot be written.
+        """
+        if self.path.exists():
+            raise ClusterError(f"job {self.id} is on this node already; submit it anew")
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.path.mkdir(mode=0o700)
+            handle = os.open(self.path / "secret", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(handle, "w") as file:
+                file.write(secret)
+        except OSError as error:
+            raise ClusterError(
+                f"cannot make {self.path}: {error.strerror}; make room on the node, or check that "
+                f"its user may write there"
+            ) from None
+        self.write_job(job)
+        self.note(phase="queued")
+
+    def write_job(self, job: Job) -> None:
+        """Write what is to be done."""
+        write_atomic(self.path / "job.json", json.dumps(job.to_json(), indent=2) + "\n")
+
+    def read_job(self) -> Job:
+        """Read what is to be done.
+
+        Raises:
+            UsageError: there is no such job.
+        """
+        try:
+            return Job.from_json(json.loads((self.path / "job.json").read_text()))
+        except OSError:
+            raise UsageError(f"no job {self.id} on this node; drumline status lists them") from None
+
+    def read_secret(self) -> bytes:
+        """Read what the nodes of this job know each other by."""
+        return (self.path / "secret").read_bytes()
+
+    def read_state(self) -> JobState:
+        """Read how far it has come; a job that nobody runs any more is lost."""
+        state = self._read_state()
+        if state.over or is_held(self.path / "runner"):
+            return state
+        state = self._read_state()  # it may have ended between the two looks
+        if state.over or not (self.path / "runner").exists():
+            return state
+        return replace(
+            state,
+            phase="lost",
+            ended=state.since,
+            code=1,
+            error="the process that ran the job on this node was ended; its log is "
+            f"{self.log}; submit the job again",
+        )
+
+    def note(self, **changes: Any) -> JobState:
+        """Write how far it has come."""
+        state = self._read_state()
+        if changes.get("phase", state.phase) != state.phase or not state.since:
+            changes["since"] = time.time()
+        state = replace(state, **changes)
+        write_atomic(self.path / "state.json", json.dumps(state.to_json()) + "\n")
+        return state
+
+    def hold(self) -> int:
+        """Lock the job for the process that runs it; returns the lock's descriptor."""
+        handle = os.open(self.path / "runner", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        return handle
+
+    def _read_state(self) -> JobState:
+        try:
+            values = json.loads((self.path / "state.json").read_text())
+        except FileNotFoundError:
+            return JobState()
+        return JobState(
+            **{key: values[key] for key in JobState.__dataclass_fields__.keys() & values}
+        )
+
+
+def all_jobs(root: Path) -> list[JobFolder]:
+    """Return the jobs of a node, oldest first."""
+    found = [(file.stat().st_mtime, file.parent.name) for file in root.glob("jobs/*/secret")]
+    return [JobFolder(root, name) for _, name in sorted(found)]
+
+
+def is_held(path: Path) -> bool:
+    """Whether a living process has locked a file."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(handle)
+    return False

@@ -1,0 +1,298 @@
+"""The leader's process: waits for its turn and for the followers, starts, watches, judges.
+
+    (1) its turn has come      no job that was submitted before is left
+    (2) all nodes are here     each follower has connected, and proved that it belongs to the job
+    (3) it starts its agent    which opens the store where agents meet, and notes the port
+    (4) it tells the followers the port; their agents start
+    (5) it watches             the first failure, lost node or cancellation ends the job on all
+    (6) it judges              from what all nodes tell of their ranks; that is the job's state
+
+`python -m drumline.node.lead R ID` runs a job that was made but not started; `submit` starts it by
+itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import select
+import shutil
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from drumline.core.errors import DrumlineError, RunDirError
+from drumline.launch.creation import FAILURE
+from drumline.node.crew import Crew
+from drumline.node.job import JobFolder
+from drumline.node.runner import CANCELLED, TICK_S, Over, Runner, explain
+from drumline.node.snapshot import bring_checkpoints
+from drumline.node.tasks import Terms, build_task
+from drumline.node.testimony import exit_code_of, is_explained, judge, note
+from drumline.node.tether import Message, Tether, listen, welcome
+from drumline.node.turns import Ticket
+
+COME_S = 60.0
+"""how long a follower may take to connect"""
+_EXPLAIN_S = 2.0  # for the rank that caused it to be heard, where only its victims were so far
+_WIND_DOWN_S = 14.0  # followers give their agents half of it
+_MOST_GREETINGS = 80
+
+
+class Leader(Runner):
+    """Runs a job as its first node."""
+
+    def __init__(
+        self,
+        folder: JobFolder,
+        listener: socket.socket | None,
+        ticket: Ticket,
+        crew: Crew | None = None,
+    ) -> None:
+        super().__init__(folder, crew)
+        self._listener = listener
+        self._ticket = ticket
+        self._born = time.monotonic()
+        self._came: queue.SimpleQueue[Tether] = queue.SimpleQueue()
+        self._tethers: dict[int, Tether] = {}
+        self._here: set[int] = set()
+        self._codes: dict[int, int] = {}
+        self._ending = False
+        self._started = 0.0
+
+    def run(self) -> None:
+        """Run the job to its end."""
+        self.heed_signals()
+        over: Over | None = None
+        try:
+            self._wait_for_turn()
+            terms = self._start()
+            self._watch(terms)
+        except BaseException as error:
+            over = explain(error, self.folder.log)
+        try:
+            self._wind_down()
+            over = self._judge() if over is None else over
+        except BaseException as error:
+            over = explain(error, self.folder.log)
+        self._conclude(over)
+
+    def _wait_for_turn(self) -> None:
+        if not self._ticket.ahead():  # torch takes longer to load than anything else here
+            self.warm_up()
+        self._until(lambda: not self._ticket.ahead())  # (1)
+        self.folder.note(phase="starting")
+        for tether in self._tethers.values():
+            tether.send("turn")
+        self.warm_up()
+        self._until(lambda: len(self._here) == self.job.nodes - 1)  # (2)
+        self._until(self.take_node)
+
+    def _start(self) -> Terms:
+        """Start the agents of all nodes."""
+        text = ""
+        terms = Terms(
+            workers=self.workers, timeout_s=self.job.timeout_s, restarts=self.job.restarts
+        )
+        if self.job.spec:
+            from drumline.node.spec_job import settle_spec
+
+            spec = settle_spec(self.job.spec, nodes=self.job.nodes, workers=self.workers)
+            text = spec.text
+            terms = Terms(workers=self.workers, timeout_s=spec.timeout_s, restarts=spec.restarts)
+        self.make_run(text)
+        if self.job.resume:
+            bring_checkpoints(self.folder.root, self.job.resume, self.run_dir.checkpoints)
+        meeting = self.run_dir.rendezvous / "agents"
+        self.crew.start(build_task(self.job, self.folder, terms))  # (3)
+        self._until(lambda: self.crew.ended or meeting.exists())
+        self.folder.note(phase="running", started=time.time(), workers=self.workers)
+        self._started = time.monotonic()
+        port = int(meeting.read_text()) if meeting.exists() else 0
+        for tether in self._tethers.values():
+            tether.send("start", port=port, spec=text, **vars(terms))  # (4)
+        return terms
+
+    def _watch(self, terms: Terms) -> None:
+        """Wait until all agents have ended well, or one has not (5)."""
+        while not any(codes := self._exit_codes()):
+            if None not in codes:
+                return
+            self._tick()
+        world_size = self.job.nodes * terms.workers
+        deadline = time.monotonic() + _EXPLAIN_S
+        known = -1
+        while None in (codes := self._exit_codes()) and time.monotonic() < deadline:
+            if (ended := len(codes) - codes.count(None)) != known:
+                known = ended
+                if is_explained(self.run_dir, world_size):
+                    return
+            self._tick()
+
+    def _wind_down(self) -> None:
+        """End what still runs, on all nodes, within bounds."""
+        self._ending = True
+        for tether in self._tethers.values():
+            tether.send("stop")
+        self.crew.stop()
+        deadline = time.monotonic() + _WIND_DOWN_S
+        while time.monotonic() < deadline:
+            waiting = [t for n, t in self._tethers.items() if n not in self._codes and not t.lost]
+            if self.crew.ended and not waiting:
+                break
+            self._tick()
+        self.note_times()
+
+    def _judge(self) -> Over:
+        """Say how the job has ended (6)."""
+        error = judge(
+            self.run_dir,
+            nodes=self.job.nodes,
+            workers=self.workers,
+            exit_codes=self._exit_codes(),
+            last_words=self.crew.scratch.path,
+            script=bool(self.job.argv),
+        )
+        if error is None:
+            return Over("done", "", 0)
+        with contextlib.suppress(RunDirError):
+            self.run_dir.write_json(FAILURE, error.to_record())
+        code = exit_code_of(self.run_dir, error, self.job.nodes)
+        return Over("failed", error.message, code, rank=error.fields.get("rank"))
+
+    def _conclude(self, over: Over) -> None:
+        self.crew.close()
+        with contextlib.suppress(OSError, DrumlineError):
+            if over.phase == "done" and self.job.argv:
+                summary = {
+                    "world_size": self.job.nodes * self.workers,
+                    "time_s": time.monotonic() - self._started,
+                }
+                self.run_dir.write_json("summary.json", summary)
+            elif over.phase != "done" and self.run_dir.path.exists():
+                self._note_failure(over)
+            shutil.rmtree(self.run_dir.rendezvous, ignore_errors=True)
+        ending: dict[str, Any] = {
+            "phase": over.phase,
+            "code": over.code,
+            "error": over.error or None,
+            "rank": over.rank,
+            "ended": time.time(),
+        }
+        self.folder.note(**ending)
+        for tether in self._tethers.values():
+            tether.send("final", **ending)
+            tether.close()
+        if self._listener is not None:
+            self._listener.close()
+        self._ticket.drop()
+
+    def _note_failure(self, over: Over) -> None:
+        if not (self.run_dir.path / FAILURE).exists():
+            error = DrumlineError(over.error)
+            self.run_dir.write_json(FAILURE, error.to_record())
+
+    def _exit_codes(self) -> list[int | None]:
+        followers = (self._codes.get(node) for node in range(1, self.job.nodes))
+        return [self.crew.exit_code, *followers]
+
+    def _until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            self._tick()
+
+    def _tick(self) -> None:
+        """Hear the followers, and do what is due.
+
+        Raises:
+            Over: the job has been cancelled, or a node is lost.
+        """
+        living = [tether for tether in self._tethers.values() if tether.lost is None]
+        sources: list[socket.socket | Tether] = [*living]
+        if self._listener is not None:
+            sources.append(self._listener)
+        if self._listener in select.select(sources, [], [], TICK_S)[0]:
+            self._greet()
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._admit(self._came.get_nowait())
+        for tether in list(self._tethers.values()):
+            for message in tether.tick():
+                self._hear(tether, message)
+        self.look_after()
+        if not self._ending:
+            self._check()
+
+    def _check(self) -> None:
+        if self.is_cancelled():
+            raise Over("cancelled", "the job was cancelled", CANCELLED)
+        for node, tether in self._tethers.items():
+            if tether.lost is not None:
+                raise Over(
+                    "failed",
+                    f"node {node} ({self.job.addresses[node]}) was lost: it {tether.lost}; the job "
+                    f"was ended on the other nodes",
+                )
+        missing = [n for n in range(1, self.job.nodes) if n not in self._tethers]
+        if missing and time.monotonic() - self._born > COME_S:
+            names = ", ".join(f"{node} ({self.job.addresses[node]})" for node in missing)
+            raise Over(
+                "failed",
+                f"node{'' if len(missing) == 1 else 's'} {names} did not connect to the leader at "
+                f"{self.job.addresses[0]} within {COME_S:g} s; can the nodes reach each other?",
+            )
+
+    def _greet(self) -> None:
+        """Find out who is there, beside the loop: somebody may say nothing."""
+        assert self._listener is not None
+        connection, _ = self._listener.accept()
+        if threading.active_count() > _MOST_GREETINGS:
+            connection.close()
+            return
+        secret = self.folder.read_secret()
+
+        def ask() -> None:
+            tether = welcome(connection, job=self.job.id, secret=secret)
+            if tether is not None:
+                self._came.put(tether)
+
+        threading.Thread(target=ask, daemon=True).start()
+
+    def _admit(self, tether: Tether) -> None:
+        if tether.node in self._tethers or tether.node not in range(1, self.job.nodes):
+            tether.close()
+        else:
+            self._tethers[tether.node] = tether
+
+    def _hear(self, tether: Tether, message: Message) -> None:
+        match message["what"]:
+            case "here":
+                self._here.add(tether.node)
+                if self.job.workers is None:
+                    self.workers = min(self.workers, int(message["workers"]))
+            case "ended":
+                self._codes[tether.node] = int(message["code"])
+                note(self.run_dir, message["told"], ahead_s=tether.ahead_s)
+            case "broken" if not self._ending:
+                raise Over("failed", f"node {tether.node}: {message['error']}", message["code"])
+            case "cancel" if not self._ending:
+                raise Over("cancelled", "the job was cancelled", CANCELLED)
+
+
+def main(argv: list[str]) -> int:
+    """Run a job in the foreground."""
+    root, name = Path(argv[0]), argv[1]
+    folder = JobFolder(root, name)
+    job = folder.read_job()
+    hold = folder.hold()
+    listener = listen(job.addresses[0]) if job.nodes > 1 else None
+    Leader(folder, listener, Ticket.take(root, name)).run()
+    del hold
+    return folder.read_state().code or 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,184 @@
+"""`Runner`: what the leader's process and a follower's have in common.
+
+It is detached from the SSH session that started it, so that a job survives the laptop. Its agent
+ends with it, whatever happens to it (`drumline.core.lifeline`).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+from drumline.core.errors import DrumlineError
+from drumline.launch.manifest import build_manifest
+from drumline.node.crew import Crew, variables_for
+from drumline.node.gpus import default_workers
+from drumline.node.job import Job, JobFolder, Phase
+from drumline.node.tasks import preloads_for
+
+TICK_S = 0.05
+NODE_FREE_S = 20.0
+"""how long the ranks of the job before may take to go"""
+TIMES = "times.jsonl"
+"""in the logs' folder: which log had grown to what size when"""
+_BUSY_EVERY_S = 10.0
+_TIMES_EVERY_S = 0.25
+CANCELLED = 130
+"""what a job exits with that somebody has cancelled, as after Ctrl-C"""
+
+
+class Over(Exception):  # noqa: N818  an end is no error
+    """The job ends, and this is why."""
+
+    def __init__(self, phase: Phase, error: str, code: int = 1, *, rank: int | None = None) -> None:
+        super().__init__(error)
+        self.rank = rank
+        self.phase = phase
+        self.error = error
+        self.code = code
+
+
+class Runner:
+    """Runs one node's part of a job."""
+
+    def __init__(self, folder: JobFolder, crew: Crew | None = None) -> None:
+        self.folder = folder
+        self.job: Job = folder.read_job()
+        self.run_dir = folder.run
+        self.crew = crew or Crew()
+        self.workers = self.job.workers or default_workers()
+        self.preload: tuple[str, ...] = ()
+        self._asked_to_end = False
+        self._busy_at = self._times_at = 0.0
+        self._sizes: dict[str, int] = {}
+        self._node_lock = -1
+        self._node_asked_at = 0.0
+
+    def warm_up(self) -> None:
+        """Start this node's agent, if a warm one does not wait already; it loads torch meanwhile.
+
+        Raises:
+            UsageError: there is no such script.
+        """
+        self.preload = preloads_for(self.job)
+        if not self.crew.warm:
+            self.crew.warm_up(self.preload, variables_for(self.job, self.workers))
+
+    def make_run(self, spec: str) -> None:
+        """Make this node's run directory."""
+        for path in (self.run_dir.path, self.run_dir.events, self.run_dir.logs):
+            path.mkdir()
+        manifest = build_manifest(list(self.job.argv) or ["spec"])
+        if self.job.argv:
+            manifest["script"] = list(self.job.argv)
+        else:
+            self.run_dir.spec_file.write_text(spec, encoding="utf-8")
+        self.run_dir.write_json("manifest.json", {**manifest, "job": self.job.id})
+
+    def take_node(self) -> bool:
+        """Whether no other job's ranks are on this node any more; from then on ours are.
+
+        Raises:
+            Over: they do not go.
+        """
+        path = self.folder.path.parent / ".running"
+        if self._node_lock < 0:
+            self._node_lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._node_asked_at = time.monotonic()
+        try:
+            fcntl.flock(self._node_lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() - self._node_asked_at > NODE_FREE_S:
+                raise Over(
+                    "failed",
+                    f"another job still runs on node {self.job.node} after {NODE_FREE_S:g} s (it "
+                    f"holds {path}); end it with drumline cancel, and submit this one again",
+                ) from None
+            return False
+        return True
+
+    def look_after(self) -> None:
+        """Do what is due: kill who was asked to end long ago, say that the node is busy."""
+        self.crew.tick()
+        now = time.monotonic()
+        if self.crew.warm and now - self._busy_at > _BUSY_EVERY_S:
+            self._busy_at = now
+            limits = self.folder.root / "limits"
+            limits.mkdir(exist_ok=True)
+            (limits / "busy").touch()
+        if now - self._times_at > _TIMES_EVERY_S:
+            self._times_at = now
+            self.note_times()
+
+    def note_times(self) -> None:
+        """Note which logs have grown, so that lines of all ranks can be put in order later."""
+        lines = []
+        try:
+            with os.scandir(self.run_dir.logs) as entries:
+                for entry in entries:
+                    if entry.name.startswith("rank-"):
+                        size = entry.stat().st_size
+                        if size != self._sizes.get(entry.name):
+                            self._sizes[entry.name] = size
+                            lines.append([time.time(), entry.name, size])
+        except FileNotFoundError:
+            return
+        if lines:
+            with (self.run_dir.logs / TIMES).open("a") as file:
+                file.writelines(json.dumps(line) + "\n" for line in lines)
+
+    def is_cancelled(self) -> bool:
+        """Whether somebody wants the job to end."""
+        return self._asked_to_end or self.folder.cancel.exists()
+
+    def heed_signals(self) -> None:
+        """Take SIGTERM as the wish to end the job, and a hang-up as none of our business."""
+
+        def ask(*_: object) -> None:
+            self._asked_to_end = True
+
+        signal.signal(signal.SIGTERM, ask)
+        signal.signal(signal.SIGINT, ask)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+
+def explain(error: BaseException, log: Path) -> Over:
+    """Turn what a runner failed with into the end of its job."""
+    if isinstance(error, Over):
+        return error
+    if isinstance(error, DrumlineError):
+        return Over("failed", error.message, error.exit_code)
+    traceback.print_exception(error)
+    kind = type(error).__name__
+    return Over("failed", f"running the job failed ({kind}: {error}); the whole story is in {log}")
+
+
+def detach(folder: JobFolder, run: Callable[[], None]) -> int:
+    """Call a function in a process of its own that no hang-up reaches; returns its number."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    child = os.fork()
+    if child:
+        return child
+    code = 1
+    try:
+        os.setsid()
+        log = os.open(folder.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        for source, target in ((nothing, 0), (log, 1), (log, 2)):
+            os.dup2(source, target)
+        run()
+        code = 0
+    except BaseException as error:
+        traceback.print_exception(error)
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)

@@ -1,0 +1,182 @@
+"""`Service`: a program on the leader that outlives the command that started it.
+
+R/services/<name>/     for its owner alone
+    state.json         process, its start time, and port; what a second start finds and reuses
+    log                what the program prints
+    lock               held while one is started or ended
+
+A process is known by its number and its start time together: numbers are used again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from drumline.core.rundir import write_atomic
+
+_START_S, _STOP_S, _PAUSE_S = 90.0, 10.0, 0.1
+_TRIES = 3  # at a port that somebody else takes between our look and the start
+
+
+class ServiceError(Exception):
+    """A service that cannot run; the message says why, and what to do."""
+
+    def __init__(self, message: str, *, missing: str = "") -> None:
+        super().__init__(message)
+        self.missing = missing
+        """the package that must be installed first"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Program:
+    """How to start a service's program."""
+
+    argv: Sequence[str]
+    folder: Path
+    """its working directory"""
+    variables: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Service:
+    """One service of a node."""
+
+    root: Path
+    name: str
+
+    @property
+    def folder(self) -> Path:
+        """Where everything of the service is."""
+        return self.root / "services" / self.name
+
+    def running(self) -> dict[str, Any] | None:
+        """Return the state of the service that runs; None where none does."""
+        try:
+            state: dict[str, Any] = json.loads((self.folder / "state.json").read_text())
+        except (OSError, ValueError):
+            return None
+        return state if start_time(state["pid"]) == state["since"] else None
+
+    def start(self, build: Callable[[int], Program]) -> dict[str, Any]:
+        """Start the program that `build` gives for a port, unless it runs; returns its state.
+
+        Raises:
+            ServiceError: it does not come up; holds the end of its log.
+        """
+        with self._lock():
+            state = self.running()
+            for last in [False] * (_TRIES - 1) + [True]:
+                state = state or self._try(build, last=last)
+        assert state is not None
+        return state
+
+    def stop(self) -> bool:
+        """End the service; returns whether one ran."""
+        with self._lock():
+            state = self.running()
+            if state is not None:
+                self._end(state["pid"], state["since"])
+            (self.folder / "state.json").unlink(missing_ok=True)
+        return state is not None
+
+    def _try(self, build: Callable[[int], Program], *, last: bool) -> dict[str, Any] | None:
+        port = free_port()
+        program = build(port)
+        log = self.folder / "log"
+        log.unlink(missing_ok=True)
+        with open(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as output:
+            process = subprocess.Popen(
+                program.argv,
+                cwd=program.folder,
+                env=dict(program.variables),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        since = start_time(process.pid)
+        if self._wait(process, port):
+            state = {"pid": process.pid, "since": since, "port": port}
+            write_atomic(self.folder / "state.json", json.dumps(state) + "\n")
+            return state
+        self._end(process.pid, since)
+        tail = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
+        if not last and "ddress already in use" in tail:
+            return None
+        raise ServiceError(f"{self.name} does not start; the end of its log {log}:\n{tail}")
+
+    def _wait(self, process: subprocess.Popen[bytes], port: int) -> bool:
+        deadline = time.monotonic() + _START_S
+        while time.monotonic() < deadline and process.poll() is None:
+            with contextlib.suppress(OSError):
+                socket.create_connection(("127.0.0.1", port), 1).close()
+                return process.poll() is None
+            time.sleep(_PAUSE_S)
+        return False
+
+    def _end(self, pid: int, since: int | None) -> None:
+        """End a process and those that it started."""
+        for kind in (signal.SIGTERM, signal.SIGKILL):
+            deadline = time.monotonic() + _STOP_S
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(pid, kind)
+            while since is not None and start_time(pid) == since:
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(pid, os.WNOHANG)
+                if time.monotonic() > deadline:
+                    break
+                time.sleep(_PAUSE_S)
+            else:
+                break
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)  # a helper of it that did not go along
+
+    @contextlib.contextmanager
+    def _lock(self) -> Iterator[None]:
+        self.folder.parent.mkdir(parents=True, exist_ok=True)
+        self.folder.mkdir(mode=0o700, exist_ok=True)
+        self.folder.chmod(0o700)
+        with (self.folder / "lock").open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+
+def start_time(pid: int) -> int | None:
+    """Return when a process started, in the kernel's ticks; None where it is gone."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in "ZX" else int(fields[19])
+
+
+def free_port() -> int:
+    """Return a port of the loopback interface that nobody has."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def serve(name: str, start: Callable[[Service], dict[str, Any]]) -> None:
+    """Do what the words of the command say (ROOT start|stop); answer with a line of JSON."""
+    root, word = sys.argv[1:]
+    service = Service(Path(root), name)
+    try:
+        answer = start(service) if word == "start" else {"stopped": service.stop()}
+    except ServiceError as error:
+        answer = {"error": str(error), "missing": error.missing}
+    except OSError as error:
+        answer = {"error": f"cannot {word} {name}: {error}", "missing": ""}
+    print(json.dumps(answer), flush=True)

@@ -1,0 +1,201 @@
+"""`Tether`: the connection between the leader's process and a follower's, which is also the pulse.
+
+Each follower connects to the leader's private address, and both prove that they know the job's
+secret, without sending it:
+
+    leader   ──(1) challenge a──▶                             follower
+             ◀──(2) node, challenge b, HMAC(follower, a, b)──
+             ──(3) HMAC(leader, b, a)──▶
+
+From then on both send JSON lines. Each side pings once a second: who is silent for `SILENCE_S`, or
+whose connection closes, is gone, and the job with it. Pings carry the clock, so that the leader
+knows how far a follower's clock is from its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import json
+import secrets
+import select
+import socket
+import time
+from typing import Any
+
+from drumline.core.errors import ClusterError
+
+PING_S = 1.0
+SILENCE_S = 8.0
+_HANDSHAKE_S = 5.0
+_SEND_S = 5.0
+_GREETING_BYTES = 4096
+_MOST_BYTES = 64 << 20
+
+Message = dict[str, Any]
+
+
+class Tether:
+    """One end of a connection whose other end has proved who it is."""
+
+    def __init__(self, connection: socket.socket, node: int) -> None:
+        self.node = node
+        """at the other end"""
+        self.lost: str | None = None
+        """why there is nobody any more"""
+        self.ahead_s = 0.0
+        """how far the other end's clock is ahead of ours"""
+        self._connection = connection
+        self._rest = b""
+        self._heard = self._pinged = time.monotonic()
+        self._best_s = float("inf")
+        connection.settimeout(_SEND_S)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def fileno(self) -> int:
+        """Let `select` wait for it."""
+        return self._connection.fileno()
+
+    def send(self, what: str, **fields: Any) -> None:
+        """Send a message; one that cannot be sent makes the tether lost."""
+        if self.lost is None:
+            try:
+                self._connection.sendall(json.dumps({"what": what, **fields}).encode() + b"\n")
+            except OSError as error:
+                self._lose(f"cannot be reached any more ({error.strerror or error})")
+
+    def tick(self) -> list[Message]:
+        """Return the messages that have come, and keep the pulse; never blocks."""
+        messages = [message for message in self._receive() if not self._beat(message)]
+        now = time.monotonic()
+        if now - self._pinged >= PING_S:
+            self._pinged = now
+            self.send("ping", at=time.time())
+        if self.lost is None and now - self._heard > SILENCE_S:
+            self._lose(f"has not been heard of for {SILENCE_S:g} s")
+        return messages
+
+    def close(self) -> None:
+        """Hang up."""
+        self._lose("was let go")
+
+    def _receive(self) -> list[Message]:
+        while self.lost is None and select.select([self._connection], [], [], 0)[0]:
+            try:
+                chunk = self._connection.recv(1 << 16)
+            except OSError as error:
+                chunk = b""
+                self._lose(f"has lost the connection ({error.strerror or error})")
+            if not chunk:
+                self._lose("has closed the connection")
+            self._rest += chunk
+            self._heard = time.monotonic()
+            if len(self._rest) > _MOST_BYTES:
+                self._lose("sends what no node of ours would")
+        *lines, self._rest = self._rest.split(b"\n")
+        return [json.loads(line) for line in lines]
+
+    def _beat(self, message: Message) -> bool:
+        """Answer a ping, read the other's clock from its answer to ours; true if it was one."""
+        if message["what"] == "ping":
+            self.send("pong", sent=message["at"], at=time.time())
+        elif message["what"] == "pong":
+            now = time.time()
+            took_s = now - message["sent"]
+            if 0 <= took_s < self._best_s:
+                self._best_s = took_s
+                self.ahead_s = message["at"] - (now + message["sent"]) / 2
+        else:
+            return False
+        return True
+
+    def _lose(self, why: str) -> None:
+        if self.lost is None:
+            self.lost = why
+            self._connection.close()
+
+
+def listen(address: str) -> socket.socket:
+    """Listen for followers, on this one address.
+
+    Raises:
+        ClusterError: the address is not this machine's.
+    """
+    listener = None
+    try:
+        family, kind, proto, _, where = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, kind, proto)
+        listener.bind(where)
+        listener.listen(128)
+    except OSError as error:
+        if listener is not None:
+            listener.close()
+        raise ClusterError(
+            f"the leader cannot listen on {address}: {error.strerror or error}; the address must "
+            f"be one of its own, by which the other nodes reach it"
+        ) from None
+    return listener
+
+
+def welcome(connection: socket.socket, *, job: str, secret: bytes) -> Tether | None:
+    """Let a follower in that knows the secret (leader); None for anybody else."""
+    ours = secrets.token_hex(16)
+    connection.settimeout(_HANDSHAKE_S)
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        _tell(connection, challenge=ours)  # (1)
+        answer = _hear(connection)
+        node, theirs = int(answer["node"]), str(answer["challenge"])
+        proof = _prove(secret, "follower", job, node, ours, theirs)
+        if hmac.compare_digest(proof, str(answer["proof"])):  # (2)
+            _tell(connection, proof=_prove(secret, "leader", job, node, theirs, ours))  # (3)
+            return Tether(connection, node)
+    connection.close()
+    return None
+
+
+def tie(address: str, port: int, *, job: str, node: int, secret: bytes) -> Tether:
+    """Connect to the leader (follower).
+
+    Raises:
+        ClusterError: nobody answers there, or somebody who does not know the secret.
+    """
+    try:
+        connection = socket.create_connection((address, port), timeout=_HANDSHAKE_S)
+    except OSError as error:
+        raise ClusterError(
+            f"node {node} cannot reach the leader at {address}:{port}: {error.strerror or error}; "
+            f"must the network between the nodes be opened?"
+        ) from None
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        theirs, ours = str(_hear(connection)["challenge"]), secrets.token_hex(16)  # (1)
+        proof = _prove(secret, "follower", job, node, theirs, ours)
+        _tell(connection, node=node, challenge=ours, proof=proof)  # (2)
+        expected = _prove(secret, "leader", job, node, ours, theirs)
+        if hmac.compare_digest(expected, str(_hear(connection)["proof"])):  # (3)
+            return Tether(connection, 0)
+    connection.close()
+    raise ClusterError(
+        f"who listens at {address}:{port} does not know the secret of job {job}; submit it again"
+    )
+
+
+def _prove(secret: bytes, who: str, job: str, node: int, first: str, second: str) -> str:
+    text = json.dumps([who, job, node, first, second]).encode()
+    return hmac.new(secret, text, "sha256").hexdigest()
+
+
+def _tell(connection: socket.socket, **fields: Any) -> None:
+    connection.sendall(json.dumps(fields).encode() + b"\n")
+
+
+def _hear(connection: socket.socket) -> Message:
+    """Read one short line, byte by byte: what follows it belongs to the tether."""
+    deadline = time.monotonic() + _HANDSHAKE_S
+    line = b""
+    while not line.endswith(b"\n"):
+        byte = connection.recv(1)
+        if not byte or len(line) > _GREETING_BYTES or time.monotonic() > deadline:
+            raise ValueError("no greeting")
+        line += byte
+    message: Message = json.loads(line)
+    return message
