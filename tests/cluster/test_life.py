@@ -17,7 +17,7 @@ import boto3
 import pytest
 from ec2_machines import LAPTOP, Ec2Machines
 from ec2_stand_in import Ec2StandIn
-from lab import (
+from standing_lab import (
     SECRETS,
     Lab,
     job_phases,

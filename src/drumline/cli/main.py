@@ -33,6 +33,7 @@ def main() -> None:
         problem, code = f"the output is not whole: {output.lost.strerror}", 1
     if problem is not None:
         print(f"drumline: {problem}", file=sys.stderr)
+    signals.leave()  # a second Ctrl-C would end Python on its way out, with a code of its own
     sys.exit(signals.exit_code if code == InterruptError.exit_code else code)
 
 

@@ -25,6 +25,11 @@ class EndingSignals:
         """What a shell expects of a command that such a signal has ended."""
         return 128 + self._number
 
+    def leave(self) -> None:
+        """Ignore further ones: the command has told how it ended, and only has to leave."""
+        for number in (signal.SIGINT, *_ENDING):
+            signal.signal(number, signal.SIG_IGN)
+
     def _end(self, number: int, _: FrameType | None) -> None:
         self._number = signal.Signals(number)
         raise KeyboardInterrupt
