@@ -42,6 +42,7 @@ def test_all_rivals_on_the_loopback(drumline):
     assert not (drumline.folder / "runs").exists()
 
 
+@pytest.mark.soak
 def test_mpi_takes_turns_with_the_others(drumline):
     pytest.importorskip("mpi4py", reason="the extra [mpi] is not installed")
     document = bench(
@@ -96,6 +97,7 @@ def test_a_barrier_has_no_size(drumline):
     assert "dissemination" in {row["algorithm"] for row in rows}
 
 
+@pytest.mark.soak
 def test_the_table_fits_a_terminal(drumline):
     words = ("collectives", "sizes=4,64KiB,1MiB", "rounds=2", "workers=2,3")
     answer = drumline("bench", *words, COLUMNS="80", NO_COLOR="1")

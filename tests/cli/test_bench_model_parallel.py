@@ -66,6 +66,7 @@ def test_forms_on_this_host(drumline):
     assert "exists already; name a folder of its own" in again.err
 
 
+@pytest.mark.soak
 def test_bytes_that_leave_simulated_nodes(drumline):
     need_namespaces()
     words = ("nodes=2", "link=100mbit", "forms=pipeline", "microbatches=4", "schedules=1f1b")

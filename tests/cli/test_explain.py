@@ -63,6 +63,7 @@ def test_it_ends_with_the_result_and_as_many_messages_as_the_formulas_say(drumli
     assert document["timing"]["predicted_s"] > 0
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("words", "why"),
     [
@@ -109,6 +110,7 @@ def test_a_killed_rank_is_told_without_a_log_that_is_gone(drumline):
     assert str(drumline.temporary) not in err
 
 
+@pytest.mark.soak
 def test_two_roots_both_send_first(drumline):
     dead = explained(drumline, "broadcast", "--ranks", "2", "--mismatch")["deadlock"]
     assert dead["circle"] == [0, 1]
@@ -116,6 +118,7 @@ def test_two_roots_both_send_first(drumline):
     assert dead["calls"] == ["broadcast with root 0 by tree", "broadcast with root 1 by tree"]
 
 
+@pytest.mark.soak
 def test_the_run_directory_can_be_kept(drumline):
     answer = drumline("explain", "barrier", "--ranks", "2", "--out", "kept")
     assert answer.code == 0, answer.err

@@ -169,6 +169,7 @@ def test_a_node_that_dies_during_a_job_ends_it_for_all(fragile, node):
     wait_until(lambda: not fragile.ranks(), "no rank goes on alone", 30)
 
 
+@pytest.mark.soak
 def test_a_requirement_that_does_not_install(fragile):
     fragile.up()
     (fragile.drumline.project / "bad.txt").write_text("./no-such-wheel-7f.whl\n")

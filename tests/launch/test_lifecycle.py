@@ -89,6 +89,7 @@ def test_kill_nine_of_the_launcher_leaves_nothing(drumline):
     drumline.kill(process)
 
 
+@pytest.mark.soak
 def test_resume_after_kill_nine_of_the_launcher(drumline):
     job = (*JOB, "init=tcp", "epochs=3")
     calm = drumline.train(*job, "name=calm")
@@ -98,6 +99,7 @@ def test_resume_after_kill_nine_of_the_launcher(drumline):
     assert drumline.train("resume=run-1")["weights_sha256"] == calm["weights_sha256"]
 
 
+@pytest.mark.soak
 def test_a_failed_resume_puts_everything_back(drumline):
     drumline.train(*JOB, "max_steps=5")
     run = drumline.folder / "runs" / "run-1"
@@ -126,6 +128,7 @@ def test_meeting_by_a_named_file_leaves_its_neighbours_alone(drumline):
     assert not (drumline.folder / "meet").exists()
 
 
+@pytest.mark.soak
 def test_a_dead_rank_of_another_node_has_its_right_number(drumline):
     need_namespaces()
     answer = drumline("train", *JOB, "nodes=2", "workers=2", "epochs=2", FAULT="3:4:kill")

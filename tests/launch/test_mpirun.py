@@ -57,6 +57,7 @@ def test_ends_with_the_weights_of_one_process_and_joins_too(drumline):
     assert started["weights_sha256"] in done.stdout
 
 
+@pytest.mark.soak
 def test_a_crash_and_a_kill_are_told_by_rank(drumline):
     answer = drumline("train", *MPI_JOB, "workers=3", "epochs=2", FAULT="1:4:raise")
     assert answer.code == 1

@@ -129,7 +129,9 @@ def test_silence_is_told_by_node_within_the_timeout(drumline, fault):
         assert error["time"] - since < 4 + 6, "timeout_s, and a moment to look who is there"
 
 
-@pytest.mark.parametrize("victim", ["hub", "launcher", "agent"])
+@pytest.mark.parametrize(
+    "victim", [pytest.param("hub", marks=pytest.mark.soak), "launcher", "agent"]
+)
 def test_kill_nine_leaves_nothing(drumline, victim):
     process = drumline.start("train", *TWO, "epochs=2000", "slow_nodes.1.cpu=0.2")
     run = wait_for_step(drumline, 10)
