@@ -60,7 +60,7 @@ def test_a_model_that_is_too_large_for_one_rank_trains_when_it_is_split(drumline
     assert split["parameters"] > 75_000_000
 
 
-@pytest.mark.parametrize("kind", ["pipeline", "rpc"])
+@pytest.mark.parametrize("kind", ["pipeline", pytest.param("rpc", marks=pytest.mark.soak)])
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_stage_that_is_lost_is_named(drumline, kind, sent):
     job = ("model=mlp", "epochs=500", "timeout_s=4", "evaluate=false")
