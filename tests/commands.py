@@ -152,9 +152,13 @@ class Drumline:
         return left
 
     def temporary_files(self):
-        """What lies in TMPDIR, but for what torchrun and mpirun leave there of their own."""
+        """What lies in TMPDIR, but for what torch and mpirun leave there of their own.
+
+        torch.optim loads torch's compiler, which makes the folder of its cache.
+        """
+        theirs = ("torchelastic_", "torchinductor_", "ompi", "prte")
         names = [path.name for path in self.temporary.iterdir()]
-        return [name for name in names if not name.startswith(("torchelastic_", "ompi", "prte"))]
+        return [name for name in names if not name.startswith(theirs)]
 
     def _marked(self):
         found = []
