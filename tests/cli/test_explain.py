@@ -41,12 +41,20 @@ def test_the_steps_are_printed_with_accounts_and_a_hint(drumline):
             {1: [[0, 7]]},
         ),
         (("gather", "--algorithm", "tree", "--ranks", "3"), {0: [[0, 1], [1, 2], [2, 4]]}),
-        (("all_to_all", "--ranks", "2"), {0: [[0, 1], [0, 2]], 1: [[1, 1], [1, 2]]}),
+        pytest.param(
+            ("all_to_all", "--ranks", "2"),
+            {0: [[0, 1], [0, 2]], 1: [[1, 1], [1, 2]]},
+            marks=pytest.mark.soak,
+        ),
         (
             ("all_reduce", "--algorithm", "hierarchical", "--ranks", "4", "--size", "1KiB"),
             {rank: [[0, 15], [1, 15]] for rank in range(4)},
         ),
-        (("barrier", "--ranks", "5"), {rank: [[0, 31]] for rank in range(5)}),
+        pytest.param(
+            ("barrier", "--ranks", "5"),
+            {rank: [[0, 31]] for rank in range(5)},
+            marks=pytest.mark.soak,
+        ),
     ],
 )
 def test_it_ends_with_the_result_and_as_many_messages_as_the_formulas_say(drumline, words, last):

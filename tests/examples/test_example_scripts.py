@@ -41,6 +41,7 @@ def test_the_script_gives_the_same_under_drumline_and_torchrun(run_here):
     assert ours.left == theirs.left == ["runs"]
 
 
+@pytest.mark.soak
 def test_lightning_and_hydra_run_alone(run_here):
     done = run_here("python", LIGHTNING, "max_epochs=1", "hidden1=64", "hidden2=64")
     assert accuracy_in(done.lines) > 80

@@ -45,7 +45,7 @@ def test_a_rank_that_dies_without_a_word_is_named(drumline, deed, words):
     assert answer.err.startswith(f"drumline: rank 1 {words}")
 
 
-@pytest.mark.parametrize("deed", ["sleep", "stop"])
+@pytest.mark.parametrize("deed", [pytest.param("sleep", marks=pytest.mark.soak), "stop"])
 def test_a_rank_that_stops_answering_is_named_within_the_timeout(drumline, deed):
     fault = f"1:6:{deed}"
     answer = drumline("train", *JOB, "epochs=2", "timeout_s=4", FAULT=fault, timeout_s=30)

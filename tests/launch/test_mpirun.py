@@ -82,6 +82,7 @@ def test_a_kill_of_the_process_above_a_rank_is_told_by_rank(drumline):
     assert err.startswith("drumline: rank 1 was killed by SIGKILL")
 
 
+@pytest.mark.soak
 def test_a_rank_that_stops_answering_is_named_within_the_timeout(drumline):
     answer = drumline("train", *MPI_JOB, "epochs=2", "timeout_s=4", FAULT="1:6:sleep", timeout_s=40)
     assert answer.code == 1
