@@ -3,8 +3,9 @@
     python benchmarks/cluster.py [--rounds 3] [--json PATH]
 
 By the command line, as a person would. By hand means: OpenSSH runs the same script on one node. All
-nodes share this machine's cores, so that many nodes are slower here than they would be elsewhere.
-Needs what `provider: twin` needs.
+nodes share this machine's cores, so that many nodes are slower here than they would be elsewhere;
+before each time is taken, the cores must have come to rest (nodes get an agent ready for the next
+job when one has ended). Needs what `provider: twin` needs.
 """
 
 from __future__ import annotations
@@ -26,6 +27,28 @@ BOOT_S = 5.0
 FILES = 10_000
 SCRIPT = "import os, torch\nprint('first line of rank', os.environ.get('RANK'), flush=True)\n"
 TIMEOUT_S = 300.0
+REST = 0.8
+"""the share of the cores' time that is idle when nothing is left to do"""
+
+
+def rest(within_s: float = 120.0) -> None:
+    """Wait until the cores have little to do for a second."""
+    deadline = time.monotonic() + within_s
+    before = _ticks()
+    while time.monotonic() < deadline:
+        time.sleep(1)
+        now = _ticks()
+        idle, total = now[0] - before[0], now[1] - before[1]
+        if idle > REST * total:
+            return
+        before = now
+    raise SystemExit(f"cluster: this machine is busy for {within_s:g} s; try again later")
+
+
+def _ticks() -> tuple[int, int]:
+    """Idle and total, since the machine's start."""
+    values = [int(word) for word in Path("/proc/stat").read_text().split("\n")[0].split()[1:]]
+    return values[3] + values[4], sum(values)
 
 
 class Cluster:
@@ -75,6 +98,7 @@ class Cluster:
             "        print(time.monotonic() - began)\n"
             "asyncio.run(main())\n"
         )
+        rest()
         done = subprocess.run(
             [sys.executable, "-c", code], cwd=self.folder, stdout=subprocess.PIPE, check=True
         )
@@ -89,6 +113,7 @@ class Cluster:
         return [sys.executable, "-m", "drumline", *words]
 
     def _run(self, *words: str) -> tuple[float, str]:
+        rest()
         began = time.monotonic()
         done = subprocess.run(
             self._command(*words),
@@ -103,6 +128,7 @@ class Cluster:
         return time.monotonic() - began, done.stdout
 
     def _first(self, command: list[str]) -> float:
+        rest()
         began = time.monotonic()
         process = subprocess.Popen(
             command, cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
