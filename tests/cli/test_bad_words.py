@@ -104,6 +104,7 @@ def test_resuming_with_another_model(refused, make_run):
         ("data.batch=64", "data.batch: 128 became 64"),
         ("data.partition=random", "data.partition.kind: shuffle became random"),
         ("strategy.average=sum", "strategy.average: mean became sum"),
+        ("strategy.compress=fp16", "strategy.compress: none became fp16"),
         ("model.dropout=0", "model.dropout: None became 0"),
         ("seed=7", "seed: 1234 became 7"),
     ],

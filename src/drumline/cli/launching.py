@@ -36,6 +36,8 @@ def train(
 
       drumline train spec.yaml optimizer.lr=0.1 --json
 
+      drumline train strategy=ring strategy.compress=fp16   (or bf16: half the bytes)
+
       drumline train resume=runs/run-3 epochs=10
 
       drumline train model=gpt-mini data=shakespeare strategy=pipeline   (or tensor, or rpc)

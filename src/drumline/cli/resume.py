@@ -32,7 +32,7 @@ _FIXED = (
     "dtype",
     "precision",
 )
-_FIXED_IN_STRATEGY = ("average", "of")
+_FIXED_IN_STRATEGY = ("average", "of", "compress")
 """where there are copies of the model"""
 
 

@@ -38,7 +38,7 @@ from drumline.core.parts import (
     one_word,
 )
 from drumline.core.split import check_split, settle_aggregator
-from drumline.core.strategy import StrategySpec
+from drumline.core.strategy import REDUCING_KINDS, StrategySpec
 from drumline.core.task import MAX_WORKERS
 
 __all__ = [
@@ -218,6 +218,20 @@ class RunSpec(Part):
             raise ClashError(
                 "precision: bf16 goes with dtype: float32, not float64; drop one of the two",
                 *("precision", "dtype"),
+            )
+        if self.strategy.compress == "none":
+            return
+        if self.dtype == "float64":
+            raise ClashError(
+                f"dtype: float64 is for exact comparisons, and strategy.compress: "
+                f"{self.strategy.compress} rounds gradients to 16 bits; drop one of the two",
+                *("strategy.compress", "dtype"),
+            )
+        if self.backend == "mpi" and self.strategy.kind in REDUCING_KINDS:
+            raise ClashError(
+                f"MPI adds up no 16-bit numbers, so {self.strategy.kind} would send 32 bits all "
+                f"the same; set strategy: chunked_ring, or backend: gloo",
+                *("strategy.compress", "backend"),
             )
 
     def _check_backend(self) -> None:

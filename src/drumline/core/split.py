@@ -11,7 +11,7 @@ from drumline.core.strategy import StrategySpec
 
 _OF_PIPELINES = ("schedule", "chunks", "recompute")
 _OF_CUTS = ("microbatches",)
-_OF_COPIES = ("average", "bucketed", "bucket_bytes")
+_OF_COPIES = ("average", "bucketed", "bucket_bytes", "compress")
 
 
 def settle_aggregator(values: Any) -> Any:

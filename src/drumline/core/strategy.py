@@ -37,6 +37,9 @@ SPLIT_KINDS = frozenset({"pipeline", "tensor", "rpc"})
 """kinds that split the model"""
 DATA_KINDS = tuple(kind for kind in get_args(StrategyKind) if kind not in SPLIT_KINDS)
 """kinds that keep the whole model on every rank"""
+REDUCING_KINDS = frozenset({"ddp", "allreduce", "reduce_broadcast", *SPLIT_KINDS})
+"""kinds whose sum is the backend's own"""
+Compress = Literal["none", "fp16", "bf16"]
 Schedule = Literal["gpipe", "1f1b", "interleaved"]
 
 
@@ -74,6 +77,9 @@ class StrategySpec(Part):
     """false: one message per parameter after backward (the readable form)"""
     bucket_bytes: Bytes = 2**20
     """how much is sent at once; small buckets leave early and overlap with backward"""
+    compress: Compress = "none"
+    """send gradients in 16 bits, half the bytes: fp16 has 11 bits and ends at 65504, bf16 has 8 and
+    the range of float32"""
     engine: Literal["drumline", "torch"] = "drumline"
     """of pipelines and tensor shares: written here to be read, or PyTorch's own. Same weights"""
     schedule: Schedule | None = None
@@ -109,6 +115,12 @@ class StrategySpec(Part):
                 "ddp is always bucketed; set kind: allreduce for bucketed: false",
                 "bucketed",
                 "kind",
+            )
+        if self.compress != "none" and self.of == "parameters":
+            raise ClashError(
+                f"compress: {self.compress} rounds what is sent, and weights that are rounded in "
+                f"each step forget small updates; set of: gradients, or leave compress out",
+                *("compress", "of"),
             )
         if self.parts is not None and self.kind != "rpc":
             raise ClashError(

@@ -2,8 +2,8 @@
 
 The kinds differ in what travels where: by the backend's own collectives (`comm.primitives`), or by
 plain messages (`comm.algorithms`). All of them sum, and all leave the same bits on every rank. What
-is common to them is here: the mean, the meter, and the detour over host memory for GPU tensors on a
-backend that moves host memory only.
+is common to them is here: the mean, 16 bits on the way (`compress`), the meter, and the detour over
+host memory for GPU tensors on a backend that moves host memory only.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 import torch.distributed as dist
@@ -33,6 +33,8 @@ from drumline.comm import (
 )
 from drumline.core.errors import UsageError
 from drumline.core.nearest import nearest
+from drumline.core.strategy import Compress
+from drumline.parallel.compress import compressible, pack, unpack
 
 Average = Literal["mean", "sum"]
 
@@ -73,6 +75,7 @@ class Aggregator:
 
     kind: str
     average: Average = "mean"
+    compress: Compress = "none"
     group: ProcessGroup | None = None
     meter: Meter | None = None
 
@@ -80,6 +83,10 @@ class Aggregator:
         if self.kind not in KINDS:
             hint = nearest(str(self.kind), KINDS, "name one of them")
             raise UsageError(f"no aggregator {self.kind!r} among {', '.join(KINDS)}; {hint}")
+        if self.compress not in get_args(Compress):
+            words = get_args(Compress)
+            hint = nearest(str(self.compress), words, "name one of them")
+            raise UsageError(f"no compress {self.compress!r} among {', '.join(words)}; {hint}")
 
     @property
     def world_size(self) -> int:
@@ -92,14 +99,11 @@ class Aggregator:
         Every rank of the group calls this with the same size; it blocks until the result is here.
         """
         arrived = time.monotonic_ns()
-        if self.world_size > 1:
-            self._sum(flat)
-            if self.average == "mean":
-                flat.div_(self.world_size)
+        nbytes = self._reduce(flat) if self.world_size > 1 else flat.nbytes
         if flat.is_cuda:
             torch.cuda.current_stream(flat.device).synchronize()
         if self.meter is not None:
-            self.meter.record(self.kind, flat.nbytes, arrived, self._ranks)
+            self.meter.record(self.kind, nbytes, arrived, self._ranks)
 
     @cached_property
     def _ranks(self) -> tuple[int, ...]:
@@ -110,6 +114,19 @@ class Aggregator:
         """Plain messages to the other ranks; launchers say how many ranks share a node."""
         here = int(os.environ.get("LOCAL_WORLD_SIZE", "0")) or None
         return Channel(self.group, ranks_per_node=here)
+
+    def _reduce(self, flat: Tensor) -> int:
+        """Leave the mean or the sum in `flat`; return how large what was sent is."""
+        ranks = self.world_size
+        if compressible(flat, self.compress):
+            sent = pack(flat, self.compress, ranks)
+            self._sum(sent)
+            unpack(sent, flat, times=ranks if self.average == "sum" else 1)
+            return sent.nbytes
+        self._sum(flat)
+        if self.average == "mean":
+            flat.div_(ranks)
+        return flat.nbytes
 
     def _sum(self, flat: Tensor) -> None:
         if flat.is_cuda and dist.get_backend(self.group) != "nccl":

@@ -28,6 +28,7 @@ from torch.distributed import ProcessGroup
 
 from drumline.comm import CommStream, Meter, ShmGroup
 from drumline.core.errors import UsageError
+from drumline.core.strategy import Compress
 from drumline.parallel.aggregate import Aggregator, Average
 from drumline.parallel.bucket import Allocate, Bucket, build_buckets
 from drumline.parallel.same_model import check_same_model
@@ -48,6 +49,7 @@ class DataParallel(nn.Module):
         kind: str = "chunked_ring",
         *,
         average: Average = "mean",
+        compress: Compress = "none",
         bucket_bytes: int = DEFAULT_BUCKET_BYTES,
         group: ProcessGroup | None = None,
         meter: Meter | None = None,
@@ -58,10 +60,13 @@ class DataParallel(nn.Module):
                 "DataParallel needs a process group; call dist.init_process_group(…) first"
             )
         self.module = module
-        self._aggregate = Aggregator(kind=kind, average=average, group=group, meter=meter)
+        self._aggregate = Aggregator(
+            kind=kind, average=average, compress=compress, group=group, meter=meter
+        )
         broadcast_state(module, group)
         params = [param for param in module.parameters() if param.requires_grad]
-        self._buckets = build_buckets(params, bucket_bytes, _shared_memory(group))
+        allocate = _shared_memory(group) if compress == "none" else None  # else not sent itself
+        self._buckets = build_buckets(params, bucket_bytes, allocate)
         self._stream = CommStream(params[0].device if params else None)
         self._launched = 0
         self._syncing = True

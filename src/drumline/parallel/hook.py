@@ -1,6 +1,7 @@
 """The aggregators as communication hooks, for programs that use PyTorch's DDP already.
 
     ddp.register_comm_hook(*drumline.comm_hook("chunked_ring"))
+    ddp.register_comm_hook(*drumline.comm_hook("allreduce", compress="bf16"))    half the bytes
 
 DDP keeps its own buckets and hands each one over when it is full, in the same order on all ranks.
 Lightning takes the pair as `DDPStrategy(ddp_comm_state=…, ddp_comm_hook=…)`, but uses it with GPUs
@@ -20,6 +21,7 @@ from torch.distributed import GradBucket, ProcessGroup
 from torch.futures import Future
 
 from drumline.comm import CommStream, Meter
+from drumline.core.strategy import Compress
 from drumline.parallel.aggregate import Aggregator, Average
 
 
@@ -41,6 +43,7 @@ def comm_hook(
     kind: str,
     *,
     average: Average = "mean",
+    compress: Compress = "none",
     group: ProcessGroup | None = None,
     meter: Meter | None = None,
 ) -> tuple[HookState, Hook]:
@@ -49,10 +52,11 @@ def comm_hook(
     Args:
         kind: one of the aggregators, e.g. allreduce, ring, chunked_ring.
         average: mean, as DDP does by itself, or sum.
+        compress: fp16 or bf16 to send 16 bits for each element; on CPUs, too.
         group: the group that DDP was given (default: all ranks).
         meter: records when each bucket's collective began and ended.
     """
-    aggregate = Aggregator(kind=kind, average=average, group=group, meter=meter)
+    aggregate = Aggregator(kind=kind, average=average, compress=compress, group=group, meter=meter)
     return HookState(aggregate), run_hook
 
 

@@ -110,7 +110,9 @@ class TorchDDP:
                 bucket_cap_mb=spec.bucket_bytes / 2**20,
                 gradient_as_bucket_view=True,
             )
-        self._state, hook = comm_hook("allreduce", average=spec.average, group=group, meter=meter)
+        self._state, hook = comm_hook(
+            "allreduce", average=spec.average, compress=spec.compress, group=group, meter=meter
+        )
         self._ddp.register_comm_hook(self._state, hook)
         self.module: nn.Module = self._ddp
 
@@ -162,6 +164,7 @@ class Bucketed:
             model,
             spec.aggregator,
             average=spec.average,
+            compress=spec.compress,
             bucket_bytes=spec.bucket_bytes,
             group=group,
             meter=meter,
@@ -191,7 +194,11 @@ class AfterBackward:
         self.module = model
         self._gradients = spec.of == "gradients"
         self._aggregate = Aggregator(
-            kind=spec.aggregator, average=spec.average, group=group, meter=meter
+            kind=spec.aggregator,
+            average=spec.average,
+            compress=spec.compress,
+            group=group,
+            meter=meter,
         )
         broadcast_state(model, group)
         self._flat = FlatParameters(model, spec.bucket_bytes) if spec.bucketed else None

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from drumline.core.errors import DivergenceError
+from drumline.core.strategy import Compress
 
 
 def check_loss(
@@ -34,6 +37,33 @@ def check_loss(
         step=step,
         rank=rank,
         tensor=tensor,
+    )
+
+
+@torch.no_grad()
+def check_gradients(
+    model: nn.Module, *, compress: Compress, step: int, rank: int, lr: float
+) -> None:
+    """Stop the run if a gradient that was sent in 16 bits is no number any more.
+
+    The ranks that averaged it hold the same bits, so they stop together, before they step.
+
+    Raises:
+        DivergenceError: names step, rank and parameter.
+    """
+    grads = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    if torch.isfinite(nn.utils.get_total_norm(list(grads.values()), norm_type=math.inf)):
+        return
+    name = next(name for name, grad in grads.items() if _bad(grad))
+    ends, instead = "", ""
+    if compress == "fp16":
+        ends, instead = ", which ends at 65504", "set strategy.compress=bf16 or none, "
+    raise DivergenceError(
+        f"the gradient of {name} is not finite at step {step} on rank {rank}, averaged in "
+        f"{compress}{ends}; {instead}lower the learning rate (it is {lr:g}), or look at the data",
+        step=step,
+        rank=rank,
+        tensor=name,
     )
 
 

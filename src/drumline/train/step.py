@@ -14,9 +14,11 @@ from typing import Any
 import torch
 
 from drumline.core.spec import RunSpec
+from drumline.core.strategy import Compress
 from drumline.data import LocalBatch
 from drumline.train.assembly import Assembly
 from drumline.train.clock import StepClock
+from drumline.train.diagnose import check_gradients
 from drumline.train.turn import Loss, Turn
 
 
@@ -40,7 +42,10 @@ class TrainStep:
         self._parts = parts
         self._clock = StepClock(parts.meter)
         axes = parts.axes
+        alone = axes.mesh.data == 1  # nothing is sent
+        self._compress: Compress = "none" if alone else spec.strategy.compress
         self._place = axes.replica * axes.mesh.pipeline + axes.stage
+        self._rank = axes.mesh.rank(axes.replica, axes.stage, axes.share)
 
     def take(self, number: int, lr: float, batches: Iterator[LocalBatch]) -> StepReport:
         """Train on the next batch; every rank calls this with the same step number."""
@@ -48,6 +53,14 @@ class TrainStep:
         self._reseed(number)
         turn = Turn(number=number, lr=lr, batch=next(batches), clock=self._clock)
         loss = self._parts.compute.forward_backward(turn)
+        if self._compress != "none":
+            check_gradients(
+                self._parts.compute.model,
+                compress=self._compress,
+                step=number,
+                rank=self._rank,
+                lr=lr,
+            )
         self._parts.compute.update(turn)
         return StepReport(
             loss=loss,
