@@ -19,6 +19,11 @@ from drumline.train.place import Place
 
 def train(rank, world_size, values):
     """Train by a spec given as plain values; return the weights' hash and the flat weights."""
+    return train_with_result(rank, world_size, values)[:2]
+
+
+def train_with_result(rank, world_size, values):
+    """Train by a spec given as plain values; return what it came to, too."""
     spec = validate_spec({"workers": world_size, "evaluate": False, **values})
     place = Place(rank=rank, world_size=world_size, local_rank=rank, local_world_size=world_size)
     parts = assemble(spec, place, torch.device("cpu"))
@@ -33,11 +38,11 @@ def train(rank, world_size, values):
                 scalars=None,
                 started=time.monotonic(),
             )
-            loop.run()
+            result = loop.run()
         flat = torch.cat(
             [param.detach().reshape(-1).double() for param in parts.compute.model.parameters()]
         )
-    return weights_sha256(parts.compute.model), flat.numpy()
+    return weights_sha256(parts.compute.model), flat.numpy(), result
 
 
 def train_all(rank, world_size, cases):
