@@ -36,7 +36,7 @@ def train(
 
       drumline train spec.yaml optimizer.lr=0.1 --json
 
-      drumline train strategy=ring strategy.compress=fp16   (or bf16: half the bytes)
+      drumline train strategy=ring strategy.compress=fp16   (half the bytes)
 
       drumline train resume=runs/run-3 epochs=10
 
