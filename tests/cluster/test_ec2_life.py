@@ -315,6 +315,68 @@ def test_a_group_that_stays_in_use_is_told(aws, ec2_cluster, monkeypatch):
         cluster.remove(quiet)
 
 
+def test_one_that_is_gone_keeps_no_other_alive(aws, ec2_cluster):
+    """EC2 refuses a whole request for one instance that it does not know any more."""
+    cluster = ec2_cluster(nodes=3)
+    gone = cluster.create(quiet)[1].identity
+
+    def unknown(params: dict) -> bool:
+        asked = gone in params.values()
+        if asked and gone in [one.id for one in aws.living()]:
+            aws.backend().terminate_instances([gone])
+        return asked
+
+    aws.refuse("TerminateInstances", "InvalidInstanceID.NotFound", times=99, where=unknown)
+    cluster.remove(quiet)
+    assert aws.left() == []
+
+
+def test_one_that_cannot_be_removed_keeps_no_other(aws, ec2_cluster):
+    """A node that somebody has protected; then a disk that EC2 does not give back."""
+    cluster = ec2_cluster(nodes=3)
+    kept = cluster.create(quiet)[1].identity
+    aws.refuse(
+        "TerminateInstances",
+        "OperationNotPermitted",
+        "has 'disableApiTermination' set",
+        times=99,
+        where=lambda params: kept in params.values(),
+    )
+    with pytest.raises(CloudError, match="disableApiTermination"):
+        cluster.remove(quiet)
+    assert [one.id for one in aws.living()] == [kept]
+    aws.faults.clear()
+    tags = {"drumline:cluster": "lab", "drumline:id": ClusterHome.of("lab").cluster_id()}
+    disks = [aws.backend().create_volume(size=8, zone_name=f"{REGION}a") for _ in range(2)]
+    for disk in disks:
+        disk.add_tags(tags)
+    stays = disks[0].id
+    aws.refuse(
+        "DeleteVolume", "UnauthorizedOperation", times=9, where=lambda p: stays in p.values()
+    )
+    with pytest.raises(CloudError, match="may not do ec2:DeleteVolume"):
+        cluster.remove(quiet)
+    assert aws.left() == [stays]
+
+
+def test_a_node_that_somebody_has_stopped_is_named(aws, ec2_cluster):
+    """It does not answer, but what is on its disk is not ours to give up."""
+    cluster = ec2_cluster()
+    stopped = cluster.create(quiet)[1].identity
+    aws.backend().stop_instances([stopped])
+    aws.calls.clear()
+    words = rf"worker1 \({stopped}\) is stopped.*start-instances --instance-ids {stopped}"
+    for attempt in (cluster.plan, lambda: cluster.create(quiet)):
+        with pytest.raises(CloudError, match=words):
+            attempt()
+    assert all(action.startswith("Describe") for action in actions(aws))
+    aws.backend().start_instances([stopped])
+    assert [one.identity for one in cluster.create(quiet)][1] == stopped
+    aws.backend().stop_instances([stopped])
+    cluster.remove(quiet)
+    assert aws.left() == []
+
+
 def test_reap_removes_every_cluster_and_nothing_else(aws, ec2_cluster):
     ec2_cluster(nodes=1).create(quiet)
     ec2_cluster(nodes=1, name="other").create(quiet)

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from drumline.cluster.ec2 import ACTIONS, Cloud, all_regions, policy_document
+from drumline.cluster.ec2.cloud import partition_of
 from drumline.cluster.ec2.policy import IMPLIED
 from drumline.cluster.prices import refresh
+from drumline.core.errors import CloudError
 
 
 def quiet(who: str, what: str) -> None:
@@ -60,3 +64,26 @@ def test_making_and_removing_are_bound_to_the_tag():
             assert "aws:ResourceTag/drumline:cluster" in json.dumps(statement["Condition"])
     roles = [s for s in document["Statement"] if s["Action"] == ["iam:PassRole"]]
     assert roles[0]["Resource"] == ["arn:aws:iam::1:role/nodes"]
+
+
+@pytest.mark.parametrize(
+    ("region", "partition", "service"),
+    [
+        ("eu-central-1", "aws", ["ec2.amazonaws.com"]),
+        ("us-gov-west-1", "aws-us-gov", ["ec2.amazonaws.com"]),
+        ("cn-north-1", "aws-cn", ["ec2.amazonaws.com", "ec2.amazonaws.com.cn"]),
+    ],
+)
+def test_other_parts_of_aws_have_other_names(region, partition, service):
+    assert partition_of(region) == partition
+    role = f"arn:{partition}:iam::1:role/nodes"
+    document = policy_document(spot=True, role=role, partition=partition)
+    arns = {arn for statement in document["Statement"] for arn in statement["Resource"]} - {"*"}
+    assert {arn.split(":")[1] for arn in arns} == {partition}
+    asked = document["Statement"][-1]["Condition"]["StringEquals"]["iam:PassedToService"]
+    assert asked == service
+
+
+def test_a_region_that_aws_does_not_have():
+    with pytest.raises(CloudError, match="AWS has no region 'mars'"):
+        partition_of("mars")

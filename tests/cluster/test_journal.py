@@ -5,8 +5,12 @@ from __future__ import annotations
 import json
 import stat
 import threading
+from pathlib import Path
+
+import pytest
 
 from drumline.cluster.journal import Journal
+from drumline.core.errors import ClusterError
 
 
 def test_intents_without_a_result_are_open(tmp_path):
@@ -53,3 +57,20 @@ def test_without_a_folder_nothing_is_kept():
     journal = Journal(None)
     journal.did(journal.intend("x"))
     assert journal.read() == []
+
+
+def test_without_room_nothing_is_made_but_all_is_removed():
+    full = Journal(Path("/dev/full"))
+    with pytest.raises(ClusterError, match=r"cannot write /dev/full: No space left.*make room"):
+        full.intend("run", node=0)
+    journal = full.forgiving()
+    journal.did(journal.intend("terminate"))
+
+
+def test_what_came_to_be(tmp_path):
+    journal = Journal(tmp_path / "journal.jsonl")
+    first, second = journal.intend("run", node=0), journal.intend("run", node=1)
+    journal.failed(first, "no capacity")
+    journal.did(second, instance="i-1")
+    ((intent, result),) = journal.done("run")
+    assert (intent.what, result["instance"]) == ({"node": 1}, "i-1")

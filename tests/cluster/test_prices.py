@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from drumline.cluster.ec2 import Cloud
@@ -41,9 +43,26 @@ def test_fetching_goes_before_the_bundled_table(aws):
     assert read_prices("eu-west-1").machine("eu-west-1", "g4dn.xlarge") == 0.587
     with pytest.raises(ClusterError, match="no machines in eu-west-1"):
         refresh(Cloud(aws.shared_session()), ["eu-west-1"])
-    refreshed_table().write_text("{")
-    with pytest.raises(ClusterError, match=r"cannot be read.*delete it"):
-        read_prices("us-east-1")
+
+
+def test_a_damaged_table_is_passed_over_and_replaced(aws, ec2_cluster):
+    path = refreshed_table()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    whole = read_prices("us-east-1").to_json()
+    wrong = [{**whole, key: 3} for key in whole if key != "date" and "address" not in key]
+    for content in (b"{", b"[]", b"\xff", b'{"date": "2026-01-01"}', *map(json.dumps, wrong)):
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        table = read_prices("us-east-1")
+        assert table.machine("us-east-1", "g4dn.xlarge") == 0.526
+        assert f"{path} cannot be read" in table.doubt
+    cluster, said = ec2_cluster(nodes=1), []
+    assert f"the bundled one of {table.date} counts" in cluster.plan().notes[0]
+    cluster.create(lambda who, what: said.append((who, what)))
+    assert ("prices", table.doubt) in said
+    fetched = refresh(Cloud(aws.shared_session()), ["us-east-1"])
+    assert fetched.doubt.endswith("and was replaced")
+    assert read_prices("us-east-1").machine("us-east-1", "g4dn.xlarge") == 0.61
+    assert read_prices("us-east-1").doubt == ""
 
 
 def test_a_budget_ends_the_nodes_earlier(aws, ec2_cluster):

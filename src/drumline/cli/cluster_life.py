@@ -77,22 +77,31 @@ def up_command(words: list[str], *, as_json: bool) -> None:
                 "provisioned": cluster.provisioned,
                 "price_usd": cluster.price_usd,
                 "deadline": cluster.deadline,
+                "limits_changed": cluster.limits_changed,
                 "took_s": time.monotonic() - began,
             }
         )
         return
-    changed = bool(cluster.made or cluster.provisioned)
+    changed = bool(cluster.made or cluster.provisioned or cluster.limits_changed)
     took = format_seconds(time.monotonic() - began)
     console.print(machine_table(list(cluster.machines)))
     console.print(
         f"{spec.name} is up" + (f", after {took}" if changed else "; nothing had to change")
     )
+    if cluster.limits_changed:
+        console.print(f"limits changed: {', '.join(cluster.limits_changed)}", soft_wrap=True)
     console.print(describe_limits(spec, cluster.deadline, cluster.price_usd), soft_wrap=True)
     console.print("next: drumline submit -- train.py … · drumline status · drumline down")
 
 
 def down_command(
-    which: str | None, *, pull: bool, identity: str | None, region: str | None, as_json: bool
+    which: str | None,
+    *,
+    pull: bool,
+    identity: str | None,
+    region: str | None,
+    give_up: list[str],
+    as_json: bool,
 ) -> None:
     """Remove the cluster."""
     from drumline.cluster.down import take_down
@@ -111,8 +120,8 @@ def down_command(
     console = Console(stderr=as_json, highlight=False)
     with NodeRows(console, f"{home.name}: removing") as rows:
         if pull:
-            _pull_first(spec, home, rows)
-        receipt = take_down(spec, home, rows.say, identity=identity)
+            _pull_first(spec, home, rows, give_up)
+        receipt = take_down(spec, home, rows.say, identity=identity, give_up=give_up)
     if as_json:
         print_json(receipt.to_json())
     else:
@@ -245,17 +254,20 @@ def _count(resources: list[Resource]) -> list[str]:
     return [counted(count, kind, plurals.get(kind)) for kind, count in kinds.items()]
 
 
-def _pull_first(spec: ClusterSpec, home: ClusterHome, rows: NodeRows) -> None:
+def _pull_first(spec: ClusterSpec, home: ClusterHome, rows: NodeRows, give_up: list[str]) -> None:
     """Bring what jobs have left on the nodes, before it is gone for good.
 
     Raises:
         ClusterError: a node that is there does not give it; says how to go on without.
     """
     from drumline.cli.cluster_pull import pull_all
+    from drumline.cluster.down import find_own
     from drumline.cluster.making import build_provider
     from drumline.cluster.up import read_machines
 
     provider, noted = build_provider(spec, home), read_machines(home)
+    given_up = {find_own(spec, provider.machines(), name).identity for name in give_up}
+    noted = [machine for machine in noted if machine.identity not in given_up]
     tried: set[str] | None = None
     while True:
         there = {machine.identity for machine in provider.machines()}

@@ -53,3 +53,5 @@ def prices_command(region: str | None, *, as_json: bool) -> None:
     else:
         count = len(table.machines[cloud.region])
         print(f"{count} prices of {cloud.region}, {table.date}: {refreshed_table()}")
+    if table.doubt:
+        print(f"drumline: {table.doubt}", file=sys.stderr)

@@ -81,6 +81,13 @@ def down(
     region: Annotated[
         str | None, typer.Option(help="Of EC2: where a cluster is that another machine has made.")
     ] = None,
+    forget: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="HOST",
+            help="Of ssh: give up what is on a machine that does not answer; may be repeated.",
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Remove everything of a cluster, and print the receipt that was read back.
@@ -95,7 +102,14 @@ def down(
     """
     from drumline.cli.cluster_life import down_command
 
-    down_command(which, pull=pull, identity=identity, region=region, as_json=as_json)
+    down_command(
+        which,
+        pull=pull,
+        identity=identity,
+        region=region,
+        give_up=forget or [],
+        as_json=as_json,
+    )
 
 
 @app.command(rich_help_panel=PANEL)
@@ -159,12 +173,17 @@ def iam_policy(
     role: Annotated[
         str | None, typer.Option(help="With handing nodes this role (ec2.instance_profile).")
     ] = None,
+    region: Annotated[
+        str | None,
+        typer.Option(help="Whose partition it is for (China, GovCloud); default: as configured."),
+    ] = None,
 ) -> None:
     """Print the least IAM policy that lets drumline make and remove clusters on EC2."""
     from drumline.cli.printing import print_json
+    from drumline.cluster.ec2.cloud import partition_of
     from drumline.cluster.ec2.policy import policy_document
 
-    print_json(policy_document(spot=spot, role=role))
+    print_json(policy_document(spot=spot, role=role, partition=partition_of(region)))
 
 
 @app.command(rich_help_panel=PANEL)

@@ -22,7 +22,6 @@ from drumline.core.errors import DrumlineError, HostError
 
 T = TypeVar("T")
 
-BOOT_S = 300.0
 _AGAIN_S = 1.0
 
 
@@ -43,7 +42,7 @@ class Fleet:
         machines: Sequence[Machine],
         home: ClusterHome,
         *,
-        timeout_s: float = BOOT_S,
+        timeout_s: float,
         patience_s: float = 0.0,
         say: Say = say_nothing,
     ) -> AsyncIterator[Fleet]:

@@ -9,6 +9,7 @@ exists is what the cloud says by tags, so that a lost journal loses nothing.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import threading
@@ -16,6 +17,8 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from drumline.core.errors import ClusterError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,13 +37,19 @@ class Journal:
     """Lines of JSON that are only ever added to; each is on the disk before its call returns.
 
     Threads may share one. `path` None keeps nothing: for somebody who removes another laptop's
-    cluster.
+    cluster. A `forgiving` one goes on where it cannot be written: nothing may be made without a
+    line before it, but whatever is to go must go, though the disk is full.
     """
 
-    def __init__(self, path: Path | None) -> None:
+    def __init__(self, path: Path | None, *, forgives: bool = False) -> None:
         self._path = path
+        self._forgives = forgives
         self._lock = threading.Lock()
         self._count = 0
+
+    def forgiving(self) -> Journal:
+        """Return it as whoever removes something writes it."""
+        return Journal(self._path, forgives=True)
 
     def intend(self, action: str, **what: Any) -> Intent:
         """Write down what is about to be done; call it before the call that does it."""
@@ -97,23 +106,39 @@ class Journal:
         closed = {line.get("did") or line.get("failed") for line in self.read()}
         return [intent for intent in self.intents(action) if intent.number not in closed]
 
+    def done(self, action: str) -> list[tuple[Intent, dict[str, Any]]]:
+        """Return the intents of an action that came to be, each with the line that says so."""
+        results = {line["did"]: line for line in self.read() if "did" in line}
+        return [(one, results[one.number]) for one in self.intents(action) if one.number in results]
+
     def _append(self, line: dict[str, Any]) -> None:
         if self._path is None:
             return
-        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        fresh = not self._path.exists()
-        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-        descriptor = os.open(self._path, flags, 0o600)
         try:
-            text = json.dumps(line, ensure_ascii=False) + "\n"
+            self._write(self._path, line)
+        except OSError as error:
+            if not self._forgives:
+                raise ClusterError(
+                    f"cannot write {self._path}: {error.strerror}; nothing is made that is not "
+                    f"written down before: make room there, then run this again"
+                ) from None
+
+    def _write(self, path: Path, line: dict[str, Any]) -> None:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        fresh = not path.exists()
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        descriptor = os.open(path, flags, 0o600)
+        try:
+            text = (json.dumps(line, ensure_ascii=False) + "\n").encode()
             if _ends_amid_a_line(descriptor):
-                text = "\n" + text
-            os.write(descriptor, text.encode())
+                text = b"\n" + text
+            if os.write(descriptor, text) < len(text):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
         if fresh:
-            _sync_folder(self._path.parent)
+            _sync_folder(path.parent)
 
 
 def _ends_amid_a_line(descriptor: int) -> bool:

@@ -27,8 +27,8 @@ def locked(home: ClusterHome) -> Iterator[None]:
     """
     with _take(home) as file:
         file.truncate(0)
-        file.write(json.dumps(_holder()))
-        file.flush()
+        with contextlib.suppress(OSError):  # it holds on a full disk, too, without its name
+            os.write(file.fileno(), json.dumps(_holder()).encode())
         try:
             yield
         finally:

@@ -29,6 +29,8 @@ class Machine:
     """per hour"""
     since: float = 0.0
     """when it began to cost, as seconds of the epoch"""
+    until: float = 0.0
+    """when it ended; 0: it has not, or nobody knows"""
 
     @property
     def name(self) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,8 @@ class PriceTable:
     """per GB and month (gp3), by region"""
     address: float
     """per hour and public IPv4 address"""
+    doubt: str = ""
+    """what a person should know of it: that another table could not be read"""
 
     def machine(self, region: str, instance_type: str) -> float | None:
         """Return what a machine costs per hour; None where it is not known."""
@@ -59,11 +61,15 @@ class PriceTable:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> PriceTable:
-        """Read it back."""
+        """Read it back; raises ValueError, KeyError, TypeError or AttributeError."""
+        machines, disks = values["machine_usd_per_hour"], values["disk_usd_per_gb_month"]
         return cls(
             date=str(values["date"]),
-            machines=values["machine_usd_per_hour"],
-            disks=values["disk_usd_per_gb_month"],
+            machines={
+                region: {kind: float(usd) for kind, usd in prices.items()}
+                for region, prices in machines.items()
+            },
+            disks={region: float(usd) for region, usd in disks.items()},
             address=float(values["address_usd_per_hour"]),
         )
 
@@ -74,6 +80,7 @@ class PriceTable:
             machines={**older.machines, **self.machines},
             disks={**older.disks, **self.disks},
             address=self.address,
+            doubt=self.doubt,
         )
 
 
@@ -85,23 +92,14 @@ def refreshed_table() -> Path:
 def read_prices(region: str) -> PriceTable:
     """Return the prices to go by for a region: the fetched ones, else the bundled ones.
 
-    Raises:
-        ClusterError: the fetched table cannot be read.
+    A fetched table that cannot be read is passed over; the bundled one's `doubt` says so.
     """
-    bundled = PriceTable.from_json(
-        json.loads(resources.files("drumline.cluster").joinpath("prices.json").read_text())
-    )
-    path = refreshed_table()
-    if not path.exists():
-        return bundled
-    try:
-        fetched = PriceTable.from_json(json.loads(path.read_text()))
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ClusterError(
-            f"the price table {path} cannot be read ({error}); delete it, or fetch it again with "
-            f"drumline prices"
-        ) from None
-    return fetched if region in fetched.machines else bundled
+    bundled = _read_bundled()
+    fetched, damage = _read_fetched()
+    if damage:
+        doubt = f"{damage}: the bundled one of {bundled.date} counts; drumline prices fetches anew"
+        return replace(bundled, doubt=doubt)
+    return fetched if fetched is not None and region in fetched.machines else bundled
 
 
 def refresh(pricing: Any, regions: Sequence[str]) -> PriceTable:
@@ -110,15 +108,17 @@ def refresh(pricing: Any, regions: Sequence[str]) -> PriceTable:
     Args:
         pricing: what makes calls: `each(service, method, key, **params)` of `ec2.cloud.Cloud`.
         regions: whose.
+
+    Raises:
+        ClusterError: the price list does not have them, or they cannot be kept.
     """
     machines = {region: _fetch_machines(pricing, region) for region in regions}
     disks = {region: _fetch_disk(pricing, region) for region in regions}
-    bundled = json.loads(resources.files("drumline.cluster").joinpath("prices.json").read_text())
     table = PriceTable(
         date=time.strftime("%Y-%m-%d", time.gmtime()),
         machines={region: prices for region, prices in machines.items() if prices},
         disks={region: price for region, price in disks.items() if price is not None},
-        address=float(bundled["address_usd_per_hour"]),
+        address=_read_bundled().address,
     )
     if missing := sorted(set(regions) - set(table.machines)):
         raise ClusterError(
@@ -126,10 +126,29 @@ def refresh(pricing: Any, regions: Sequence[str]) -> PriceTable:
         )
     path = refreshed_table()
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if path.exists():
-        table = table.over(PriceTable.from_json(json.loads(path.read_text())))
+    fetched, damage = _read_fetched()
+    if damage:
+        table = replace(table, doubt=f"{damage}, and was replaced")
+    elif fetched is not None:
+        table = table.over(fetched)
     write_atomic(path, json.dumps(table.to_json(), indent=1) + "\n")
     return table
+
+
+def _read_bundled() -> PriceTable:
+    text = resources.files("drumline.cluster").joinpath("prices.json").read_text()
+    return PriceTable.from_json(json.loads(text))
+
+
+def _read_fetched() -> tuple[PriceTable | None, str]:
+    """Return the table that was fetched, if there is one, and what is wrong with it."""
+    path = refreshed_table()
+    try:
+        return PriceTable.from_json(json.loads(path.read_text())), ""
+    except FileNotFoundError:
+        return None, ""
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return None, f"the price table {path} cannot be read ({type(error).__name__}: {error})"
 
 
 def _fetch_machines(pricing: Any, region: str) -> dict[str, float]:

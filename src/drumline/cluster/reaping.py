@@ -67,8 +67,8 @@ def reap_all(say: Say, regions: Sequence[str]) -> Reaped:
                     forget(home)
             else:
                 reaped.notes.append(f"{home.spec_file} cannot be read; remove {home.path} by hand")
-        except DrumlineError as error:
-            failed.append(error.message)
+        except (DrumlineError, OSError) as error:
+            failed.append(str(error))
     if failed:
         raise ClusterError("; ".join(failed))
     return reaped

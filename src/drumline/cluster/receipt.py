@@ -18,7 +18,7 @@ from drumline.core.rundir import write_atomic
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """What one node cost."""
+    """What one machine cost; a node whose machine was replaced has several."""
 
     node: str
     identity: str
@@ -57,17 +57,27 @@ class Receipt:
 
 
 def bill(machines: list[Machine], ended: float, deadline: float | None) -> tuple[Line, ...]:
-    """Return what each node has cost until a moment; at their deadline they end themselves."""
-    ended = ended if deadline is None else min(ended, deadline)
+    """Return what each machine has cost: to its end, or where nobody knows that, to a moment.
+
+    Args:
+        machines: all of them, those that were lost, too.
+        ended: the moment.
+        deadline: when they end themselves at the latest, should nobody know when they did.
+    """
+    latest = ended if deadline is None else min(ended, deadline)
     return tuple(
         Line(
             node=machine.name,
             identity=machine.identity,
-            hours=max(0.0, ended - machine.since) / 3600 if machine.since else 0.0,
+            hours=_hours(machine, latest),
             price_usd=machine.price_usd,
         )
         for machine in machines
     )
+
+
+def _hours(machine: Machine, latest: float) -> float:
+    return max(0.0, (machine.until or latest) - machine.since) / 3600 if machine.since else 0.0
 
 
 def keep_receipt(home: ClusterHome, receipt: Receipt) -> Path:

@@ -4,7 +4,7 @@
     2. host keys     injected ones are pinned              ssh_files
     3. SSH           wait for the banner, connect          fleet
     4. host keys     exchanged for the nodes' own          rotation
-    5. limits        until when they live                  limits
+    5. limits        until when they live                  term, limits
     6. package       this very drumline                    package
     7. environment   by Ansible, where something differs   provision
     8. spares        agents that have loaded torch         node/spare
@@ -18,7 +18,6 @@ import asyncio
 import contextlib
 import os
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,24 +28,25 @@ from drumline.cluster.environment import read_environment_files
 from drumline.cluster.fleet import Fleet
 from drumline.cluster.home import ClusterHome
 from drumline.cluster.keys import host_key
-from drumline.cluster.limits import allowed_hours, set_limits
+from drumline.cluster.limits import set_limits
 from drumline.cluster.lock import locked
 from drumline.cluster.machine import Machine
 from drumline.cluster.making import build_provider
 from drumline.cluster.package import push_package
 from drumline.cluster.provider import Provider, Say
 from drumline.cluster.provision import Provisioner
-from drumline.cluster.receipt import bill
 from drumline.cluster.remote import Remote, node_python
+from drumline.cluster.roster import former_machines
 from drumline.cluster.rotation import rotate_host_key
 from drumline.cluster.spec import ClusterSpec
 from drumline.cluster.ssh_files import Origin, pin_host_key, write_config
+from drumline.cluster.term import decide_term, refuse_passed
 from drumline.core.errors import ClusterError, DrumlineError, HostError
 from drumline.core.rundir import write_atomic
 from drumline.core.spec_file import read_file
 
 BOOT_S = 600.0
-"""for a machine's SSH server to answer"""
+"""for a machine's SSH server to answer, counted from when the provider says that it runs"""
 _DETACHED = 'setsid "$1" -m drumline.node.spare "$2" >/dev/null 2>&1 </dev/null &'
 _PATIENCE_S = 120.0  # for its user to be let in, after that
 _LOOK_S = 5.0  # so often we ask whether a machine that does not answer is still there
@@ -61,6 +61,8 @@ class Standing:
     machines: tuple[Machine, ...]
     deadline: float | None
     """when the nodes end themselves, as seconds of the epoch; None: never"""
+    limits_changed: tuple[str, ...]
+    """limits that are others than before, and hold now: `max_hours 8 → 10`"""
     made: tuple[str, ...]
     """nodes that were not there before"""
     provisioned: tuple[str, ...]
@@ -89,12 +91,14 @@ def bring_up(spec: ClusterSpec, folder: Path, say: Say) -> Standing:
         provider = build_provider(spec, home, creates=True)
         spec = _settle(spec, provider, folder)
         _refuse_another(spec, home)
-        before = {machine.node: machine.identity for machine in read_machines(home)}
+        noted = read_machines(home)
+        before = {machine.node: machine.identity for machine in noted}
         if before and max(before) >= spec.nodes:
             raise ClusterError(
                 f"{spec.name} has {len(before)} nodes, but nodes is {spec.nodes}; write nodes: "
                 f"{len(before)}, or remove it first with: drumline down"
             )
+        refuse_passed(spec, home, noted)
         write_spec(home, spec)
         home.note(provider=spec.provider, folder=str(folder.absolute()))
         try:
@@ -109,18 +113,26 @@ def bring_up(spec: ClusterSpec, folder: Path, say: Say) -> Standing:
                 pin_host_key(
                     home, machine.node, host_key(home, machine.node).public, Origin.INJECTED
                 )
-        deadline = _deadline(spec, home, machines, made)
-        home.note(machines=[machine.to_json() for machine in machines], deadline=deadline)
+        former = former_machines(home, provider, noted, machines)
+        term = decide_term(spec, home, machines, made=made, former=former)
+        home.note(
+            machines=[machine.to_json() for machine in machines],
+            former=[machine.to_json() for machine in former],
+            **term.to_json(),
+        )
+        for change in term.changes:
+            say("limits", change)
         write_config(home, machines)
         work = _Work(
-            spec=spec, home=home, provider=provider, folder=folder, deadline=deadline, say=say
+            spec=spec, home=home, provider=provider, folder=folder, deadline=term.deadline, say=say
         )
         provisioned = asyncio.run(work.furnish(machines))
     return Standing(
         spec=spec,
         home=home,
         machines=tuple(machines),
-        deadline=deadline,
+        deadline=term.deadline,
+        limits_changed=term.changes,
         made=tuple(one.name for one in made),
         provisioned=provisioned,
     )
@@ -220,24 +232,6 @@ async def _keep_spare(remote: Remote) -> None:
     """Let an agent wait for the first job; without one, that only starts later."""
     words = ["sh", "-c", _DETACHED, "sh", node_python(remote.machine), remote.machine.root]
     await remote.run(words, timeout_s=30)
-
-
-def _deadline(
-    spec: ClusterSpec, home: ClusterHome, machines: Sequence[Machine], made: Sequence[Machine]
-) -> float | None:
-    """Say until when the nodes live; what `extend` has said stays, as far as the budget goes."""
-    if spec.provider == "ssh":  # they are the user's own
-        return None
-    now = time.time()
-    price = sum(machine.price_usd for machine in machines)
-    known = home.read_facts().get("deadline")
-    if known is None or len(made) == len(machines):
-        began = min((machine.since for machine in machines if machine.since), default=now)
-        return began + allowed_hours(spec, price) * 3600
-    if not made or spec.budget_usd is None or not price:
-        return float(known)
-    spent = sum(line.usd for line in bill(list(machines), now, None))
-    return min(float(known), now + max(0.0, spec.budget_usd - spent) / price * 3600)
 
 
 def _forget_if_nothing(home: ClusterHome, provider: Provider) -> None:

@@ -14,12 +14,15 @@ from typing import Any
 
 import boto3
 from botocore.config import Config
-from botocore.exceptions import BotoCoreError, ClientError
+from botocore.exceptions import BotoCoreError, ClientError, UnknownRegionError
+from botocore.parsers import ResponseParserError
 
 from drumline.cluster.ec2.refusals import Asked, explain
 from drumline.core.errors import CloudError
 
 Sleep = Callable[[float], None]
+Failure = (BotoCoreError, ClientError, ResponseParserError)
+"""all that boto3 raises; the last: something else than AWS has answered, such as a proxy"""
 
 _TRIES = 6
 _PATIENT = Config(
@@ -41,6 +44,25 @@ def open_session(*, profile: str | None = None, region: str | None = None) -> bo
         return boto3.Session(profile_name=profile, region_name=region)
     except BotoCoreError as error:
         raise explain(error, Asked(action="sts:GetCallerIdentity", region=region or "?")) from None
+
+
+def partition_of(region: str | None) -> str:
+    """Return the part of AWS that a region is in: aws, aws-cn, aws-us-gov, …
+
+    Args:
+        region: None: the one that is configured; where there is none, most people's.
+
+    Raises:
+        CloudError: there is no such region.
+    """
+    try:
+        session = open_session(region=region)
+        region = session.region_name
+        return "aws" if region is None else str(session.get_partition_for_region(region))
+    except UnknownRegionError:
+        raise CloudError(
+            f"AWS has no region {region!r}; write one such as eu-central-1", kind="region"
+        ) from None
 
 
 class Cloud:
@@ -83,7 +105,7 @@ class Cloud:
         for attempt in range(_TRIES):
             try:
                 return getattr(client, method)(**params)
-            except (BotoCoreError, ClientError) as error:
+            except Failure as error:
                 refusal = explain(error, asked)
                 again = service == "launch" and refusal.fields["kind"] in ("throttling", "server")
                 if not again or attempt == _TRIES - 1:
@@ -100,7 +122,7 @@ class Cloud:
         try:
             for page in client.get_paginator(method).paginate(**params):
                 yield from page.get(key, ())
-        except (BotoCoreError, ClientError) as error:
+        except Failure as error:
             raise explain(error, self._asked(service, method, None)) from error
 
     def _asked(self, service: str, method: str, about: Asked | None) -> Asked:

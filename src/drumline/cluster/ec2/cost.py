@@ -24,13 +24,17 @@ class Cost:
     """after so long the nodes end themselves"""
     priced: str
     notes: tuple[str, ...] = ()
+    doubt: str = ""
+    """what is wrong with the prices"""
 
 
-def node_price(cloud: Cloud, spec: ClusterSpec, *, public: bool) -> float | None:
+def node_price(
+    cloud: Cloud, spec: ClusterSpec, *, public: bool, instance_type: str | None = None
+) -> float | None:
     """Return the most that a node costs per hour, with disk and address; None: not known."""
     ec2 = spec.ec2
     table = read_prices(cloud.region)
-    machine = table.machine(cloud.region, ec2.instance_type)
+    machine = table.machine(cloud.region, instance_type or ec2.instance_type)
     if ec2.spot and ec2.max_price_usd is not None:
         machine = ec2.max_price_usd
     if machine is None:
@@ -46,14 +50,21 @@ def cost_of(cloud: Cloud, spec: ClusterSpec, *, public: bool, ask_market: bool =
     """
     ec2 = spec.ec2
     usd = node_price(cloud, spec, public=public)
-    priced = f"AWS price list of {read_prices(cloud.region).date}, {cloud.region}"
+    table = read_prices(cloud.region)
+    priced = f"AWS price list of {table.date}, {cloud.region}"
     if usd is None:
         _refuse_budget(spec, cloud.region)
         note = (
             f"the price of {ec2.instance_type} in {cloud.region} is not known; drumline prices "
             f"fetches it"
         )
-        return Cost(node_usd=None, hours=spec.max_hours, priced="not known", notes=(note,))
+        return Cost(
+            node_usd=None,
+            hours=spec.max_hours,
+            priced="not known",
+            notes=(note,),
+            doubt=table.doubt,
+        )
     notes = ["with disk and public address; traffic out of the region is not counted"]
     if ec2.spot and ask_market:
         notes.append(_market(cloud, ec2.instance_type))
@@ -67,7 +78,7 @@ def cost_of(cloud: Cloud, spec: ClusterSpec, *, public: bool, ask_market: bool =
                 f"fewer or smaller nodes",
                 kind="price",
             )
-    return Cost(node_usd=usd, hours=hours, priced=priced, notes=tuple(notes))
+    return Cost(node_usd=usd, hours=hours, priced=priced, notes=tuple(notes), doubt=table.doubt)
 
 
 def _refuse_budget(spec: ClusterSpec, region: str) -> None:

@@ -11,7 +11,9 @@ from drumline.cluster.ec2.tags import CLUSTER, IDENTITY, NODE, Filter, read_tags
 from drumline.cluster.provider import Resource
 
 LIVE = ("pending", "running", "stopping", "stopped")
-"""an instance in these states is there, or comes back"""
+"""an instance in these states is there, or can come back, with its disk"""
+STOPPED = ("stopping", "stopped")
+"""… but does not answer: somebody has stopped it, who may start it again"""
 ENDING = "shutting-down"
 GONE = "terminated"
 

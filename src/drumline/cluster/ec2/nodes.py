@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from drumline.cluster.ec2.cloud import Cloud, kind
-from drumline.cluster.ec2.holdings import LIVE, Holding, instance_holding, instances
+from drumline.cluster.ec2.holdings import LIVE, STOPPED, Holding, instance_holding, instances
 from drumline.cluster.ec2.network import Place
 from drumline.cluster.ec2.refusals import Asked
 from drumline.cluster.ec2.removal import end_instances
@@ -173,11 +173,12 @@ def wait_running(
         say: told when a node's state changes.
 
     Raises:
-        CloudError: one ended at once, or does not come in time; says which and why.
+        CloudError: one ended at once, was stopped, or does not come in time; says which and why.
     """
     told: dict[int, str] = {}
     for _ in range(RUN_WITHIN_S // _POLL_S):
         held = {one.identity: one for one in instances(cloud, filters, gone=True)}
+        refuse_stopped([one for one in held.values() if one.identity in expected.values()])
         states = {}
         for node, identity in expected.items():
             there = held.get(identity)
@@ -199,11 +200,46 @@ def wait_running(
     )
 
 
+def places_of(places: Sequence[Place], there: Mapping[int, Holding]) -> list[Place]:
+    """Return the place where the nodes are that there are already."""
+    first = there[min(there)].described
+    zone = first["Placement"]["AvailabilityZone"]
+    subnet = first.get("SubnetId", "")
+    same = [place for place in places if place.subnet == subnet]
+    return same or [
+        Place(
+            zone=zone,
+            subnet=subnet,
+            vpc=first.get("VpcId", ""),
+            public="PublicIpAddress" in first,
+        )
+    ]
+
+
 def by_node(held: Sequence[Holding]) -> dict[int, Holding]:
     """Return the live instances by node; the elder where there are two."""
     live = [holding for holding in held if holding.kind == "instance" and holding.live]
     live.sort(key=lambda holding: str(holding.described.get("LaunchTime", "")), reverse=True)
     return {holding.node: holding for holding in live}
+
+
+def refuse_stopped(held: Sequence[Holding]) -> None:
+    """Refuse nodes that somebody has stopped: what is on their disks is not ours to give up.
+
+    Raises:
+        CloudError: there are some; names them, and the ways out.
+    """
+    stopped = [one for one in held if one.kind == "instance" and one.state in STOPPED]
+    if stopped:
+        names = ", ".join(f"worker{one.node} ({one.identity}) is {one.state}" for one in stopped)
+        ids = " ".join(one.identity for one in stopped)
+        raise CloudError(
+            f"{names}, which drumline never does; start it again (aws ec2 start-instances "
+            f"--instance-ids {ids}) or give it up with what is on it (aws ec2 terminate-instances "
+            f"--instance-ids {ids}), then run drumline up again; drumline down removes it, too",
+            kind="stopped",
+            node=stopped[0].node,
+        )
 
 
 def _ended(node: int, holding: Holding) -> CloudError:

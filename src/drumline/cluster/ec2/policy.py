@@ -56,52 +56,59 @@ ACTIONS = tuple(sorted((*READS, *IMAGES, *MAKES, *CHANGES)))
 """everything that is called"""
 
 
-def policy_document(*, spot: bool = False, role: str | None = None) -> dict[str, Any]:
+def policy_document(
+    *, spot: bool = False, role: str | None = None, partition: str = "aws"
+) -> dict[str, Any]:
     """Return the IAM policy.
 
     Args:
         spot: also allow the role that AWS makes when an account uses spot for the first time.
         role: the ARN of the role in `ec2.instance_profile`, which nodes must be given.
+        partition: the part of AWS that the account is in: aws, aws-cn, aws-us-gov, …
     """
+    arn = f"arn:{partition}"
     made = {"Null": {f"aws:RequestTag/{CLUSTER}": "false"}}
     ours = {"Null": {f"aws:ResourceTag/{CLUSTER}": "false"}}
     statements = [
         _allow("Read", list(READS), ["*"]),
-        _allow("FindImages", list(IMAGES), ["arn:aws:ssm:*::parameter/aws/service/*"]),
+        _allow("FindImages", list(IMAGES), [f"{arn}:ssm:*::parameter/aws/service/*"]),
     ]
     for action, kinds in MAKES.items():
         name = action.partition(":")[2]
-        statements.append(_allow(f"{name}Tagged", [action], _arns(kinds), made))
+        statements.append(_allow(f"{name}Tagged", [action], _arns(arn, kinds), made))
     for action, kinds in USES.items():
         name = action.partition(":")[2]
-        resources = _arns(kinds)
+        resources = _arns(arn, kinds)
         if action == "ec2:RunInstances":
-            resources.append("arn:aws:ec2:*::image/*")
+            resources.append(f"{arn}:ec2:*::image/*")
         statements.append(_allow(f"{name}With", [action], resources))
     creating = [action.partition(":")[2] for action in MAKES]
     statements += [
         _allow(
             "TagWhatIsMade",
             list(IMPLIED),
-            ["arn:aws:ec2:*:*:*/*"],
+            [f"{arn}:ec2:*:*:*/*"],
             {"StringEquals": {"ec2:CreateAction": creating}},
         ),
-        _allow("ChangeAndRemoveOurs", list(CHANGES), ["arn:aws:ec2:*:*:*/*"], ours),
+        _allow("ChangeAndRemoveOurs", list(CHANGES), [f"{arn}:ec2:*:*:*/*"], ours),
     ]
     if spot:
         service = {"StringEquals": {"iam:AWSServiceName": "spot.amazonaws.com"}}
-        spot_role = "arn:aws:iam::*:role/aws-service-role/spot.amazonaws.com/*"
+        spot_role = f"{arn}:iam::*:role/aws-service-role/spot.amazonaws.com/*"
         statements.append(
             _allow("FirstSpot", ["iam:CreateServiceLinkedRole"], [spot_role], service)
         )
     if role is not None:
-        to_ec2 = {"StringEquals": {"iam:PassedToService": "ec2.amazonaws.com"}}
+        names = ["ec2.amazonaws.com"]
+        if partition == "aws-cn":
+            names.append("ec2.amazonaws.com.cn")  # where services have names of their own
+        to_ec2 = {"StringEquals": {"iam:PassedToService": names}}
         statements.append(_allow("GiveNodesTheirRole", ["iam:PassRole"], [role], to_ec2))
     return {"Version": "2012-10-17", "Statement": statements}
 
 
-def _arns(kinds: tuple[str, ...]) -> list[str]:
-    return [f"arn:aws:ec2:*:*:{kind}/*" for kind in kinds]
+def _arns(arn: str, kinds: tuple[str, ...]) -> list[str]:
+    return [f"{arn}:ec2:*:*:{kind}/*" for kind in kinds]
 
 
 def _allow(

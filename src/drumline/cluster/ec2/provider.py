@@ -10,6 +10,7 @@ the id, and what was about to happen when somebody pulled the plug.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Sequence
 
@@ -19,9 +20,18 @@ from drumline.cluster.ec2.cloud import Cloud, Sleep, open_session
 from drumline.cluster.ec2.cost import Cost, cost_of, node_price
 from drumline.cluster.ec2.ground import Ground, refuse_another_id
 from drumline.cluster.ec2.holdings import Holding, instances, scan
-from drumline.cluster.ec2.image import Image, TypeFacts, find_image, type_facts
-from drumline.cluster.ec2.network import Place, allowed_network, find_places
-from drumline.cluster.ec2.nodes import Launcher, UserData, by_node, wait_running
+from drumline.cluster.ec2.image import find_image, type_facts
+from drumline.cluster.ec2.network import allowed_network, find_places
+from drumline.cluster.ec2.nodes import (
+    Launcher,
+    UserData,
+    by_node,
+    places_of,
+    refuse_stopped,
+    wait_running,
+)
+from drumline.cluster.ec2.past import past_machines
+from drumline.cluster.ec2.planning import missing_resources
 from drumline.cluster.ec2.removal import end_instances, remove_all
 from drumline.cluster.ec2.request import Groundwork
 from drumline.cluster.ec2.tags import of_cluster
@@ -30,7 +40,7 @@ from drumline.cluster.journal import Journal
 from drumline.cluster.machine import Machine
 from drumline.cluster.provider import Plan, Resource, Say
 from drumline.cluster.spec import ClusterSpec
-from drumline.core.errors import CloudError
+from drumline.core.errors import CloudError, RunDirError
 
 
 class Ec2Provider:
@@ -63,6 +73,7 @@ class Ec2Provider:
         ec2 = spec.ec2
         session = session or open_session(profile=ec2.profile, region=ec2.region)
         self._cloud = Cloud(session, region=ec2.region, sleep=sleep)
+        self._adopted: str | None = None
 
     @property
     def name(self) -> str:
@@ -83,17 +94,18 @@ class Ec2Provider:
         held = self._held()
         identity = self._known_id()
         refuse_another_id(self._spec.name, identity or "", held)
+        refuse_stopped(held)
         facts = type_facts(self._cloud, self._spec.ec2.instance_type)
         places = find_places(self._cloud, self._spec.ec2)
         image = find_image(self._cloud, self._spec.ec2, facts)
         cost = self._cost(public=places[0].public, ask_market=True)
-        notes = list(cost.notes)
+        notes = [*filter(None, [cost.doubt]), *cost.notes]
         if self._spec.nodes > 1 and self._spec.ec2.placement_group and not facts.placement:
             notes.append(f"no placement group: {self._spec.ec2.instance_type} cannot be in one")
         if not places[0].public:
             notes.append(f"{places[0].subnet} gives no public addresses: reach its private ones")
         return Plan(
-            resources=tuple(self._missing(held, facts, places, image)),
+            resources=tuple(missing_resources(self._spec, held, facts, places, image)),
             exists=tuple(holding.resource() for holding in held),
             price_usd=(cost.node_usd or 0.0) * self._spec.nodes,
             priced=cost.priced,
@@ -111,6 +123,7 @@ class Ec2Provider:
         held = self._held()
         refuse_another_id(self._spec.name, self._known_id() or "", held)
         self._refuse_fewer(held)
+        refuse_stopped(held)
         nodes = by_node(held)
         if set(range(self._spec.nodes)) <= set(nodes):
             self._see_to_rules(held, say)
@@ -124,6 +137,14 @@ class Ec2Provider:
         filters = of_cluster(self._spec.name, self._known_id())
         nodes = by_node(list(instances(self._cloud, filters)))
         return [self._machine(nodes[node]) for node in sorted(nodes)]
+
+    def ended(self) -> list[Machine]:
+        """Return the machines that this cluster has had, each with its end where it is known."""
+        identity = self._known_id()
+        if identity is None:  # the name alone may have been another cluster's an hour ago
+            return []
+        filters = of_cluster(self._spec.name, identity)
+        return past_machines(self._cloud, filters, Journal(self._home.journal), self._price)
 
     def resources(self) -> list[Resource]:
         """Read back everything of this cluster that exists and is not yet gone, by tags alone."""
@@ -165,8 +186,12 @@ class Ec2Provider:
                 f"{self._cloud.region}; there is {', '.join(ids) or 'none of that name'}",
                 kind="not-found",
             )
-        self._home.make()
-        self._home.note(id=identity)
+        self._adopted = identity
+        with contextlib.suppress(
+            OSError, RunDirError
+        ):  # a full disk here keeps nothing alive there
+            self._home.make()
+            self._home.note(id=identity)
 
     def _launch(self, held: Sequence[Holding], say: Say) -> list[Holding]:
         spec, there = self._spec, by_node(held)
@@ -174,8 +199,9 @@ class Ec2Provider:
         places = find_places(self._cloud, spec.ec2)
         image = find_image(self._cloud, spec.ec2, facts)
         if there:
-            places = _places_of(places, there)
-        self._cost(public=places[0].public)
+            places = places_of(places, there)
+        if doubt := self._cost(public=places[0].public).doubt:
+            say("prices", doubt)
         network = allowed_network(spec.ec2)
 
         # Nothing was made up to here. From now on the id is on the disk.
@@ -226,35 +252,12 @@ class Ec2Provider:
                 kind="name-in-use",
             )
 
-    def _missing(
-        self, held: Sequence[Holding], facts: TypeFacts, places: Sequence[Place], image: Image
-    ) -> list[Resource]:
-        """Return what `create` would make."""
-        spec, there = self._spec, by_node(held)
-        kinds = {holding.kind for holding in held}
-        name = spec.name
-        made = []
-        if "key-pair" not in kinds:
-            made.append(Resource(kind="key-pair", identity="", cluster=name))
-        if "security-group" not in kinds:
-            given = self._spec.ec2.allow_from
-            whom = "you alone" if given == "auto" else given
-            rules = f"SSH from {whom}, everything among nodes"
-            made.append(Resource(kind="security-group", identity="", cluster=name, detail=rules))
-        grouped = spec.nodes > 1 and spec.ec2.placement_group and facts.placement
-        if grouped and "placement-group" not in kinds:
-            made.append(Resource(kind="placement-group", identity="", cluster=name))
-        zones = " or ".join(place.zone for place in places)
-        market = " spot" if spec.ec2.spot else ""
-        detail = f"{spec.ec2.instance_type}{market} in {zones}, {image.name}"
-        for node in range(spec.nodes):
-            if node not in there:
-                what = f"worker{node}: {detail}, {spec.ec2.disk_gb} GB"
-                made.append(Resource(kind="instance", identity="", cluster=name, detail=what))
-        return made
-
     def _cost(self, *, public: bool = True, ask_market: bool = False) -> Cost:
         return cost_of(self._cloud, self._spec, public=public, ask_market=ask_market)
+
+    def _price(self, instance_type: str | None, *, public: bool = True) -> float:
+        kind = instance_type
+        return node_price(self._cloud, self._spec, public=public, instance_type=kind) or 0.0
 
     def _held(self) -> list[Holding]:
         """Return everything with this cluster's name, whatever its id."""
@@ -262,7 +265,7 @@ class Ec2Provider:
 
     def _known_id(self) -> str | None:
         """Return the cluster's id as far as this machine knows it; makes none."""
-        identity = self._home.read_facts().get("id")
+        identity = self._adopted or self._home.read_facts().get("id")
         return None if identity is None else str(identity)
 
     def _machine(self, holding: Holding) -> Machine:
@@ -276,22 +279,6 @@ class Ec2Provider:
             user=self._spec.ec2.user,
             key_file=self._spec.ec2.key_file,
             identity=holding.identity,
-            price_usd=node_price(self._cloud, self._spec, public=public is not None) or 0.0,
+            price_usd=self._price(described.get("InstanceType"), public=public is not None),
             since=launched.timestamp() if launched is not None else 0.0,
         )
-
-
-def _places_of(places: Sequence[Place], there: dict[int, Holding]) -> list[Place]:
-    """Return the place where the nodes are that there are already."""
-    first = there[min(there)].described
-    zone = first["Placement"]["AvailabilityZone"]
-    subnet = first.get("SubnetId", "")
-    same = [place for place in places if place.subnet == subnet]
-    return same or [
-        Place(
-            zone=zone,
-            subnet=subnet,
-            vpc=first.get("VpcId", ""),
-            public="PublicIpAddress" in first,
-        )
-    ]

@@ -6,6 +6,8 @@
                           (look again for instances, too)
 
 Each step is repeated until it is done or its bound is reached, and can be cut short anywhere.
+What cannot be removed does not keep the rest: all is tried, then the first refusal is told. Nor
+does a journal that cannot be written: what there is to remove is told by tags.
 """
 
 from __future__ import annotations
@@ -27,6 +29,8 @@ RELEASE_WITHIN_S = 180
 """how long a group may count as in use after its last instance"""
 _POLL_S = 3
 _ROUNDS = 5
+_IN_VAIN = ("credentials", "expired", "throttling", "server")
+"""refusals that have nothing to do with what was to be removed"""
 
 _DELETE = {
     "network-interface": ("delete_network_interface", "NetworkInterfaceId"),
@@ -49,6 +53,7 @@ def remove_all(
         CloudError: something did not go in time, or EC2 refuses; says what is left.
     """
     removed: dict[str, Holding] = {}
+    journal = journal.forgiving()
     for _ in range(_ROUNDS):
         held = scan(cloud, filters)
         if not held:
@@ -57,10 +62,16 @@ def remove_all(
         if running := [holding for holding in held if holding.kind == "instance"]:
             end_instances(cloud, journal, running, say)
             continue  # their disks and interfaces end with them: look again
-        for what in _DELETE:
-            for holding in held:
-                if holding.kind == what:
-                    _delete(cloud, journal, holding, filters, say)
+        refused = []
+        for holding in sorted(held, key=lambda holding: list(_DELETE).index(holding.kind)):
+            try:
+                _delete(cloud, journal, holding, filters, say)
+            except CloudError as error:
+                if not _of_this_one(error):
+                    raise
+                refused.append(error)
+        if refused:
+            raise refused[0]
     left = scan(cloud, filters)
     if left:
         names = ", ".join(f"{holding.kind} {holding.identity}" for holding in left)
@@ -73,31 +84,70 @@ def remove_all(
 
 
 def end_instances(cloud: Cloud, journal: Journal, held: Sequence[Holding], say: Say) -> None:
-    """Terminate instances, and wait until EC2 says that they are."""
+    """Terminate instances, and wait until EC2 says that they are.
+
+    Raises:
+        CloudError: one cannot be ended, or not in time; all others are.
+    """
     waiting = {holding.identity: holding for holding in held}
-    if not waiting:
-        return
-    if live := [identity for identity, holding in waiting.items() if holding.live]:
-        intent = journal.intend("terminate_instances", instances=live)
-        cloud.call("ec2", "terminate_instances", InstanceIds=live)
-        journal.did(intent)
-    for holding in waiting.values():
+    journal = journal.forgiving()
+    refused: dict[str, CloudError] = {}
+    for holding in held:
         say(_name(holding), f"ending {holding.identity}")
     for _ in range(END_WITHIN_S // _POLL_S):
-        filters = [{"Name": "instance-id", "Values": list(waiting)}]
-        states = {one.identity: one.state for one in instances(cloud, filters, gone=True)}
-        for identity in list(waiting):
-            if states.get(identity, GONE) == GONE:
-                say(_name(waiting.pop(identity)), "ended")
+        # Again for one that EC2 did not know a moment ago, and lists as alive now.
+        live = [identity for identity, holding in waiting.items() if holding.live]
+        refused |= _terminate(cloud, journal, live)
+        for identity in refused.keys() & waiting.keys():
+            say(_name(waiting.pop(identity)), f"{identity} cannot be ended")
         if not waiting:
-            return
-        cloud.sleep(_POLL_S)
-    names = ", ".join(f"{identity} ({states[identity]})" for identity in waiting)
-    raise CloudError(
-        f"not ended after {END_WITHIN_S} s: {names}; EC2 has been told to end them: run drumline "
-        f"down again to see to the rest",
-        kind="timeout",
-    )
+            break
+        filters = [{"Name": "instance-id", "Values": list(waiting)}]
+        listed = {one.identity: one for one in instances(cloud, filters, gone=True)}
+        for identity in list(waiting):
+            if identity in listed and listed[identity].state != GONE:
+                waiting[identity] = listed[identity]
+            else:
+                say(_name(waiting.pop(identity)), "ended")
+        if waiting:
+            cloud.sleep(_POLL_S)
+    if refused:
+        raise next(iter(refused.values()))
+    if waiting:
+        names = ", ".join(f"{one.identity} ({one.state})" for one in waiting.values())
+        raise CloudError(
+            f"not ended after {END_WITHIN_S} s: {names}; EC2 has been told to end them: run "
+            f"drumline down again to see to the rest",
+            kind="timeout",
+        )
+
+
+def _terminate(cloud: Cloud, journal: Journal, identities: Sequence[str]) -> dict[str, CloudError]:
+    """Tell EC2 to end instances, and return its refusals; one that is gone is none.
+
+    EC2 ends all of a request's instances or none: where one is refused, each is asked for alone.
+    """
+    if not identities:
+        return {}
+    intent = journal.intend("terminate_instances", instances=list(identities))
+    try:
+        cloud.call("ec2", "terminate_instances", InstanceIds=list(identities))
+    except CloudError as error:
+        if error.fields.get("answered"):
+            journal.failed(intent, error.message)
+        if not _of_this_one(error):
+            raise
+        if len(identities) > 1:
+            alone = [_terminate(cloud, journal, [identity]) for identity in identities]
+            return {identity: refusal for one in alone for identity, refusal in one.items()}
+        return {} if kind(error) == "not-found" else {identities[0]: error}
+    journal.did(intent)
+    return {}
+
+
+def _of_this_one(error: CloudError) -> bool:
+    """Whether it is this resource that EC2 refuses, so that others may go."""
+    return bool(error.fields.get("answered", True)) and kind(error) not in _IN_VAIN
 
 
 def _delete(
@@ -152,12 +202,23 @@ def reap(
         regions: where to look; default: the session's own. `all_regions` names the others.
         journal: where to write it down.
         sleep: how to wait.
+
+    Raises:
+        CloudError: something stays; of each region, what. All else is removed.
     """
     removed: list[Resource] = []
+    failed: list[CloudError] = []
     for region in regions or (None,):
         cloud = Cloud(session, region=region, **({} if sleep is None else {"sleep": sleep}))
-        gone = remove_all(cloud, journal or Journal(None), of_anybody(), say)
-        removed += [holding.resource() for holding in gone]
+        try:
+            gone = remove_all(cloud, journal or Journal(None), of_anybody(), say)
+        except CloudError as error:
+            failed.append(error)
+        else:
+            removed += [holding.resource() for holding in gone]
+    if failed:
+        words = "; ".join(dict.fromkeys(error.message for error in failed))
+        raise CloudError(words, **failed[0].fields)
     return removed
 
 
