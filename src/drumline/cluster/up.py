@@ -41,6 +41,7 @@ from drumline.cluster.remote import Remote, node_python
 from drumline.cluster.rotation import rotate_host_key
 from drumline.cluster.spec import ClusterSpec
 from drumline.cluster.ssh_files import Origin, pin_host_key, write_config
+from drumline.cluster.ssh_hosts import SshHosts
 from drumline.core.errors import ClusterError, DrumlineError, HostError
 from drumline.core.rundir import write_atomic
 from drumline.core.spec_file import read_file
@@ -95,6 +96,8 @@ def bring_up(spec: ClusterSpec, folder: Path, say: Say) -> Standing:
                 f"{spec.name} has {len(before)} nodes, but nodes is {spec.nodes}; write nodes: "
                 f"{len(before)}, or remove it first with: drumline down"
             )
+        if isinstance(provider, SshHosts):
+            provider.refuse_moved(read_machines(home))
         write_spec(home, spec)
         home.note(provider=spec.provider, folder=str(folder.absolute()))
         try:
