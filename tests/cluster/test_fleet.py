@@ -17,10 +17,11 @@ import pytest
 from drumline.cluster import sign_in
 from drumline.cluster.connection import MAX_CHANNELS
 from drumline.cluster.fleet import Fleet
-from drumline.cluster.keys import make_key_pair, write_private
+from drumline.cluster.keys import fingerprint, make_key_pair
 from drumline.cluster.machine import Machine
 from drumline.cluster.ssh_files import Origin, pin_host_key
 from drumline.core.errors import ClusterError, HostError
+from drumline.core.rundir import write_atomic
 from sshd import RELAY, alive, free_port, wait_until
 
 
@@ -171,7 +172,7 @@ def test_an_impostor_is_refused(servers, tmp_path):
     with pytest.raises(HostError, match="impostor is refused") as caught:
         asyncio.run(main())
     assert caught.value.fields == {"node": 0, "host": "127.0.0.1", "reason": "impostor"}
-    assert other.fingerprint in caught.value.message
+    assert fingerprint(other.public) in caught.value.message
     assert "Accepted" not in log.read_text()
     # One whose keys are of another kind, too
     ecdsa = asyncssh.generate_private_key("ecdsa-sha2-nistp256")
@@ -182,7 +183,7 @@ def test_an_impostor_is_refused(servers, tmp_path):
 
 def test_a_key_that_is_not_let_in(servers):
     servers.start(0)
-    write_private(servers.home.ssh / "id_ed25519", make_key_pair("").private)
+    write_atomic(servers.home.ssh / "id_ed25519", make_key_pair("").private, mode=0o600)
 
     async def main():
         async with open_fleet(servers):

@@ -33,7 +33,7 @@ HELLO = """
 import os, sys, torch, torch.distributed as dist
 print("rank", os.environ["RANK"], "of", os.environ["WORLD_SIZE"], "node", os.environ["GROUP_RANK"])
 print("at", os.environ["MASTER_ADDR"], "in", os.getcwd(), "with", sys.argv[1:])
-print("says", os.environ.get("WORD"), os.environ["TORCHELASTIC_RUN_ID"])
+print("run", os.environ["TORCHELASTIC_RUN_ID"])
 dist.init_process_group("gloo")
 total = torch.ones(1)
 dist.all_reduce(total)
@@ -125,7 +125,7 @@ def collect(lines):
 def test_a_script_runs_on_all_nodes_and_a_split_model_after_it_starts_warm(nodes):
     lines, phases = [], []
     before = [remote.commands for remote in nodes.remotes]
-    request = Request(argv=("hello.py", "x=1", "a b"), env={"WORD": "ja, grüß"}, title="hello")
+    request = Request(argv=("hello.py", "x=1", "grüß dich"), title="hello")
     first = Following(request.job_id(), collect(lines), changed=lambda s: phases.append(s.phase))
     ended = do(submit_and_follow(nodes.remotes, request, first))
     assert (ended.phase, ended.code) == ("done", 0), ended.error
@@ -136,8 +136,8 @@ def test_a_script_runs_on_all_nodes_and_a_split_model_after_it_starts_warm(nodes
         folder = nodes.job(rank, first.job_id)
         assert [line for line in lines if line.startswith(f"[{rank}]")] == [
             f"[{rank}] rank {rank} of 2 node {rank}",
-            f"[{rank}] at 10.77.0.1 in {folder}/work with ['x=1', 'a b']",
-            f"[{rank}] says ja, grüß run",
+            f"[{rank}] at 10.77.0.1 in {folder}/work with ['x=1', 'grüß dich']",
+            f"[{rank}] run run",
             f"[{rank}] sum 2",
         ]
         assert (nodes.root(rank) / "limits" / "busy").exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import time
@@ -11,8 +12,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+from drumline.cluster import limits
 from drumline.cluster.ec2 import NodeBoot, cloud_config, limits_script
 from drumline.cluster.ec2.request import USER_DATA_BYTES
+from drumline.core.errors import HostError
+from local_remote import bare_node
 
 _LINE = "-----{} OPENSSH PRIVATE KEY-----"
 HOST_KEY = "\n".join([_LINE.format("BEGIN"), *["QUJD" * 16] * 6, _LINE.format("END")])
@@ -74,6 +78,31 @@ def test_idle_counts_from_the_beginning_without_a_job(tmp_path):
     assert look(tmp_path)[0]
 
 
+def test_a_node_that_is_set_up_is_not_idle(tmp_path, monkeypatch):
+    monkeypatch.setattr(limits, "_BUSY_S", 0.01)
+    node, lost = bare_node(tmp_path / "a node"), bare_node(tmp_path / "lost", 1)
+
+    async def hang_up(*_, **__):
+        raise HostError("worker1: the connection is lost")
+
+    monkeypatch.setattr(lost, "run", hang_up)
+
+    async def main() -> None:
+        touched = asyncio.Event()
+
+        async def run(*words, **options):
+            await bare_node(tmp_path / "a node").run(*words, **options)
+            touched.set()
+            await asyncio.sleep(60)
+
+        monkeypatch.setattr(node, "run", run)
+        async with limits.kept_busy([lost, node]):
+            await asyncio.wait_for(touched.wait(), 30)
+
+    asyncio.run(main())
+    assert (tmp_path / "a node" / "limits" / "busy").exists()
+
+
 def boot(**changes) -> NodeBoot:
     return NodeBoot(
         **{
@@ -86,6 +115,11 @@ def boot(**changes) -> NodeBoot:
             **changes,
         }
     )
+
+
+def elsewhere(folder: Path, *, user: str = "ubuntu", **changes) -> str:
+    """What a node is told, but about another folder than R."""
+    return cloud_config(boot(user=user, **changes)).replace(f"/home/{user}/drumline", str(folder))
 
 
 def test_what_a_node_is_told():
@@ -109,7 +143,7 @@ def test_the_limits_are_written_once(tmp_path):
     """The very command of the first boot, run here: the deadline counts from boot."""
     folder = tmp_path / "R"
     user = subprocess.run(["id", "-un"], capture_output=True, text=True, check=True).stdout.strip()
-    config = yaml.safe_load(cloud_config(boot(root=str(folder), user=user, idle_minutes=None)))
+    config = yaml.safe_load(elsewhere(folder, user=user, idle_minutes=None))
     prepare = config["runcmd"][0]
     subprocess.run(prepare, check=True, timeout=20)
     booted = time.time() - float(Path("/proc/uptime").read_text().split()[0])
@@ -127,7 +161,7 @@ def test_the_fallback_follows_the_deadline(tmp_path):
     limits.mkdir()
     text = next(
         file["content"]
-        for file in yaml.safe_load(cloud_config(boot(root=str(tmp_path))))["write_files"]
+        for file in yaml.safe_load(elsewhere(tmp_path))["write_files"]
         if file["path"].endswith("fallback")
     ).replace("/run/drumline-fallback", str(tmp_path / "planned"))
     tools = tmp_path / "bin"

@@ -91,7 +91,7 @@ class Story:
         return [line for line in self.lines if line[2] in states]
 
 
-def provision(nodes, project, *, again=False, **environment):
+def provision(nodes, project, **environment):
     spec = ClusterSpec.model_validate(
         {"provider": "twin", "environment": {"python": sys.executable, **environment}}
     )
@@ -100,7 +100,7 @@ def provision(nodes, project, *, again=False, **environment):
         spec=spec, folder=project, ansible=nodes.folder / "ansible", ssh_config=nodes.config
     )
     story = Story()
-    names = asyncio.run(provisioner.provision(remotes, story, again=again))
+    names = asyncio.run(provisioner.provision(remotes, story))
     return names, story
 
 
@@ -124,9 +124,10 @@ def test_nodes_get_their_environment_once(nodes, project, monkeypatch, tmp_path)
 
     for machine in nodes.machines:
         root = Path(machine.root)
-        lib = root / "lib"
+        lib = root / "lib-1"
         lib.mkdir()
         (lib / "drumline").symlink_to(SOURCE / "drumline")  # another part brings it
+        (root / "lib").symlink_to("lib-1")
         said = "import drumline, tinything, rich, sys; print(drumline.__file__, sys.prefix)"
         assert python_says(machine, said) == f"{lib}/drumline/__init__.py {root}/env"
         script = f". '{root}/profile.sh' && echo $NODE_RANK $MASTER_ADDR $(command -v python)"

@@ -14,6 +14,7 @@ from drumline.cli.cluster_training import TrainingView
 from drumline.cluster.pull import NOTE, Pulled, Puller
 from drumline.core.errors import ClusterError, HostError
 from drumline.node.job import JobFolder
+from drumline.node.send import list_job
 from local_remote import local_node
 
 
@@ -24,18 +25,13 @@ def write(path, content):
 
 @pytest.fixture
 def nodes(tmp_path):
-    """Two nodes with a job that runs; its code is a snapshot by hard links."""
+    """Two nodes with a job that runs, and was submitted with some code."""
     remotes = [local_node(tmp_path / f"node {node}", node) for node in range(2)]
     for node, remote in enumerate(remotes):
         root = Path(remote.machine.root)
         for name in ("train.py", "old.py", "data/ä b.txt"):
-            write(root / "code" / name, f"of {name}")
-            os.utime(root / "code" / name, (1000, 1000))
-            write(root / "jobs/j1/work" / name, "")
-            (root / "jobs/j1/work" / name).unlink()
-            os.link(root / "code" / name, root / "jobs/j1/work" / name)
-        (root / "code.json").write_text(json.dumps({"files": {"train.py": {}, "old.py": {}}}))
-        (root / "code/old.py").unlink()  # the next job has brought another version
+            write(root / "jobs/j1/work" / name, f"of {name}")
+            os.utime(root / "jobs/j1/work" / name, (1000, 1000))
         job = root / "jobs/j1"
         write(job / "job.json", "{}")
         write(job / "secret", "canary")
@@ -95,13 +91,28 @@ def test_all_nodes_files_come_together_and_only_new_bytes(nodes, tmp_path):
         "work/outputs/log.txt": b"of 0\n",
         "nodes/worker1/work/outputs/log.txt": b"of 1\n",
     }
-    found = tree(into)
-    data = found.pop(
-        "work/data/ä b.txt", None
-    )  # synced, but code.json of this test does not say so
-    assert data is None, "it is a link of what is in R/code"
-    assert found == expected
+    assert tree(into) == expected
+    assert all((job.parents[1] / "limits" / "busy").exists() for job in jobs), "not idle meanwhile"
     assert all(len(c) == 5 for remote in nodes for c in remote.commands), "one command on each"
+
+
+def test_what_a_job_has_made_or_changed_is_told_whatever_its_date(tmp_path):
+    """One that it unpacks may be older than the job, and one that it got may be younger."""
+    job = tmp_path / "jobs" / "j1"
+    for name in ("got", "got later", "changed", "removed"):
+        write(job / "work" / name, name)
+    os.utime(job / "work" / "got later")
+    write(job / "job.json", "{}")
+    ticked = (job / "job.json").stat().st_mtime_ns
+    while (job / "job.json").stat().st_mtime_ns == ticked:  # the file system's clock is slow
+        (job / "job.json").touch()
+    (job / "work" / "changed").write_text("!")
+    write(job / "work" / "unpacked", "")
+    for name in ("changed", "unpacked"):
+        os.utime(job / "work" / name, (1000, 1000))
+    (job / "work" / "removed").unlink()
+    told = [entry["file"] for entry in list_job(job)]
+    assert told == ["work/changed", "work/unpacked"]
 
 
 def test_a_pull_that_was_cut_short_goes_on(nodes, tmp_path):

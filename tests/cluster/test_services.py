@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from drumline.cluster import services
-from drumline.cluster.services import open_jupyter, open_tensorboard, stop_service
+from drumline.cluster.services import open_jupyter, open_tensorboard
 from drumline.core.errors import HostError
-from drumline.node.service import start_time
+from drumline.node.service import Service, start_time
 from local_remote import local_node
 
 
@@ -24,7 +24,7 @@ def leader(tmp_path):
     leader = local_node(tmp_path / "a node")
     yield leader
     for name in ("jupyter", "tensorboard"):
-        asyncio.run(stop_service(leader, name))
+        Service(Path(leader.machine.root), name).stop()
 
 
 def test_a_lost_leader_ends_the_wait_and_another_node_does_not(tmp_path, monkeypatch):
@@ -104,9 +104,9 @@ def test_jupyter_opens_to_its_token_alone(leader):
     again = asyncio.run(open_jupyter(leader, quiet))
     assert again.url == service.url
     pid = json.loads((folder / "state.json").read_text())["pid"]
-    assert asyncio.run(stop_service(leader, "jupyter"))
+    assert Service(Path(leader.machine.root), "jupyter").stop()
     assert start_time(pid) is None
-    assert not asyncio.run(stop_service(leader, "jupyter"))
+    assert not Service(Path(leader.machine.root), "jupyter").stop()
 
 
 def test_tensorboard_shows_the_jobs(leader):

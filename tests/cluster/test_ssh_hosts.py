@@ -9,9 +9,10 @@ import pytest
 
 from drumline.cluster.fleet import Fleet
 from drumline.cluster.home import ClusterHome
+from drumline.cluster.host_keys import find_host_keys
 from drumline.cluster.keys import cluster_key, make_key_pair
 from drumline.cluster.spec import ClusterSpec
-from drumline.cluster.ssh_hosts import SshHosts, find_host_keys
+from drumline.cluster.ssh_hosts import SshHosts
 from drumline.core.errors import ClusterError, HostError, UsageError
 from sshd import alive, free_port, wait_until
 
@@ -66,13 +67,33 @@ def test_a_folder_is_claimed_used_and_removed(servers, lab, tmp_path):
     assert [one.kind for one in ours.resources()] == ["folder", "folder"]
     folders = [one.home / "drumline" for one in servers.all]
 
-    # Another cluster does not get them
+    # Another cluster does not get them, nor another laptop's cluster of the same name
     other = provider(tmp_path, hosts_of(servers), name="other")
-    with pytest.raises(HostError, match=r"is that of worker\d of the cluster lab2"):
+    with pytest.raises(HostError, match=r"worker0 .* of the cluster lab2, made by .*worker1 .* of"):
         other.create(quiet)
     assert other.resources() == []
     other.remove(quiet)
+    theirs = provider(tmp_path / "another laptop", hosts_of(servers))
+    with pytest.raises(HostError, match=r"worker0 .* of the cluster lab2, made by .*; remove that"):
+        theirs.create(quiet)
+    assert theirs.resources() == []
+    with pytest.raises(HostError, match=r"drumline down there, or here with --id [0-9a-f]{8}\)"):
+        theirs.remove(quiet)
     assert all(folder.is_dir() for folder in folders)
+    with pytest.raises(ClusterError, match=r"none of ssh\.hosts has a folder .* id 0"):
+        theirs.adopt("0")
+
+    # Nor do nodes change places, so that nobody would find the folder of the one that is gone
+    ours.refuse_moved(machines)
+    swapped = provider(tmp_path, hosts_of(servers)[::-1])
+    with pytest.raises(HostError, match=r"worker0 .* is that of worker1 of this very cluster"):
+        swapped.create(quiet)
+    assert ours.create(quiet) == machines
+    for hosts in (hosts_of(servers)[::-1], hosts_of(servers)[:1], hosts_of(servers, user="else")):
+        with pytest.raises(
+            ClusterError, match=r"worker\d of lab2 is in ~/drumline on .*drumline do"
+        ):
+            provider(tmp_path, hosts).refuse_moved(machines)
 
     # Jobs that have outlived the connection end with the cluster
     async def start() -> list[int]:
@@ -87,6 +108,9 @@ def test_a_folder_is_claimed_used_and_removed(servers, lab, tmp_path):
     pids = asyncio.run(start())
     wait_until(lambda: len(ours.resources()) == 4, "the processes to be listed", 30)
     assert [one.kind for one in ours.resources()] == ["folder", "process"] * 2
+    identity = ClusterHome(tmp_path / "clusters" / "lab2").cluster_id()
+    theirs.adopt(identity)
+    assert len(theirs.resources()) == 4
     ours.remove(quiet)
     assert ours.resources() == []
     assert not any(folder.exists() for folder in folders)
@@ -102,9 +126,9 @@ def test_what_is_not_ours_is_never_removed(servers, lab, tmp_path):
     ours = provider(tmp_path, hosts_of(servers))
     with pytest.raises(HostError, match=r"worker0 .*not Drumline's.*ssh.root"):
         ours.create(quiet)
+    assert not (servers.all[1].home / "drumline").exists(), "all are claimed, or none"
     ours.remove(quiet)
     assert (folder / "thesis.tex").exists()
-    assert not (servers.all[1].home / "drumline").exists()
     for root in ("~", "/", "~/x/.."):
         with pytest.raises(HostError, match="not a folder for Drumline alone"):
             provider(tmp_path, hosts_of(servers), root=root).create(quiet)
@@ -115,8 +139,11 @@ def test_hosts_that_are_not_known_or_not_there(servers, lab, tmp_path):
     hosts = hosts_of(servers)
     (lab / ".ssh" / "known_hosts").unlink()
     ours = provider(tmp_path, hosts)
-    with pytest.raises(ClusterError, match=rf"ssh-keyscan -t ed25519 -p {hosts[0]['port']} 127"):
+    ports = [host["port"] for host in hosts]
+    scan = r"ssh-keyscan -t ed25519 -p"
+    with pytest.raises(ClusterError, match=rf"{scan} {ports[0]} 127.*{scan} {ports[1]} 127"):
         ours.create(quiet)
+    assert [one.state for one in ours.resources()] == ["unknown", "unknown"], "none ends the look"
     given = provider(tmp_path, [{**hosts[0], "host_key": pub}])
     assert given.create(quiet)[0].key_file == ""
     wrong = provider(tmp_path, [{**hosts[0], "host_key": make_key_pair("").public}])

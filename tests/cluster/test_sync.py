@@ -85,7 +85,9 @@ def test_all_kinds_of_changes_arrive(project, home, node):
     (one,) = sync(project, home, node)
     assert (one.sent, one.removed) == (0, 0)
 
-    # A job's hard link keeps what it was; a mode, a move and a copy need no content
+    assert (code.parent / "limits" / "busy").exists(), "a node does not end itself meanwhile"
+
+    # Who reads the old file keeps it; a mode, a move and a copy need no content
     os.link(code / "a.py", code.parent / "snapshot")
     write(project, **{"a.py": "A changed"})
     (project / "run.sh").chmod(0o644)
@@ -321,6 +323,7 @@ def test_the_package_goes_first_and_then_the_folder(servers, project, home):
         "__init__",
         "node/__init__",
         "node/belongings",
+        "node/busy",
         "node/code_folder",
         "node/hangup",
         "node/receive",

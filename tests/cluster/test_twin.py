@@ -19,10 +19,11 @@ from drumline.cluster.machine import Machine
 from drumline.cluster.spec import ClusterSpec
 from drumline.cluster.twin.control import Control, check_server, find_twin_way
 from drumline.cluster.twin.folder import LIMITS
-from drumline.cluster.twin.processes import find_processes, processes_of, started_at
+from drumline.cluster.twin.processes import find_processes, processes_of
 from drumline.cluster.twin.provider import TwinProvider, reap
 from drumline.core.errors import ClusterError
 from drumline.core.nodes import address_of
+from drumline.node.service import start_time
 from namespaces import network_namespaces
 
 DETACHED = "setsid sh -c 'sleep 600; :' x"
@@ -141,7 +142,7 @@ def test_twin_nodes_are_machines_of_their_own(rig, monkeypatch):
     assert kinds == ["simulated-network", "simulated-node", "simulated-node"]
     assert there.provider.create(quiet) == machines == there.provider.machines(), "no change"
     facts = json.loads((there.control.home / "host.json").read_text())
-    assert facts["start"] == started_at(facts["pid"])
+    assert facts["start"] == start_time(facts["pid"])
     spaces = there.spaces()
     assert len(spaces) == 3, "two nodes and the switch"
     first, second = machines

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 import os
 
@@ -79,17 +80,28 @@ def test_where_no_rank_started_the_agent_is_heard(folder):
     ]
 
 
-def test_a_snapshot_keeps_what_a_sync_replaces(tmp_path):
+def refuse(*_):
+    raise OSError(errno.EXDEV, "this file system does not copy by itself")
+
+
+@pytest.mark.parametrize("copy", [os.copy_file_range, refuse])
+def test_a_snapshot_shares_nothing_with_the_code(tmp_path, monkeypatch, copy):
+    monkeypatch.setattr(os, "copy_file_range", copy)
     code, work = tmp_path / "code", tmp_path / "work"
     (code / "pkg").mkdir(parents=True)
     (code / "pkg" / "a b ü.py").write_text("old")
     (code / "link").symlink_to("pkg")
+    (code / "pkg" / "a b ü.py").chmod(0o755)
+    os.utime(code / "pkg" / "a b ü.py", (1000, 1000))
     take_snapshot(code, work)
-    assert (work / "pkg" / "a b ü.py").stat().st_nlink == 2
+    found = (work / "pkg" / "a b ü.py").stat()
+    assert (found.st_mtime, found.st_mode & 0o777) == (1000, 0o755)
     assert os.readlink(work / "link") == "pkg"
-    (code / "draft").write_text("new")
-    (code / "draft").replace(code / "pkg" / "a b ü.py")
-    assert (work / "pkg" / "a b ü.py").read_text() == "old"
+    with (work / "pkg" / "a b ü.py").open("a") as file:  # as a job may
+        file.write(" and mine")
+    assert (code / "pkg" / "a b ü.py").read_text() == "old"
+    (code / "pkg" / "a b ü.py").write_text("new")
+    assert (work / "pkg" / "a b ü.py").read_text() == "old and mine"
     take_snapshot(tmp_path / "absent", tmp_path / "empty")
     assert list((tmp_path / "empty").iterdir()) == []
 

@@ -76,7 +76,7 @@ def down(
     which: Which = None,
     pull: Annotated[bool, typer.Option(help="Bring jobs' results here first.")] = True,
     identity: Annotated[
-        str | None, typer.Option("--id", help="Of EC2: the one of several with this name.")
+        str | None, typer.Option("--id", help="The one of several with this name.")
     ] = None,
     region: Annotated[
         str | None, typer.Option(help="Of EC2: where a cluster is that another machine has made.")

@@ -42,7 +42,7 @@ def take_down(
         spec: what it was made from.
         home: what is known of it here; may be empty.
         say: is told what happens.
-        identity: of EC2, the id of a cluster that another machine has made.
+        identity: the id of a cluster that another machine has made.
         give_up: machines of the user's own (`find_own`) that need not answer: what is on them
             stays, and the receipt says so.
 
@@ -161,10 +161,11 @@ def _adopt(provider: Provider, home: ClusterHome, identity: str) -> None:
             f"without --id"
         )
     from drumline.cluster.ec2.provider import Ec2Provider
+    from drumline.cluster.ssh_hosts import SshHosts
 
-    if not isinstance(provider, Ec2Provider):
+    if not isinstance(provider, Ec2Provider | SshHosts):
         raise UsageError(
-            "--id is about EC2, where others can make clusters of your name; leave it out"
+            "--id is about machines where others can make clusters of your name; leave it out"
         )
     provider.adopt(identity)
 

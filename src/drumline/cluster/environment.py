@@ -16,8 +16,10 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from drumline.cluster.machine import Machine
+from drumline.cluster.playbook_files import playbook_digests
 from drumline.cluster.spec import ClusterSpec, EnvironmentSpec
 from drumline.core.errors import SpecError
+from drumline.core.inside import stays_inside
 
 PLAYBOOKS = Path(__file__).parent / "playbooks"
 MAKER = Path(__file__).parents[1] / "node" / "environment.py"
@@ -66,13 +68,13 @@ def _add_requirements(found: dict[str, str], folder: Path, name: str, named_by: 
     for reference in _REFERENCE.findall(found[name]):
         if "://" in reference:
             continue
-        other = PurePosixPath(name).parent / reference
-        if other.is_absolute() or ".." in other.parts:
+        other = str(PurePosixPath(name).parent / reference)
+        if not stays_inside(other):
             raise SpecError(
                 f"{folder / name} refers to {reference}, which is outside its folder and does not "
                 f"travel to the nodes; put it beside {name}"
             )
-        _add_requirements(found, folder, str(other), str(folder / name))
+        _add_requirements(found, folder, other, str(folder / name))
 
 
 def _read(path: Path, named_by: str) -> str:
@@ -104,7 +106,7 @@ def environment_hash(spec: ClusterSpec, files: EnvironmentFiles) -> str:
         "requirements": files.requirements,
         "maker": MAKER.read_text(),
         "playbook": (PLAYBOOKS / "environment.yml").read_text(),
-        "yours": files.playbook.read_text() if files.playbook else "",
+        "yours": playbook_digests(files.playbook) if files.playbook else {},
     }
     return _digest(content)
 

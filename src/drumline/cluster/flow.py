@@ -13,7 +13,7 @@ from importlib.resources import files
 
 import asyncssh
 
-from drumline.cluster.remote import Done
+from drumline.cluster.remote import Done, last_line
 from drumline.core.errors import HostError
 
 _PIECE = 1 << 16
@@ -61,8 +61,8 @@ class RemoteFlow:
             await self._process.stdin.drain()
         except (OSError, asyncssh.Error):
             await asyncio.wait([self._listening], timeout=1.0)
-            said = self._stderr.decode(errors="replace").strip().splitlines()
-            ending = f"; it said: {said[-1]}" if said else ""
+            said = last_line(self._stderr)
+            ending = f"; it said: {said}" if said else ""
             raise self._trouble(f"the command ended before it had read its input{ending}") from None
 
     async def end_input(self) -> None:

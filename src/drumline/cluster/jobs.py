@@ -13,15 +13,17 @@ import re
 import secrets
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from drumline.cluster.following import Following, Show, Talk
-from drumline.cluster.remote import Remote, node_python
+from drumline.cluster.remote import Remote, last_line, node_python
 from drumline.core.errors import ERRORS, ClusterError, DrumlineError, HostError, UsageError
 from drumline.node.job import Job, JobState
 
 _ANSWER_S = 60.0
+_TAKE_S = 300.0
+"""for a node to take a job: it copies the code first"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +46,6 @@ class Request:
     timeout_s: float = 300.0
     """how long nodes wait for each other at the start (a spec has its own)"""
     restarts: int = 0
-    env: Mapping[str, str] = field(default_factory=dict)
     keep_warm: bool = True
     """leave a process on each node that has loaded torch, for the next job"""
 
@@ -196,7 +197,6 @@ def _parts(talks: Sequence[Talk], request: Request, job_id: str) -> list[tuple[T
                 workers=request.workers,
                 timeout_s=request.timeout_s,
                 restarts=request.restarts,
-                env=dict(request.env),
                 keep_warm=request.keep_warm,
                 submitted=submitted,
                 user=getpass.getuser(),
@@ -215,10 +215,10 @@ async def _answer(talk: Talk) -> dict[str, Any]:
         DrumlineError: it refuses; says why.
     """
     try:
-        answer = await asyncio.wait_for(talk.hear(), _ANSWER_S)
+        answer = await asyncio.wait_for(talk.hear(), _TAKE_S)
     except TimeoutError:
         raise HostError(
-            f"{talk.remote.machine.name} has not answered within {_ANSWER_S:g} s; is it alive? "
+            f"{talk.remote.machine.name} has not answered within {_TAKE_S:g} s; is it alive? "
             f"drumline ssh {talk.remote.machine.name}",
             node=talk.remote.machine.node,
         ) from None
@@ -263,8 +263,7 @@ def _revive(record: Mapping[str, Any], where: str = "") -> DrumlineError:
 
 
 def _complain(remote: Remote, stderr: bytes) -> HostError:
-    lines = stderr.decode(errors="replace").strip().splitlines()
-    why = lines[-1] if lines else "it says nothing"
+    why = last_line(stderr) or "it says nothing"
     name = remote.machine.name
     return HostError(
         f"{name} cannot run drumline ({why}); provision it again with: drumline up",

@@ -9,7 +9,6 @@ They are made without any tool, and nobody but their owner can read them.
 
 from __future__ import annotations
 
-import os
 import stat
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ import asyncssh
 
 from drumline.cluster.home import ClusterHome
 from drumline.core.errors import ClusterError
+from drumline.core.rundir import write_atomic
 
 KEY = "id_ed25519"
 
@@ -30,11 +30,6 @@ class KeyPair:
     public: str
     """one line: the kind, the key, a word about it"""
 
-    @property
-    def fingerprint(self) -> str:
-        """What people compare: SHA256:…"""
-        return fingerprint(self.public)
-
 
 def make_key_pair(comment: str) -> KeyPair:
     """Make an ed25519 key pair."""
@@ -42,7 +37,7 @@ def make_key_pair(comment: str) -> KeyPair:
 
 
 def fingerprint(public: str) -> str:
-    """Return a public key's fingerprint."""
+    """Return what people compare of a public key: SHA256:…"""
     return asyncssh.import_public_key(public).get_fingerprint()
 
 
@@ -154,7 +149,7 @@ def _read_or_make(path: Path, comment: str) -> KeyPair:
         pair = _pair(asyncssh.read_private_key(path), path.read_text())
     except FileNotFoundError:
         pair = make_key_pair(comment)
-        write_private(path, pair.private)
+        write_atomic(path, pair.private, mode=0o600)
     except asyncssh.KeyImportError:
         raise ClusterError(
             f"{path} is damaged, so that the nodes made with it cannot be reached; remove them "
@@ -165,18 +160,6 @@ def _read_or_make(path: Path, comment: str) -> KeyPair:
     if not public.is_file():
         public.write_text(pair.public)
     return pair
-
-
-def write_private(path: Path, content: str) -> None:
-    """Write a file that only its owner can read, whole or not at all."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.unlink(missing_ok=True)
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
 
 
 def _pair(key: asyncssh.SSHKey, private: str | None = None) -> KeyPair:

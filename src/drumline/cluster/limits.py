@@ -2,15 +2,19 @@
 
     R/limits/deadline        seconds of the epoch: nodes end themselves then
     R/limits/idle_minutes    … or after so long without a job; nothing in it: never
-    R/limits/busy            touched while a job runs, and when the limits are set
+    R/limits/busy            touched while a job runs or files travel (`drumline.node.busy`), while
+                             a tunnel is open or a node is set up, and when the limits are set
 
 A timer on the node looks at these each minute (`files/limits.sh`); the laptop is not needed.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import re
 import time
+from collections.abc import AsyncIterator, Sequence
 
 from drumline.cluster.remote import Remote
 from drumline.cluster.spec import ClusterSpec
@@ -20,6 +24,8 @@ _SET = (
     'mkdir -p "$1" && cd "$1" && printf "%s\\n" "$2" > .deadline && printf "%s\\n" "$3" > '
     ".idle_minutes && mv .deadline deadline && mv .idle_minutes idle_minutes && touch busy"
 )
+_TOUCH = 'mkdir -p "$1" && touch "$1/busy"'
+_BUSY_S = 20.0
 _UNITS_S = {"d": 86_400.0, "h": 3600.0, "m": 60.0, "min": 60.0, "s": 1.0}
 
 
@@ -46,6 +52,26 @@ async def set_limits(remote: Remote, deadline: float, idle_minutes: float | None
             f"drumline ssh {remote.machine.name} df -h",
             node=remote.machine.node,
         )
+
+
+@contextlib.asynccontextmanager
+async def kept_busy(remotes: Sequence[Remote]) -> AsyncIterator[None]:
+    """Keep nodes from ending themselves for idleness while something is done to them from here."""
+
+    async def touch(remote: Remote) -> None:
+        words = ["sh", "-c", _TOUCH, "sh", f"{remote.machine.root}/limits"]
+        while True:
+            await asyncio.sleep(_BUSY_S)
+            with contextlib.suppress(HostError):  # what is done there tells of a lost node
+                await remote.run(words, timeout_s=30)
+
+    tasks = [asyncio.create_task(touch(remote)) for remote in remotes]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def parse_duration(text: str) -> float:

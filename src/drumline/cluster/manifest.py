@@ -20,24 +20,15 @@ import stat
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 from drumline.cluster.home import clusters_root
 from drumline.cluster.ignore import ALWAYS, GIT, OURS, RESULTS, Ignored
 from drumline.core.errors import UsageError
 from drumline.core.rundir import write_atomic
+from drumline.node.code_folder import Entry
 
 _FRESH_NS = 2_000_000_000
-
-
-class Entry(NamedTuple):
-    """One thing that travels."""
-
-    path: str
-    kind: Literal["file", "link", "dir"]
-    executable: bool = False
-    size: int = 0
-    digest: str = ""
 
 
 @dataclass(frozen=True)

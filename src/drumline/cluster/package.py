@@ -1,8 +1,9 @@
 """Bringing Drumline itself to the nodes: the same files as the laptop's, to R/lib.
 
     R/lib ──▶ R/lib-<hash>/drumline/…      the link is replaced in one step; jobs that run keep
-                                           the files of the version that they were started with
+                                           the edition that they were started with
 
+An edition goes when it is more than a day old and no job holds it (`drumline.node.edition`).
 Nothing but python3 and tar need be there.
 """
 
@@ -19,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import drumline
-from drumline.cluster.remote import Remote
+from drumline.cluster.remote import Remote, last_line
 from drumline.cluster.way import host_error
 
 _PUSH_S = 600.0
@@ -74,7 +75,7 @@ async def push_package(remote: Remote, package: Package | None = None) -> bool:
     if (await remote.run([*asked, root, name], timeout_s=_ASK_S)).code == 0:
         return False
     done = await remote.run(
-        ["sh", "-c", _UNPACK, "sh", root, name], given=package.archive, timeout_s=_PUSH_S
+        ["sh", "-c", _UNPACK, "sh", root, name, _REMOVE], given=package.archive, timeout_s=_PUSH_S
     )
     if done.code:
         raise host_error(
@@ -88,32 +89,45 @@ async def push_package(remote: Remote, package: Package | None = None) -> bool:
 
 def _reason(stderr: bytes) -> str:
     """Return the line that says why: tar complains of each file, and sums that up at the end."""
-    lines = stderr.decode(errors="replace").strip().splitlines()
-    for line in lines:
+    for line in stderr.decode(errors="replace").splitlines():
         if line.endswith(_FULL):
             return f"{line.removeprefix('tar: ')}; make room there, then again: drumline up"
-    return lines[-1] if lines else ""
+    return last_line(stderr)
 
 
 _FULL = ("No space left on device", "Disk quota exceeded")
-# Older versions stay for the jobs that run; those of more than a day ago go
+# What a job runs with is locked; what has just been started may not have come to that yet
+_REMOVE = """
+import fcntl, shutil, sys
+for name in sys.argv[1:]:
+    try:
+        with open(name + "/whole", "a") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(name)
+    except OSError:
+        pass
+"""
 _UNPACK = """set -e
 mkdir -p "$1"
 cd "$1"
-new=".$2.$$"
-trap 'rm -rf "$new"' EXIT
-rm -rf "$new"
-mkdir "$new"
-tar -xzf - -C "$new" --no-same-owner
-touch "$new/whole"
-rm -rf "$2"
-mv "$new" "$2"
+if [ -e "$2/whole" ]; then
+    cat > /dev/null  # it was here before, and a job may run with it
+else
+    new=".$2.$$"
+    trap 'rm -rf "$new"' EXIT
+    rm -rf "$new"
+    mkdir "$new"
+    tar -xzf - -C "$new" --no-same-owner
+    touch "$new/whole"
+    rm -rf "$2"
+    mv "$new" "$2"
+fi
 rm -rf "lib.$$"
 ln -s "$2" "lib.$$"
 if [ -d lib ] && [ ! -L lib ]; then rm -rf lib; fi
 mv -T "lib.$$" lib
 touch "$2"
-find . -maxdepth 1 -name 'lib-*' ! -name "$2" -mtime +1 -exec rm -rf {} +
+find . -maxdepth 1 -name 'lib-*' ! -name "$2" -mtime +1 -exec python3 -IS -c "$3" {} +
 """
 
 

@@ -25,6 +25,7 @@ from drumline.cluster.environment import (
     read_environment_files,
 )
 from drumline.cluster.inventory import inventory_list, static_inventory
+from drumline.cluster.limits import kept_busy
 from drumline.cluster.playbook_run import Failure, Outcome, PlaybookRun, Tell
 from drumline.cluster.remote import Remote
 from drumline.cluster.spec import ClusterSpec
@@ -54,15 +55,12 @@ class Provisioner:
     python: str | None = None
     """the base interpreter, where the provider knows better than `environment.python: auto`"""
 
-    async def provision(
-        self, remotes: Sequence[Remote], tell: Tell, *, again: bool = False
-    ) -> tuple[str, ...]:
+    async def provision(self, remotes: Sequence[Remote], tell: Tell) -> tuple[str, ...]:
         """Give all nodes their environment; returns the names of those that had to be changed.
 
         Args:
             remotes: all nodes, in node order.
             tell: hears of each task on each node.
-            again: do it even where the stamp says that there is nothing to do.
 
         Raises:
             HostError: a node cannot have it; names node, task, and what was said there. The other
@@ -79,7 +77,7 @@ class Provisioner:
         stale = [
             remote
             for remote, (stamp, _) in zip(remotes, found, strict=True)
-            if again or stamp != stamps[remote.machine.name]
+            if stamp != stamps[remote.machine.name]
         ]
         if not stale:
             return ()
@@ -87,7 +85,8 @@ class Provisioner:
         site = [PLAYBOOKS / "environment.yml", *([files.playbook] if files.playbook else [])]
         variables = self._variables(spec, files, remotes)
         run = self._run(remotes, site, names, variables, pythons)
-        outcome = await run.run(tell)
+        async with kept_busy(remotes):  # an installation may take longer than a node may be idle
+            outcome = await run.run(tell)
         good = _finished(stale, outcome, alone=files.playbook is None)
         if good:
             await asyncio.gather(*(_note(r, stamps[r.machine.name]) for r in good))

@@ -66,6 +66,11 @@ class Remote(Protocol):
         """
 
 
+def last_line(output: bytes | bytearray) -> str:
+    """Return the last line that a command has printed, which mostly says why it ended."""
+    return output.decode(errors="replace").strip().rpartition("\n")[2]
+
+
 def node_python(machine: Machine) -> str:
     """Return the Python of the node's environment."""
     return f"{machine.root}/env/bin/python"

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from drumline.cluster.remote import Flow, Remote, node_python
+from drumline.cluster.remote import Flow, Remote, last_line, node_python
 from drumline.core.errors import DrumlineError, HostError
 
 _PLACE_S, _STOP_S = 120.0, 10.0
@@ -78,6 +78,6 @@ async def _place(remote: Remote, files: bytes) -> None:
     words = [node_python(remote.machine), "-m", "drumline.node.asking", remote.machine.root]
     done = await remote.run([*words, "place"], given=files, timeout_s=_PLACE_S)
     if done.code:
-        said = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
         name = remote.machine.name
+        said = last_line(done.stderr)
         raise HostError(f"{name} did not take the leader's files: {said}", node=name)

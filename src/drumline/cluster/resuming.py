@@ -8,19 +8,21 @@ in the storage     s3://bucket/prefix/<id>           another cluster, another la
 from __future__ import annotations
 
 import asyncio
-import io
 import tarfile
 import tempfile
 from pathlib import Path
+from typing import IO
 
+from drumline.cluster.limits import kept_busy
 from drumline.cluster.provider import Say
-from drumline.cluster.remote import Remote
+from drumline.cluster.remote import Done, Flow, Remote
 from drumline.cluster.storage import fetch_run, latest
-from drumline.core.errors import HostError, UsageError
+from drumline.cluster.way import host_error
+from drumline.core.errors import UsageError
 
 LATEST = "latest"
 _PIECE = 1 << 18
-_ASK_S = 30.0
+_ASK_S, _WRITE_S = 30.0, 300.0
 
 
 async def offer_checkpoints(
@@ -76,26 +78,37 @@ async def _send(leader: Remote, job: str, run: Path, say: Say) -> str:
     place = f"resumed/{job}"
     say(job, f"{steps[-1].name} to {leader.machine.name}")
     target = f"{leader.machine.root}/{place}/checkpoints"
-    flow = await leader.start(["sh", "-c", 'mkdir -p "$1" && tar -xf - -C "$1"', "sh", target])
-    packed = await asyncio.to_thread(_pack, steps[-1])
-    with packed:
-        while piece := packed.read(_PIECE):
-            await flow.write(piece)
-    await flow.end_input()
-    done = await flow.wait()
+    with await asyncio.to_thread(_pack, steps[-1]) as packed:
+        flow = await leader.start(["sh", "-c", 'mkdir -p "$1" && tar -xf - -C "$1"', "sh", target])
+        try:
+            async with kept_busy([leader]):
+                done = await _pour(packed, flow)
+        except TimeoutError:
+            raise host_error(
+                leader.machine,
+                "stalled",
+                f"it has taken nothing of the checkpoint for {_WRITE_S:.0f} s; submit again",
+            ) from None
+        finally:
+            flow.stop()
     if done.code:
         said = done.stderr.decode(errors="replace").strip()
-        raise HostError(
-            f"{leader.machine.name} cannot take the checkpoint: {said}; is its disk full?",
-            node=leader.machine.node,
-        )
+        text = f"it cannot take the checkpoint: {said}; is its disk full?"
+        raise host_error(leader.machine, "resume", text)
     return place
 
 
-def _pack(step: Path) -> io.BufferedRandom:
+async def _pour(packed: IO[bytes], flow: Flow) -> Done:
+    """Write all of it to a command, and wait for the command's end; each within bounds."""
+    while piece := packed.read(_PIECE):
+        await asyncio.wait_for(flow.write(piece), _WRITE_S)
+    await flow.end_input()
+    return await asyncio.wait_for(flow.wait(), _WRITE_S)
+
+
+def _pack(step: Path) -> IO[bytes]:
     packed = tempfile.TemporaryFile()  # noqa: SIM115  closed by whoever reads it
     with tarfile.open(fileobj=packed, mode="w") as archive:
         archive.add(step, arcname=step.name)
     packed.seek(0)
-    assert isinstance(packed, io.BufferedRandom)
     return packed

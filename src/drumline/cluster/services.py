@@ -73,11 +73,6 @@ async def open_tensorboard(leader: Remote, say: Say) -> OpenService:
     return OpenService(name="tensorboard", port=local, url=f"http://127.0.0.1:{local}/")
 
 
-async def stop_service(leader: Remote, name: ServiceName) -> bool:
-    """End a service on the leader; returns whether it ran."""
-    return bool((await _ask(leader, name, "stop"))["stopped"])
-
-
 async def stay_busy(leader: Remote, remotes: Sequence[Remote]) -> None:
     """Keep nodes from ending themselves for idleness while a person works; until cancelled.
 

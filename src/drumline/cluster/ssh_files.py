@@ -24,9 +24,10 @@ from enum import StrEnum
 from pathlib import Path
 
 from drumline.cluster.home import ClusterHome
-from drumline.cluster.keys import KEY, plain_key, write_private
+from drumline.cluster.keys import KEY, plain_key
 from drumline.cluster.machine import Machine
 from drumline.core.errors import ClusterError
+from drumline.core.rundir import write_atomic
 
 ALIVE_S, ALIVE_COUNT = 5, 2
 """a node that says nothing is asked so often, and given up after so many questions"""
@@ -77,7 +78,7 @@ def write_pins(home: ClusterHome, node: int, pins: Iterable[Pin]) -> None:
     lines = [
         f"{name} {pin.key} {pin.origin}\n" for name in sorted(everybody) for pin in everybody[name]
     ]
-    write_private(known_hosts_file(home), "".join(lines))
+    write_atomic(known_hosts_file(home), "".join(lines), mode=0o600)
 
 
 def pin_host_key(home: ClusterHome, node: int, key: str, origin: Origin) -> None:
@@ -92,7 +93,7 @@ def write_config(home: ClusterHome, machines: Sequence[Machine]) -> Path:
     parts += [_section(home, machine) for machine in machines]
     parts.append(_for_all(home))
     path = home.ssh / "config"
-    write_private(path, "\n".join(parts))
+    write_atomic(path, "\n".join(parts), mode=0o600)
     return path
 
 

@@ -18,13 +18,14 @@ from typing import Any, TypeVar
 from drumline.cluster.banner import raise_for_all
 from drumline.cluster.home import ClusterHome
 from drumline.cluster.machine import Machine
-from drumline.cluster.manifest import Entry, Manifest, scan
+from drumline.cluster.manifest import Manifest, scan
 from drumline.cluster.provider import Say
-from drumline.cluster.remote import Done, Flow, Remote
+from drumline.cluster.remote import Done, Flow, Remote, last_line
 from drumline.cluster.starting import start_all
 from drumline.cluster.way import host_error
 from drumline.core.errors import HostError, UsageError
 from drumline.core.units import format_bytes
+from drumline.node.code_folder import Entry
 from drumline.node.receive import FRAME, PACKED, RAW
 
 T = TypeVar("T")
@@ -234,12 +235,12 @@ async def _answer(machine: Machine, flow: Flow, lines: AsyncIterator[bytes]) -> 
         raise _stalled(machine, f"it has not answered for {_ANSWER_S:.0f} s") from None
     if not line:
         done = await _end(flow)
-        said = done.stderr.decode(errors="replace").strip().splitlines() if done else []
+        said = last_line(done.stderr) if done else ""
         raise host_error(
             machine,
             "sync",
             f"the receiver ended with code {done.code if done else 'unknown'}"
-            + (f": {said[-1]}" if said else "")
+            + (f": {said}" if said else "")
             + "; bring the package there again: drumline up",
         )
     answer: dict[str, Any] = json.loads(line)

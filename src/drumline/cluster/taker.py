@@ -15,11 +15,12 @@ import os
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
-from drumline.cluster.remote import Flow
+from drumline.cluster.remote import Flow, last_line
 from drumline.core.errors import ClusterError, HostError
+from drumline.core.inside import stays_inside
 
 _ANSWER_S, _STOP_S = 120.0, 10.0
 _AHEAD = 32  # questions that a node has not answered yet: they fit its input's buffer
@@ -60,7 +61,12 @@ class Taker:
         self.listed, self.files, self.size = {}, 0, 0
         await self._ask({"list": True})
         while "listed" not in (answer := await self._answer()):
-            self.listed[_safe(answer["file"], self.name)] = answer
+            name = answer["file"]
+            if not stays_inside(name):
+                raise HostError(
+                    f"{self.name} names a file {name!r} outside its job; it is not to be trusted"
+                )
+            self.listed[name] = answer
         self.phase = answer["phase"]
         if not answer["there"] and self.name == "worker0":
             raise ClusterError(
@@ -172,17 +178,10 @@ class Taker:
         """Say why the node's side ended."""
         said = b""
         with contextlib.suppress(TimeoutError, HostError):
-            said = (await asyncio.wait_for(self.flow.wait(), _STOP_S)).stderr.strip()
-        why = said.decode(errors="replace").rpartition("\n")[2] or "the connection ended"
+            said = (await asyncio.wait_for(self.flow.wait(), _STOP_S)).stderr
+        why = last_line(said) or "the connection ended"
         return HostError(
             f"{self.name}: {why}, in the middle of a pull; pull again, it goes on where this one "
             f"ended",
             node=self.name,
         )
-
-
-def _safe(name: str, node: str) -> str:
-    path = PurePosixPath(name)
-    if path.is_absolute() or ".." in path.parts or not path.parts:
-        raise HostError(f"{node} names a file {name!r} outside its job; it is not to be trusted")
-    return name

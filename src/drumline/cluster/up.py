@@ -40,6 +40,7 @@ from drumline.cluster.roster import former_machines
 from drumline.cluster.rotation import rotate_host_key
 from drumline.cluster.spec import ClusterSpec
 from drumline.cluster.ssh_files import Origin, pin_host_key, write_config
+from drumline.cluster.ssh_hosts import SshHosts
 from drumline.cluster.term import decide_term, refuse_passed
 from drumline.core.errors import ClusterError, DrumlineError, HostError
 from drumline.core.rundir import write_atomic
@@ -99,6 +100,8 @@ def bring_up(spec: ClusterSpec, folder: Path, say: Say) -> Standing:
                 f"{len(before)}, or remove it first with: drumline down"
             )
         refuse_passed(spec, home, noted)
+        if isinstance(provider, SshHosts):
+            provider.refuse_moved(read_machines(home))
         write_spec(home, spec)
         home.note(provider=spec.provider, folder=str(folder.absolute()))
         try:

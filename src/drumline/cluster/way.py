@@ -13,6 +13,7 @@ import socket
 from typing import Self
 
 from drumline.cluster.machine import Machine
+from drumline.cluster.remote import last_line
 from drumline.core.errors import HostError
 
 _TAIL = 2_000
@@ -98,9 +99,9 @@ class Way:
             return ""
         await asyncio.wait([self._reading], timeout=_END_S)
         code = self._proxy.returncode
-        said = self._complaint.decode(errors="replace").strip().splitlines()
+        said = last_line(self._complaint)
         ended = "is still running" if code is None else f"ended with code {code}"
-        return f"its proxy command {ended}" + (f" and said: {said[-1]}" if said else "")
+        return f"its proxy command {ended}" + (f" and said: {said}" if said else "")
 
     async def close(self) -> None:
         """Close it, and end the proxy."""

@@ -167,27 +167,32 @@ def list_runs(root: Path) -> list[RunDir]:
     return [RunDir(path.absolute()) for _, path in sorted(found, reverse=True)]
 
 
-def write_atomic(path: Path, text: str) -> None:
+def write_atomic(path: Path, text: str, *, mode: int = 0o644) -> None:
     """Write a text file so that readers see the old content or the new, never half of it.
+
+    Args:
+        path: where; it is replaced.
+        text: all of it.
+        mode: who may read it; 0o600: nobody else, at no moment.
 
     Raises:
         RunDirError: it cannot be written; nothing is left behind.
     """
     try:
-        _write_and_replace(path, text)
+        _write_and_replace(path, text, mode)
     except OSError as error:
         raise RunDirError(
             f"cannot write {path}: {error.strerror}; make room there, or check that you may write"
         ) from None
 
 
-def _write_and_replace(path: Path, text: str) -> None:
+def _write_and_replace(path: Path, text: str, mode: int) -> None:
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
-            os.fchmod(file.fileno(), 0o644)
+            os.fchmod(file.fileno(), mode)
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException:

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from drumline.core.errors import ClusterError, WorkerError
+from drumline.core.inside import stays_inside
 from drumline.core.rundir import write_atomic
 from drumline.node.code_folder import locked
 from drumline.node.job import JobFolder
@@ -103,9 +104,9 @@ def read_files(code: Path, names: Sequence[str]) -> dict[str, str]:
 def place_files(code: Path, files: dict[str, str]) -> None:
     """Put files that came as base64 below a folder; a new file takes an old one's place."""
     for name, text in files.items():
-        path = code / name
-        if Path(name).is_absolute() or ".." in Path(name).parts:
+        if not stays_inside(name):
             raise ClusterError(f"{name!r} is not in the project's folder")
+        path = code / name
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_name(f".{path.name}.part")
         part.write_bytes(base64.b64decode(text))

@@ -5,8 +5,9 @@
     python3 - clear  R MARK     end what runs, and remove the folder
 
 MARK says which cluster's node this is, as JSON; R/drumline.json holds it. A folder without it, or
-with another one, is not ours: nothing in it is touched. The file is sent as text, before anything
-of ours is on the node: nothing but the standard library, Python 3.8.
+with another cluster's, is not ours: nothing in it is touched. A cluster is known by its name and
+its id: two laptops may think of the same name. The file is sent as text, before anything of ours is
+on the node: nothing but the standard library, Python 3.8.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ def owner(root: str) -> Any:
         return None
     try:
         with open(os.path.join(root, NOTE), encoding="utf-8") as file:
-            return json.load(file)
+            found = json.load(file)
+            return found if isinstance(found, dict) else {}
     except (OSError, ValueError):
         pass
     return {} if not os.path.isdir(root) or os.listdir(root) else None
@@ -95,22 +97,24 @@ def main(argv: list[str]) -> dict[str, Any]:
     if root in ("/", os.path.expanduser("~")) or not os.path.isabs(root):
         return {"error": f"root is {root}, which is not a folder for Drumline alone"}
     found = owner(root)
-    if what == "claim" and found is None:
+    is_new = what == "claim" and found is None
+    if is_new:
         os.makedirs(root, exist_ok=True)
         draft = os.path.join(root, f".{NOTE}.{os.getpid()}")
         with open(draft, "w", encoding="utf-8") as file:
             json.dump(mark, file)
         os.replace(draft, os.path.join(root, NOTE))
         found = mark
-    if found != mark:
-        return {"owner": found}
+    if not found or any(found.get(key) != mark[key] for key in ("cluster", "id")):
+        return {"owner": found, "ours": False}
     if what == "clear":
         left = end(root)
         if left:
             return {"error": f"processes {left} do not end"}
         shutil.rmtree(root)
-        return {"owner": None}
-    return {"owner": found, "processes": list(processes(root).values())}
+        return {"owner": None, "ours": True}
+    running = list(processes(root).values())
+    return {"owner": found, "ours": True, "new": is_new, "processes": running}
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""TensorBoard on the leader: `python -m drumline.node.board ROOT start|stop|status`.
+"""TensorBoard on the leader: `python -m drumline.node.board ROOT start|stop`.
 
 It shows what the jobs in R/jobs have written, wherever below it lies: run/tensorboard, and what a
 Lightning script leaves in work/lightning_logs. It listens on the loopback interface only.

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from drumline.node.crew import USUAL, Crew
+from drumline.node.edition import hold_edition
 from drumline.node.follow import Follower
 from drumline.node.job import JobFolder
 from drumline.node.lead import Leader
@@ -33,6 +34,7 @@ class Charge:
 
     def run(self, crew: Crew | None = None) -> None:
         """Run the job to its end, with an agent that is warm already if there is one."""
+        hold_edition()
         os.chdir(self.folder.work)
         runner: Runner
         if self.ticket is not None:

@@ -15,17 +15,17 @@ import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 LOCK_S = 60.0
 _PIECE = 1 << 20
 
 
 class Entry(NamedTuple):
-    """As `cluster.manifest.Entry`."""
+    """One thing that travels; `cluster.manifest` says what its parts are."""
 
     path: str
-    kind: str
+    kind: Literal["file", "link", "dir"]
     executable: bool = False
     size: int = 0
     digest: str = ""
@@ -134,7 +134,7 @@ class Code:
 
 
 def marks(found: os.stat_result) -> list[int]:
-    """Return what shows that a file is the same; not ctime, which each hard link changes."""
+    """Return what shows that a file is the same."""
     return [found.st_size, found.st_mtime_ns, found.st_ino, stat.S_IMODE(found.st_mode)]
 
 

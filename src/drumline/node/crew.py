@@ -19,14 +19,13 @@ from drumline.core.rundir import RunDir
 from drumline.core.scratch import Scratch
 from drumline.core.task import PRELOAD, SCRATCH, AgentTask
 from drumline.launch.session import Session
+from drumline.node.edition import of_this_edition
 from drumline.node.job import Job
 
 GRACE_S = 7.0
 """from asking to killing; agents give their workers five seconds"""
 USUAL = (*PRELOAD, "torch._dynamo")
 """what an agent loads that waits for a job which nobody knows yet"""
-# Read when a process or torch starts: an agent that runs already would not see them.
-_EARLY = ("CUDA_", "DRUMLINE_", "KMP_", "LD_", "MKL_", "OMP_", "PYTHON", "TORCH", "TMPDIR")
 
 
 class Crew:
@@ -59,6 +58,7 @@ class Crew:
         """Start the agent ahead of its task."""
         quiet = {"TORCH_CPP_LOG_LEVEL": "ERROR"}  # nodes without a name warn of each connection
         environment = {**quiet, **os.environ, **variables, SCRATCH: str(self.scratch.path)}
+        environment = of_this_edition(environment)
         command = [sys.executable, "-m", "drumline.agent", str(os.getpid()), ",".join(preload)]
         self._session = Session(command, environment)
 
@@ -101,9 +101,4 @@ def variables_for(job: Job, workers: int) -> dict[str, str]:
     """Return what the ranks' environment has beyond the node's own."""
     threads = str(max(1, (os.cpu_count() or 1) // workers))
     nodes = {NODES: ",".join(job.addresses)} if job.nodes > 1 else {}
-    return {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", threads), **nodes, **job.env}
-
-
-def must_be_fresh(job: Job) -> bool:
-    """Whether the job's variables are of those that only an agent of its own sees."""
-    return any(name.startswith(_EARLY) for name in job.env)
+    return {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", threads), **nodes}

@@ -1,7 +1,8 @@
 """The Python environment of a node: R/env stands on an interpreter that has PyTorch already.
 
     R/env             a venv whose interpreter is the base's
-      + R/lib         this package, by a .pth file; it comes before anything of the same name
+      + R/lib         this package, by a .pth file; it comes before anything of the same name.
+                      A process keeps the edition that R/lib led to when it started
       + the base's    packages, by a .pth file where the base is itself a venv (there
                       --system-site-packages would show those of the base's base)
       + what pip installs on top
@@ -145,7 +146,8 @@ class Maker:
     def show_packages(self, base: dict[str, Any]) -> None:
         """Let the environment see this package, and those of a base that is a venv."""
         site = self.env / "lib" / "python{}.{}".format(*base["version"]) / "site-packages"
-        self.write(site / "drumline_1.pth", f"{self.root / 'lib'}\n", 0o644)
+        own = f"import os, sys; sys.path.append(os.path.realpath({str(self.root / 'lib')!r}))\n"
+        self.write(site / "drumline_1.pth", own, 0o644)
         lines = [f"import site; site.addsitedir({path!r})\n" for path in base["sites"]]
         if base["is_venv"]:
             self.write(site / "drumline_2.pth", "".join(lines), 0o644)

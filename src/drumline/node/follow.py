@@ -1,17 +1,11 @@
-"""A follower's process: connects to the leader, does as it says, and ends when it is gone.
-
-`python -m drumline.node.follow R ID` runs a job that was made but not started; `submit` starts it
-by itself.
-"""
+"""A follower's process: connects to the leader, does as it says, and ends when it is gone."""
 
 from __future__ import annotations
 
 import contextlib
 import select
 import shutil
-import sys
 import time
-from pathlib import Path
 from typing import Any
 
 from drumline.core.errors import ClusterError, DrumlineError
@@ -169,16 +163,3 @@ class Follower(Runner):
 
 def _final(message: Message) -> Over:
     return Over(message["phase"], message["error"] or "", message["code"], rank=message["rank"])
-
-
-def main(argv: list[str]) -> int:
-    """Run a node's part of a job in the foreground."""
-    folder = JobFolder(Path(argv[0]), argv[1])
-    hold = folder.hold()
-    Follower(folder, first=True).run()
-    del hold
-    return folder.read_state().code or 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

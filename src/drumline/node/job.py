@@ -21,7 +21,7 @@ import os
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -60,7 +60,6 @@ class Job:
     restarts: int = 0
     keep_warm: bool = False
     """whether an agent is to wait for the next job when this one has ended"""
-    env: Mapping[str, str] = field(default_factory=dict)
     submitted: float = 0.0
     user: str = ""
 
@@ -80,9 +79,10 @@ class Job:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """Read it back."""
+        """Read it back; another version's words that this one does not know are passed over."""
+        known = {key: values[key] for key in cls.__dataclass_fields__.keys() & values}
         lists = {key: tuple(values.get(key, ())) for key in ("addresses", "argv")}
-        return cls(**{**values, **lists})
+        return cls(**{**known, **lists})
 
 
 @dataclass(frozen=True, kw_only=True)

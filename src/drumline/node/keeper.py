@@ -18,6 +18,7 @@ from typing import Any
 
 from drumline.core.errors import ClusterError
 from drumline.core.rundir import write_atomic
+from drumline.node.busy import Busy
 from drumline.node.job import JobFolder
 from drumline.node.store import Store
 
@@ -40,12 +41,12 @@ def keep(job: Path, store: Store, run: str, writer: str, *, every_s: float) -> N
     What happened last is noted in the job's folder (storage.json): a storage that refuses must not
     end a job, and a person wants to know.
     """
-    patience = None
+    patience, busy = None, Busy(job.parents[1])
     while True:
         ended = job_ended(job)
         note = {"at": time.time(), "ended": ended, "error": ""}
         try:
-            copied = store.copy(job / "run", run, writer, ended=ended)
+            copied = store.copy(job / "run", run, writer, ended=ended, moved=busy.tick)
             note |= {"files": copied.files, "bytes": copied.bytes}
         except Exception as error:  # whatever it is, nobody would hear of it otherwise
             note["error"] = _words(error)

@@ -7,8 +7,7 @@
     (5) it watches             the first failure, lost node or cancellation ends the job on all
     (6) it judges              from what all nodes tell of their ranks; that is the job's state
 
-`python -m drumline.node.lead R ID` runs a job that was made but not started; `submit` starts it by
-itself.
+`submit` starts it, or hands the job to one that waits (`charge`).
 """
 
 from __future__ import annotations
@@ -18,11 +17,9 @@ import queue
 import select
 import shutil
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from drumline.core.errors import DrumlineError, RunDirError
@@ -33,7 +30,7 @@ from drumline.node.runner import CANCELLED, TICK_S, Over, Runner, explain
 from drumline.node.snapshot import bring_checkpoints
 from drumline.node.tasks import Terms, build_task
 from drumline.node.testimony import exit_code_of, is_explained, judge, note
-from drumline.node.tether import Message, Tether, listen, welcome
+from drumline.node.tether import Message, Tether, welcome
 from drumline.node.turns import Ticket
 
 COME_S = 60.0
@@ -280,19 +277,3 @@ class Leader(Runner):
                 raise Over("failed", f"node {tether.node}: {message['error']}", message["code"])
             case "cancel" if not self._ending:
                 raise Over("cancelled", "the job was cancelled", CANCELLED)
-
-
-def main(argv: list[str]) -> int:
-    """Run a job in the foreground."""
-    root, name = Path(argv[0]), argv[1]
-    folder = JobFolder(root, name)
-    job = folder.read_job()
-    hold = folder.hold()
-    listener = listen(job.addresses[0]) if job.nodes > 1 else None
-    Leader(folder, listener, Ticket.take(root, name)).run()
-    del hold
-    return folder.read_state().code or 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
 from typing import Any
+
+from drumline.core.inside import stays_inside
 
 MANIFEST = "manifest.sha256.json"
 
@@ -79,7 +80,6 @@ def _part(name: str) -> str:
 
 
 def _safe(name: str) -> str:
-    path = PurePosixPath(name)
-    if path.is_absolute() or ".." in path.parts or not path.parts:
+    if not stays_inside(name):
         raise ValueError(f"{name!r} leaves the folder")
     return name

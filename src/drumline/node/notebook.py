@@ -1,4 +1,4 @@
-"""JupyterLab on the leader: `python -m drumline.node.notebook ROOT start|stop|status`.
+"""JupyterLab on the leader: `python -m drumline.node.notebook ROOT start|stop`.
 
 It listens on the loopback interface only, and opens to whoever has its token. The token is random,
 and stands in one file that only its owner can read: not in the words or variables of a process, and
@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from drumline.core.rundir import write_atomic
 from drumline.node.service import Program, Service, ServiceError, serve
 
 
@@ -25,7 +26,7 @@ def start(service: Service) -> dict[str, Any]:
 
     def build(port: int) -> Program:
         config = service.folder / "config.json"
-        write_private(config, json.dumps(settings(service, port, lab)))
+        write_atomic(config, json.dumps(settings(service, port, lab)), mode=0o600)
         return Program(
             argv=[sys.executable, "-m", "jupyterlab", f"--config={config}", "--no-browser"],
             folder=service.root / "code",
@@ -93,13 +94,6 @@ def find_lab() -> Path:
         f"jupyterlab in {found.origin} is incomplete: no share/jupyter/lab/static",
         missing="jupyterlab>=4.2",
     )
-
-
-def write_private(path: Path, text: str) -> None:
-    """Write a file that nobody else can read, at no moment."""
-    path.unlink(missing_ok=True)
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(text)
 
 
 if __name__ == "__main__":

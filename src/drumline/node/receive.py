@@ -12,8 +12,8 @@
       │◀── {"done": …}  or {"changed": [numbers]}: those were not what the manifest says
 
 Nothing of R/code is touched before all content is here and proved by its digest; files are replaced
-by renaming, never written into, since jobs have hard links to the old ones. What an interrupted
-sync has brought is used by the next. Nothing but the standard library, Python 3.8.
+by renaming, never written into, for whoever reads them just then. What an interrupted sync has
+brought is used by the next. Nothing but the standard library, Python 3.8.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ import zlib
 from contextlib import suppress
 from typing import Any, BinaryIO
 
+from drumline.node.busy import Busy
 from drumline.node.code_folder import Code, Entry, locked, wanted_folders
 
 FRAME = struct.Struct(">BI")
@@ -56,7 +57,7 @@ def missing(code: Code, entries: list[Entry]) -> list[int]:
     return want
 
 
-def receive(code: Code, entry: Entry, stream: BinaryIO) -> bool:
+def receive(code: Code, entry: Entry, stream: BinaryIO, busy: Busy) -> bool:
     """Take one file's frames; returns whether they are what the manifest says."""
     digest = hashlib.sha256()
     draft = code.incoming + b"/draft"
@@ -65,6 +66,7 @@ def receive(code: Code, entry: Entry, stream: BinaryIO) -> bool:
             kind, length = FRAME.unpack(exactly(stream, FRAME.size))
             if not length:
                 break
+            busy.tick()
             content = exactly(stream, length)
             content = zlib.decompress(content) if kind == PACKED else content
             digest.update(content)
@@ -133,12 +135,13 @@ def tell(**facts: Any) -> None:
 def serve(root: str, stream: BinaryIO) -> None:
     """Do one sync, as drawn above."""
     os.makedirs(root, exist_ok=True)
-    code = Code(root)
+    code, busy = Code(root), Busy(root)
     with locked(root):
         code.look()
         asked = json.loads(stream.readline() or b"{}")
         if not asked:
             return
+        busy.tick()
         if asked["hash"] == code.hash:
             tell(same=True)
             return
@@ -150,7 +153,7 @@ def serve(root: str, stream: BinaryIO) -> None:
         entries = [Entry(*values) for values in json.loads(packed)]
         want = missing(code, entries)
         tell(want=want)
-        changed = [number for number in want if not receive(code, entries[number], stream)]
+        changed = [number for number in want if not receive(code, entries[number], stream, busy)]
         if changed:
             tell(changed=changed)
             return

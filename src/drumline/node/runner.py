@@ -18,6 +18,7 @@ from pathlib import Path
 
 from drumline.core.errors import DrumlineError
 from drumline.launch.manifest import build_manifest
+from drumline.node.busy import Busy
 from drumline.node.crew import Crew, variables_for
 from drumline.node.gpus import default_workers
 from drumline.node.job import Job, JobFolder, Phase
@@ -28,7 +29,6 @@ NODE_FREE_S = 20.0
 """how long the ranks of the job before may take to go"""
 TIMES = "times.jsonl"
 """in the logs' folder: which log had grown to what size when"""
-_BUSY_EVERY_S = 10.0
 _TIMES_EVERY_S = 0.25
 CANCELLED = 130
 """what a job exits with that somebody has cancelled, as after Ctrl-C"""
@@ -56,7 +56,8 @@ class Runner:
         self.workers = self.job.workers or default_workers()
         self.preload: tuple[str, ...] = ()
         self._asked_to_end = False
-        self._busy_at = self._times_at = 0.0
+        self._busy = Busy(folder.root)
+        self._times_at = 0.0
         self._sizes: dict[str, int] = {}
         self._node_lock = -1
         self._node_asked_at = 0.0
@@ -107,12 +108,9 @@ class Runner:
     def look_after(self) -> None:
         """Do what is due: kill who was asked to end long ago, say that the node is busy."""
         self.crew.tick()
+        if self.crew.warm:
+            self._busy.tick()
         now = time.monotonic()
-        if self.crew.warm and now - self._busy_at > _BUSY_EVERY_S:
-            self._busy_at = now
-            limits = self.folder.root / "limits"
-            limits.mkdir(exist_ok=True)
-            (limits / "busy").touch()
         if now - self._times_at > _TIMES_EVERY_S:
             self._times_at = now
             self.note_times()

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from drumline.core.errors import UsageError
+from drumline.node.busy import Busy
 from drumline.node.job import JobFolder
 
 PIECE = 36 << 10  # bytes of a line before base64, so that a line stays below 64 KiB
@@ -41,9 +42,8 @@ def list_job(job: Path) -> Iterator[dict[str, Any]]:
         if not any(part.startswith(".") for part in name.split("/")):  # those are half written
             yield from _entry(job, name)
     since = _mtime(job / "job.json")
-    synced = _synced(job.parents[1])
     for name in _walk(job, "work"):
-        if _is_new(job / name, name.partition("/")[2], since, synced):
+        if _is_new(job / name, since):
             yield from _entry(job, name)
 
 
@@ -54,29 +54,18 @@ def _walk(job: Path, part: str) -> Iterator[str]:
             yield (Path(folder) / name).relative_to(job).as_posix()
 
 
-def _is_new(path: Path, name: str, since: int, synced: frozenset[str]) -> bool:
+def _is_new(path: Path, since: int) -> bool:
     """Whether the job has made or changed a file, rather than got it with the code.
 
-    The code's files are hard links of those in R/code and older than the job. A link is lost when
-    the next job brings another version, so one link alone says nothing of a file that was synced.
+    job.json is written after the snapshot was taken and before the job starts. What the job writes,
+    or moves there, was changed later by the kernel's own account (ctime), whatever date it bears.
+    Clocks tick slowly: in the tick that both fall into, the date decides.
     """
     try:
         found = path.stat(follow_symlinks=False)
     except OSError:
         return False
-    if found.st_mtime_ns >= since:
-        return True
-    return found.st_nlink == 1 and name not in synced
-
-
-def _synced(root: Path) -> frozenset[str]:
-    """Return the names of the files that were synced, as far as the node knows them."""
-    try:
-        document = json.loads((root / "code.json").read_text())
-        files = document.get("files", document)
-        return frozenset(files if isinstance(files, dict) else (str(name) for name in files))
-    except (OSError, ValueError, AttributeError, TypeError):
-        return frozenset()
+    return (found.st_ctime_ns, found.st_mtime_ns) >= (since, since)
 
 
 def _mtime(path: Path) -> int:
@@ -95,12 +84,12 @@ def _entry(job: Path, name: str) -> Iterator[dict[str, Any]]:
         yield {"file": name, "bytes": found.st_size, "mtime": found.st_mtime_ns}
 
 
-def send(job: Path, asked: dict[str, Any], out: TextIO) -> None:
+def send(job: Path, asked: dict[str, Any], out: TextIO, busy: Busy) -> None:
     """Send a file from where the laptop's copy ends, or from its start where that differs."""
     name = str(asked["get"])
     path = job / name
     try:
-        if ".." in Path(name).parts or not path.resolve().is_relative_to(job.resolve()):
+        if not path.resolve().is_relative_to(job.resolve()):
             raise PermissionError(1, "it is not in the job's folder")
         with path.open("rb") as file:
             end = os.fstat(file.fileno()).st_size
@@ -114,6 +103,7 @@ def send(job: Path, asked: dict[str, Any], out: TextIO) -> None:
             while offset < end and (piece := file.read(min(PIECE, end - offset))):
                 digest.update(piece)
                 offset += len(piece)
+                busy.tick()
                 out.write(base64.b64encode(piece).decode() + "\n")
             _say(out, sent=name, sha256=digest.hexdigest(), bytes=offset)
     except OSError as error:
@@ -153,11 +143,11 @@ def phase_of(job: Path) -> str:
 def main() -> None:
     """Answer what the laptop asks, until it hangs up."""
     root, name = sys.argv[1:]
-    job = JobFolder(Path(root), name).path
+    job, busy = JobFolder(Path(root), name).path, Busy(root)
     for line in sys.stdin:
         asked = json.loads(line)
         if "get" in asked:
-            send(job, asked, sys.stdout)
+            send(job, asked, sys.stdout, busy)
             continue
         phase, count = phase_of(job), 0  # before the files: what an ended job has is all there
         for entry in list_job(job):

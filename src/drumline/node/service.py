@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from drumline.core.errors import RunDirError
 from drumline.core.rundir import write_atomic
 
 _START_S, _STOP_S, _PAUSE_S = 90.0, 10.0, 0.1
@@ -177,6 +178,6 @@ def serve(name: str, start: Callable[[Service], dict[str, Any]]) -> None:
         answer = start(service) if word == "start" else {"stopped": service.stop()}
     except ServiceError as error:
         answer = {"error": str(error), "missing": error.missing}
-    except OSError as error:
+    except (OSError, RunDirError) as error:
         answer = {"error": f"cannot {word} {name}: {error}", "missing": ""}
     print(json.dumps(answer), flush=True)

@@ -1,32 +1,32 @@
 """A snapshot of the synced code: what a job runs stays as it was when the job was submitted.
 
-Files are hard links, which cost no room and next to no time. That holds as long as whoever changes
-the code puts a new file in an old one's place, as `drumline submit` does, and never writes into it.
+Files are copies: a job may write into what it has got (`open("log.txt", "a")`, or torch.save over a
+model that was synced), and neither the code nor another job may see that. Where the file system can
+share content until somebody changes it (XFS, btrfs), the kernel does so. Checkpoints are links: we
+write them ourselves, and never into one that is there.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from drumline.core.errors import ClusterError, RunDirError
 
+_MOST = 1 << 30
+"""bytes that the kernel is asked to copy at once"""
+
 
 def take_snapshot(source: Path, target: Path) -> None:
-    """Make `target` a copy of the tree `source` by hard links; an absent tree is an empty one.
+    """Make `target` a copy of the tree `source`; an absent tree is an empty one.
 
     Raises:
-        ClusterError: a file cannot be linked, e.g. because the disk has no room for folders.
+        ClusterError: a file cannot be copied, e.g. because the disk is full.
     """
-    try:
-        target.mkdir()
-        if source.is_dir():
-            _link_tree(str(source), str(target))
-    except OSError as error:
-        raise ClusterError(
-            f"cannot copy {error.filename} to {target}: {error.strerror}; make room on the node"
-        ) from None
+    _bring(source, target, _copy_file)
 
 
 def bring_checkpoints(root: Path, run: str, target: Path) -> None:
@@ -46,10 +46,22 @@ def bring_checkpoints(root: Path, run: str, target: Path) -> None:
         raise RunDirError(
             f"there is no checkpoint to go on from in {run} on the leader; start a new run"
         )
-    take_snapshot(source, target)
+    _bring(source, target, _link_file)
 
 
-def _link_tree(source: str, target: str) -> None:
+def _bring(source: Path, target: Path, bring_file: Callable[[str, str], None]) -> None:
+    try:
+        target.mkdir()
+        if source.is_dir():
+            _bring_tree(str(source), str(target), bring_file)
+    except OSError as error:
+        what = error.filename or source
+        raise ClusterError(
+            f"cannot copy {what} to {target}: {error.strerror}; make room on the node"
+        ) from None
+
+
+def _bring_tree(source: str, target: str, bring_file: Callable[[str, str], None]) -> None:
     with os.scandir(source) as entries:
         for entry in entries:
             here = f"{target}/{entry.name}"
@@ -57,9 +69,21 @@ def _link_tree(source: str, target: str) -> None:
                 os.symlink(os.readlink(entry.path), here)
             elif entry.is_dir():
                 os.mkdir(here)
-                _link_tree(entry.path, here)
+                _bring_tree(entry.path, here, bring_file)
             elif entry.is_file():
-                _link_file(entry.path, here)
+                bring_file(entry.path, here)
+
+
+def _copy_file(source: str, target: str) -> None:
+    """Copy a file's content, mode and dates."""
+    with open(source, "rb", 0) as old, open(target, "xb", 0) as new:
+        found = os.fstat(old.fileno())
+        with suppress(OSError):  # not between any two file systems; the rest goes the plain way
+            while os.copy_file_range(old.fileno(), new.fileno(), _MOST):
+                pass
+        shutil.copyfileobj(old, new)
+        os.fchmod(new.fileno(), found.st_mode & 0o777)
+        os.utime(new.fileno(), ns=(found.st_atime_ns, found.st_mtime_ns))
 
 
 def _link_file(source: str, target: str) -> None:

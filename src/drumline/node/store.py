@@ -16,7 +16,7 @@ import contextlib
 import hashlib
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,10 @@ from drumline.node.refusal import NO_BUCKET, explained, kind_of, shown_url
 _CHUNK = 4 << 20
 _OBJECT_STORES = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az"}
 """have no folders; asked to make one, they would make a bucket"""
+
+
+def _nothing() -> None:
+    """Do nothing."""
 
 
 class _GoneError(Exception):
@@ -53,8 +57,23 @@ class Store:
             self._fs, self._root = fsspec.core.url_to_fs(url)
             self._root = self._root.rstrip("/")
 
-    def copy(self, folder: Path, run: str, writer: str, *, ended: bool = False) -> Copied:
+    def copy(
+        self,
+        folder: Path,
+        run: str,
+        writer: str,
+        *,
+        ended: bool = False,
+        moved: Callable[[], None] = _nothing,
+    ) -> Copied:
         """Copy what has changed in a run directory since this writer's last copy.
+
+        Args:
+            folder: the run directory.
+            run: what it is called there.
+            writer: who copies.
+            ended: whether it will not change any more.
+            moved: is called for each piece that has arrived.
 
         Raises:
             ClusterError: the storage refuses; says why, and the way out.
@@ -67,7 +86,7 @@ class Store:
             for name, path in list_files(folder):
                 known = old.files.get(name)
                 try:
-                    file = self._keep(path, known) or self._send(path, at, name, known)
+                    file = self._keep(path, known) or self._send(path, at, name, known, moved)
                 except _GoneError:  # since we listed it
                     continue
                 files[name] = file
@@ -162,7 +181,9 @@ class Store:
                 same = hashlib.file_digest(file, "sha256").hexdigest() == known.sha256
         return replace(known, mtime=stat.st_mtime) if same else None
 
-    def _send(self, path: Path, at: str, name: str, known: StoredFile | None) -> StoredFile:
+    def _send(
+        self, path: Path, at: str, name: str, known: StoredFile | None, moved: Callable[[], None]
+    ) -> StoredFile:
         """Send a file as it is now: one that grows meanwhile is cut where it ended before."""
         key = f"{name}~" if known and known.key == name else name
         to = f"{at}/{key}"
@@ -179,6 +200,7 @@ class Store:
                     digest.update(piece)
                     target.write(piece)
                     left -= len(piece)
+                    moved()
         size = stat.st_size - left
         return StoredFile(key=key, sha256=digest.hexdigest(), bytes=size, mtime=stat.st_mtime)
 

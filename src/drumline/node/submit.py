@@ -23,7 +23,6 @@ from typing import Any
 from drumline.core.errors import ClusterError, DrumlineError
 from drumline.node.charge import Charge
 from drumline.node.code_folder import Code, locked
-from drumline.node.crew import must_be_fresh
 from drumline.node.job import Job, JobFolder
 from drumline.node.runner import detach
 from drumline.node.snapshot import take_snapshot
@@ -81,10 +80,7 @@ def start_leader(folder: JobFolder, job: Job) -> dict[str, Any]:
     ticket = Ticket.take(folder.root, job.id)
     ahead = ticket.ahead()
     _start(
-        Charge(
-            folder=folder, hold=folder.hold(), first=not ahead, ticket=ticket, listener=listener
-        ),
-        job,
+        Charge(folder=folder, hold=folder.hold(), first=not ahead, ticket=ticket, listener=listener)
     )
     return {"port": port, "ahead": ahead}
 
@@ -93,11 +89,11 @@ def start_follower(folder: JobFolder, job: Job, told: dict[str, Any]) -> None:
     """Start a follower's process, once the leader's port is known (3)."""
     job = replace(job, port=int(told["port"]))
     folder.write_job(job)
-    _start(Charge(folder=folder, hold=folder.hold(), first=bool(told["first"])), job)
+    _start(Charge(folder=folder, hold=folder.hold(), first=bool(told["first"])))
 
 
-def _start(charge: Charge, job: Job) -> None:
-    if not (charge.first and not must_be_fresh(job) and hand_over(charge)):
+def _start(charge: Charge) -> None:
+    if not (charge.first and hand_over(charge)):
         detach(charge.folder, charge.run)
     charge.let_go()
 

@@ -39,13 +39,11 @@ class NodeBoot:
     """after so long since boot it ends itself"""
     idle_minutes: float | None = None
     """and after so long without a job; None: never"""
-    root: str = ""
-    """R; default: ~/drumline of the user"""
 
     @property
     def folder(self) -> str:
-        """R, absolute."""
-        return self.root or f"/home/{self.user}/drumline"
+        """R, absolute: ~/drumline of the user."""
+        return f"/home/{self.user}/drumline"
 
 
 def limits_script() -> str:

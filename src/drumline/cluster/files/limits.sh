@@ -4,7 +4,8 @@
 # Runs COMMAND (which powers the node off) if the node's time is up. To be run each minute.
 #   FOLDER/deadline      seconds of the epoch: the node ends then
 #   FOLDER/idle_minutes  it ends after so long without a job; "never" or no file: it does not
-#   FOLDER/busy          touched while a job runs; without it, idle since idle_minutes was written
+#   FOLDER/busy          touched while a job runs or files travel; without it, idle since
+#                        idle_minutes was written
 # Writes nothing. A file that is no number is passed over, and said so.
 set -u
 [ $# -ge 2 ] || { echo "usage: limits.sh FOLDER COMMAND..." >&2; exit 2; }

@@ -32,9 +32,9 @@ from typing import Any
 
 from drumline.cluster.twin.node import Node
 from drumline.cluster.twin.order import NodeOrder
-from drumline.cluster.twin.processes import started_at
 from drumline.cluster.twin.wiring import hub_lines
 from drumline.launch.hub import batch
+from drumline.node.service import start_time
 
 _CONNECT_S = 20.0
 _EMPTY_S = 60.0
@@ -220,7 +220,7 @@ def main(arguments: list[str]) -> int:
             listener.bind("control")  # a whole path may be longer than a socket's may be
             listener.listen(256)
             listener.setblocking(False)
-            facts = {"pid": os.getpid(), "start": started_at(os.getpid())}
+            facts = {"pid": os.getpid(), "start": start_time(os.getpid())}
             (home / "host.json").write_text(json.dumps(facts) + "\n")
             os.chdir("/")
             print("{}", flush=True)

@@ -9,6 +9,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from drumline.node.service import start_time
+
 _MODULE = b"drumline.cluster.twin."
 _HOST, _INIT = "host", "init"
 
@@ -40,7 +42,7 @@ class TwinProcess:
         with contextlib.suppress(OSError):
             handle = os.pidfd_open(self.pid)
             try:
-                if started_at(self.pid) == self.start:
+                if start_time(self.pid) == self.start:
                     signal.pidfd_send_signal(handle, signal.SIGKILL)
             finally:
                 os.close(handle)
@@ -59,10 +61,13 @@ def find_processes() -> list[TwinProcess]:
             if b"unshare" in os.path.basename(words[0]):
                 continue  # on its way to become the host
             pid = int(entry.name)
+            start = start_time(pid)
+            if start is None:
+                continue
             found.append(
                 TwinProcess(
                     pid=pid,
-                    start=started_at(pid),
+                    start=start,
                     home=Path(os.fsdecode(words[place + 1])),
                     name=os.fsdecode(words[place + 2]) if role == _INIT else "",
                     is_first=_is_first(entry),
@@ -86,15 +91,6 @@ def end_processes(home: Path, *, within_s: float) -> list[TwinProcess]:
             break
         time.sleep(0.02)
     return left
-
-
-def started_at(pid: int) -> int:
-    """Return when a process started, in ticks since the machine did.
-
-    Raises:
-        OSError: there is no such process.
-    """
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
 
 
 def _is_first(entry: Path) -> bool:
