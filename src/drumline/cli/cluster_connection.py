@@ -18,7 +18,7 @@ from drumline.core.errors import HostError, UsageError
 
 _CONNECT_S = 30.0
 _TRY_S = 10.0
-_LOOK_S = 1.0  # after so long without all nodes the provider is asked whether they are there
+_LOOK_S = 3.0  # after so long without all nodes the provider is asked whether they are there
 
 
 @contextlib.asynccontextmanager
@@ -78,7 +78,11 @@ async def reached(
         try:
             await asyncio.wait([task], timeout=_LOOK_S)
             if lost or not task.done():
-                gone = await find_gone(spec, home, machines)
+                asking = asyncio.create_task(find_gone(spec, home, machines))
+                if not task.done():
+                    await asyncio.wait([task, asking], return_when=asyncio.FIRST_COMPLETED)
+                gone = await asking if lost or not task.done() else []
+                asking.cancel()  # where all have come meanwhile
                 nodes = {error.fields["node"] for error in gone}
                 if gone and not task.done():  # do not wait for those
                     task.cancel()
