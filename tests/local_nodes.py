@@ -1,11 +1,7 @@
-"""Nodes without SSH: a network of simulated nodes, each with a folder of its own and no other.
-
-`LocalRemote` is a `Remote` (`drumline.cluster.remote`) whose commands are started inside a node.
-"""
+"""Nodes without SSH: a network of simulated nodes, each with a folder of its own and no other."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import os
@@ -14,15 +10,14 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from commands import MARK
 from drumline.cluster.machine import Machine
-from drumline.cluster.remote import Done
-from drumline.core.errors import HostError
 from drumline.core.nodes import NodePlan, address_of
 from drumline.launch.network import Network
+from local_remote import LocalRemote
 
 TIME = ("unshare", "--time", "--fork")
 """what gives a command a monotonic clock of its own"""
@@ -32,79 +27,6 @@ def has_clocks() -> bool:
     """Whether this machine can give a node a clock of its own."""
     tried = subprocess.run([*TIME, "--monotonic=5", "true"], capture_output=True, check=False)
     return tried.returncode == 0
-
-
-class LocalFlow:
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self.process = process
-
-    async def write(self, content: bytes) -> None:
-        assert self.process.stdin is not None
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            self.process.stdin.write(content)
-            await self.process.stdin.drain()
-
-    async def end_input(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-
-    async def lines(self) -> AsyncIterator[bytes]:
-        assert self.process.stdout is not None
-        async for line in self.process.stdout:
-            yield line.rstrip(b"\n")
-
-    async def wait(self) -> Done:
-        out, err = await self.process.communicate()
-        return Done(code=self.process.returncode or 0, stdout=out, stderr=err)
-
-    def stop(self) -> None:
-        if self.process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                self.process.send_signal(signal.SIGHUP)
-
-
-class LocalRemote:
-    """One simulated node."""
-
-    def __init__(self, machine: Machine, enter: tuple[str, ...], environment: dict) -> None:
-        self.machine = machine
-        self.cut = False
-        self.commands = 0
-        self._enter = enter
-        self._environment = environment
-
-    async def run(
-        self, argv: Sequence[str], *, given: bytes = b"", timeout_s: float | None = None
-    ) -> Done:
-        flow = await self.start(argv)
-        await flow.write(given)
-        await flow.end_input()
-        try:
-            return await asyncio.wait_for(flow.wait(), timeout_s)
-        except TimeoutError:
-            flow.process.kill()
-            raise HostError(f"{self.machine.name} took too long", node=self.machine.node) from None
-
-    async def start(self, argv: Sequence[str]) -> LocalFlow:
-        if self.cut:
-            raise HostError(f"{self.machine.name} cannot be reached", node=self.machine.node)
-        self.commands += 1
-        return LocalFlow(
-            await asyncio.create_subprocess_exec(
-                *self._enter,
-                *argv,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env=self._environment,
-                cwd="/",
-                limit=1 << 24,
-                start_new_session=True,
-            )
-        )
-
-    async def forward(self, port: int, *, local: int = 0) -> int:
-        raise NotImplementedError
 
 
 class LocalNodes:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 import sys
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,25 +21,30 @@ SOURCE = Path(__file__).parents[1] / "src"
 @dataclass
 class LocalFlow:
     process: asyncio.subprocess.Process
+    name: str
 
-    async def write(self, content):
-        self.process.stdin.write(content)
-        await self.process.stdin.drain()
+    async def write(self, content: bytes) -> None:
+        try:
+            self.process.stdin.write(content)
+            await self.process.stdin.drain()
+        except (BrokenPipeError, ConnectionResetError):
+            raise HostError(f"{self.name}: the command ended before it read its input") from None
 
-    async def end_input(self):
+    async def end_input(self) -> None:
         self.process.stdin.close()
 
-    async def lines(self):
+    async def lines(self) -> AsyncIterator[bytes]:
         async for line in self.process.stdout:
             yield line.removesuffix(b"\n")
 
-    async def wait(self):
+    async def wait(self) -> Done:
         out, err = await self.process.communicate()
         return Done(code=self.process.returncode, stdout=out, stderr=err)
 
-    def stop(self):
-        with contextlib.suppress(ProcessLookupError):
-            self.process.terminate()
+    def stop(self) -> None:
+        if self.process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                self.process.send_signal(signal.SIGHUP)
 
 
 @dataclass
@@ -45,30 +52,48 @@ class LocalRemote:
     """One node; every command that it was given is kept."""
 
     machine: Machine
+    enter: tuple[str, ...] = ()
+    """what to put before a command: its network, its clock"""
+    environment: dict[str, str] | None = None
+    cut: bool = False
     commands: list[list[str]] = field(default_factory=list)
 
-    async def run(self, argv, *, given=b"", timeout_s=None):
-        process = await self._start(argv)
+    async def run(
+        self, argv: Sequence[str], *, given: bytes = b"", timeout_s: float | None = None
+    ) -> Done:
+        process = (await self.start(argv)).process
         try:
             out, err = await asyncio.wait_for(process.communicate(given), timeout_s)
         except TimeoutError:
             process.kill()
             await process.wait()
-            raise HostError(f"{self.machine.name}: {argv[0]} took too long") from None
+            raise self._trouble(f"{argv[0]} took too long") from None
         return Done(code=process.returncode, stdout=out, stderr=err)
 
-    async def start(self, argv):
-        return LocalFlow(await self._start(argv))
-
-    async def forward(self, port, *, local=0):
-        return port
-
-    async def _start(self, argv):
+    async def start(self, argv: Sequence[str]) -> LocalFlow:
+        if self.cut:
+            raise self._trouble("cannot be reached")
         self.commands.append(list(argv))
         pipe = asyncio.subprocess.PIPE
-        return await asyncio.create_subprocess_exec(
-            *argv, stdin=pipe, stdout=pipe, stderr=pipe, limit=1 << 20, cwd="/"
+        return LocalFlow(
+            await asyncio.create_subprocess_exec(
+                *(*self.enter, *argv),
+                stdin=pipe,
+                stdout=pipe,
+                stderr=pipe,
+                env=self.environment,
+                limit=1 << 24,
+                cwd="/",
+                start_new_session=True,
+            ),
+            self.machine.name,
         )
+
+    async def forward(self, port: int, *, local: int = 0) -> int:
+        return port
+
+    def _trouble(self, what: str) -> HostError:
+        return HostError(f"{self.machine.name}: {what}", node=self.machine.node)
 
 
 def local_node(root: Path, node: int = 0) -> LocalRemote:

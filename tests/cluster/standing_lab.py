@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from ec2_machines import LAPTOP, Ec2Machines
-from laptop import Laptop
+from laptop import LONG_JOB, Laptop
 
 from drumline.cluster.home import ClusterHome
 
@@ -24,20 +24,6 @@ optimizer: {name: sgd, lr: 0.05}
 strategy: ring
 epochs: 1
 checkpoint: {every_steps: 5}
-"""
-LONG_JOB = """
-import pathlib, time
-import torch, torch.distributed as dist
-dist.init_process_group("gloo")
-for step in range(1000):
-    dist.all_reduce(torch.ones(1))
-    print("step", step, flush=True)
-    time.sleep(0.2)
-    enough = torch.tensor([pathlib.Path(__file__).with_name("enough").exists()])
-    dist.broadcast(enough, 0)
-    if enough:
-        break
-print("that was all", flush=True)
 """
 
 

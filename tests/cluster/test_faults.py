@@ -12,7 +12,7 @@ import re
 from pathlib import Path
 
 import pytest
-from laptop import Laptop
+from laptop import LONG_JOB, Laptop
 from twins import need_twins
 
 from drumline.cluster.home import ClusterHome
@@ -40,15 +40,6 @@ import torch.distributed as dist
 dist.init_process_group("gloo")
 print("hello from", dist.get_rank(), "of", dist.get_world_size(), flush=True)
 """
-ENDLESS = """
-import time
-import torch, torch.distributed as dist
-dist.init_process_group("gloo")
-for step in range(10_000):
-    dist.all_reduce(torch.ones(1))
-    print("step", step, flush=True)
-    time.sleep(0.2)
-"""
 
 
 class Fragile:
@@ -62,7 +53,7 @@ class Fragile:
         for name, text in {
             "cluster.yaml": CLUSTER,
             "hello wörld.py": HELLO,
-            "endless.py": ENDLESS,
+            "endless.py": LONG_JOB,
         }.items():
             (self.drumline.project / name).write_text(text)
 

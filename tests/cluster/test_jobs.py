@@ -12,16 +12,7 @@ from pathlib import Path
 import pytest
 
 from drumline.cluster.following import Following
-from drumline.cluster.jobs import (
-    Request,
-    cancel,
-    follow,
-    logs,
-    newest,
-    status,
-    submit,
-    submit_and_hear,
-)
+from drumline.cluster.jobs import Request, cancel, newest, status, submit, submit_and_hear
 from drumline.core.errors import ClusterError, UsageError
 from drumline.core.events import read_events
 from drumline.report.ledger import compute_ledger
@@ -111,6 +102,10 @@ def deed(*words, **more):
     return Request(argv=("deeds.py", *words), keep_warm=False, **more)
 
 
+async def follow(remotes, job_id, show):
+    return await Following(job_id, show).run(remotes)
+
+
 async def submit_and_follow(remotes, request, following):
     return await following.listen(await submit_and_hear(remotes, request, following.job_id))
 
@@ -124,13 +119,13 @@ def collect(lines):
 
 def test_a_script_runs_on_all_nodes_and_a_split_model_after_it_starts_warm(nodes):
     lines, phases = [], []
-    before = [remote.commands for remote in nodes.remotes]
+    before = [len(remote.commands) for remote in nodes.remotes]
     request = Request(argv=("hello.py", "x=1", "grüß dich"), title="hello")
     first = Following(request.job_id(), collect(lines), changed=lambda s: phases.append(s.phase))
     ended = do(submit_and_follow(nodes.remotes, request, first))
     assert (ended.phase, ended.code) == ("done", 0), ended.error
     assert phases[-2:] == ["running", "done"]
-    used = [remote.commands - was for remote, was in zip(nodes.remotes, before, strict=True)]
+    used = [len(remote.commands) - was for remote, was in zip(nodes.remotes, before, strict=True)]
     assert used == [1, 1], "one command on each node"
     for rank in (0, 1):
         folder = nodes.job(rank, first.job_id)
@@ -249,7 +244,8 @@ def test_jobs_wait_in_line_survive_the_laptop_and_can_be_cancelled(nodes, tmp_pa
     assert do(follow(nodes.remotes, first, collect(lines))).phase == "done"
     assert sorted(lines[-2:]) == ["[0] went on first", "[1] went on first"]
     lines.clear()
-    assert do(logs(nodes.remotes, first, collect(lines), rank=1)).phase == "done"
+    second_rank = Following(first, collect(lines), rank=1)
+    assert do(second_rank.run(nodes.remotes, once=True)).phase == "done"
     assert lines == ["[1] ready", "[1] went on first"]
     assert nodes.state(0, first)["ended"] <= nodes.state(0, second)["started"]
     state = do(cancel(nodes.remotes, second))

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from drumline.cluster import services
-from drumline.cluster.services import open_jupyter, open_tensorboard
+from drumline.cluster.services import open_service
 from drumline.core.errors import HostError
 from drumline.node.service import Service, start_time
 from local_remote import local_node
@@ -79,15 +79,15 @@ def seen_by_others(token):
 
 def test_jupyter_opens_to_its_token_alone(leader):
     told = []
-    service = asyncio.run(open_jupyter(leader, lambda node, what: told.append(what)))
+    service = asyncio.run(open_service(leader, "jupyter", lambda node, what: told.append(what)))
     token = service.url.partition("token=")[2]
     assert len(token) >= 32
     status, _, page = fetch(service.url)
     assert status == 200
     assert b"jupyter-config-data" in page
-    assert fetch(f"{service.address}api/contents")[0] == 403
-    assert "/login" in fetch(f"{service.address}lab")[1]
-    status, _, kernels = fetch(f"{service.address}api/kernelspecs?token={token}")
+    assert fetch(f"http://127.0.0.1:{service.port}/api/contents")[0] == 403
+    assert "/login" in fetch(f"http://127.0.0.1:{service.port}/lab")[1]
+    status, _, kernels = fetch(f"http://127.0.0.1:{service.port}/api/kernelspecs?token={token}")
     spec = json.loads(kernels)["kernelspecs"]["python3"]["spec"]
     assert spec["argv"][0]
 
@@ -101,7 +101,7 @@ def test_jupyter_opens_to_its_token_alone(leader):
     assert stat.S_IMODE((folder / "config.json").stat().st_mode) == 0o600
 
     # a second command finds the one that runs
-    again = asyncio.run(open_jupyter(leader, quiet))
+    again = asyncio.run(open_service(leader, "jupyter", quiet))
     assert again.url == service.url
     pid = json.loads((folder / "state.json").read_text())["pid"]
     assert Service(Path(leader.machine.root), "jupyter").stop()
@@ -115,12 +115,12 @@ def test_tensorboard_shows_the_jobs(leader):
         folder = Path(leader.machine.root) / "jobs" / "j1" / part
         with tensorboard.SummaryWriter(str(folder)) as writer:
             writer.add_scalar("loss", 1.0, 0)
-    service = asyncio.run(open_tensorboard(leader, quiet))
+    service = asyncio.run(open_service(leader, "tensorboard", quiet))
     status, _, page = fetch(service.url)
     assert status == 200
     assert b"TensorBoard" in page
     for _ in range(100):  # it reads the files in the background
-        runs = json.loads(fetch(f"{service.address}data/runs")[2])
+        runs = json.loads(fetch(f"http://127.0.0.1:{service.port}/data/runs")[2])
         if len(runs) == 2:
             break
     assert sorted(runs) == ["j1/run/tensorboard", "j1/work/lightning_logs/version_0"]
@@ -135,4 +135,4 @@ def test_a_service_that_cannot_start_says_why(leader):
     (broken / "main.py").write_text("raise SystemExit('no room for boards')")
     python.write_text(python.read_text().replace("PYTHONPATH=", f"PYTHONPATH='{broken.parent}':"))
     with pytest.raises(HostError, match="no room for boards"):
-        asyncio.run(open_tensorboard(leader, quiet))
+        asyncio.run(open_service(leader, "tensorboard", quiet))

@@ -219,6 +219,11 @@ def test_nodes_copy_while_a_job_runs_and_when_it_ends(s3, tmp_path):
     wait_until(lambda: not keepers())
     with pytest.raises(HostError, match=r"worker0 cannot copy .*does not exist"):
         asyncio.run(keep_copies(remotes[:1], "s3://no-such-bucket/x", "j1"))
+    # without a check, nobody waits; what is wrong is noted beside the run
+    asyncio.run(keep_copies(remotes[:1], "s3://no-such-bucket/x", "j1", check=False))
+    note = jobs[0] / "storage.json"
+    wait_until(lambda: "does not exist" in json.loads(note.read_text())["error"])
+    wait_until(lambda: not keepers())
 
 
 def keepers():

@@ -19,8 +19,8 @@ from drumline.cluster import sync as sync_module
 from drumline.cluster.fleet import Fleet
 from drumline.cluster.manifest import scan
 from drumline.cluster.package import push_package
-from drumline.cluster.starting import start_all
 from drumline.cluster.sync import sync_folder
+from drumline.cluster.together import start_all
 from drumline.core.errors import HostError, UsageError
 from local_remote import LocalRemote, bare_node
 

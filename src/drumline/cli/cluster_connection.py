@@ -4,57 +4,99 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import sys
-from collections.abc import AsyncIterator, Container
+from collections.abc import AsyncIterator, Container, Sequence
 
+from drumline.cli.job_words import say
 from drumline.cluster.fleet import Fleet
 from drumline.cluster.home import ClusterHome
 from drumline.cluster.machine import Machine
+from drumline.cluster.presence import GONE, cluster_gone, find_gone
+from drumline.cluster.spec import ClusterSpec
+from drumline.cluster.together import raise_for_all
 from drumline.cluster.up import read_machines
 from drumline.core.errors import HostError, UsageError
 
 _CONNECT_S = 30.0
 _TRY_S = 10.0
+_LOOK_S = 3.0  # after so long without all nodes the provider is asked whether they are there
 
 
 @contextlib.asynccontextmanager
 async def connected(
-    home: ClusterHome, *, among: Container[str] | None = None, some: bool = False
+    spec: ClusterSpec,
+    home: ClusterHome,
+    *,
+    among: Container[str] | None = None,
+    some: bool = False,
 ) -> AsyncIterator[Fleet]:
     """Connect to all nodes that the last `up` made.
 
     Args:
+        spec: of the cluster.
         home: of the cluster.
         among: only those that a provider calls so.
         some: be content with those that answer, and say which do not.
 
     Raises:
         UsageError: there are none yet.
-        HostError: some do not answer, or none does.
+        HostError: some do not answer, or none does, or they have ended: then `reason` is gone.
     """
     machines = [one for one in read_machines(home) if among is None or one.identity in among]
     if not machines:
-        raise UsageError(f"{home.name} has no nodes yet; make them with: drumline up")
-    if some and len(machines) > 1:
-        machines = await _answering(home, machines)
-    async with Fleet.open(machines, home, timeout_s=_CONNECT_S) as fleet:
+        raise no_nodes(home)
+    timeout_s = _TRY_S if some and len(machines) > 1 else _CONNECT_S
+    async with reached(spec, home, machines, timeout_s=timeout_s) as (fleet, lost):
+        if lost and not (some and fleet.remotes):
+            if all(error.fields.get("reason") == GONE for error in lost) and not fleet.remotes:
+                raise cluster_gone(home)
+            raise_for_all(lost)
+        for error in lost:
+            say(f"drumline: {error.message}")
         yield fleet
 
 
-async def _answering(home: ClusterHome, machines: list[Machine]) -> list[Machine]:
-    """Return the machines that let us in, and tell of the others."""
+@contextlib.asynccontextmanager
+async def reached(
+    spec: ClusterSpec,
+    home: ClusterHome,
+    machines: Sequence[Machine],
+    *,
+    timeout_s: float = _TRY_S,
+) -> AsyncIterator[tuple[Fleet, list[HostError]]]:
+    """Connect to the machines that let us in; gives them, and what keeps us from the others.
 
-    async def try_one(machine: Machine) -> HostError | None:
+    The provider is asked only where not all are there at once: it may be slow to answer.
+    """
+    lost: list[HostError] = []
+    async with contextlib.AsyncExitStack() as stack:
+
+        def opening(some: Sequence[Machine]) -> asyncio.Task[Fleet]:
+            fleet = Fleet.open(some, home, timeout_s=timeout_s, lost=lost)
+            return asyncio.create_task(stack.enter_async_context(fleet))
+
+        task = opening(machines)
         try:
-            async with Fleet.open([machine], home, timeout_s=_TRY_S):
-                return None
-        except HostError as error:
-            return error
+            await asyncio.wait([task], timeout=_LOOK_S)
+            if lost or not task.done():
+                asking = asyncio.create_task(find_gone(spec, home, machines))
+                if not task.done():
+                    await asyncio.wait([task, asking], return_when=asyncio.FIRST_COMPLETED)
+                gone = await asking if lost or not task.done() else []
+                asking.cancel()  # where all have come meanwhile
+                nodes = {error.fields["node"] for error in gone}
+                if gone and not task.done():  # do not wait for those
+                    task.cancel()
+                    await asyncio.wait([task])
+                    lost.clear()
+                    task = opening([one for one in machines if one.node not in nodes])
+                await asyncio.wait([task])
+                lost[:] = [error for error in lost if error.fields["node"] not in nodes] + gone
+            yield await task, sorted(lost, key=lambda error: int(error.fields["node"]))
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
 
-    found = await asyncio.gather(*(try_one(machine) for machine in machines))
-    errors = [error for error in found if error is not None]
-    if len(errors) == len(machines):
-        raise errors[0]
-    for error in errors:
-        print(f"drumline: {error.message}", file=sys.stderr)
-    return [machine for machine, error in zip(machines, found, strict=True) if error is None]
+
+def no_nodes(home: ClusterHome) -> UsageError:
+    """Return the error for a cluster whose `up` did not come that far."""
+    return UsageError(f"{home.name} has no nodes yet; make them with: drumline up")

@@ -11,12 +11,12 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from drumline.cli.machine_table import print_machines
 from drumline.cli.node_rows import NodeRows
 from drumline.cli.printing import print_json
 from drumline.cluster.choice import FILE, find_cluster, read_cluster
 from drumline.cluster.home import ClusterHome
 from drumline.cluster.limits import describe_deadline
-from drumline.cluster.machine import Machine
 from drumline.cluster.provider import Plan, Resource
 from drumline.cluster.receipt import Receipt
 from drumline.cluster.spec import ClusterSpec, Ec2Spec
@@ -61,7 +61,7 @@ def up_command(words: list[str], *, as_json: bool) -> None:
     console = Console(stderr=as_json, highlight=False)
     began = time.monotonic()
     try:
-        with NodeRows(console, f"{spec.name}: {spec.nodes} nodes of {spec.provider}") as rows:
+        with NodeRows(console, _title(spec)) as rows:
             cluster = bring_up(spec, folder, rows.say)
     except KeyboardInterrupt:
         raise InterruptError(
@@ -84,7 +84,7 @@ def up_command(words: list[str], *, as_json: bool) -> None:
         return
     changed = bool(cluster.made or cluster.provisioned or cluster.limits_changed)
     took = format_seconds(time.monotonic() - began)
-    console.print(machine_table(list(cluster.machines)))
+    print_machines(console, cluster.machines)
     console.print(
         f"{spec.name} is up" + (f", after {took}" if changed else "; nothing had to change")
     )
@@ -130,7 +130,7 @@ def down_command(
 
 def extend_command(by: str, which: str | None, *, as_json: bool) -> None:
     """Move the nodes' deadline."""
-    from drumline.cluster.fleet import Fleet
+    from drumline.cli.cluster_connection import connected
     from drumline.cluster.limits import parse_duration, set_limits
     from drumline.cluster.lock import locked
     from drumline.cluster.up import read_machines
@@ -148,7 +148,7 @@ def extend_command(by: str, which: str | None, *, as_json: bool) -> None:
         deadline = float(known) + seconds
 
         async def move() -> None:
-            async with Fleet.open(read_machines(home), home, timeout_s=30) as fleet:
+            async with connected(spec, home) as fleet:
                 await fleet.all(lambda one: set_limits(one, deadline, spec.idle_minutes))
 
         asyncio.run(move())
@@ -180,19 +180,6 @@ def read_words(words: list[str]) -> tuple[ClusterSpec, Path]:
     return spec, (file or FILE).absolute().parent
 
 
-def machine_table(machines: list[Machine]) -> Table:
-    """Draw a row for each node."""
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for name in ("node", "address", "reached at", "id", "USD/h"):
-        table.add_column(name, no_wrap=name in ("node", "USD/h"), overflow="fold")
-    for machine in machines:
-        host = f"{machine.user}@{machine.host}"
-        price = f"{machine.price_usd:.3f}" if machine.price_usd else ""
-        name = f"{machine.name}{' (leader)' if machine.node == 0 else ''}"
-        table.add_row(name, machine.address, host, machine.identity, price)
-    return table
-
-
 def describe_limits(spec: ClusterSpec, deadline: float | None, price_usd: float) -> str:
     """Say when nodes end themselves, and what they can cost until then."""
     if deadline is None:
@@ -208,8 +195,8 @@ def describe_limits(spec: ClusterSpec, deadline: float | None, price_usd: float)
 
 def print_receipt(console: Console, receipt: Receipt) -> None:
     """Print what a cluster was, and that it is gone."""
-    table = Table(box=None, padding=(0, 2, 0, 0), title=f"receipt: {receipt.cluster}")
-    table.title_justify = "left"
+    console.print(f"receipt: {receipt.cluster}", style="italic", soft_wrap=True)
+    table = Table(box=None, padding=(0, 2, 0, 0))
     for name in ("node", "id", "hours", "USD/h", "USD"):
         table.add_column(name, justify="left" if name in ("node", "id") else "right")
     for line in receipt.lines:
@@ -225,13 +212,12 @@ def print_receipt(console: Console, receipt: Receipt) -> None:
 
 
 def _print_plan(console: Console, spec: ClusterSpec, found: Plan) -> None:
-    title = f"{spec.name}: {spec.nodes} nodes of {spec.provider}"
+    title = _title(spec)
     if not found.resources:
         console.print(f"{title}: all is there; up would change nothing")
     else:
-        table = Table(box=None, padding=(0, 2, 0, 0), title=f"{title}; up would make")
-        table.title_justify = "left"
-        table.show_header = False
+        console.print(f"{title}; up would make", style="italic", soft_wrap=True)
+        table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
         for resource in found.resources:
             table.add_row(resource.kind, resource.detail)
         console.print(table)
@@ -244,6 +230,10 @@ def _print_plan(console: Console, spec: ClusterSpec, found: Plan) -> None:
         console.print(f"price: {found.priced}", soft_wrap=True)
     for note in found.notes:
         console.print(f"note: {note}", soft_wrap=True)
+
+
+def _title(spec: ClusterSpec) -> str:
+    return f"{spec.name}: {counted(spec.nodes, 'node')} of {spec.provider}"
 
 
 def _count(resources: list[Resource]) -> list[str]:

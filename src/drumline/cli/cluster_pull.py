@@ -62,7 +62,7 @@ async def _pull(
     must: bool = True,
     among: Container[str] | None = None,
 ) -> dict[str, tuple[Path, Pulled]]:
-    async with connected(home, among=among, some=must) as fleet:
+    async with connected(spec, home, among=among, some=must) as fleet:
         jobs = [_trusted(str(each["id"])) for each in await status(fleet.remotes)]
         if job is not None and job not in jobs:
             known = f"there are {', '.join(jobs)}" if jobs else "there is none yet"

@@ -9,28 +9,28 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from drumline.cli.cluster_connection import connected
-from drumline.cli.cluster_jobs import Printer, say, tell_end
+from drumline.cli.cluster_following import follow_to_end
 from drumline.cli.cluster_pull import pulled_folder
 from drumline.cli.cluster_training import TrainingView
+from drumline.cli.job_words import Printer, say, tell_end
 from drumline.cluster.choice import find_cluster
 from drumline.cluster.fleet import Fleet
 from drumline.cluster.following import Following, Talk
 from drumline.cluster.home import ClusterHome
 from drumline.cluster.jobs import Request, submit, submit_and_hear
-from drumline.cluster.making import build_provider
 from drumline.cluster.package import push_package
 from drumline.cluster.resuming import offer_checkpoints
 from drumline.cluster.spec import ClusterSpec
 from drumline.cluster.storage import keep_copies
 from drumline.cluster.sync import sync_folder
-from drumline.cluster.up import read_machines
-from drumline.core.errors import DrumlineError, HostError, InterruptError, UsageError
+from drumline.core.errors import HostError, InterruptError, UsageError
+from drumline.core.listing import counted
 from drumline.core.spec_file import dump_spec, load_spec
 from drumline.core.task import MODULE
 from drumline.core.units import format_bytes
 from drumline.node.job import JobState
+from drumline.node.refusal import shown_url
 
-_TRIES = 5
 _QUEUED_S = 3.0
 _SPEC_ENDS = (".yaml", ".yml")
 
@@ -77,24 +77,28 @@ class Submission:
         """
         view = TrainingView(self.home, self.job_id) if request.spec else None
         following = Following(self.job_id, Printer(), changed=_Phases())
-        async with connected(self.home) as fleet:
+        async with connected(self.spec, self.home) as fleet:
             request = replace(request, code=await self._sync(fleet))
             if resume is not None:
                 request = await self._resumed(fleet, request, resume)
             talks: list[Talk] = []
-            if detach or view is not None or self.spec.storage is not None:
+            if detach or view is not None:
                 await submit(fleet.remotes, request, job_id=self.job_id)
             else:
                 talks = await submit_and_hear(fleet.remotes, request, self.job_id)
             self.started = True
-            await self._keep_copies(fleet)
             if detach:
+                await self._keep_copies(fleet, check=False)
                 say(f"{self.job_id} goes on by itself: drumline logs -f {self.job_id}")
                 return 0
+            keeping = asyncio.create_task(self._keep_copies(fleet))
             try:
-                state = await _follow(fleet, following, view, talks)
-            except HostError as error:
-                state = await self._again(following, error)
+                state = await follow_to_end(
+                    self.spec, self.home, fleet, following, talks=talks, view=view
+                )
+                await keeping
+            finally:
+                keeping.cancel()
         if view is not None and state.phase == "done":
             view.print_result()
         return tell_end(self.job_id, state)
@@ -112,10 +116,11 @@ class Submission:
         """Bring the folder to all nodes; returns what its content is known by."""
         await fleet.all(push_package)
         found = await sync_folder(
-            fleet.remotes, Path.cwd(), self.home, say=lambda _, what: say(what)
+            fleet.remotes, Path.cwd(), self.home, say=lambda who, what: say(f"{who}: {what}")
         )
         sent = format_bytes(max(each.sent_bytes for each in found))
-        say(f"{self.job_id}: {found[0].files} files on {len(found)} nodes, {sent} of them new")
+        files, nodes = counted(found[0].files, "file"), counted(len(found), "node")
+        say(f"{self.job_id}: {files} on {nodes}, {sent} of them new")
         return found[0].hash
 
     async def _resumed(self, fleet: Fleet, request: Request, job: str) -> Request:
@@ -128,55 +133,21 @@ class Submission:
         )
         return replace(request, resume=place)
 
-    async def _keep_copies(self, fleet: Fleet) -> None:
+    async def _keep_copies(self, fleet: Fleet, *, check: bool = True) -> None:
         """Let the nodes copy the run to the storage; where they may not, `pull` does it."""
-        if self.spec.storage is not None:
-            try:
-                await keep_copies(fleet.remotes, self.spec.storage, self.job_id)
-            except HostError as error:
-                say(f"{error.message}; drumline pull copies it from here instead")
-
-    def _refuse_ended(self) -> None:
-        """Say so where there is no leader any more to connect to.
-
-        Raises:
-            HostError: it has ended, by its limits or otherwise.
-        """
-        try:
-            there = build_provider(self.spec, self.home).machines()
-        except DrumlineError:  # no answer is no news
+        url = self.spec.storage
+        if url is None:
             return
-        leader = next(machine for machine in read_machines(self.home) if machine.node == 0)
-        if leader.identity not in {machine.identity for machine in there}:
-            raise HostError(
-                f"{leader.name} has ended (by its limits, perhaps), and {self.job_id} with it; "
-                f"make it again with: drumline up",
-                node=0,
-            )
-
-    async def _again(self, following: Following, error: HostError) -> JobState:
-        """Go on where a lost connection has left us; the job does not need us."""
-        for _ in range(_TRIES):
-            await asyncio.to_thread(self._refuse_ended)
-            say(f"{error.message}; connecting again")
-            try:
-                async with connected(self.home) as fleet:
-                    return await following.run(fleet.remotes)
-            except HostError as another:
-                error = another
-                await asyncio.sleep(2.0)
-        raise error
-
-
-async def _follow(
-    fleet: Fleet, following: Following, view: TrainingView | None, talks: list[Talk]
-) -> JobState:
-    if talks:
-        return await following.listen(talks)
-    if view is None:
-        return await following.run(fleet.remotes)
-    async with view.shown(fleet.remotes):
-        return await following.run(fleet.remotes)
+        try:
+            await keep_copies(fleet.remotes, url, self.job_id, check=check)
+        except HostError as error:
+            say(f"{error.message}; drumline pull copies it from here instead, and so does down")
+        else:
+            if not check:
+                say(
+                    f"nodes that may write to {shown_url(url)} copy the run there as it grows; "
+                    f"drumline pull and drumline down copy what they may not"
+                )
 
 
 class _Phases:

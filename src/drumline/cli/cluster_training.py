@@ -55,6 +55,7 @@ class TrainingView:
                 finally:
                     if self._display is not None:
                         self._display.close()
+                        self._display = None
 
     def print_result(self) -> None:
         """Print summary and ledger, where the run has finished."""

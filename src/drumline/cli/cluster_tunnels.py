@@ -6,37 +6,41 @@ import asyncio
 import os
 import shutil
 import webbrowser
-from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 
-from drumline.cli.cluster_connection import connected
+from drumline.cli.cluster_connection import connected, no_nodes
 from drumline.cli.node_rows import NodeRows
 from drumline.cluster.choice import find_cluster
 from drumline.cluster.fleet import Fleet
 from drumline.cluster.home import ClusterHome
 from drumline.cluster.jobs import Request, submit
-from drumline.cluster.provider import Say
 from drumline.cluster.provision import Provisioner
-from drumline.cluster.remote import Remote
 from drumline.cluster.requests import LaunchRequest, serve_requests
-from drumline.cluster.services import MissingServiceError, OpenService, stay_busy
+from drumline.cluster.services import (
+    MissingServiceError,
+    ServiceName,
+    open_service,
+    stay_busy,
+)
 from drumline.cluster.spec import ClusterSpec
 from drumline.cluster.up import read_machines
 from drumline.core.errors import UsageError
 from drumline.core.listing import listed
-
-Opener = Callable[[Remote, Say], Awaitable[OpenService]]
 
 
 def ssh_command(node: str, command: list[str], which: str | None) -> None:
     """Become OpenSSH, with the cluster's own configuration."""
     _, home = find_cluster(which)
     names = [machine.name for machine in read_machines(home)]
+    if not names:
+        raise no_nodes(home)
     if node not in names:
-        raise UsageError(f"no node {node}; there are {listed(names)}")
+        raise UsageError(
+            f"no node {node}; there {'is' if len(names) == 1 else 'are'} {listed(names)}"
+        )
     program = shutil.which("ssh")
     if program is None:
         raise UsageError("ssh is not here; install it (apt-get install openssh-client)")
@@ -45,36 +49,30 @@ def ssh_command(node: str, command: list[str], which: str | None) -> None:
 
 def jupyter_command(which: str | None, *, browser: bool) -> None:
     """Open JupyterLab of the leader, and start what its notebooks ask for."""
-    from drumline.cluster.services import open_jupyter
-
-    asyncio.run(_serve(which, "jupyter", open_jupyter, browser=browser, notebooks=True))
+    asyncio.run(_serve(which, "jupyter", browser=browser))
 
 
 def tensorboard_command(which: str | None, *, browser: bool) -> None:
     """Open TensorBoard of the leader."""
-    from drumline.cluster.services import open_tensorboard
-
-    asyncio.run(_serve(which, "tensorboard", open_tensorboard, browser=browser, notebooks=False))
+    asyncio.run(_serve(which, "tensorboard", browser=browser))
 
 
-async def _serve(
-    which: str | None, name: str, opener: Opener, *, browser: bool, notebooks: bool
-) -> None:
+async def _serve(which: str | None, name: ServiceName, *, browser: bool) -> None:
     spec, home = find_cluster(which)
     console = Console(stderr=True, highlight=False)
-    async with connected(home) as fleet:
+    async with connected(spec, home) as fleet:
         with NodeRows(console, name) as rows:
             try:
-                service = await opener(fleet.leader, rows.say)
+                service = await open_service(fleet.leader, name, rows.say)
             except MissingServiceError as error:
                 await _install(spec, home, fleet, str(error.fields["package"]), rows)
-                service = await opener(fleet.leader, rows.say)
+                service = await open_service(fleet.leader, name, rows.say)
         print(service.url, flush=True)
         console.print("the tunnel is open until you press Ctrl-C")
         if browser:
             _show(home, service.url)
         tasks = [stay_busy(fleet.leader, list(fleet.remotes))]
-        if notebooks:
+        if name == "jupyter":  # its notebooks may ask for runs
             tasks.append(serve_requests(fleet.remotes, partial(_start, fleet)))
         await asyncio.gather(*tasks)
 

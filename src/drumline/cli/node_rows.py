@@ -6,7 +6,7 @@ import threading
 import time
 from typing import Self
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
@@ -47,15 +47,17 @@ class NodeRows:
         if self._live is None and not known:
             self._console.print(f"{who}: {what}", highlight=False, markup=False, soft_wrap=True)
 
-    def _draw(self) -> Table:
+    def _draw(self) -> Group:
         took = format_seconds(time.monotonic() - self._began)
-        table = Table(title=f"{self._title} · {took}", title_justify="left", box=None)
+        title = Text(f"{self._title} · {took}", style="italic", overflow="ellipsis", no_wrap=True)
+        table = Table(box=None, show_header=False)
         table.add_column(no_wrap=True)
-        table.add_column(overflow="ellipsis", no_wrap=True)
+        table.add_column()  # is what gives way where all together are too wide
         table.add_column(justify="right", no_wrap=True)
         with self._guard:
             rows = list(self._rows.items())
         for who, (what, since) in rows:
             waited = time.monotonic() - since
-            table.add_row(who, Text(what), format_seconds(waited) if waited > 2 else "")
-        return table
+            text = Text(what, overflow="ellipsis", no_wrap=True)
+            table.add_row(who, text, format_seconds(waited) if waited > 2 else "")
+        return Group(title, table)

@@ -77,7 +77,7 @@ def status(which: Which = None, as_json: Json = False) -> None:
 def logs(
     job: Job = None,
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Until the job ends.")] = False,
-    rank: Annotated[int | None, typer.Option(help="Of one rank only.")] = None,
+    rank: Annotated[int | None, typer.Option(min=0, help="Of one rank only.")] = None,
     which: Which = None,
 ) -> None:
     """Print what a job's ranks printed; also after the nodes are gone, if it was pulled.

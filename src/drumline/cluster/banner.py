@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Sequence
 
 from drumline.cluster.machine import Machine
 from drumline.cluster.provider import Say
@@ -28,22 +27,6 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 1.0
 _MAX_BYTES = 16_384  # a server may say something before its banner, but not this much
 _BUSY = (b"Exceeded MaxStartups", b"Not allowed at this time")
 _GREETING = b"SSH-2.0-drumline_probe\r\n"
-
-
-def raise_for_all(failures: Sequence[BaseException]) -> None:
-    """Raise what failed on one node, or one error for all the nodes that failed.
-
-    Its fields are the first one's, and `nodes` counts them.
-    """
-    other = [failure for failure in failures if not isinstance(failure, HostError)]
-    if other:
-        raise other[0]
-    told = [failure for failure in failures if isinstance(failure, HostError)]
-    if len(told) == 1:
-        raise told[0]
-    if told:
-        text = f"{len(told)} nodes: " + "; ".join(failure.message for failure in told)
-        raise HostError(text, **{**told[0].fields, "nodes": len(told)})
 
 
 async def wait_for_banner(machine: Machine, *, timeout_s: float, say: Say) -> bytes:

@@ -12,12 +12,13 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import TypeVar
 
-from drumline.cluster.banner import raise_for_all, wait_for_banner
+from drumline.cluster.banner import wait_for_banner
 from drumline.cluster.connection import Connection
 from drumline.cluster.home import ClusterHome
 from drumline.cluster.machine import Machine
 from drumline.cluster.provider import Say
 from drumline.cluster.remote import Remote
+from drumline.cluster.together import all_of
 from drumline.core.errors import DrumlineError, HostError
 
 T = TypeVar("T")
@@ -45,6 +46,7 @@ class Fleet:
         timeout_s: float,
         patience_s: float = 0.0,
         say: Say = say_nothing,
+        lost: list[HostError] | None = None,
     ) -> AsyncIterator[Fleet]:
         """Wait for all machines' SSH servers, and connect to each, all at once.
 
@@ -55,16 +57,23 @@ class Fleet:
             patience_s: How long one that answers, but lets nobody in, is tried again: a machine
                 that boots may have its SSH server before its user.
             say: Is told what each machine does.
+            lost: Takes why some cannot be reached; the fleet is the others then, if any.
 
         Raises:
             HostError: some cannot be reached; names all of them, each with the reason.
         """
-        results = await _gather(
-            [_connect(one, home, timeout_s, patience_s, say) for one in machines]
-        )
-        opened = [result for result in results if isinstance(result, Connection)]
+        opened: list[Connection] = []
+
+        async def connect(machine: Machine) -> None:
+            try:
+                opened.append(await _connect(machine, home, timeout_s, patience_s, say))
+            except HostError as error:
+                if lost is None:
+                    raise
+                lost.append(error)
+
         try:
-            raise_for_all([result for result in results if isinstance(result, BaseException)])
+            await all_of(connect(machine) for machine in machines)
             yield cls(opened)
         finally:
             await asyncio.gather(*(one.close() for one in opened), return_exceptions=True)
@@ -79,49 +88,13 @@ class Fleet:
         """Node 0."""
         return self.connections[0]
 
-    @property
-    def machines(self) -> list[Machine]:
-        """The machines, with absolute roots."""
-        return [one.machine for one in self.connections]
-
     async def all(self, function: Callable[[Remote], Awaitable[T]]) -> list[T]:
         """Call a function for each node, all at once; returns its results in node order.
 
         Raises:
-            HostError: the first failure, with its node; the others are canceled.
+            HostError: what failed, with its nodes; the others have finished.
         """
-        tasks = [asyncio.ensure_future(_named(function, one)) for one in self.connections]
-        try:
-            return list(await asyncio.gather(*tasks))
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks)
-
-    async def settle(self, function: Callable[[Remote], Awaitable[T]]) -> list[T | DrumlineError]:
-        """Call a function for each node, and let each finish; failures are among the results."""
-
-        async def one_of(remote: Remote) -> T | DrumlineError:
-            try:
-                return await _named(function, remote)
-            except DrumlineError as error:
-                return error
-
-        return list(await asyncio.gather(*(one_of(one) for one in self.connections)))
-
-
-async def _gather(works: Sequence[Awaitable[T]]) -> list[T | BaseException]:
-    """Like asyncio.gather, but what was opened is not lost where the caller is canceled."""
-    tasks = [asyncio.ensure_future(work) for work in works]
-    try:
-        return list(await asyncio.gather(*tasks, return_exceptions=True))
-    except BaseException:
-        for task in tasks:
-            task.cancel()
-        for result in await asyncio.gather(*tasks, return_exceptions=True):
-            if isinstance(result, Connection):
-                await result.close()
-        raise
+        return await all_of(_named(function, one) for one in self.connections)
 
 
 async def _named(function: Callable[[Remote], Awaitable[T]], remote: Remote) -> T:

@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from drumline.cluster.remote import Flow, Remote, node_python
-from drumline.cluster.starting import start_all
+from drumline.cluster.together import start_all
 from drumline.core.errors import ERRORS, DrumlineError, HostError
 from drumline.node.job import JobState
 
@@ -67,8 +67,9 @@ class Talk:
         return [cls(remote, flow) for remote, flow in zip(remotes, flows, strict=True)]
 
     async def send(self, words: dict[str, Any]) -> None:
-        """Say something to it."""
-        await self.flow.write(json.dumps(words).encode() + b"\n")
+        """Say something to it; one that does not listen any more says why in its own next words."""
+        with contextlib.suppress(HostError):
+            await self.flow.write(json.dumps(words).encode() + b"\n")
 
     async def hear(self) -> dict[str, Any] | None:
         """Return what it says next; None where it has ended."""
@@ -98,6 +99,7 @@ class Following:
         show: Show,
         *,
         changed: Callable[[JobState], None] | None = None,
+        rank: int | None = None,
     ) -> None:
         """Prepare to follow.
 
@@ -105,23 +107,22 @@ class Following:
             job_id: the job.
             show: called with each line.
             changed: called with the job's state, at first and whenever it changes.
+            rank: show this one only.
         """
         self.job_id = job_id
         self._show = show
         self._changed = changed
+        self._rank = rank
         self._offsets: dict[int, dict[int, int]] = {}
         self._held: list[Line] | None = []
         self._waiting: set[int] = set()
         self._ends: dict[int, JobState] = {}
 
-    async def run(
-        self, remotes: Sequence[Remote], *, rank: int | None = None, once: bool = False
-    ) -> JobState:
+    async def run(self, remotes: Sequence[Remote], *, once: bool = False) -> JobState:
         """Show what there is and what comes until the job has ended; returns how.
 
         Args:
             remotes: the nodes, in node order.
-            rank: show this one only.
             once: show what there is, and no more.
 
         Raises:
@@ -129,8 +130,8 @@ class Following:
             UsageError: there is no such job.
         """
         words = ["--once"] if once else []
-        if rank is not None:
-            words += ["--rank", str(rank)]
+        if self._rank is not None:
+            words += ["--rank", str(self._rank)]
         talks = await Talk.start_all(remotes, lambda remote: self._command(remote, words))
         return await self.listen(talks)
 
@@ -218,12 +219,11 @@ class Following:
         elif "live" in words:
             self._note_live(node)
         elif "state" in words and node == 0 and self._changed is not None:
-            self._changed(JobState(**words["state"]))
+            self._changed(JobState.from_json(words["state"]))
         elif "end" in words:
-            self._ends[node] = JobState(**words["end"])
+            self._ends[node] = JobState.from_json(words["end"])
         elif "error" in words:
-            error = words["error"]
-            raise ERRORS.get(error["type"], DrumlineError)(error["message"])
+            raise revive(words["error"])
 
     def _note_live(self, node: int) -> None:
         self._waiting.discard(node)
@@ -240,3 +240,8 @@ class Following:
         offsets = json.dumps(self._offsets.get(machine.node, {}))
         module = [node_python(machine), "-m", "drumline.node.tail"]
         return [*module, machine.root, self.job_id, "--from", offsets, *words]
+
+
+def revive(record: Mapping[str, Any], where: str = "") -> DrumlineError:
+    """Return the error that a node tells of (`DrumlineError.to_record`)."""
+    return ERRORS.get(record["type"], DrumlineError)(f"{where}{record['message']}")

@@ -1,4 +1,4 @@
-"""Jobs of a cluster: submit, follow, cancel, list. One command per node, on all nodes at once.
+"""Jobs of a cluster: submit, cancel, list. One command per node, on all nodes at once.
 
 The files are on the nodes already. What happens there is `drumline.node.submit` and its neighbours.
 """
@@ -12,18 +12,20 @@ import json
 import re
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from drumline.cluster.following import Following, Show, Talk
+from drumline.cluster.following import Talk, revive
 from drumline.cluster.remote import Remote, last_line, node_python
-from drumline.core.errors import ERRORS, ClusterError, DrumlineError, HostError, UsageError
+from drumline.cluster.together import all_of, raise_for_all
+from drumline.core.errors import DrumlineError, HostError, UsageError
 from drumline.node.job import Job, JobState
 
 _ANSWER_S = 60.0
 _TAKE_S = 300.0
 """for a node to take a job: it copies the code first"""
+_NO_NODES = "the cluster has no nodes; make it with: drumline up"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +72,7 @@ async def submit(remotes: Sequence[Remote], request: Request, *, job_id: str | N
     """
     job_id = job_id or request.job_id()
     talks = await _start(remotes, request, job_id, follow=False)
-    await _all(talk.finish() for talk in talks)
+    await all_of(talk.finish() for talk in talks)
     return job_id
 
 
@@ -83,39 +85,24 @@ async def submit_and_hear(remotes: Sequence[Remote], request: Request, job_id: s
     return await _start(remotes, request, job_id, follow=True)
 
 
-async def follow(remotes: Sequence[Remote], job_id: str, show: Show) -> JobState:
-    """Show what all ranks print until the job has ended; returns how.
-
-    Raises:
-        HostError: a connection was lost. `Following` can continue where it was.
-    """
-    return await Following(job_id, show).run(remotes)
-
-
-async def logs(
-    remotes: Sequence[Remote], job_id: str, show: Show, *, rank: int | None = None
-) -> JobState:
-    """Show what the ranks have printed so far, or one of them."""
-    return await Following(job_id, show).run(remotes, rank=rank, once=True)
-
-
 async def status(remotes: Sequence[Remote]) -> list[dict[str, Any]]:
     """Return all jobs, oldest first, as the first node that answers knows them.
 
     Raises:
         HostError: no node answers.
     """
-    lost: list[str] = []
+    lost: list[HostError] = []
     for remote in remotes:
         try:
             done = await remote.run(_command(remote, "status"), timeout_s=_ANSWER_S)
         except HostError as error:
-            lost.append(error.message)
+            lost.append(error)
             continue
         if done.code == 0:
             return [json.loads(line) for line in done.stdout.splitlines()]
-        lost.append(_complain(remote, done.stderr).message)
-    raise HostError("; ".join(lost) or "the cluster has no nodes; make it with: drumline up")
+        lost.append(_complain(remote, done.stderr))
+    raise_for_all(lost)
+    raise HostError(_NO_NODES)
 
 
 async def cancel(remotes: Sequence[Remote], job_id: str) -> JobState:
@@ -125,20 +112,21 @@ async def cancel(remotes: Sequence[Remote], job_id: str) -> JobState:
         UsageError: there is no such job.
         HostError: no node answers.
     """
-    lost: list[str] = []
+    lost: list[HostError] = []
     for remote in remotes:  # any node passes it on; the leader knows best
         try:
             done = await remote.run(_command(remote, "cancel", job_id), timeout_s=_ANSWER_S)
         except HostError as error:
-            lost.append(error.message)
+            lost.append(error)
             continue
         answer = _read(done.stdout)
         if "state" in answer:
-            return JobState(**answer["state"])
+            return JobState.from_json(answer["state"])
         if "error" in answer:
-            raise _revive(answer["error"])
-        lost.append(_complain(remote, done.stderr).message)
-    raise HostError("; ".join(lost) or "the cluster has no nodes; make it with: drumline up")
+            raise revive(answer["error"])
+        lost.append(_complain(remote, done.stderr))
+    raise_for_all(lost)
+    raise HostError(_NO_NODES)
 
 
 async def newest(remotes: Sequence[Remote]) -> str:
@@ -159,15 +147,15 @@ async def _start(
     words = ["--follow"] if follow else []
     talks = await Talk.start_all(remotes, lambda remote: _command(remote, "submit", *words))
     try:
-        await _all(
+        await all_of(
             talk.send({"job": job.to_json(), "secret": secret})
             for talk, job, secret in _parts(talks, request, job_id)
         )
         leader, *followers = talks
         answer = await _answer(leader)
         told = {"port": answer["port"], "first": not answer["ahead"]}
-        await _all(talk.send(told) for talk in followers)
-        await _all(_answer(talk) for talk in talks)
+        await all_of(talk.send(told) for talk in followers)
+        await all_of(_answer(talk) for talk in talks)
     except BaseException:
         for talk in talks:
             talk.flow.stop()
@@ -225,24 +213,8 @@ async def _answer(talk: Talk) -> dict[str, Any]:
     if answer is None:
         raise _complain(talk.remote, (await talk.flow.wait()).stderr)
     if "error" in answer:
-        raise _revive(answer["error"], f"{talk.remote.machine.name}: ")
+        raise revive(answer["error"], f"{talk.remote.machine.name}: ")
     return answer
-
-
-async def _all(calls: Any) -> list[Any]:
-    """Finish what was begun on every node, then tell all that went wrong."""
-    results = await asyncio.gather(*calls, return_exceptions=True)
-    errors = {}
-    for result in results:
-        if isinstance(result, DrumlineError):
-            errors[result.message] = result
-        elif isinstance(result, BaseException):
-            raise result
-    if len(errors) == 1:
-        raise next(iter(errors.values()))
-    if errors:
-        raise ClusterError("; ".join(errors))
-    return results
 
 
 def _command(remote: Remote, module: str, *words: str) -> list[str]:
@@ -256,10 +228,6 @@ def _read(output: bytes) -> dict[str, Any]:
     except ValueError:
         return {}
     return answer if isinstance(answer, dict) else {}
-
-
-def _revive(record: Mapping[str, Any], where: str = "") -> DrumlineError:
-    return ERRORS.get(record["type"], DrumlineError)(f"{where}{record['message']}")
 
 
 def _complain(remote: Remote, stderr: bytes) -> HostError:

@@ -23,6 +23,7 @@ from typing import Any
 
 from drumline.cluster.remote import Remote, node_python
 from drumline.cluster.taker import Taker, Wanted
+from drumline.cluster.together import settled
 from drumline.core.errors import ClusterError, HostError
 from drumline.core.rundir import write_atomic
 from drumline.node.job import ENDED
@@ -155,7 +156,7 @@ class Puller:
 
     async def _all(self, remotes: Sequence[Remote], do: Any) -> list[str]:
         """Do something with all nodes at once; drops those that fail, and returns why."""
-        results = await asyncio.gather(*(do(r) for r in remotes), return_exceptions=True)
+        results = await settled(do(r) for r in remotes)
         silent = []
         for remote, result in zip(remotes, results, strict=True):
             if isinstance(result, HostError | binascii.Error):
@@ -166,7 +167,7 @@ class Puller:
                 raise ClusterError(
                     f"cannot write to {self.into}: {result.strerror}; make room there, pull again"
                 ) from None
-            elif isinstance(result, BaseException):
+            elif isinstance(result, Exception):
                 raise result
         return silent
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from drumline.cluster.remote import Flow, Remote, last_line, node_python
+from drumline.cluster.together import all_of
 from drumline.core.errors import DrumlineError, HostError
 
 _PLACE_S, _STOP_S = 120.0, 10.0
@@ -63,7 +64,7 @@ async def _serve(line: bytes, remotes: Sequence[Remote], submit: Submit, flow: F
             workers=None if asked["workers"] is None else int(asked["workers"]),
         )
         files = json.dumps(asked["files"]).encode()
-        await asyncio.gather(*(_place(remote, files) for remote in remotes[1:]))
+        await all_of(_place(remote, files) for remote in remotes[1:])
         answer["job"] = await submit(request)
     except DrumlineError as error:
         answer["error"] = error.message

@@ -17,10 +17,16 @@ from typing import Any, Literal
 
 from drumline.cluster.provider import Say
 from drumline.cluster.remote import Remote, node_python
+from drumline.cluster.together import settled
 from drumline.core.errors import HostError
 
 ServiceName = Literal["jupyter", "tensorboard"]
 MODULES: dict[ServiceName, str] = {"jupyter": "notebook", "tensorboard": "board"}
+_PAGES: dict[ServiceName, tuple[str, str]] = {
+    "jupyter": ("/api/status", "/lab"),
+    "tensorboard": ("/", "/"),
+}
+"""what to ask for until it answers, and what a person wants to see"""
 _START_S, _PAGE_S, _PAUSE_S, _TOUCH_S, _AGAIN_S = 150.0, 60.0, 0.2, 30.0, 1.0
 
 
@@ -32,45 +38,28 @@ class MissingServiceError(HostError):
 class OpenService:
     """A service that answers."""
 
-    name: str
     port: int
     """on this machine"""
     url: str = field(repr=False)
     """for a person's browser; Jupyter's holds its token, so it belongs on a terminal, not in a log
     """
 
-    @property
-    def address(self) -> str:
-        """The same without the token."""
-        return f"http://127.0.0.1:{self.port}/"
 
-
-async def open_jupyter(leader: Remote, say: Say) -> OpenService:
-    """Start JupyterLab on the leader, or find the one that runs, and open a tunnel to it.
+async def open_service(leader: Remote, name: ServiceName, say: Say) -> OpenService:
+    """Start a service on the leader, or find the one that runs, and open a tunnel to it.
 
     Raises:
-        MissingServiceError: JupyterLab is not installed there.
+        MissingServiceError: it is not installed there.
         HostError: it does not start, or does not answer.
     """
-    answer = await _start(leader, "jupyter", say)
-    local = await leader.forward(answer["port"])
-    token = answer["token"]
-    await _wait_for_page(leader, "jupyter", local, "/api/status", token)
-    url = f"http://127.0.0.1:{local}/lab?token={token}"
-    return OpenService(name="jupyter", port=local, url=url)
-
-
-async def open_tensorboard(leader: Remote, say: Say) -> OpenService:
-    """Start TensorBoard on the leader, or find the one that runs, and open a tunnel to it.
-
-    Raises:
-        MissingServiceError: TensorBoard is not installed there.
-        HostError: it does not start, or does not answer.
-    """
-    answer = await _start(leader, "tensorboard", say)
-    local = await leader.forward(answer["port"])
-    await _wait_for_page(leader, "tensorboard", local, "/")
-    return OpenService(name="tensorboard", port=local, url=f"http://127.0.0.1:{local}/")
+    say(leader.machine.name, f"starting {name}")
+    answer = await _ask(leader, name, "start")
+    say(leader.machine.name, f"{name} listens on the node's loopback interface")
+    port, token = await leader.forward(answer["port"]), answer.get("token", "")
+    asked, page = _PAGES[name]
+    await _wait_for_page(leader, name, port, asked, token)
+    query = f"?token={token}" if token else ""
+    return OpenService(port=port, url=f"http://127.0.0.1:{port}{page}{query}")
 
 
 async def stay_busy(leader: Remote, remotes: Sequence[Remote]) -> None:
@@ -85,24 +74,14 @@ async def stay_busy(leader: Remote, remotes: Sequence[Remote]) -> None:
     nodes.pop(leader.machine.node)
     failed = False
     while True:
-        touched, *_ = await asyncio.gather(
-            *(
-                remote.run(["sh", "-c", script, "sh", remote.machine.root], timeout_s=20)
-                for remote in (leader, *nodes.values())
-            ),
-            return_exceptions=True,  # another node may be lost: that is for the jobs to tell
+        touched, *_ = await settled(  # another node may be lost: that is for the jobs to tell
+            remote.run(["sh", "-c", script, "sh", remote.machine.root], timeout_s=20)
+            for remote in (leader, *nodes.values())
         )
-        if isinstance(touched, BaseException) and (failed or not isinstance(touched, HostError)):
+        if isinstance(touched, Exception) and (failed or not isinstance(touched, HostError)):
             raise touched
         failed = isinstance(touched, HostError)
         await asyncio.sleep(_AGAIN_S if failed else _TOUCH_S)
-
-
-async def _start(leader: Remote, name: ServiceName, say: Say) -> dict[str, Any]:
-    say(leader.machine.name, f"starting {name}")
-    answer = await _ask(leader, name, "start")
-    say(leader.machine.name, f"{name} listens on the node's loopback interface")
-    return answer
 
 
 async def _ask(leader: Remote, name: ServiceName, word: str) -> dict[str, Any]:

@@ -9,7 +9,6 @@ What lies there, and why it is whole at every moment, says `drumline.node.store`
 
 from __future__ import annotations
 
-import asyncio
 import json
 import shutil
 from collections.abc import Sequence
@@ -17,7 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from drumline.cluster.remote import Remote, node_python
+from drumline.cluster.together import all_of
 from drumline.core.errors import ClusterError, HostError
+from drumline.core.listing import listed
 from drumline.node.manifest import Manifest
 from drumline.node.refusal import shown_url
 from drumline.node.store import Copied, Store
@@ -43,34 +44,51 @@ class StoredRun:
 
 
 async def keep_copies(
-    remotes: Sequence[Remote], url: str, job_id: str, *, every_s: float = EVERY_S
+    remotes: Sequence[Remote],
+    url: str,
+    job_id: str,
+    *,
+    every_s: float = EVERY_S,
+    check: bool = True,
 ) -> None:
     """Let every node copy a job's run directory to the storage, until the job has ended.
+
+    Args:
+        remotes: all nodes.
+        url: the storage.
+        job_id: the job.
+        every_s: how often.
+        check: wait for each to see whether it may use the storage, which can take a while; else
+            one that may not only notes so beside the run (storage.json), and `pull` does its part.
 
     Raises:
         HostError: a node cannot use the storage; says which, and why.
     """
 
-    async def ask(remote: Remote) -> None:
+    async def ask(remote: Remote) -> str:
         asked = {
             "root": remote.machine.root,
             "job": job_id,
             "url": url,
             "writer": remote.machine.name,
             "every_s": every_s,
+            "check": check,
         }
         words = [node_python(remote.machine), "-m", "drumline.node.keeper"]
         given = json.dumps(asked).encode() + b"\n"
         done = await remote.run(words, given=given, timeout_s=_ANSWER_S)
         try:
-            answer = json.loads(done.stdout)
+            return str(json.loads(done.stdout).get("error", ""))
         except ValueError:
-            answer = {"error": done.stderr.decode(errors="replace").strip()[-600:]}
-        if "error" in answer:
-            name = remote.machine.name
-            raise HostError(f"{name} cannot copy to the storage: {answer['error']}", node=name)
+            return done.stderr.decode(errors="replace").strip()[-600:] or "no answer"
 
-    await asyncio.gather(*(ask(remote) for remote in remotes))
+    refused: dict[str, list[str]] = {}
+    for remote, why in zip(remotes, await all_of(map(ask, remotes)), strict=True):
+        if why:
+            refused.setdefault(why, []).append(remote.machine.name)
+    if refused:
+        told = (f"{listed(who)} cannot copy to the storage: {why}" for why, who in refused.items())
+        raise HostError("; ".join(told))
 
 
 def upload_run(folder: Path, url: str, run: str, *, ended: bool = True) -> Copied:

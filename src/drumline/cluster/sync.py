@@ -10,25 +10,22 @@ import asyncio
 import contextlib
 import json
 import zlib
-from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from drumline.cluster.banner import raise_for_all
 from drumline.cluster.home import ClusterHome
 from drumline.cluster.machine import Machine
 from drumline.cluster.manifest import Manifest, scan
 from drumline.cluster.provider import Say
 from drumline.cluster.remote import Done, Flow, Remote, last_line
-from drumline.cluster.starting import start_all
+from drumline.cluster.together import all_of, start_all
 from drumline.cluster.way import host_error
 from drumline.core.errors import HostError, UsageError
 from drumline.core.units import format_bytes
 from drumline.node.code_folder import Entry
 from drumline.node.receive import FRAME, PACKED, RAW
-
-T = TypeVar("T")
 
 ROUNDS = 3
 """so often a folder that changes meanwhile is looked at again"""
@@ -95,7 +92,7 @@ class _Sync:
                 self._one(remote.machine, flow, manifest)
                 for remote, flow in zip(remotes, flows, strict=True)
             ]
-            results = await _all_finished(parts)
+            results = await all_of(parts)
         finally:
             for flow in flows:
                 flow.stop()
@@ -251,10 +248,3 @@ async def _answer(machine: Machine, flow: Flow, lines: AsyncIterator[bytes]) -> 
             f"the folder cannot be put there: {answer['error']}; R/code is as it was",
         )
     return answer
-
-
-async def _all_finished(parts: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-    """Wait for all nodes, then raise what failed: a node that is well gets all of it."""
-    results = await asyncio.gather(*parts, return_exceptions=True)
-    raise_for_all([result for result in results if isinstance(result, BaseException)])
-    return [result for result in results if not isinstance(result, BaseException)]

@@ -183,7 +183,8 @@ class _Work:
                 python=sys.executable if self.spec.provider == "twin" else None,
             )
             changed = await provisioner.provision(fleet.remotes, self._tell)  # 7
-            await fleet.settle(_keep_spare)  # 8
+            with contextlib.suppress(DrumlineError):
+                await fleet.all(_keep_spare)  # 8
         for machine in machines:
             self.say(machine.name, "ready")
         return changed

@@ -73,8 +73,10 @@ class Way:
                 stderr=asyncio.subprocess.PIPE,
                 start_new_session=True,  # Ctrl-C is for us; its end comes with the way's
             )
-        except OSError as error:
+        except BaseException as error:
             ours.close()
+            if not isinstance(error, OSError):
+                raise
             raise host_error(
                 machine,
                 "proxy",

@@ -112,6 +112,11 @@ class JobState:
         """Return plain values."""
         return asdict(self)
 
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        """Read it back, also where another version has written it."""
+        return cls(**{key: values[key] for key in cls.__dataclass_fields__.keys() & values})
+
 
 @dataclass(frozen=True)
 class JobFolder:
@@ -228,9 +233,7 @@ class JobFolder:
             values = json.loads((self.path / "state.json").read_text())
         except FileNotFoundError:
             return JobState()
-        return JobState(
-            **{key: values[key] for key in JobState.__dataclass_fields__.keys() & values}
-        )
+        return JobState.from_json(values)
 
 
 def all_jobs(root: Path) -> list[JobFolder]:

@@ -1,9 +1,10 @@
 """Copying a job's run directory to the storage from the node: while it runs, and when it ends.
 
 `python -m drumline.node.keeper` reads one line of JSON from its standard input
-(`{"root", "job", "url", "writer", "every_s"}`), answers, and goes on in the background until the
-job has ended. The address comes that way since it may hold what a list of processes should not.
-The node's own role gives it access; nobody's keys are sent to a node.
+(`{"root", "job", "url", "writer", "every_s", "check"}`), answers, and goes on in the background
+until the job has ended; with `check`, it first sees whether it may use the storage. The address
+comes that way since it may hold what a list of processes should not. The node's own role gives it
+access; nobody's keys are sent to a node.
 """
 
 from __future__ import annotations
@@ -70,14 +71,14 @@ def _words(error: Exception) -> str:
 
 
 def main() -> None:
-    """Check that the storage can be reached, answer, and go on in the background."""
+    """Check that the storage can be used, where asked to, answer, and go on in the background."""
     asked: dict[str, Any] = json.loads(sys.stdin.readline())
-    try:
-        store = Store(asked["url"])
-        store.check(asked["job"], asked["writer"])
-    except ClusterError as error:
-        print(json.dumps({"error": error.message}), flush=True)
-        return
+    if asked["check"]:
+        try:
+            Store(asked["url"]).check(asked["job"], asked["writer"])
+        except ClusterError as error:
+            print(json.dumps({"error": error.message}), flush=True)
+            return
     print(json.dumps({"keeping": asked["job"]}), flush=True)
     if os.fork():
         os._exit(0)
@@ -99,6 +100,7 @@ def stay() -> None:
     job = Path(asked["root"]) / "jobs" / asked["job"]
     try:
         store = Store(asked["url"])
+        store.check(asked["job"], asked["writer"])
     except Exception as error:
         _write(job, {"at": time.time(), "ended": False, "error": _words(error)})
         return

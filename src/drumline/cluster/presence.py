@@ -1,0 +1,74 @@
+"""Which nodes are still there: the provider's word, where SSH alone cannot tell.
+
+To SSH, a node that has ended itself looks like one behind a firewall.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+
+from drumline.cluster.home import ClusterHome
+from drumline.cluster.limits import describe_deadline
+from drumline.cluster.machine import Machine
+from drumline.cluster.making import build_provider
+from drumline.cluster.spec import ClusterSpec
+from drumline.cluster.way import host_error
+from drumline.core.errors import DrumlineError, HostError
+
+ASK_S = 10.0
+"""how long the provider may take to answer"""
+GONE = "gone"
+"""the `reason` of what the provider does not have any more"""
+
+
+async def find_gone(
+    spec: ClusterSpec, home: ClusterHome, machines: Sequence[Machine]
+) -> list[HostError]:
+    """Ask the provider which machines are there no more; no answer is no news.
+
+    Returns:
+        An error for each that has ended: `node` says which, `reason` is gone.
+    """
+    answer: Future[set[str]] = Future()
+
+    def ask() -> None:
+        answer.set_running_or_notify_cancel()
+        try:
+            provider = build_provider(spec, home)
+            answer.set_result({machine.identity for machine in provider.machines()})
+        except BaseException as error:
+            answer.set_exception(error)
+
+    # a thread of its own: one of asyncio's would be waited for, however often AWS is tried
+    threading.Thread(target=ask, daemon=True).start()
+    try:
+        living = await asyncio.wait_for(asyncio.wrap_future(answer), ASK_S)
+    except (DrumlineError, TimeoutError):
+        return []
+    ended = [machine for machine in machines if machine.identity not in living]
+    why = f"has ended {_when(home)}; drumline up makes it again"
+    return [host_error(machine, GONE, why) for machine in ended]
+
+
+def cluster_gone(home: ClusterHome) -> HostError:
+    """Return the error for a cluster of which no node is left."""
+    return HostError(
+        f"the cluster {home.name} is gone: its nodes have ended {_when(home)}; make it again with: "
+        f"drumline up, or clear up after it with: drumline down",
+        reason=GONE,
+    )
+
+
+def _when(home: ClusterHome) -> str:
+    """Say as much of when nodes ended as is known without them."""
+    deadline = home.read_facts().get("deadline")
+    if deadline is None:
+        return "or were removed"
+    at = describe_deadline(deadline)
+    if deadline < time.time():
+        return f"at the limit ({at}), or before"
+    return f"before the limit ({at}), idle or otherwise"
