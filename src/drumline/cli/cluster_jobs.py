@@ -25,6 +25,7 @@ from drumline.cluster.jobs import cancel, newest, status
 from drumline.cluster.machine import Machine
 from drumline.cluster.presence import GONE, cluster_gone
 from drumline.cluster.receipt import bill
+from drumline.cluster.roster import read_former
 from drumline.cluster.spec import ClusterSpec
 from drumline.cluster.up import read_machines
 from drumline.core.errors import HostError, UsageError
@@ -48,7 +49,7 @@ def status_command(which: str | None, *, as_json: bool) -> None:
     over = set(states.values()) == {GONE}
     troubles = [cluster_gone(home).message] if over else [error.message for error in lost]
     deadline = home.read_facts().get("deadline")
-    cost = sum(line.usd for line in bill(machines, time.time(), deadline))
+    cost = sum(line.usd for line in bill([*read_former(home), *machines], time.time(), deadline))
     if as_json:
         nodes = [{**machine.to_json(), "state": states[machine.node]} for machine in machines]
         facts = {"cluster": spec.name, "provider": spec.provider, "nodes": nodes}

@@ -155,8 +155,7 @@ class SshHosts:
         if unknown:
             raise HostError(
                 f"{'; '.join(one.detail for one in unknown)}; what is there stays: mend that, then "
-                f"again: drumline down; or, if the machine is gone for good, forget the cluster by "
-                f"removing {self._home.path}",
+                f"again: drumline down; or, if a machine is gone for good: drumline down --forget HOST",
                 reason="remove",
             )
 
