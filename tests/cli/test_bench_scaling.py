@@ -67,6 +67,7 @@ def test_one_and_two_workers(drumline):
     assert not (drumline.folder / "runs").exists()
 
 
+@pytest.mark.soak
 def test_a_table_and_sentences(drumline):
     words = (*SMALL, "workers=2,3", "kinds=ddp", "repeats=1", "mode=strong")
     lines = bench(drumline, *words).out.splitlines()
@@ -77,6 +78,7 @@ def test_a_table_and_sentences(drumline):
     assert any("strong ddp ×3: " in line for line in lines)
 
 
+@pytest.mark.soak
 def test_too_few_samples_for_a_grown_batch(drumline):
     words = (*SMALL, "workers=1,2", "kinds=ddp", "mode=weak", "batch=300", "repeats=1")
     answer = bench(drumline, *words, code=2)

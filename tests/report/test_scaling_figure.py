@@ -51,8 +51,11 @@ def test_the_laws_are_drawn_beside_the_speedups(figure):
     strong, weak = figure.axes[1], figure.axes[5]
     for axes, law in ((strong, "Amdahl"), (weak, "Gustafson")):
         told = [text.get_text() for text in axes.get_legend().get_texts()]
-        assert [each.split(":")[0] for each in told] == [f"{law}, ddp", f"{law}, halving_doubling"]
-    (curve,) = [line for line in strong.lines if line.get_label().startswith("Amdahl, ddp")]
+        assert [each.split(":")[0] for each in told] == ["ddp", "halving_doubling"]
+        assert axes.get_legend().get_title().get_text() == f"serial share, by {law}"
+        inside, panel = axes.get_legend().get_window_extent(), axes.get_window_extent()
+        assert panel.x0 <= inside.x0 <= inside.x1 <= panel.x1
+    (curve,) = [line for line in strong.lines if line.get_label() == "ddp: 10 %"]
     assert curve.get_ydata()[-1] == pytest.approx(1 / (0.1 + 0.9 / 8), rel=0.05)
 
 
@@ -73,7 +76,10 @@ def test_no_word_is_cut_off_or_covers_another(figure):
     words = [
         word for axes in figure.axes for word in (axes.title, axes.xaxis.label, axes.yaxis.label)
     ]
-    words += [tick for axes in figure.axes for tick in axes.get_yticklabels()]
+    for axes in figure.axes:
+        low, high = sorted(axes.get_ylim())  # ticks beyond are there, but nobody sees them
+        ticks = zip(axes.get_yticks(), axes.get_yticklabels(), strict=True)
+        words += [tick for place, tick in ticks if low <= place <= high]
     boxes = [word.get_window_extent() for word in words if word.get_text()]
     boxes += [legend.get_window_extent() for legend in figure.legends]
     for box in boxes:
@@ -89,8 +95,7 @@ def test_no_word_is_cut_off_or_covers_another(figure):
     "words",
     [
         ("workers=2", "repeats=1", "mode=weak"),
-        ("nodes=1,2,4", "workers=2", "mode=strong", LONG),
-        ("workers=1,2", "repeats=1"),
+        ("nodes=1,2", "workers=2", "mode=strong", LONG),
     ],
 )
 def test_what_is_not_known_is_not_drawn(words):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from drumline.bench.rows import quartiles
 from drumline.bench.scaling_cases import ScalingCase
@@ -170,7 +171,7 @@ def _row(study: Study, mode: Mode, kind: str, case: ScalingCase, *, kept: bool) 
     )
 
 
-def _compared(study: Study, case: ScalingCase, base: ScalingCase | None) -> dict[str, float | None]:
+def _compared(study: Study, case: ScalingCase, base: ScalingCase | None) -> dict[str, Any]:
     """What the smallest count lets expect, and what of it came true."""
     speedups = {} if base is None else study.speedups(case, base)
     speedup = confidence(list(speedups.values())) if speedups else None
@@ -183,7 +184,7 @@ def _compared(study: Study, case: ScalingCase, base: ScalingCase | None) -> dict
     return {"ideal_s": ideal, **_ends("speedup", speedup), **_ends("efficiency", efficiency)}
 
 
-def _lost(study: Study, case: ScalingCase, base: ScalingCase | None) -> dict[str, float | None]:
+def _lost(study: Study, case: ScalingCase, base: ScalingCase | None) -> dict[str, Any]:
     """Which share of the ranks' time went where."""
     if base is None:
         names = Parts.__dataclass_fields__
@@ -200,7 +201,7 @@ def _lost(study: Study, case: ScalingCase, base: ScalingCase | None) -> dict[str
     }
 
 
-def _ends(name: str, interval: Interval | None) -> dict[str, float | None]:
+def _ends(name: str, interval: Interval | None) -> dict[str, Any]:
     if interval is None:
         return {name: None, f"{name}_low": None, f"{name}_high": None}
     return {name: interval.middle, f"{name}_low": interval.low, f"{name}_high": interval.high}

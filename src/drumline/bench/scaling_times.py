@@ -41,7 +41,7 @@ class Parts:
     @property
     def total(self) -> float:
         """All of them."""
-        return sum(getattr(self, field.name) for field in fields(self))
+        return self.compute + self.data + self.wait + self.transfer + self.other
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from drumline.report.figures import MARKERS, empty_figure, save_figure
 from drumline.report.scaling_table import once_each
 from drumline.report.scaling_words import percent
-from drumline.report.serial_share import LAWS
+from drumline.report.serial_share import LAWS, Law
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -197,22 +197,24 @@ def _draw_laws(
 ) -> None:
     """Draw what the fitted laws say of all counts."""
     drawn = []
+    law: Law = "Amdahl" if mode == "strong" else "Gustafson"
+    _, say = LAWS[law]
+    fine = _between(counts)
     for fit in document["fits"]:
         if fit["mode"] != mode or fit["share"] < 0:
             continue
-        _, say = LAWS[fit["law"]]
-        fine = _between(counts)
         (line,) = axes.plot(
             fine,
             [say(fit["share"], count / counts[0]) for count in fine],
             "--",
             color=f"C{kinds.index(fit['kind'])}",
             linewidth=0.9,
-            label=f"{fit['law']}, {fit['kind']}: {percent(fit['share'])} serial",
+            label=f"{fit['kind']}: {percent(fit['share'])}",
         )
         drawn.append(line)
     if drawn:
-        axes.legend(handles=drawn, fontsize=7, loc="upper left")
+        title = f"serial share, by {law}"
+        axes.legend(handles=drawn, title=title, fontsize=7, title_fontsize=7, loc="upper left")
 
 
 def _between(counts: Sequence[int]) -> list[float]:
@@ -241,8 +243,8 @@ def _draw_ledger(axes: Axes, rows: Sequence[Values], mode: str) -> None:
         if row["lost"] is not None and row["times"] > 1:
             lost = f", {percent(row['lost'])} lost"
             share = end * (1 - row["lost"])
-            name = "a step, if nothing were lost" if not marked else None
-            marked = axes.vlines(share, place - 0.45, place + 0.45, color="black", label=name)
+            label = "" if marked else "a step, if nothing were lost"
+            marked = axes.vlines(share, place - 0.45, place + 0.45, color="black", label=label)
         axes.annotate(
             f"{end:.3g} ms{lost}",
             (end, place),

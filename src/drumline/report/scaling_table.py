@@ -16,6 +16,9 @@ _TITLES = {
     "weak": "weak scaling: each rank has the same batch",
 }
 
+_FAR = 10
+"""an interval that reaches further says only that nothing is known"""
+
 
 def scaling_table(rows: Sequence[Values], *, smallest: str) -> RenderableType:
     """Show each mode's rows, and what the columns mean; `smallest`: what all is held against."""
@@ -70,7 +73,9 @@ def _legend(smallest: str) -> str:
 
 def _wide(middle: float | None, high: float | None) -> str:
     """Write how far an interval reaches; down it is as far, by the logarithm."""
-    return NOTHING if middle is None or high in (None, middle) else f"{high / middle - 1:.0%}"
+    if middle is None or high is None or high == middle:
+        return NOTHING
+    return f"{high / middle - 1:.0%}" if high < _FAR * middle else f">{_FAR}×"
 
 
 def _times(speedup: float | None) -> str:

@@ -83,10 +83,18 @@ def _loss(row: Values) -> str:
         return (
             f"{row['case']}: no time is lost; a step takes {-row['lost']:.0%} less than its share"
         )
-    parts = {name: row[key] for key, name in _LOSSES.items() if abs(row[key]) >= _SEEN}
-    ranked = sorted(parts.items(), key=lambda item: -item[1])
-    told = ", ".join(f"{share:.0%} {name}".replace("-", "−") for name, share in ranked)
-    return f"{lost}: {told}" if told else lost
+    parts = {name: row[key] for key, name in _LOSSES.items()}
+    more = {name: share for name, share in parts.items() if share >= _SEEN}
+    less = {
+        name.removeprefix("longer "): -share for name, share in parts.items() if share <= -_SEEN
+    }
+    told = f"{lost}: {_ranked(more)}" if more else lost
+    return f"{told}; gained: {_ranked(less)}" if less else told
+
+
+def _ranked(shares: Mapping[str, float]) -> str:
+    ranked = sorted(shares.items(), key=lambda item: -item[1])
+    return ", ".join(f"{share:.0%} {name}" for name, share in ranked)
 
 
 def tell_fits(fits: Sequence[Values]) -> list[str]:
@@ -100,15 +108,18 @@ def _fit(fit: Values) -> str:
     if fit["share_low"] is not None:
         sure = f" ({percent(fit['share_low'])} to {percent(fit['share_high'])})"
     told = f"{fit['law']}, {fit['mode']} {fit['kind']}: serial share {share}{sure}"
+    low, high = fit["share_low"], fit["share_high"]
     if fit["share"] < 0:
-        told += ", less than nothing: faster than the law allows, by caches or by noise"
+        cause = "larger caches" if high is not None and high < 0 else "caches, or noise"
+        told += f", less than nothing: faster than the law allows, by {cause}"
     elif fit["share"] > 1:
-        told += ", more than everything: more ranks are slower, which the law does not know"
+        cause = "" if low is not None and low > 1 else ", or it is noise"
+        told += f", more than everything: more ranks are slower, which it does not know of{cause}"
     elif fit["law"] == "Amdahl" and fit["share"] > _SEEN:
         told += f", so no number of ranks is faster than {1 / fit['share']:.3g}×"
     if fit["crowded"]:
         told += "; ranks that take turns on cores count as serial here"
-    elif fit["error"] > _OFF:
+    elif fit["points"] > 1 and fit["error"] > _OFF:
         told += f"; it is off by {fit['error']:.0%}, so the law does not describe this well"
     return told
 
