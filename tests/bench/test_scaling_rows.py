@@ -154,15 +154,11 @@ def test_shares_outside_of_the_law_are_told():
 
     words = ("workers=1,2", "kinds=ddp", "mode=strong")
     (law, _) = make_document(take(0.4), *words)["laws"]
-    assert (
-        "serial share −20 % (−20 % to −20 %), less than nothing: faster than the law allows, by larger caches"
-        in law
-    )
+    assert "serial share −20 % (−20 % to −20 %), less than nothing" in law
+    assert law.endswith("faster than the law allows, by larger caches")
     (law, _) = make_document(take(1.5), *words)["laws"]
-    assert (
-        "serial share 200 % (200 % to 200 %), more than everything: more ranks are slower, which it does"
-        in law
-    )
+    assert "serial share 200 % (200 % to 200 %), more than everything" in law
+    assert law.endswith("more ranks are slower, which it does not know of")
 
 
 def test_runs_that_failed_are_missing_and_nothing_else():
