@@ -86,9 +86,10 @@ def test_nodes_behind_a_narrow_link(drumline):
     ).json
     _, two = document["rows"]
     assert (two["nodes"], two["workers"], two["backend"]) == (2, 1, "gloo")
-    assert two["lost_transfer"] > 0.3
-    assert two["speedup"] < 1
-    assert document["fits"][0]["share"] > 1
+    gradients = 4 * 784 * 10  # at least, whatever the model has besides; each node sends as many
+    assert two["median_s"] > 0.9 * gradients * 8 / 20e6
+    assert two["lost_transfer"] > 0
+    assert 0 < two["efficiency"] < 1
 
 
 @pytest.mark.soak
