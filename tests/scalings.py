@@ -35,10 +35,10 @@ def make_study(take: Take, *words: str, cores: int = 4) -> Study:
     return study
 
 
-def make_document(take: Take, *words: str, cores: int = 4) -> dict:
+def make_document(take: Take, *words: str, cores: int = 4, load: float = 0.0) -> dict:
     study = make_study(take, *words, cores=cores)
     rows, fits = build_scaling_rows(study, kept=True), fit_series(study)
-    return ScalingResult(study.spec, cores, rows=rows, fits=fits).to_json()
+    return ScalingResult(study.spec, cores, load, rows=rows, fits=fits).to_json()
 
 
 def by_law(serial: float, noise: tuple[float, ...] = (1.0,)) -> Take:

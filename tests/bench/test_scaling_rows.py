@@ -158,7 +158,7 @@ def test_shares_outside_of_the_law_are_told():
     assert law.endswith("faster than the law allows, by larger caches")
     (law, _) = make_document(take(1.5), *words)["laws"]
     assert "serial share 200 % (200 % to 200 %), more than everything" in law
-    assert law.endswith("more ranks are slower, which it does not know of")
+    assert law.endswith("more ranks are slower, which no law knows of")
 
 
 def test_runs_that_failed_are_missing_and_nothing_else():
@@ -203,6 +203,13 @@ def test_without_the_smallest_count_there_is_no_speedup():
 def test_what_must_be_known_is_told(words, note):
     notes = make_document(by_law(0.1), "kinds=ddp", *words)["notes"]
     assert any(each.startswith(note) for each in notes), notes
+
+
+def test_a_busy_machine_is_told():
+    words = ("kinds=ddp", "repeats=1")
+    assert not any("busy" in note for note in make_document(by_law(0.1), *words, load=1.9)["notes"])
+    busy = make_document(by_law(0.1), *words, load=2.1)["notes"][-1]
+    assert busy.startswith("the machine was busy before the first run (load 2.1 on 4 cores)")
 
 
 def test_one_round_has_no_intervals_and_one_count_no_fit():

@@ -7,6 +7,7 @@ saw the same machine, and the rounds tell how sure they are.
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -32,6 +33,8 @@ class ScalingResult:
 
     spec: ScalingSpec
     cores: int
+    load: float
+    """of the machine in the minute before the first run"""
     rows: list[ScalingRow] = field(default_factory=list)
     fits: list[ScalingFit] = field(default_factory=list)
     failed: list[dict[str, str]] = field(default_factory=list)
@@ -46,11 +49,12 @@ class ScalingResult:
             "bench": "scaling",
             "spec": self.spec.model_dump(mode="json"),
             "cores": self.cores,
+            "load_before": self.load,
             "rows": rows,
             "fits": fits,
             "losses": tell_losses(rows),
             "laws": tell_fits(fits),
-            "notes": tell_notes(self.spec, rows, cores=self.cores),
+            "notes": tell_notes(self.spec, rows, cores=self.cores, load=self.load),
             "failed": self.failed,
             "machine": self.machine,
         }
@@ -72,7 +76,7 @@ def run_scaling(
         InterruptError: Ctrl-C; nothing is left but what `out` keeps.
     """
     study = Study(spec, [run.case for run in runs if run.round == 0], count_cores())
-    result = ScalingResult(spec, study.cores)
+    result = ScalingResult(spec, study.cores, round(os.getloadavg()[0], 2))
     with contextlib.closing(run_cases(runs, out=out, watch=watch)) as every:
         for ended in every:
             case = ended.case.case

@@ -20,12 +20,20 @@ _SEEN = 0.005
 """shares that are less are not told"""
 _OFF = 0.1
 """a fit that is off by more is no description of what was measured"""
+_BUSY = 0.5
+"""of the cores: with more to do than that, a machine has no room for what is measured"""
 _SINGLE = "a share from one count besides the smallest does not tell whether the law holds"
 
 
-def tell_notes(spec: ScalingSpec, rows: Sequence[Values], *, cores: int) -> list[str]:
-    """Say what must be known to read the numbers."""
-    return [*_what_base(spec), *_where(spec, rows, cores), *_how_often(spec, rows)]
+def tell_notes(spec: ScalingSpec, rows: Sequence[Values], *, cores: int, load: float) -> list[str]:
+    """Say what must be known to read the numbers; `load`: of the machine, before the first run."""
+    notes = [*_what_base(spec), *_where(spec, rows, cores), *_how_often(spec, rows)]
+    if load > _BUSY * cores:
+        notes.append(
+            f"the machine was busy before the first run (load {load:.1f} on "
+            f"{counted(cores, 'core')}): what others did is in these numbers"
+        )
+    return notes
 
 
 def _what_base(spec: ScalingSpec) -> Iterator[str]:
@@ -113,8 +121,8 @@ def _fit(fit: Values) -> str:
         cause = "larger caches" if high is not None and high < 0 else "caches, or noise"
         told += f", less than nothing: faster than the law allows, by {cause}"
     elif fit["share"] > 1:
-        cause = "" if low is not None and low > 1 else ", or it is noise"
-        told += f", more than everything: more ranks are slower, which it does not know of{cause}"
+        cause = "" if low is not None and low > 1 else "; or it is noise"
+        told += f", more than everything: more ranks are slower, which no law knows of{cause}"
     elif fit["law"] == "Amdahl" and fit["share"] > _SEEN:
         told += f", so no number of ranks is faster than {1 / fit['share']:.3g}×"
     if fit["crowded"]:
