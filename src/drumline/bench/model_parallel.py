@@ -9,37 +9,20 @@ from __future__ import annotations
 
 import contextlib
 import json
-import shutil
 import sys
-from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from drumline.bench.case_rows import CaseRow, build_case_row, compare_with_alone
+from drumline.bench.case_runner import Ended, run_cases
 from drumline.bench.cases import Case, Plan
 from drumline.bench.machine import describe_machine
-from drumline.core.errors import (
-    CheckpointError,
-    CommError,
-    DivergenceError,
-    InterruptError,
-    RunDirError,
-    UsageError,
-    WorkerError,
-)
+from drumline.core.errors import DrumlineError, RunDirError, UsageError
 from drumline.core.model_bench import ModelParallelSpec
 from drumline.core.rundir import RunDir
-from drumline.core.scratch import Scratch
-from drumline.launch.agents import Agents
-from drumline.launch.creation import new_run
 from drumline.launch.probe import Watch
-from drumline.launch.training import Show, follow_training
-from drumline.report.progress import RunProgress
 from drumline.report.trace import build_trace
-
-_OF_THE_CASE = (WorkerError, CommError, DivergenceError, CheckpointError)
-"""errors that say nothing about the other cases"""
 
 
 @dataclass
@@ -83,79 +66,29 @@ def run_model_parallel(
         InterruptError: Ctrl-C; nothing is left but what `out` keeps.
     """
     result = ModelParallelResult(spec, skipped=list(plan.skipped))
-    with contextlib.ExitStack() as stack:
-        folder = out or stack.enter_context(Scratch()).path
-        for number, case in enumerate(plan.cases):
-            told = f"case {number + 1} of {len(plan.cases)}: {case.label}"
-            tell = _teller(watch, told, number, len(plan.cases), spec.steps)
-            try:
-                _run_case(case, folder / case.slug, tell, traces, result, kept=out is not None)
-            except KeyboardInterrupt:
-                raise InterruptError(f"interrupted in {told}; nothing is left running") from None
-            finally:
-                if out is None:
-                    shutil.rmtree(folder / case.slug, ignore_errors=True)
+    with contextlib.closing(run_cases(plan.cases, out=out, watch=watch)) as every:
+        for ended in every:
+            if ended.error is not None:
+                _note_error(result, ended, ended.error, kept=out is not None)
+                continue
+            result.rows.append(build_case_row(ended.case, ended.run, kept=out is not None))
+            if traces is not None:
+                _write_trace(traces / f"{ended.case.slug}.json", ended.run, ended.case)
     result.rows = compare_with_alone(result.rows)
     result.machine = describe_machine(sys.argv)
     return result
 
 
-Tell = Callable[[RunProgress], None]
-
-
-def _run_case(
-    case: Case,
-    path: Path,
-    tell: Tell,
-    traces: Path | None,
-    result: ModelParallelResult,
-    *,
-    kept: bool,
+def _note_error(
+    result: ModelParallelResult, ended: Ended[Case], error: DrumlineError, *, kept: bool
 ) -> None:
-    try:
-        with new_run(case.spec, path) as run, Agents() as agents:
-            follow_training(run, case.spec, agents, _shown(run, case, tell))
-    except UsageError as error:
-        if case.asked or case.form == "alone":
-            raise UsageError(f"{case.label}: {error.message}") from None
-        result.skipped.append({"case": case.label, "why": error.message})
-    except _OF_THE_CASE as error:
-        hint = "" if kept else "; give --out DIR to keep the logs"
-        result.failed.append({"case": case.label, "error": error.message + hint})
+    case = ended.case
+    if not isinstance(error, UsageError):
+        result.failed.append(ended.failure(kept=kept))
+    elif case.asked or case.form == "alone":
+        raise UsageError(f"{case.label}: {error.message}")
     else:
-        row = build_case_row(case, run, kept=kept)
-        result.rows.append(row)
-        if traces is not None:
-            _write_trace(traces / f"{case.slug}.json", run, case)
-
-
-@contextlib.contextmanager
-def _shown_once(update: Callable[[], None]) -> Iterator[Callable[[], None]]:
-    update()
-    yield update
-    update()
-
-
-def _shown(run: RunDir, case: Case, tell: Tell) -> Show:
-    progress = RunProgress(run, case.spec.world_size, nodes=case.spec.nodes)
-
-    def update() -> None:
-        progress.update()
-        tell(progress)
-
-    return _shown_once(update)
-
-
-def _teller(watch: Watch, told: str, number: int, count: int, steps: int) -> Tell:
-    """Tell how far a case, and all of them, have come."""
-
-    def tell(progress: RunProgress) -> None:
-        started = progress.total_steps is not None
-        at = f"step {progress.step} of {steps}" if started else "starting ranks"
-        share = (number + progress.step / steps) / count
-        watch({"share": share, "now": f"{told}, {at}", "case": told})
-
-    return tell
+        result.skipped.append({"case": case.label, "why": error.message})
 
 
 def _write_trace(path: Path, run: RunDir, case: Case) -> None:

@@ -1,4 +1,4 @@
-"""Commands that measure: `bench collectives`, `bench aggregation`, `bench model-parallel`."""
+"""Commands that measure: `bench collectives`, `aggregation`, `model-parallel`, `scaling`."""
 
 from __future__ import annotations
 
@@ -18,6 +18,9 @@ Picture = Annotated[
     typer.Option("--figure", metavar="PATH.png", help="Also draw a figure, as PNG and SVG."),
 ]
 Out = Annotated[Path | None, typer.Option(help="Keep the run directory there.")]
+Outs = Annotated[
+    Path | None, typer.Option("--out", metavar="DIR", help="Keep the run directories of all cases.")
+]
 
 
 @bench_app.command()
@@ -94,10 +97,7 @@ def model_parallel(
         Path | None,
         typer.Option(metavar="DIR", help="Also write a trace of each case there, for Perfetto."),
     ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Keep the run directories of all cases there."),
-    ] = None,
+    out: Outs = None,
     as_json: Json = False,
 ) -> None:
     """Train one model in many forms, and compare time, memory, bytes and losses.
@@ -124,3 +124,35 @@ def model_parallel(
 
     wishes = Wishes(as_json=as_json, csv=csv, figure=figure, out=out)
     model_parallel_command(words or [], wishes, traces)
+
+
+@bench_app.command()
+@flowing
+def scaling(
+    words: Words = None,
+    csv: Csv = None,
+    figure: Picture = None,
+    out: Outs = None,
+    as_json: Json = False,
+) -> None:
+    """Train one model by ever more ranks: speed-up, efficiency, and where the lost time went.
+
+    Keys: workers or nodes (several counts, such as 1,2,4), link.rate, slow_nodes, mode (strong: the
+    same batch for all ranks together; weak: for each rank), kinds (the strategies), model, data,
+    batch, steps, repeats, threads (of each rank), backend, device, timeout_s. Every count of every
+    strategy is a real training run in each of several rounds, which give the 95 % intervals.
+
+    [bold]Examples[/bold]
+
+      drumline bench scaling workers=1,2,4
+
+      drumline bench scaling workers=1,2 mode=strong kinds=ddp,allreduce,ring,chunked_ring
+
+      drumline bench scaling nodes=1,2,4 link=1gbit --figure scaling.png
+
+      drumline bench scaling model=gpt-mini batch=32 repeats=5 --json --csv scaling.csv
+    """
+    from drumline.cli.bench import Wishes
+    from drumline.cli.scaling_bench import scaling_command
+
+    scaling_command(words or [], Wishes(as_json=as_json, csv=csv, figure=figure, out=out))

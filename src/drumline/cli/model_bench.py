@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from drumline.bench.cases import Plan, plan_cases
+from drumline.bench.cases import plan_cases
 from drumline.bench.model_parallel import run_model_parallel
-from drumline.cli.bench import Wishes, tell_files, watched, write_files
+from drumline.cli.bench import Wishes, tell_files, write_files
+from drumline.cli.case_bench import check_cases, raise_failed, say, watched_cases
 from drumline.cli.printing import print_json
-from drumline.core.errors import UsageError, WorkerError
+from drumline.core.errors import UsageError
 from drumline.core.model_bench import ModelParallelSpec
 from drumline.core.spec_file import read_words
-from drumline.launch.gpu import refuse_without_gpu
-from drumline.launch.mpirun import refuse_without_mpi
-from drumline.launch.probe import Watch
 from drumline.report.model_figure import draw_model_parallel
 from drumline.report.model_table import agreement, model_table
 
@@ -30,12 +26,10 @@ def model_parallel_command(words: list[str], wishes: Wishes, traces: Path | None
     spec = read_words(ModelParallelSpec, words, _EXAMPLE)
     plan = plan_cases(spec)
     wishes.check()
-    _check_folders(plan, wishes.out, traces)
-    if spec.backend == "mpi":
-        refuse_without_mpi()
-    for case in plan.cases:
-        refuse_without_gpu(case.spec)
-    with _watched_cases() as watch:
+    if traces is not None and traces.exists() and not traces.is_dir():
+        raise UsageError(f"--traces {traces}: that is a file; name a folder")
+    check_cases(plan.cases, wishes.out)
+    with watched_cases() as watch:
         result = run_model_parallel(spec, plan, out=wishes.out, traces=traces, watch=watch)
     document = result.to_json()
     pictures = write_files(document["rows"], wishes, draw_model_parallel) if result.rows else []
@@ -45,22 +39,8 @@ def model_parallel_command(words: list[str], wishes: Wishes, traces: Path | None
         _print(Console(), spec, document)
         tell_files(Console(), document["machine"], wishes, pictures)
         if traces is not None and result.rows:
-            _say(Console(), f"traces: {traces}/*.json; open them in Perfetto (ui.perfetto.dev)")
-    if result.failed:
-        ran = len(result.rows) + len(result.failed)
-        told = [f"{failure['case']}: {failure['error']}" for failure in result.failed]
-        raise WorkerError(f"{len(told)} of {ran} cases failed:\n" + "\n".join(told))
-
-
-def _check_folders(plan: Plan, out: Path | None, traces: Path | None) -> None:
-    """Refuse folders that cannot take the files, before anything is trained."""
-    if traces is not None and traces.exists() and not traces.is_dir():
-        raise UsageError(f"--traces {traces}: that is a file; name a folder")
-    for case in plan.cases:
-        if out is not None and (out / case.slug).exists():
-            raise UsageError(
-                f"--out {out}: {out / case.slug} exists already; name a folder of its own"
-            )
+            say(Console(), f"traces: {traces}/*.json; open them in Perfetto (ui.perfetto.dev)")
+    raise_failed(result.failed, len(result.rows) + len(result.failed))
 
 
 def _print(console: Console, spec: ModelParallelSpec, document: dict[str, Any]) -> None:
@@ -76,29 +56,6 @@ def _print(console: Console, spec: ModelParallelSpec, document: dict[str, Any]) 
         console.print(model_table(rows, nodes=spec.nodes))
         said = agreement(rows)
         if said is not None:
-            _say(console, said)
+            say(console, said)
     for skipped in document["skipped"]:
-        _say(console, f"{skipped['case']} was left out: {skipped['why']}")
-
-
-@contextlib.contextmanager
-def _watched_cases() -> Iterator[Watch]:
-    """Show on stderr which case runs: a bar with its steps, or a line for each."""
-    console = Console(stderr=True)
-    if console.is_terminal:
-        with watched() as watch:
-            yield watch
-        return
-    last = None
-
-    def tell(said: dict[str, Any] | None) -> None:
-        nonlocal last
-        if said is not None and said["case"] != last:
-            last = said["case"]
-            _say(console, said["case"])
-
-    yield tell
-
-
-def _say(console: Console, text: str) -> None:
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
+        say(console, f"{skipped['case']} was left out: {skipped['why']}")

@@ -77,19 +77,24 @@ Size = Annotated[int, BeforeValidator(_check_size, json_schema_input_type=int | 
 Workers = Annotated[int, Field(ge=1, le=MAX_WORKERS)]
 
 
-class BenchPlace(Part):
-    """Where a bench runs."""
+class BenchLinks(Part):
+    """What joins the ranks of a bench."""
 
-    nodes: Annotated[int, AfterValidator(check_node_count)] = Field(
-        default=1, json_schema_extra={"minimum": 1, "maximum": MAX_NODES}
-    )
-    """simulated nodes: more than one, and each gets an address and a link of its own"""
     link: Annotated[LinkSpec, one_word(LinkSpec, "rate")] = LinkSpec()
     """the link of each simulated node, e.g. {rate: 1gbit}"""
     slow_nodes: dict[int, SlowNode] = Field(default_factory=dict)
     """nodes to slow on purpose, e.g. {2: {rate: 100mbit, cpu: 0.5}}"""
     timeout_s: float = Field(default=60.0, ge=1, le=86400)
     """how long a rank waits for the others before it gives up"""
+
+
+class BenchPlace(BenchLinks):
+    """Where a bench runs."""
+
+    nodes: Annotated[int, AfterValidator(check_node_count)] = Field(
+        default=1, json_schema_extra={"minimum": 1, "maximum": MAX_NODES}
+    )
+    """simulated nodes: more than one, and each gets an address and a link of its own"""
 
     @model_validator(mode="after")
     def _nodes_fit(self) -> Self:

@@ -6,11 +6,11 @@ from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
-from drumline.core.bench import BenchPlace, Commas, Once, check_names
+from drumline.core.bench import BenchPlace, Commas, Once
 from drumline.core.parts import ClashError, DataSpec, ModelSpec, one_word
-from drumline.core.spec import BUILTIN_MODELS, TEXT_DATA, TEXT_MODELS
 from drumline.core.strategy import Schedule
 from drumline.core.task import MAX_WORKERS
+from drumline.core.trained import check_trained, settle_data
 
 Form = Literal["alone", "data", "rpc", "pipeline", "tensor", "mixed"]
 Engine = Literal["drumline", "torch"]
@@ -105,15 +105,7 @@ class ModelParallelSpec(BenchPlace):
         """Fill in what follows from other words: the data from the model, workers from nodes."""
         if not isinstance(values, dict):
             return values
-        settled = dict(values)
-        model = settled.get("model", {})
-        if isinstance(model, dict) and "name" not in model:
-            settled["model"] = model = {**_MODEL, **model}
-        name = model.get("name") if isinstance(model, dict) else model
-        data = settled.get("data", {})
-        if isinstance(data, dict) and "name" not in data:
-            own = "shakespeare" if name in TEXT_MODELS else "mnist-mini"
-            settled["data"] = {**data, "name": own}
+        settled = settle_data(values, _MODEL)
         if settled.get("nodes", 1) != 1 and "workers" not in settled:
             settled["workers"] = 1
         return settled
@@ -121,12 +113,7 @@ class ModelParallelSpec(BenchPlace):
     @model_validator(mode="after")
     def _fits(self) -> Self:
         self._check_ranks(self.workers)
-        self._check_model()
-        if "batch" in self.data.model_fields_set:
-            raise ClashError(
-                f"the batch is a word of its own here; write batch={self.data.batch}",
-                "data.batch",
-            )
+        check_trained(self.model, self.data)
         for form in self.forms:
             if self.asked_for(form) and (why := self.refusal(form)):
                 raise ClashError(why, "forms", "workers", "nodes", "model", "model.layers")
@@ -136,18 +123,6 @@ class ModelParallelSpec(BenchPlace):
                 raise ClashError(why, "schedules", "workers", "nodes", "model", "model.layers")
         self._check_batch()
         return self
-
-    def _check_model(self) -> None:
-        name, text = self.model.name, self.data.name in TEXT_DATA
-        if ":" in name:
-            return
-        check_names([name], BUILTIN_MODELS, "model", "model.name")
-        if (name in TEXT_MODELS) != text:
-            what, fix = ("text", "mnist-mini") if text else ("images", "shakespeare")
-            raise ClashError(
-                f"{name} does not read {self.data.name} ({what}); set data={fix}",
-                *("data.name", "model.name"),
-            )
 
     def _check_batch(self) -> None:
         """Refuse microbatches that would not be equal: some forms could not cut them at all."""

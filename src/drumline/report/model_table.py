@@ -24,7 +24,7 @@ def model_table(rows: Sequence[Values], *, nodes: int) -> RenderableType:
 
     columns = [
         Column(name="form", cells=[row["case"] for row in rows], justify="left"),
-        column("ms", lambda row: _milliseconds(row["median_s"])),
+        column("ms", lambda row: milliseconds(row["median_s"])),
         column("samples/s", lambda row: f"{row['samples_per_s']:.0f}", leaves=1),
         column("speed", _speed, leaves=6),
         column("MB", lambda row: _megabytes(row["peak_bytes"]), leaves=7),
@@ -73,7 +73,8 @@ def _legend(nodes: int) -> str:
     )
 
 
-def _milliseconds(seconds: float) -> str:
+def milliseconds(seconds: float) -> str:
+    """Write a time in three digits or four: `8.3`, `99.5`, `1200`."""
     return f"{seconds * 1e3:.1f}" if seconds < 0.09995 else f"{seconds * 1e3:.0f}"
 
 
@@ -102,4 +103,4 @@ def _bubble(row: Values) -> str:
 
 
 def _idle(seconds: Sequence[float] | None) -> str:
-    return NOTHING if seconds is None else _milliseconds(max(seconds))
+    return NOTHING if seconds is None else milliseconds(max(seconds))

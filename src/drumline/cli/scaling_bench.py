@@ -1,0 +1,64 @@
+"""`drumline bench scaling`: progress by runs, and what came of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from drumline.bench.scaling import run_scaling
+from drumline.bench.scaling_cases import plan_rounds, plan_scaling
+from drumline.cli.bench import Wishes, tell_files, write_files
+from drumline.cli.case_bench import check_cases, raise_failed, say, watched_cases
+from drumline.cli.printing import print_json
+from drumline.core.listing import counted
+from drumline.core.scaling_bench import ScalingSpec
+from drumline.core.spec_file import read_words
+from drumline.report.scaling_figure import draw_scaling
+from drumline.report.scaling_table import scaling_table
+
+_EXAMPLE = "drumline bench scaling workers=1,2,4 kinds=ddp,chunked_ring mode=strong"
+
+
+def scaling_command(words: list[str], wishes: Wishes) -> None:
+    """Train one model by ever more ranks, and show what they gain and lose."""
+    spec = read_words(ScalingSpec, words, _EXAMPLE)
+    runs = plan_rounds(plan_scaling(spec), spec.repeats)
+    wishes.check()
+    check_cases(runs, wishes.out)
+    with watched_cases() as watch:
+        result = run_scaling(spec, runs, out=wishes.out, watch=watch)
+    document = result.to_json()
+
+    def draw(path: Path, _: list[dict[str, Any]]) -> list[Path]:
+        return draw_scaling(path, document)
+
+    pictures = write_files(document["rows"], wishes, draw) if result.rows else []
+    if wishes.as_json:
+        print_json(document)
+    else:
+        _print(Console(), spec, document)
+        tell_files(Console(), document["machine"], wishes, pictures)
+    raise_failed(result.failed, len(runs))
+
+
+def _print(console: Console, spec: ScalingSpec, document: dict[str, Any]) -> None:
+    counts = ",".join(map(str, getattr(spec, spec.varies)))
+    title = (
+        f"{spec.model.name} on {spec.data.name} by {spec.varies}={counts}: "
+        f"{spec.steps} steps, {counted(spec.repeats, 'round')}"
+    )
+    console.print(title, style="bold", highlight=False, markup=False, soft_wrap=True)
+    if document["rows"]:
+        smallest = counted(getattr(spec, spec.varies)[0], spec.varies[:-1])
+        console.print(scaling_table(document["rows"], smallest=smallest))
+    for title, key in (
+        ("where the time went", "losses"),
+        ("what stays serial", "laws"),
+        ("to know", "notes"),
+    ):
+        if document[key]:
+            console.print(f"\n{title}", style="bold", highlight=False, markup=False)
+        for sentence in document[key]:
+            say(console, sentence)
