@@ -10,11 +10,12 @@ from rich.text import Text
 
 from drumline.cli.bench import watched
 from drumline.cli.printing import print_json
-from drumline.core.errors import UsageError, WorkerError
+from drumline.core.errors import LabError, UsageError
 from drumline.core.lab import LabSettings
 from drumline.core.spec_file import read_words
 from drumline.labs.catalogue import LABS, find_lab
 from drumline.labs.report_run import run_lab
+from drumline.labs.verifying import verify
 from drumline.report.page.prose import LANGS, Lang, Tongue
 from drumline.report.tables import narrow_table
 
@@ -74,9 +75,23 @@ def run_command(number: int, words: list[str], wishes: RunWishes) -> None:
         Console().print(text, markup=False, highlight=False, soft_wrap=True)
     if results.failed:
         told = [f"{name}: {why}" for name, why in results.failed.items()]
-        raise WorkerError(
+        raise LabError(
             f"{len(told)} experiments failed, and are missing from the report:\n" + "\n".join(told)
         )
+
+
+def verify_command(folder: Path, *, rerun: bool, as_json: bool) -> None:
+    """Say whether a report is what its runs say."""
+    with watched() as watch:
+        verdict = verify(folder, rerun=rerun, watch=watch)
+    if as_json:
+        print_json({"checked": verdict.checked, "problems": verdict.problems})
+    else:
+        for line in verdict.checked:
+            Console().print(f"✓ {line}", markup=False, highlight=False, soft_wrap=True)
+    if verdict.problems:
+        told = "\n".join(f"✗ {problem}" for problem in verdict.problems)
+        raise LabError(f"{folder} is not what was written:\n{told}")
 
 
 def read_language(word: str) -> Lang:

@@ -59,3 +59,25 @@ def run(
 
     wishes = RunWishes(full=full, lang=lang, out=out, reuse=reuse, as_json=as_json)
     run_command(number, words or [], wishes)
+
+
+@lab_app.command()
+@flowing
+def verify(
+    folder: Annotated[Path, typer.Argument(help="A report's folder, e.g. labs/2.")],
+    rerun: Annotated[
+        bool, typer.Option("--rerun", help="Also train again, and compare the weights.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Check a report as a grader would: its files, its numbers, and that they follow from its runs.
+
+    [bold]Examples[/bold]
+
+      drumline lab verify labs/2
+
+      drumline lab verify labs/1 --rerun
+    """
+    from drumline.cli.lab_run import verify_command
+
+    verify_command(folder, rerun=rerun, as_json=as_json)
