@@ -144,9 +144,9 @@ def _bottlenecks(
         own.sort(key=lambda row: row["over_even"])
         least, most = own[0], own[-1]
         yield say(
-            "With {what}, a step took {low} ({a}) to {high} ({b}) as long as on even nodes; by {b}, "
-            "{share} of all communication time was waiting, most of it on rank {waits}, while rank "
-            "{late} waited least.",
+            "With {what}, a step took {low} ({a}) to {high} ({b}) as long as on even nodes; by "
+            "{b}, {share} of all communication time was waiting, most of it on rank {waits}, while "
+            "rank {late} waited least.",
             "{what}时,每步用时为均等节点的 {low}({a})至 {high}({b});{b} 的通信时间中有 {share} "
             "是等待,进程 {waits} 等待最久,进程 {late} 等待最短。",
             what=say.pick(en, zh),
@@ -185,7 +185,7 @@ def _choices(sheets: CommunicationSheets, say: Tongue) -> Iterator[Sentence]:
         mean, total = rows.get((of, "mean")), rows.get((of, "sum"))
         if not mean or not total or mean["accuracy"] is None or total["accuracy"] is None:
             continue
-        holes = {
+        holes: dict[str, Any] = {
             "of": say.pick(of, zh),
             "mean": sheets.choices.quote("accuracy", points, of=of, average="mean"),
             "sum": sheets.choices.quote("accuracy", points, of=of, average="sum"),
@@ -200,22 +200,22 @@ def _choices(sheets: CommunicationSheets, say: Tongue) -> Iterator[Sentence]:
             )
         elif abs(gap) < _SAME_POINTS:
             yield say(
-                "The mean of {of} reached {mean} and their sum {sum}, the same but for chance: a sum "
-                "is a mean with a larger learning rate.",
+                "The mean of {of} reached {mean} and their sum {sum}, the same but for chance: a "
+                "sum is a mean with a larger learning rate.",
                 "对{of}求平均达到 {mean},求和达到 {sum},差别在偶然范围内:求和相当于更大的学习率。",
                 **holes,
             )
         elif gap > 0:
             yield say(
-                "The sum of {of} reached {sum}, more than their mean with {mean}: it is a mean with "
-                "a learning rate as many times larger as there are ranks.",
+                "The sum of {of} reached {sum}, more than their mean with {mean}: it is a mean "
+                "with a learning rate as many times larger as there are ranks.",
                 "对{of}求和达到 {sum},高于求平均的 {mean}:求和相当于学习率按进程数放大的平均。",
                 **holes,
             )
         else:
             yield say(
-                "The sum of {of} reached {sum}, less than their mean with {mean}: its learning rate "
-                "is in effect as many times larger as there are ranks.",
+                "The sum of {of} reached {sum}, less than their mean with {mean}: its learning "
+                "rate is in effect as many times larger as there are ranks.",
                 "对{of}求和达到 {sum},低于求平均的 {mean}:其等效学习率按进程数放大。",
                 **holes,
             )
@@ -251,7 +251,8 @@ def _compression(
     yield say(
         "fp16 sent {ratio} the bytes; a step took {step} as long, and the test accuracy was {half} "
         "instead of {full}.",
-        "fp16 发送的字节为原来的 {ratio};每步用时为原来的 {step},测试准确率为 {half}(原为 {full})。",
+        "fp16 发送的字节为原来的 {ratio};每步用时为原来的 {step},"
+        "测试准确率为 {half}(原为 {full})。",
         ratio=ratio,
         step=step,
         half=sheets.compression.quote("accuracy", points, compress="fp16"),
