@@ -29,11 +29,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "launch": {"core"},
     "report": {"core"},
     "bench": {"launch", "report", "core"},
+    "labs": {"bench", "launch", "report", "data", "core"},
     "node": {"launch", "core"},
     "cluster": {"node", "launch", "core"},
-    "cli": {"bench", "cluster", "node", "launch", "report", "core", "data"},
+    "cli": {"labs", "bench", "cluster", "node", "launch", "report", "core", "data"},
 }
-OPERATIONS = {"core", "launch", "report", "bench", "node", "cluster", "cli"}
+OPERATIONS = {"core", "launch", "report", "bench", "labs", "node", "cluster", "cli"}
 RUNTIME = {"comm", "data", "models", "optim", "parallel", "train", "probe", "agent"}
 # Modules of `data` that hold tensors. The others serve both columns, and know numpy at most.
 TENSORS = {"data.dataset", "data.sampler", "data.splits"}

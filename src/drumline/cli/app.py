@@ -25,6 +25,12 @@ bench_app = typer.Typer(
     rich_markup_mode="rich",
 )
 app.add_typer(bench_app, name="bench")
+lab_app = typer.Typer(
+    help="Four labs: run and written up, started by students, checked.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+)
+app.add_typer(lab_app, name="lab")
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout at the end.")]
 

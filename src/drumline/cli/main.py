@@ -5,7 +5,15 @@ from __future__ import annotations
 import contextlib
 import sys
 
-from drumline.cli import benching, clustering, launching, looking, submitting
+from drumline.cli import (
+    benching,
+    clustering,
+    lab_running,
+    launching,
+    looking,
+    reporting,
+    submitting,
+)
 from drumline.cli.app import app
 from drumline.cli.output import forgive_output
 from drumline.cli.signals import EndingSignals
@@ -15,9 +23,11 @@ __all__ = [  # commands hang themselves on the app
     "app",
     "benching",
     "clustering",
+    "lab_running",
     "launching",
     "looking",
     "main",
+    "reporting",
     "submitting",
 ]
 

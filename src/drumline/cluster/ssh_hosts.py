@@ -155,7 +155,8 @@ class SshHosts:
         if unknown:
             raise HostError(
                 f"{'; '.join(one.detail for one in unknown)}; what is there stays: mend that, then "
-                f"again: drumline down; or, if a machine is gone for good: drumline down --forget HOST",
+                f"again: drumline down; or, if a machine is gone for good: drumline down --forget "
+                f"HOST",
                 reason="remove",
             )
 

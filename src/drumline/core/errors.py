@@ -11,6 +11,7 @@
     ├── ClusterError         a cluster that cannot be made, reached or removed
     │   ├── CloudError       a cloud that refuses (kind: capacity, quota, permission, …)
     │   └── HostError        a node that does not answer as it should (node)
+    ├── LabError             a lab whose experiments failed, or a report that is not what it was
     ├── InterruptError       exit 130: Ctrl-C
     ├── DivergenceError      a loss that is no longer a number (step, rank, tensor)
     └── WorkerError          a rank that died (rank, traceback, log)
@@ -90,6 +91,10 @@ class CloudError(ClusterError):
 
 class HostError(ClusterError):
     """A node that does not answer as it should."""
+
+
+class LabError(DrumlineError):
+    """A lab whose experiments failed, or a report that is not what was written."""
 
 
 class InterruptError(DrumlineError):

@@ -1,0 +1,106 @@
+"""`drumline lab list` and `drumline lab run`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from drumline.cli.bench import watched
+from drumline.cli.printing import print_json
+from drumline.core.errors import LabError, UsageError
+from drumline.core.lab import LabSettings
+from drumline.core.spec_file import read_words
+from drumline.labs.catalogue import LABS, find_lab
+from drumline.labs.report_run import run_lab
+from drumline.labs.verifying import verify
+from drumline.report.page.prose import LANGS, Lang, Tongue
+from drumline.report.tables import narrow_table
+
+LAB_FOLDERS = Path("labs")
+_EXAMPLE = "drumline lab run 2 nodes=4 link=100mbit"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunWishes:
+    """How a lab is to be run."""
+
+    full: bool
+    lang: str
+    out: Path | None
+    reuse: bool
+    as_json: bool
+
+
+def list_command(*, as_json: bool) -> None:
+    """List the labs."""
+    if as_json:
+        print_json([{"lab": e.number, "en": e.titles[0], "zh": e.titles[1]} for e in LABS])
+        return
+    table = narrow_table(gap=2)
+    table.add_column("lab", justify="right")
+    table.add_column("about")
+    table.add_column("")
+    for entry in LABS:
+        table.add_row(str(entry.number), *map(Text, entry.titles))
+    console = Console()
+    console.print(table)
+    console.print("run one: drumline lab run 1; do one yourself: drumline lab start 1 my-lab")
+
+
+def run_command(number: int, words: list[str], wishes: RunWishes) -> None:
+    """Run a lab, write it up, and say where the page is."""
+    find_lab(number)
+    say = Tongue(read_language(wishes.lang))
+    settings = read_words(LabSettings, words, _EXAMPLE)
+    if wishes.full:
+        settings = settings.model_copy(update={"full": True})
+    folder = wishes.out or LAB_FOLDERS / str(number)
+    with watched() as watch:
+        page, results = run_lab(
+            number,
+            settings,
+            folder,
+            say,
+            reuse=wishes.reuse,
+            watch=watch,
+            tell=lambda name: watch({"share": 1.0, "now": f"drawing {name}"}),
+        )
+    if wishes.as_json:
+        print_json({"lab": number, "page": str(page), "failed": results.failed})
+    else:
+        text = f"{page} is written; open it in a browser. Your own words go into {folder}/words.md"
+        Console().print(text, markup=False, highlight=False, soft_wrap=True)
+    if results.failed:
+        told = [f"{name}: {why}" for name, why in results.failed.items()]
+        raise LabError(
+            f"{len(told)} experiments failed, and are missing from the report:\n" + "\n".join(told)
+        )
+
+
+def verify_command(folder: Path, *, rerun: bool, as_json: bool) -> None:
+    """Say whether a report is what its runs say."""
+    with watched() as watch:
+        verdict = verify(folder, rerun=rerun, watch=watch)
+    if as_json:
+        print_json({"checked": verdict.checked, "problems": verdict.problems})
+    else:
+        for line in verdict.checked:
+            Console().print(f"✓ {line}", markup=False, highlight=False, soft_wrap=True)
+    if verdict.problems:
+        told = "\n".join(f"✗ {problem}" for problem in verdict.problems)
+        raise LabError(f"{folder} is not what was written:\n{told}")
+
+
+def read_language(word: str) -> Lang:
+    """Return the language that a word means.
+
+    Raises:
+        UsageError: there is no such one.
+    """
+    for lang in LANGS:
+        if lang == word:
+            return lang
+    raise UsageError(f"--lang {word}: reports are written in en or zh")

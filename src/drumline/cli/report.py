@@ -1,0 +1,131 @@
+"""`drumline report` and `drumline compare`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from drumline.cli.lab_run import read_language
+from drumline.cli.printing import print_json
+from drumline.core.errors import UsageError
+from drumline.core.rundir import RunDir
+from drumline.launch.creation import RUNS
+from drumline.report.page.blocks import Report
+from drumline.report.page.folder import write_report
+from drumline.report.page.prose import Tongue
+from drumline.report.record import RunRecord, read_record
+from drumline.report.runs.page import build_runs_report
+from drumline.report.runs.sheets import RunSheets, build_sheets
+from drumline.report.tables import narrow_table
+
+_PAGE_FOLDER = "report"
+_MOST = 10
+"""runs on one page: more colours cannot be told apart"""
+
+
+def report_command(names: list[str], *, out: Path | None, lang: str) -> None:
+    """Write a page about runs, and say where it is."""
+    say = Tongue(read_language(lang))
+    records = _read(names)
+    page = _write(build_runs_report(records, say), records, out)
+    console = Console()
+    for record in records:
+        for gap in record.gaps:
+            console.print(gap, markup=False, highlight=False, soft_wrap=True)
+    console.print(f"{page} is written", markup=False, highlight=False, soft_wrap=True)
+
+
+def compare_command(first: str, second: str, *, out: Path | None, lang: str, as_json: bool) -> None:
+    """Print in what two runs differ, and write the page."""
+    say = Tongue(read_language(lang))
+    records = _read([first, second])
+    report = build_runs_report(records, say)
+    page = _write(report, records, out)
+    sheets = build_sheets(records)
+    if as_json:
+        print_json(
+            {
+                "runs": sheets.runs.rows,
+                "differences": sheets.differences.rows,
+                "said": [str(one) for one in _said(report)],
+                "gaps": [gap for record in records for gap in record.gaps],
+                "page": str(page),
+            }
+        )
+        return
+    console = Console()
+    console.print(_differences_table(sheets, records))
+    for line in (*(gap for record in records for gap in record.gaps), *_said(report)):
+        console.print(str(line), markup=False, highlight=False)
+    console.print(f"{page} is written", markup=False, highlight=False, soft_wrap=True)
+
+
+def _said(report: Report) -> list[str]:
+    for section in report.sections:
+        if section.slug == "analysis":
+            return [str(one) for block in section.blocks for one in getattr(block, "said", [])]
+    return []
+
+
+def _read(names: list[str]) -> list[RunRecord]:
+    """Read the runs; two of one name are told apart by their folders.
+
+    Raises:
+        UsageError: there is no such run, or one was named twice.
+    """
+    if len(names) > _MOST:
+        raise UsageError(f"a page takes {_MOST} runs, and {len(names)} were named; name fewer")
+    records = [read_record(_open(name)) for name in names]
+    for path, times in Counter(record.path.resolve() for record in records).items():
+        if times > 1:
+            raise UsageError(f"{path} was named {times} times; name runs that differ")
+    taken = Counter(record.name for record in records)
+    for record in records:
+        if taken[record.name] > 1:
+            record.name = f"{record.path.parent.name}/{record.name}"
+    taken = Counter(record.name for record in records)
+    for record in records:
+        if taken[record.name] > 1:
+            record.name = str(record.path)
+    return records
+
+
+def _open(name: str) -> RunDir:
+    """Find a run, also one that has nothing but a folder.
+
+    Raises:
+        UsageError: there is no such folder, or it holds a script's run, which has no steps.
+    """
+    for path in (Path(name), RUNS / name):
+        if (path / "spec.yaml").is_file() or (path / "events").is_dir():
+            run = RunDir(path.absolute())
+            break
+    else:
+        run = RunDir.open(name, root=RUNS)
+    if not run.spec_file.exists() and (run.read_json("manifest.json") or {}).get("script"):
+        raise UsageError(
+            f"{name} ran a script, which logs no steps; look at it with: drumline show {name}"
+        )
+    return run
+
+
+def _write(report: Report, records: list[RunRecord], out: Path | None) -> Path:
+    single = records[0].path / _PAGE_FOLDER if len(records) == 1 else Path(_PAGE_FOLDER)
+    facts = {"runs": [str(record.path) for record in records]}
+    return write_report(report, out or single, facts)
+
+
+def _differences_table(sheets: RunSheets, records: list[RunRecord]) -> Table | str:
+    if not sheets.differences.rows:
+        return "their specs are the same"
+    table = narrow_table(gap=2)
+    table.add_column("key", overflow="fold")
+    for record in records:
+        table.add_column(record.name, overflow="fold")
+    for row in sheets.differences.rows:
+        table.add_row(*(Text(str(row[column])) for column in sheets.differences.columns))
+    return table

@@ -1,0 +1,229 @@
+"""The results of lab 2: its tables and pictures, and the sentences about them."""
+
+from __future__ import annotations
+
+from drumline.labs.communication.experiments import DELAY_MS, LATE_RANK
+from drumline.labs.communication.pictures import (
+    draw_curves,
+    draw_delays,
+    draw_sizes,
+    draw_strategies,
+)
+from drumline.labs.communication.sentences import say_all
+from drumline.labs.communication.sheets import CommunicationSheets, build_sheets
+from drumline.labs.lab import WriteUp
+from drumline.labs.results import Results
+from drumline.report.bench_tables import format_size
+from drumline.report.page.blocks import Block, Column, Paragraph, Picture, Table
+from drumline.report.page.findings import Findings
+from drumline.report.page.prose import Tongue
+from drumline.report.page.sheet import count, milliseconds, percent, plain, points, size, times
+
+
+def write_up(results: Results, say: Tongue) -> WriteUp:
+    """Turn what was measured into tables, pictures and sentences."""
+    sheets = build_sheets(results)
+    findings = Findings()
+    said = say_all(sheets, findings, say)
+    nothing = say("No experiment came to its end.", "没有一个实验完成。")
+    return WriteUp(
+        summary=said[0] if said else nothing,
+        results=[
+            *_sizes(sheets, say),
+            *_strategies(sheets, say),
+            *_delays(sheets, say),
+            *_choices(sheets, say),
+        ],
+        analysis=[Paragraph(said=said, findings=True)] if said else [],
+        sheets=[*sheets.all(), *([findings.sheet] if findings.sheet.rows else [])],
+    )
+
+
+def _sizes(sheets: CommunicationSheets, say: Tongue) -> list[Block]:
+    if not sheets.collectives.rows:
+        return []
+    ways = say.pick("algorithm", "算法")
+    ranks = Column(key="ranks", name=say.pick("ranks", "进程数"), form=count)
+    return [
+        Picture(
+            name="sizes",
+            title=say.pick(
+                "all_reduce by algorithm, size and ranks", "all_reduce:算法、大小与进程数"
+            ),
+            caption=say.pick(
+                "Crosses: what α·rounds + β·bytes, fitted to the other sizes, predicts. "
+                "native is the backend's own.",
+                "叉号:由其他大小拟合的 α·轮数 + β·字节数 所作的预测。native 为后端自带实现。",
+            ),
+            draw=draw_sizes(sheets.collectives),
+            sheets=[sheets.collectives],
+        ),
+        Table(
+            sheet=sheets.collectives,
+            title=say.pick("Times and predictions", "用时与预测"),
+            columns=[
+                Column(key="algorithm", name=ways, align="left"),
+                ranks,
+                Column(key="bytes", name=say.pick("size", "大小"), form=_size),
+                Column(
+                    key="ms", name=say.pick("time (quartiles)", "用时(四分位)"), form=milliseconds
+                ),
+                Column(key="predicted_ms", name=say.pick("predicted", "预测"), form=milliseconds),
+                Column(key="error", name=say.pick("off by", "误差"), form=_signed),
+            ],
+        ),
+        *(
+            [
+                Table(
+                    sheet=sheets.bytes,
+                    title=say.pick("What a rank sends on average", "每个进程平均发送的字节"),
+                    columns=[
+                        Column(key="algorithm", name=ways, align="left"),
+                        ranks,
+                        Column(key="bytes", name=say.pick("tensor", "张量"), form=_size),
+                        Column(key="sent", name=say.pick("sent", "发送"), form=size),
+                        Column(
+                            key="of_tensor",
+                            name=say.pick("of the tensor", "与张量之比"),
+                            form=times,
+                        ),
+                    ],
+                )
+            ]
+            if sheets.bytes.rows
+            else []
+        ),
+    ]
+
+
+def _size(value: float) -> str:
+    return format_size(int(value))
+
+
+def _signed(value: float) -> str:
+    return f"{100 * value:+.0f} %"
+
+
+def _strategies(sheets: CommunicationSheets, say: Tongue) -> list[Block]:
+    if not sheets.aggregation.rows:
+        return []
+    return [
+        Picture(
+            name="strategies",
+            title=say.pick(
+                "Averaging gradients: waiting and transfer of each rank, without and with a "
+                "bottleneck node",
+                "梯度平均:各进程的等待与传输,无瓶颈节点与有瓶颈节点",
+            ),
+            caption=say.pick(
+                "Waiting is the time before the last rank has arrived, transfer the time after.",
+                "最后一个进程到达之前的时间为等待,之后为传输。",
+            ),
+            draw=draw_strategies(sheets.aggregation),
+            sheets=[sheets.aggregation, sheets.strategies],
+        ),
+        Table(
+            sheet=sheets.strategies,
+            title=say.pick("Strategies by situation", "各情形下的策略"),
+            columns=[
+                Column(key="situation", name=say.pick("situation", "情形"), align="left"),
+                Column(key="kind", name=say.pick("strategy", "策略"), align="left"),
+                Column(key="step_ms", name=say.pick("a step", "每步"), form=milliseconds),
+                Column(key="over_even", name=say.pick("over even", "与均等之比"), form=times),
+                Column(key="wait_share", name=say.pick("waiting share", "等待占比"), form=percent),
+                Column(key="waits_most", name=say.pick("waits most", "等待最久"), form=_rank),
+                Column(key="waited_for", name=say.pick("waits least", "等待最短"), form=_rank),
+            ],
+        ),
+    ]
+
+
+def _rank(value: float) -> str:
+    return f"rank {value:.0f}"
+
+
+def _delays(sheets: CommunicationSheets, say: Tongue) -> list[Block]:
+    if not sheets.delays.rows:
+        return []
+    return [
+        Picture(
+            name="delays",
+            title=say.pick(
+                f"Rank {LATE_RANK} sleeps {DELAY_MS} ms before each collective",
+                f"进程 {LATE_RANK} 在每次集体通信之前休眠 {DELAY_MS} 毫秒",
+            ),
+            draw=draw_delays(sheets.delays, DELAY_MS),
+            sheets=[sheets.delays],
+        ),
+        Table(
+            sheet=sheets.delays,
+            title=say.pick("A late rank", "迟到的进程"),
+            columns=[
+                Column(key="kind", name=say.pick("strategy", "策略"), align="left"),
+                Column(key="even_ms", name=say.pick("a step", "每步"), form=milliseconds),
+                Column(
+                    key="late_ms", name=say.pick("with the delay", "有延迟时"), form=milliseconds
+                ),
+                Column(key="added_ms", name=say.pick("more", "增加"), form=milliseconds),
+                Column(
+                    key="wait_ms_of_others",
+                    name=say.pick("the others wait", "其他进程等待"),
+                    form=milliseconds,
+                ),
+                Column(key="blame", name=say.pick("of the lost time", "占损失时间"), form=percent),
+            ],
+        ),
+    ]
+
+
+def _choices(sheets: CommunicationSheets, say: Tongue) -> list[Block]:
+    blocks: list[Block] = []
+    if sheets.curves.rows:
+        blocks.append(
+            Picture(
+                name="curves",
+                title=say.pick(
+                    "Sum or mean, gradients or parameters, 32 or 16 bits: all curves",
+                    "求和或求平均、梯度或参数、32 位或 16 位:全部曲线",
+                ),
+                caption=say.pick(
+                    "Cut off above: what leaves the picture has run away.",
+                    "上方截断:超出画面的曲线已经发散。",
+                ),
+                draw=draw_curves(sheets.curves),
+                sheets=[sheets.curves],
+            )
+        )
+    if sheets.choices.rows:
+        blocks.append(
+            Table(
+                sheet=sheets.choices,
+                title=say.pick("What is averaged, and how", "聚合对象与方式"),
+                columns=[
+                    Column(key="of", name=say.pick("of", "对象"), align="left"),
+                    Column(key="average", name=say.pick("how", "方式"), align="left"),
+                    Column(key="loss", name=say.pick("loss", "损失"), form=plain),
+                    Column(
+                        key="accuracy", name=say.pick("test accuracy", "测试准确率"), form=points
+                    ),
+                ],
+            )
+        )
+    if sheets.compression.rows:
+        blocks.append(
+            Table(
+                sheet=sheets.compression,
+                title=say.pick("Compression (chunked_ring)", "压缩(chunked_ring)"),
+                columns=[
+                    Column(key="compress", name=say.pick("on the way", "传输格式"), align="left"),
+                    Column(
+                        key="bytes_per_step", name=say.pick("bytes per step", "每步字节"), form=size
+                    ),
+                    Column(key="step_ms", name=say.pick("a step", "每步"), form=milliseconds),
+                    Column(
+                        key="accuracy", name=say.pick("test accuracy", "测试准确率"), form=points
+                    ),
+                ],
+            )
+        )
+    return blocks

@@ -1,0 +1,190 @@
+"""The pictures of lab 2."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from drumline.report.bench_tables import format_size
+from drumline.report.page.pen import LEDGER, Pen
+from drumline.report.page.sheet import Sheet
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Draw = Callable[[Pen], "Figure"]
+SITUATIONS = {
+    "even": ("even nodes", "节点均等"),
+    "slow cpu": ("one node with a slow CPU", "一个节点 CPU 慢"),
+    "slow link": ("one node with a slow link", "一个节点链路慢"),
+}
+_WORST = 0.05
+_HIGHEST_LOSS = 3.0
+"""a loss beyond that says only that training ran away"""
+
+
+def draw_sizes(collectives: Sheet) -> Draw:
+    """Time over size, by algorithm; what was predicted from the other sizes as crosses."""
+
+    def draw(pen: Pen) -> Figure:
+        ranks = sorted({row["ranks"] for row in collectives.rows})
+        figure, panels = pen.panels(len(ranks), height=3.6)
+        for axes, count in zip(panels, ranks, strict=True):
+            _draw_sizes(axes, [row for row in collectives.rows if row["ranks"] == count], pen)
+            pen.finish(
+                axes,
+                title=pen.say(f"all_reduce, {count} ranks", f"all_reduce,{count} 个进程"),
+                x=pen.say("size of the tensor", "张量大小"),
+                y=pen.say("ms, slowest rank (median, quartiles)", "毫秒,最慢进程(中位数,四分位)"),
+                legend=False,
+            )
+        handles, labels = panels[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside upper center", ncols=4)
+        return figure
+
+    return draw
+
+
+def _draw_sizes(axes: Axes, rows: Sequence[Mapping[str, Any]], pen: Pen) -> None:
+    for number, algorithm in enumerate(dict.fromkeys(row["algorithm"] for row in rows)):
+        own = [row for row in rows if row["algorithm"] == algorithm]
+        x, y = [row["bytes"] for row in own], [row["ms"] for row in own]
+        spread = [
+            [row["ms"] - row["ms_low"] for row in own],
+            [row["ms_high"] - row["ms"] for row in own],
+        ]
+        color = pen.color(number)
+        axes.errorbar(
+            x,
+            y,
+            yerr=spread,
+            color=color,
+            marker=pen.marker(number),
+            ms=4,
+            capsize=2,
+            lw=1.2,
+            label=algorithm,
+        )
+        guessed = [(row["bytes"], row["predicted_ms"]) for row in own if row["predicted_ms"]]
+        kept = [(size, guess) for size, guess in guessed if guess > _WORST * min(y)]
+        if kept:
+            axes.plot(*zip(*kept, strict=True), "x", color=color, ms=6)
+    if rows:
+        axes.plot([], [], "x", color=pen.ink, label=pen.say("predicted", "预测"))
+    sizes = sorted({row["bytes"] for row in rows})
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.set_xticks(sizes, [format_size(size) for size in sizes])
+    axes.minorticks_off()
+
+
+def draw_strategies(aggregation: Sheet) -> Draw:
+    """A panel for each situation: by strategy a bar for each rank, of wait and transfer."""
+
+    def draw(pen: Pen) -> Figure:
+        situations = list(dict.fromkeys(row["situation"] for row in aggregation.rows))
+        kinds = list(dict.fromkeys(row["kind"] for row in aggregation.rows))
+        ranks = sorted({row["rank"] for row in aggregation.rows})
+        figure, panels = pen.panels(len(situations), columns=1, height=2.3)
+        for axes, situation in zip(panels, situations, strict=True):
+            width = 0.8 / len(ranks)
+            for number, rank in enumerate(ranks):
+                own = {
+                    row["kind"]: row
+                    for row in aggregation.rows
+                    if row["situation"] == situation and row["rank"] == rank
+                }
+                places = [k + (number - (len(ranks) - 1) / 2) * width for k in range(len(kinds))]
+                bottom = [0.0] * len(kinds)
+                for part in ("wait", "transfer"):
+                    heights = [own[kind][f"{part}_ms"] if kind in own else 0.0 for kind in kinds]
+                    axes.bar(
+                        places,
+                        heights,
+                        width * 0.9,
+                        bottom=bottom,
+                        color=LEDGER[part],
+                        label=pen.say(part, "等待" if part == "wait" else "传输")
+                        if number == 0
+                        else None,
+                    )
+                    bottom = [a + b for a, b in zip(bottom, heights, strict=True)]
+            axes.set_xticks(range(len(kinds)), kinds, rotation=15)
+            pen.finish(
+                axes,
+                title=pen.say(*SITUATIONS.get(situation, (situation, situation))),
+                x="",
+                y=pen.say("ms per step", "每步毫秒"),
+                legend=False,
+            )
+        handles, labels = panels[0].get_legend_handles_labels()
+        title = pen.say(f"a bar for each rank, 0 … {ranks[-1]}", f"每个进程一条,0 … {ranks[-1]}")
+        figure.legend(handles, labels, loc="outside upper center", ncols=2, title=title)
+        return figure
+
+    return draw
+
+
+def draw_delays(delays: Sheet, delay_ms: float) -> Draw:
+    """A step of each strategy, with and without a late rank, beside the delay itself."""
+
+    def draw(pen: Pen) -> Figure:
+        figure, (axes,) = pen.panels(1, height=3.0)
+        for number, (key, name) in enumerate(
+            (
+                ("even", pen.say("no delay", "无延迟")),
+                ("late", pen.say("one rank late", "一个进程迟到")),
+            )
+        ):
+            values = [row[f"{key}_ms"] for row in delays.rows]
+            spread = [
+                [row[f"{key}_ms"] - row[f"{key}_ms_low"] for row in delays.rows],
+                [row[f"{key}_ms_high"] - row[f"{key}_ms"] for row in delays.rows],
+            ]
+            places = [place + (number - 0.5) * 0.38 for place in range(len(values))]
+            axes.bar(places, values, 0.36, color=pen.color(number), label=name)
+            axes.errorbar(places, values, yerr=spread, fmt="none", ecolor=pen.ink, capsize=3)
+        axes.axhline(delay_ms, color=pen.ink, ls="--", lw=1, label=pen.say("the delay", "所设延迟"))
+        axes.set_xticks(range(len(delays.rows)), [row["kind"] for row in delays.rows])
+        pen.finish(
+            axes,
+            title=pen.say(
+                "What a delay before the collective costs", "集体通信之前的延迟带来的代价"
+            ),
+            x="",
+            y=pen.say("ms per step (median, quartiles)", "每步毫秒(中位数,四分位)"),
+        )
+        return figure
+
+    return draw
+
+
+def draw_curves(curves: Sheet) -> Draw:
+    """All loss curves of the choices and of compression, on one axis."""
+
+    def draw(pen: Pen) -> Figure:
+        figure, (axes,) = pen.panels(1, height=3.6)
+        by_name: dict[str, list[Mapping[str, Any]]] = {}
+        for row in curves.rows:
+            by_name.setdefault(row["name"], []).append(row)
+        for number, (name, rows) in enumerate(by_name.items()):
+            axes.plot(
+                [row["step"] for row in rows],
+                [min(row["loss"], 10 * _HIGHEST_LOSS) for row in rows],
+                color=pen.color(number),
+                marker=pen.marker(number),
+                markevery=(number, max(1, len(rows) // 6)),
+                ms=4,
+                label=name,
+            )
+        axes.set_ylim(0, _HIGHEST_LOSS)
+        pen.finish(
+            axes,
+            title=pen.say("Training loss by what is averaged, and how", "不同聚合方式下的训练损失"),
+            x=pen.say("step", "步数"),
+            y=pen.say("loss (mean of neighbouring steps)", "损失(相邻步的均值)"),
+        )
+        return figure
+
+    return draw

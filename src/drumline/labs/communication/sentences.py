@@ -1,0 +1,260 @@
+"""What the numbers of lab 2 say: each sentence is chosen by them."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from drumline.labs.communication.experiments import DELAY_MS, LATE_RANK
+from drumline.labs.communication.sheets import CommunicationSheets
+from drumline.report.bench_tables import format_size
+from drumline.report.page.findings import Findings
+from drumline.report.page.prose import Sentence, Tongue
+from drumline.report.page.sheet import milliseconds, percent, points, times
+
+_CHANCE = 0.2
+"""an accuracy below that is not far from guessing one of ten digits"""
+_SAME_POINTS = 0.01
+
+
+def say_all(sheets: CommunicationSheets, findings: Findings, say: Tongue) -> list[Sentence]:
+    """Say everything that can be said."""
+    return [
+        *_fastest(sheets, findings, say),
+        *_rings(sheets, findings, say),
+        *_predictions(sheets, findings, say),
+        *_bottlenecks(sheets, findings, say),
+        *_delays(sheets, say),
+        *_choices(sheets, say),
+        *_compression(sheets, findings, say),
+    ]
+
+
+def _fastest(sheets: CommunicationSheets, findings: Findings, say: Tongue) -> Iterator[Sentence]:
+    """The best of the algorithms, for the smallest and the largest tensor."""
+    rows = [row for row in sheets.collectives.rows if row["algorithm"] != "native"]
+    if not rows:
+        return
+    ranks = max(row["ranks"] for row in rows)
+    for bytes_ in sorted({row["bytes"] for row in rows})[
+        :: max(1, len({r["bytes"] for r in rows}) - 1)
+    ]:
+        own = sorted(
+            (row for row in rows if row["bytes"] == bytes_ and row["ranks"] == ranks),
+            key=lambda row: row["ms"],
+        )
+        if len(own) < 2:
+            continue
+        first, second = own[0], own[1]
+        where = {"ranks": ranks, "bytes": bytes_}
+        holes: dict[str, Any] = {
+            "size": format_size(bytes_),
+            "ranks": str(ranks),
+            "best": first["algorithm"],
+            "time": sheets.collectives.quote(
+                "ms", milliseconds, algorithm=first["algorithm"], **where
+            ),
+            "next": second["algorithm"],
+            "ratio": findings.quote(
+                f"{second['algorithm']} over {first['algorithm']} at {bytes_} bytes",
+                second["ms"] / first["ms"],
+                times,
+                of="collectives.csv: ms",
+            ),
+        }
+        if second["ms_low"] > first["ms_high"]:
+            yield say(
+                "At {size} on {ranks} ranks {best} was the fastest of ours, {time}; the next, "
+                "{next}, took {ratio} as long, and their quartiles do not meet.",
+                "{size}、{ranks} 个进程时,{best} 最快,用时 {time};其次 {next} 用时为其 {ratio},"
+                "两者四分位区间不相交。",
+                **holes,
+            )
+        else:
+            yield say(
+                "At {size} on {ranks} ranks {best} took {time} and {next} {ratio} as long; their "
+                "quartiles overlap, so neither is the faster one.",
+                "{size}、{ranks} 个进程时,{best} 用时 {time},{next} 为其 {ratio};"
+                "两者四分位区间重叠,不能说谁更快。",
+                **holes,
+            )
+
+
+def _rings(sheets: CommunicationSheets, findings: Findings, say: Tongue) -> Iterator[Sentence]:
+    rows = {(row["algorithm"], row["ranks"]): row for row in sheets.bytes.rows}
+    for ranks in sorted({row["ranks"] for row in sheets.bytes.rows}):
+        whole, chunks = rows.get(("ring", ranks)), rows.get(("chunked_ring", ranks))
+        if whole is None or chunks is None:
+            continue
+        yield say(
+            "With {ranks} ranks ring moved {ratio} the bytes of chunked_ring: {whole} the tensor "
+            "per rank against {chunks}.",
+            "{ranks} 个进程时,ring 传输的字节是 chunked_ring 的 {ratio}:每个进程发送张量的 "
+            "{whole},后者为 {chunks}。",
+            ranks=str(ranks),
+            ratio=findings.quote(
+                f"bytes of ring over chunked_ring, {ranks} ranks",
+                whole["sent"] / chunks["sent"],
+                times,
+                of="bytes.csv: sent",
+            ),
+            whole=sheets.bytes.quote("of_tensor", times, algorithm="ring", ranks=ranks),
+            chunks=sheets.bytes.quote("of_tensor", times, algorithm="chunked_ring", ranks=ranks),
+        )
+
+
+def _predictions(
+    sheets: CommunicationSheets, findings: Findings, say: Tongue
+) -> Iterator[Sentence]:
+    errors = [abs(row["error"]) for row in sheets.collectives.rows if row["error"] is not None]
+    if errors:
+        yield say(
+            "A line through the other sizes (α per round, β per byte) predicted a time to within "
+            "{median} in half of the {count} cases; the worst was off by {worst}.",
+            "由其他大小拟合的直线(每轮 α,每字节 β)在 {count} 个情形中有一半误差不超过 {median};"
+            "最差的误差为 {worst}。",
+            median=findings.quote(
+                "median error of prediction",
+                statistics.median(errors),
+                percent,
+                of="collectives.csv: error",
+            ),
+            worst=findings.quote(
+                "worst error of prediction", max(errors), percent, of="collectives.csv: error"
+            ),
+            count=str(len(errors)),
+        )
+
+
+def _bottlenecks(
+    sheets: CommunicationSheets, findings: Findings, say: Tongue
+) -> Iterator[Sentence]:
+    for situation, en, zh in (
+        ("slow cpu", "a slow CPU on one node", "一个节点 CPU 变慢"),
+        ("slow link", "a slow link of one node", "一个节点链路变慢"),
+    ):
+        own = [
+            row
+            for row in sheets.strategies.rows
+            if row["situation"] == situation and row["over_even"] is not None
+        ]
+        if len(own) < 2:
+            continue
+        own.sort(key=lambda row: row["over_even"])
+        least, most = own[0], own[-1]
+        yield say(
+            "With {what}, a step took {low} ({a}) to {high} ({b}) as long as on even nodes; by "
+            "{b}, {share} of all communication time was waiting, most of it on rank {waits}, while "
+            "rank {late} waited least.",
+            "{what}时,每步用时为均等节点的 {low}({a})至 {high}({b});{b} 的通信时间中有 {share} "
+            "是等待,进程 {waits} 等待最久,进程 {late} 等待最短。",
+            what=say.pick(en, zh),
+            a=least["kind"],
+            b=most["kind"],
+            low=_quote(sheets, "over_even", least, times),
+            high=_quote(sheets, "over_even", most, times),
+            share=_quote(sheets, "wait_share", most, percent),
+            waits=str(most["waits_most"]),
+            late=str(most["waited_for"]),
+        )
+
+
+def _quote(sheets: CommunicationSheets, column: str, row: Mapping[str, Any], form: Any) -> Any:
+    return sheets.strategies.quote(column, form, situation=row["situation"], kind=row["kind"])
+
+
+def _delays(sheets: CommunicationSheets, say: Tongue) -> Iterator[Sentence]:
+    for row in sheets.delays.rows:
+        yield say(
+            "{kind}: a delay of {delay} ms on rank {rank} made a step {added} longer; {blame} of "
+            "all lost time was waiting for that rank.",
+            "{kind}:进程 {rank} 延迟 {delay} 毫秒,使每步增加 {added};全部损失的时间中 {blame} "
+            "是在等待该进程。",
+            kind=row["kind"],
+            delay=str(DELAY_MS),
+            rank=str(LATE_RANK),
+            added=sheets.delays.quote("added_ms", milliseconds, kind=row["kind"]),
+            blame=sheets.delays.quote("blame", percent, kind=row["kind"]),
+        )
+
+
+def _choices(sheets: CommunicationSheets, say: Tongue) -> Iterator[Sentence]:
+    rows = {(row["of"], row["average"]): row for row in sheets.choices.rows}
+    for of, zh in (("gradients", "梯度"), ("parameters", "参数")):
+        mean, total = rows.get((of, "mean")), rows.get((of, "sum"))
+        if not mean or not total or mean["accuracy"] is None or total["accuracy"] is None:
+            continue
+        holes: dict[str, Any] = {
+            "of": say.pick(of, zh),
+            "mean": sheets.choices.quote("accuracy", points, of=of, average="mean"),
+            "sum": sheets.choices.quote("accuracy", points, of=of, average="sum"),
+        }
+        gap = total["accuracy"] - mean["accuracy"]
+        if total["accuracy"] < _CHANCE:
+            yield say(
+                "The mean of {of} reached {mean}, their sum {sum}, which is hardly better than "
+                "guessing: each step multiplies what it sums.",
+                "对{of}求平均达到 {mean},求和仅为 {sum},与猜测相差无几:每一步都放大了被求和的量。",
+                **holes,
+            )
+        elif abs(gap) < _SAME_POINTS:
+            yield say(
+                "The mean of {of} reached {mean} and their sum {sum}, the same but for chance: a "
+                "sum is a mean with a larger learning rate.",
+                "对{of}求平均达到 {mean},求和达到 {sum},差别在偶然范围内:求和相当于更大的学习率。",
+                **holes,
+            )
+        elif gap > 0:
+            yield say(
+                "The sum of {of} reached {sum}, more than their mean with {mean}: it is a mean "
+                "with a learning rate as many times larger as there are ranks.",
+                "对{of}求和达到 {sum},高于求平均的 {mean}:求和相当于学习率按进程数放大的平均。",
+                **holes,
+            )
+        else:
+            yield say(
+                "The sum of {of} reached {sum}, less than their mean with {mean}: its learning "
+                "rate is in effect as many times larger as there are ranks.",
+                "对{of}求和达到 {sum},低于求平均的 {mean}:其等效学习率按进程数放大。",
+                **holes,
+            )
+    gradients, parameters = rows.get(("gradients", "mean")), rows.get(("parameters", "mean"))
+    if gradients and parameters and None not in (gradients["accuracy"], parameters["accuracy"]):
+        yield say(
+            "Averaging gradients gave {a}, averaging parameters after each step {b}.",
+            "对梯度求平均得到 {a},每步之后对参数求平均得到 {b}。",
+            a=sheets.choices.quote("accuracy", points, of="gradients", average="mean"),
+            b=sheets.choices.quote("accuracy", points, of="parameters", average="mean"),
+        )
+
+
+def _compression(
+    sheets: CommunicationSheets, findings: Findings, say: Tongue
+) -> Iterator[Sentence]:
+    rows = {row["compress"]: row for row in sheets.compression.rows}
+    if len(rows) < 2:
+        return
+    full, half = rows["none"], rows["fp16"]
+    ratio = findings.quote(
+        "bytes of fp16 over full size",
+        half["bytes_per_step"] / full["bytes_per_step"],
+        times,
+        of="compression.csv: bytes_per_step",
+    )
+    step = findings.quote(
+        "step of fp16 over full size",
+        half["step_ms"] / full["step_ms"],
+        times,
+        of="compression.csv: step_ms",
+    )
+    yield say(
+        "fp16 sent {ratio} the bytes; a step took {step} as long, and the test accuracy was {half} "
+        "instead of {full}.",
+        "fp16 发送的字节为原来的 {ratio};每步用时为原来的 {step},"
+        "测试准确率为 {half}(原为 {full})。",
+        ratio=ratio,
+        step=step,
+        half=sheets.compression.quote("accuracy", points, compress="fp16"),
+        full=sheets.compression.quote("accuracy", points, compress="none"),
+    )

@@ -1,0 +1,200 @@
+"""The numbers of lab 2, out of what its experiments left."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass
+
+from drumline.labs.communication.experiments import AVERAGES, COMPRESSED, DELAYED, LATE_RANK, OF
+from drumline.labs.results import Results
+from drumline.report.page.sheet import Sheet
+from drumline.report.record import RunRecord
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommunicationSheets:
+    """All of them; one whose experiments failed is empty."""
+
+    collectives: Sheet
+    bytes: Sheet
+    aggregation: Sheet
+    strategies: Sheet
+    delays: Sheet
+    choices: Sheet
+    compression: Sheet
+    curves: Sheet
+
+    def all(self) -> list[Sheet]:
+        """Return those that have rows."""
+        return [sheet for sheet in vars(self).values() if sheet.rows]
+
+
+def build_sheets(results: Results) -> CommunicationSheets:
+    """Read the numbers."""
+    aggregation = _aggregation(results)
+    return CommunicationSheets(
+        collectives=_collectives(results),
+        bytes=_bytes(results),
+        aggregation=aggregation,
+        strategies=_strategies(aggregation),
+        delays=_delays(results),
+        choices=_choices(results),
+        compression=_compression(results),
+        curves=_curves(results),
+    )
+
+
+def _collectives(results: Results) -> Sheet:
+    columns = ("algorithm", "ranks", "bytes", "ms", "ms_low", "ms_high", "predicted_ms", "error")
+    sheet = Sheet(name="collectives", columns=columns)
+    for row in (results.document("collectives") or {}).get("rows", []):
+        predicted = row["predicted_s"]
+        sheet.add(
+            algorithm=row["algorithm"],
+            ranks=row["ranks"],
+            bytes=row["asked_size"],
+            ms=row["median_s"] * 1e3,
+            ms_low=row["low_s"] * 1e3,
+            ms_high=row["high_s"] * 1e3,
+            predicted_ms=None if predicted is None else predicted * 1e3,
+            error=row["prediction_error"],
+        )
+    return sheet
+
+
+def _bytes(results: Results) -> Sheet:
+    """What the busiest rank or node sends of the largest tensor, by each algorithm."""
+    columns = ("algorithm", "ranks", "bytes", "sent", "of_tensor")
+    sheet = Sheet(name="bytes", columns=columns)
+    rows = (results.document("collectives") or {}).get("rows", [])
+    largest = max((row["asked_size"] for row in rows), default=0)
+    for row in rows:
+        if row["asked_size"] == largest and row["payload_bytes"] is not None:
+            # on one node the document has the sum over all ranks; between nodes, each one's
+            sent = sum(row["payload_bytes"]) / row["ranks"]
+            sheet.add(
+                algorithm=row["algorithm"],
+                ranks=row["ranks"],
+                bytes=row["size"],
+                sent=sent,
+                of_tensor=sent / row["size"],
+            )
+    return sheet
+
+
+def _aggregation(results: Results) -> Sheet:
+    columns = ("situation", "kind", "rank", "compute_ms", "wait_ms", "transfer_ms", "step_ms")
+    sheet = Sheet(name="aggregation", columns=columns)
+    for row in (results.document("aggregation") or {}).get("rows", []):
+        sheet.add(**{key: row[key] for key in columns})
+    return sheet
+
+
+def _strategies(aggregation: Sheet) -> Sheet:
+    """Each strategy in each situation: over its ranks, and against the even nodes."""
+    columns = (
+        "situation",
+        "kind",
+        "step_ms",
+        "over_even",
+        "wait_share",
+        "waits_most",
+        "waited_for",
+    )
+    sheet = Sheet(name="strategies", columns=columns)
+    groups: dict[tuple[str, str], list[dict[str, float]]] = {}
+    for row in aggregation.rows:
+        groups.setdefault((row["situation"], row["kind"]), []).append(dict(row))
+    even = {kind: rows[0]["step_ms"] for (name, kind), rows in groups.items() if name == "even"}
+    for (situation, kind), rows in groups.items():
+        wait, moved = (sum(row[key] for row in rows) for key in ("wait_ms", "transfer_ms"))
+        by_wait = sorted(rows, key=lambda row: row["wait_ms"])
+        sheet.add(
+            situation=situation,
+            kind=kind,
+            step_ms=rows[0]["step_ms"],
+            over_even=rows[0]["step_ms"] / even[kind] if even.get(kind) else None,
+            wait_share=wait / (wait + moved) if wait + moved else None,
+            waits_most=int(by_wait[-1]["rank"]),
+            waited_for=int(by_wait[0]["rank"]),
+        )
+    return sheet
+
+
+def _delays(results: Results) -> Sheet:
+    columns = (
+        *("kind", "even_ms", "even_ms_low", "even_ms_high", "late_ms", "late_ms_low"),
+        *("late_ms_high", "added_ms", "wait_ms_of_others", "blame"),
+    )
+    sheet = Sheet(name="delays", columns=columns)
+    for kind in DELAYED:
+        even, late = results.record(f"even-{kind}"), results.record(f"late-{kind}")
+        if even is None or late is None or not even.step_s or not late.step_s:
+            continue
+        ledger = late.ledger
+        assert ledger is not None
+        others = [row for row in ledger.ranks if row.rank != LATE_RANK]
+        steps = max(1, ledger.steps)
+        before, after = _quartiles(even), _quartiles(late)
+        sheet.add(
+            kind=kind,
+            even_ms=before[1],
+            even_ms_low=before[0],
+            even_ms_high=before[2],
+            late_ms=after[1],
+            late_ms_low=after[0],
+            late_ms_high=after[2],
+            added_ms=after[1] - before[1],
+            wait_ms_of_others=statistics.fmean(row.exposed_wait_s for row in others) * 1e3 / steps,
+            blame=ledger.blame[LATE_RANK],
+        )
+    return sheet
+
+
+def _quartiles(record: RunRecord) -> tuple[float, float, float]:
+    values = [value * 1e3 for value in record.step_s]
+    if len(values) == 1:
+        return values[0], values[0], values[0]
+    low, median, high = statistics.quantiles(values, n=4, method="inclusive")
+    return low, median, high
+
+
+def _choices(results: Results) -> Sheet:
+    sheet = Sheet(name="choices", columns=("of", "average", "loss", "accuracy"))
+    for of in OF:
+        for average in AVERAGES:
+            record = results.record(f"{average}-{of}")
+            if record is not None:
+                loss, accuracy = record.summary.get("loss"), record.accuracy
+                sheet.add(of=of, average=average, loss=loss, accuracy=accuracy)
+    return sheet
+
+
+def _compression(results: Results) -> Sheet:
+    columns = ("compress", "bytes_per_step", "step_ms", "step_ms_low", "step_ms_high", "accuracy")
+    sheet = Sheet(name="compression", columns=columns)
+    for compress in COMPRESSED:
+        record = results.record(f"compress-{compress}")
+        if record is None or not record.step_s or record.ledger is None:
+            continue
+        low, median, high = _quartiles(record)
+        sheet.add(
+            compress=compress,
+            bytes_per_step=record.ledger.nbytes / max(1, record.ledger.steps),
+            step_ms=median,
+            step_ms_low=low,
+            step_ms_high=high,
+            accuracy=record.accuracy,
+        )
+    return sheet
+
+
+def _curves(results: Results) -> Sheet:
+    sheet = Sheet(name="curves", columns=("name", "step", "loss"))
+    names = [f"{average}-{of}" for of in OF for average in AVERAGES]
+    names += [f"compress-{compress}" for compress in COMPRESSED]
+    for name in names:
+        record = results.record(name)
+        for point in [] if record is None else record.smoothed(max(1, len(record.curve) // 30)):
+            sheet.add(name=name, step=point.step, loss=point.loss)
+    return sheet

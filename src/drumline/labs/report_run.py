@@ -1,0 +1,76 @@
+"""`drumline lab run`: the experiments of a lab, then its report."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from drumline.bench.machine import describe_machine
+from drumline.core.lab import LabSettings
+from drumline.labs.catalogue import find_lab
+from drumline.labs.experiment import Experiment, Training
+from drumline.labs.lab import Lab
+from drumline.labs.results import Results
+from drumline.labs.running import run_experiments
+from drumline.labs.writing import build_report
+from drumline.launch.probe import Watch
+from drumline.report.page.folder import read_words, write_report
+from drumline.report.page.prose import Tongue
+
+_MODULES = {1: "optimizers", 2: "communication", 3: "data_parallel", 4: "model_parallel"}
+
+
+def load_lab(number: int) -> Lab:
+    """Return the lab of that number.
+
+    Raises:
+        UsageError: there is none.
+    """
+    entry = find_lab(number)
+    module = importlib.import_module(f"drumline.labs.{_MODULES[entry.number]}")
+    lab: Lab = module.LAB
+    return lab
+
+
+def run_lab(
+    number: int,
+    settings: LabSettings,
+    folder: Path,
+    say: Tongue,
+    *,
+    reuse: bool,
+    watch: Watch,
+    tell: Callable[[str], None],
+) -> tuple[Path, Results]:
+    """Run a lab's experiments and write its report; returns the page, and what was found.
+
+    Raises:
+        DrumlineError: nothing could be run or written.
+    """
+    lab = load_lab(number)
+    words = read_words(folder, say)  # what cannot be read is told before anything is measured
+    experiments = lab.experiments(settings)
+    results = run_experiments(experiments, settings, folder, reuse=reuse, watch=watch)
+    machine = describe_machine(sys.argv)
+    report = build_report(lab, find_lab(number), results, experiments, machine, words, say)
+    facts = {
+        "lab": number,
+        "settings": settings.model_dump(mode="json"),
+        "machine": machine,
+        "experiments": [_fact(one, results) for one in experiments],
+    }
+    return write_report(report, folder, facts, tell=tell), results
+
+
+def _fact(experiment: Experiment, results: Results) -> dict[str, object]:
+    record = results.record(experiment.name) if isinstance(experiment, Training) else None
+    weights = None if record is None else record.summary.get("weights_sha256")
+    return {
+        "name": experiment.name,
+        "kind": "training" if isinstance(experiment, Training) else "measurement",
+        "done": results.has(experiment.name),
+        "weights_sha256": weights,
+        **({"why": results.failed[experiment.name]} if experiment.name in results.failed else {}),
+    }

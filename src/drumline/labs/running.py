@@ -1,0 +1,124 @@
+"""Running the experiments of a lab, one after the other, each in a place of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from drumline.core.errors import DrumlineError, InterruptError, RunDirError
+from drumline.core.lab import LabSettings
+from drumline.core.rundir import RunDir, write_atomic
+from drumline.labs.experiment import Experiment, Measurement, Training, runs_folder
+from drumline.labs.results import Results
+from drumline.launch.agents import Agents
+from drumline.launch.creation import new_run
+from drumline.launch.probe import Watch
+from drumline.launch.training import follow_training
+from drumline.report.progress import RunProgress
+
+
+def run_experiments(
+    experiments: Sequence[Experiment],
+    settings: LabSettings,
+    folder: Path,
+    *,
+    reuse: bool,
+    watch: Watch,
+) -> Results:
+    """Run what a lab asks for; one that fails does not keep the others from running.
+
+    Args:
+        experiments: in order.
+        settings: what the user chose; kept with the results.
+        folder: the lab's.
+        reuse: leave alone what came to its end before, by the same words.
+        watch: called with the progress: share, now.
+
+    Raises:
+        InterruptError: Ctrl-C; what came to its end stays, for `reuse`.
+        RunDirError: the folder cannot be written.
+    """
+    results = Results(folder=folder, settings=settings)
+    runs = runs_folder(folder)
+    _make(runs)
+    for number, experiment in enumerate(experiments):
+        told = f"{number + 1} of {len(experiments)}: {experiment.name}"
+
+        def tell(said: dict[str, Any] | None, number: int = number, told: str = told) -> None:
+            share = 0.0 if said is None else said["share"]
+            now = told if said is None else f"{told}, {said['now']}"
+            watch({"share": (number + share) / len(experiments), "now": now, "case": told})
+
+        if reuse and results.has(experiment.name) and _same(experiment, runs):
+            continue
+        tell(None)
+        try:
+            _run(experiment, runs, tell)
+        except (InterruptError, KeyboardInterrupt):
+            raise InterruptError(
+                f"interrupted in {told}; what is done stays in {runs}: go on with --reuse"
+            ) from None
+        except DrumlineError as error:
+            results.failed[experiment.name] = error.message
+    return results
+
+
+def _run(experiment: Experiment, runs: Path, tell: Watch) -> None:
+    _clear(experiment, runs)
+    if isinstance(experiment, Measurement):
+        document = experiment.measure(tell)
+        document["words"] = experiment.words
+        write_atomic(runs / f"{experiment.name}.json", json.dumps(document) + "\n")
+        return
+    path = runs / experiment.name
+    with Agents() as agents, new_run(experiment.spec, path) as run:
+        follow_training(run, experiment.spec, agents, _shown(run, experiment, tell))
+
+
+@contextlib.contextmanager
+def _shown(run: RunDir, training: Training, tell: Watch) -> Iterator[Callable[[], None]]:
+    progress = RunProgress(run, training.spec.world_size, nodes=training.spec.nodes)
+
+    def update() -> None:
+        progress.update()
+        total = progress.total_steps
+        if total is None:
+            tell({"share": 0.0, "now": "starting"})
+        else:
+            tell({"share": progress.step / total, "now": f"step {progress.step} of {total}"})
+
+    update()
+    yield update
+    update()
+
+
+def _same(experiment: Experiment, runs: Path) -> bool:
+    """Whether what is there was made by the same words."""
+    if isinstance(experiment, Measurement):
+        with contextlib.suppress(OSError, ValueError):
+            document = json.loads((runs / f"{experiment.name}.json").read_text(encoding="utf-8"))
+            return bool(document.get("words") == experiment.words)
+        return False
+    try:
+        return RunDir(runs / experiment.name).read_spec() == experiment.spec
+    except DrumlineError:
+        return False
+
+
+def _clear(experiment: Experiment, runs: Path) -> None:
+    """Remove what an earlier try left."""
+    shutil.rmtree(runs / experiment.name, ignore_errors=True)
+    (runs / f"{experiment.name}.json").unlink(missing_ok=True)
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunDirError(
+            f"cannot make {folder}: {error.strerror}; name another folder with --out"
+        ) from None

@@ -1,0 +1,102 @@
+"""Whether a report is what its program wrote: its files, and every number of its page.
+
+The page carries for each number which cell of which CSV file it is (`<data data-sheet=…>`); here
+it is read as a browser would, and each number is held against the file.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from dataclasses import dataclass
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+from drumline.report.page.folder import PAGE, hash_file
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cited:
+    """A number on the page."""
+
+    value: str
+    sheet: str
+    row: int
+    column: str
+    text: str
+
+
+class _Reader(HTMLParser):
+    """Collects the numbers of a page."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[Cited] = []
+        self._open: dict[str, str] | None = None
+        self._text = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag == "data":
+            self._open = {name: value or "" for name, value in attrs}
+            self._text = ""
+
+    def handle_data(self, data: str) -> None:
+        if self._open is not None:
+            self._text += data
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag == "data" and self._open is not None:
+            self.found.append(
+                Cited(
+                    value=self._open.get("value", ""),
+                    sheet=self._open.get("data-sheet", ""),
+                    row=int(self._open.get("data-row", "-1")),
+                    column=self._open.get("data-column", ""),
+                    text=self._text,
+                )
+            )
+            self._open = None
+
+
+def read_citations(page: str) -> list[Cited]:
+    """Return every number of a page that names its cell."""
+    reader = _Reader()
+    reader.feed(page)
+    return reader.found
+
+
+def audit_files(folder: Path, manifest: dict[str, Any]) -> Iterator[str]:
+    """Give a sentence for each file that is not as it was written."""
+    for name, expected in manifest["files"].items():
+        file = folder / name
+        if not file.is_file():
+            yield f"{name} is missing"
+        elif hash_file(file) != expected:
+            yield f"{name} was changed after it was written"
+
+
+def audit_numbers(folder: Path) -> Iterator[str]:
+    """Give a sentence for each number of the page that is not the one in its CSV file."""
+    sheets: dict[str, list[dict[str, str]]] = {}
+    page = folder / PAGE
+    for cited in read_citations(page.read_text(encoding="utf-8")) if page.is_file() else []:
+        if cited.sheet not in sheets:
+            sheets[cited.sheet] = _read_csv(folder / "data" / f"{cited.sheet}.csv")
+        rows = sheets[cited.sheet]
+        cell = rows[cited.row].get(cited.column) if 0 <= cited.row < len(rows) else None
+        if cell is None:
+            yield f"{PAGE} says {cited.text!r}, but {cited.sheet}.csv has no such cell"
+        elif cell != cited.value:
+            yield (
+                f"{PAGE} says {cited.text!r} ({cited.value}), but {cited.sheet}.csv has {cell} in "
+                f"row {cited.row + 1}, {cited.column}"
+            )
+
+
+def _read_csv(file: Path) -> list[dict[str, str]]:
+    try:
+        with file.open(newline="", encoding="utf-8") as stream:
+            return list(csv.DictReader(stream))
+    except OSError:
+        return []

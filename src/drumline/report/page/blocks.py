@@ -1,0 +1,136 @@
+"""What pages are made of: blocks in sections in a `Report`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from drumline.report.page.pen import Pen
+from drumline.report.page.prose import Lang, Said
+from drumline.report.page.sheet import Form, Sheet
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True, kw_only=True)
+class Paragraph:
+    """Sentences that belong together; `findings` are what was measured, each a point of its own."""
+
+    said: Sequence[Said]
+    findings: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Markdown:
+    """Text that somebody wrote as Markdown; HTML in it is shown, not obeyed."""
+
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Notice:
+    """Something that a reader must not miss: what is not there, and why."""
+
+    said: Said
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """A column of a table: which of the sheet's, what it is called, how it is written."""
+
+    key: str
+    name: str
+    form: Form = str
+    """of numbers; texts stand as they are"""
+    align: Literal["left", "right"] = "right"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """A sheet, or some of its columns and rows, to be read."""
+
+    sheet: Sheet
+    columns: Sequence[Column]
+    title: Said
+    rows: Sequence[int] | None = None
+    """which (default: all)"""
+
+    def cells(self) -> Iterator[list[Any]]:
+        """Give each row's quotes."""
+        for row in range(len(self.sheet.rows)) if self.rows is None else self.rows:
+            yield [self.sheet.quote_row(row, column.key, column.form) for column in self.columns]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Picture:
+    """A figure, drawn when the page is written: once for it, once for each file beside it."""
+
+    name: str
+    """of its files, without an ending"""
+    title: Said
+    draw: Callable[[Pen], Figure]
+    caption: Said = ""
+    sheets: Sequence[Sheet] = ()
+    """what it shows"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Code:
+    """Source that really ran, with where it stands."""
+
+    path: str
+    """from the root of the package, e.g. comm/ring.py"""
+    symbol: str
+    line: int
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """Names and what they stand for: parameters, machine, versions."""
+
+    items: Sequence[tuple[str, Said]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnWords:
+    """The author's own part, kept in a file beside the page."""
+
+    file: str
+    text: str
+    """Markdown; empty: nothing was written yet"""
+
+
+Block = Paragraph | Markdown | Notice | Table | Picture | Code | Facts | OwnWords
+
+
+@dataclass(frozen=True, kw_only=True)
+class Section:
+    """A heading and what stands below it."""
+
+    slug: str
+    heading: str
+    blocks: Sequence[Block]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """A whole page."""
+
+    title: str
+    lang: Lang
+    summary: Said
+    sections: Sequence[Section]
+    sheets: Sequence[Sheet] = field(default_factory=tuple)
+    """all that is written to data/; what sentences quote must be among them"""
+
+    def blocks(self) -> Iterator[Block]:
+        """Give all blocks, in order."""
+        for section in self.sections:
+            yield from section.blocks
+
+    def pictures(self) -> list[Picture]:
+        """Return all pictures, in order."""
+        return [block for block in self.blocks() if isinstance(block, Picture)]

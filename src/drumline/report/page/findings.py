@@ -1,0 +1,39 @@
+"""`Findings`: numbers that were computed from others, e.g. a ratio: one sheet for all of a page."""
+
+from __future__ import annotations
+
+from drumline.report.page.sheet import Form, Quote, Sheet
+
+
+class Findings:
+    """A sheet of named numbers, each quoted where it is found."""
+
+    def __init__(self) -> None:
+        self.sheet = Sheet(
+            name="findings", columns=("name", "value", "value_low", "value_high", "from")
+        )
+
+    def quote(
+        self,
+        name: str,
+        value: float | None,
+        form: Form,
+        *,
+        low: float | None = None,
+        high: float | None = None,
+        of: str = "",
+    ) -> Quote:
+        """Note a number, and quote it.
+
+        Args:
+            name: what it is, unique on the page: `bytes of ring over chunked_ring`.
+            value: the number.
+            form: how it is written.
+            low: where its interval begins, if it has one.
+            high: where it ends.
+            of: what it was computed from: sheets and columns.
+        """
+        row = self.sheet.add(
+            **{"name": name, "value": value, "value_low": low, "value_high": high, "from": of}
+        )
+        return self.sheet.quote_row(row, "value", form)

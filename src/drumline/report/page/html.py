@@ -1,0 +1,184 @@
+"""A `Report` as one HTML file that needs nothing else: no network, no script, no font."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from typing import Any
+
+from jinja2 import Environment, StrictUndefined
+from markdown_it import MarkdownIt
+from markupsafe import Markup, escape
+
+from drumline.report.page.blocks import (
+    Block,
+    Code,
+    Facts,
+    Markdown,
+    Notice,
+    OwnWords,
+    Paragraph,
+    Picture,
+    Report,
+    Table,
+)
+from drumline.report.page.picture import render_inline
+from drumline.report.page.prose import Said, Tongue
+from drumline.report.page.sheet import Quote
+
+_MARKDOWN = MarkdownIt("commonmark", {"html": False}).enable("table")
+
+
+def render_html(report: Report, *, version: str, made: str) -> str:
+    """Return the page.
+
+    Args:
+        report: what it says.
+        version: of the program.
+        made: when, as the footer says it.
+    """
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    text = files("drumline.report.page").joinpath("page.html").read_text(encoding="utf-8")
+    return environment.from_string(text).render(
+        report=report,
+        version=version,
+        made=made,
+        said=said,
+        render=lambda block: render_block(block, report),
+        words=_frame(Tongue(report.lang)),
+    )
+
+
+def _frame(say: Tongue) -> dict[str, str]:
+    return {
+        "contents": say.pick("contents", "目录"),
+        "footer": say.pick(
+            "numbers with a dotted line are cells of the CSV files in data/",
+            "带点线的数字都取自 data/ 中 CSV 文件的单元格",
+        ),
+    }
+
+
+def said(what: Said) -> Markup:
+    """Render a sentence, each number with where it comes from."""
+    if isinstance(what, str):
+        return escape(what)
+    return Markup("").join(
+        _quote(part) if isinstance(part, Quote) else escape(part) for part in what.parts
+    )
+
+
+def _quote(quote: Quote) -> Markup:
+    interval = (
+        Markup(' data-low="{}" data-high="{}"').format(quote.low, quote.high)
+        if quote.low is not None
+        else Markup("")
+    )
+    value = "" if quote.value is None else quote.value
+    return Markup(
+        '<data value="{}" data-sheet="{}" data-row="{}" data-column="{}"{} '
+        'title="{}.csv, row {}, {}">{}</data>'
+    ).format(
+        value,
+        quote.sheet,
+        quote.row,
+        quote.column,
+        interval,
+        quote.sheet,
+        quote.row + 1,
+        quote.column,
+        quote.text,
+    )
+
+
+def render_block(block: Block, report: Report) -> Markup:
+    """Render one block."""
+    say = Tongue(report.lang)
+    match block:
+        case Paragraph(said=sentences, findings=True):
+            items = Markup("").join(Markup("<li>{}</li>\n").format(said(one)) for one in sentences)
+            return Markup('<ul class="findings">\n{}</ul>').format(items)
+        case Paragraph(said=sentences):
+            space = "" if report.lang == "zh" else " "
+            return Markup("<p>{}</p>").format(Markup(space).join(said(one) for one in sentences))
+        case Markdown(text=text):
+            return _markdown(text)
+        case Notice(said=sentence):
+            return Markup('<p class="notice">{}</p>').format(said(sentence))
+        case Facts(items=items):
+            rows = Markup("").join(
+                Markup("<dt>{}</dt><dd>{}</dd>\n").format(name, said(value))
+                for name, value in items
+            )
+            return Markup("<dl>\n{}</dl>").format(rows)
+        case Code():
+            return _code(block, say)
+        case OwnWords():
+            return _own_words(block, say)
+        case Table():
+            return _table(block)
+        case Picture():
+            return _picture(block, report)
+
+
+def _markdown(text: str) -> Markup:
+    # its own headings stand below the section's
+    shifted = _MARKDOWN.parse(text)
+    for token in shifted:
+        if token.type in ("heading_open", "heading_close"):
+            token.tag = "h3"
+    return Markup(_MARKDOWN.renderer.render(shifted, _MARKDOWN.options, {}))
+
+
+def _code(code: Code, say: Tongue) -> Markup:
+    at = say.pick(f"line {code.line}", f"第 {code.line} 行")
+    return Markup(
+        "<details><summary><code>{}</code> · {}, {}</summary><pre><code>{}</code></pre></details>"
+    ).format(code.symbol, code.path, at, code.text)
+
+
+def _own_words(own: OwnWords, say: Tongue) -> Markup:
+    hint = say.pick(
+        f"Nothing yet. Write here what you make of it, in {own.file} (Markdown), and run the "
+        f"command again: the file is kept.",
+        f"尚未填写。请在 {own.file}(Markdown)中写下你自己的分析,然后重新运行命令:该文件会保留。",
+    )
+    inner = (
+        _markdown(own.text) if own.text.strip() else Markup('<p class="soft">{}</p>').format(hint)
+    )
+    return Markup('<div class="own">{}</div>').format(inner)
+
+
+def _table(table: Table) -> Markup:
+    side = [Markup(' class="left"') if c.align == "left" else Markup("") for c in table.columns]
+    head = Markup("").join(
+        Markup("<th{}>{}</th>").format(where, column.name)
+        for where, column in zip(side, table.columns, strict=True)
+    )
+    rows = Markup("").join(
+        Markup("<tr>{}</tr>\n").format(
+            Markup("").join(
+                Markup("<td{}>{}</td>").format(where, _table_cell(cell))
+                for where, cell in zip(side, cells, strict=True)
+            )
+        )
+        for cells in table.cells()
+    )
+    return Markup(
+        '<div class="scroll"><table><caption>{}</caption>\n<thead><tr>{}</tr></thead>\n'
+        "<tbody>{}</tbody></table></div>"
+    ).format(said(table.title), head, rows)
+
+
+def _table_cell(cell: Quote) -> Any:
+    return cell.text if isinstance(cell.value, str) else _quote(cell)
+
+
+def _picture(picture: Picture, report: Report) -> Markup:
+    drawn = Markup(render_inline(picture, report.lang))
+    files_of = ", ".join(f"data/{sheet.name}.csv" for sheet in picture.sheets)
+    caption = [said(picture.caption)] if picture.caption else []
+    if files_of:
+        caption.append(escape(f"({files_of})"))
+    return Markup("<figure><b>{}</b>{}<figcaption>{}</figcaption></figure>").format(
+        said(picture.title), drawn, Markup(" ").join(caption)
+    )

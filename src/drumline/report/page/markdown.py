@@ -1,0 +1,69 @@
+"""A `Report` as Markdown, for those who edit or hand in text; figures are files beside it."""
+
+from __future__ import annotations
+
+from drumline.report.page.blocks import (
+    Block,
+    Code,
+    Facts,
+    Markdown,
+    Notice,
+    OwnWords,
+    Paragraph,
+    Picture,
+    Report,
+    Table,
+)
+from drumline.report.page.prose import Tongue
+
+
+def render_markdown(report: Report) -> str:
+    """Return the text."""
+    parts = [f"# {report.title}", str(report.summary)]
+    for section in report.sections:
+        parts.append(f"## {section.heading}")
+        parts += [_render(block, Tongue(report.lang)) for block in section.blocks]
+    return "\n\n".join(part.strip() for part in parts if part.strip()) + "\n"
+
+
+def _render(block: Block, say: Tongue) -> str:
+    match block:
+        case Paragraph(said=sentences, findings=True):
+            return "\n".join(f"- {one}" for one in sentences)
+        case Paragraph(said=sentences):
+            return ("" if say.lang == "zh" else " ").join(map(str, sentences))
+        case Markdown(text=text):
+            return _lowered(text)
+        case Notice(said=sentence):
+            return f"> **!** {sentence}"
+        case Facts(items=items):
+            return "\n".join(f"- {name}: {value}" for name, value in items)
+        case Code(path=path, symbol=symbol, line=line, text=text):
+            at = say.pick("line", "行")
+            return f"`{symbol}` ({path}, {at} {line})\n\n```python\n{text}\n```"
+        case OwnWords(text=text):
+            heading = say.pick("### In my own words", "### 我的分析")
+            return f"{heading}\n\n{_lowered(text)}"
+        case Table():
+            return _table(block)
+        case Picture(name=name, title=title, caption=caption):
+            return f"![{title}](figures/{name}.png)\n\n*{title}* {caption}"
+
+
+def _lowered(text: str) -> str:
+    """Put the headings of somebody's text below those of the sections; code stays as it is."""
+    lines, fenced = [], False
+    for line in text.splitlines():
+        fenced ^= line.startswith("```")
+        is_heading = line.startswith("#") and not fenced
+        lines.append("### " + line.lstrip("#").strip() if is_heading else line)
+    return "\n".join(lines)
+
+
+def _table(table: Table) -> str:
+    rows = [[column.name for column in table.columns]]
+    rows += [[str(cell) for cell in cells] for cells in table.cells()]
+    ruler = ["---" if column.align == "left" else "---:" for column in table.columns]
+    rows.insert(1, ruler)
+    lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+    return f"**{table.title}**\n\n" + "\n".join(lines)

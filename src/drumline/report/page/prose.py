@@ -1,0 +1,79 @@
+"""`Tongue`: the language of a page; and `Sentence`: words around quoted numbers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from drumline.report.page.sheet import Quote
+
+Lang = Literal["en", "zh"]
+LANGS: tuple[Lang, ...] = ("en", "zh")
+_HOLE = re.compile(r"\{(\w+)\}")
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """Text and quotes, one after the other."""
+
+    parts: tuple[str | Quote, ...]
+
+    def __str__(self) -> str:
+        """Return it as plain text."""
+        return "".join(map(str, self.parts))
+
+    @property
+    def quotes(self) -> tuple[Quote, ...]:
+        """The numbers in it."""
+        return tuple(part for part in self.parts if isinstance(part, Quote))
+
+
+Said = str | Sentence
+Filling = str | int | Quote | Sentence
+
+
+@dataclass(frozen=True)
+class Tongue:
+    """Says things in one of the languages."""
+
+    lang: Lang = "en"
+
+    def __call__(self, en: str, zh: str, /, **holes: Filling) -> Sentence:
+        """Return the sentence of this language, its `{holes}` filled.
+
+        Raises:
+            ValueError: the two languages do not have the same holes, or one is not filled.
+        """
+        asked = {tuple(sorted(set(_HOLE.findall(text)))) for text in (en, zh)}
+        if asked != {tuple(sorted(holes))}:
+            raise ValueError(f"the holes of {en!r} and {zh!r} are not {sorted(holes)}")
+        return fill(zh if self.lang == "zh" else en, holes)
+
+    def pick(self, en: str, zh: str) -> str:
+        """Return the words of this language, as they are."""
+        return zh if self.lang == "zh" else en
+
+    def join(self, items: list[str]) -> str:
+        """List names: `a, b and c`, `a、b 和 c`."""
+        if len(items) < 2:
+            return "".join(items)
+        comma, last = ("、", " 和 ") if self.lang == "zh" else (", ", " and ")
+        return comma.join(items[:-1]) + last + items[-1]
+
+
+def fill(template: str, holes: Mapping[str, Filling]) -> Sentence:
+    """Put quotes and words into the `{holes}` of a text."""
+    parts: list[str | Quote] = []
+    at = 0
+    for match in _HOLE.finditer(template):
+        parts.append(template[at : match.start()])
+        filling = holes[match.group(1)]
+        if isinstance(filling, Sentence):
+            parts += filling.parts
+        else:
+            parts.append(filling if isinstance(filling, Quote) else str(filling))
+        at = match.end()
+    parts.append(template[at:])
+    return Sentence(tuple(part for part in parts if part != ""))

@@ -1,0 +1,206 @@
+"""`RunRecord`: what a run directory tells, as far as it can be read.
+
+A run that crashed half-way, one of an older version, a folder with nothing in it: what is there is
+read, and what is not is named in `gaps`, one sentence each.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from drumline.core.errors import DrumlineError
+from drumline.core.events import Event
+from drumline.core.rundir import RunDir
+from drumline.core.spec import RunSpec
+from drumline.report.ledger import NS, Ledger, compute_ledger, warm_steps
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """Where training stood after a step."""
+
+    step: int
+    samples: int
+    """seen by all ranks until then"""
+    seconds: float
+    """spent in steps until then, by the slowest rank"""
+    loss: float
+    """over the whole batch of the step"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Score:
+    """A look at the test set."""
+
+    step: int
+    samples: int
+    seconds: float
+    test_loss: float
+    accuracy: float
+
+
+@dataclass(kw_only=True)
+class RunRecord:
+    """One run, read back."""
+
+    name: str
+    path: Path
+    words: dict[str, Any] = field(default_factory=dict)
+    """the resolved spec as plain values, also where this version cannot read it as a spec"""
+    spec: RunSpec | None = None
+    manifest: dict[str, Any] = field(default_factory=dict)
+    summary: dict[str, Any] = field(default_factory=dict)
+    """empty where the run did not come to its end"""
+    curve: list[Point] = field(default_factory=list)
+    scores: list[Score] = field(default_factory=list)
+    ledger: Ledger | None = None
+    step_s: list[float] = field(default_factory=list)
+    """the slowest rank's time of each warm step"""
+    peak_bytes: list[int] = field(default_factory=list)
+    """of each rank that told it, beyond what it started with"""
+    coverage: dict[str, Any] | None = None
+    events: list[list[Event]] = field(default_factory=list)
+    gaps: list[str] = field(default_factory=list)
+
+    @property
+    def done(self) -> bool:
+        """Whether it came to its end."""
+        return bool(self.summary)
+
+    @property
+    def accuracy(self) -> float | None:
+        """On the test set, at the end."""
+        found = self.summary.get("accuracy")
+        if found is None and self.scores:
+            return self.scores[-1].accuracy
+        return found
+
+    @property
+    def loss(self) -> float | None:
+        """Of the last step."""
+        return self.curve[-1].loss if self.curve else None
+
+    @property
+    def median_step_s(self) -> float | None:
+        """A warm step of the slowest rank."""
+        return statistics.median(self.step_s) if self.step_s else None
+
+    def smoothed(self, width: int) -> list[Point]:
+        """Return the curve with each loss the mean of `width` steps that end there."""
+        losses = [point.loss for point in self.curve]
+        sums = [0.0, *accumulate(losses)]
+        smooth = []
+        for number, point in enumerate(self.curve, start=1):
+            first = max(0, number - width)
+            mean = (sums[number] - sums[first]) / (number - first)
+            smooth.append(
+                Point(step=point.step, samples=point.samples, seconds=point.seconds, loss=mean)
+            )
+        return smooth
+
+
+def read_record(run: RunDir) -> RunRecord:
+    """Read what is there; never fails for what is not."""
+    record = RunRecord(name=run.path.name, path=run.path)
+    record.manifest = _json(run, "manifest.json", record)
+    record.summary = _json(run, "summary.json", record)
+    record.coverage = _json(run, "coverage.json", record) or None
+    _read_spec(run, record)
+    ranks = record.words.get("workers", 1) * record.words.get("nodes", 1) if record.words else 0
+    record.events = run.read_rank_events(ranks)
+    if not any(record.events):
+        record.gaps.append(f"{record.name}: no rank has logged anything")
+        return record
+    try:
+        _read_events(record)
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        record.gaps.append(
+            f"{record.name}: its events are not of this version ({type(error).__name__}: {error})"
+        )
+    if not record.done:
+        at = f"step {record.curve[-1].step}" if record.curve else "its start"
+        record.gaps.append(f"{record.name}: has no result; its events end at {at}")
+    return record
+
+
+def _json(run: RunDir, name: str, record: RunRecord) -> dict[str, Any]:
+    try:
+        return run.read_json(name) or {}
+    except DrumlineError as error:
+        record.gaps.append(f"{record.name}: {error.message}")
+        return {}
+
+
+def _read_spec(run: RunDir, record: RunRecord) -> None:
+    try:
+        text = run.spec_file.read_text(encoding="utf-8")
+    except OSError:
+        record.gaps.append(f"{record.name}: there is no spec.yaml")
+        return
+    try:
+        words = yaml.safe_load(text)
+        record.words = words if isinstance(words, dict) else {}
+        record.spec = run.read_spec()
+    except (yaml.YAMLError, DrumlineError) as error:
+        said = str(error).splitlines()[0]
+        record.gaps.append(f"{record.name}: its spec is not of this version ({said})")
+
+
+def _read_events(record: RunRecord) -> None:
+    steps = list(_steps(record.events))
+    seconds = samples = 0.0
+    for ranks in steps:
+        seconds += max(event["total"] for event in ranks) * NS
+        samples += _samples(ranks, record)
+        loss = _mean_loss(ranks)
+        record.curve.append(
+            Point(step=ranks[0]["step"], samples=round(samples), seconds=seconds, loss=loss)
+        )
+    at = {point.step: point for point in record.curve}
+    for event in record.events[0]:
+        if event["event"] == "epoch" and event.get("accuracy") is not None:
+            point = at.get(event["step"])
+            if point is not None:
+                record.scores.append(
+                    Score(
+                        step=point.step,
+                        samples=point.samples,
+                        seconds=point.seconds,
+                        test_loss=event["test_loss"],
+                        accuracy=event["accuracy"],
+                    )
+                )
+    record.ledger = compute_ledger(record.events)
+    warm = warm_steps(record.events)
+    record.step_s = [max(event["total"] for event in ranks) * NS for ranks in warm]
+    ends = [event for log in record.events for event in log if event["event"] == "end"]
+    peaks = [end.get("peak_gpu_bytes", end.get("peak_bytes")) for end in ends]
+    record.peak_bytes = [peak for peak in peaks if peak is not None]
+
+
+def _steps(events: Sequence[Sequence[Event]]) -> Iterator[list[Event]]:
+    """Give the step events that all ranks have, in order; a step done again counts once."""
+    by_rank = [{e["step"]: e for e in log if e["event"] == "step"} for log in events]
+    common = set.intersection(*(set(steps) for steps in by_rank)) if by_rank else set()
+    for number in sorted(common):
+        yield [steps[number] for steps in by_rank]
+
+
+def _samples(ranks: Sequence[Event], record: RunRecord) -> float:
+    """Samples of a step over all copies of the model: ranks of one copy see the same ones."""
+    copies = record.spec.axes.data if record.spec is not None else len(ranks)
+    return float(sum(event["samples"] for event in ranks) * copies / len(ranks))
+
+
+def _mean_loss(ranks: Sequence[Event]) -> float:
+    total = sum(event["samples"] for event in ranks)
+    if not total:
+        return float(ranks[0]["loss"])
+    return float(sum(event["loss"] * event["samples"] for event in ranks) / total)

@@ -1,0 +1,182 @@
+"""The page about one run or several: `drumline report` and `drumline compare`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import yaml
+
+from drumline.report.page.blocks import (
+    Block,
+    Column,
+    Facts,
+    Markdown,
+    Notice,
+    Paragraph,
+    Picture,
+    Report,
+    Section,
+    Table,
+)
+from drumline.report.page.findings import Findings
+from drumline.report.page.prose import Said, Tongue
+from drumline.report.page.sheet import (
+    count,
+    milliseconds,
+    plain,
+    points,
+    seconds,
+    size,
+)
+from drumline.report.record import RunRecord
+from drumline.report.runs.pictures import draw_curves, draw_ledger
+from drumline.report.runs.sentences import say_findings
+from drumline.report.runs.sheets import RunSheets, build_sheets
+
+
+def build_runs_report(records: Sequence[RunRecord], say: Tongue) -> Report:
+    """Put the page together: what cannot be shown is said, the rest is shown."""
+    sheets = build_sheets(records)
+    findings = Findings()
+    said = say_findings(records, sheets, findings, say)
+    names = say.join([record.name for record in records])
+    sections: list[tuple[str, str, list[Block]]] = [
+        ("runs", say.pick("Runs", "运行"), [*_gaps(records), _runs_table(sheets, say)]),
+        ("differences", say.pick("What differs", "差异"), _differences(records, sheets, say)),
+        ("curves", say.pick("Training", "训练过程"), _curves(sheets, say)),
+        ("time", say.pick("Where the time went", "时间去向"), _time(sheets, say)),
+        ("analysis", say.pick("Analysis", "分析"), [Paragraph(said=said, findings=True)]),
+        ("parameters", say.pick("Parameters", "参数"), _parameters(records, say)),
+    ]
+    summary: Said = (
+        said[0] if said else say("There is nothing to tell yet.", "暂时没有可说的内容。")
+    )
+    return Report(
+        title=names,
+        lang=say.lang,
+        summary=summary,
+        sections=[
+            Section(slug=slug, heading=heading, blocks=blocks)
+            for slug, heading, blocks in sections
+            if blocks and (slug != "analysis" or said)
+        ],
+        sheets=[*sheets.all(), *([findings.sheet] if findings.sheet.rows else [])],
+    )
+
+
+def _gaps(records: Sequence[RunRecord]) -> list[Block]:
+    return [Notice(said=gap) for record in records for gap in record.gaps]
+
+
+def _runs_table(sheets: RunSheets, say: Tongue) -> Table:
+    columns = [
+        Column(key="run", name=say.pick("run", "运行"), align="left"),
+        Column(key="model", name=say.pick("model", "模型"), align="left"),
+        Column(key="strategy", name=say.pick("strategy", "策略"), align="left"),
+        Column(key="ranks", name=say.pick("ranks", "进程数"), form=count),
+        Column(key="steps", name=say.pick("steps", "步数"), form=count),
+        Column(key="loss", name=say.pick("last loss", "最后损失"), form=plain),
+        Column(key="accuracy", name=say.pick("test accuracy", "测试准确率"), form=points),
+        Column(key="train_s", name=say.pick("in steps", "训练用时"), form=seconds),
+        Column(
+            key="step_ms", name=say.pick("a step (quartiles)", "每步(四分位)"), form=milliseconds
+        ),
+        Column(key="samples_per_s", name=say.pick("samples/s", "样本/秒"), form=count),
+        Column(key="peak_bytes", name=say.pick("peak memory", "内存峰值"), form=size),
+    ]
+    title = say.pick("The runs", "各次运行")
+    return Table(sheet=sheets.runs, columns=columns, title=title)
+
+
+def _differences(records: Sequence[RunRecord], sheets: RunSheets, say: Tongue) -> list[Block]:
+    if len(records) < 2:
+        return []
+    if not sheets.differences.rows:
+        same = say(
+            "The specs are the same word for word: what differs between the runs is chance, or the "
+            "machine.",
+            "各次运行的配置逐字相同:结果若有不同,来自偶然因素或机器本身。",
+        )
+        return [Paragraph(said=[same])]
+    columns = [
+        Column(key="key", name=say.pick("key", "键"), align="left"),
+        *(Column(key=record.name, name=record.name, align="left") for record in records),
+    ]
+    title = say.pick("Keys of the spec that are not the same", "配置中不相同的键")
+    return [Table(sheet=sheets.differences, columns=columns, title=title)]
+
+
+def _curves(sheets: RunSheets, say: Tongue) -> list[Block]:
+    if not sheets.curves.rows:
+        return []
+    return [
+        Picture(
+            name="curves",
+            title=say.pick(
+                "Losses, and test accuracy where it was looked at", "损失,以及测试准确率(若有)"
+            ),
+            caption=say.pick(
+                "Strong lines are means over neighbouring steps, faint ones every step.",
+                "粗线为相邻若干步的均值,细线为每一步。",
+            ),
+            draw=draw_curves(sheets.curves, sheets.scores),
+            sheets=[sheets.curves, *([sheets.scores] if sheets.scores.rows else [])],
+        )
+    ]
+
+
+def _time(sheets: RunSheets, say: Tongue) -> list[Block]:
+    if not sheets.ledger.rows:
+        return []
+    parts = [
+        ("data_ms", say.pick("data", "数据")),
+        ("compute_ms", say.pick("compute", "计算")),
+        ("wait_ms", say.pick("waiting", "等待")),
+        ("transfer_ms", say.pick("transfer", "传输")),
+        ("caused_ms", say.pick("others waited for it", "其他进程等它")),
+    ]
+    columns = [
+        Column(key="run", name=say.pick("run", "运行"), align="left"),
+        Column(key="rank", name=say.pick("rank", "进程"), form=count),
+        *(Column(key=key, name=name, form=milliseconds) for key, name in parts),
+    ]
+    title = say.pick("A step of each rank (mean)", "每个进程的一步(均值)")
+    caption = say.pick(
+        "Waiting and transfer are what was not hidden behind compute; the first step is left out.",
+        "等待与传输只计未被计算掩盖的部分;不含第一步。",
+    )
+    return [
+        Picture(
+            name="ledger",
+            title=say.pick("Where each rank's time went", "每个进程的时间去向"),
+            caption=caption,
+            draw=draw_ledger(sheets.ledger),
+            sheets=[sheets.ledger],
+        ),
+        Table(sheet=sheets.ledger, columns=columns, title=title),
+    ]
+
+
+def _parameters(records: Sequence[RunRecord], say: Tongue) -> list[Block]:
+    blocks: list[Block] = []
+    for record in records:
+        machine = record.manifest
+        items: list[tuple[str, Said]] = [
+            (say.pick("run", "运行"), str(record.path)),
+            (say.pick("started", "开始"), str(machine.get("started", "?"))),
+            (say.pick("hosts", "主机"), ", ".join(machine.get("hosts", []) or ["?"])),
+            (say.pick("versions", "版本"), _versions(machine)),
+            (say.pick("commit", "提交"), str(machine.get("git_commit") or "–")),
+        ]
+        blocks.append(Facts(items=items))
+        if record.words:
+            text = yaml.safe_dump(record.words, sort_keys=False, allow_unicode=True)
+            blocks.append(Markdown(text=f"```yaml\n{text}```"))
+    return blocks
+
+
+def _versions(machine: dict[str, Any]) -> str:
+    packages = machine.get("packages") or {}
+    named = [f"Python {machine['python']}"] if "python" in machine else []
+    return ", ".join([*named, *(f"{name} {version}" for name, version in packages.items())]) or "?"

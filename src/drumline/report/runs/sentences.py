@@ -1,0 +1,134 @@
+"""What the numbers of runs say, in sentences: chosen by what was measured, never a fixed text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from drumline.report.page.findings import Findings
+from drumline.report.page.prose import Sentence, Tongue
+from drumline.report.page.sheet import milliseconds, percent, plain, points, times
+from drumline.report.record import RunRecord
+from drumline.report.runs.sheets import RunSheets
+
+
+def say_findings(
+    records: Sequence[RunRecord], sheets: RunSheets, findings: Findings, say: Tongue
+) -> list[Sentence]:
+    """Say how each run went, and how the others compare with the first."""
+    said = []
+    for number in range(len(records)):
+        said += _of_one(number, sheets, say)
+    for number in range(1, len(records)):
+        said += _of_two(number, sheets, findings, say)
+    return said
+
+
+def _of_one(number: int, sheets: RunSheets, say: Tongue) -> list[Sentence]:
+    row = sheets.runs.rows[number]
+    name = row["run"]
+    said = []
+    if row["step_ms"] is not None:
+        step = sheets.runs.quote_row(number, "step_ms", milliseconds)
+        if row["accuracy"] is not None:
+            said.append(
+                say(
+                    "{name}: a step took {step} (median and quartiles), and the test accuracy at "
+                    "the end was {accuracy}.",
+                    "{name}:每步用时 {step}(中位数与四分位数),最终测试准确率 {accuracy}。",
+                    name=name,
+                    step=step,
+                    accuracy=sheets.runs.quote_row(number, "accuracy", points),
+                )
+            )
+        else:
+            said.append(
+                say(
+                    "{name}: a step took {step} (median and quartiles); the last loss was {loss}.",
+                    "{name}:每步用时 {step}(中位数与四分位数),最后一步损失 {loss}。",
+                    name=name,
+                    step=step,
+                    loss=sheets.runs.quote_row(number, "loss", plain),
+                )
+            )
+    if row["waited_share"] is not None:
+        said.append(
+            say(
+                "{name}: {share} of the time that ranks lost to communication was waiting for rank "
+                "{rank}, more than for any other.",
+                "{name}:各进程因通信损失的时间中,{share} 是在等待进程 {rank},多于其他任何进程。",
+                name=name,
+                share=sheets.runs.quote_row(number, "waited_share", percent),
+                rank=str(row["waited_for"]),
+            )
+        )
+    return said
+
+
+def _of_two(number: int, sheets: RunSheets, findings: Findings, say: Tongue) -> list[Sentence]:
+    first, other = sheets.runs.rows[0], sheets.runs.rows[number]
+    said = []
+    if first["step_ms"] and other["step_ms"]:
+        ratio = findings.quote(
+            f"step of {other['run']} over {first['run']}",
+            other["step_ms"] / first["step_ms"],
+            times,
+            of="runs.csv: step_ms",
+        )
+        said.append(_speed(first, other, ratio, say))
+    if first["accuracy"] is not None and other["accuracy"] is not None:
+        difference = 100 * (other["accuracy"] - first["accuracy"])
+        gap = findings.quote(
+            f"accuracy of {other['run']} less {first['run']}, in points",
+            difference,
+            lambda value: f"{value:+.2f}",
+            of="runs.csv: accuracy",
+        )
+        said.append(
+            say(
+                "{b}'s test accuracy is {gap} percentage points from {a}'s.",
+                "{b} 的测试准确率与 {a} 相差 {gap} 个百分点。",
+                a=first["run"],
+                b=other["run"],
+                gap=gap,
+            )
+        )
+    if first["weights_sha256"] and first["weights_sha256"] == other["weights_sha256"]:
+        said.append(
+            say(
+                "{a} and {b} ended with the same weights, bit for bit.",
+                "{a} 与 {b} 的最终权重逐位相同。",
+                a=first["run"],
+                b=other["run"],
+            )
+        )
+    return said
+
+
+def _speed(first: Mapping[str, Any], other: Mapping[str, Any], ratio: Any, say: Tongue) -> Sentence:
+    """Faster or slower only where the quartiles of the steps do not meet."""
+    spread = [first["step_ms_low"], first["step_ms_high"], other["step_ms_low"]]
+    holes = {"a": first["run"], "b": other["run"], "ratio": ratio}
+    apart = None not in [*spread, other["step_ms_high"]] and (
+        other["step_ms_low"] > first["step_ms_high"] or other["step_ms_high"] < first["step_ms_low"]
+    )
+    if not apart:
+        return say(
+            "A step of {b} took {ratio} the time of one of {a}; their quartiles overlap, so that "
+            "is no difference to rely on.",
+            "{b} 每步用时是 {a} 的 {ratio};两者的四分位区间重叠,这一差异不可靠。",
+            **holes,
+        )
+    if other["step_ms"] < first["step_ms"]:
+        return say(
+            "{b} is faster: a step took {ratio} the time of one of {a}, and their quartiles do not "
+            "meet.",
+            "{b} 更快:每步用时是 {a} 的 {ratio},两者的四分位区间不相交。",
+            **holes,
+        )
+    return say(
+        "{b} is slower: a step took {ratio} the time of one of {a}, and their quartiles do not "
+        "meet.",
+        "{b} 更慢:每步用时是 {a} 的 {ratio},两者的四分位区间不相交。",
+        **holes,
+    )

@@ -1,0 +1,162 @@
+"""The numbers of a page about runs, out of their records."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from drumline.report.differences import find_differences
+from drumline.report.page.sheet import Sheet
+from drumline.report.record import RunRecord
+
+LEDGER_PARTS = ("data", "compute", "wait", "transfer")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSheets:
+    """All sheets of the page."""
+
+    runs: Sheet
+    differences: Sheet
+    curves: Sheet
+    scores: Sheet
+    ledger: Sheet
+
+    def all(self) -> list[Sheet]:
+        """Return those that have rows."""
+        every = (self.runs, self.differences, self.curves, self.scores, self.ledger)
+        return [sheet for sheet in every if sheet.rows]
+
+
+def build_sheets(records: Sequence[RunRecord]) -> RunSheets:
+    """Read the numbers out of the records."""
+    return RunSheets(
+        runs=_runs(records),
+        differences=_differences(records),
+        curves=_curves(records),
+        scores=_scores(records),
+        ledger=_ledger(records),
+    )
+
+
+def _runs(records: Sequence[RunRecord]) -> Sheet:
+    sheet = Sheet(
+        name="runs",
+        columns=(
+            *("run", "done", "model", "data", "strategy", "ranks", "steps", "loss", "accuracy"),
+            *("train_s", "step_ms", "step_ms_low", "step_ms_high", "samples_per_s", "peak_bytes"),
+            *("waited_for", "waited_share", "weights_sha256"),
+        ),
+    )
+    for record in records:
+        low, median, high = _quartiles(record.step_s)
+        worst, share = _worst(record)
+        last = record.curve[-1] if record.curve else None
+        sheet.add(
+            run=record.name,
+            done="yes" if record.done else "no",
+            model=_word(record, "model", "name"),
+            data=_word(record, "data", "name"),
+            strategy=_word(record, "strategy", "kind"),
+            ranks=len(record.events) or None,
+            steps=None if last is None else last.step,
+            loss=record.loss,
+            accuracy=record.accuracy,
+            train_s=None if last is None else last.seconds,
+            step_ms=median,
+            step_ms_low=low,
+            step_ms_high=high,
+            samples_per_s=last.samples / last.seconds if last and last.seconds else None,
+            peak_bytes=max(record.peak_bytes, default=None),
+            waited_for=worst,
+            waited_share=share,
+            weights_sha256=(record.summary.get("weights_sha256") or "")[:16],
+        )
+    return sheet
+
+
+def _word(record: RunRecord, part: str, key: str) -> str:
+    value = record.words.get(part)
+    if isinstance(value, dict):
+        value = value.get(key)
+    return str(value or "")
+
+
+def _quartiles(values: Sequence[float]) -> tuple[float | None, float | None, float | None]:
+    """In milliseconds."""
+    if not values:
+        return None, None, None
+    if len(values) == 1:
+        return None, values[0] * 1e3, None
+    low, median, high = statistics.quantiles(values, n=4, method="inclusive")
+    return low * 1e3, median * 1e3, high * 1e3
+
+
+def _worst(record: RunRecord) -> tuple[int | None, float | None]:
+    """The rank that the others waited for most, and its share of all lost time."""
+    ledger = record.ledger
+    if ledger is None or len(ledger.ranks) < 2 or not ledger.lost_s:
+        return None, None
+    rank = max(ledger.blame, key=lambda one: ledger.blame[one])
+    return rank, ledger.blame[rank]
+
+
+def _differences(records: Sequence[RunRecord]) -> Sheet:
+    names = [record.name for record in records]
+    sheet = Sheet(name="differences", columns=("key", *names))
+    if len(records) > 1:
+        for key, values in find_differences([record.words for record in records]).items():
+            sheet.add(key=key, **dict(zip(names, values, strict=True)))
+    return sheet
+
+
+def _curves(records: Sequence[RunRecord]) -> Sheet:
+    sheet = Sheet(name="curves", columns=("run", "step", "samples", "seconds", "loss"))
+    for record in records:
+        for point in record.curve:
+            sheet.add(
+                run=record.name,
+                step=point.step,
+                samples=point.samples,
+                seconds=point.seconds,
+                loss=point.loss,
+            )
+    return sheet
+
+
+def _scores(records: Sequence[RunRecord]) -> Sheet:
+    columns = ("run", "step", "samples", "seconds", "test_loss", "accuracy")
+    sheet = Sheet(name="scores", columns=columns)
+    for record in records:
+        for score in record.scores:
+            sheet.add(
+                run=record.name,
+                step=score.step,
+                samples=score.samples,
+                seconds=score.seconds,
+                test_loss=score.test_loss,
+                accuracy=score.accuracy,
+            )
+    return sheet
+
+
+def _ledger(records: Sequence[RunRecord]) -> Sheet:
+    """Per rank and step, in milliseconds; wait and transfer are what was not hidden by compute."""
+    columns = ("run", "rank", *(f"{part}_ms" for part in LEDGER_PARTS), "caused_ms")
+    sheet = Sheet(name="ledger", columns=columns)
+    for record in records:
+        if record.ledger is None or not record.ledger.steps:
+            continue
+        scale = 1e3 / record.ledger.steps
+        for row in record.ledger.ranks:
+            sheet.add(
+                run=record.name,
+                rank=row.rank,
+                data_ms=row.data_s * scale,
+                compute_ms=row.compute_s * scale,
+                wait_ms=row.exposed_wait_s * scale,
+                transfer_ms=row.exposed_transfer_s * scale,
+                caused_ms=row.caused_s * scale,
+            )
+    return sheet

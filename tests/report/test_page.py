@@ -1,0 +1,246 @@
+"""Pages: every number is a cell of a sheet, and a real browser shows them whole."""
+
+from __future__ import annotations
+
+import csv
+import inspect
+import math
+import re
+import shutil
+
+import pytest
+
+from browser import browsing, find_browser
+from drumline.core.errors import RunDirError, UsageError
+from drumline.report.confidence import mean_interval
+from drumline.report.page import sheet as forms
+from drumline.report.page.audit import audit_files, audit_numbers, read_citations
+from drumline.report.page.blocks import (
+    Column,
+    Facts,
+    Markdown,
+    Notice,
+    OwnWords,
+    Paragraph,
+    Picture,
+    Report,
+    Section,
+    Table,
+)
+from drumline.report.page.findings import Findings
+from drumline.report.page.folder import WORDS, read_manifest, read_words, write_report
+from drumline.report.page.html import render_html
+from drumline.report.page.pen import PAGE_INK, Pen, chinese_font
+from drumline.report.page.prose import Tongue
+from drumline.report.page.sheet import Sheet, milliseconds, percent, times
+from drumline.report.page.source import excerpt
+
+
+def small_report(lang, words=""):
+    say = Tongue(lang)
+    sheet = Sheet(
+        name="waits", columns=("kind", "step_ms", "share", "share_low", "share_high", "missing")
+    )
+    for number, kind in enumerate(("ring", "tree")):
+        sheet.add(
+            kind=kind,
+            step_ms=12.3456 * (number + 1),
+            share=0.7134 / (number + 1),
+            share_low=0.66 / (number + 1),
+            share_high=0.75 / (number + 1),
+            missing=None,
+        )
+    found = Findings()
+    ratio = found.quote("tree over ring", 2.0061, times, low=1.9, high=2.1, of="waits.csv")
+
+    def draw(pen: Pen):
+        figure, (left, right) = pen.panels(2)
+        for number, row in enumerate(sheet.rows):
+            left.plot([1, 2, 3], [3, 2, number], label=row["kind"], color=pen.color(number))
+            right.bar(number, row["step_ms"], color=pen.color(number))
+        pen.finish(left, title=pen.say("Loss", "损失"), x="step", y="loss")
+        pen.finish(right, title="Step", x="", y="ms")
+        return figure
+
+    columns = [
+        Column(key="kind", name=say.pick("strategy", "策略"), align="left"),
+        Column(key="step_ms", name="ms", form=milliseconds),
+        Column(key="share", name=say.pick("waiting", "等待"), form=percent),
+        Column(key="missing", name="?", form=percent),
+    ]
+    waited = sheet.quote("share", percent, kind="ring")
+    blocks = [
+        Notice(said="one & two < three"),
+        Paragraph(said=[say("{a} waited; {r}", "等待 {a};{r}", a=waited, r=ratio)], findings=True),
+        Picture(name="one", title="One", draw=draw, caption="c", sheets=[sheet]),
+        Picture(name="two", title='Two "quoted"', draw=draw),
+        Table(sheet=sheet, title="Waits", columns=columns),
+        Facts(items=[("cpu", "a very-long-word-" * 12)]),
+        Markdown(
+            text="**b** `" + "x" * 300 + "`\n\n<script>alert(1)</script>\n\n| a |\n|---|\n| 1 |"
+        ),
+        OwnWords(file=WORDS, text=words),
+        excerpt("comm/ring.py", "chunked_all_reduce"),
+    ]
+    return Report(
+        title=say.pick("A report", "一份报告"),
+        lang=lang,
+        summary=say("{a}", "{a}", a=waited),
+        sections=[Section(slug="results", heading="Results", blocks=blocks)],
+        sheets=[sheet, found.sheet],
+    )
+
+
+def test_a_report_is_what_its_files_say(tmp_path):
+    page = write_report(small_report("en"), tmp_path / "r", {"lab": 2}).read_text()
+    folder = tmp_path / "r"
+    manifest = read_manifest(folder)
+    assert sorted(manifest["files"]) == sorted(
+        ["data/findings.csv", "data/waits.csv", "report.html", "report.md"]
+        + [f"figures/{name}.{end}" for name in ("one", "two") for end in ("png", "svg", "pdf")]
+    )
+    assert list(audit_files(folder, manifest)) == []
+    assert list(audit_numbers(folder)) == []
+    # numbers as a reader sees them, rounded from the cells and with their intervals
+    texts = {cited.text: cited for cited in read_citations(page)}
+    with (folder / "data" / "waits.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert texts["71 % (66–75)"].value == rows[0]["share"] == "0.7134"
+    assert texts["12.3 ms"].value == rows[0]["step_ms"]
+    assert texts["2.0× (1.9–2.1)"].sheet == "findings"
+    assert texts["–"].value == ""
+    assert "71 % (66–75) waited; 2.0× (1.9–2.1)" in (folder / "report.md").read_text()
+    # text that is not ours is shown, not obeyed
+    assert "<script>" not in page
+    assert "one &amp; two &lt; three" in page
+    # one drawing for both schemes; each name once
+    assert PAGE_INK not in page
+    assert "currentColor" in page
+    names = re.findall(r'\bid="([^"]+)"', page)
+    assert len(names) == len(set(names))
+    assert re.search(r"https?://(?!www\.w3\.org)", page) is None
+
+    # whoever changes a number is found, in the page and in the file
+    (folder / "data" / "waits.csv").write_text(
+        (folder / "data" / "waits.csv").read_text().replace("0.7134", "0.5134")
+    )
+    assert list(audit_files(folder, manifest)) == [
+        "data/waits.csv was changed after it was written"
+    ]
+    assert any("waits.csv has 0.5134 in row 1, share" in one for one in audit_numbers(folder))
+    shutil.rmtree(folder / "data")
+    assert "data/waits.csv is missing" in list(audit_files(folder, manifest))
+    assert any("no such cell" in one for one in audit_numbers(folder))
+
+
+def test_own_words_are_kept(tmp_path):
+    say = Tongue("en")
+    assert read_words(tmp_path, say) == ""
+    (tmp_path / WORDS).write_text("<!-- a hint -->\nThe ring *wins*. <b>Really</b>\n")
+    for _ in range(2):
+        words = read_words(tmp_path, say)
+        write_report(small_report("en", words), tmp_path, {})
+    assert (tmp_path / WORDS).read_text().startswith("<!-- a hint -->")
+    page = (tmp_path / "report.html").read_text()
+    assert "The ring <em>wins</em>. &lt;b&gt;Really&lt;/b&gt;" in page
+    assert "a hint" not in page
+    (tmp_path / WORDS).write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(RunDirError, match="no text in UTF-8"):
+        read_words(tmp_path, say)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (None, "holds no report"),
+        ("{", "is damaged"),
+        ('{"format": 0, "drumline": "0.0.1"}', "format 0, this program reads 1.*drumline 0.0.1"),
+        ("[]", "format None"),
+    ],
+)
+def test_what_is_no_report_of_ours_is_told(tmp_path, text, said):
+    if text is not None:
+        (tmp_path / "manifest.json").write_text(text)
+    with pytest.raises(UsageError, match=said):
+        read_manifest(tmp_path)
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunDirError, match="cannot write the report to"):
+        write_report(small_report("en"), tmp_path / "file", {})
+
+
+def test_both_languages_need_the_same_holes():
+    with pytest.raises(ValueError, match="holes"):
+        Tongue("en")("{a} and {b}", "{a}", a="1", b="2")
+    with pytest.raises(ValueError, match="holes"):
+        Tongue("zh")("{a}", "{a}")
+    assert str(Tongue("zh")("{a} is", "是 {a}", a="1")) == "是 1"
+
+
+def test_code_is_cut_out_as_it_stands():
+    from drumline.optim.adam import Adam
+
+    assert excerpt("optim/adam.py", "Adam.__init__").symbol == "Adam.__init__"
+    found = excerpt("optim/adam.py", "Adam")
+    assert found.text + "\n" == inspect.getsource(Adam)
+    with pytest.raises(LookupError, match="defines no Nothing"):
+        excerpt("optim/adam.py", "Nothing")
+
+
+@pytest.mark.parametrize(
+    ("form", "value", "text"),
+    [
+        (forms.percent, 0.004, "0.4 %"),
+        (forms.percent, 0.713, "71 %"),
+        (forms.points, 0.975, "97.50 %"),
+        (forms.times, 0.48, "0.48×"),
+        (forms.times, 1.996, "2.0×"),
+        (forms.times, 120.4, "120×"),
+        (forms.milliseconds, 0.01234, "0.0123 ms"),
+        (forms.milliseconds, 1234.5, "1234 ms"),
+        (forms.count, 12345, "12 345"),
+    ],
+)
+def test_forms(form, value, text):
+    assert form(value) == text
+
+
+def test_a_wrong_row_is_refused():
+    sheet = Sheet(name="s", columns=("a",))
+    with pytest.raises(ValueError, match="differs from the columns in \\['b'\\]"):
+        sheet.add(a=1, b=2)
+    with pytest.raises(LookupError, match="0 rows"):
+        sheet.find(a=3)
+
+
+def test_intervals():
+    assert mean_interval([2.0]).low is None
+    found = mean_interval([1.0, 2.0, 3.0])
+    assert found.mean == 2.0
+    assert found.high is not None
+    assert math.isclose(found.high - 2.0, 4.303 / math.sqrt(3), rel_tol=1e-3)
+
+
+def test_figures_speak_chinese_only_where_a_font_does(monkeypatch):
+    monkeypatch.setattr("drumline.report.page.pen.chinese_font", lambda: None)
+    assert Pen(lang="zh").say("Loss", "损失") == "Loss"
+    chinese_font.cache_clear()
+
+
+def test_a_browser_shows_all_of_it(tmp_path):
+    find_browser()
+    with browsing() as browser:
+        for lang in ("en", "zh"):
+            page = tmp_path / f"{lang}.html"
+            page.write_text(render_html(small_report(lang), version="1", made="now"))
+            for width in (1280, 390):
+                browser.open(page, width=width, dark=width == 390)
+                assert browser.faults() == [], (lang, width)
+        page.write_text(
+            "<body><p style='width:3000px'>wide</p><figure></figure>"
+            "<script>console.error('no')</script></body>"
+        )
+        browser.open(page, width=1280)
+        assert len(browser.faults()) >= 4, "it finds what is wrong"

@@ -1,0 +1,124 @@
+"""Pages about runs: what is there is shown, what is not is said, and nothing is made up."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from drumline.core.rundir import RunDir
+from drumline.core.spec_file import validate_spec
+from drumline.report.differences import find_differences
+from drumline.report.page.audit import audit_numbers, read_citations
+from drumline.report.page.folder import write_report
+from drumline.report.page.prose import Tongue
+from drumline.report.record import read_record
+from drumline.report.runs.page import build_runs_report
+
+STEP = 10_000_000  # ns
+
+
+def make_run(path, *, steps=8, slow=None, done=True, **words):
+    """A run of two ranks as training leaves it; `slow`: a rank that comes late by half a step."""
+    run = RunDir.create("x", root=path.parent, exact=path)
+    spec = validate_spec({"name": path.name, "model": "mlp", "max_steps": steps, **words})
+    run.write_spec(spec)
+    run.write_json("manifest.json", {"started": "2026-01-01", "hosts": ["h"], "packages": {}})
+    for rank in range(2):
+        with run.rank_events(rank).open("w") as file:
+            _write(file, "start", rank=rank, attempt=0)
+            for step in range(1, steps + 1):
+                began = step * 2 * STEP
+                arrived = began + (STEP if rank == slow else STEP // 2)
+                ended = began + STEP + STEP // 5
+                _write(
+                    file,
+                    "step",
+                    step=step,
+                    epoch=0,
+                    loss=2.0 / step + rank,
+                    samples=32,
+                    t=began,
+                    data=1000,
+                    total=ended - began + step * 1000,
+                    blocked=[[arrived, ended]],
+                    spans=[["allreduce", 4000, arrived, ended, []]],
+                )
+            if rank == 0:
+                _write(file, "epoch", step=steps, epoch=0, loss=1.0, test_loss=0.5, accuracy=0.9)
+            if done:
+                _write(file, "end", step=steps, peak_bytes=1000 * (rank + 1), sent=1)
+    if done:
+        run.write_json("summary.json", {"accuracy": 0.9, "weights_sha256": "ab" * 32})
+    return run
+
+
+def _write(file, event, **fields):
+    file.write(json.dumps({"event": event, **fields}) + "\n")
+
+
+@pytest.fixture
+def runs(tmp_path):
+    good = make_run(tmp_path / "good", slow=1)
+    other = make_run(tmp_path / "other", optimizer={"name": "adam"}, data={"batch": 64})
+    crashed = make_run(tmp_path / "crashed", done=False, steps=3)
+    with crashed.rank_events(1).open("a") as file:
+        file.write('{"event":"step","step":4,"lo')  # torn by a kill
+    old = make_run(tmp_path / "old")
+    old.spec_file.write_text(old.spec_file.read_text() + "a_word_of_the_past: 3\n")
+    empty = RunDir.create("x", root=tmp_path, exact=tmp_path / "empty")
+    return [good, other, crashed, old, empty]
+
+
+def test_what_can_be_shown_is_shown_in_both_languages(runs, tmp_path):
+    records = [read_record(run) for run in runs]
+    assert [point.loss for point in records[0].curve][:2] == [2.5, 1.5]
+    assert records[0].curve[-1].samples == 8 * 64
+    assert records[0].peak_bytes == [1000, 2000]
+    assert [len(record.curve) for record in records] == [8, 8, 3, 8, 0]
+    gaps = " / ".join(gap for record in records for gap in record.gaps)
+    assert "crashed: has no result; its events end at step 3" in gaps
+    assert "old: its spec is not of this version" in gaps
+    assert "a_word_of_the_past" in gaps
+    assert "empty: there is no spec.yaml / empty: no rank has logged anything" in gaps
+    cited = []
+    for lang in ("en", "zh"):
+        page = write_report(build_runs_report(records, Tongue(lang)), tmp_path / lang, {})
+        assert list(audit_numbers(tmp_path / lang)) == []
+        text = page.read_text()
+        assert "nan" not in text.lower().replace("finance", "")
+        assert "None" not in text
+        cited.append([(one.sheet, one.row, one.column) for one in read_citations(text)])
+    assert cited[0] == cited[1]
+    assert "等待进程 1" in text
+    assert "crashed: has no result" in text
+
+
+def test_one_run_and_one_without_anything(runs, tmp_path):
+    for run in (runs[0], runs[-1]):
+        report = build_runs_report([read_record(run)], Tongue("en"))
+        assert "differences" not in [section.slug for section in report.sections]
+        write_report(report, tmp_path / f"page-{run.path.name}", {})
+    assert str(report.summary) == "There is nothing to tell yet."
+
+
+def test_differences_are_those_of_the_words(runs):
+    words = [read_record(run).words for run in runs[:2]]
+    found = find_differences(words)
+    assert found["optimizer.name"] == ["sgd", "adam"]
+    assert found["data.batch"] == ["128", "64"]
+    assert "name" not in found
+    assert find_differences([words[0], {**words[0], "name": "else"}]) == {}
+
+
+def test_faster_is_said_only_where_quartiles_do_not_meet(runs):
+    records = [read_record(run) for run in runs[:2]]
+    said = " ".join(
+        str(one)
+        for section in build_runs_report(records, Tongue("en")).sections
+        if section.slug == "analysis"
+        for one in section.blocks[0].said
+    )
+    assert "their quartiles overlap" in said
+    assert "the same weights, bit for bit" in said
+    assert "% of the time that ranks lost to communication was waiting for rank 1" in said
