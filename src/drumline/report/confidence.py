@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from drumline.report.interval import student_t
 
+
 @dataclass(frozen=True, kw_only=True)
 class Interval:
     """A mean, and where the true one lies with 95 %, if repeats scatter as a normal does."""
