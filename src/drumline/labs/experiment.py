@@ -25,6 +25,8 @@ class Training:
     name: str
     """of its folder, unique in the lab: `adam-seed1`"""
     spec: RunSpec
+    may_diverge: bool = False
+    """that its loss runs away is a result, and no failure"""
 
 
 @dataclass(frozen=True, kw_only=True)

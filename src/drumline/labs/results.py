@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from drumline.core.errors import DivergenceError, RunDirError
 from drumline.core.lab import LabSettings
 from drumline.core.rundir import RunDir
 from drumline.labs.experiment import runs_folder
+from drumline.launch.creation import FAILURE
 from drumline.report.record import RunRecord, read_record
 
 
@@ -24,9 +26,18 @@ class Results:
     _records: dict[str, RunRecord] = field(default_factory=dict)
 
     def has(self, name: str) -> bool:
-        """Whether an experiment came to its end."""
+        """Whether an experiment came to its end, and be it that its loss ran away."""
         path = runs_folder(self.folder) / name
-        return (path / "summary.json").is_file() or path.with_name(f"{name}.json").is_file()
+        done = (path / "summary.json").is_file() or path.with_name(f"{name}.json").is_file()
+        return done or self.diverged(name)
+
+    def diverged(self, name: str) -> bool:
+        """Whether a training run ended because its loss ran away."""
+        try:
+            failure = RunDir(runs_folder(self.folder) / name).read_json(FAILURE)
+        except RunDirError:
+            return False
+        return failure is not None and failure.get("type") == DivergenceError.__name__
 
     def record(self, name: str) -> RunRecord | None:
         """Return a training run; None where it did not come to its end."""

@@ -9,7 +9,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from drumline.core.errors import DrumlineError, InterruptError, RunDirError
+from drumline.core.errors import (
+    DivergenceError,
+    DrumlineError,
+    InterruptError,
+    RunDirError,
+)
 from drumline.core.lab import LabSettings
 from drumline.core.rundir import RunDir, write_atomic
 from drumline.labs.experiment import Experiment, Measurement, Training, runs_folder
@@ -63,7 +68,9 @@ def run_experiments(
                 f"interrupted in {told}; what is done stays in {runs}: go on with --reuse"
             ) from None
         except DrumlineError as error:
-            results.failed[experiment.name] = error.message
+            expected = isinstance(experiment, Training) and experiment.may_diverge
+            if not (expected and isinstance(error, DivergenceError)):
+                results.failed[experiment.name] = error.message
     return results
 
 

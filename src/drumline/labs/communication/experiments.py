@@ -78,7 +78,7 @@ def _aggregation(settings: LabSettings) -> Measurement:
         "workers": 1,
         "kinds": list(KINDS),
         "model": "mlp",
-        "batch": 64,
+        "batch": 256,
         **({"rounds": 12} if not settings.full else {"rounds": 60}),
     }
     if settings.link.rate is not None:
@@ -95,7 +95,9 @@ def _nodes(settings: LabSettings) -> dict[str, Any]:
     return {"nodes": settings.nodes, "link": settings.link.model_dump(mode="json")}
 
 
-def _training(settings: LabSettings, name: str, **words: Any) -> Training:
+def _training(
+    settings: LabSettings, name: str, *, may_diverge: bool = False, **words: Any
+) -> Training:
     place: dict[str, Any] = {"workers": 2}
     if settings.nodes > 1:
         place = {"workers": 1, **_nodes(settings)}
@@ -110,7 +112,7 @@ def _training(settings: LabSettings, name: str, **words: Any) -> Training:
         **place,
         **words,
     }
-    return Training(name=name, spec=validate_spec(values))
+    return Training(name=name, spec=validate_spec(values), may_diverge=may_diverge)
 
 
 def _delays(settings: LabSettings) -> list[Training]:
@@ -134,6 +136,7 @@ def _choices(settings: LabSettings) -> list[Training]:
         _training(
             settings,
             f"{average}-{of}",
+            may_diverge=average == "sum",
             strategy={"kind": "allreduce", "average": average, "of": of},
             **amount,
         )

@@ -206,6 +206,7 @@ def _choices(sheets: CommunicationSheets, say: Tongue) -> list[Block]:
                     Column(
                         key="accuracy", name=say.pick("test accuracy", "测试准确率"), form=points
                     ),
+                    Column(key="diverged_at", name=say.pick("diverged at", "发散步"), form=count),
                 ],
             )
         )

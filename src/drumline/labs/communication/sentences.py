@@ -11,7 +11,7 @@ from drumline.labs.communication.sheets import CommunicationSheets
 from drumline.report.bench_tables import format_size
 from drumline.report.page.findings import Findings
 from drumline.report.page.prose import Sentence, Tongue
-from drumline.report.page.sheet import milliseconds, percent, points, times
+from drumline.report.page.sheet import count, milliseconds, percent, points, times
 
 _CHANCE = 0.2
 """an accuracy below that is not far from guessing one of ten digits"""
@@ -166,23 +166,45 @@ def _quote(sheets: CommunicationSheets, column: str, row: Mapping[str, Any], for
 
 def _delays(sheets: CommunicationSheets, say: Tongue) -> Iterator[Sentence]:
     for row in sheets.delays.rows:
-        yield say(
-            "{kind}: a delay of {delay} ms on rank {rank} made a step {added} longer; {blame} of "
-            "all lost time was waiting for that rank.",
-            "{kind}:进程 {rank} 延迟 {delay} 毫秒,使每步增加 {added};全部损失的时间中 {blame} "
-            "是在等待该进程。",
-            kind=row["kind"],
-            delay=str(DELAY_MS),
-            rank=str(LATE_RANK),
-            added=sheets.delays.quote("added_ms", milliseconds, kind=row["kind"]),
-            blame=sheets.delays.quote("blame", percent, kind=row["kind"]),
-        )
+        holes: dict[str, Any] = {
+            "kind": row["kind"],
+            "delay": str(DELAY_MS),
+            "rank": str(LATE_RANK),
+            "added": sheets.delays.quote("added_ms", milliseconds, kind=row["kind"]),
+            "blame": sheets.delays.quote("blame", percent, kind=row["kind"]),
+        }
+        if row["late_ms_low"] > row["even_ms_high"]:
+            yield say(
+                "{kind}: a delay of {delay} ms on rank {rank} made a step {added} longer; {blame} "
+                "of all lost time was waiting for that rank.",
+                "{kind}:进程 {rank} 延迟 {delay} 毫秒,使每步增加 {added};全部损失的时间中 "
+                "{blame} 是在等待该进程。",
+                **holes,
+            )
+        else:
+            yield say(
+                "{kind}: with a delay of {delay} ms on rank {rank} the median of a step changed by "
+                "{added}, which the quartiles do not tell from chance; {blame} of all lost time "
+                "was waiting for that rank.",
+                "{kind}:进程 {rank} 延迟 {delay} 毫秒,每步中位数变化 {added},"
+                "但四分位区间重叠,不能与偶然相区别;全部损失的时间中 {blame} 是在等待该进程。",
+                **holes,
+            )
 
 
 def _choices(sheets: CommunicationSheets, say: Tongue) -> Iterator[Sentence]:
     rows = {(row["of"], row["average"]): row for row in sheets.choices.rows}
     for of, zh in (("gradients", "梯度"), ("parameters", "参数")):
         mean, total = rows.get((of, "mean")), rows.get((of, "sum"))
+        if mean and total and mean["accuracy"] is not None and total["diverged_at"] is not None:
+            yield say(
+                "The mean of {of} reached {mean}; with their sum the loss was no number any more at "
+                "step {step}, since each step multiplies what it sums.",
+                "对{of}求平均达到 {mean};求和时损失在第 {step} 步已不再是数:每一步都放大了被求和的量。",
+                of=say.pick(of, zh),
+                mean=sheets.choices.quote("accuracy", points, of=of, average="mean"),
+                step=sheets.choices.quote("diverged_at", count, of=of, average="sum"),
+            )
         if not mean or not total or mean["accuracy"] is None or total["accuracy"] is None:
             continue
         holes: dict[str, Any] = {

@@ -160,13 +160,19 @@ def _quartiles(record: RunRecord) -> tuple[float, float, float]:
 
 
 def _choices(results: Results) -> Sheet:
-    sheet = Sheet(name="choices", columns=("of", "average", "loss", "accuracy"))
+    sheet = Sheet(name="choices", columns=("of", "average", "loss", "accuracy", "diverged_at"))
     for of in OF:
         for average in AVERAGES:
             record = results.record(f"{average}-{of}")
             if record is not None:
-                loss, accuracy = record.summary.get("loss"), record.accuracy
-                sheet.add(of=of, average=average, loss=loss, accuracy=accuracy)
+                gone = results.diverged(f"{average}-{of}")
+                sheet.add(
+                    of=of,
+                    average=average,
+                    loss=None if gone else record.summary.get("loss"),
+                    accuracy=None if gone else record.accuracy,
+                    diverged_at=record.curve[-1].step + 1 if gone and record.curve else None,
+                )
     return sheet
 
 
