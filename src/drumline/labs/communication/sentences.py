@@ -198,9 +198,10 @@ def _choices(sheets: CommunicationSheets, say: Tongue) -> Iterator[Sentence]:
         mean, total = rows.get((of, "mean")), rows.get((of, "sum"))
         if mean and total and mean["accuracy"] is not None and total["diverged_at"] is not None:
             yield say(
-                "The mean of {of} reached {mean}; with their sum the loss was no number any more at "
-                "step {step}, since each step multiplies what it sums.",
-                "对{of}求平均达到 {mean};求和时损失在第 {step} 步已不再是数:每一步都放大了被求和的量。",
+                "The mean of {of} reached {mean}; with their sum the loss was no number any more "
+                "at step {step}, since each step multiplies what it sums.",
+                "对{of}求平均达到 {mean};求和时损失在第 {step} 步已不再是数:"
+                "每一步都放大了被求和的量。",
                 of=say.pick(of, zh),
                 mean=sheets.choices.quote("accuracy", points, of=of, average="mean"),
                 step=sheets.choices.quote("diverged_at", count, of=of, average="sum"),
