@@ -85,11 +85,15 @@ def run_model_parallel(
     result = ModelParallelResult(spec, skipped=list(plan.skipped))
     with contextlib.ExitStack() as stack:
         folder = out or stack.enter_context(Scratch()).path
+        agents = stack.enter_context(Agents())
         for number, case in enumerate(plan.cases):
             told = f"case {number + 1} of {len(plan.cases)}: {case.label}"
             tell = _teller(watch, told, number, len(plan.cases), spec.steps)
             try:
-                _run_case(case, folder / case.slug, tell, traces, result, kept=out is not None)
+                kept = out is not None
+                run = _run_case(case, folder / case.slug, agents, tell, result, kept=kept)
+                if run is not None and traces is not None:
+                    _write_trace(traces / f"{case.slug}.json", run, case)
             except KeyboardInterrupt:
                 raise InterruptError(f"interrupted in {told}; nothing is left running") from None
             finally:
@@ -104,16 +108,11 @@ Tell = Callable[[RunProgress], None]
 
 
 def _run_case(
-    case: Case,
-    path: Path,
-    tell: Tell,
-    traces: Path | None,
-    result: ModelParallelResult,
-    *,
-    kept: bool,
-) -> None:
+    case: Case, path: Path, agents: Agents, tell: Tell, result: ModelParallelResult, *, kept: bool
+) -> RunDir | None:
+    """Train a case and note what came of it; returns its run, where that went well."""
     try:
-        with new_run(case.spec, path) as run, Agents() as agents:
+        with new_run(case.spec, path) as run:
             follow_training(run, case.spec, agents, _shown(run, case, tell))
     except UsageError as error:
         if case.asked or case.form == "alone":
@@ -123,10 +122,9 @@ def _run_case(
         hint = "" if kept else "; give --out DIR to keep the logs"
         result.failed.append({"case": case.label, "error": error.message + hint})
     else:
-        row = build_case_row(case, run, kept=kept)
-        result.rows.append(row)
-        if traces is not None:
-            _write_trace(traces / f"{case.slug}.json", run, case)
+        result.rows.append(build_case_row(case, run, kept=kept))
+        return run
+    return None
 
 
 @contextlib.contextmanager
