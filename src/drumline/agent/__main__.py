@@ -1,4 +1,7 @@
-"""`python -m drumline.agent PARENT PRELOAD`: run one node, as the task on standard input says.
+"""`python -m drumline.agent PARENT PRELOAD REPORTS`: run one node, as standard input says.
+
+Each line there is a task. That it went well is told by a line to the file that has the number
+REPORTS, and the next one is waited for; a task that failed ends this process, with its code.
 
 The order matters: the worker server starts first and imports torch while this process does, and
 both while the launcher is still reading its spec.
@@ -27,22 +30,28 @@ def leave(code: int) -> NoReturn:
 
 
 def main() -> int:
-    """Start the worker server, load torch elastic, then take the task."""
+    """Start the worker server, load torch elastic, then take the tasks."""
     die_with_parent(int(sys.argv[1]))
     # the worker server's socket goes with the launch, and so do the semaphores that torch elastic
     # shares with its workers by a name
     tempfile.tempdir = os.environ[SCRATCH]
     this = multiprocessing.current_process()
     this._config["semprefix"] = semaphore_prefix(Path(os.environ[SCRATCH]))  # type: ignore[attr-defined]
-    os.environ[PRELOAD_VARIABLE] = sys.argv[2]
+    os.environ[PRELOAD_VARIABLE] = sys.argv[2]  # stays, for a server in the place of a lost one
     multiprocessing.set_forkserver_preload(["drumline.agent.warm"])
     multiprocessing.forkserver.ensure_running()
-    del os.environ[PRELOAD_VARIABLE]
 
-    from drumline.agent.elastic import run_agent
+    from drumline.agent.elastic import prepare_elastic, run_task
 
-    task = sys.stdin.readline()
-    return run_agent(AgentTask.load(task)) if task else 0
+    prepare_elastic()
+    while task := sys.stdin.readline():
+        code = run_task(AgentTask.load(task))
+        if code != 0:
+            return code
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os.write(int(sys.argv[3]), b"done\n")
+    return 0
 
 
 if __name__ == "__main__":

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import signal
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,24 +28,31 @@ from drumline.core.task import SCRATCH, AgentTask
 _SHUTDOWN_S = 5  # from SIGTERM to SIGKILL for a worker (a variable: older torch has no argument)
 
 
-def run_agent(task: AgentTask) -> int:
-    """Run the workers of one node to their end; returns the exit code of this process."""
+def prepare_elastic() -> None:
+    """Set torch elastic up, for all tasks of this process."""
     logging.getLogger("torch.distributed.elastic").setLevel(logging.WARNING)
     _log_tracebacks_at_once()
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(_SHUTDOWN_S))
     _bound_patience()
-    if task.cpu == 1:  # else the brake stops workers all the time, and lets them go on
-        _kill_stopped()
     register_rendezvous()
+
+
+def run_task(task: AgentTask) -> int:
+    """Run the workers of one node to their end; returns how that went, as an exit code."""
     setting = Setting(folder=task.folder, variables=task.variables)
     setting.enter()
     run = RunDir(Path(task.run))
-    with EventWriter(run.node_events(task.node)) as events:
+    with EventWriter(run.node_events(task.node)) as events, _borrowed_signals():
         events.write("agent", node=task.node, pid=os.getpid(), time=time.time())
         events.flush()
         try:
-            with Brake(task.cpu, Path(os.environ[SCRATCH]) / f"node-{task.node}") as brake:
-                launch = elastic_launch(_configure(task, run), run_worker)
+            with (
+                Brake(task.cpu, Path(os.environ[SCRATCH]) / f"node-{task.node}") as brake,
+                # a brake stops workers all the time, and lets them go on
+                _killed_stopped() if task.cpu == 1 else contextlib.nullcontext(),
+                tempfile.TemporaryDirectory() as logs,
+            ):
+                launch = elastic_launch(_configure(task, run, logs), run_worker)
                 launch(setting, task.run, brake.register, *task.script)
         except ChildFailedError as error:
             for rank, failure in error.failures.items():
@@ -91,13 +101,29 @@ def _log_tracebacks_at_once() -> None:
             handler.addFilter(write_out)
 
 
-def _kill_stopped() -> None:
+@contextlib.contextmanager
+def _borrowed_signals() -> Iterator[None]:
+    """Put the signals back that torch elastic takes over: they end who waits for a task at once.
+
+    Not after a failure: then this process ends.
+    """
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+    handlers = {number: signal.getsignal(number) for number in numbers}
+    yield
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def _killed_stopped() -> Iterator[None]:
     """Kill workers that somebody has stopped, where others get time to end: they cannot use it."""
     ways = ((ProcessContext, "_join_procs_with_timeout"), (MultiprocessContext, "_close"))
-    for kind, name in ways:
-        end = getattr(kind, name, None)
-        if end is not None:
-            setattr(kind, name, _after_killing_stopped(end))
+    ends = [(kind, name, getattr(kind, name)) for kind, name in ways if hasattr(kind, name)]
+    for kind, name, end in ends:
+        setattr(kind, name, _after_killing_stopped(end))
+    yield
+    for kind, name, end in ends:
+        setattr(kind, name, end)
 
 
 def _after_killing_stopped(end: Callable[..., None]) -> Callable[..., None]:
@@ -120,7 +146,7 @@ def is_stopped(pid: int) -> bool:
     return status.rpartition(")")[2].split()[0] == "T"
 
 
-def _configure(task: AgentTask, run: RunDir) -> LaunchConfig:
+def _configure(task: AgentTask, run: RunDir, logs: str) -> LaunchConfig:
     return LaunchConfig(
         min_nodes=task.nodes,
         max_nodes=task.nodes,
@@ -137,5 +163,5 @@ def _configure(task: AgentTask, run: RunDir) -> LaunchConfig:
         max_restarts=task.restarts,
         monitor_interval=0.05,
         start_method="forkserver",
-        logs_specs=DefaultLogsSpecs(log_dir=os.environ[SCRATCH]),
+        logs_specs=DefaultLogsSpecs(log_dir=logs),
     )

@@ -110,7 +110,7 @@ class FixedRendezvous(RendezvousHandler):
         self.closed = True
 
     def shutdown(self) -> bool:
-        """Nothing to wait for: the store ends with the process that serves it."""
+        """Nothing to wait for: the store ends with this object, or with the process."""
         self.closed = True
         return True
 

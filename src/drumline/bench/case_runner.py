@@ -100,11 +100,12 @@ def run_cases(
     """
     with contextlib.ExitStack() as stack:
         folder = out or stack.enter_context(Scratch()).path
+        agents = stack.enter_context(Agents())  # torch is imported once for all cases
         for number, case in enumerate(cases):
             told = f"case {number + 1} of {len(cases)}: {case.label}"
             path = folder / case.slug
             try:
-                yield _run(case, path, _teller(watch, told, number, len(cases)))
+                yield _run(case, path, agents, _teller(watch, told, number, len(cases)))
             except KeyboardInterrupt:
                 raise InterruptError(f"interrupted in {told}; nothing is left running") from None
             finally:
@@ -115,10 +116,10 @@ def run_cases(
 Tell = Callable[[RunProgress], None]
 
 
-def _run(case: C, path: Path, tell: Tell) -> Ended[C]:
+def _run(case: C, path: Path, agents: Agents, tell: Tell) -> Ended[C]:
     run = RunDir(path.absolute())
     try:
-        with new_run(case.spec, path) as run, Agents() as agents:
+        with new_run(case.spec, path) as run:
             follow_training(run, case.spec, agents, _shown(run, case.spec, tell))
     except _OF_THE_CASE as error:
         return Ended(case=case, run=run, error=error)

@@ -1,4 +1,4 @@
-"""`AgentTask`: what the launcher asks an agent to do, as JSON on its command line. No torch."""
+"""`AgentTask`: what the launcher asks an agent to do, as a line of JSON. No torch."""
 
 from __future__ import annotations
 

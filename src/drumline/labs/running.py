@@ -50,6 +50,20 @@ def run_experiments(
     results = Results(folder=folder, settings=settings)
     runs = runs_folder(folder)
     _make(runs)
+    with Agents() as agents:  # torch is imported once for all runs
+        _run_all(experiments, results, runs, agents, reuse=reuse, watch=watch)
+    return results
+
+
+def _run_all(
+    experiments: Sequence[Experiment],
+    results: Results,
+    runs: Path,
+    agents: Agents,
+    *,
+    reuse: bool,
+    watch: Watch,
+) -> None:
     for number, experiment in enumerate(experiments):
         told = f"{number + 1} of {len(experiments)}: {experiment.name}"
 
@@ -62,7 +76,7 @@ def run_experiments(
             continue
         tell(None)
         try:
-            _run(experiment, runs, tell)
+            _run(experiment, runs, agents, tell)
         except (InterruptError, KeyboardInterrupt):
             raise InterruptError(
                 f"interrupted in {told}; what is done stays in {runs}: go on with --reuse"
@@ -71,10 +85,9 @@ def run_experiments(
             expected = isinstance(experiment, Training) and experiment.may_diverge
             if not (expected and isinstance(error, DivergenceError)):
                 results.failed[experiment.name] = error.message
-    return results
 
 
-def _run(experiment: Experiment, runs: Path, tell: Watch) -> None:
+def _run(experiment: Experiment, runs: Path, agents: Agents, tell: Watch) -> None:
     _clear(experiment, runs)
     if isinstance(experiment, Measurement):
         document = experiment.measure(tell)
@@ -82,7 +95,7 @@ def _run(experiment: Experiment, runs: Path, tell: Watch) -> None:
         write_atomic(runs / f"{experiment.name}.json", json.dumps(document) + "\n")
         return
     path = runs / experiment.name
-    with Agents() as agents, new_run(experiment.spec, path) as run:
+    with new_run(experiment.spec, path) as run:
         follow_training(run, experiment.spec, agents, _shown(run, experiment, tell))
 
 

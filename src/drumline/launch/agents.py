@@ -1,5 +1,9 @@
 """The agents of a run: one process per node, started together and ended together.
 
+Several runs may follow each other. On this host the agent and its worker server stay for the next
+one, which then starts without loading torch; unless a run has failed or was interrupted, or the
+next one's agent would be started with other modules, variables or in another folder.
+
     drumline (this process, no torch)
       └─ agent of node k          python -m drumline.agent, a session of its own: Ctrl-C reaches us
            └─ worker server       has imported torch
@@ -7,7 +11,7 @@
                 └─ rank …
 
 The first agent may start before it is known what to do (`warm_up`): importing torch takes longer
-than reading a spec, so both happen at once. An agent reads its task from its standard input.
+than reading a spec, so both happen at once. How an agent gets its tasks: `agent.py`.
 
 Each process asks the kernel to end it with its parent, so that even `kill -9` of any of them leaves
 nothing running below it. Several nodes are simulated ones: each agent starts inside its node, and
@@ -17,7 +21,6 @@ the network (`network.py`) ends with the agents.
 from __future__ import annotations
 
 import os
-import sys
 import time
 from typing import TYPE_CHECKING, Self
 
@@ -26,9 +29,10 @@ from drumline.core.errors import WorkerError
 from drumline.core.nodes import NodePlan
 from drumline.core.scratch import Scratch
 from drumline.core.task import PRELOAD, SCRATCH, AgentTask
+from drumline.launch.agent import Agent
 from drumline.launch.manifest import note_network
 from drumline.launch.network import Network
-from drumline.launch.session import Session, end_all
+from drumline.launch.session import end_all
 
 if TYPE_CHECKING:
     from drumline.core.rundir import RunDir
@@ -40,7 +44,7 @@ class Agents:
     """The agents of all nodes; leaving the context ends them, whatever happened."""
 
     def __init__(self) -> None:
-        self._agents: list[Session] = []
+        self._agents: list[Agent] = []
         self._run: RunDir | None = None
         self._network: Network | None = None
         self._failed_at: float | None = None
@@ -52,13 +56,13 @@ class Agents:
 
     def __exit__(self, *_: object) -> None:
         try:
-            self.stop()
+            self.end()
         finally:
             self.scratch.remove()
 
     def warm_up(self) -> None:
         """Start the first agent ahead of its task, with what every training run preloads."""
-        self._spawn(PRELOAD)
+        self._spawn(PRELOAD, self._environment())
 
     def start(self, run: RunDir, tasks: list[AgentTask], plans: tuple[NodePlan, ...] = ()) -> None:
         """Give every agent its task; those that do not run yet are started.
@@ -69,14 +73,17 @@ class Agents:
             plans: the simulated nodes to make first, where there are several.
         """
         if plans:
-            self.stop()  # one that was started ahead is outside of the nodes
+            self.end()  # one that was started ahead is outside of the nodes
             self._network = Network(plans, trains=not any(task.script for task in tasks))
             note_network(run, self._network.describe())
+        environment = self._environment(tasks[0])
+        if not all(agent.would_be(tasks[0].preload, environment) for agent in self._agents):
+            self.end()
         self._run = run
         for task in tasks:
             if task.node == len(self._agents):
-                self._spawn(task.preload, threads=max(1, (os.cpu_count() or 1) // task.workers))
-            self._agents[task.node].tell(task.dump() + "\n")
+                self._spawn(task.preload, environment)
+            self._agents[task.node].give(task)
 
     def running(self) -> bool:
         """Whether the run goes on: until all agents have ended, or one has failed.
@@ -104,33 +111,50 @@ class Agents:
 
     @property
     def exit_codes(self) -> list[int | None]:
-        """The exit code of each agent, None while it runs."""
+        """The exit code of each agent's task, None while it goes on."""
         return [agent.exit_code for agent in self._agents]
 
     def stop(self) -> None:
-        """End all agents, and keep what they have printed; read `exit_codes` before."""
+        """End the run, and keep what the agents have printed; read `exit_codes` before.
+
+        An agent on this host whose task went well stays for the next run.
+        """
+        if self._network is not None or self.exit_codes != [0]:
+            self.end()
+        self._keep_output()
+
+    def end(self) -> None:
+        """End the run and all agents."""
         end_all(self._agents)
         if self._network is not None:
             self._network.close()
             self._network = None
+        self._keep_output()
+        for agent in self._agents:
+            agent.close()
+        self._agents.clear()
+        self._failed_at = None
+
+    def _keep_output(self) -> None:
         if self._run is not None:
             for node, agent in enumerate(self._agents):
                 agent.keep_output(self._run.logs / f"node-{node}.log")
-        self._agents.clear()
-        self._failed_at = None
+        self._run = None
 
     def _network_holds(self) -> bool:
         return self._network is None or self._network.holds()
 
-    def _spawn(self, preload: tuple[str, ...], threads: int | None = None) -> None:
+    def _environment(self, task: AgentTask | None = None) -> dict[str, str]:
+        """Return the variables of an agent; ranks that train share out the cores themselves."""
         environment = {**os.environ, SCRATCH: str(self.scratch.path)}
-        enter: tuple[str, ...] = ()
         if self._network is not None:
             environment |= self._network.environment
-            enter = self._network.enter(len(self._agents))
-        if threads is not None:
+        if task is not None and task.script:
+            threads = max(1, (os.cpu_count() or 1) // task.workers)
             environment.setdefault("OMP_NUM_THREADS", str(threads))
-        command = [*enter, sys.executable, "-m", "drumline.agent"]
+        return environment
+
+    def _spawn(self, preload: tuple[str, ...], environment: dict[str, str]) -> None:
+        enter = () if self._network is None else self._network.enter(len(self._agents))
         with deferred_signals():  # one that runs and is not in the list would not be ended
-            session = Session([*command, str(os.getpid()), ",".join(preload)], environment)
-            self._agents.append(session)
+            self._agents.append(Agent(preload, environment, enter))

@@ -65,7 +65,7 @@ class MpiRun:
         self._run = run
         with deferred_signals():
             self._mpirun = Session([*tether, *mpirun, *rank], environment)
-        self._mpirun.tell("")
+        self._mpirun.end_input()
 
     def running(self) -> bool:
         """Whether mpirun runs."""
@@ -82,6 +82,7 @@ class MpiRun:
             log = self._run.logs / "node-0.log"
             end_all([self._mpirun])
             self._mpirun.keep_output(log)
+            self._mpirun.close()
             self._mpirun = None
             note_killed_ranks(self._run, log)
 

@@ -27,7 +27,7 @@ def follow_training(run: RunDir, spec: RunSpec, agents: Agents, shown: Show) -> 
     Args:
         run: has the spec already.
         spec: the same.
-        agents: start the ranks, unless mpirun does.
+        agents: start the ranks, unless mpirun does; those of one run after the other.
         shown: entered when they have started, left when the last has ended; what it gives is
             called a few times a second meanwhile.
 
@@ -42,7 +42,6 @@ def follow_training(run: RunDir, spec: RunSpec, agents: Agents, shown: Show) -> 
                 time.sleep(_POLL_S)
         codes = ranks.exit_codes
         agents.check_network()
-        ranks.stop()
     if not run.spec_file.exists():
         raise RunDirError(f"{run.path} was removed while it trained; start the run again")
     check_outcome(
@@ -59,7 +58,7 @@ def _started(run: RunDir, spec: RunSpec, agents: Agents) -> Iterator[Agents | Mp
     """Start the ranks by the agents, or by mpirun where MPI is the backend; they end with this."""
     ranks: Agents | MpiRun = agents
     if spec.backend == "mpi":
-        agents.stop()  # the first was started before the spec was known
+        agents.end()  # the first was started before the spec was known
         ranks = MpiRun(agents.scratch)
     try:
         if isinstance(ranks, MpiRun):

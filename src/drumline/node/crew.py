@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,7 +17,7 @@ from drumline.core.nodes import NODES
 from drumline.core.rundir import RunDir
 from drumline.core.scratch import Scratch
 from drumline.core.task import PRELOAD, SCRATCH, AgentTask
-from drumline.launch.session import Session
+from drumline.launch.agent import Agent
 from drumline.node.edition import of_this_edition
 from drumline.node.job import Job
 
@@ -33,7 +32,7 @@ class Crew:
 
     def __init__(self) -> None:
         self.scratch = Scratch()
-        self._session: Session | None = None
+        self._agent: Agent | None = None
         self._run: RunDir | None = None
         self._task: AgentTask | None = None
         self._asked: float | None = None
@@ -42,51 +41,50 @@ class Crew:
     @property
     def warm(self) -> bool:
         """Whether the agent was started."""
-        return self._session is not None
+        return self._agent is not None
 
     @property
     def exit_code(self) -> int | None:
-        """How the agent ended; None while it runs, or has not started."""
-        return None if self._session is None else self._session.exit_code
+        """How the agent's task ended; None while it goes on, or has not started."""
+        return None if self._agent is None else self._agent.exit_code
 
     @property
     def ended(self) -> bool:
-        """Whether there is no agent, or none any more."""
-        return self._session is None or self._session.exit_code is not None
+        """Whether there is no agent, or none any more, or it has done its task."""
+        return self._agent is None or self._agent.exit_code is not None
 
     def warm_up(self, preload: tuple[str, ...], variables: Mapping[str, str]) -> None:
         """Start the agent ahead of its task."""
         quiet = {"TORCH_CPP_LOG_LEVEL": "ERROR"}  # nodes without a name warn of each connection
         environment = {**quiet, **os.environ, **variables, SCRATCH: str(self.scratch.path)}
-        environment = of_this_edition(environment)
-        command = [sys.executable, "-m", "drumline.agent", str(os.getpid()), ",".join(preload)]
-        self._session = Session(command, environment)
+        self._agent = Agent(preload, of_this_edition(environment))
 
     def start(self, task: AgentTask) -> None:
         """Give the agent its task."""
-        assert self._session is not None
+        assert self._agent is not None
         self._task, self._run = task, RunDir(Path(task.run))
-        self._session.tell(task.dump() + "\n")
+        self._agent.give(task)
 
     def tick(self) -> None:
         """Kill an agent that was asked to end and has not."""
-        if time.monotonic() > self._kill_at and self._session is not None and not self.ended:
-            self._session.signal(signal.SIGKILL)
+        if time.monotonic() > self._kill_at and self._agent is not None and not self.ended:
+            self._agent.signal(signal.SIGKILL)
 
     def stop(self, grace_s: float = GRACE_S) -> None:
         """Ask the agent to end, and kill it after a while; one without ranks at once."""
-        if self._session is not None and self._asked is None:
+        if self._agent is not None and self._asked is None:
             self._asked = time.monotonic()
             self._kill_at = self._asked + (grace_s if self._has_ranks() else 0.0)
             if self._has_ranks():  # one that waits for other agents does not hear
-                self._session.ask_to_end()
+                self._agent.ask_to_end()
 
     def close(self) -> None:
         """Kill what is left, and keep what the agent printed."""
-        if self._session is not None:
-            self._session.kill()
+        if self._agent is not None:
+            self._agent.kill()
             if self._run is not None and self._task is not None:
-                self._session.keep_output(self._run.logs / f"node-{self._task.node}.log")
+                self._agent.keep_output(self._run.logs / f"node-{self._task.node}.log")
+            self._agent.close()
         self.scratch.remove()
 
     def _has_ranks(self) -> bool:
