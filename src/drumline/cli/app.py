@@ -25,6 +25,12 @@ bench_app = typer.Typer(
     rich_markup_mode="rich",
 )
 app.add_typer(bench_app, name="bench")
+lab_app = typer.Typer(
+    help="Labs of distributed machine learning: start one, and have your code checked.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+)
+app.add_typer(lab_app, name="lab")
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout at the end.")]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 
-from drumline.cli import benching, clustering, launching, looking, submitting
+from drumline.cli import benching, clustering, labs, launching, looking, submitting
 from drumline.cli.app import app
 from drumline.cli.output import forgive_output
 from drumline.cli.signals import EndingSignals
@@ -15,6 +15,7 @@ __all__ = [  # commands hang themselves on the app
     "app",
     "benching",
     "clustering",
+    "labs",
     "launching",
     "looking",
     "main",

@@ -1,0 +1,83 @@
+"""The four labs: their names, what they are about, which files a student writes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from drumline.core.errors import UsageError
+from drumline.labs.language import Said
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lab:
+    """One lab."""
+
+    number: int
+    name: str
+    title: Said
+    about: Said
+    """what a student does in it"""
+    needs: Said
+    """what its checks start"""
+    modules: tuple[str, ...]
+    """files with holes, without their .py"""
+
+
+LABS: tuple[Lab, ...] = (
+    Lab(
+        number=1,
+        name="optimizers",
+        title=Said("Optimizers on one machine", "单机优化器"),
+        about=Said(
+            "GD, SGD with momentum and Adam by hand, and the loop that decides what a step sees",
+            "手写 GD、带动量的 SGD 与 Adam，以及决定每一步看到哪些样本的训练循环",
+        ),
+        needs=Said("one process", "一个进程"),
+        modules=("optimizers", "training"),
+    ),
+    Lab(
+        number=2,
+        name="aggregation",
+        title=Said("Communication and aggregation", "通信与参数聚合"),
+        about=Said(
+            "the mean of gradients by all_gather, by reduce and broadcast, around a ring; a timer",
+            "分别用 all_gather、reduce 加 broadcast、环形传递求梯度平均；以及一个计时器",
+        ),
+        needs=Said("2 to 3 processes, gloo", "2 到 3 个进程，gloo"),
+        modules=("aggregation", "timing"),
+    ),
+    Lab(
+        number=3,
+        name="data-parallel",
+        title=Said("Data parallelism", "数据并行"),
+        about=Said(
+            "samplers for random partition and random sampling; one model for all at the start",
+            "随机划分与随机采样两种采样器；训练开始时让所有进程持有同一个模型",
+        ),
+        needs=Said("3 processes, gloo", "3 个进程，gloo"),
+        modules=("samplers", "replicas"),
+    ),
+    Lab(
+        number=4,
+        name="model-parallel",
+        title=Said("Model parallelism by RPC", "基于 RPC 的模型并行"),
+        about=Said(
+            "a model in two parts with micro-batches that overlap, and a report of its sizes",
+            "把模型拆成两部分，让微批次在其中重叠推进，并报告各部分的大小",
+        ),
+        needs=Said("3 processes, torch RPC", "3 个进程，torch RPC"),
+        modules=("two_parts",),
+    ),
+)
+
+
+def find_lab(number: int) -> Lab:
+    """Return a lab by its number.
+
+    Raises:
+        UsageError: there is no such lab.
+    """
+    for lab in LABS:
+        if lab.number == number:
+            return lab
+    raise UsageError(f"there is no lab {number}; expected 1, 2, 3 or 4 (drumline lab list)")
