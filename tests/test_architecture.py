@@ -26,7 +26,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "train": {"parallel", "comm", "data", "models", "optim", "core"},
     "probe": {"parallel", "comm", "models", "core"},
     "agent": {"train", "comm", "core"},
-    "examine": {"parallel", "comm", "data", "optim", "core"},
+    "examine": {"comm", "core"},
     "launch": {"core"},
     "report": {"core"},
     "bench": {"launch", "report", "core"},

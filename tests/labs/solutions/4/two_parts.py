@@ -23,6 +23,10 @@ class Part(nn.Module):
         super().__init__()
         self.module = build()
 
+    def ready(self):
+        """Answer a first call (see TwoPartModel). Nothing to do here."""
+        return True
+
     def forward(self, x_rref):
         """Fetch the input from wherever it lies, and compute. Nothing to do here."""
         return self.module(x_rref.to_here())
@@ -48,6 +52,10 @@ class TwoPartModel(nn.Module):
             rpc.remote(worker, Part, args=(build,))
             for worker, build in zip(workers, builders, strict=True)
         ]
+        # By a first call torch learns what an RRef points at. If that first call were an
+        # rpc_async(), it would leave the autograd context, and its gradients would be lost.
+        for part in self.parts:
+            part.rpc_sync().ready()
 
     def forward(self, x):
         """Return the model's output for the batch x, its rows in the order of x.
