@@ -3,8 +3,8 @@
 Two ranks time one communication whose length is known. Rank 1 arrives late; then the bytes take a
 while, by a handle whose `wait` ends no earlier (a slow link):
 
-    rank 0   ├──── wait 0.40 ────┤── transfer 0.30 ──┤
-    rank 1   . . late . . . . . .├── transfer 0.30 ──┤
+    rank 0   ├──── wait 0.50 ────┤── transfer 0.40 ──┤
+    rank 1   . . late . . . . . .├── transfer 0.40 ──┤
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from drumline.examine.pictures import bars
 from drumline.examine.ranks import on_ranks
 from drumline.examine.submission import Submission
 
-_LATE_S, _TRANSFER_S = 0.4, 0.3
-_OFF_S = 0.15  # what a busy machine may add or take
+_LATE_S, _TRANSFER_S = 0.5, 0.4
+_OFF_S = 0.19  # what a busy machine may add or take
 _TRIES = 4
 
 
@@ -30,17 +30,23 @@ class SlowLink:
 
     def __init__(self, work: Any) -> None:
         self._work = work
-        self._end = time.monotonic() + _TRANSFER_S
+        self._end: float | None = None
+        """set when the last rank has arrived, from which on bytes can travel"""
 
     def wait(self, timeout: object = None) -> bool:
         """Block until the bytes are there."""
         self._work.wait()
-        time.sleep(max(0.0, self._end - time.monotonic()))
+        time.sleep(max(0.0, self._arrival() - time.monotonic()))
         return True
 
     def is_completed(self) -> bool:
         """Whether they are."""
-        return bool(self._work.is_completed()) and time.monotonic() >= self._end
+        return bool(self._work.is_completed()) and time.monotonic() >= self._arrival()
+
+    def _arrival(self) -> float:
+        if self._end is None:
+            self._end = time.monotonic() + _TRANSFER_S
+        return self._end
 
 
 def timer(submission: Submission) -> None:

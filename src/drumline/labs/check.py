@@ -94,8 +94,12 @@ class Examiner:
         self._events: queue.Queue[dict[str, Any] | None] = queue.Queue()
         self._complaints: list[str] = []
         self._patience_s = _START_S
-        for target in (self._read_events, self._read_complaints):
-            threading.Thread(target=target, daemon=True).start()
+        self._readers = [
+            threading.Thread(target=target, daemon=True)
+            for target in (self._read_events, self._read_complaints)
+        ]
+        for reader in self._readers:
+            reader.start()
 
     def __enter__(self) -> Examiner:
         return self
@@ -148,6 +152,10 @@ class Examiner:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+        for reader, pipe in zip(self._readers, (process.stdout, process.stderr), strict=True):
+            reader.join(_GOODBYE_S)
+            if not reader.is_alive():
+                _open(pipe).close()
 
     def _send(self, request: dict[str, Any]) -> None:
         with contextlib.suppress(OSError):  # it is gone, which the next event will tell

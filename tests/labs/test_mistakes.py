@@ -1,0 +1,127 @@
+"""Every mistake that the checks know, made once, and named; and solutions, which pass."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+from wrong import ALL, SOLUTIONS, Wrong
+
+from drumline.labs.catalogue import LABS
+from drumline.labs.language import Language
+from drumline.labs.start import starter_files
+from drumline.labs.verdict import Status
+from drumline.labs.wording import MISTAKES, explain, title_of
+
+ANYWHERE = {
+    "missing-file",
+    "missing-name",
+    "raises",
+    "exits",
+    "died",
+    "hangs",
+    "left-processes",
+    "needs-import",
+    "out-of-time",
+    "examiner-died",
+}
+"""mistakes that test_bad_behaviour makes"""
+UNSEEN = {"timing-differs", "gradients-differ"}
+"""catch-alls beside mistakes that have names"""
+
+
+def test_every_mistake_is_made_here():
+    assert {wrong.mistake for wrong in ALL} | ANYWHERE | UNSEEN == set(MISTAKES)
+
+
+@pytest.mark.parametrize("wrong", ALL, ids=str)
+def test_a_mistake_is_named(wrong: Wrong, ask, tmp_path):
+    """Checks that start ranks are asked alone, the others all, and only one may complain."""
+    folder = wrong.write(tmp_path / "lab")
+    alone = [wrong.check] if wrong.lab in (2, 4) or wrong.check == "broadcast" else []
+    if wrong.lab == 3 and not alone:
+        alone = [f"{kind}.{what}" for kind in ("partition", "sampling") for what in WHAT]
+    verdicts = ask(wrong.lab, folder, *alone)
+    found = verdicts[wrong.check]
+    assert (found.status, found.mistake) == (Status.WRONG, wrong.mistake), found
+    others = {v.check: v.mistake for v in verdicts.values() if v.status is not Status.PASS}
+    del others[wrong.check]
+    assert set(others.values()) <= ALSO.get(str(wrong), set()), others
+    for language in Language:
+        told = explain(found, language)
+        lines = "\n".join(told.lines())
+        assert told.expected
+        assert told.seen
+        assert told.belief
+        assert "{" not in lines.replace("{'worker1': 4096}", "")
+        assert "—" not in told.expected + told.belief, "a fact is missing"
+
+
+WHAT = ("parts", "epochs", "len", "draws")
+ALSO = {
+    "gradients-pile-up": {"gradients-pile-up"},  # for SGD as well as for GD
+    "wrong-len": {"wrong-len", "sampling-count"},  # of both samplers; one draws by its own len()
+    "sampling-count": {"wrong-len"},
+    "partition-overlap-own-random-numbers": {"epoch-not-repeatable"},
+    "partition-overlap-filled-up": {"wrong-len"},
+    "partition-coverage": {"wrong-len"},
+    "partition-unequal": {"wrong-len"},
+    "partition-not-random": {"same-order"},
+}
+"""what one mistake makes other checks say, too"""
+
+
+@pytest.mark.parametrize("lab", [1, 2, 3, 4])
+def test_a_solution_passes(lab, ask):
+    verdicts = ask(lab, SOLUTIONS / str(lab))
+    assert [verdict for verdict in verdicts.values() if verdict.status is not Status.PASS] == []
+
+
+@pytest.mark.parametrize("lab", LABS, ids=lambda lab: lab.name)
+def test_holes_are_to_do(lab, ask, tmp_path):
+    for name, text in starter_files(lab).items():
+        (tmp_path / name).write_text(text)
+    verdicts = ask(lab.number, tmp_path)
+    imports = {f"{module}.import" for module in lab.modules}
+    for check, verdict in verdicts.items():
+        assert verdict.status is (Status.PASS if check in imports else Status.TO_DO), verdict
+        assert title_of(check, Language.ZH) != title_of(check, Language.EN)
+
+
+def test_a_full_batch_in_chunks_is_gd(ask, tmp_path):
+    folder = tmp_path / "lab"
+    shutil.copytree(SOLUTIONS / "1", folder)
+    text = (folder / "training.py").read_text()
+    old = "        loss = loss_fn(model(inputs[batch]), targets[batch])\n        loss.backward()\n"
+    assert old in text
+    new = """        for part in batch.split(5):
+            loss = loss_fn(model(inputs[part]), targets[part]) * len(part) / len(batch)
+            loss.backward()
+"""
+    (folder / "training.py").write_text(text.replace(old, new))
+    verdicts = ask(1, folder)
+    assert all(verdict.status is Status.PASS for verdict in verdicts.values())
+
+
+RING_IN_PIECES = """
+def average_by_ring(tensor):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    pieces = list(tensor.tensor_split(n))
+    for step in range(2 * (n - 1)):
+        k = (rank - 1 - step) % n
+        work = dist.isend(pieces[(rank - step) % n].clone(), (rank + 1) % n)
+        incoming = torch.empty_like(pieces[k])
+        dist.recv(incoming, (rank - 1) % n)
+        work.wait()
+        pieces[k].copy_(incoming + pieces[k] if step < n - 1 else incoming)
+    tensor /= n
+"""
+
+
+def test_a_ring_in_pieces_is_a_ring(ask, tmp_path):
+    folder = tmp_path / "lab"
+    shutil.copytree(SOLUTIONS / "2", folder)
+    with (folder / "aggregation.py").open("a") as file:
+        file.write(RING_IN_PIECES)
+    found = ask(2, folder, "average.ring")["average.ring"]
+    assert found.status is Status.PASS, found
