@@ -14,7 +14,7 @@ from wrong import SOLUTIONS
 from drumline.labs.check import Examiner
 from drumline.labs.verdict import Status
 
-TIMEOUT_S = 4.0
+TIMEOUT_S = 3.0
 
 
 @pytest.fixture

@@ -36,12 +36,9 @@ def test_every_mistake_is_made_here():
 
 @pytest.mark.parametrize("wrong", ALL, ids=str)
 def test_a_mistake_is_named(wrong: Wrong, ask, tmp_path):
-    """Checks that start ranks are asked alone, the others all, and only one may complain."""
+    """Checks that start ranks are asked alone; of the others of a file only one may complain."""
     folder = wrong.write(tmp_path / "lab")
-    alone = [wrong.check] if wrong.lab in (2, 4) or wrong.check == "broadcast" else []
-    if wrong.lab == 3 and not alone:
-        alone = [f"{kind}.{what}" for kind in ("partition", "sampling") for what in WHAT]
-    verdicts = ask(wrong.lab, folder, *alone)
+    verdicts = ask(wrong.lab, folder, *ASKED.get(wrong.file, [wrong.check]))
     found = verdicts[wrong.check]
     assert (found.status, found.mistake) == (Status.WRONG, wrong.mistake), found
     others = {v.check: v.mistake for v in verdicts.values() if v.status is not Status.PASS}
@@ -57,7 +54,15 @@ def test_a_mistake_is_named(wrong: Wrong, ask, tmp_path):
         assert "—" not in told.expected + told.belief, "a fact is missing"
 
 
-WHAT = ("parts", "epochs", "len", "draws")
+ASKED = {
+    "optimizers.py": ["gd.step", "sgd.step", "adam.step", "optimizers.without-gradient"],
+    "training.py": ["train.gd", "train.sgd"],
+    "samplers.py": [
+        *(f"partition.{what}" for what in ("parts", "epochs", "len")),
+        *(f"sampling.{what}" for what in ("draws", "epochs", "len")),
+    ],
+}
+"""checks that start no ranks, by the file that they look at"""
 ALSO = {
     "gradients-pile-up": {"gradients-pile-up"},  # for SGD as well as for GD
     "wrong-len": {"wrong-len", "sampling-count"},  # of both samplers; one draws by its own len()

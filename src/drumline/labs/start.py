@@ -66,8 +66,8 @@ def recognise(folder: Path) -> tuple[Lab, Language]:
     try:
         mark = json.loads((folder / MARK).read_text())
         return find_lab(int(mark["lab"])), Language(mark["language"])
-    except (OSError, ValueError, KeyError, TypeError):  # lost or changed: the files tell, too
-        pass
+    except (OSError, ValueError, KeyError, TypeError, UsageError):
+        pass  # lost or changed; the files tell, too
     for lab in LABS:
         if any((folder / f"{module}.py").is_file() for module in lab.modules):
             return lab, Language.EN

@@ -1,6 +1,6 @@
 """What people read about a verdict: every sentence about every mistake, in English and Chinese.
 
-The sentences are data (`common`, and a module for each lab); here the facts are put into them.
+The sentences are data (`anywhere`, and a module for each lab); here the facts are put into them.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from types import MappingProxyType
 
 from drumline.labs.language import Language, Said
 from drumline.labs.verdict import Status, Verdict
-from drumline.labs.wording import aggregation, common, data_parallel, model_parallel, optimizers
-from drumline.labs.wording.common import WORDS
+from drumline.labs.wording import aggregation, anywhere, data_parallel, model_parallel, optimizers
+from drumline.labs.wording.anywhere import WORDS
 from drumline.labs.wording.entry import Entry
 
 MISTAKES: Mapping[str, Entry] = MappingProxyType(
     {
-        **common.MISTAKES,
+        **anywhere.MISTAKES,
         **optimizers.MISTAKES,
         **aggregation.MISTAKES,
         **data_parallel.MISTAKES,
