@@ -62,7 +62,7 @@ def test_wrong_words(drumline, tmp_path, words, said):
 
 
 def test_a_folder_is_known_by_its_mark_or_its_files(tmp_path):
-    with pytest.raises(UsageError, match="is no lab's folder: it has neither lab.json nor one of"):
+    with pytest.raises(UsageError, match=r"is no lab's folder: it has neither lab\.json nor"):
         recognise(tmp_path)
     (tmp_path / "timing.py").touch()
     for mark in (None, "", "[]", '{"lab": 9, "language": "zh"}', '{"lab": "2"}'):

@@ -107,12 +107,11 @@ OPTIMIZERS = [
         "index",
     ),
     Wrong(
-        "adam-step-counter",
+        "adam-counts-from-0",
         "adam.step",
         "optimizers.py",
         ADAM_T,
         "        for i, param in enumerate(self.params):\n            self.t = i\n",
-        "index-from-0",
     ),
     Wrong(
         "adam-step-counter",

@@ -65,12 +65,12 @@ def adam(submission: Submission) -> None:
     try:
         seen = walk(lambda params: build(params, lr=_LR, betas=_BETAS, eps=_EPS))
     except ZeroDivisionError:
-        raise Wrong("adam-step-counter", counts="0", formula="t = 0") from None
+        raise Wrong("adam-counts-from-0", seen="ZeroDivisionError") from None
     if _same(seen, expected):
         return
     picture = _beside(expected, seen)
     if any(not weight.isfinite().all() for weights in seen for weight in weights):
-        raise Wrong("adam-step-counter", picture=picture, counts="0", formula="t = 0")
+        raise Wrong("adam-counts-from-0", picture=picture, seen="nan")
     for mistake, facts, variant in _VARIANTS:
         if _same(seen, by_adam(variant)):
             raise Wrong(mistake, picture=picture, **facts)

@@ -55,7 +55,8 @@ class Explanation:
             ("belief", self.belief),
             ("read", "; ".join([*self.read, *([self.section] if self.section else [])])),
         ]
-        lines = [f"{word(name, self.language)}: {text}" for name, text in said if text]
+        colon = word("colon", self.language)
+        lines = [f"{word(name, self.language)}{colon}{text}" for name, text in said if text]
         return [*lines[:2], *(f"    {line}" for line in self.picture), *lines[2:]]
 
 

@@ -17,6 +17,7 @@ WORDS: Mapping[str, Said] = MappingProxyType(
         "section": Said("{sheet}, section {number}", "{sheet} 第 {number} 节"),
         "import": Said("{file} can be imported", "{file} 可以导入"),
         "on rank": Said("on rank {rank}: ", "在 rank {rank} 上："),
+        "colon": Said(": ", "："),
         "pass": Said("✓", "✓"),
         "wrong": Said("✗", "✗"),
         "to do": Said("to do", "待完成"),

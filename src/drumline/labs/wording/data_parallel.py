@@ -234,7 +234,7 @@ MISTAKES: Mapping[str, Entry] = MappingProxyType(
                 "all {ranks} ranks have rank 0's buffers, too",
                 "{ranks} 个 rank 也都持有 rank 0 的缓冲区",
             ),
-            seen=Said("{off} differ", "{off} 不同"),
+            seen=Said("these differ: {off}", "以下不同：{off}"),
             belief=Said(
                 "“A model is its parameters.” Batch norm's running mean is a buffer, not a "
                 "parameter: model.parameters() does not have it, model.state_dict() does.",

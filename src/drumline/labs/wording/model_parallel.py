@@ -101,8 +101,8 @@ MISTAKES: Mapping[str, Entry] = MappingProxyType(
                 "{possible:.2f} 秒",
             ),
             seen=Said(
-                "both at once for {both:.2f} s; part 1 was called {calls} times, with {samples} "
-                "samples at most",
+                "both at once for {both:.2f} s; calls of part 1: {calls}, with {samples} samples "
+                "at most",
                 "同时计算 {both:.2f} 秒；第一部分被调用 {calls} 次，每次最多 {samples} 个样本",
             ),
             belief=Said(

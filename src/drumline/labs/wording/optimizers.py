@@ -118,6 +118,23 @@ MISTAKES: Mapping[str, Entry] = MappingProxyType(
             read=("optim/adam.py:Adam.update", "optim/adam.py:Adam._state_of"),
             section=3,
         ),
+        "adam-counts-from-0": Entry(
+            expected=_ADAM_FIRST,
+            seen=Said(
+                "{seen}: a correction that divides by 0, as 1 − β⁰ is",
+                "{seen}：修正时除以了 0，因为 1 − β⁰ 等于 0",
+            ),
+            belief=Said(
+                "“Counting starts at 0.” t is the number of the step that is being taken, so it "
+                "is 1 in the first one: raise it before it is used. And it is the same for all "
+                "parameters: the index in the loop over them, which is 0 for the first, is no "
+                "count of steps.",
+                "“计数从 0 开始。”t 是正在走的这一步的序号，第一步就是 1：要先加一再使用。而且它对"
+                "所有参数相同：遍历参数的循环下标（第一个参数是 0）不是步数。",
+            ),
+            read=("optim/adam.py:Adam.update",),
+            section=3,
+        ),
         "adam-formula": Entry(
             expected=_ADAM_FIRST,
             seen=Said(
