@@ -65,7 +65,7 @@ def test_in_a_function(ask, submission, body, mistake, fact):
         ("def broken(:", "raises"),
         ("import nowhere_at_all", "raises"),
         ("import sys; sys.exit()", "exits"),
-        ("while True: pass", "hangs"),
+        pytest.param("while True: pass", "hangs", marks=pytest.mark.soak),
         ("import os; os._exit(1)", "died"),
     ],
     ids=["syntax", "import-error", "exit", "hang", "os._exit"],

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 
+import pytest
 import torch.distributed as dist
 
 from drumline.examine import optimizers, pictures
 from drumline.examine.fork import fork, watch
 from drumline.optim import SGD, Adam
 from drumline.optim.gd import GD
+
+FORKS = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 
 
 def test_the_references_are_those_of_the_package():
@@ -31,15 +35,13 @@ def test_no_two_misunderstandings_look_alike():
         assert not any(optimizers._same(walk, other) for other in walks[number + 1 :])
 
 
-def count_some() -> list[list[object]]:
-    import tempfile
-
+def count_some(meeting: str) -> list[list[object]]:
     import torch
 
     from drumline.examine.counting import count_calls
 
     calls = count_calls()
-    store = dist.FileStore(tempfile.mktemp(), 1)
+    store = dist.FileStore(meeting, 1)
     dist.init_process_group("gloo", store=store, rank=0, world_size=1)
     dist.all_reduce(torch.ones(4))
     dist.all_gather([torch.ones(2)] * 1, torch.ones(2))
@@ -48,9 +50,10 @@ def count_some() -> list[list[object]]:
     return [[call["op"], call["nbytes"], call["peer"]] for call in calls.take()]
 
 
-def test_calls_are_counted_once_with_their_bytes(monkeypatch):
+@FORKS
+def test_calls_are_counted_once_with_their_bytes(monkeypatch, tmp_path):
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
-    child = fork(count_some, own_session=False)
+    child = fork(partial(count_some, str(tmp_path / "store")), own_session=False)
     watch([child], until=float("inf"))
     answer, output = child.answer, child.output
     child.kill()
@@ -62,6 +65,7 @@ def test_calls_are_counted_once_with_their_bytes(monkeypatch):
     ], output
 
 
+@FORKS
 def test_a_fork_answers_prints_and_ends():
     child = fork(
         lambda: (os.write(1, b"x" * 200_000) and print("done")) or {"pid": os.getpid()},

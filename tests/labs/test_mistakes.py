@@ -34,7 +34,42 @@ def test_every_mistake_is_made_here():
     assert {wrong.mistake for wrong in ALL} | ANYWHERE | UNSEEN == set(MISTAKES)
 
 
-@pytest.mark.parametrize("wrong", ALL, ids=str)
+FAMOUS = {
+    "adam-step-counter-index",
+    "adam-bias-correction",
+    "momentum-ignored",
+    "gd-is-sgd",
+    "gradients-pile-up",
+    "aliased-gather",
+    "missing-division",
+    "divided-twice",
+    "not-its-name-all-reduce",
+    "not-its-name-star",
+    "timing-not-synchronised",
+    "timing-wait-inside",
+    "partition-overlap-own-random-numbers",
+    "partition-coverage",
+    "same-order",
+    "wrong-len",
+    "sampling-same-draws",
+    "parameters-not-broadcast",
+    "never-overlaps",
+    "gradients-lost",
+    "bytes-zero",
+}
+"""made in every run of the tests; the others by `make soak`"""
+
+
+def test_the_famous_ones_exist():
+    assert {str(wrong) for wrong in ALL} >= FAMOUS
+
+
+def marked(wrong: Wrong) -> object:
+    rare = [] if str(wrong) in FAMOUS else [pytest.mark.soak]
+    return pytest.param(wrong, id=str(wrong), marks=rare)
+
+
+@pytest.mark.parametrize("wrong", map(marked, ALL))
 def test_a_mistake_is_named(wrong: Wrong, ask, tmp_path):
     """Checks that start ranks are asked alone; of the others of a file only one may complain."""
     folder = wrong.write(tmp_path / "lab")

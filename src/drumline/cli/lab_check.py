@@ -124,29 +124,27 @@ def _head(console: Console, verdict: Verdict, language: Language) -> None:
 
 
 def _explain(console: Console, told: Explanation, verdict: Verdict, language: Language) -> None:
-    _say(console, told.expected, word("expected", language))
-    _say(console, told.seen, word("seen", language))
+    def say(name: str, text: str) -> None:
+        if text:
+            _say(console, text, word(name, language) + word("colon", language))
+
+    say("expected", told.expected)
+    say("seen", told.seen)
     for line in told.picture:
         console.print(Text(f"      {line}", style="cyan", no_wrap=True), soft_wrap=True)
-    _say(console, told.belief, word("belief", language))
-    places = [*told.read, *([told.section] if told.section else [])]
-    _say(console, "; ".join(places), word("read", language))
+    say("belief", told.belief)
+    say("read", "; ".join([*told.read, *([told.section] if told.section else [])]))
     if verdict.output.strip() and verdict.mistake in ("raises", "died", "hangs", "exits"):
-        _say(console, "", word("printed", language))
+        _say(console, "", word("printed", language) + word("colon", language))
         for line in verdict.output.strip().splitlines()[-_PRINTED_LINES:]:
             console.print(Text(f"      {line}", style="dim"))
 
 
-def _say(console: Console, text: str, name: str = "") -> None:
-    """Print a sentence below its word, broken where the line is full."""
-    if not text and not name:
-        return
-    if not text and name:
-        console.print(Text(f"    {name}:", style="bold"))
-        return
-    line = Text(f"{name}: " if name else "", style="bold")
+def _say(console: Console, text: str, before: str = "") -> None:
+    """Print a sentence, broken where the line is full, with a word before it."""
+    line = Text(before, style="bold")
     line.append(text, style="not bold")
-    console.print(Padding(line, (0, 0, 0, 4)))
+    console.print(Padding(line, (0, 0, 0, 4), expand=False))
 
 
 def _document(result: Result, language: Language) -> dict[str, Any]:
