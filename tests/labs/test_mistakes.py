@@ -69,7 +69,7 @@ def marked(wrong: Wrong) -> object:
     return pytest.param(wrong, id=str(wrong), marks=rare)
 
 
-@pytest.mark.parametrize("wrong", map(marked, ALL))
+@pytest.mark.parametrize("wrong", [marked(wrong) for wrong in ALL])
 def test_a_mistake_is_named(wrong: Wrong, ask, tmp_path):
     """Checks that start ranks are asked alone; of the others of a file only one may complain."""
     folder = wrong.write(tmp_path / "lab")

@@ -29,7 +29,7 @@ from drumline.core.lifeline import die_with_parent
 from drumline.examine.outcome import is_inside, place
 
 _TELL_STACK = signal.SIGUSR1
-_STACK_S = 0.3  # what a process gets to write its stack
+_STACK_S = 2.0  # what a process gets to write its stack, at most
 _KEPT_BYTES = 4_000  # of what it printed
 _ANSWER_BYTES = 4_000_000
 _POLL_S = 0.05
