@@ -87,6 +87,15 @@ def test_a_missing_file_and_a_missing_function(ask, submission):
     assert verdicts["average.ring"].mistake == "missing-name"
 
 
+def test_a_method_that_is_gone(ask, submission):
+    """The place is in our file, which has the student's name: say so."""
+    more = "del RandomPartitionSampler.set_epoch"
+    found = ask(3, submission(3, "samplers.py", more), "partition.len")["partition.len"]
+    assert found.mistake == "raises"
+    assert "set_epoch" in found.facts["message"]
+    assert found.facts["where"].startswith("drumline/examine/samplers.py:")
+
+
 RANKS = {
     "hangs": "def average_by_ring(tensor):\n    dist.recv(tensor, (dist.get_rank() + 1) % 3)\n",
     "died": "def average_by_ring(tensor):\n    if dist.get_rank() == 1:\n        os._exit(7)\n"

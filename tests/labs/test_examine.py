@@ -53,7 +53,7 @@ def count_some(meeting: str) -> list[list[object]]:
 @FORKS
 def test_calls_are_counted_once_with_their_bytes(monkeypatch, tmp_path):
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
-    child = fork(partial(count_some, str(tmp_path / "store")), own_session=False)
+    child = fork(partial(count_some, str(tmp_path / "store")))
     watch([child], until=float("inf"))
     answer, output = child.answer, child.output
     child.kill()

@@ -158,10 +158,54 @@ def average_by_ring(tensor):
 """
 
 
-def test_a_ring_in_pieces_is_a_ring(ask, tmp_path):
+RING_TO_THE_LEFT = """
+def average_by_ring(tensor):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    outgoing, total = tensor.clone(), tensor.clone()
+    for _ in range(n - 1):
+        incoming = torch.empty_like(tensor)
+        both = dist.batch_isend_irecv(
+            [
+                dist.P2POp(dist.isend, outgoing, (rank - 1) % n),
+                dist.P2POp(dist.irecv, incoming, (rank + 1) % n),
+            ]
+        )
+        for work in both:
+            work.wait()
+        total += incoming
+        outgoing = incoming
+    tensor.copy_(total / n)
+"""
+
+
+@pytest.mark.parametrize("ring", [RING_IN_PIECES, RING_TO_THE_LEFT], ids=["pieces", "left"])
+def test_other_rings_are_rings(ring, ask, tmp_path):
     folder = tmp_path / "lab"
     shutil.copytree(SOLUTIONS / "2", folder)
     with (folder / "aggregation.py").open("a") as file:
-        file.write(RING_IN_PIECES)
+        file.write(ring)
     found = ask(2, folder, "average.ring")["average.ring"]
     assert found.status is Status.PASS, found
+
+
+TORCH_STYLE = """
+class GD(torch.optim.Optimizer):
+    def __init__(self, params, lr):
+        super().__init__(params, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            for param in group["params"]:
+                if param.grad is not None:
+                    param.add_(param.grad, alpha=-group["lr"])
+"""
+
+
+def test_an_optimizer_may_be_one_of_torchs_kind(ask, tmp_path):
+    folder = tmp_path / "lab"
+    shutil.copytree(SOLUTIONS / "1", folder)
+    with (folder / "optimizers.py").open("a") as file:
+        file.write(TORCH_STYLE)
+    verdicts = ask(1, folder, "gd.step", "optimizers.without-gradient", "train.gd")
+    assert {verdict.status for verdict in verdicts.values()} == {Status.PASS}, verdicts

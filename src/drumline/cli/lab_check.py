@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from rich.text import Text
 
 import drumline
 from drumline.cli.printing import print_json
-from drumline.core.errors import UsageError
+from drumline.core.errors import DrumlineError, UsageError
 from drumline.core.units import format_seconds
 from drumline.labs.check import Watch, check_lab
 from drumline.labs.junit import write_junit
@@ -51,13 +52,22 @@ def check_command(
     with _watched(console, language) as watch:
         result = check_lab(lab, folder, timeout_s=timeout_s, watch=watch)
     if junit is not None:
-        write_junit(junit, result, language)
+        _write_junit(junit, result, language)
     if as_json:
         print_json(_document(result, language))
     else:
         _explain_all(console, result, language)
     if not result.passed:
         raise typer.Exit(1)
+
+
+def _write_junit(path: Path, result: Result, language: Language) -> None:
+    try:
+        write_junit(path, result, language)
+    except OSError as error:
+        raise DrumlineError(
+            f"cannot write {path}: {error.strerror}; name a file that you can write to"
+        ) from error
 
 
 @contextlib.contextmanager
@@ -170,6 +180,11 @@ def _row(verdict: Verdict, language: Language) -> dict[str, Any]:
         "read": list(told.read),
         "section": told.section,
         "picture": list(told.picture),
-        "facts": dict(verdict.facts),
+        "facts": {name: _plain(value) for name, value in verdict.facts.items()},
         "seconds": verdict.seconds,
     }
+
+
+def _plain(value: Any) -> Any:
+    """Write as text what JSON has no number for, such as a weight that is not one any more."""
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

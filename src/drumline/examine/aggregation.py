@@ -21,7 +21,7 @@ from drumline.examine.submission import Submission
 
 WAYS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
-        "all_gather": ("all_gather|all_gather_into_tensor",),
+        "all_gather": ("all_gather|all_gather_into_tensor|all_gather_single",),
         "reduce_broadcast": ("reduce", "broadcast"),
         "ring": ("send|isend", "recv|irecv"),
     }

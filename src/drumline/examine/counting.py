@@ -22,7 +22,9 @@ POINT_TO_POINT = ("send", "isend", "recv", "irecv")
 _COUNTED = (
     *POINT_TO_POINT,
     "all_gather",
+    "all_gather_coalesced",
     "all_gather_into_tensor",
+    "all_gather_single",  # its newer name
     "all_gather_object",
     "all_reduce",
     "all_reduce_coalesced",
@@ -34,10 +36,13 @@ _COUNTED = (
     "gather",
     "gather_object",
     "reduce",
+    "recv_object_list",
     "reduce_scatter",
+    "reduce_scatter_single",
     "reduce_scatter_tensor",
     "scatter",
     "scatter_object_list",
+    "send_object_list",
 )
 _OWN = ("tensor", "input_tensor", "input", "input_list", "scatter_list", "tensors", "output")
 """arguments that hold what a rank puts in, in the order in which they are looked for"""

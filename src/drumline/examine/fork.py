@@ -104,12 +104,13 @@ class Fork:
                 self.exit_status = status
 
 
-def fork(function: Callable[[], Any], *, own_session: bool) -> Fork:
+def fork(function: Callable[[], Any], *, own_session: bool = False, stays: bool = False) -> Fork:
     """Run a function in a fork of this process; what it returns, as JSON, is the fork's answer.
 
     Args:
         function: must not raise.
         own_session: lead a new session, so that all it starts can be found and ended with it.
+        stays: having answered, wait to be killed: others may be connected to it.
     """
     answers, answer_in = os.pipe()
     printed, print_in = os.pipe()
@@ -131,6 +132,8 @@ def fork(function: Callable[[], Any], *, own_session: bool) -> Fork:
             sys.stdout.flush()
         with open(answer_in, "wb") as pipe:
             pipe.write(answer)
+        while stays:
+            time.sleep(3600)
     finally:
         os._exit(0)
 

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any
 
 PASS, WRONG, TO_DO, NOT_RUN = "pass", "wrong", "to do", "not run"
+_PACKAGE = Path(__file__).resolve().parents[1]
 _LONGEST = 300  # characters of a student's message that are kept
 
 Outcome = dict[str, Any]
@@ -83,7 +84,9 @@ def place_of(trace: TracebackType | None, folder: Path) -> str:
 def place(file: str, line: int, function: str) -> str:
     """Write a line of code down: `optimizers.py:31 in step: m = self.m[i]`."""
     code = linecache.getline(file, line).strip()
-    return f"{Path(file).name}:{line} in {function}" + (f": {_short(code)}" if code else "")
+    ours = is_inside(file, _PACKAGE)  # where names are the same as the student's
+    name = Path(file).relative_to(_PACKAGE.parent) if ours else Path(file).name
+    return f"{name}:{line} in {function}" + (f": {_short(code)}" if code else "")
 
 
 def is_inside(file: str, folder: Path) -> bool:

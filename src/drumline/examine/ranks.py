@@ -36,7 +36,7 @@ def on_ranks(function: Rank, ranks: int, submission: Submission) -> list[Any]:
     Raises:
         Foreign: a rank raised, died or hung.
     """
-    return _gather(partial(_in_group, function), ranks, submission)
+    return _gather(partial(_in_group, function), ranks, ranks, submission)
 
 
 def by_rpc(function: Rank, ranks: int, submission: Submission) -> Any:
@@ -45,36 +45,40 @@ def by_rpc(function: Rank, ranks: int, submission: Submission) -> Any:
     Every rank has imported the student's `two_parts`, so that calls find it there. Returns what the
     function gave; the others only serve.
     """
-    return _gather(partial(_as_agent, function), ranks, submission)[LEADER]
+    return _gather(partial(_as_agent, function), ranks, 1, submission)[LEADER]
 
 
-def _gather(joined: Callable[..., Any], ranks: int, submission: Submission) -> list[Any]:
-    with tempfile.TemporaryDirectory(prefix="drumline-check-") as folder:
-        meeting = Path(folder) / "store"
-        forks = [
-            fork(partial(_rank, joined, rank, ranks, submission, meeting), own_session=False)
-            for rank in range(ranks)
-        ]
-        try:
-            watch(
-                forks,
-                until=time.monotonic() + submission.timeout_s,
-                enough=lambda: any(_failed(one) for one in forks),
-            )
-            for problem in _problems(forks, submission):
-                raise Foreign(problem)
-            return [one.answer["value"] for one in forks]
-        finally:
-            for one in forks:
-                one.kill()
+def _gather(
+    joined: Callable[..., Any], ranks: int, asked: int, submission: Submission
+) -> list[Any]:
+    """Run ranks until the first `asked` of them have answered, or one has failed."""
+    meeting = Path(tempfile.mkdtemp(dir=submission.scratch)) / "store"
+    forks = [
+        fork(partial(_rank, joined, rank, ranks, submission, meeting), stays=True)
+        for rank in range(ranks)
+    ]
+    try:
+        watch(
+            forks,
+            until=time.monotonic() + submission.timeout_s,
+            enough=lambda: (
+                any(_failed(one) for one in forks) or all(one.answer for one in forks[:asked])
+            ),
+        )
+        for problem in _problems(forks, asked, submission):
+            raise Foreign(problem)
+        return [one.answer["value"] for one in forks[:asked]]
+    finally:
+        for one in forks:
+            one.kill()
 
 
 def _failed(one: Fork) -> bool:
     """Whether the others would wait for this rank in vain."""
-    return one.ended and (one.answer is None or "outcome" in one.answer)
+    return "outcome" in one.answer if one.answer else one.ended
 
 
-def _problems(forks: list[Fork], submission: Submission) -> list[Outcome]:
+def _problems(forks: list[Fork], asked: int, submission: Submission) -> list[Outcome]:
     """Tell what went wrong on ranks, the cause first: others fail because one did."""
     died = [
         outcome(WRONG, "died", how=one.how_it_ended(), rank=rank)
@@ -92,7 +96,7 @@ def _problems(forks: list[Fork], submission: Submission) -> list[Outcome]:
             for _, rank, found in sorted(told_by, key=lambda each: each[0])
         ]
         return [*died, *first]
-    late = {rank: one for rank, one in enumerate(forks) if one.answer is None}
+    late = {rank: one for rank, one in enumerate(forks[:asked]) if one.answer is None}
     if not late:
         return []
     places = [f"rank {rank}: {one.place(submission.folder)}" for rank, one in late.items()]
@@ -135,11 +139,7 @@ def _as_agent(function: Rank, rank: int, ranks: int, submission: Submission, mee
         _channels=["basic"],
     )
     rpc.init_rpc(f"worker{rank}", rank=rank, world_size=ranks, rpc_backend_options=options)
-    store = dist.FileStore(f"{meeting}-end", ranks)
     if rank == LEADER:
-        try:
-            return function(rank, ranks, submission)
-        finally:
-            store.set("done", "1")
-    store.wait(["done"], timedelta(seconds=submission.timeout_s + 1))
-    return None
+        return function(rank, ranks, submission)
+    while True:  # its agent's threads serve
+        time.sleep(3600)

@@ -21,6 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
+from drumline.core.scratch import Scratch
 from drumline.examine.checks import CHECKS, Check
 from drumline.examine.fork import Fork, fork, watch
 from drumline.examine.outcome import NOT_RUN, PASS, WRONG, Outcome, outcome, outcome_of
@@ -33,16 +34,19 @@ _FOR_RANKS_S = 5.0  # more for a check that itself watches ranks until the timeo
 
 def serve(requests: TextIO, events: TextIO) -> None:
     """Answer requests until there are no more."""
-    for line in requests:
-        for event in answer(json.loads(line)):
-            events.write(json.dumps(event) + "\n")
-            events.flush()
+    with Scratch() as scratch:
+        for line in requests:
+            for event in answer(json.loads(line), scratch.path):
+                events.write(json.dumps(event) + "\n")
+                events.flush()
 
 
-def answer(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def answer(request: dict[str, Any], scratch: Path) -> Iterator[dict[str, Any]]:
     """Ask all checks of a lab, or only those that the request names."""
     submission = Submission(
-        folder=Path(request["folder"]).resolve(), timeout_s=float(request["timeout_s"])
+        folder=Path(request["folder"]).resolve(),
+        timeout_s=float(request["timeout_s"]),
+        scratch=scratch,
     )
     deadline = time.monotonic() + float(request["total_s"])
     only = request.get("checks")

@@ -19,6 +19,8 @@ class Submission:
     folder: Path
     timeout_s: float
     """how long a check may take"""
+    scratch: Path
+    """a folder of ours, for files by which ranks meet"""
 
     def module(self, name: str) -> ModuleType:
         """Import one of the student's files.

@@ -109,7 +109,7 @@ def _right(student: type[Any], model: Witness, seen: Seen) -> Any:
     def __init__(self: Any) -> None:  # noqa: N807
         self.params, self.lr = list(model.parameters()), _LR
 
-    def zero_grad(self: Any) -> None:
+    def zero_grad(self: Any, set_to_none: bool = True) -> None:
         for param in self.params:
             param.grad = None
 
