@@ -26,7 +26,7 @@ bench_app = typer.Typer(
 )
 app.add_typer(bench_app, name="bench")
 lab_app = typer.Typer(
-    help="Four labs: run and written up, started by students, checked.",
+    help="Four labs: run them and read the report, or write them yourself and be checked.",
     no_args_is_help=True,
     rich_markup_mode="rich",
 )

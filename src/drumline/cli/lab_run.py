@@ -1,4 +1,4 @@
-"""`drumline lab list` and `drumline lab run`."""
+"""`drumline lab run` and `drumline lab verify`."""
 
 from __future__ import annotations
 
@@ -6,18 +6,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
-from rich.text import Text
 
 from drumline.cli.bench import watched
 from drumline.cli.printing import print_json
-from drumline.core.errors import LabError, UsageError
+from drumline.core.errors import LabError
 from drumline.core.lab import LabSettings
 from drumline.core.spec_file import read_words
-from drumline.labs.catalogue import LABS, find_lab
+from drumline.labs.catalogue import find_lab
+from drumline.labs.language import Language
 from drumline.labs.report_run import run_lab
 from drumline.labs.verifying import verify
-from drumline.report.page.prose import LANGS, Lang, Tongue
-from drumline.report.tables import narrow_table
+from drumline.report.page.prose import Lang, Tongue
 
 LAB_FOLDERS = Path("labs")
 _EXAMPLE = "drumline lab run 2 nodes=4 link=100mbit"
@@ -28,32 +27,16 @@ class RunWishes:
     """How a lab is to be run."""
 
     full: bool
-    lang: str
+    lang: Language
     out: Path | None
     reuse: bool
     as_json: bool
 
 
-def list_command(*, as_json: bool) -> None:
-    """List the labs."""
-    if as_json:
-        print_json([{"lab": e.number, "en": e.titles[0], "zh": e.titles[1]} for e in LABS])
-        return
-    table = narrow_table(gap=2)
-    table.add_column("lab", justify="right")
-    table.add_column("about")
-    table.add_column("")
-    for entry in LABS:
-        table.add_row(str(entry.number), *map(Text, entry.titles))
-    console = Console()
-    console.print(table)
-    console.print("run one: drumline lab run 1; do one yourself: drumline lab start 1 my-lab")
-
-
 def run_command(number: int, words: list[str], wishes: RunWishes) -> None:
     """Run a lab, write it up, and say where the page is."""
     find_lab(number)
-    say = Tongue(read_language(wishes.lang))
+    say = Tongue(tongue_of(wishes.lang))
     settings = read_words(LabSettings, words, _EXAMPLE)
     if wishes.full:
         settings = settings.model_copy(update={"full": True})
@@ -94,13 +77,6 @@ def verify_command(folder: Path, *, rerun: bool, as_json: bool) -> None:
         raise LabError(f"{folder} is not what was written:\n{told}")
 
 
-def read_language(word: str) -> Lang:
-    """Return the language that a word means.
-
-    Raises:
-        UsageError: there is no such one.
-    """
-    for lang in LANGS:
-        if lang == word:
-            return lang
-    raise UsageError(f"--lang {word}: reports are written in en or zh")
+def tongue_of(language: Language) -> Lang:
+    """Return how pages name a language."""
+    return "zh" if language is Language.ZH else "en"

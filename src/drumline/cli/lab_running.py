@@ -1,4 +1,4 @@
-"""Words of `drumline lab list`, `lab run` and `lab verify`."""
+"""Words of `drumline lab run` and `lab verify`."""
 
 from __future__ import annotations
 
@@ -8,16 +8,9 @@ from typing import Annotated
 import typer
 
 from drumline.cli.app import Json, flowing, lab_app
+from drumline.labs.language import Language
 
-Language = Annotated[str, typer.Option("--lang", metavar="en|zh", help="Of the report.")]
-
-
-@lab_app.command("list")
-def list_labs(as_json: Json = False) -> None:
-    """List the labs."""
-    from drumline.cli.lab_run import list_command
-
-    list_command(as_json=as_json)
+Lang = Annotated[Language, typer.Option("--lang", help="Of the report.")]
 
 
 @lab_app.command()
@@ -31,7 +24,7 @@ def run(
     full: Annotated[
         bool, typer.Option("--full", help="The long form: more steps, seeds and cases.")
     ] = False,
-    lang: Language = "en",
+    lang: Lang = Language.EN,
     out: Annotated[
         Path | None, typer.Option(help="Where the report goes (default: labs/LAB).")
     ] = None,

@@ -9,10 +9,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from drumline.cli.lab_run import read_language
+from drumline.cli.lab_run import tongue_of
 from drumline.cli.printing import print_json
 from drumline.core.errors import UsageError
 from drumline.core.rundir import RunDir
+from drumline.labs.language import Language
 from drumline.launch.creation import RUNS
 from drumline.report.page.blocks import Report
 from drumline.report.page.folder import write_report
@@ -27,9 +28,9 @@ _MOST = 10
 """runs on one page: more colours cannot be told apart"""
 
 
-def report_command(names: list[str], *, out: Path | None, lang: str) -> None:
+def report_command(names: list[str], *, out: Path | None, lang: Language) -> None:
     """Write a page about runs, and say where it is."""
-    say = Tongue(read_language(lang))
+    say = Tongue(tongue_of(lang))
     records = _read(names)
     page = _write(build_runs_report(records, say), records, out)
     console = Console()
@@ -39,9 +40,11 @@ def report_command(names: list[str], *, out: Path | None, lang: str) -> None:
     console.print(f"{page} is written", markup=False, highlight=False, soft_wrap=True)
 
 
-def compare_command(first: str, second: str, *, out: Path | None, lang: str, as_json: bool) -> None:
+def compare_command(
+    first: str, second: str, *, out: Path | None, lang: Language, as_json: bool
+) -> None:
     """Print in what two runs differ, and write the page."""
-    say = Tongue(read_language(lang))
+    say = Tongue(tongue_of(lang))
     records = _read([first, second])
     report = build_runs_report(records, say)
     page = _write(report, records, out)

@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from drumline.cli.app import Json, app, flowing
+from drumline.labs.language import Language
 
-Language = Annotated[str, typer.Option("--lang", metavar="en|zh", help="Of the page.")]
+Lang = Annotated[Language, typer.Option("--lang", help="Of the page.")]
 Out = Annotated[Path | None, typer.Option("-o", "--out", help="The folder of the page.")]
 
 
@@ -18,7 +19,7 @@ Out = Annotated[Path | None, typer.Option("-o", "--out", help="The folder of the
 def report(
     runs: Annotated[list[str], typer.Argument(metavar="RUN…", help="Names or paths of runs.")],
     out: Out = None,
-    lang: Language = "en",
+    lang: Lang = Language.EN,
 ) -> None:
     """Write a page about any runs: curves on one figure, where the time went, in what they differ.
 
@@ -42,7 +43,7 @@ def compare(
     first: Annotated[str, typer.Argument(metavar="RUN_A", help="A run's name or path.")],
     second: Annotated[str, typer.Argument(metavar="RUN_B", help="Another's.")],
     out: Out = None,
-    lang: Language = "en",
+    lang: Lang = Language.EN,
     as_json: Json = False,
 ) -> None:
     """Compare two runs: in what their specs differ, and what came of it. Writes a page, too.

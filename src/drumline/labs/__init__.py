@@ -1,1 +1,4 @@
-"""The four labs: run, written up, started by students, checked. No torch."""
+"""The labs: what there is to do, folders to do it in, and checks of what was done.
+
+Nothing here imports torch. What runs a student's code is `drumline.examine`, in another process.
+"""

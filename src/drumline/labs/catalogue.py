@@ -1,59 +1,101 @@
-"""The labs by number: what they are called, and where their texts are."""
+"""The four labs: their names, what they are about, which files a student writes."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from importlib.resources import files
 
 from drumline.core.errors import UsageError
-from drumline.report.page.prose import Lang
+from drumline.labs.language import Language, Said
+
+_PRINCIPLE = re.compile(r"## (\d+\. )?(Principle|原理)")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One lab, in the list."""
+    """One lab, as the list has it."""
 
     number: int
-    titles: tuple[str, str]
-    """in English and in Chinese"""
+    name: str
+    title: Said
+    about: Said
+    """what a student does in it"""
+    needs: Said
+    """what its checks start"""
+    modules: tuple[str, ...]
+    """files with holes, without their .py"""
 
 
-LABS = (
-    Entry(number=1, titles=("Optimizers", "梯度下降与优化器")),
-    Entry(number=2, titles=("Communication and aggregation", "通信模型与参数聚合")),
-    Entry(number=3, titles=("Data parallelism", "数据并行")),
-    Entry(number=4, titles=("Model parallelism", "模型并行")),
+LABS: tuple[Entry, ...] = (
+    Entry(
+        number=1,
+        name="optimizers",
+        title=Said("Optimizers on one machine", "单机优化器"),
+        about=Said(
+            "GD, SGD with momentum and Adam by hand, and the loop that decides what a step sees",
+            "手写 GD、带动量的 SGD 与 Adam，以及决定每一步看到哪些样本的训练循环",
+        ),
+        needs=Said("one process", "一个进程"),
+        modules=("optimizers", "training"),
+    ),
+    Entry(
+        number=2,
+        name="aggregation",
+        title=Said("Communication and aggregation", "通信与参数聚合"),
+        about=Said(
+            "the mean of gradients by all_gather, by reduce and broadcast, around a ring; a timer",
+            "分别用 all_gather、reduce 加 broadcast、环形传递求梯度平均；以及一个计时器",
+        ),
+        needs=Said("2 to 3 processes, gloo", "2 到 3 个进程，gloo"),
+        modules=("aggregation", "timing"),
+    ),
+    Entry(
+        number=3,
+        name="data-parallel",
+        title=Said("Data parallelism", "数据并行"),
+        about=Said(
+            "samplers for random partition and random sampling; one model for all at the start",
+            "随机划分与随机采样两种采样器；训练开始时让所有进程持有同一个模型",
+        ),
+        needs=Said("3 processes, gloo", "3 个进程，gloo"),
+        modules=("samplers", "replicas"),
+    ),
+    Entry(
+        number=4,
+        name="model-parallel",
+        title=Said("Model parallelism by RPC", "基于 RPC 的模型并行"),
+        about=Said(
+            "a model in two parts with micro-batches that overlap, and a report of its sizes",
+            "把模型拆成两部分，让微批次在其中重叠推进，并报告各部分的大小",
+        ),
+        needs=Said("3 processes, torch RPC", "3 个进程，torch RPC"),
+        modules=("two_parts",),
+    ),
 )
-_PRINCIPLE = ("## Principle", "## 原理")
 
 
 def find_lab(number: int) -> Entry:
-    """Return the lab of that number.
+    """Return a lab by its number.
 
     Raises:
-        UsageError: there is none; names those that there are.
+        UsageError: there is no such lab.
     """
-    for entry in LABS:
-        if entry.number == number:
-            return entry
-    known = ", ".join(f"{entry.number} ({entry.titles[0]})" for entry in LABS)
-    raise UsageError(f"there is no lab {number}; the labs are {known}")
+    for lab in LABS:
+        if lab.number == number:
+            return lab
+    raise UsageError(f"there is no lab {number}; expected 1, 2, 3 or 4 (drumline lab list)")
 
 
-def read_sheet(entry: Entry, lang: Lang) -> str:
-    """Return a lab's task sheet."""
-    name = "TASK.zh.md" if lang == "zh" else "TASK.md"
+def read_principle(entry: Entry, language: Language) -> str:
+    """Return the part of a lab's task sheet that says why things work."""
+    name = "TASK.zh.md" if language is Language.ZH else "TASK.md"
     sheet = files("drumline.labs").joinpath("starters", str(entry.number), name)
-    return sheet.read_text(encoding="utf-8")
-
-
-def read_principle(entry: Entry, lang: Lang) -> str:
-    """Return the part of the task sheet that says why it works."""
     lines: list[str] = []
     inside = False
-    for line in read_sheet(entry, lang).splitlines():
+    for line in sheet.read_text(encoding="utf-8").splitlines():
         if line.startswith("## "):
-            inside = line.startswith(_PRINCIPLE)
+            inside = _PRINCIPLE.match(line) is not None
         elif inside:
             lines.append(line)
     return "\n".join(lines).strip()

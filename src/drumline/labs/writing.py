@@ -18,6 +18,7 @@ from drumline.core.units import format_rate
 from drumline.labs.catalogue import Entry, read_principle
 from drumline.labs.experiment import Experiment, Training
 from drumline.labs.lab import Lab, WriteUp
+from drumline.labs.language import Language
 from drumline.labs.results import Results
 from drumline.report.page.blocks import (
     Block,
@@ -55,7 +56,7 @@ def build_report(
         (
             "principle",
             say.pick("Principle", "原理"),
-            [Markdown(text=read_principle(entry, say.lang))],
+            [Markdown(text=read_principle(entry, Language(say.lang)))],
         ),
         ("code", say.pick("Code", "代码"), _code(lab, say)),
         (
@@ -67,7 +68,7 @@ def build_report(
         ("analysis", say.pick("Analysis", "分析"), _analysis(found, words, say)),
         ("again", say.pick("Make it again", "复现"), [_again(again, say)]),
     ]
-    title = say.pick(*entry.titles)
+    title = say.pick(entry.title.en, entry.title.zh)
     return Report(
         title=say.pick(f"Lab {lab.number}: {title}", f"实验 {lab.number}:{title}"),
         lang=say.lang,

@@ -1,0 +1,190 @@
+"""What `lab check` prints: a line for each check as it ends, then the explanations."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.padding import Padding
+from rich.status import Status as Spinner
+from rich.text import Text
+
+import drumline
+from drumline.cli.printing import print_json
+from drumline.core.errors import DrumlineError, UsageError
+from drumline.core.units import format_seconds
+from drumline.labs.check import Watch, check_lab
+from drumline.labs.junit import write_junit
+from drumline.labs.language import Language
+from drumline.labs.start import recognise
+from drumline.labs.verdict import Result, Status, Verdict
+from drumline.labs.wording import Explanation, explain, title_of, word
+
+_STYLES = {
+    Status.PASS: "green",
+    Status.WRONG: "bold red",
+    Status.TO_DO: "yellow",
+    Status.NOT_RUN: "dim",
+}
+_SLOW_S = 2.0  # a check that took longer says so
+_PRINTED_LINES = 8
+
+
+def check_command(
+    folder: Path,
+    *,
+    junit: Path | None,
+    language: Language | None,
+    timeout_s: float,
+    as_json: bool,
+) -> None:
+    """Check a student's folder, show what came out, and end with 1 unless all is right."""
+    lab, started_in = recognise(folder)
+    language = language or started_in
+    if junit is not None and not junit.absolute().parent.is_dir():
+        raise UsageError(f"--junit {junit}: there is no folder {junit.parent}; make it first")
+    console = Console(highlight=False, quiet=as_json)
+    with _watched(console, language) as watch:
+        result = check_lab(lab, folder, timeout_s=timeout_s, watch=watch)
+    if junit is not None:
+        _write_junit(junit, result, language)
+    if as_json:
+        print_json(_document(result, language))
+    else:
+        _explain_all(console, result, language)
+    if not result.passed:
+        raise typer.Exit(1)
+
+
+def _write_junit(path: Path, result: Result, language: Language) -> None:
+    try:
+        write_junit(path, result, language)
+    except OSError as error:
+        raise DrumlineError(
+            f"cannot write {path}: {error.strerror}; name a file that you can write to"
+        ) from error
+
+
+@contextlib.contextmanager
+def _watched(console: Console, language: Language) -> Iterator[Watch]:
+    """Print each verdict as it comes; on a terminal also what is being checked."""
+    with contextlib.ExitStack() as stack:
+        spinner: Spinner | None = None
+        if console.is_terminal and not console.quiet:
+            spinner = stack.enter_context(console.status(word("starting", language)))
+
+        def watch(begins: str | None, verdict: Verdict | None) -> None:
+            if verdict is not None:
+                console.print(_line(verdict, language))
+            elif spinner is not None and begins is not None:
+                title = title_of(begins, language)
+                spinner.update(word("checking", language).format(title=title))
+
+        yield watch
+
+
+def _line(verdict: Verdict, language: Language) -> Text:
+    mark = word(verdict.status, language)
+    line = Text(f"{mark} ", style=_STYLES[verdict.status])
+    line.append(title_of(verdict.check, language), style="")
+    if verdict.status is Status.WRONG:
+        line.append(f"  {verdict.mistake}", style="red")
+    if verdict.seconds > _SLOW_S:
+        line.append(f"  {format_seconds(verdict.seconds)}", style="dim")
+    return line
+
+
+def _explain_all(console: Console, result: Result, language: Language) -> None:
+    for verdict in result.verdicts:
+        if verdict.status is Status.TO_DO:
+            _head(console, verdict, language)
+            _say(console, explain(verdict, language).seen)
+        elif verdict.status is Status.WRONG:
+            _head(console, verdict, language)
+            _explain(console, explain(verdict, language), verdict, language)
+    console.print()
+    key = "all right" if result.passed else "summary"
+    console.print(
+        word(key, language).format(
+            lab=result.lab,
+            total=len(result.verdicts),
+            passed=result.count(Status.PASS),
+            wrong=result.count(Status.WRONG),
+            todo=result.count(Status.TO_DO),
+            not_run=result.count(Status.NOT_RUN),
+        ),
+        markup=False,
+    )
+    if result.count(Status.WRONG):
+        source = Path(drumline.__file__).parent
+        console.print(word("source", language).format(folder=source), markup=False, soft_wrap=True)
+
+
+def _head(console: Console, verdict: Verdict, language: Language) -> None:
+    mark = word(verdict.status, language)
+    console.print()
+    console.print(
+        Text(f"{mark} {title_of(verdict.check, language)}", style=_STYLES[verdict.status])
+    )
+
+
+def _explain(console: Console, told: Explanation, verdict: Verdict, language: Language) -> None:
+    def say(name: str, text: str) -> None:
+        if text:
+            _say(console, text, word(name, language) + word("colon", language))
+
+    say("expected", told.expected)
+    say("seen", told.seen)
+    for line in told.picture:
+        console.print(Text(f"      {line}", style="cyan", no_wrap=True), soft_wrap=True)
+    say("belief", told.belief)
+    say("read", "; ".join([*told.read, *([told.section] if told.section else [])]))
+    if verdict.output.strip() and verdict.mistake in ("raises", "died", "hangs", "exits"):
+        _say(console, "", word("printed", language) + word("colon", language))
+        for line in verdict.output.strip().splitlines()[-_PRINTED_LINES:]:
+            console.print(Text(f"      {line}", style="dim"))
+
+
+def _say(console: Console, text: str, before: str = "") -> None:
+    """Print a sentence, broken where the line is full, with a word before it."""
+    line = Text(before, style="bold")
+    line.append(text, style="not bold")
+    console.print(Padding(line, (0, 0, 0, 4), expand=False))
+
+
+def _document(result: Result, language: Language) -> dict[str, Any]:
+    return {
+        "lab": result.lab,
+        "folder": str(result.folder),
+        "passed": result.passed,
+        "seconds": round(result.seconds, 3),
+        "checks": [_row(verdict, language) for verdict in result.verdicts],
+    }
+
+
+def _row(verdict: Verdict, language: Language) -> dict[str, Any]:
+    told = explain(verdict, language)
+    return {
+        "check": verdict.check,
+        "title": title_of(verdict.check, language),
+        "status": str(verdict.status),
+        "mistake": verdict.mistake,
+        "expected": told.expected,
+        "seen": told.seen,
+        "belief": told.belief,
+        "read": list(told.read),
+        "section": told.section,
+        "picture": list(told.picture),
+        "facts": {name: _plain(value) for name, value in verdict.facts.items()},
+        "seconds": verdict.seconds,
+    }
+
+
+def _plain(value: Any) -> Any:
+    """Write as text what JSON has no number for, such as a weight that is not one any more."""
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

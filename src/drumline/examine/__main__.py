@@ -1,0 +1,30 @@
+"""`python -m drumline.examine`: the server of checks, warm before it is asked."""
+
+from __future__ import annotations
+
+import signal
+import sys
+
+from drumline.core.lifeline import die_with_parent
+
+
+def main() -> None:
+    """Load torch once, and serve."""
+    die_with_parent()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    sys.dont_write_bytecode = True
+    import gc
+
+    import torch
+
+    from drumline.examine import server
+    from drumline.examine.strays import adopt_orphans
+
+    torch.set_num_threads(1)
+    gc.freeze()  # a collection in a fork would touch, and thereby copy, what it shares
+    adopt_orphans()
+    server.main()
+
+
+if __name__ == "__main__":
+    main()

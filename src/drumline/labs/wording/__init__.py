@@ -1,0 +1,106 @@
+"""What people read about a verdict: every sentence about every mistake, in English and Chinese.
+
+The sentences are data (`anywhere`, and a module for each lab); here the facts are put into them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from drumline.labs.language import Language, Said
+from drumline.labs.verdict import Status, Verdict
+from drumline.labs.wording import aggregation, anywhere, data_parallel, model_parallel, optimizers
+from drumline.labs.wording.anywhere import WORDS
+from drumline.labs.wording.entry import Entry
+
+MISTAKES: Mapping[str, Entry] = MappingProxyType(
+    {
+        **anywhere.MISTAKES,
+        **optimizers.MISTAKES,
+        **aggregation.MISTAKES,
+        **data_parallel.MISTAKES,
+        **model_parallel.MISTAKES,
+    }
+)
+TITLES: Mapping[str, Said] = MappingProxyType(
+    {
+        **optimizers.TITLES,
+        **aggregation.TITLES,
+        **data_parallel.TITLES,
+        **model_parallel.TITLES,
+    }
+)
+"""what each check looks at"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explanation:
+    """All that is said about one verdict, in one language."""
+
+    language: Language
+    expected: str = ""
+    seen: str = ""
+    belief: str = ""
+    read: tuple[str, ...] = ()
+    section: str = ""
+    picture: tuple[str, ...] = ()
+
+    def lines(self) -> list[str]:
+        """Return it as plain lines, each with a word in front."""
+        said = [
+            ("expected", self.expected),
+            ("seen", self.seen),
+            ("belief", self.belief),
+            ("read", "; ".join([*self.read, *([self.section] if self.section else [])])),
+        ]
+        colon = word("colon", self.language)
+        lines = [f"{word(name, self.language)}{colon}{text}" for name, text in said if text]
+        return [*lines[:2], *(f"    {line}" for line in self.picture), *lines[2:]]
+
+
+def explain(verdict: Verdict, language: Language) -> Explanation:
+    """Say what a verdict means; a check that passed needs no words."""
+    if verdict.status is Status.PASS:
+        return Explanation(language=language)
+    if verdict.status is Status.TO_DO:
+        seen = Said("{where}", "{where}").within(language, verdict.facts)
+        return Explanation(language=language, seen=seen)
+    entry = MISTAKES[verdict.mistake or "raises"]
+    sheet = "TASK.zh.md" if language is Language.ZH else "TASK.md"
+    section = word("section", language).format(sheet=sheet, number=entry.section)
+    return Explanation(
+        language=language,
+        expected=entry.expected.within(language, verdict.facts),
+        seen=_with_rank(entry.seen.within(language, verdict.facts), verdict, language),
+        belief=entry.belief.within(language, verdict.facts),
+        read=tuple(_place(place) for place in entry.read),
+        section=section if entry.section is not None else "",
+        picture=verdict.picture,
+    )
+
+
+def title_of(check: str, language: Language) -> str:
+    """Say what a check looks at."""
+    module, _, what = check.rpartition(".")
+    if what == "import":
+        return word("import", language).format(file=f"{module}.py")
+    return TITLES[check].within(language)
+
+
+def word(name: str, language: Language) -> str:
+    """Return one of the words that stand around the sentences."""
+    said = WORDS[name]
+    return said.zh if language is Language.ZH else said.en
+
+
+def _place(place: str) -> str:
+    file, _, symbol = place.partition(":")
+    return f"drumline/{file}, {symbol}" if symbol else f"drumline/{file}"
+
+
+def _with_rank(seen: str, verdict: Verdict, language: Language) -> str:
+    if verdict.mistake in ("raises", "exits", "died") and "rank" in verdict.facts:
+        return word("on rank", language).format(rank=verdict.facts["rank"]) + seen
+    return seen
