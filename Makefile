@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 TESTS := $(BIN)/pytest -n 2 --dist loadgroup
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test soak check lint install install-dev format bench clean
+.PHONY: demo test soak check lint install install-dev format labs bench clean
 
 demo: install
 	$(BIN)/drumline train examples/demo.yaml
@@ -45,6 +45,9 @@ check: lint test
 format: install-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+labs: install
+	for lab in 1 2 3 4; do $(BIN)/drumline lab run $$lab || exit $$?; done
 
 bench: install-dev
 	$(BIN)/python benchmarks/run_all.py

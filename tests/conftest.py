@@ -30,6 +30,7 @@ MUST_RUN = (
     "test_contract",
     "test_life",
     "test_faults",
+    "test_a_browser",
 )
 
 

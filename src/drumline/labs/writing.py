@@ -70,7 +70,7 @@ def build_report(
     ]
     title = say.pick(entry.title.en, entry.title.zh)
     return Report(
-        title=say.pick(f"Lab {lab.number}: {title}", f"实验 {lab.number}:{title}"),
+        title=say.pick(f"Lab {lab.number}: {title}", f"实验 {lab.number}：{title}"),
         lang=say.lang,
         summary=found.summary,
         sections=[
@@ -93,7 +93,7 @@ def _options(settings: LabSettings) -> str:
 def _code(lab: Lab, say: Tongue) -> list[Block]:
     intro = say(
         "What ran, cut out of the installed package by symbol; nothing here is retyped.",
-        "以下是实际运行的代码,按符号从已安装的软件包中摘出,没有一行是另外抄写的。",
+        "以下是实际运行的代码，按符号从已安装的软件包中摘出，没有一行是另外抄写的。",
     )
     return [Paragraph(said=[intro]), *(excerpt(path, symbol) for path, symbol in lab.code())]
 
@@ -128,7 +128,7 @@ def _parameters(
     if settings.nodes > 1:
         where = say.pick(
             f"{settings.nodes} simulated nodes, links: {limit}",
-            f"{settings.nodes} 个模拟节点,链路:{limit}",
+            f"{settings.nodes} 个模拟节点，链路：{limit}",
         )
     versions = ", ".join(f"{name} {version}" for name, version in packages.items())
     items = [
@@ -163,7 +163,7 @@ def _parameters(
     ]
     title = say.pick(
         "All experiments; each spec is in runs/<name>/spec.yaml",
-        "全部实验;每个实验的配置见 runs/<名称>/spec.yaml",
+        "全部实验；每个实验的配置见 runs/<名称>/spec.yaml",
     )
     return [Facts(items=items), Table(sheet=listed, columns=columns, title=title)]
 
@@ -173,7 +173,7 @@ def _gaps(results: Results, say: Tongue) -> list[Block]:
         Notice(
             said=say(
                 "{name} failed and is missing below: {why}",
-                "{name} 失败,下文缺少其结果:{why}",
+                "{name} 失败，下文缺少其结果：{why}",
                 name=name,
                 why=why,
             )
@@ -183,15 +183,15 @@ def _gaps(results: Results, say: Tongue) -> list[Block]:
     if say.lang == "zh" and chinese_font() is None:
         blocks.append(
             Notice(
-                said="本机没有含中文字符的字体,图中文字因此为英文;"
-                "安装一种(例如 Debian 的 fonts-noto-cjk)后重新生成即可。"
+                said="本机没有含中文字符的字体，图中文字因此为英文；"
+                "安装一种（例如 Debian 的 fonts-noto-cjk）后重新生成即可。"
             )
         )
     return blocks
 
 
 def _analysis(found: WriteUp, words: str, say: Tongue) -> list[Block]:
-    own = Paragraph(said=[say("In the author's own words:", "作者自己的分析:")])
+    own = Paragraph(said=[say("In the author's own words:", "作者自己的分析：")])
     return [*found.analysis, own, OwnWords(file=WORDS, text=words)]
 
 
@@ -201,7 +201,7 @@ def _again(command: str, say: Tongue) -> Markdown:
         "was changed, that every number on the page is the one in its CSV file, and that the CSV "
         "files follow from the runs; with `--rerun` it trains again and compares the weights.",
         "会重新测量全部内容。`drumline lab verify 目录` 检查报告的文件未被改动、"
-        "页面上的每个数字与其 CSV 文件一致、CSV 文件与运行记录一致;"
+        "页面上的每个数字与其 CSV 文件一致、CSV 文件与运行记录一致；"
         "加上 `--rerun` 会重新训练并比较权重。",
     )
     return Markdown(text=f"```\n{command}\n```\n\n{does}")

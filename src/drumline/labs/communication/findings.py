@@ -48,12 +48,12 @@ def _sizes(sheets: CommunicationSheets, say: Tongue) -> list[Block]:
         Picture(
             name="sizes",
             title=say.pick(
-                "all_reduce by algorithm, size and ranks", "all_reduce:算法、大小与进程数"
+                "all_reduce by algorithm, size and ranks", "all_reduce：算法、大小与进程数"
             ),
             caption=say.pick(
                 "Crosses: what α·rounds + β·bytes, fitted to the other sizes, predicts. "
                 "native is the backend's own.",
-                "叉号:由其他大小拟合的 α·轮数 + β·字节数 所作的预测。native 为后端自带实现。",
+                "叉号：由其他大小拟合的 α·轮数 + β·字节数 所作的预测。native 为后端自带实现。",
             ),
             draw=draw_sizes(sheets.collectives),
             sheets=[sheets.collectives],
@@ -66,7 +66,7 @@ def _sizes(sheets: CommunicationSheets, say: Tongue) -> list[Block]:
                 ranks,
                 Column(key="bytes", name=say.pick("size", "大小"), form=_size),
                 Column(
-                    key="ms", name=say.pick("time (quartiles)", "用时(四分位)"), form=milliseconds
+                    key="ms", name=say.pick("time (quartiles)", "用时（四分位）"), form=milliseconds
                 ),
                 Column(key="predicted_ms", name=say.pick("predicted", "预测"), form=milliseconds),
                 Column(key="error", name=say.pick("off by", "误差"), form=_signed),
@@ -113,11 +113,11 @@ def _strategies(sheets: CommunicationSheets, say: Tongue) -> list[Block]:
             title=say.pick(
                 "Averaging gradients: waiting and transfer of each rank, without and with a "
                 "bottleneck node",
-                "梯度平均:各进程的等待与传输,无瓶颈节点与有瓶颈节点",
+                "梯度平均：各进程的等待与传输，无瓶颈节点与有瓶颈节点",
             ),
             caption=say.pick(
                 "Waiting is the time before the last rank has arrived, transfer the time after.",
-                "最后一个进程到达之前的时间为等待,之后为传输。",
+                "最后一个进程到达之前的时间为等待，之后为传输。",
             ),
             draw=draw_strategies(sheets.aggregation),
             sheets=[sheets.aggregation, sheets.strategies],
@@ -184,11 +184,11 @@ def _choices(sheets: CommunicationSheets, say: Tongue) -> list[Block]:
                 name="curves",
                 title=say.pick(
                     "Sum or mean, gradients or parameters, 32 or 16 bits: all curves",
-                    "求和或求平均、梯度或参数、32 位或 16 位:全部曲线",
+                    "求和或求平均、梯度或参数、32 位或 16 位：全部曲线",
                 ),
                 caption=say.pick(
                     "Cut off above: what leaves the picture has run away.",
-                    "上方截断:超出画面的曲线已经发散。",
+                    "上方截断：超出画面的曲线已经发散。",
                 ),
                 draw=draw_curves(sheets.curves),
                 sheets=[sheets.curves],
@@ -214,7 +214,7 @@ def _choices(sheets: CommunicationSheets, say: Tongue) -> list[Block]:
         blocks.append(
             Table(
                 sheet=sheets.compression,
-                title=say.pick("Compression (chunked_ring)", "压缩(chunked_ring)"),
+                title=say.pick("Compression (chunked_ring)", "压缩（chunked_ring）"),
                 columns=[
                     Column(key="compress", name=say.pick("on the way", "传输格式"), align="left"),
                     Column(

@@ -36,7 +36,9 @@ def draw_sizes(collectives: Sheet) -> Draw:
                 axes,
                 title=pen.say(f"all_reduce, {count} ranks", f"all_reduce,{count} 个进程"),
                 x=pen.say("size of the tensor", "张量大小"),
-                y=pen.say("ms, slowest rank (median, quartiles)", "毫秒,最慢进程(中位数,四分位)"),
+                y=pen.say(
+                    "ms, slowest rank (median, quartiles)", "毫秒，最慢进程（中位数，四分位）"
+                ),
                 legend=False,
             )
         handles, labels = panels[0].get_legend_handles_labels()
@@ -119,7 +121,7 @@ def draw_strategies(aggregation: Sheet) -> Draw:
                 legend=False,
             )
         handles, labels = panels[0].get_legend_handles_labels()
-        title = pen.say(f"a bar for each rank, 0 … {ranks[-1]}", f"每个进程一条,0 … {ranks[-1]}")
+        title = pen.say(f"a bar for each rank, 0 … {ranks[-1]}", f"每个进程一条，0 … {ranks[-1]}")
         figure.legend(handles, labels, loc="outside upper center", ncols=2, title=title)
         return figure
 
@@ -153,7 +155,7 @@ def draw_delays(delays: Sheet, delay_ms: float) -> Draw:
                 "What a delay before the collective costs", "集体通信之前的延迟带来的代价"
             ),
             x="",
-            y=pen.say("ms per step (median, quartiles)", "每步毫秒(中位数,四分位)"),
+            y=pen.say("ms per step (median, quartiles)", "每步毫秒（中位数，四分位）"),
         )
         return figure
 
@@ -183,7 +185,7 @@ def draw_curves(curves: Sheet) -> Draw:
             axes,
             title=pen.say("Training loss by what is averaged, and how", "不同聚合方式下的训练损失"),
             x=pen.say("step", "步数"),
-            y=pen.say("loss (mean of neighbouring steps)", "损失(相邻步的均值)"),
+            y=pen.say("loss (mean of neighbouring steps)", "损失（相邻步的均值）"),
         )
         return figure
 

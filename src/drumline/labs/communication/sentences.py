@@ -67,7 +67,7 @@ def _fastest(sheets: CommunicationSheets, findings: Findings, say: Tongue) -> It
             yield say(
                 "At {size} on {ranks} ranks {best} was the fastest of ours, {time}; the next, "
                 "{next}, took {ratio} as long, and their quartiles do not meet.",
-                "{size}、{ranks} 个进程时,{best} 最快,用时 {time};其次 {next} 用时为其 {ratio},"
+                "{size}、{ranks} 个进程时，{best} 最快，用时 {time}；其次 {next} 用时为其 {ratio}，"
                 "两者四分位区间不相交。",
                 **holes,
             )
@@ -75,8 +75,8 @@ def _fastest(sheets: CommunicationSheets, findings: Findings, say: Tongue) -> It
             yield say(
                 "At {size} on {ranks} ranks {best} took {time} and {next} {ratio} as long; their "
                 "quartiles overlap, so neither is the faster one.",
-                "{size}、{ranks} 个进程时,{best} 用时 {time},{next} 为其 {ratio};"
-                "两者四分位区间重叠,不能说谁更快。",
+                "{size}、{ranks} 个进程时，{best} 用时 {time}，{next} 为其 {ratio}；"
+                "两者四分位区间重叠，不能说谁更快。",
                 **holes,
             )
 
@@ -90,8 +90,8 @@ def _rings(sheets: CommunicationSheets, findings: Findings, say: Tongue) -> Iter
         yield say(
             "With {ranks} ranks ring moved {ratio} the bytes of chunked_ring: {whole} the tensor "
             "per rank against {chunks}.",
-            "{ranks} 个进程时,ring 传输的字节是 chunked_ring 的 {ratio}:每个进程发送张量的 "
-            "{whole},后者为 {chunks}。",
+            "{ranks} 个进程时，ring 传输的字节是 chunked_ring 的 {ratio}：每个进程发送张量的 "
+            "{whole}，后者为 {chunks}。",
             ranks=str(ranks),
             ratio=findings.quote(
                 f"bytes of ring over chunked_ring, {ranks} ranks",
@@ -112,7 +112,7 @@ def _predictions(
         yield say(
             "A line through the other sizes (α per round, β per byte) predicted a time to within "
             "{median} in half of the {count} cases; the worst was off by {worst}.",
-            "由其他大小拟合的直线(每轮 α,每字节 β)在 {count} 个情形中有一半误差不超过 {median};"
+            "由其他大小拟合的直线（每轮 α，每字节 β）在 {count} 个情形中有一半误差不超过 {median}；"
             "最差的误差为 {worst}。",
             median=findings.quote(
                 "median error of prediction",
@@ -147,8 +147,8 @@ def _bottlenecks(
             "With {what}, a step took {low} ({a}) to {high} ({b}) as long as on even nodes; by "
             "{b}, {share} of all communication time was waiting, most of it on rank {waits}, while "
             "rank {late} waited least.",
-            "{what}时,每步用时为均等节点的 {low}({a})至 {high}({b});{b} 的通信时间中有 {share} "
-            "是等待,进程 {waits} 等待最久,进程 {late} 等待最短。",
+            "{what}时，每步用时为均等节点的 {low}（{a}）至 {high}（{b}）；{b} 的通信时间中有 "
+            "{share} 是等待，进程 {waits} 等待最久，进程 {late} 等待最短。",
             what=say.pick(en, zh),
             a=least["kind"],
             b=most["kind"],
@@ -177,7 +177,7 @@ def _delays(sheets: CommunicationSheets, say: Tongue) -> Iterator[Sentence]:
             yield say(
                 "{kind}: a delay of {delay} ms on rank {rank} made a step {added} longer; {blame} "
                 "of all lost time was waiting for that rank.",
-                "{kind}:进程 {rank} 延迟 {delay} 毫秒,使每步增加 {added};全部损失的时间中 "
+                "{kind}：进程 {rank} 延迟 {delay} 毫秒，使每步增加 {added}；全部损失的时间中 "
                 "{blame} 是在等待该进程。",
                 **holes,
             )
@@ -186,8 +186,8 @@ def _delays(sheets: CommunicationSheets, say: Tongue) -> Iterator[Sentence]:
                 "{kind}: with a delay of {delay} ms on rank {rank} the median of a step changed by "
                 "{added}, which the quartiles do not tell from chance; {blame} of all lost time "
                 "was waiting for that rank.",
-                "{kind}:进程 {rank} 延迟 {delay} 毫秒,每步中位数变化 {added},"
-                "但四分位区间重叠,不能与偶然相区别;全部损失的时间中 {blame} 是在等待该进程。",
+                "{kind}：进程 {rank} 延迟 {delay} 毫秒，每步中位数变化 {added}，"
+                "但四分位区间重叠，不能与偶然相区别；全部损失的时间中 {blame} 是在等待该进程。",
                 **holes,
             )
 
@@ -200,7 +200,7 @@ def _choices(sheets: CommunicationSheets, say: Tongue) -> Iterator[Sentence]:
             yield say(
                 "The mean of {of} reached {mean}; with their sum the loss was no number any more "
                 "at step {step}, since each step multiplies what it sums.",
-                "对{of}求平均达到 {mean};求和时损失在第 {step} 步已不再是数:"
+                "对{of}求平均达到 {mean}；求和时损失在第 {step} 步已不再是数："
                 "每一步都放大了被求和的量。",
                 of=say.pick(of, zh),
                 mean=sheets.choices.quote("accuracy", points, of=of, average="mean"),
@@ -218,35 +218,37 @@ def _choices(sheets: CommunicationSheets, say: Tongue) -> Iterator[Sentence]:
             yield say(
                 "The mean of {of} reached {mean}, their sum {sum}, which is hardly better than "
                 "guessing: each step multiplies what it sums.",
-                "对{of}求平均达到 {mean},求和仅为 {sum},与猜测相差无几:每一步都放大了被求和的量。",
+                "对{of}求平均达到 {mean}，求和仅为 {sum}，与猜测相差无几："
+                "每一步都放大了被求和的量。",
                 **holes,
             )
         elif abs(gap) < _SAME_POINTS:
             yield say(
                 "The mean of {of} reached {mean} and their sum {sum}, the same but for chance: a "
                 "sum is a mean with a larger learning rate.",
-                "对{of}求平均达到 {mean},求和达到 {sum},差别在偶然范围内:求和相当于更大的学习率。",
+                "对{of}求平均达到 {mean}，求和达到 {sum}，差别在偶然范围内："
+                "求和相当于更大的学习率。",
                 **holes,
             )
         elif gap > 0:
             yield say(
                 "The sum of {of} reached {sum}, more than their mean with {mean}: it is a mean "
                 "with a learning rate as many times larger as there are ranks.",
-                "对{of}求和达到 {sum},高于求平均的 {mean}:求和相当于学习率按进程数放大的平均。",
+                "对{of}求和达到 {sum}，高于求平均的 {mean}：求和相当于学习率按进程数放大的平均。",
                 **holes,
             )
         else:
             yield say(
                 "The sum of {of} reached {sum}, less than their mean with {mean}: its learning "
                 "rate is in effect as many times larger as there are ranks.",
-                "对{of}求和达到 {sum},低于求平均的 {mean}:其等效学习率按进程数放大。",
+                "对{of}求和达到 {sum}，低于求平均的 {mean}：其等效学习率按进程数放大。",
                 **holes,
             )
     gradients, parameters = rows.get(("gradients", "mean")), rows.get(("parameters", "mean"))
     if gradients and parameters and None not in (gradients["accuracy"], parameters["accuracy"]):
         yield say(
             "Averaging gradients gave {a}, averaging parameters after each step {b}.",
-            "对梯度求平均得到 {a},每步之后对参数求平均得到 {b}。",
+            "对梯度求平均得到 {a}，每步之后对参数求平均得到 {b}。",
             a=sheets.choices.quote("accuracy", points, of="gradients", average="mean"),
             b=sheets.choices.quote("accuracy", points, of="parameters", average="mean"),
         )
@@ -274,8 +276,8 @@ def _compression(
     yield say(
         "fp16 sent {ratio} the bytes; a step took {step} as long, and the test accuracy was {half} "
         "instead of {full}.",
-        "fp16 发送的字节为原来的 {ratio};每步用时为原来的 {step},"
-        "测试准确率为 {half}(原为 {full})。",
+        "fp16 发送的字节为原来的 {ratio}；每步用时为原来的 {step}，"
+        "测试准确率为 {half}（原为 {full}）。",
         ratio=ratio,
         step=step,
         half=sheets.compression.quote("accuracy", points, compress="fp16"),

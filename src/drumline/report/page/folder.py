@@ -103,7 +103,7 @@ def _invitation(say: Tongue) -> str:
     return say.pick(
         "<!-- Your own analysis, as Markdown: it becomes a part of the report, and is kept when "
         "the report is made again. -->\n",
-        "<!-- 在此用 Markdown 写下你自己的分析:它会成为报告的一部分,重新生成报告时会保留。 -->\n",
+        "<!-- 在此用 Markdown 写下你自己的分析：它会成为报告的一部分，重新生成报告时会保留。 -->\n",
     )
 
 

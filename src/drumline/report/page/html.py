@@ -140,7 +140,8 @@ def _own_words(own: OwnWords, say: Tongue) -> Markup:
     hint = say.pick(
         f"Nothing yet. Write here what you make of it, in {own.file} (Markdown), and run the "
         f"command again: the file is kept.",
-        f"尚未填写。请在 {own.file}(Markdown)中写下你自己的分析,然后重新运行命令:该文件会保留。",
+        f"尚未填写。请在 {own.file}（Markdown）中写下你自己的分析，"
+        f"然后重新运行命令：该文件会保留。",
     )
     inner = (
         _markdown(own.text) if own.text.strip() else Markup('<p class="soft">{}</p>').format(hint)

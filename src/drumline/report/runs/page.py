@@ -80,7 +80,7 @@ def _runs_table(sheets: RunSheets, say: Tongue) -> Table:
         Column(key="accuracy", name=say.pick("test accuracy", "测试准确率"), form=points),
         Column(key="train_s", name=say.pick("in steps", "训练用时"), form=seconds),
         Column(
-            key="step_ms", name=say.pick("a step (quartiles)", "每步(四分位)"), form=milliseconds
+            key="step_ms", name=say.pick("a step (quartiles)", "每步（四分位）"), form=milliseconds
         ),
         Column(key="samples_per_s", name=say.pick("samples/s", "样本/秒"), form=count),
         Column(key="peak_bytes", name=say.pick("peak memory", "内存峰值"), form=size),
@@ -96,7 +96,7 @@ def _differences(records: Sequence[RunRecord], sheets: RunSheets, say: Tongue) -
         same = say(
             "The specs are the same word for word: what differs between the runs is chance, or the "
             "machine.",
-            "各次运行的配置逐字相同:结果若有不同,来自偶然因素或机器本身。",
+            "各次运行的配置逐字相同：结果若有不同，来自偶然因素或机器本身。",
         )
         return [Paragraph(said=[same])]
     columns = [
@@ -114,11 +114,11 @@ def _curves(sheets: RunSheets, say: Tongue) -> list[Block]:
         Picture(
             name="curves",
             title=say.pick(
-                "Losses, and test accuracy where it was looked at", "损失,以及测试准确率(若有)"
+                "Losses, and test accuracy where it was looked at", "损失，以及测试准确率（若有）"
             ),
             caption=say.pick(
                 "Strong lines are means over neighbouring steps, faint ones every step.",
-                "粗线为相邻若干步的均值,细线为每一步。",
+                "粗线为相邻若干步的均值，细线为每一步。",
             ),
             draw=draw_curves(sheets.curves, sheets.scores),
             sheets=[sheets.curves, *([sheets.scores] if sheets.scores.rows else [])],
@@ -141,10 +141,10 @@ def _time(sheets: RunSheets, say: Tongue) -> list[Block]:
         Column(key="rank", name=say.pick("rank", "进程"), form=count),
         *(Column(key=key, name=name, form=milliseconds) for key, name in parts),
     ]
-    title = say.pick("A step of each rank (mean)", "每个进程的一步(均值)")
+    title = say.pick("A step of each rank (mean)", "每个进程的一步（均值）")
     caption = say.pick(
         "Waiting and transfer are what was not hidden behind compute; the first step is left out.",
-        "等待与传输只计未被计算掩盖的部分;不含第一步。",
+        "等待与传输只计未被计算掩盖的部分；不含第一步。",
     )
     return [
         Picture(

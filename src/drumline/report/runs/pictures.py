@@ -30,7 +30,7 @@ def draw_curves(curves: Sheet, scores: Sheet) -> Callable[[Pen], Figure]:
         against = [
             ("step", pen.say("step", "步数")),
             ("samples", pen.say("samples seen", "已见样本数")),
-            ("seconds", pen.say("seconds in steps", "训练用时(秒)")),
+            ("seconds", pen.say("seconds in steps", "训练用时（秒）")),
         ]
         panels = len(against) + bool(scores.rows)
         figure, axes = pen.panels(panels, columns=2, height=2.9)
@@ -125,8 +125,8 @@ def draw_ledger(ledger: Sheet) -> Callable[[Pen], Figure]:
         pen.finish(
             axes,
             title=pen.say("A step of each rank", "每个进程的一步"),
-            x=pen.say("ms per step (mean)", "每步毫秒数(均值)"),
-            y=pen.say("run, rank", "运行,进程"),
+            x=pen.say("ms per step (mean)", "每步毫秒数（均值）"),
+            y=pen.say("run, rank", "运行，进程"),
             legend=False,
         )
         handles, labels = axes.get_legend_handles_labels()

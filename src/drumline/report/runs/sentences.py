@@ -35,7 +35,7 @@ def _of_one(number: int, sheets: RunSheets, say: Tongue) -> list[Sentence]:
                 say(
                     "{name}: a step took {step} (median and quartiles), and the test accuracy at "
                     "the end was {accuracy}.",
-                    "{name}:每步用时 {step}(中位数与四分位数),最终测试准确率 {accuracy}。",
+                    "{name}：每步用时 {step}（中位数与四分位数），最终测试准确率 {accuracy}。",
                     name=name,
                     step=step,
                     accuracy=sheets.runs.quote_row(number, "accuracy", points),
@@ -45,7 +45,7 @@ def _of_one(number: int, sheets: RunSheets, say: Tongue) -> list[Sentence]:
             said.append(
                 say(
                     "{name}: a step took {step} (median and quartiles); the last loss was {loss}.",
-                    "{name}:每步用时 {step}(中位数与四分位数),最后一步损失 {loss}。",
+                    "{name}：每步用时 {step}（中位数与四分位数），最后一步损失 {loss}。",
                     name=name,
                     step=step,
                     loss=sheets.runs.quote_row(number, "loss", plain),
@@ -56,7 +56,7 @@ def _of_one(number: int, sheets: RunSheets, say: Tongue) -> list[Sentence]:
             say(
                 "{name}: {share} of the time that ranks lost to communication was waiting for rank "
                 "{rank}, more than for any other.",
-                "{name}:各进程因通信损失的时间中,{share} 是在等待进程 {rank},多于其他任何进程。",
+                "{name}：各进程因通信损失的时间中，{share} 是在等待进程 {rank}，多于其他任何进程。",
                 name=name,
                 share=sheets.runs.quote_row(number, "waited_share", percent),
                 rank=str(row["waited_for"]),
@@ -116,19 +116,19 @@ def _speed(first: Mapping[str, Any], other: Mapping[str, Any], ratio: Any, say: 
         return say(
             "A step of {b} took {ratio} the time of one of {a}; their quartiles overlap, so that "
             "is no difference to rely on.",
-            "{b} 每步用时是 {a} 的 {ratio};两者的四分位区间重叠,这一差异不可靠。",
+            "{b} 每步用时是 {a} 的 {ratio}；两者的四分位区间重叠，这一差异不可靠。",
             **holes,
         )
     if other["step_ms"] < first["step_ms"]:
         return say(
             "{b} is faster: a step took {ratio} the time of one of {a}, and their quartiles do not "
             "meet.",
-            "{b} 更快:每步用时是 {a} 的 {ratio},两者的四分位区间不相交。",
+            "{b} 更快：每步用时是 {a} 的 {ratio}，两者的四分位区间不相交。",
             **holes,
         )
     return say(
         "{b} is slower: a step took {ratio} the time of one of {a}, and their quartiles do not "
         "meet.",
-        "{b} 更慢:每步用时是 {a} 的 {ratio},两者的四分位区间不相交。",
+        "{b} 更慢：每步用时是 {a} 的 {ratio}，两者的四分位区间不相交。",
         **holes,
     )
