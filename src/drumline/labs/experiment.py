@@ -25,6 +25,8 @@ class Training:
     name: str
     """of its folder, unique in the lab: `adam-seed1`"""
     spec: RunSpec
+    may_diverge: bool = False
+    """a loss that is no number any more is a finding, not a failure"""
 
 
 @dataclass(frozen=True, kw_only=True)

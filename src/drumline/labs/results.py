@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from drumline.core.errors import DivergenceError
+from drumline.core.events import read_events
 from drumline.core.lab import LabSettings
 from drumline.core.rundir import RunDir
 from drumline.labs.experiment import runs_folder
@@ -35,6 +37,14 @@ class Results:
         if name not in self._records:
             self._records[name] = read_record(RunDir(runs_folder(self.folder) / name))
         return self._records[name]
+
+    def diverged(self, name: str) -> bool:
+        """Whether a training run ended because its loss was no number any more."""
+        log = RunDir(runs_folder(self.folder) / name).rank_events(0)
+        return any(
+            event["event"] == "error" and event.get("type") == DivergenceError.__name__
+            for event in read_events(log)
+        )
 
     def records(self, names: list[str]) -> dict[str, RunRecord]:
         """Return those of several runs that came to their end."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from drumline.core.errors import DrumlineError, InterruptError, RunDirError
+from drumline.core.errors import DivergenceError, DrumlineError, InterruptError, RunDirError
 from drumline.core.lab import LabSettings
 from drumline.core.rundir import RunDir, write_atomic
 from drumline.labs.experiment import Experiment, Measurement, Training, runs_folder
@@ -63,8 +63,14 @@ def run_experiments(
                 f"interrupted in {told}; what is done stays in {runs}: go on with --reuse"
             ) from None
         except DrumlineError as error:
+            if isinstance(error, DivergenceError) and _may_diverge(experiment):
+                continue
             results.failed[experiment.name] = error.message
     return results
+
+
+def _may_diverge(experiment: Experiment) -> bool:
+    return isinstance(experiment, Training) and experiment.may_diverge
 
 
 def _run(experiment: Experiment, runs: Path, tell: Watch) -> None:

@@ -51,13 +51,14 @@ def draw_band(
         marker=pen.marker(number) if marked else None,
         markersize=4,
     )
-    lows, highs = ([row.get(f"{y}_{end}") for row in rows] for end in ("low", "high"))
+    lows: list[Any] = [row.get(f"{y}_low") for row in rows]
+    highs: list[Any] = [row.get(f"{y}_high") for row in rows]
     if rows and None not in lows and None not in highs:
         axes.fill_between(across, lows, highs, color=color, alpha=0.18, linewidth=0)
 
 
 def error_bars(rows: Sequence[Mapping[str, Any]], column: str) -> list[list[float]] | None:
-    """Return how far intervals reach below and above, as error bars want it; None: there are none."""
+    """Return how far intervals reach down and up, as error bars want it; None: one is unknown."""
     ends = [(row[f"{column}_low"], row[column], row[f"{column}_high"]) for row in rows]
     if any(low is None or high is None for low, _, high in ends):
         return None

@@ -113,18 +113,13 @@ def _comm_share(record: RunRecord) -> float | None:
 
 def _curves(runs: dict[tuple[int, str], RunRecord]) -> Sheet:
     """Put the curves of all batches in one sheet, each smoothed over about as many samples."""
-    whole: Sheet | None = None
-    for (batch, rule), record in runs.items():
-        if batch == BATCH and rule != RULES[0]:
-            continue  # the same run
-        width = max(1, _SMALL * BATCH // batch)
-        part = curve_sheet("batch_curves", "run", {f"{batch} {rule}": [record]}, width=width)
-        if whole is None:
-            whole = part
-        else:
-            whole.rows += part.rows
-    assert whole is not None, "there are two batches or more"
-    return whole
+    named = {
+        f"{batch} {rule}": [record]
+        for (batch, rule), record in runs.items()
+        if batch != BATCH or rule == RULES[0]  # there the rules are the same run
+    }
+    width = {f"{batch} {rule}": max(1, _SMALL * BATCH // batch) for batch, rule in runs}
+    return curve_sheet("batch_curves", "run", named, width=width)
 
 
 def _about_speed(sheet: Sheet, say: Tongue, found: Findings) -> list[Said]:

@@ -6,8 +6,9 @@ import statistics
 
 from drumline.labs.data_parallel.cases import KINDS, SKEWED
 from drumline.labs.data_parallel.names import kind_name
+from drumline.labs.forms import point_change, tiny
 from drumline.report.page.findings import Findings
-from drumline.report.page.prose import Said, Tongue
+from drumline.report.page.prose import Filling, Said, Tongue
 from drumline.report.page.sheet import Sheet, plain, points, times
 
 _SAME = 0.01
@@ -73,7 +74,7 @@ def _about_parameters(gap: float | None, say: Tongue, found: Findings) -> Said |
     quote = found.quote(
         "largest difference of losses, SGD, parameters against gradients",
         gap,
-        plain,
+        tiny,
         of=f"runs of {SKEWED}",
     )
     if gap < _EQUAL:
@@ -108,7 +109,6 @@ def _about_adam(averaged: str, averaging: Sheet, say: Tongue, found: Findings) -
         else say.pick("averaged parameters", "平均参数")
     )
     loss = mixed - skewed
-    words = ("{name} ended at {skewed} with Adam and {what}, {base} at {mixed}: ",) * 2
     if abs(loss) < _SAME:
         ending = (
             "too near to each other to be told apart by one seed.",
@@ -120,9 +120,10 @@ def _about_adam(averaged: str, averaging: Sheet, say: Tongue, found: Findings) -
         ending = (
             "a difference of {gap}: each rank scales its step by the gradients of its own digits, "
             "and the mean of such steps is not the step of the mean.",
-            "相差 {gap}:每个进程用自己那几个数字的梯度来缩放步长,这些步长的平均并不等于平均梯度的步长。",
+            "相差 {gap}:每个进程用自己那几个数字的梯度来缩放步长,"
+            "这些步长的平均并不等于平均梯度的步长。",
         )
-    holes = {
+    holes: dict[str, Filling] = {
         "name": kind_name(say, SKEWED),
         "base": kind_name(say, KINDS[0]),
         "what": what,
@@ -137,11 +138,11 @@ def _about_adam(averaged: str, averaging: Sheet, say: Tongue, found: Findings) -
         holes["gap"] = found.quote(
             f"accuracy of {KINDS[0]} minus {SKEWED}, adam, {averaged}",
             loss,
-            points,
+            point_change(say),
             of="averaging: accuracy",
         )
     return say(
-        words[0] + ending[0],
+        "{name} ended at {skewed} with Adam and {what}, {base} at {mixed}: " + ending[0],
         "使用 Adam 与{what}时,{name}最终为 {skewed},{base}为 {mixed}:" + ending[1],
         **holes,
     )
@@ -161,7 +162,8 @@ def _about_alone(alone: Sheet, averaging: Sheet, say: Tongue) -> Said | None:
         "the test set of all digits, the part {worst_part} {worst}; all of them, averaged after "
         "each step, {together}.",
         "若不与其他进程聚合,一个进程的数字学不到多少:在包含全部数字的测试集上,"
-        "部分 {best_part} 达到 {best},部分 {worst_part} 为 {worst};每步聚合全部进程则为 {together}。",
+        "部分 {best_part} 达到 {best},部分 {worst_part} 为 {worst};"
+        "每步聚合全部进程则为 {together}。",
         best_part=best["part"],
         worst_part=worst["part"],
         best=alone.quote("accuracy", points, part=best["part"]),
@@ -171,8 +173,8 @@ def _about_alone(alone: Sheet, averaging: Sheet, say: Tongue) -> Said | None:
     if not mixed:
         return first
     return say(
-        "{first} As many samples of all digits reached {mixed} alone.",
-        "{first}同样数量、包含全部数字的样本单独训练可达 {mixed}。",
+        "{first} About as many samples, but of all digits, reached {mixed} alone.",
+        "{first}数量相近、包含全部数字的样本单独训练可达 {mixed}。",
         first=first,
         mixed=alone.quote("accuracy", points, part="mixed"),
     )

@@ -5,17 +5,18 @@ from __future__ import annotations
 import statistics
 
 from drumline.labs.chapter import Chapter
+from drumline.labs.columns import interval_names, mean_cells
 from drumline.labs.curves import curve_sheet, score_sheet
 from drumline.labs.data_parallel.cases import KINDS, Plan, seed_names
 from drumline.labs.data_parallel.names import kind_name
 from drumline.labs.data_parallel.pictures import draw_learning
+from drumline.labs.forms import point_change
 from drumline.labs.results import Results
 from drumline.labs.verdict import Verdict, judge
-from drumline.report.confidence import mean_interval
 from drumline.report.page.blocks import Column, Picture, Table
 from drumline.report.page.findings import Findings
 from drumline.report.page.prose import Said, Tongue
-from drumline.report.page.sheet import Sheet, milliseconds, percent, plain, points, times
+from drumline.report.page.sheet import Sheet, milliseconds, percent, plain, points
 from drumline.report.record import RunRecord
 
 WIDTH = 10
@@ -61,28 +62,16 @@ def write_learning(results: Results, of: Plan, say: Tongue, found: Findings) -> 
 
 
 def _ends_sheet(runs: dict[str, list[RunRecord]]) -> Sheet:
-    triples = [(key, f"{key}_low", f"{key}_high") for key in ("accuracy", "test_loss", "loss")]
-    columns = ("kind", "repeats", *(key for triple in triples for key in triple))
+    columns = ("kind", "repeats", *interval_names("accuracy", "test_loss", "loss"))
     sheet = Sheet(name="strategies", columns=(*columns, "step_ms", "wait_share", "waiting_rank"))
     for kind, records in runs.items():
-        values: dict[str, float | None] = {}
-        for key, measured in (
-            ("accuracy", [record.accuracy for record in records]),
-            ("test_loss", [record.summary.get("test_loss") for record in records]),
-            ("loss", [last_loss(record) for record in records]),
-        ):
-            told = [value for value in measured if value is not None]
-            interval = mean_interval(told) if told else None
-            values |= {
-                key: interval and interval.mean,
-                f"{key}_low": interval and interval.low,
-                f"{key}_high": interval and interval.high,
-            }
         steps = [step for record in records for step in record.step_s]
         sheet.add(
             kind=kind,
             repeats=len(records),
-            **values,
+            **mean_cells("accuracy", [record.accuracy for record in records]),
+            **mean_cells("test_loss", [record.summary.get("test_loss") for record in records]),
+            **mean_cells("loss", [last_loss(record) for record in records]),
             step_ms=1000 * statistics.median(steps) if steps else None,
             wait_share=wait_share(records[0]),
             waiting_rank=_waiting_rank(records[0]),
@@ -148,28 +137,29 @@ def _against_first(
         quote = found.quote(
             f"accuracy of {kind} minus {base}",
             gap.mean,
-            points,
+            point_change(say),
             low=gap.low,
             high=gap.high,
             of="strategies: accuracy, in pairs of one seed",
         )
         words = {
             Verdict.MORE: (
-                "{name} ended {gap} above {base} in accuracy ({mine}): more than seeds scatter.",
-                "{name}的最终准确率({mine})比{base}高 {gap},超出种子间的波动。",
+                "{name} ended at {mine}, {gap} against {base}: better by more than seeds scatter.",
+                "{name}的最终准确率为 {mine},与{base}相比 {gap}:更好,且超出种子间的波动。",
             ),
             Verdict.LESS: (
-                "{name} ended {gap} off {base} in accuracy ({mine}): more than seeds scatter.",
-                "{name}的最终准确率({mine})与{base}相差 {gap},超出种子间的波动。",
+                "{name} ended at {mine}, {gap} against {base}: worse by more than seeds scatter.",
+                "{name}的最终准确率为 {mine},与{base}相比 {gap}:更差,且超出种子间的波动。",
             ),
             Verdict.LEVEL: (
-                "{name} ended at {mine}, {gap} off {base}: the same within the scatter of seeds.",
-                "{name}的最终准确率为 {mine},与{base}相差 {gap}:在种子波动范围内没有区别。",
+                "{name} ended at {mine}, {gap} against {base}: the same within the scatter of "
+                "seeds.",
+                "{name}的最终准确率为 {mine},与{base}相比 {gap}:在种子波动范围内没有区别。",
             ),
             Verdict.ONCE: (
-                "{name} ended at {mine}, {gap} off {base}; with one seed nothing is known about "
-                "the scatter.",
-                "{name}的最终准确率为 {mine},与{base}相差 {gap};只有一个种子,无法判断波动。",
+                "{name} ended at {mine}, {gap} against {base}; with one seed nothing is known "
+                "about the scatter.",
+                "{name}的最终准确率为 {mine},与{base}相比 {gap};只有一个种子,无法判断波动。",
             ),
         }[verdict.verdict]
         said.append(

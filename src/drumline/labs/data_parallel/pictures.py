@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from drumline.labs.curves import rows_of
 from drumline.labs.data_parallel.names import kind_name
@@ -160,7 +160,7 @@ def draw_scaling(pen: Pen, scaling: Sheet) -> Figure:
 
 
 def _draw_measured(
-    pen: Pen, axes: Axes, workers: list[int], rows: list[dict[str, float]], key: str, unit: float
+    pen: Pen, axes: Axes, workers: list[int], rows: list[Mapping[str, Any]], key: str, unit: float
 ) -> None:
     bars = error_bars(rows, key)
     axes.errorbar(

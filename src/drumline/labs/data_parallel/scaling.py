@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from drumline.labs.chapter import Chapter
+from drumline.labs.columns import interval_cells, interval_names, scaled
 from drumline.labs.curves import curve_sheet, rows_of, score_sheet
 from drumline.labs.data_parallel.cases import Plan, seed_names, workers_name
 from drumline.labs.data_parallel.learning import WIDTH
@@ -94,11 +95,7 @@ def _setups(results: Results, of: Plan) -> Setups:
 
 
 def _scaling_sheet(setups: Setups) -> Sheet:
-    intervals = [
-        f"{key}{end}"
-        for key in ("step_ms", "speedup", "efficiency")
-        for end in ("", "_low", "_high")
-    ]
+    intervals = interval_names("step_ms", "speedup", "efficiency")
     sheet = Sheet(
         name="scaling",
         columns=(
@@ -118,24 +115,15 @@ def _scaling_sheet(setups: Setups) -> Sheet:
             step_ms=statistics.median(steps),
             step_ms_low=quarters and quarters[0],
             step_ms_high=quarters and quarters[2],
-            **_interval("speedup", speedup, 1),
-            **_interval("efficiency", None if setup == CORES else speedup, workers),
+            **interval_cells("speedup", speedup),
+            **interval_cells(
+                "efficiency", None if setup == CORES else scaled(speedup, 1 / workers)
+            ),
             samples_per_s=statistics.fmean(_rate(record) for record in records),
             accuracy=_mean([record.accuracy for record in records]),
             **_accounts(records),
         )
     return sheet
-
-
-def _interval(key: str, of: Interval | None, divisor: int) -> dict[str, float | None]:
-    def part(value: float | None) -> float | None:
-        return None if value is None else value / divisor
-
-    return {
-        key: None if of is None else part(of.mean),
-        f"{key}_low": None if of is None else part(of.low),
-        f"{key}_high": None if of is None else part(of.high),
-    }
 
 
 def speedup_of(base: Sequence[RunRecord], records: Sequence[RunRecord]) -> Interval | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from drumline.labs.curves import largest_difference
 from drumline.labs.forms import point_change, tiny
 from drumline.report.page.findings import Findings
-from drumline.report.page.prose import Said, Tongue
+from drumline.report.page.prose import Filling, Said, Tongue
 from drumline.report.page.sheet import Sheet, count, percent, plain, points, seconds, times
 from drumline.report.record import RunRecord
 
@@ -142,7 +142,7 @@ def _about_equal_samples(
     if one.accuracy is None or many.accuracy is None:
         return None
     change = many.accuracy - one.accuracy
-    holes = {
+    holes: dict[str, Filling] = {
         "gap": found.quote(
             f"largest difference of losses, 1 against {setup} workers", gap, tiny, of="curves"
         ),
