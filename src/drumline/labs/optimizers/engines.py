@@ -51,7 +51,8 @@ def write_engines(results: Results, of: Plan, say: Tongue, found: Findings) -> C
                 "whole step and of the update alone, median steps of the same seed; bars are 95 % "
                 "intervals over seeds.",
                 "左:曲线为 drumline 的实现,标记为 torch 的实现。"
-                "右:两者的用时之比(整步与仅参数更新),取同一种子的中位数;误差线为种子间的 95 % 置信区间。",
+                "右:两者的用时之比(整步与仅参数更新),取同一种子的中位数;"
+                "误差线为种子间的 95 % 置信区间。",
             ),
             sheets=[mine, curves, sheet],
         ),
