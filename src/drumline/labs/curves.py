@@ -1,4 +1,7 @@
-"""Curves of several runs of one thing, as sheets: the mean over seeds, and its 95 % interval."""
+"""Curves of several runs of one thing, as sheets: means over seeds with 95 % intervals.
+
+Losses are drawn on logarithmic axes and compared by factors, so theirs is the geometric mean.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from drumline.labs.columns import interval_names, mean_cells
+from drumline.labs.columns import interval_names, loss_cells, mean_cells
 from drumline.report.page.sheet import Sheet
 from drumline.report.record import Point, RunRecord
 
@@ -40,7 +43,7 @@ def _add_point(sheet: Sheet, known: dict[str, str], points: Sequence[Point]) -> 
         step=points[0].step,
         samples=points[0].samples,
         seconds=statistics.fmean(point.seconds for point in points),
-        **mean_cells("loss", [point.loss for point in points]),
+        **loss_cells("loss", [point.loss for point in points]),
     )
 
 
@@ -55,7 +58,7 @@ def score_sheet(name: str, key: str, runs: Runs) -> Sheet:
                 step=scores[0].step,
                 samples=scores[0].samples,
                 seconds=statistics.fmean(score.seconds for score in scores),
-                **mean_cells("accuracy", [score.accuracy for score in scores]),
+                **mean_cells("accuracy", [score.accuracy for score in scores], most=1.0),
             )
     return sheet
 

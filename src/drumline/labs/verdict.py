@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from drumline.report.confidence import Interval, mean_interval
+from drumline.report.confidence import Interval, mean_interval, ratio_interval
 
 
 class Verdict(StrEnum):
@@ -52,6 +52,6 @@ def judge_interval(difference: Interval) -> Verdict:
     return Verdict.LESS if difference.high < 0 else Verdict.LEVEL
 
 
-def ratio_interval(first: Sequence[float], second: Sequence[float]) -> Interval:
-    """Return the mean of the pairs' ratios, first ÷ second."""
-    return mean_interval([a / b for a, b in zip(first, second, strict=True)])
+def compare_sizes(first: Sequence[float], second: Sequence[float]) -> Interval:
+    """Return the geometric mean of the pairs' ratios, first ÷ second."""
+    return ratio_interval([a / b for a, b in zip(first, second, strict=True)])

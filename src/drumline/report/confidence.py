@@ -43,6 +43,23 @@ def mean_interval(values: Sequence[float]) -> Interval:
     return Interval(mean=mean, low=mean - width, high=mean + width, repeats=count)
 
 
+def ratio_interval(values: Sequence[float]) -> Interval:
+    """Return the geometric mean of positive values with its interval, which is positive, too.
+
+    For what is compared by factors: ratios of times, losses on a logarithmic axis.
+
+    Raises:
+        ValueError: there are no values, or one is not positive.
+    """
+    logs = mean_interval([math.log(value) for value in values])
+    return Interval(
+        mean=math.exp(logs.mean),
+        low=None if logs.low is None else math.exp(logs.low),
+        high=None if logs.high is None else math.exp(logs.high),
+        repeats=logs.repeats,
+    )
+
+
 def t_point(degrees: int) -> float:
     """Return the 97.5 % point of Student's t."""
     return _T[degrees - 1] if degrees <= len(_T) else _NORMAL

@@ -17,8 +17,8 @@ from drumline.report.page.prose import Said, Tongue
 from drumline.report.page.sheet import Sheet, percent, times
 
 SPANS = ("first_epoch", "run")
-_LEVEL = 0.02
-"""label distributions nearer than this are called the same: sampling alone moves them so far"""
+_LUCK = 2.0
+"""labels that differ by less than so many times what chance alone does are called mixed"""
 
 
 def write_dealing(results: Results, of: Plan, say: Tongue, found: Findings) -> Chapter | None:
@@ -36,13 +36,17 @@ def write_dealing(results: Results, of: Plan, say: Tongue, found: Findings) -> C
         Facts(items=kinds_explained(say, of)),
         Picture(
             name="labels",
-            title=say.pick("Labels that each rank trained on", "各进程训练所用样本的标签分布"),
-            draw=lambda pen: draw_labels(pen, labels, list(covered)),
-            caption=say(
-                "Share of each digit in what a rank drew over the run, in %; a column is a rank.",
-                "整个训练中每个进程抽到的各数字所占比例(%),每列为一个进程。",
+            title=say.pick(
+                "Labels that each rank trained on, and coverage", "各进程的标签分布与样本覆盖率"
             ),
-            sheets=[labels],
+            draw=lambda pen: draw_labels(pen, labels, parts, list(covered)),
+            caption=say(
+                "Share of each digit in what a rank drew over the run, in %; a column is a rank. "
+                "Last: the share of all samples that some rank saw.",
+                "整个训练中每个进程抽到的各数字所占比例(%),每列为一个进程。"
+                "最后一幅:被看到过的样本比例。",
+            ),
+            sheets=[labels, parts],
         ),
         Picture(
             name="overlap",
@@ -114,6 +118,17 @@ def label_skew(ranks: list[dict[str, Any]]) -> float:
     return statistics.fmean(distances)
 
 
+def chance_skew(ranks: list[dict[str, Any]]) -> float:
+    """Return the label skew to be expected of parts that are drawn without regard to labels.
+
+    The share of a label in m samples scatters by √(p(1−p)/m); its mean deviation is √(2/π) of that.
+    """
+    labels = len(ranks[0]["labels"])
+    samples = statistics.fmean(max(1, rank["distinct"]) for rank in ranks)
+    share = 1 / labels
+    return labels / 2 * math.sqrt(2 / math.pi) * math.sqrt(share * (1 - share) / samples)
+
+
 def _labels_sheet(covered: dict[str, dict[str, Any]]) -> Sheet:
     sheet = Sheet(name="labels", columns=("kind", "rank", "label", "draws", "share"))
     for kind, coverage in covered.items():
@@ -175,8 +190,11 @@ def _sentences(
     if "sampling" in covered:
         said.append(_about_sampling(parts, covered["sampling"], say, found))
     said += _about_disjoint(parts, say)
-    skewed = [row["kind"] for row in parts.rows if row["label_skew"] > _LEVEL]
-    mixed = [row["kind"] for row in parts.rows if row["label_skew"] <= _LEVEL]
+    luck = {
+        kind: _LUCK * chance_skew(coverage["run"]["ranks"]) for kind, coverage in covered.items()
+    }
+    skewed = [row["kind"] for row in parts.rows if row["label_skew"] > luck[row["kind"]]]
+    mixed = [row["kind"] for row in parts.rows if row["kind"] not in skewed]
     said += [
         say(
             "{name}: a rank's labels differ from everyone's by {skew} (total variation distance); "

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def draw_labels(pen: Pen, labels: Sheet, kinds: Sequence[str]) -> Figure:
-    """Draw the share of each label among what each rank drew, a panel for each kind."""
-    figure, panels = pen.panels(len(kinds), columns=3, height=3.0)
+def draw_labels(pen: Pen, labels: Sheet, parts: Sheet, kinds: Sequence[str]) -> Figure:
+    """Draw the share of each label in what each rank drew, a panel for each kind; then coverage."""
+    figure, panels = pen.panels(len(kinds) + 1, columns=3, height=3.0)
     top = max(row["share"] for row in labels.rows)
-    for number, (kind, axes) in enumerate(zip(kinds, panels, strict=True)):
+    for number, (kind, axes) in enumerate(zip(kinds, panels, strict=False)):
         rows = [row for row in labels.rows if row["kind"] == kind]
         digits = sorted({row["label"] for row in rows})
         ranks = sorted({row["rank"] for row in rows})
@@ -31,7 +31,17 @@ def draw_labels(pen: Pen, labels: Sheet, kinds: Sequence[str]) -> Figure:
         _name(pen, axes, kind, x=pen.say("rank", "进程"))
         if number % 3 == 0:
             axes.set_ylabel(pen.say("digit", "数字"))
+    _draw_coverage(pen, panels[-1], parts)
     return figure
+
+
+def _draw_coverage(pen: Pen, axes: Axes, parts: Sheet) -> None:
+    matrix = [[row["seen_first_epoch"], row["seen_run"]] for row in parts.rows]
+    draw_heat(pen, axes, matrix, write=_in_percent, top=1.0, color=1)
+    axes.set_xticks([0, 1], [pen.say("one epoch", "一轮"), pen.say("whole run", "整个训练")])
+    names = [kind_name(pen, row["kind"]).replace(" ", "\n", 1) for row in parts.rows]
+    axes.set_yticks(range(len(names)), names, fontsize=7)
+    axes.set_title(pen.say("samples seen, %", "样本覆盖率(%)"), fontsize=9)
 
 
 def draw_overlap(pen: Pen, overlaps: Sheet, kinds: Sequence[str]) -> Figure:

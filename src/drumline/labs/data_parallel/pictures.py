@@ -36,6 +36,7 @@ def draw_learning(pen: Pen, curves: Sheet, scores: Sheet, kinds: Sequence[str]) 
             label=name,
         )
     losses.set_yscale("log")
+    accuracy.locator_params(axis="x", nbins=5)
     pen.finish(
         losses,
         title=pen.say("Training loss", "训练损失"),
@@ -193,6 +194,7 @@ def _draw_accounts(pen: Pen, axes: Axes, scaling: Sheet) -> None:
         for row in rows
     ]
     axes.set_xticks(range(len(rows)), names)
+    axes.set_ylim(0, 1.5 * max(foot, default=1.0))  # room for the legend
 
 
 def draw_equal_cost(pen: Pen, curves: Sheet, scores: Sheet, setups: Sequence[str]) -> Figure:
@@ -220,6 +222,8 @@ def draw_equal_cost(pen: Pen, curves: Sheet, scores: Sheet, setups: Sequence[str
                 label=label,
             )
         losses.set_yscale("log")
+        for axes in (losses, accuracy):
+            axes.locator_params(axis="x", nbins=5)
         by = pen.say("by samples", "按样本数") if x == "samples" else pen.say("by time", "按时间")
         pen.finish(
             losses,
@@ -271,6 +275,7 @@ def draw_batches(pen: Pen, sheet: Sheet, curves: Sheet) -> Figure:
     )
     speed.set_ylim(0, None)
     losses.set_yscale("log")
+    losses.locator_params(axis="x", nbins=4)
     for axes in (accuracy, speed):
         axes.set_xscale("log", base=2)
         axes.set_xticks(batches, [str(batch) for batch in batches])

@@ -14,7 +14,7 @@ from drumline.labs.data_parallel.learning import WIDTH
 from drumline.labs.data_parallel.pictures import draw_equal_cost, draw_scaling
 from drumline.labs.data_parallel.scaling_words import say_scaling
 from drumline.labs.results import Results
-from drumline.labs.verdict import ratio_interval
+from drumline.labs.verdict import compare_sizes
 from drumline.report.confidence import Interval
 from drumline.report.page.blocks import Column, Picture, Table
 from drumline.report.page.findings import Findings
@@ -137,7 +137,7 @@ def speedup_of(base: Sequence[RunRecord], records: Sequence[RunRecord]) -> Inter
     known = [(one, two) for one, two in pairs if one and two]
     if not known:
         return None
-    return ratio_interval([one for one, _ in known], [two for _, two in known])
+    return compare_sizes([one for one, _ in known], [two for _, two in known])
 
 
 def _rate(record: RunRecord) -> float:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from drumline.labs.chapter import Chapter
-from drumline.labs.columns import interval_names, mean_cells
+from drumline.labs.columns import interval_names, loss_cells, mean_cells
 from drumline.labs.curves import curve_sheet, rows_of, score_sheet
 from drumline.labs.optimizers.cases import OPTIMIZERS, Plan, seed_names
 from drumline.labs.optimizers.names import optimizer_name
@@ -56,9 +56,9 @@ def write_descent(results: Results, of: Plan, say: Tongue, found: Findings) -> C
             ),
             draw=lambda pen: draw_descent(pen, curves, list(runs)),
             caption=say(
-                "Mean over seeds; bands are 95 % intervals. Of the stochastic ones each loss is "
-                "the mean of the last {width} steps. All axes are logarithmic.",
-                "各随机种子的平均值,色带为 95 % 置信区间。"
+                "Geometric mean over seeds; bands are 95 % intervals. Of the stochastic ones "
+                "each loss is the mean of the last {width} steps. All axes are logarithmic.",
+                "各随机种子的几何平均值,色带为 95 % 置信区间。"
                 "随机性方法的损失为最近 {width} 步的平均值。坐标轴均为对数坐标。",
                 width=WIDTH,
             ),
@@ -97,9 +97,9 @@ def _ends_sheet(runs: Runs) -> Sheet:
             repeats=len(records),
             steps=last.step,
             samples=last.samples,
-            **mean_cells("accuracy", [record.accuracy for record in records]),
-            **mean_cells("test_loss", [record.summary.get("test_loss") for record in records]),
-            **mean_cells("loss", [points_[-1].loss for points_ in smooth if points_]),
+            **mean_cells("accuracy", [record.accuracy for record in records], most=1.0),
+            **loss_cells("test_loss", [record.summary.get("test_loss") for record in records]),
+            **loss_cells("loss", [points_[-1].loss for points_ in smooth if points_]),
             **mean_cells("train_s", [record.curve[-1].seconds for record in records]),
         )
     return sheet
@@ -135,8 +135,8 @@ def _tables(ends: Sheet, equal: Sheet, say: Tongue) -> list[Table]:
         Table(
             sheet=ends,
             title=say.pick(
-                "At the end of each run: mean over seeds (95 % interval)",
-                "训练结束时:各种子平均值(95 % 置信区间)",
+                "At the end of each run: mean over seeds, of losses the geometric one (95 % interval)",
+                "训练结束时:各种子平均值,损失为几何平均(95 % 置信区间)",
             ),
             columns=[
                 name,

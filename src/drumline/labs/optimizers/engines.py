@@ -14,7 +14,7 @@ from drumline.labs.optimizers.descent import WIDTHS, Runs, runs_of
 from drumline.labs.optimizers.names import optimizer_name
 from drumline.labs.optimizers.pictures import draw_engines
 from drumline.labs.results import Results
-from drumline.labs.verdict import ratio_interval
+from drumline.labs.verdict import compare_sizes
 from drumline.report.confidence import Interval
 from drumline.report.ledger import NS, warm_steps
 from drumline.report.page.blocks import Column, Picture, Table
@@ -126,7 +126,7 @@ def _ratio(
     known = [(a, b) for a, b in ((measure(one), measure(two)) for one, two in pairs) if a and b]
     if not known:
         return None
-    return ratio_interval([a for a, _ in known], [b for _, b in known])
+    return compare_sizes([a for a, _ in known], [b for _, b in known])
 
 
 def _about(sheet: Sheet, optimizer: str, say: Tongue) -> Said:
