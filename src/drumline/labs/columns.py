@@ -38,8 +38,8 @@ def mean_cells(
     return interval_cells(key, Interval(mean=found.mean, low=low, high=high, repeats=found.repeats))
 
 
-def loss_cells(key: str, values: Sequence[float | None]) -> dict[str, float | None]:
-    """Return the cells of the geometric mean of losses, which are compared by factors."""
+def factor_cells(key: str, values: Sequence[float | None]) -> dict[str, float | None]:
+    """Return the cells of the geometric mean of what is compared by factors: losses, times."""
     known = [value for value in values if value is not None and value > 0]
     return interval_cells(key, ratio_interval(known) if known else None)
 

@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from drumline.labs.columns import interval_names, loss_cells, mean_cells
+from drumline.labs.columns import factor_cells, interval_names, mean_cells
 from drumline.report.page.sheet import Sheet
 from drumline.report.record import Point, RunRecord
 
@@ -43,7 +43,7 @@ def _add_point(sheet: Sheet, known: dict[str, str], points: Sequence[Point]) -> 
         step=points[0].step,
         samples=points[0].samples,
         seconds=statistics.fmean(point.seconds for point in points),
-        **loss_cells("loss", [point.loss for point in points]),
+        **factor_cells("loss", [point.loss for point in points]),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 
 from drumline.labs.chapter import Chapter
-from drumline.labs.columns import interval_names, loss_cells, mean_cells
+from drumline.labs.columns import factor_cells, interval_names, mean_cells
 from drumline.labs.curves import curve_sheet, score_sheet
 from drumline.labs.data_parallel.cases import KINDS, Plan, seed_names
 from drumline.labs.data_parallel.names import kind_name
@@ -70,8 +70,8 @@ def _ends_sheet(runs: dict[str, list[RunRecord]]) -> Sheet:
             kind=kind,
             repeats=len(records),
             **mean_cells("accuracy", [record.accuracy for record in records], most=1.0),
-            **loss_cells("test_loss", [record.summary.get("test_loss") for record in records]),
-            **loss_cells("loss", [last_loss(record) for record in records]),
+            **factor_cells("test_loss", [record.summary.get("test_loss") for record in records]),
+            **factor_cells("loss", [last_loss(record) for record in records]),
             step_ms=1000 * statistics.median(steps) if steps else None,
             wait_share=wait_share(records[0]),
             waiting_rank=_waiting_rank(records[0]),
@@ -110,8 +110,9 @@ def _table(ends: Sheet, say: Tongue) -> Table:
         Column(key="wait_share", name=say.pick("waiting", "等待占比"), form=percent),
     ]
     title = say(
-        "At the end of the run: mean over seeds, of losses the geometric one (95 % interval). Step: median of the slowest rank. "
-        "Waiting: share of all ranks' time spent waiting for another rank.",
+        "At the end of the run: mean over seeds, of losses the geometric one (95 % interval). "
+        "Step: median of the slowest rank. Waiting: share of all ranks' time spent waiting "
+        "for another rank.",
         "训练结束时:各种子平均值,损失为几何平均(95 % 置信区间)。每步用时:最慢进程的中位数。"
         "等待占比:全部进程的时间中用于等待其他进程的部分。",
     )

@@ -149,7 +149,8 @@ def draw_scaling(pen: Pen, scaling: Sheet) -> Figure:
         )
     efficiency.axhline(100, color=pen.color(7), linestyle="--")
     _draw_measured(pen, efficiency, workers, rows, "efficiency", 100.0)
-    efficiency.set_ylim(0, None)
+    speed.set_ylim(0, 1.1 * max([1, *workers]))  # intervals of a noisy machine may reach far
+    efficiency.set_ylim(0, 130)
     _draw_accounts(pen, where, scaling)
     across = pen.say("workers", "进程数")
     for axes in (speed, efficiency):

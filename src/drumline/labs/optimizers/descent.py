@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from drumline.labs.chapter import Chapter
-from drumline.labs.columns import interval_names, loss_cells, mean_cells
+from drumline.labs.columns import factor_cells, interval_names, mean_cells
 from drumline.labs.curves import curve_sheet, rows_of, score_sheet
 from drumline.labs.optimizers.cases import OPTIMIZERS, Plan, seed_names
 from drumline.labs.optimizers.names import optimizer_name
@@ -18,7 +18,7 @@ from drumline.report.page.prose import Said, Sentence, Tongue
 from drumline.report.page.sheet import Sheet, count, plain, points, seconds
 from drumline.report.record import RunRecord
 
-WIDTH = 10
+WIDTH = 20
 """steps that a drawn loss is the mean of, but for GD, which does not scatter"""
 WIDTHS = {optimizer: 1 if optimizer == "gd" else WIDTH for optimizer in OPTIMIZERS}
 Runs = dict[str, list[RunRecord]]
@@ -98,9 +98,9 @@ def _ends_sheet(runs: Runs) -> Sheet:
             steps=last.step,
             samples=last.samples,
             **mean_cells("accuracy", [record.accuracy for record in records], most=1.0),
-            **loss_cells("test_loss", [record.summary.get("test_loss") for record in records]),
-            **loss_cells("loss", [points_[-1].loss for points_ in smooth if points_]),
-            **mean_cells("train_s", [record.curve[-1].seconds for record in records]),
+            **factor_cells("test_loss", [record.summary.get("test_loss") for record in records]),
+            **factor_cells("loss", [points_[-1].loss for points_ in smooth if points_]),
+            **factor_cells("train_s", [record.curve[-1].seconds for record in records]),
         )
     return sheet
 
@@ -109,7 +109,7 @@ def _equal_sheet(curves: Sheet, optimizers: list[str]) -> Sheet:
     """Tabulate the losses where the shortest run ended, by steps, samples and seconds."""
     sheet = Sheet(
         name="equal",
-        columns=("by", "at", "optimizer", *interval_names("loss")),
+        columns=("by", "at", "optimizer", "steps", *interval_names("loss")),
     )
     rows = {optimizer: rows_of(curves, "optimizer", optimizer) for optimizer in optimizers}
     for by in ("step", "samples", "seconds"):
@@ -118,7 +118,7 @@ def _equal_sheet(curves: Sheet, optimizers: list[str]) -> Sheet:
             row = _last_until(lines, by, at)
             if row is not None:
                 cells = {key: row[key] for key in interval_names("loss")}
-                sheet.add(by=by, at=at, optimizer=optimizer, **cells)
+                sheet.add(by=by, at=at, optimizer=optimizer, steps=row["step"], **cells)
     return sheet
 
 
@@ -135,8 +135,9 @@ def _tables(ends: Sheet, equal: Sheet, say: Tongue) -> list[Table]:
         Table(
             sheet=ends,
             title=say.pick(
-                "At the end of each run: mean over seeds, of losses the geometric one (95 % interval)",
-                "训练结束时:各种子平均值,损失为几何平均(95 % 置信区间)",
+                "At the end of each run: mean over seeds, of losses and times the geometric one "
+                "(95 % interval)",
+                "训练结束时:各种子平均值,损失与用时为几何平均(95 % 置信区间)",
             ),
             columns=[
                 name,
@@ -158,6 +159,7 @@ def _tables(ends: Sheet, equal: Sheet, say: Tongue) -> list[Table]:
                 Column(key="by", name=say.pick("equal", "相同的量"), align="left"),
                 Column(key="at", name=say.pick("at", "取值"), form=_amount),
                 name,
+                Column(key="steps", name=say.pick("steps taken", "已走步数"), form=count),
                 loss,
             ],
         ),
@@ -179,6 +181,7 @@ def _sentences(ends: Sheet, equal: Sheet, say: Tongue) -> list[Said]:
         rows = [row for row in equal.rows if row["by"] == by]
         if len(rows) > 1:
             said.append(_about_equal(equal, by, rows, words, say))
+    said += _about_steps(equal, say)
     return said
 
 
@@ -232,6 +235,23 @@ def _join(items: list[Sentence], say: Tongue) -> Sentence:
     for number, item in enumerate(items):
         parts += [*([comma] if number else []), *item.parts]
     return Sentence(tuple(parts))
+
+
+def _about_steps(equal: Sheet, say: Tongue) -> list[Said]:
+    """Tell how few steps GD takes for the samples that make many steps of the others."""
+    steps = {row["optimizer"]: row["steps"] for row in equal.rows if row["by"] == "samples"}
+    if "gd" not in steps or "sgd" not in steps:
+        return []
+    return [
+        say(
+            "For as many samples GD took {few} steps and SGD {many}: a full batch buys an exact "
+            "gradient, and pays with steps.",
+            "处理同样多的样本,GD 只走了 {few} 步,SGD 走了 {many} 步:全批量换来精确的梯度,"
+            "代价是步数。",
+            few=equal.quote("steps", count, by="samples", optimizer="gd"),
+            many=equal.quote("steps", count, by="samples", optimizer="sgd"),
+        )
+    ]
 
 
 def _about_equal(

@@ -119,6 +119,8 @@ def _draw_ratios(pen: Pen, axes: Axes, ratios: Sheet) -> None:
             color=pen.color(4 if side == 0 else 6),
             label=name,
         )
+    shown = [row[key] for row in ratios.rows for key in kinds if row[key] is not None]
+    axes.set_ylim(0, 2 * max([1.0, *shown]))  # intervals of a noisy machine may reach far
     names = [optimizer_name(pen, row["optimizer"]).replace(" ", "\n", 1) for row in ratios.rows]
     axes.set_xticks(range(len(names)), names)
     pen.finish(
