@@ -10,8 +10,8 @@ from drumline.labs.chapter import Chapter
 from drumline.labs.columns import interval_cells, interval_names, scaled
 from drumline.labs.curves import curve_sheet, rows_of, score_sheet
 from drumline.labs.data_parallel.cases import Plan, seed_names, workers_name
+from drumline.labs.data_parallel.cost_pictures import draw_equal_cost, draw_scaling
 from drumline.labs.data_parallel.learning import WIDTH
-from drumline.labs.data_parallel.pictures import draw_equal_cost, draw_scaling
 from drumline.labs.data_parallel.scaling_words import say_scaling
 from drumline.labs.results import Results
 from drumline.labs.verdict import compare_sizes
