@@ -1,4 +1,4 @@
-"""Pictures of what data parallelism learns; heat maps are in `heat_maps`, costs in `cost_pictures`."""
+"""Pictures of what ranks learn; what they see is in `heat_maps`, what they cost elsewhere."""
 
 from __future__ import annotations
 

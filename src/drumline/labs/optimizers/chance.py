@@ -178,4 +178,4 @@ def _sentences(scatter: Sheet, say: Tongue, found: Findings) -> list[Said]:
 
 
 def _factor(value: float) -> str:
-    return times(value) if value < 1000 else f"{plain(value)}×"
+    return times(value) if value < 1000 else f"{count(float(plain(value)))}×"
