@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import accumulate
 from typing import Any
 
 from drumline.labs.columns import factor_cells, interval_names, mean_cells
@@ -24,17 +26,32 @@ def curve_sheet(name: str, key: str, runs: Runs, *, width: int | Mapping[str, in
         name: of the sheet.
         key: the column that says what a row shows.
         runs: those to show.
-        width: each loss is the mean of so many steps that end there; one number for all, or one
-            for each.
+        width: each loss is the mean of so many steps that end there, at the beginning of the last
+            quarter of them; one number for all, or one for each.
     """
     columns = (key, "step", "samples", "seconds", *interval_names("loss"))
     sheet = Sheet(name=name, columns=columns)
     for what, records in runs.items():
         steps = width if isinstance(width, int) else width[what]
-        curves = [record.smoothed(steps) for record in records]
+        curves = [smoothed(record.curve, steps) for record in records]
         for points in zip(*curves, strict=False):  # a run of fewer steps ends all
             _add_point(sheet, {key: what}, points)
     return sheet
+
+
+def smoothed(curve: Sequence[Point], width: int) -> list[Point]:
+    """Return a curve of means over the steps that end at each point.
+
+    There are `width` of them, but never more than a quarter of the steps so far: where losses fall
+    steeply, a mean over many would lag behind.
+    """
+    sums = [0.0, *accumulate(point.loss for point in curve)]
+    smooth = []
+    for number, point in enumerate(curve, start=1):
+        steps = max(1, min(width, number // 4))
+        mean = (sums[number] - sums[number - steps]) / steps
+        smooth.append(replace(point, loss=mean))
+    return smooth
 
 
 def _add_point(sheet: Sheet, known: dict[str, str], points: Sequence[Point]) -> None:

@@ -6,7 +6,7 @@ import statistics
 
 from drumline.labs.chapter import Chapter
 from drumline.labs.columns import factor_cells, interval_names, mean_cells
-from drumline.labs.curves import curve_sheet, score_sheet
+from drumline.labs.curves import curve_sheet, score_sheet, smoothed
 from drumline.labs.data_parallel.cases import KINDS, Plan, seed_names
 from drumline.labs.data_parallel.names import kind_name
 from drumline.labs.data_parallel.pictures import draw_learning
@@ -81,7 +81,7 @@ def _ends_sheet(runs: dict[str, list[RunRecord]]) -> Sheet:
 
 def last_loss(record: RunRecord) -> float | None:
     """Return the training loss at the end, of as many steps as curves show."""
-    smooth = record.smoothed(WIDTH)
+    smooth = smoothed(record.curve, WIDTH)
     return smooth[-1].loss if smooth else None
 
 

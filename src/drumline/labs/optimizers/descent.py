@@ -7,7 +7,7 @@ from typing import Any
 
 from drumline.labs.chapter import Chapter
 from drumline.labs.columns import factor_cells, interval_names, mean_cells
-from drumline.labs.curves import curve_sheet, rows_of, score_sheet
+from drumline.labs.curves import curve_sheet, rows_of, score_sheet, smoothed
 from drumline.labs.optimizers.cases import OPTIMIZERS, Plan, seed_names
 from drumline.labs.optimizers.names import optimizer_name
 from drumline.labs.optimizers.pictures import draw_accuracy, draw_descent
@@ -57,9 +57,11 @@ def write_descent(results: Results, of: Plan, say: Tongue, found: Findings) -> C
             draw=lambda pen: draw_descent(pen, curves, list(runs)),
             caption=say(
                 "Geometric mean over seeds; bands are 95 % intervals. Of the stochastic ones "
-                "each loss is the mean of the last {width} steps. All axes are logarithmic.",
+                "each loss is the mean of the last {width} steps, at first of the last quarter of "
+                "them. All axes are logarithmic.",
                 "各随机种子的几何平均值,色带为 95 % 置信区间。"
-                "随机性方法的损失为最近 {width} 步的平均值。坐标轴均为对数坐标。",
+                "随机性方法的损失为最近 {width} 步(开始时为最近四分之一的步)的平均值。"
+                "坐标轴均为对数坐标。",
                 width=WIDTH,
             ),
             sheets=[curves],
@@ -90,7 +92,7 @@ def _ends_sheet(runs: Runs) -> Sheet:
     )
     for optimizer, records in runs.items():
         last = records[0].curve[-1]
-        smooth = [record.smoothed(WIDTHS[optimizer]) for record in records]
+        smooth = [smoothed(record.curve, WIDTHS[optimizer]) for record in records]
         sheet.add(
             optimizer=optimizer,
             lr=records[0].words["optimizer"]["lr"],

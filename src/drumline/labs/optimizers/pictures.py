@@ -201,12 +201,16 @@ def draw_rates(pen: Pen, sheet: Sheet) -> Figure:
     for axes in (accuracy, losses):
         axes.set_xscale("log")
     losses.set_yscale("log")
+    figure.legend(
+        *accuracy.get_legend_handles_labels(), loc="outside upper center", ncols=len(OPTIMIZERS)
+    )
     across_name = pen.say("learning rate", "学习率")
     pen.finish(
         accuracy,
         title=pen.say("Test accuracy", "测试准确率"),
         x=across_name,
         y=pen.say("accuracy in %", "准确率(%)"),
+        legend=False,
     )
     pen.finish(
         losses,

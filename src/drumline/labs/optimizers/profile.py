@@ -203,8 +203,8 @@ def _about_whole(
     return [
         say(
             "GD with all samples at once took {whole} of memory, {ratio} as much as in chunks "
-            "({chunks}); the losses differ by {gap} at most: chunks change what must be held, not what is "
-            "computed.",
+            "({chunks}); the losses differ by {gap} at most: chunks change what must be held, "
+            "not what is computed.",
             "GD 一次计算全部样本需要 {whole} 内存,是分块计算({chunks})的 {ratio};"
             "损失最多相差 {gap}:分块只改变需要保存的内容,不改变计算结果。",
             **holes,

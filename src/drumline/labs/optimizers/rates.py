@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from drumline.labs.chapter import Chapter
+from drumline.labs.curves import smoothed
 from drumline.labs.optimizers.cases import OPTIMIZERS, RATES, Plan, rate_name
 from drumline.labs.optimizers.descent import WIDTHS
 from drumline.labs.optimizers.names import optimizer_name
@@ -87,7 +88,7 @@ def _standing(record: RunRecord, optimizer: str, of: Plan) -> dict[str, Any]:
     if not scores:
         return {"steps": None, "loss": None, "accuracy": None}
     step = scores[-1].step
-    smooth = [point for point in record.smoothed(WIDTHS[optimizer]) if point.step <= step]
+    smooth = [point for point in smoothed(record.curve, WIDTHS[optimizer]) if point.step <= step]
     return {"steps": step, "loss": smooth[-1].loss, "accuracy": scores[-1].accuracy}
 
 
