@@ -9,6 +9,7 @@ from drumline.data.folders import find_files
 
 SAMPLES = {"mnist-mini": 6_000, "mnist": 60_000}
 """for training"""
+TEST_SAMPLES = {"mnist-mini": 1_000, "mnist": 10_000}
 
 
 def choose_data(settings: LabSettings) -> str:

@@ -178,8 +178,8 @@ def _about_accuracy(sheet: Sheet, say: Tongue) -> list[Said]:
     )
     said: list[Said] = [
         say(
-            "After the same samples, a batch of {large} had taken {steps} steps and reached "
-            "{accuracy}, a batch of {small} {more} steps and {other}: " + word[0] + ".",
+            "After the same samples a batch of {large} had reached {accuracy} in {steps} steps, a "
+            "batch of {small} {other} in {more} steps: " + word[0] + ".",
             "处理相同数量的样本后,批量 {large} 走了 {steps} 步,准确率 {accuracy};"
             "批量 {small} 走了 {more} 步,准确率 {other}:" + word[1] + "。",
             large=sheet.quote("batch", count, batch=large, rule=RULES[0]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 
 from drumline.labs.chapter import Chapter
@@ -11,12 +12,13 @@ from drumline.labs.data_parallel.cases import KINDS, Plan, seed_names
 from drumline.labs.data_parallel.names import kind_name
 from drumline.labs.data_parallel.pictures import draw_learning
 from drumline.labs.forms import point_change
+from drumline.labs.material import TEST_SAMPLES
 from drumline.labs.results import Results
 from drumline.labs.verdict import Verdict, judge
 from drumline.report.page.blocks import Column, Picture, Table
 from drumline.report.page.findings import Findings
 from drumline.report.page.prose import Said, Tongue
-from drumline.report.page.sheet import Sheet, milliseconds, percent, plain, points
+from drumline.report.page.sheet import Sheet, count, milliseconds, percent, plain, points
 from drumline.report.record import RunRecord
 
 WIDTH = 20
@@ -57,7 +59,11 @@ def write_learning(results: Results, of: Plan, say: Tongue, found: Findings) -> 
         ),
         _table(ends, say),
     ]
-    chapter.said = [*_against_first(runs, ends, say, found), *_about_waiting(ends, say)]
+    chapter.said = [
+        *_against_first(runs, ends, say, found),
+        *_about_test_set(runs, ends, say, found),
+        *_about_waiting(ends, say),
+    ]
     return chapter
 
 
@@ -181,6 +187,31 @@ def _accuracy_by_seed(records: list[RunRecord]) -> dict[int, float]:
         for record in records
         if record.accuracy is not None and "seed" in record.words
     }
+
+
+def _about_test_set(
+    runs: dict[str, list[RunRecord]], ends: Sheet, say: Tongue, found: Findings
+) -> list[Said]:
+    """Tell how sure an accuracy can be at all, on so many test samples."""
+    row = next((row for row in ends.rows if row["accuracy"] is not None), None)
+    data = runs[row["kind"]][0].words.get("data", {}).get("name") if row is not None else None
+    if row is None or data not in TEST_SAMPLES:
+        return []
+    samples = TEST_SAMPLES[data]
+    share = row["accuracy"]
+    reach = 1.96 * math.sqrt(share * (1 - share) / samples)
+    return [
+        say(
+            "The test set has {samples} samples: on others like them an accuracy like these would "
+            "differ by up to ±{reach} (95 %, binomial), which no number of seeds tells.",
+            "测试集有 {samples} 个样本:换一组同类样本,这样的准确率本身就可能相差 ±{reach}"
+            "(95 %,二项分布),这一点增加种子数也无法反映。",
+            samples=found.quote("samples of the test set", samples, count, of=data),
+            reach=found.quote(
+                "reach of an accuracy on the test set", reach, points, of="strategies: accuracy"
+            ),
+        )
+    ]
 
 
 def _about_waiting(ends: Sheet, say: Tongue) -> list[Said]:

@@ -121,7 +121,7 @@ def _about(sheet: Sheet, optimizer: str, say: Tongue, found: Findings) -> Said |
         if len(good) > 1
         else say(
             " Of {tried} rates tried, no other came within {near} of that.",
-            "在尝试的 {tried} 个学习率中,没有其他取值与之相差在 {near} 以内。",
+            "在尝试的 {tried} 个学习率中,没有其他取值与之相差在 {near}以内。",
             tried=len(rows),
             near=say.pick(f"{100 * _NEAR:.0f} points", f"{100 * _NEAR:.0f} 个百分点"),
         )
