@@ -10,7 +10,7 @@ from drumline.report.page.pen import Pen
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_DARK = 0.62
+_DARK = 0.7
 """a cell filled beyond this share has white text"""
 
 

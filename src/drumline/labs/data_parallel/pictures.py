@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+_RULES = {"sgd": "SGD", "adam": "Adam"}
+
 
 def draw_learning(pen: Pen, curves: Sheet, scores: Sheet, kinds: Sequence[str]) -> Figure:
     """Draw loss by step and accuracy by samples, all kinds in each panel."""
@@ -96,7 +98,7 @@ def _draw_averaging(pen: Pen, axes: Axes, averaging: Sheet, alone: Sheet) -> Non
     words = {"gradients": pen.say("gradients", "梯度"), "parameters": pen.say("parameters", "参数")}
     bars = [
         (
-            f"{kind_name(pen, row['kind'])}, {row['optimizer'].upper()}, {words[row['averaged']]}",
+            f"{kind_name(pen, row['kind'])}, {_RULES[row['optimizer']]}, {words[row['averaged']]}",
             row["accuracy"],
             0 if row["optimizer"] == "sgd" else 1,
         )
