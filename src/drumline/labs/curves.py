@@ -1,6 +1,7 @@
 """Curves of several runs of one thing, as sheets: means over seeds with 95 % intervals.
 
-Losses are drawn on logarithmic axes and compared by factors, so theirs is the geometric mean.
+Losses are drawn on logarithmic axes and compared by factors, so theirs is the geometric mean. Of
+seconds it is the median: one seed may have met a busy machine.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def _add_point(sheet: Sheet, known: dict[str, str], points: Sequence[Point]) -> 
         **known,
         step=points[0].step,
         samples=points[0].samples,
-        seconds=statistics.fmean(point.seconds for point in points),
+        seconds=statistics.median(point.seconds for point in points),
         **factor_cells("loss", [point.loss for point in points]),
     )
 
@@ -74,7 +75,7 @@ def score_sheet(name: str, key: str, runs: Runs) -> Sheet:
                 **{key: what},
                 step=scores[0].step,
                 samples=scores[0].samples,
-                seconds=statistics.fmean(score.seconds for score in scores),
+                seconds=statistics.median(score.seconds for score in scores),
                 **mean_cells("accuracy", [score.accuracy for score in scores], most=1.0),
             )
     return sheet

@@ -11,7 +11,7 @@ from drumline.labs.curves import curve_sheet, score_sheet, smoothed
 from drumline.labs.data_parallel.cases import KINDS, Plan, seed_names
 from drumline.labs.data_parallel.names import kind_name
 from drumline.labs.data_parallel.pictures import draw_learning
-from drumline.labs.forms import point_change
+from drumline.labs.forms import point_change, point_size
 from drumline.labs.material import TEST_SAMPLES
 from drumline.labs.results import Results
 from drumline.labs.verdict import Verdict, judge
@@ -208,7 +208,10 @@ def _about_test_set(
             "(95 %,二项分布),这一点增加种子数也无法反映。",
             samples=found.quote("samples of the test set", samples, count, of=data),
             reach=found.quote(
-                "reach of an accuracy on the test set", reach, points, of="strategies: accuracy"
+                "reach of an accuracy on the test set",
+                reach,
+                point_size(say),
+                of="strategies: accuracy",
             ),
         )
     ]

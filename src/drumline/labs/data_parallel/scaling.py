@@ -119,7 +119,7 @@ def _scaling_sheet(setups: Setups) -> Sheet:
             **interval_cells(
                 "efficiency", None if setup == CORES else scaled(speedup, 1 / workers)
             ),
-            samples_per_s=statistics.fmean(_rate(record) for record in records),
+            samples_per_s=statistics.median(_rate(record) for record in records),
             accuracy=_mean([record.accuracy for record in records]),
             **_accounts(records),
         )

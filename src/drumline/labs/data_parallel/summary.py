@@ -31,9 +31,9 @@ def _about_strategies(sheets: Mapping[str, Sheet], say: Tongue) -> Sentence | No
     best = max(rows, key=lambda row: row["accuracy"])
     worst = min(rows, key=lambda row: row["accuracy"])
     return say(
-        "Test accuracy lay between {low} ({worst}) and {high} ({best}) over {count} ways of "
-        "dealing out the data, gradients averaged after each step.",
-        "每步平均梯度时,{count} 种数据划分方式的测试准确率在 {low}({worst})与 {high}({best})之间。",
+        "Over {count} ways of dealing out the data, gradients averaged after each step, test "
+        "accuracy lay between {low} with {worst} and {high} with {best}.",
+        "每步平均梯度时,{count} 种数据划分方式的测试准确率从{worst}的 {low} 到{best}的 {high}。",
         low=ends.quote("accuracy", points, kind=worst["kind"]),
         high=ends.quote("accuracy", points, kind=best["kind"]),
         worst=kind_name(say, worst["kind"]),

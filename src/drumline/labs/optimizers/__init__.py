@@ -74,9 +74,9 @@ def _summarize(sheets: Mapping[str, Sheet], say: Tongue) -> Said:
     last = max(by_samples, key=lambda row: row["loss"])
     return say(
         "{best} ended with the highest test accuracy, {accuracy}. At equal samples the training "
-        "loss lay between {low} ({first}) and {high} ({last}).",
-        "{best} 的最终测试准确率最高:{accuracy}。样本数相同时,训练损失在 {low}({first})与 "
-        "{high}({last})之间。",
+        "loss lay between {low} with {first} and {high} with {last}.",
+        "{best} 的最终测试准确率最高:{accuracy}。样本数相同时,训练损失从 {first} 的 {low} "
+        "到 {last} 的 {high}。",
         best=optimizer_name(say, best["optimizer"]),
         accuracy=ends.quote("accuracy", points, optimizer=best["optimizer"]),
         low=equal.quote("loss", plain, by="samples", optimizer=first["optimizer"]),

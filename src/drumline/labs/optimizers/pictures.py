@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _MB = 1e6
+_TOP = 4.0
+"""the loss at which a run that diverged is marked"""
 
 
 def draw_descent(pen: Pen, curves: Sheet, optimizers: Sequence[str]) -> Figure:
@@ -184,7 +186,7 @@ def draw_rates(pen: Pen, sheet: Sheet) -> Figure:
     figure, (accuracy, losses) = pen.panels(2, height=3.3)
     for number, optimizer in enumerate(OPTIMIZERS):
         rows = rows_of(sheet, "optimizer", optimizer)
-        told = [row for row in rows if row["accuracy"] is not None and row["loss"] is not None]
+        told = [row for row in rows if row["ended"] == "done" and row["accuracy"] is not None]
         style: dict[str, Any] = {
             "color": pen.color(number),
             "marker": pen.marker(number),
@@ -194,10 +196,12 @@ def draw_rates(pen: Pen, sheet: Sheet) -> Figure:
         across = [row["lr"] for row in told]
         accuracy.plot(across, [100 * row["accuracy"] for row in told], **style)
         losses.plot(across, [row["loss"] for row in told], **style)
-        lost = [row["lr"] for row in rows if row["ended"] == "diverged"]
-        accuracy.plot(
-            lost, [0.0] * len(lost), linestyle="", marker="x", markersize=8, color=pen.color(number)
-        )
+        lost = [row for row in rows if row["ended"] == "diverged"]
+        cross: dict[str, Any] = {"linestyle": "", "marker": "x", "markersize": 8}
+        at = [row["lr"] for row in lost]
+        found = [100 * (row["accuracy"] or 0.0) for row in lost]
+        accuracy.plot(at, found, color=pen.color(number), **cross)
+        losses.plot(at, [_TOP] * len(at), color=pen.color(number), **cross)
     for axes in (accuracy, losses):
         axes.set_xscale("log")
     losses.set_yscale("log")

@@ -19,6 +19,8 @@ from drumline.report.page.prose import Said, Tongue
 from drumline.report.page.sheet import Sheet, count, plain, points
 from drumline.report.record import RunRecord
 
+LOST = 10 * math.log(10)
+"""a loss beyond this, ten times that of guessing among ten digits, has diverged"""
 _NEAR = 0.05
 """rates whose accuracy is within this of the best one's are called good"""
 
@@ -36,9 +38,9 @@ def write_rates(results: Results, of: Plan, say: Tongue, found: Findings) -> Cha
             draw=lambda pen: draw_rates(pen, sheet),
             caption=say(
                 "One seed. After {epochs} epochs; of GD after {steps} steps, each an epoch. "
-                "A cross at the bottom: the loss was no number any more.",
+                "A cross: the loss diverged.",
                 "一个种子。训练 {epochs} 轮后的结果;GD 为 {steps} 步(每步一轮)。"
-                "底部的叉号表示损失已发散。",
+                "叉号表示损失已发散。",
                 epochs=of.short_epochs,
                 steps=of.short_gd_steps,
             ),
@@ -75,7 +77,9 @@ def _sheet(results: Results, of: Plan) -> Sheet:
             record = results.record(name)
             known = {"optimizer": optimizer, "factor": factor, "lr": RATES[optimizer] * factor}
             if record is not None and record.curve:
-                sheet.add(**known, **_standing(record, optimizer, of), ended="done")
+                stood = _standing(record, optimizer, of)
+                lost = stood["loss"] is not None and stood["loss"] > LOST
+                sheet.add(**known, **stood, ended="diverged" if lost else "done")
             elif results.diverged(name):
                 sheet.add(**known, steps=None, loss=None, accuracy=None, ended="diverged")
     return sheet
@@ -144,9 +148,16 @@ def _about_largest(
     found: Findings,
 ) -> Said:
     """Tell what became of the largest rate."""
-    if largest["ended"] == "diverged":
+    if largest["ended"] == "diverged" and largest["loss"] is None:
         return say(
             " With {lr} it diverged.", "学习率 {lr} 时发散。", lr=_quote(sheet, largest, "lr")
+        )
+    if largest["ended"] == "diverged":
+        return say(
+            " With {lr} it diverged, to a loss of {loss}.",
+            "学习率 {lr} 时发散,损失达到 {loss}。",
+            lr=_quote(sheet, largest, "lr"),
+            loss=_quote(sheet, largest, "loss"),
         )
     guess = math.log(10)  # of ten classes
     if largest["loss"] is not None and largest["loss"] > 0.8 * guess and largest is not best:
