@@ -61,9 +61,10 @@ def write_scaling(results: Results, of: Plan, say: Tongue, found: Findings) -> C
             caption=say.pick(
                 "The same global batch on more workers, one thread each; bars are 95 % intervals "
                 "over seeds. “all cores” is one process with as many threads as the machine has "
-                "cores. Stacked: mean over ranks and steps.",
+                "cores. Stacked: mean over ranks and steps of the seed "
+                "with the median step.",
                 "全局批量不变,增加进程数,每个进程一个线程;误差线为种子间的 95 % 置信区间。"
-                "“全部核心”为一个使用全部核心的进程。堆叠图为各进程、各步的平均。",
+                "“全部核心”为一个使用全部核心的进程。堆叠图为中位数种子各进程、各步的平均。",
             ),
             sheets=[times_of],
         ),
@@ -146,19 +147,22 @@ def _rate(record: RunRecord) -> float:
 
 
 def _accounts(records: Sequence[RunRecord]) -> dict[str, float | None]:
-    """Return where a step's time went, in milliseconds: mean over ranks, steps and runs."""
-    sums = dict.fromkeys(ACCOUNTS, 0.0)
-    steps = 0
-    for record in records:
-        if record.ledger is None:
-            continue
-        steps += record.ledger.steps * len(record.ledger.ranks)
-        for rank in record.ledger.ranks:
-            sums["compute"] += rank.compute_s
-            sums["data"] += rank.data_s
-            sums["wait"] += rank.exposed_wait_s
-            sums["transfer"] += rank.exposed_transfer_s
-    return {f"{key}_ms": 1000 * value / steps if steps else None for key, value in sums.items()}
+    """Return where a step's time went, in milliseconds: mean over ranks and steps of one run.
+
+    It is the run whose step is the median one, as another may have met a busy machine.
+    """
+    ranked = sorted(records, key=lambda record: record.median_step_s or 0.0)
+    ledger = ranked[(len(ranked) - 1) // 2].ledger
+    if ledger is None or not ledger.steps:
+        return {f"{account}_ms": None for account in ACCOUNTS}
+    sums = {
+        "compute": sum(rank.compute_s for rank in ledger.ranks),
+        "wait": sum(rank.exposed_wait_s for rank in ledger.ranks),
+        "transfer": sum(rank.exposed_transfer_s for rank in ledger.ranks),
+        "data": sum(rank.data_s for rank in ledger.ranks),
+    }
+    turns = ledger.steps * len(ledger.ranks)
+    return {f"{account}_ms": 1000 * seconds_ / turns for account, seconds_ in sums.items()}
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
