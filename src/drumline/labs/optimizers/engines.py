@@ -116,7 +116,8 @@ def median_step(record: RunRecord) -> float | None:
 
 def median_update(record: RunRecord) -> float | None:
     """Return the seconds that moving the weights takes in a warm step."""
-    found = [event["update"] for ranks in warm_steps(record.events) for event in ranks[:1]]
+    steps = [ranks[0] for ranks in warm_steps(record.events)]
+    found = [event["update"] for event in steps if "update" in event]  # older runs lack it
     return statistics.median(found) * NS if found else None
 
 

@@ -136,7 +136,7 @@ def _draw_ratios(pen: Pen, axes: Axes, ratios: Sheet) -> None:
 def draw_profile(pen: Pen, sheet: Sheet) -> Figure:
     """Draw the time of a thousand samples by parts, and the peaks of memory."""
     figure, (time, memory) = pen.panels(2, height=3.3)
-    rows = [row for row in sheet.rows if row["step_ms"] is not None and row["samples"]]
+    rows = [row for row in sheet.rows if row["update_ms"] is not None and row["samples"]]
     parts = {
         "compute": (pen.say("forward, backward", "前向与反向"), LEDGER["compute"]),
         "update": (pen.say("update", "参数更新"), LEDGER["transfer"]),

@@ -109,7 +109,7 @@ def _sheet(cases: dict[str, list[RunRecord]]) -> Sheet:
 
 def _parts(steps: Sequence[Event]) -> dict[str, float | None]:
     """Return the medians of a step's parts, in milliseconds."""
-    if not steps:
+    if not steps or "update" not in steps[0]:  # older runs lack it
         return {f"{part}_ms": None for part in PARTS}
     values = {
         "data": [event["data"] for event in steps],
