@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from drumline.core.errors import DivergenceError, RunDirError
+from drumline.core.errors import DivergenceError
+from drumline.core.events import read_events
 from drumline.core.lab import LabSettings
 from drumline.core.rundir import RunDir
 from drumline.labs.experiment import runs_folder
-from drumline.launch.creation import FAILURE
 from drumline.report.record import RunRecord, read_record
 
 
@@ -26,18 +26,21 @@ class Results:
     _records: dict[str, RunRecord] = field(default_factory=dict)
 
     def has(self, name: str) -> bool:
-        """Whether an experiment came to its end, and be it that its loss ran away."""
+        """Whether an experiment came to its end."""
         path = runs_folder(self.folder) / name
-        done = (path / "summary.json").is_file() or path.with_name(f"{name}.json").is_file()
-        return done or self.diverged(name)
+        return (path / "summary.json").is_file() or path.with_name(f"{name}.json").is_file()
 
     def diverged(self, name: str) -> bool:
-        """Whether a training run ended because its loss ran away."""
-        try:
-            failure = RunDir(runs_folder(self.folder) / name).read_json(FAILURE)
-        except RunDirError:
-            return False
-        return failure is not None and failure.get("type") == DivergenceError.__name__
+        """Whether a training run ended because its loss was no number any more."""
+        return any(
+            event["event"] == "error" and event.get("type") == DivergenceError.__name__
+            for log in (runs_folder(self.folder) / name / "events").glob("rank-*.jsonl")
+            for event in read_events(log)
+        )
+
+    def until_then(self, name: str) -> RunRecord:
+        """Return a training run as far as it came."""
+        return read_record(RunDir(runs_folder(self.folder) / name))
 
     def record(self, name: str) -> RunRecord | None:
         """Return a training run; None where it did not come to its end."""

@@ -72,7 +72,8 @@ def _run_all(
             now = told if said is None else f"{told}, {said['now']}"
             watch({"share": (number + share) / len(experiments), "now": now, "case": told})
 
-        if reuse and results.has(experiment.name) and _same(experiment, runs):
+        done = results.has(experiment.name) or results.diverged(experiment.name)
+        if reuse and done and _same(experiment, runs):
             continue
         tell(None)
         try:

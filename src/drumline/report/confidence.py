@@ -35,3 +35,20 @@ def mean_interval(values: Sequence[float]) -> Interval:
         return Interval(mean=mean, low=None, high=None, repeats=1)
     width = student_t(count - 1) * statistics.stdev(values) / math.sqrt(count)
     return Interval(mean=mean, low=mean - width, high=mean + width, repeats=count)
+
+
+def ratio_interval(values: Sequence[float]) -> Interval:
+    """Return the geometric mean of positive values with its interval, which is positive, too.
+
+    For what is compared by factors: ratios of times, losses on a logarithmic axis.
+
+    Raises:
+        ValueError: there are no values, or one is not positive.
+    """
+    logs = mean_interval([math.log(value) for value in values])
+    return Interval(
+        mean=math.exp(logs.mean),
+        low=None if logs.low is None else math.exp(logs.low),
+        high=None if logs.high is None else math.exp(logs.high),
+        repeats=logs.repeats,
+    )

@@ -1,6 +1,6 @@
 """The step clock: what one step of one rank was spent on, as far as this rank alone can tell.
 
-    │ data │ forward, backward ……………… │ blocked │ optimizer │
+    │ data │ forward, backward ……………… │ blocked │ update    │
     t0     t1                        b0        b1          t2
 
 What of the blocked time was waiting, and for whom, only all ranks' logs together can tell: that is
@@ -22,6 +22,7 @@ class StepClock:
         self._meter = meter
         self._start = 0
         self._data = 0
+        self._updating = 0
         self._blocked: list[list[int]] = []
 
     def begin(self) -> None:
@@ -38,13 +39,19 @@ class StepClock:
         """Note that this rank did nothing but wait from then until now."""
         self._blocked.append([since_ns, time.monotonic_ns()])
 
+    def updating(self) -> None:
+        """Note that gradients are there, and weights are about to move."""
+        self._updating = time.monotonic_ns()
+
     def end(self) -> dict[str, Any]:
-        """Return the step's times: start, data, total, blocked intervals, collectives."""
+        """Return the step's times: start, data, update, total, blocked intervals, collectives."""
         taken = self._meter.drain()
+        ended = time.monotonic_ns()
         return {
             "t": self._start,
             "data": self._data,
-            "total": time.monotonic_ns() - self._start,
+            "update": ended - self._updating,
+            "total": ended - self._start,
             "blocked": sorted(self._blocked + taken.blocked),
             "spans": taken.spans,
         } | ({"work": taken.work} if taken.work else {})

@@ -61,6 +61,7 @@ class TrainStep:
                 rank=self._rank,
                 lr=lr,
             )
+        self._clock.updating()
         self._parts.compute.update(turn)
         return StepReport(
             loss=loss,

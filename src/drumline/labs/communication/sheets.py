@@ -163,15 +163,16 @@ def _choices(results: Results) -> Sheet:
     sheet = Sheet(name="choices", columns=("of", "average", "loss", "accuracy", "diverged_at"))
     for of in OF:
         for average in AVERAGES:
-            record = results.record(f"{average}-{of}")
-            if record is not None:
-                gone = results.diverged(f"{average}-{of}")
+            name = f"{average}-{of}"
+            record = results.record(name)
+            gone = results.until_then(name).curve if results.diverged(name) else []
+            if record is not None or gone:
                 sheet.add(
                     of=of,
                     average=average,
-                    loss=None if gone else record.summary.get("loss"),
-                    accuracy=None if gone else record.accuracy,
-                    diverged_at=record.curve[-1].step + 1 if gone and record.curve else None,
+                    loss=None if record is None else record.summary.get("loss"),
+                    accuracy=None if record is None else record.accuracy,
+                    diverged_at=gone[-1].step + 1 if gone else None,
                 )
     return sheet
 

@@ -1,0 +1,81 @@
+"""Heat maps of who saw what."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from drumline.labs.data_parallel.names import kind_name
+from drumline.labs.strokes import draw_heat
+from drumline.report.page.pen import Pen
+from drumline.report.page.sheet import Sheet
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+def draw_labels(pen: Pen, labels: Sheet, parts: Sheet, kinds: Sequence[str]) -> Figure:
+    """Draw the share of each label in what each rank drew, a panel for each kind; then coverage."""
+    figure, panels = pen.panels(len(kinds) + 1, columns=3, height=3.0)
+    top = max(row["share"] for row in labels.rows)
+    for number, (kind, axes) in enumerate(zip(kinds, panels, strict=False)):
+        rows = [row for row in labels.rows if row["kind"] == kind]
+        digits = sorted({row["label"] for row in rows})
+        ranks = sorted({row["rank"] for row in rows})
+        shares = {(row["label"], row["rank"]): row["share"] for row in rows}
+        matrix = [[shares[digit, rank] for rank in ranks] for digit in digits]
+        draw_heat(pen, axes, matrix, write=_in_percent, top=top)
+        axes.set_xticks(range(len(ranks)), [str(rank) for rank in ranks])
+        axes.set_yticks(range(len(digits)), [str(digit) for digit in digits])
+        _name(pen, axes, kind, x=pen.say("rank", "进程"))
+        if number % 3 == 0:
+            axes.set_ylabel(pen.say("digit", "数字"))
+    _draw_coverage(pen, panels[-1], parts)
+    return figure
+
+
+def _draw_coverage(pen: Pen, axes: Axes, parts: Sheet) -> None:
+    matrix = [[row["seen_first_epoch"], row["seen_run"]] for row in parts.rows]
+    draw_heat(pen, axes, matrix, write=_in_percent, top=1.0, color=1)
+    axes.set_xticks([0, 1], [pen.say("one epoch", "一轮"), pen.say("whole run", "整个训练")])
+    names = [kind_name(pen, row["kind"]).replace(" ", "\n", 1) for row in parts.rows]
+    axes.set_yticks(range(len(names)), names, fontsize=7)
+    axes.set_title(pen.say("samples seen, %", "样本覆盖率（%）"), fontsize=9)
+
+
+def draw_overlap(pen: Pen, overlaps: Sheet, kinds: Sequence[str]) -> Figure:
+    """Draw which share of a rank's samples each other one saw: an epoch above, the run below."""
+    spans = (
+        ("first_epoch", pen.say("one epoch", "一轮")),
+        ("run", pen.say("whole run", "整个训练")),
+    )
+    figure, panels = pen.panels(2 * len(kinds), columns=len(kinds), height=2.0)
+    for place, axes in enumerate(panels):
+        below, column = divmod(place, len(kinds))
+        kind, (span, span_name) = kinds[column], spans[below]
+        rows = [row for row in overlaps.rows if (row["kind"], row["span"]) == (kind, span)]
+        ranks = sorted({row["rank"] for row in rows})
+        shares = {(row["rank"], row["other"]): row["share"] for row in rows}
+        matrix = [[shares[rank, other] for other in ranks] for rank in ranks]
+        draw_heat(pen, axes, matrix, write=_in_percent, top=1.0, color=2)
+        axes.set_aspect("equal")
+        axes.set_xticks(range(len(ranks)), [str(rank) for rank in ranks])
+        axes.set_yticks(range(len(ranks)), [str(rank) for rank in ranks])
+        if below == 0:
+            _name(pen, axes, kind, x="")
+        else:
+            axes.set_xlabel(pen.say("rank", "进程"))
+        if column == 0:
+            axes.set_ylabel(f"{span_name}\n{pen.say('rank', '进程')}")
+    figure.suptitle(pen.say("common samples, in %", "共同样本比例（%）"), fontsize=9)
+    return figure
+
+
+def _name(pen: Pen, axes: Axes, kind: str, *, x: str) -> None:
+    axes.set_title(kind_name(pen, kind).replace(" (", "\n("), fontsize=9)
+    axes.set_xlabel(x)
+
+
+def _in_percent(share: float) -> str:
+    return f"{100 * share:.0f}"

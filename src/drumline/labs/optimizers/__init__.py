@@ -1,0 +1,89 @@
+"""Lab 1, optimizers: GD, SGD, momentum and Adam, ours beside torch's, on one machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from drumline.core.lab import LabSettings
+from drumline.labs.chapter import Chapter, bind
+from drumline.labs.experiment import Experiment
+from drumline.labs.lab import WriteUp
+from drumline.labs.optimizers import cases
+from drumline.labs.optimizers.chance import write_chance
+from drumline.labs.optimizers.descent import write_descent
+from drumline.labs.optimizers.engines import write_engines
+from drumline.labs.optimizers.names import optimizer_name
+from drumline.labs.optimizers.profile import write_profile
+from drumline.labs.optimizers.rates import write_rates
+from drumline.labs.results import Results
+from drumline.report.page.findings import Findings
+from drumline.report.page.prose import Said, Tongue
+from drumline.report.page.sheet import Sheet, plain, points
+
+__all__ = ["LAB", "OptimizersLab"]
+
+
+class OptimizersLab:
+    """Runs the lab and writes it up."""
+
+    number = 1
+
+    def experiments(self, settings: LabSettings) -> Sequence[Experiment]:
+        """Name the runs."""
+        return cases.experiments(settings)
+
+    def code(self) -> Sequence[tuple[str, str]]:
+        """Name the source: the three rules, then the loop that calls them."""
+        return (
+            ("optim/gd.py", "GD"),
+            ("optim/sgd.py", "SGD"),
+            ("optim/adam.py", "Adam"),
+            ("optim/foreach.py", "ForeachOptimizer.step"),
+            ("optim/build.py", "build_optimizer"),
+            ("train/whole.py", "WholeModel.forward_backward"),
+            ("train/step.py", "TrainStep.take"),
+        )
+
+    def write_up(self, results: Results, say: Tongue) -> WriteUp:
+        """Write the chapters that the runs allow."""
+        of = cases.plan(results.settings)
+        found = Findings()
+        chapters: list[Chapter | None] = [
+            write(results, of, say, found)
+            for write in (
+                write_descent,
+                write_engines,
+                write_profile,
+                write_rates,
+                write_chance,
+            )
+        ]
+        sheets = {sheet.name: sheet for one in chapters if one is not None for sheet in one.sheets}
+        return bind(_summarize(sheets, say), chapters, found)
+
+
+def _summarize(sheets: Mapping[str, Sheet], say: Tongue) -> Said:
+    """Say what came out, as far as it was measured."""
+    ends, equal = sheets.get("ends"), sheets.get("equal")
+    rows = [] if ends is None else [row for row in ends.rows if row["accuracy"] is not None]
+    if ends is None or equal is None or not rows:
+        return say("Nothing came to its end.", "没有任何实验完成。")
+    best = max(rows, key=lambda row: row["accuracy"])
+    by_samples = [row for row in equal.rows if row["by"] == "samples"]
+    first = min(by_samples, key=lambda row: row["loss"])
+    last = max(by_samples, key=lambda row: row["loss"])
+    return say(
+        "{best} ended with the highest test accuracy, {accuracy}. At equal samples the training "
+        "loss lay between {low} with {first} and {high} with {last}.",
+        "{best} 的最终测试准确率最高：{accuracy}。样本数相同时，训练损失从 {first} 的 {low} "
+        "到 {last} 的 {high}。",
+        best=optimizer_name(say, best["optimizer"]),
+        accuracy=ends.quote("accuracy", points, optimizer=best["optimizer"]),
+        low=equal.quote("loss", plain, by="samples", optimizer=first["optimizer"]),
+        high=equal.quote("loss", plain, by="samples", optimizer=last["optimizer"]),
+        first=optimizer_name(say, first["optimizer"]),
+        last=optimizer_name(say, last["optimizer"]),
+    )
+
+
+LAB = OptimizersLab()

@@ -1,0 +1,169 @@
+"""What lab 1 runs, each on one worker with the machine's threads.
+
+    <optimizer>-<n>            ours, for each seed
+    <optimizer>-torch-<n>      torch's, by the same words
+    <optimizer>-lr<factor>     another learning rate, for fewer steps
+    <optimizer>-order-<kind>   the same first weights, the samples in another order (gd, sgd)
+    gd-whole                   gradient descent with all samples at once, not in chunks
+
+GD takes one step for all samples, so it gets many epochs, and still fewer steps than the others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from drumline.core.lab import LabSettings
+from drumline.core.spec_file import validate_spec
+from drumline.labs.experiment import Experiment, Training
+from drumline.labs.material import SAMPLES, choose_data
+
+OPTIMIZERS = ("gd", "sgd", "momentum", "adam")
+RATES = {"gd": 0.1, "sgd": 0.1, "momentum": 0.02, "adam": 0.001}
+"""learning rates"""
+MOMENTUM = 0.9
+BATCH = 64
+CHUNK = 1_000
+"""samples that GD computes at once; its step is that of all of them"""
+ORDERS = ("shuffle", "random", "contiguous")
+"""partitions that give one worker all samples, each in another order; the first is the usual one"""
+ORDERED = ("gd", "sgd")
+WHOLE = "gd-whole"
+_NEVER = 1_000_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """How large the lab is."""
+
+    repeats: int
+    """seeds"""
+    epochs: int
+    """of those that step after each batch"""
+    gd_steps: int
+    short_epochs: int
+    """of runs with another learning rate"""
+    short_gd_steps: int
+    factors: tuple[float, ...]
+    """what learning rates are multiplied by; 1 is among them"""
+
+    def length(self, optimizer: str, *, short: bool = False) -> int:
+        """Return the epochs of a run; an epoch of GD is one step."""
+        if optimizer == "gd":
+            return self.short_gd_steps if short else self.gd_steps
+        return self.short_epochs if short else self.epochs
+
+
+def plan(settings: LabSettings) -> Plan:
+    """Say how large the lab is to be."""
+    if settings.full:
+        return Plan(
+            repeats=5,
+            epochs=8,
+            gd_steps=100,
+            short_epochs=3,
+            short_gd_steps=30,
+            factors=(0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30),
+        )
+    return Plan(
+        repeats=3,
+        epochs=4,
+        gd_steps=40,
+        short_epochs=2,
+        short_gd_steps=20,
+        factors=(0.01, 0.1, 1, 10),
+    )
+
+
+def seed_names(optimizer: str, of: Plan, *, engine: str = "drumline") -> list[str]:
+    """Name the repeats of an optimizer."""
+    by = "-torch" if engine == "torch" else ""
+    return [f"{optimizer}{by}-{number}" for number in range(1, of.repeats + 1)]
+
+
+def rate_name(optimizer: str, factor: float) -> str:
+    """Name the run at another learning rate; at the usual one it is that of the first seed."""
+    return f"{optimizer}-1" if factor == 1 else f"{optimizer}-lr{factor:g}"
+
+
+def order_name(optimizer: str, order: str) -> str:
+    """Name the run that takes the samples in another order."""
+    return f"{optimizer}-1" if order == ORDERS[0] else f"{optimizer}-order-{order}"
+
+
+def experiments(settings: LabSettings) -> list[Experiment]:
+    """Name all runs, in order; rivals lie side by side, as the machine may change."""
+    of = plan(settings)
+    found: list[Experiment] = []
+    for number in range(of.repeats):
+        seed = settings.seed + number
+        for optimizer in OPTIMIZERS:
+            found += [
+                _train(settings, name, optimizer, of.length(optimizer), seed=seed, engine=engine)
+                for name, engine in (
+                    (f"{optimizer}-{number + 1}", "drumline"),
+                    (f"{optimizer}-torch-{number + 1}", "torch"),
+                )
+            ]
+    for optimizer in ORDERED:
+        found += [
+            _train(
+                settings,
+                order_name(optimizer, order),
+                optimizer,
+                of.length(optimizer, short=optimizer != "gd"),
+                data={"partition": order},
+            )
+            for order in ORDERS[1:]
+        ]
+    whole = {"batch": SAMPLES[choose_data(settings)]}
+    found.append(_train(settings, WHOLE, "gd", of.short_gd_steps, data=whole))
+    for optimizer in OPTIMIZERS:
+        found += [
+            _train(
+                settings,
+                rate_name(optimizer, factor),
+                optimizer,
+                of.length(optimizer, short=True),
+                factor=factor,
+            )
+            for factor in of.factors
+            if factor != 1
+        ]
+    return found
+
+
+def _train(
+    settings: LabSettings,
+    name: str,
+    optimizer: str,
+    epochs: int,
+    *,
+    seed: int | None = None,
+    engine: str = "drumline",
+    factor: float = 1,
+    data: dict[str, Any] | None = None,
+) -> Training:
+    rule = "sgd" if optimizer == "momentum" else optimizer
+    words = {
+        "name": name,
+        "model": "mlp",
+        "data": {
+            "name": choose_data(settings),
+            "batch": CHUNK if optimizer == "gd" else BATCH,
+            **(data or {}),
+        },
+        "optimizer": {
+            "name": rule,
+            "engine": engine,
+            "lr": RATES[optimizer] * factor,
+            "momentum": MOMENTUM if optimizer == "momentum" else 0.0,
+        },
+        "epochs": epochs,
+        "workers": 1,
+        "device": "cpu",
+        "seed": settings.seed if seed is None else seed,
+        "checkpoint": {"every_steps": _NEVER, "keep": 1},  # at the end only: steps are timed
+    }
+    return Training(name=name, spec=validate_spec(words), may_diverge=factor != 1)

@@ -1,0 +1,212 @@
+"""What an optimizer costs: the time of a step and its parts, and memory."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+from drumline.core.events import Event
+from drumline.labs.chapter import Chapter
+from drumline.labs.columns import interval_names, mean_cells
+from drumline.labs.curves import largest_difference
+from drumline.labs.forms import tiny
+from drumline.labs.optimizers.cases import CHUNK, WHOLE, Plan
+from drumline.labs.optimizers.descent import runs_of
+from drumline.labs.optimizers.names import optimizer_name
+from drumline.labs.optimizers.pictures import draw_profile
+from drumline.labs.results import Results
+from drumline.report.ledger import NS, warm_steps
+from drumline.report.page.blocks import Column, Picture, Table
+from drumline.report.page.findings import Findings
+from drumline.report.page.prose import Said, Tongue
+from drumline.report.page.sheet import Sheet, count, milliseconds, percent, size, times
+from drumline.report.record import RunRecord
+
+COPIES = {"gd": 0, "sgd": 0, "momentum": 1, "adam": 2}
+"""tensors as large as the weights that an optimizer keeps from step to step"""
+_FLOAT = 4
+PARTS = ("data", "compute", "update")
+
+
+def write_profile(results: Results, of: Plan, say: Tongue, found: Findings) -> Chapter | None:
+    """Write the chapter; None where no run came to its end."""
+    runs = runs_of(results, of)
+    whole = results.record(WHOLE)
+    cases = {**runs, **({WHOLE: [whole]} if whole is not None and whole.curve else {})}
+    if not runs:
+        return None
+    sheet = _sheet(cases)
+    chapter = Chapter(heading=say.pick("Time and memory", "时间与内存"), sheets=[sheet])
+    chapter.results = [
+        Picture(
+            name="profile",
+            title=say.pick("Where time goes, and what memory it takes", "时间去向与内存占用"),
+            draw=lambda pen: draw_profile(pen, sheet),
+            caption=say(
+                "Left: time for a thousand samples, by parts of a step (medians). Right: peak of "
+                "memory beyond what the process started with, mean over seeds with 95 % intervals; "
+                "hatched: what the optimizer keeps from step to step, computed. “whole”: GD with "
+                "all samples at once instead of chunks of {chunk}.",
+                "左：每一千个样本的用时，按一步的各部分（中位数）。右：进程启动后新增内存的峰值，"
+                "为种子间平均值与 95 % 置信区间；斜线部分为优化器跨步保存的状态（计算得出）。"
+                "“整批”：GD 一次计算全部样本，而不是每块 {chunk} 个。",
+                chunk=CHUNK,
+            ),
+            sheets=[sheet],
+        ),
+        Table(
+            sheet=sheet,
+            title=say.pick(
+                "A step: median (quartiles over all steps and seeds); memory: mean over seeds "
+                "(95 % interval)",
+                "每步用时：中位数（全部步与种子的四分位数）；内存：种子间平均值（95 % 置信区间）",
+            ),
+            columns=[
+                Column(key="optimizer", name=say.pick("optimizer", "优化器"), align="left"),
+                Column(key="samples", name=say.pick("samples/step", "每步样本"), form=count),
+                Column(key="step_ms", name=say.pick("step", "每步用时"), form=milliseconds),
+                Column(key="update_ms", name=say.pick("update", "参数更新"), form=milliseconds),
+                Column(key="peak_bytes", name=say.pick("peak memory", "内存峰值"), form=size),
+                Column(key="state_bytes", name=say.pick("its state", "优化器状态"), form=size),
+            ],
+        ),
+    ]
+    chapter.said = [
+        *_about_update(sheet, say, found),
+        *_about_state(sheet, say),
+        *_about_whole(sheet, runs.get("gd"), whole, say, found),
+    ]
+    return chapter
+
+
+def _sheet(cases: dict[str, list[RunRecord]]) -> Sheet:
+    sheet = Sheet(
+        name="profile",
+        columns=(
+            *("optimizer", "samples", *interval_names("step_ms")),
+            *(f"{part}_ms" for part in PARTS),
+            *(*interval_names("peak_bytes"), "state_bytes"),
+        ),
+    )
+    for case, records in cases.items():
+        steps = [ranks[0] for record in records for ranks in warm_steps(record.events)]
+        totals = [1000 * NS * event["total"] for event in steps]
+        quarters = statistics.quantiles(totals, n=4) if len(totals) > 1 else None
+        peaks = [float(record.peak_bytes[0]) for record in records if record.peak_bytes]
+        parameters = records[0].summary.get("parameters")
+        sheet.add(
+            optimizer=case,
+            samples=steps[0]["samples"] if steps else None,
+            step_ms=statistics.median(totals) if totals else None,
+            step_ms_low=quarters and quarters[0],
+            step_ms_high=quarters and quarters[2],
+            **_parts(steps),
+            **mean_cells("peak_bytes", peaks),
+            state_bytes=None if parameters is None else COPIES.get(case, 0) * _FLOAT * parameters,
+        )
+    return sheet
+
+
+def _parts(steps: Sequence[Event]) -> dict[str, float | None]:
+    """Return the medians of a step's parts, in milliseconds."""
+    if not steps or "update" not in steps[0]:  # older runs lack it
+        return {f"{part}_ms": None for part in PARTS}
+    values = {
+        "data": [event["data"] for event in steps],
+        "compute": [event["total"] - event["data"] - event["update"] for event in steps],
+        "update": [event["update"] for event in steps],
+    }
+    return {f"{part}_ms": 1000 * NS * statistics.median(found) for part, found in values.items()}
+
+
+def _about_update(sheet: Sheet, say: Tongue, found: Findings) -> list[Said]:
+    """Compare the updates, the one part of a step in which optimizers differ."""
+    rows = [row for row in sheet.rows if row["optimizer"] != WHOLE and row["update_ms"] is not None]
+    if len(rows) < 2:
+        return []
+    dear = max(rows, key=lambda row: row["update_ms"])
+    cheap = min(rows, key=lambda row: row["update_ms"])
+    return [
+        say(
+            "The update itself took longest with {dear}, {dear_ms} or {ratio} that of {cheap} "
+            "({cheap_ms}); of a step of {dear} it is {share}.",
+            "参数更新本身以 {dear} 最慢，{dear_ms}，是 {cheap}（{cheap_ms}）的 {ratio}；"
+            "占 {dear} 一步的 {share}。",
+            dear=optimizer_name(say, dear["optimizer"]),
+            cheap=optimizer_name(say, cheap["optimizer"]),
+            dear_ms=sheet.quote("update_ms", milliseconds, optimizer=dear["optimizer"]),
+            cheap_ms=sheet.quote("update_ms", milliseconds, optimizer=cheap["optimizer"]),
+            ratio=found.quote(
+                f"update of {dear['optimizer']} over {cheap['optimizer']}",
+                dear["update_ms"] / cheap["update_ms"],
+                times,
+                of="profile: update_ms",
+            ),
+            share=found.quote(
+                f"share of the update in a step of {dear['optimizer']}",
+                dear["update_ms"] / dear["step_ms"],
+                percent,
+                of="profile: update_ms, step_ms",
+            ),
+        )
+    ]
+
+
+def _about_state(sheet: Sheet, say: Tongue) -> list[Said]:
+    keeps = [row for row in sheet.rows if row["state_bytes"]]
+    return [
+        say(
+            "{name} keeps {state} from step to step: {copies} numbers for each weight.",
+            "{name} 在步与步之间保存 {state}：每个权重 {copies} 个数。",
+            name=optimizer_name(say, row["optimizer"]),
+            state=sheet.quote("state_bytes", size, optimizer=row["optimizer"]),
+            copies=COPIES[row["optimizer"]],
+        )
+        if COPIES[row["optimizer"]] > 1
+        else say(
+            "{name} keeps {state} from step to step: one number for each weight.",
+            "{name} 在步与步之间保存 {state}：每个权重一个数。",
+            name=optimizer_name(say, row["optimizer"]),
+            state=sheet.quote("state_bytes", size, optimizer=row["optimizer"]),
+        )
+        for row in keeps
+    ]
+
+
+def _about_whole(
+    sheet: Sheet,
+    chunked: list[RunRecord] | None,
+    whole: RunRecord | None,
+    say: Tongue,
+    found: Findings,
+) -> list[Said]:
+    """Tell what computing the full batch at once costs, and whether it changes anything."""
+    if not chunked or whole is None or not whole.curve:
+        return []
+    rows = {row["optimizer"]: row for row in sheet.rows}
+    one, other = rows["gd"]["peak_bytes"], rows[WHOLE]["peak_bytes"]
+    if not one or other is None:
+        return []
+    holes = {
+        "ratio": found.quote(
+            "memory of GD at once over chunks", other / one, times, of="profile: peak_bytes"
+        ),
+        "gap": found.quote(
+            "largest difference of losses, GD at once against chunks",
+            largest_difference(chunked[0], whole),
+            tiny,
+            of=f"runs gd-1 and {WHOLE}",
+        ),
+        "whole": sheet.quote("peak_bytes", size, optimizer=WHOLE),
+        "chunks": sheet.quote("peak_bytes", size, optimizer="gd"),
+    }
+    return [
+        say(
+            "GD with all samples at once took {whole} of memory, {ratio} as much as in chunks "
+            "({chunks}); the losses differ by {gap} at most: chunks change what must be held, "
+            "not what is computed.",
+            "GD 一次计算全部样本需要 {whole} 内存，是分块计算（{chunks}）的 {ratio}；"
+            "损失最多相差 {gap}：分块只改变需要保存的内容，不改变计算结果。",
+            **holes,
+        )
+    ]

@@ -1,0 +1,178 @@
+"""How much the learning rate matters to each optimizer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from drumline.labs.chapter import Chapter
+from drumline.labs.curves import smoothed
+from drumline.labs.optimizers.cases import OPTIMIZERS, RATES, Plan, rate_name
+from drumline.labs.optimizers.descent import WIDTHS
+from drumline.labs.optimizers.names import optimizer_name
+from drumline.labs.optimizers.pictures import draw_rates
+from drumline.labs.results import Results
+from drumline.report.page.blocks import Column, Picture, Table
+from drumline.report.page.findings import Findings
+from drumline.report.page.prose import Said, Tongue
+from drumline.report.page.sheet import Sheet, count, plain, points
+from drumline.report.record import RunRecord
+
+LOST = 10 * math.log(10)
+"""a loss beyond this, ten times that of guessing among ten digits, has diverged"""
+_NEAR = 0.05
+"""rates whose accuracy is within this of the best one's are called good"""
+
+
+def write_rates(results: Results, of: Plan, say: Tongue, found: Findings) -> Chapter | None:
+    """Write the chapter; None where nothing of it was run."""
+    sheet = _sheet(results, of)
+    if not sheet.rows:
+        return None
+    chapter = Chapter(heading=say.pick("The learning rate", "学习率的影响"), sheets=[sheet])
+    chapter.results = [
+        Picture(
+            name="rates",
+            title=say.pick("Sensitivity to the learning rate", "对学习率的敏感性"),
+            draw=lambda pen: draw_rates(pen, sheet),
+            caption=say(
+                "One seed. After {epochs} epochs; of GD after {steps} steps, each an epoch. "
+                "A cross: the loss diverged.",
+                "一个种子。训练 {epochs} 轮后的结果；GD 为 {steps} 步（每步一轮）。"
+                "叉号表示损失已发散。",
+                epochs=of.short_epochs,
+                steps=of.short_gd_steps,
+            ),
+            sheets=[sheet],
+        ),
+        Table(
+            sheet=sheet,
+            title=say.pick(
+                "By learning rate (one seed); the training loss is that of the last steps",
+                "按学习率（一个种子）；训练损失取最后若干步",
+            ),
+            columns=[
+                Column(key="optimizer", name=say.pick("optimizer", "优化器"), align="left"),
+                Column(key="lr", name=say.pick("learning rate", "学习率"), form=plain),
+                Column(key="steps", name=say.pick("steps", "步数"), form=count),
+                Column(key="loss", name=say.pick("training loss", "训练损失"), form=plain),
+                Column(key="accuracy", name=say.pick("test accuracy", "测试准确率"), form=points),
+                Column(key="ended", name=say.pick("ended", "结局"), align="left"),
+            ],
+        ),
+    ]
+    chapter.said = [
+        one for optimizer in OPTIMIZERS if (one := _about(sheet, optimizer, say, found)) is not None
+    ]
+    return chapter
+
+
+def _sheet(results: Results, of: Plan) -> Sheet:
+    columns = ("optimizer", "factor", "lr", "steps", "loss", "accuracy", "ended")
+    sheet = Sheet(name="rates", columns=columns)
+    for optimizer in OPTIMIZERS:
+        for factor in of.factors:
+            name = rate_name(optimizer, factor)
+            record = results.record(name)
+            known = {"optimizer": optimizer, "factor": factor, "lr": RATES[optimizer] * factor}
+            if record is not None and record.curve:
+                stood = _standing(record, optimizer, of)
+                lost = stood["loss"] is not None and stood["loss"] > LOST
+                sheet.add(**known, **stood, ended="diverged" if lost else "done")
+            elif results.diverged(name):
+                sheet.add(**known, steps=None, loss=None, accuracy=None, ended="diverged")
+    return sheet
+
+
+def _standing(record: RunRecord, optimizer: str, of: Plan) -> dict[str, Any]:
+    """Return where a run stood after as many epochs as the short runs have."""
+    epochs = of.length(optimizer, short=True)
+    scores = record.scores[:epochs]
+    if not scores:
+        return {"steps": None, "loss": None, "accuracy": None}
+    step = scores[-1].step
+    smooth = [point for point in smoothed(record.curve, WIDTHS[optimizer]) if point.step <= step]
+    return {"steps": step, "loss": smooth[-1].loss, "accuracy": scores[-1].accuracy}
+
+
+def _about(sheet: Sheet, optimizer: str, say: Tongue, found: Findings) -> Said | None:
+    rows = [row for row in sheet.rows if row["optimizer"] == optimizer]
+    told = [row for row in rows if row["accuracy"] is not None]
+    if len(told) < 2:
+        return None
+    best = max(told, key=lambda row: row["accuracy"])
+    good = [row for row in told if row["accuracy"] >= best["accuracy"] - _NEAR]
+    start = say(
+        "{name} did best with {lr}: {accuracy}.",
+        "{name} 在学习率 {lr} 时最好：{accuracy}。",
+        name=optimizer_name(say, optimizer),
+        lr=_quote(sheet, best, "lr"),
+        accuracy=sheet.quote("accuracy", points, optimizer=optimizer, factor=best["factor"]),
+    )
+    width = (
+        say(
+            " Of {tried} rates tried, {good} came within {near} of that, from {low} to {high}.",
+            "在尝试的 {tried} 个学习率中，{good} 个与之相差不超过 {near}，从 {low} 到 {high}。",
+            tried=len(rows),
+            good=found.quote(
+                f"rates of {optimizer} near the best", len(good), plain, of="rates: accuracy"
+            ),
+            near=say.pick(f"{100 * _NEAR:.0f} points", f"{100 * _NEAR:.0f} 个百分点"),
+            low=_quote(sheet, min(good, key=lambda row: float(row["lr"])), "lr"),
+            high=_quote(sheet, max(good, key=lambda row: float(row["lr"])), "lr"),
+        )
+        if len(good) > 1
+        else say(
+            " Of {tried} rates tried, no other came within {near} of that.",
+            "在尝试的 {tried} 个学习率中，没有其他取值与之相差在 {near}以内。",
+            tried=len(rows),
+            near=say.pick(f"{100 * _NEAR:.0f} points", f"{100 * _NEAR:.0f} 个百分点"),
+        )
+    )
+    largest = max(rows, key=lambda row: float(row["lr"]))
+    return say(
+        "{start}{width}{end}",
+        "{start}{width}{end}",
+        start=start,
+        width=width,
+        end=_about_largest(sheet, largest, best, say, found),
+    )
+
+
+def _about_largest(
+    sheet: Sheet,
+    largest: Mapping[str, Any],
+    best: Mapping[str, Any],
+    say: Tongue,
+    found: Findings,
+) -> Said:
+    """Tell what became of the largest rate."""
+    if largest["ended"] == "diverged" and largest["loss"] is None:
+        return say(
+            " With {lr} it diverged.", "学习率 {lr} 时发散。", lr=_quote(sheet, largest, "lr")
+        )
+    if largest["ended"] == "diverged":
+        return say(
+            " With {lr} it diverged, to a loss of {loss}.",
+            "学习率 {lr} 时发散，损失达到 {loss}。",
+            lr=_quote(sheet, largest, "lr"),
+            loss=_quote(sheet, largest, "loss"),
+        )
+    guess = math.log(10)  # of ten classes
+    if largest["loss"] is not None and largest["loss"] > 0.8 * guess and largest is not best:
+        return say(
+            " With {lr} it learned next to nothing: a loss of {loss}, where guessing costs "
+            "{guess}.",
+            "学习率 {lr} 时几乎没有学到东西：损失为 {loss}，而随机猜测为 {guess}。",
+            guess=found.quote(
+                f"loss of guessing ({largest['optimizer']})", guess, plain, of="ln 10"
+            ),
+            lr=_quote(sheet, largest, "lr"),
+            loss=_quote(sheet, largest, "loss"),
+        )
+    return ""
+
+
+def _quote(sheet: Sheet, row: Mapping[str, Any], column: str) -> Any:
+    return sheet.quote(column, plain, optimizer=row["optimizer"], factor=row["factor"])
