@@ -6,7 +6,7 @@ import csv
 import io
 import json
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 from drumline.core.lab import LabSettings
 from drumline.core.rundir import RunDir
 from drumline.data.coverage import coverage
-from drumline.labs.experiment import Training
+from drumline.labs.experiment import Measurement, Training
 from drumline.labs.lab import Lab, WriteUp
 from drumline.labs.results import Results
 from drumline.report.page.blocks import Paragraph, Picture, Report, Section, Table
@@ -34,14 +34,20 @@ def make_runs(
     *,
     without: Collection[str] = (),
     diverged: Collection[str] = (),
+    documents: Mapping[str, Any] | None = None,
 ) -> Results:
-    """Leave what all experiments of a lab would, but those named."""
+    """Leave what all experiments of a lab would, but those named; measurements: `documents`."""
     settings = LabSettings()
     for experiment in lab.experiments(settings):
-        assert isinstance(experiment, Training)
-        if experiment.name in diverged:
+        if experiment.name in without:
+            continue
+        if isinstance(experiment, Measurement):
+            document = (documents or {})[experiment.name]
+            (folder / "runs").mkdir(exist_ok=True)
+            (folder / "runs" / f"{experiment.name}.json").write_text(json.dumps(document))
+        elif experiment.name in diverged:
             _diverge(folder, experiment)
-        elif experiment.name not in without:
+        else:
             _leave(folder, experiment)
     failed = dict.fromkeys(without, "it was unplugged")
     return Results(folder=folder, settings=settings, failed=failed)
@@ -54,7 +60,7 @@ def _leave(folder: Path, training: Training) -> None:
     run.write_json("manifest.json", {"cpu_count": 2})
     whole = spec.optimizer.name == "gd"
     per_epoch = 1 if whole else 6
-    steps = per_epoch * (spec.epochs or 1)
+    steps = spec.max_steps or per_epoch * (spec.epochs or 1)
     for rank in range(spec.world_size):
         _log(run, training, rank, steps, per_epoch)
     told = coverage(
