@@ -64,8 +64,8 @@ def _bubbles(sheets: ModelParallelSheets, findings: Findings, say: Tongue) -> It
     )
     if abs(gap) < _NEAR:
         yield say(
-            "None of them is farther from the formula than {gap} ({case}).",
-            "其中与理论值相差最大的只有 {gap}({case})。",
+            "All are close to the formula; {case} is farthest, by {gap}.",
+            "都接近理论值;相差最大的是 {case},为 {gap}。",
             gap=quote,
             case=far["case"],
         )
@@ -236,19 +236,17 @@ def say_losses(sheets: ModelParallelSheets, say: Tongue) -> Iterator[Sentence]:
     apart = sheets.forms.quote("loss_difference", tiny, case=worst["case"])
     if worst["loss_difference"] == 0:
         yield say(
-            "The losses of all {count} forms are the same bits as those of one process alone, in "
-            "every step (largest difference: {apart}).",
-            "全部 {count} 种形式在每一步的损失与单进程逐位相同(最大差:{apart})。",
-            count=str(len(rows)),
+            "The losses of all forms are the same bits as those of one process alone, in every "
+            "step (largest difference: {apart}).",
+            "各种形式在每一步的损失都与单进程逐位相同(最大差:{apart})。",
             apart=apart,
         )
     elif worst["loss_difference"] < AGREE:
         yield say(
-            "All {count} forms train the same model: no loss of any step differs from that of one "
-            "process alone by more than {apart} ({case}), which is rounding.",
-            "全部 {count} 种形式训练的是同一个模型:任何一步的损失与单进程相差不超过 {apart}"
-            "({case}),属于舍入误差。",
-            count=str(len(rows)),
+            "All forms train the same model: no loss of any step differs from that of one process "
+            "alone by more than {apart} ({case}), which is rounding.",
+            "各种形式训练的是同一个模型:任何一步的损失与单进程相差不超过 {apart}({case}),"
+            "属于舍入误差。",
             apart=apart,
             case=worst["case"],
         )

@@ -57,19 +57,19 @@ def _against_alone(sheets: ModelParallelSheets, say: Tongue) -> Iterator[Sentenc
             groups[judge_pace(row, base)].append(row)
     said = {
         Pace.FASTER: (
-            "Faster than one process alone ({alone} a step), with quartiles of the steps that do "
+            "One process alone took {alone} a step. Faster, with quartiles of the steps that do "
             "not meet: {list}.",
-            "快于单进程(每步 {alone}),且步的四分位区间不相交:{list}。",
+            "单进程每步 {alone}。更快且步的四分位区间不相交的有:{list}。",
         ),
         Pace.SAME: (
-            "Neither faster nor slower than one process alone ({alone} a step), as far as the "
-            "quartiles of the steps tell: {list}.",
-            "与单进程(每步 {alone})相比,步的四分位区间重叠,不能说更快或更慢:{list}。",
+            "Neither faster nor slower than one process alone ({alone}), as far as the quartiles "
+            "of the steps tell: {list}.",
+            "与单进程({alone})相比四分位区间重叠、不能说更快或更慢的有:{list}。",
         ),
         Pace.SLOWER: (
-            "Slower than one process alone ({alone} a step), with quartiles of the steps that do "
-            "not meet: {list}.",
-            "慢于单进程(每步 {alone}),且步的四分位区间不相交:{list}。",
+            "Slower than one process alone ({alone}), with quartiles of the steps that do not "
+            "meet: {list}.",
+            "慢于单进程({alone})且步的四分位区间不相交的有:{list}。",
         ),
     }
     for pace, texts in said.items():

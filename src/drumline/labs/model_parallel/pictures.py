@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from drumline.labs.model_parallel.experiments import SWEPT
 from drumline.labs.model_parallel.sheets import ALONE, ModelParallelSheets
-from drumline.report.page.pen import Pen
-from drumline.report.page.sheet import Sheet, percent, plain
+from drumline.report.page.pen import COLORS, Pen
+from drumline.report.page.sheet import NOTHING, Sheet, plain
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,6 +22,11 @@ FORM_COLORS = {"alone": 7, "data": 4, "rpc": 1, "pipeline": 0, "tensor": 2}
 _MB = 1e-6
 _BAR_IN, _FRAME_IN = 0.2, 0.75
 _SMALL = 7
+_LONG = 999.5
+"""numbers beyond have all their digits"""
+_LINE_COLORS = {"rpc": 1, "pipeline 1f1b": 0, "pipeline gpipe": 3, "pipeline interleaved": 6}
+_ASIDE = 1.035
+"""how far lines stand beside each other, so that their error bars do not cover one another"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +102,7 @@ def _draw_bars(axes: Axes, panel: _Panel, sheets: ModelParallelSheets, pen: Pen)
                 axes.plot(*at, "o", color=pen.ink, ms=2.5)
     for place, (end, value) in enumerate(zip(ends, values, strict=True)):
         axes.annotate(
-            "–" if value is None else plain(value),
+            NOTHING if value is None else _short(value),
             (end, place),
             xytext=(4, 0),
             textcoords="offset points",
@@ -106,6 +111,10 @@ def _draw_bars(axes: Axes, panel: _Panel, sheets: ModelParallelSheets, pen: Pen)
             color=pen.ink,
         )
     axes.set_xlim(0, 1.25 * max(*ends, 1e-9))
+
+
+def _short(value: float) -> str:
+    return plain(value) if value < _LONG else f"{value:.0f}"
 
 
 def _scaled(value: float | None, factor: float) -> float | None:
@@ -120,7 +129,7 @@ def draw_microbatches(sheets: ModelParallelSheets) -> Draw:
     """Step and bubble over the number of microbatches, the formula beside."""
 
     def draw(pen: Pen) -> Figure:
-        figure, (left, right) = pen.panels(2, height=3.3)
+        figure, (left, right) = pen.panels(2, height=3.5)
         lines = _lines(sheets.forms)
         for number, (name, rows) in enumerate(lines.items()):
             _draw_line(left, rows, "step_ms", name, number, pen)
@@ -129,44 +138,46 @@ def draw_microbatches(sheets: ModelParallelSheets) -> Draw:
             base = sheets.baseline.rows[0]
             left.axhline(base["step_ms"], color=pen.ink, ls=":", lw=1, label=ALONE)
             left.axhspan(base["step_ms_low"], base["step_ms_high"], color=pen.ink, alpha=0.08, lw=0)
-        formula = {
-            row["microbatches"]: row["bubble_theory"]
-            for rows in lines.values()
-            for row in rows
-            if row["schedule"] != "interleaved" and row["bubble_theory"] is not None
-        }
-        counts = sorted(formula)
-        right.plot(
-            counts,
-            [formula[count] for count in counts],
-            color=pen.ink,
-            ls="--",
-            lw=1,
-            label="(p−1)/(m+p−1)",
-        )
-        right.set_ylim(0, None)
-        right.yaxis.set_major_formatter(lambda value, _: percent(value))
-        left.set_ylim(0, None)
-        across = pen.say("microbatches m", "微批次数 m")
-        for axes in (left, right):
+        _draw_formula(right, lines, pen)
+        right.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
+        counts = sorted({row["microbatches"] for rows in lines.values() for row in rows})
+        time = pen.say("ms (median, quartiles)", "毫秒(中位数,四分位)")
+        share = pen.say("share of the ranks' time (median)", "占进程时间(中位数)")
+        handles: dict[str, Any] = {}
+        for axes, title, unit in (
+            (left, pen.say("time of a step", "每步用时"), time),
+            (right, pen.say("bubble", "气泡"), share),
+        ):
+            axes.set_ylim(0, None)
             axes.set_xscale("log", base=2)
             axes.set_xticks(counts, [str(count) for count in counts])
             axes.minorticks_off()
-        pen.finish(
-            left,
-            title=pen.say("time of a step", "每步用时"),
-            x=across,
-            y=pen.say("ms (median, quartiles)", "毫秒(中位数,四分位)"),
-        )
-        pen.finish(
-            right,
-            title=pen.say("bubble", "气泡"),
-            x=across,
-            y=pen.say("share of the ranks' time (median)", "占进程时间(中位数)"),
-        )
+            across = pen.say("microbatches m", "微批次数 m")
+            pen.finish(axes, title=title, x=across, y=unit, legend=False)
+            drawn, labels = axes.get_legend_handles_labels()
+            handles |= dict(zip(labels, drawn, strict=True))
+        figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=3)
         return figure
 
     return draw
+
+
+def _draw_formula(axes: Axes, lines: Mapping[str, Rows], pen: Pen) -> None:
+    formula = {
+        row["microbatches"]: row["bubble_theory"]
+        for rows in lines.values()
+        for row in rows
+        if row["schedule"] != "interleaved"
+    }
+    counts = sorted(formula)
+    axes.plot(
+        counts,
+        [formula[count] for count in counts],
+        color=pen.ink,
+        ls="--",
+        lw=1,
+        label="(p−1)/(m+p−1)",
+    )
 
 
 def _lines(forms: Sheet) -> Mapping[str, Rows]:
@@ -193,10 +204,10 @@ def _draw_line(axes: Axes, rows: Rows, key: str, name: str, number: int, pen: Pe
             [row[f"{key}_high"] - row[key] for row in rows],
         ]
     axes.errorbar(
-        [row["microbatches"] for row in rows],
+        [row["microbatches"] * _ASIDE**number for row in rows],
         [row[key] for row in rows],
         yerr=spread,
-        color=pen.color(number),
+        color=pen.color(_LINE_COLORS.get(name, 8)),
         marker=pen.marker(number),
         ms=5,
         lw=1.3,
@@ -217,7 +228,7 @@ def draw_curves(curves: Sheet) -> Draw:
             broad: dict[str, Any] = {"lw": 6, "alpha": 0.3, "solid_capstyle": "round"}
             marked: dict[str, Any] = {
                 "lw": 0.8,
-                "marker": pen.marker(number),
+                "marker": pen.marker(number + number // len(COLORS)),
                 "ms": 5,
                 "markevery": (number % len(rows), max(2, len(by_case))),
             }

@@ -200,9 +200,12 @@ def _curves(done: Sequence[_Done]) -> Sheet:
 def _trace(done: Sequence[_Done]) -> Sheet:
     own = [field.name for field in fields(Piece)]
     sheet = Sheet(name="trace", columns=("case", *own))
-    for one in done:
-        if one.name in TRACED:
-            for piece in lay_out(pick_typical(one.steps, _SHOWN_STEPS)):
-                values: dict[str, Any] = asdict(piece)
-                sheet.add(case=one.name, **values)
+    for one in sorted((one for one in done if one.name in TRACED), key=_place_in_trace):
+        for piece in lay_out(pick_typical(one.steps, _SHOWN_STEPS)):
+            values: dict[str, Any] = asdict(piece)
+            sheet.add(case=one.name, **values)
     return sheet
+
+
+def _place_in_trace(one: _Done) -> int:
+    return TRACED.index(one.name)

@@ -69,10 +69,10 @@ def pick_typical(steps: Sequence[Step], count: int) -> Sequence[Step]:
     totals = [max(event["total"] for event in step) for step in steps]
     if len(totals) <= count:
         return steps
-    usual = count * statistics.median(totals)
+    usual = statistics.median(totals)
     first = min(
         range(len(totals) - count + 1),
-        key=lambda at: abs(sum(totals[at : at + count]) - usual),
+        key=lambda at: max(abs(total - usual) for total in totals[at : at + count]),
     )
     return steps[first : first + count]
 
