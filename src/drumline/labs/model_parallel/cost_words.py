@@ -122,8 +122,7 @@ def _together(sheets: ModelParallelSheets, say: Tongue) -> Iterator[Sentence]:
 
 
 def _idle(sheets: ModelParallelSheets, say: Tongue) -> Iterator[Sentence]:
-    rows = [row for row in sheets.ranks.rows if row["idle_ms"] is not None and row["idle_ms"] > 0]
-    rows = [row for row in rows if sheets.forms.rows[_place(sheets, row)]["ranks"] > 1]
+    rows = [row for row in sheets.ranks.rows if row["idle_ms"] is not None]
     if len(rows) > 1:
         most, least = (pick(rows, key=lambda row: row["idle_ms"]) for pick in (max, min))
         yield say(
@@ -138,10 +137,6 @@ def _idle(sheets: ModelParallelSheets, say: Tongue) -> Iterator[Sentence]:
             form=least["case"],
             less=sheets.ranks.quote("idle_ms", milliseconds, **_key(least)),
         )
-
-
-def _place(sheets: ModelParallelSheets, row: Row) -> int:
-    return sheets.forms.find(case=row["case"])
 
 
 def _key(row: Row) -> dict[str, object]:

@@ -31,6 +31,7 @@ def write_up(results: Results, say: Tongue) -> WriteUp:
             *_microbatches(sheets, say),
             *_trace(sheets, say),
             *_curves(sheets, say),
+            *_ranks(sheets, say),
         ],
         analysis=[Paragraph(said=said, findings=True)] if said else [],
         sheets=[*sheets.all(), *([findings.sheet] if findings.sheet.rows else [])],
@@ -54,10 +55,7 @@ def _summary(sheets: ModelParallelSheets, say: Tongue) -> Said:
 def _forms(sheets: ModelParallelSheets, say: Tongue, *, nodes: int) -> list[Block]:
     if not sheets.forms.rows:
         return []
-    case = Column(key="case", name=say.pick("form", "形式"), align="left")
-    peak = Column(key="peak_bytes", name=say.pick("peak memory", "内存峰值"), form=size)
-    sent = Column(key="sent_bytes", name=say.pick("sent per step", "每步发送"), form=size)
-    idle = Column(key="idle_ms", name=say.pick("idle", "空闲"), form=milliseconds)
+    case, peak, sent, idle = _shared_columns(say)
     return [
         _words(say),
         Picture(
@@ -85,7 +83,7 @@ def _forms(sheets: ModelParallelSheets, say: Tongue, *, nodes: int) -> list[Bloc
                 Column(key="loss", name=say.pick("last loss", "最后损失"), form=_loss),
                 Column(
                     key="loss_difference",
-                    name=say.pick("largest loss difference to alone", "与单进程损失的最大差"),
+                    name=say.pick("off alone at most", "与单进程最大差"),
                     form=tiny,
                 ),
             ],
@@ -108,22 +106,37 @@ def _forms(sheets: ModelParallelSheets, say: Tongue, *, nodes: int) -> list[Bloc
                 idle,
             ],
         ),
+    ]
+
+
+def _shared_columns(say: Tongue) -> tuple[Column, Column, Column, Column]:
+    return (
+        Column(key="case", name=say.pick("form", "形式"), align="left"),
+        Column(key="peak_bytes", name=say.pick("peak memory", "内存峰值"), form=size),
+        Column(key="sent_bytes", name=say.pick("sent per step", "每步发送"), form=size),
+        Column(key="idle_ms", name=say.pick("idle", "空闲"), form=milliseconds),
+    )
+
+
+def _ranks(sheets: ModelParallelSheets, say: Tongue) -> list[Block]:
+    if not sheets.ranks.rows:
+        return []
+    case, peak, sent, idle = _shared_columns(say)
+    rank = Column(key="rank", name=say.pick("rank", "进程"), form=count)
+    inside = Column(
+        key="bubble_idle_ms", name=say.pick("in the bubble", "气泡内"), form=milliseconds
+    )
+    return [
         Table(
             sheet=sheets.ranks,
-            title=say.pick("Each rank", "各进程"),
-            columns=[
-                case,
-                Column(key="rank", name=say.pick("rank", "进程"), form=count),
-                peak,
-                sent,
-                idle,
-                Column(
-                    key="bubble_idle_ms",
-                    name=say.pick("without work in the bubble's window", "气泡窗口内无计算"),
-                    form=milliseconds,
-                ),
-            ],
-        ),
+            title=say.pick(
+                "Each rank: memory, bytes, and time of a step in which it did nothing but wait and "
+                "transfer, or, between the first piece of work and the last, had none",
+                "各进程:内存、字节,以及一步中只在等待和传输的时间,"
+                "和从第一块计算到最后一块计算之间没有计算的时间",
+            ),
+            columns=[case, rank, peak, sent, idle, inside],
+        )
     ]
 
 
@@ -219,7 +232,7 @@ def _trace(sheets: ModelParallelSheets, say: Tongue) -> list[Block]:
             ),
             caption=say.pick(
                 "Dotted: a step begins. Steps were chosen that took as long as most. Half as high: "
-                "pieces that ran beside each other on threads of one rank. White: data, update, "
+                "pieces that ran beside each other on threads of one rank. Empty: data, update, "
                 "and what nobody noted.",
                 "虚线:一步开始。所选的步用时接近中位数。高度减半:同一进程的多个线程同时执行的部分。"
                 "空白:读数据、更新参数,以及没有记录的时间。",

@@ -62,14 +62,14 @@ def _against_alone(sheets: ModelParallelSheets, say: Tongue) -> Iterator[Sentenc
             "单进程每步 {alone}。更快且步的四分位区间不相交的有:{list}。",
         ),
         Pace.SAME: (
-            "Neither faster nor slower than one process alone ({alone}), as far as the quartiles "
-            "of the steps tell: {list}.",
-            "与单进程({alone})相比四分位区间重叠、不能说更快或更慢的有:{list}。",
+            "Neither faster nor slower than one process alone with {alone}, as far as the "
+            "quartiles of the steps tell: {list}.",
+            "单进程每步 {alone}。四分位区间与之重叠、不能说更快或更慢的有:{list}。",
         ),
         Pace.SLOWER: (
-            "Slower than one process alone ({alone}), with quartiles of the steps that do not "
-            "meet: {list}.",
-            "慢于单进程({alone})且步的四分位区间不相交的有:{list}。",
+            "Slower than one process alone with {alone}, quartiles of the steps not meeting: "
+            "{list}.",
+            "单进程每步 {alone}。更慢且步的四分位区间不相交的有:{list}。",
         ),
     }
     for pace, texts in said.items():
@@ -137,9 +137,9 @@ def _drift(sheets: ModelParallelSheets, findings: Findings, say: Tongue) -> Iter
         "单进程在最先和最后各运行一次:每步 {first} 和 {last}。期间机器本身的速度变化了 {ratio};"
         "加速比以两次运行合计为基准,小于这一变化的差别没有意义。",
         ratio=findings.quote(
-            "slower over faster run alone",
-            max(first["step_ms"], last["step_ms"]) / min(first["step_ms"], last["step_ms"]),
-            times,
+            "slower over faster run alone, less 1",
+            max(first["step_ms"], last["step_ms"]) / min(first["step_ms"], last["step_ms"]) - 1,
+            percent,
             of="forms.csv: step_ms",
         ),
         **holes,
@@ -170,16 +170,16 @@ def _against_data(
     pace = judge_pace(best, data)
     if pace is Pace.FASTER:
         yield say(
-            "Against data parallelism ({data} a step) the fastest split of the model, {best}, was "
-            "ahead: {step}, {ratio} as long.",
-            "与数据并行(每步 {data})相比,最快的模型划分 {best} 更快:{step},用时为其 {ratio}。",
+            "Against data parallelism with {data} a step the fastest split of the model, {best}, "
+            "was ahead: {step}, {ratio} as long.",
+            "数据并行每步 {data}。与之相比,最快的模型划分 {best} 更快:{step},用时为其 {ratio}。",
             **holes,
         )
     elif pace is Pace.SLOWER:
         yield say(
-            "Data parallelism ({data} a step) was faster than every split of the model; the "
+            "Data parallelism with {data} a step was faster than every split of the model; the "
             "fastest, {best}, took {step}, {ratio} as long.",
-            "数据并行(每步 {data})快于所有模型划分;其中最快的 {best} 用时 {step},为其 {ratio}。",
+            "数据并行每步 {data},快于所有模型划分;其中最快的 {best} 用时 {step},为其 {ratio}。",
             **holes,
         )
     else:

@@ -133,7 +133,7 @@ def _forms(done: Sequence[_Done], baseline: Sheet) -> Sheet:
             bubble=row.bubble,
             bubble_theory=row.bubble_theory,
             **_together(one),
-            idle_ms=None if row.idle_s is None else max(row.idle_s) * 1e3,
+            idle_ms=max(idle) * 1e3 if (idle := _idle(row)) else None,
             loss=row.loss,
             loss_difference=row.loss_difference,
         )
@@ -167,6 +167,11 @@ def _sent(row: CaseRow) -> list[int] | None:
     return row.link_bytes or row.payload_bytes
 
 
+def _idle(row: CaseRow) -> list[float] | None:
+    """How long each rank waited and transferred; one alone has nobody to wait for."""
+    return row.idle_s if row.ranks > 1 else None
+
+
 def _ranks(done: Sequence[_Done]) -> Sheet:
     columns = ("case", "rank", "peak_bytes", "sent_bytes", "idle_ms", "bubble_idle_ms")
     sheet = Sheet(name="ranks", columns=columns)
@@ -178,7 +183,7 @@ def _ranks(done: Sequence[_Done]) -> Sheet:
                 rank=rank,
                 peak_bytes=_of(row.peak_bytes, rank),
                 sent_bytes=_of(_sent(row), rank),
-                idle_ms=_of(row.idle_s, rank, 1e3),
+                idle_ms=_of(_idle(row), rank, 1e3),
                 bubble_idle_ms=_of(row.bubble_idle_s, rank, 1e3),
             )
     return sheet
