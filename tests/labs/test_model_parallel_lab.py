@@ -15,7 +15,7 @@ from drumline.labs.model_parallel.timeline import lay_out, pick_typical, share_t
 from drumline.labs.results import Results
 from drumline.report.page.audit import audit_numbers
 from drumline.report.page.blocks import Paragraph, Picture, Report, Section, Table
-from drumline.report.page.folder import write_report
+from drumline.report.page.html import render_html
 from drumline.report.page.markdown import render_markdown
 from drumline.report.page.prose import Sentence, Tongue
 from drumline.report.page.source import excerpt
@@ -111,10 +111,14 @@ def whole(tmp_path_factory):
 
 def test_every_number_of_the_page_is_in_its_file_and_every_picture_is_drawn(whole, tmp_path):
     found = LAB.write_up(whole, Tongue("en"))
-    write_report(report_of(found, "en"), tmp_path, {})
+    page = render_html(report_of(found, "en"), version="1", made="now")
+    (tmp_path / "report.html").write_text(page)
+    (tmp_path / "data").mkdir()
+    for sheet in found.sheets:
+        (tmp_path / "data" / f"{sheet.name}.csv").write_text(sheet.to_csv())
     assert list(audit_numbers(tmp_path)) == []
     assert [b.name for b in found.results if isinstance(b, Picture)] == PICTURES
-    assert {file.stem for file in (tmp_path / "figures").iterdir()} == set(PICTURES)
+    assert page.count("<svg") == len(PICTURES)
 
 
 def test_both_languages_say_the_same_numbers(whole):
