@@ -1,0 +1,243 @@
+"""Lab 4, written up from run directories that nobody trained."""
+
+import dataclasses
+import json
+import re
+
+import pytest
+
+from drumline.core.errors import UsageError
+from drumline.core.lab import LabSettings
+from drumline.core.rundir import RunDir
+from drumline.labs.model_parallel import LAB
+from drumline.labs.model_parallel.experiments import AGAIN, plan_named_cases
+from drumline.labs.model_parallel.timeline import lay_out, pick_typical, share_together
+from drumline.labs.results import Results
+from drumline.report.page.audit import audit_numbers
+from drumline.report.page.blocks import Paragraph, Picture, Report, Section, Table
+from drumline.report.page.html import render_html
+from drumline.report.page.markdown import render_markdown
+from drumline.report.page.prose import Sentence, Tongue
+from drumline.report.page.source import excerpt
+
+MS = 1_000_000
+STEPS = 4
+BAD = re.compile(r"\b(nan|None|inf)\b")
+PICTURES = ["forms", "microbatches", "trace", "curves"]
+STEP_MS = {"alone": 100, AGAIN: 102, "data": 60, "tensor": 101, "rpc-x1": 140, "rpc-x4": 90}
+"""of the runs whose times matter to a test; others take 80"""
+
+
+def make_runs(folder, *, without=(), apart=1e-7, settings=None):
+    """Leave what all cases of the lab would, but those named."""
+    settings = settings or LabSettings()
+    for name, case in plan_named_cases(settings):
+        if name not in without:
+            leave(folder / "runs" / name, name, case.spec, 0 if case.form == "alone" else apart)
+    return Results(folder=folder, settings=settings)
+
+
+def leave(path, name, spec, apart):
+    run = RunDir.create("", root=path.parent, exact=path)
+    run.write_spec(spec)
+    run.write_json("summary.json", {"mesh": dataclasses.asdict(spec.axes), "backend": "gloo"})
+    for rank in range(spec.world_size):
+        events = [{"event": "ready", "step": 0}]
+        events += [step_of(number, name, rank, spec, apart) for number in range(1, STEPS + 1)]
+        end = {"event": "end", "step": STEPS, "peak_bytes": 10**6 * (100 - 9 * rank), "sent": 4000}
+        lines = [json.dumps(event) + "\n" for event in (*events, end)]
+        run.rank_events(rank).write_text("".join(lines))
+
+
+def step_of(number, name, rank, spec, apart):
+    """A step of 80 ms: a microbatch takes equally long forward and backward, on each rank."""
+    long = STEP_MS.get(name, 80) * MS
+    began = 200 * MS * number
+    event = {
+        "event": "step",
+        "step": number,
+        "first": number == 1,
+        "loss": 4 / number + apart,
+        "samples": spec.data.batch // spec.axes.data,
+        "t": began,
+        "data": MS // 10,
+        "total": long + number * MS // 10,
+        "blocked": [],
+        "spans": [],
+    }
+    if spec.world_size > 1:
+        event["blocked"] = [[began + long - MS, began + long]]
+        event["spans"] = [["send", 1000 * (1 + rank), began + long - MS, began + long]]
+    if spec.axes.pipeline > 1:
+        event["work"] = pieces_of(began, long - MS, rank, spec)
+    return event
+
+
+def pieces_of(began, long, rank, spec):
+    stages, count = spec.axes.pipeline, spec.strategy.microbatches
+    turns = 2 * (count + stages - 1)
+    each = long // turns
+    back = began + (count + stages - 1) * each
+    forward = [began + (rank + n) * each for n in range(count)]
+    backward = [back + (stages - 1 - rank + n) * each for n in range(count)]
+    return [
+        *(["forward", n, 0, at, at + each] for n, at in enumerate(forward)),
+        *(["backward", n, 0, at, at + each] for n, at in enumerate(backward)),
+    ]
+
+
+def report_of(found, lang):
+    section = Section(slug="all", heading="All", blocks=[*found.results, *found.analysis])
+    return Report(
+        title="lab 4", lang=lang, summary=found.summary, sections=[section], sheets=found.sheets
+    )
+
+
+def text_of(found, lang):
+    return render_markdown(report_of(found, lang))
+
+
+def quoted(found):
+    """Where each number of the sentences stands."""
+    said = [one for block in found.analysis if isinstance(block, Paragraph) for one in block.said]
+    sentences = [one for one in (found.summary, *said) if isinstance(one, Sentence)]
+    return sorted((q.sheet, q.row, q.column) for one in sentences for q in one.quotes)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    return make_runs(tmp_path_factory.mktemp("whole"))
+
+
+def test_every_number_of_the_page_is_in_its_file_and_every_picture_is_drawn(whole, tmp_path):
+    found = LAB.write_up(whole, Tongue("en"))
+    page = render_html(report_of(found, "en"), version="1", made="now")
+    (tmp_path / "report.html").write_text(page)
+    (tmp_path / "data").mkdir()
+    for sheet in found.sheets:
+        (tmp_path / "data" / f"{sheet.name}.csv").write_text(sheet.to_csv())
+    assert list(audit_numbers(tmp_path)) == []
+    assert [b.name for b in found.results if isinstance(b, Picture)] == PICTURES
+    assert page.count("<svg") == len(PICTURES)
+
+
+def test_both_languages_say_the_same_numbers(whole):
+    found = {lang: LAB.write_up(whole, Tongue(lang)) for lang in ("en", "zh")}
+    assert quoted(found["en"]) == quoted(found["zh"])
+    assert len(quoted(found["en"])) > 40
+    for lang, one in found.items():
+        assert not BAD.search(text_of(one, lang))
+    assert not re.search(r"[一-鿿]", text_of(found["en"], "en"))
+
+
+def test_sentences_follow_the_quartiles(whole):
+    text = text_of(LAB.write_up(whole, Tongue("en")), "en")
+    faster = re.search(r"One process alone took .* a step. Faster.*", text)[0]
+    assert "data: 1.7×" in faster
+    assert "rpc ×4: 1.1×" in faster
+    assert re.search(r"Neither faster nor slower.*tensor: 1.0×", text)
+    assert re.search(r"Slower than one process alone.*rpc ×1: 0.7", text)
+    assert "Data parallelism with 60.3 ms" in text
+    assert "was faster than every split of the model" in text
+    assert "By RPC, microbatches helped: with 2" in text  # all but ×4 take 80 ms, and 2 come first
+    assert "The machine itself changed by 2.0 %" in text
+
+
+def test_the_bubble_is_the_formulas_where_all_pieces_take_the_same_time(whole):
+    forms = next(
+        sheet for sheet in LAB.write_up(whole, Tongue("en")).sheets if sheet.name == "forms"
+    )
+    for row in forms.rows:
+        if row["bubble"] is not None and row["schedule"] != "interleaved":
+            count = row["microbatches"]
+            assert row["bubble"] == pytest.approx(1 / (count + 1), abs=1e-6)
+            assert row["together"] == pytest.approx((count - 1) / (count + 1), abs=1e-6)
+    ranks = {(row["case"], row["ranks"]) for row in forms.rows}
+    assert {("alone", 1), ("alone again", 1), ("tensor", 2), ("rpc ×4", 2)} <= ranks
+
+
+def test_losses_that_do_not_agree_are_said_to_be_so(tmp_path):
+    assert "do not agree" in text_of(
+        LAB.write_up(make_runs(tmp_path, apart=0.1), Tongue("en")), "en"
+    )
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+@pytest.mark.parametrize(
+    "kept", [("alone",), ("data", "tensor"), ("rpc-x1", "rpc-x4"), ("alone", "pipeline-gpipe-x4")]
+)
+def test_what_failed_is_left_out(kept, lang, tmp_path):
+    names = [name for name, _ in plan_named_cases(LabSettings())]
+    results = make_runs(tmp_path, without=[name for name in names if name not in kept])
+    found = LAB.write_up(results, Tongue(lang))
+    assert not BAD.search(text_of(found, lang))
+    assert len(next(b for b in found.results if isinstance(b, Table)).sheet.rows) == len(kept)
+
+
+def test_where_nothing_came_to_its_end_the_page_says_so(tmp_path):
+    names = [name for name, _ in plan_named_cases(LabSettings())]
+    found = LAB.write_up(make_runs(tmp_path, without=names), Tongue("en"))
+    assert (found.results, found.analysis, found.sheets) == ([], [], [])
+    assert str(found.summary) == "No experiment came to its end."
+
+
+def test_two_ranks_compute_together_where_both_have_work():
+    def step(*ranks):
+        return [{"work": [["forward", 0, 0, *piece] for piece in pieces]} for pieces in ranks]
+
+    assert share_together(step([(0, 10)], [(10, 20)])) == 0
+    assert share_together(step([(0, 10)], [(5, 20)])) == pytest.approx(0.25)
+    assert share_together(step([(0, 6), (4, 10)], [(5, 20)])) == pytest.approx(0.25)  # two threads
+    assert share_together(step([(0, 10)], [(0, 10)], [(0, 10)])) == 1
+    assert share_together([{"work": [["forward", 0, 0, 1, 2]]}, {}]) is None
+
+
+def test_a_trace_shows_usual_steps_and_threads_side_by_side():
+    def step(number, total):
+        work = [["forward", 0, 0, 5, 20], ["forward", 1, 0, 10, 30], ["backward", 0, 0, 25, 40]]
+        return [{"step": number, "t": 5, "total": total, "blocked": [[1, 1], [2, 4]], "work": work}]
+
+    steps = [step(n, total) for n, total in enumerate([90, 11, 50, 10, 12], start=1)]
+    assert [one[0]["step"] for one in pick_typical(steps, 2)] == [4, 5]
+    assert pick_typical(steps[:1], 2) == steps[:1]
+    shown = [(piece.kind, piece.lane) for piece in lay_out(steps[:1])]
+    lanes = [("forward", 0), ("forward", 1), ("backward", 0)]
+    assert shown == [("step", 0), ("waiting", 0), *lanes]
+    assert min(piece.since_ms for piece in lay_out(steps[:1]) if piece.kind == "step") == 0
+
+
+def test_every_experiment_is_a_run_with_the_seed_that_was_asked_for():
+    quick = {one.name: one.spec for one in LAB.experiments(LabSettings(seed=7))}
+    assert {spec.seed for spec in quick.values()} == {7}
+    assert {spec.threads for spec in quick.values()} == {1}
+    assert [*quick][:1] == ["alone"]
+    assert [*quick][-1:] == [AGAIN]
+    assert len(quick) == 14
+    assert {"rpc-x1", "rpc-x4", "pipeline-gpipe-x4", "pipeline-interleaved-x4"} <= set(quick)
+    full = {one.name: one.spec for one in LAB.experiments(LabSettings(full=True))}
+    assert set(quick) < set(full)
+
+
+def test_on_simulated_nodes_every_part_has_a_node():
+    for nodes in (2, 3, 16):
+        specs = {one.name: one.spec for one in LAB.experiments(LabSettings(nodes=nodes))}
+        assert (specs["alone"].nodes, specs["alone"].workers) == (1, 1)
+        assert {(s.nodes, s.workers) for name, s in specs.items() if "alone" not in name} == {
+            (nodes, 1)
+        }
+        assert "pipeline-interleaved-x4" in specs
+    with pytest.raises(UsageError, match="nodes=16"):
+        LAB.experiments(LabSettings(nodes=17))
+
+
+def test_bytes_are_those_of_links_on_nodes(tmp_path):
+    results = make_runs(tmp_path, settings=LabSettings(nodes=3))
+    found = LAB.write_up(results, Tongue("en"))
+    forms = next(sheet for sheet in found.sheets if sheet.name == "forms")
+    assert {row["sent_bytes"] for row in forms.rows if row["ranks"] == 3} == {3 * 4000 // STEPS}
+    assert "left the nodes by their links" in text_of(found, "en")
+    assert not BAD.search(text_of(found, "en"))
+
+
+def test_the_code_shown_is_there():
+    assert all(excerpt(path, symbol).text for path, symbol in LAB.code())
