@@ -165,7 +165,7 @@ def _parameters(
         "All experiments; each spec is in runs/<name>/spec.yaml",
         "全部实验；每个实验的配置见 runs/<名称>/spec.yaml",
     )
-    return [Facts(items=items), Table(sheet=listed, columns=columns, title=title)]
+    return [Facts(items=items), Table(sheet=listed, columns=columns, title=title, folded=True)]
 
 
 def _gaps(results: Results, say: Tongue) -> list[Block]:

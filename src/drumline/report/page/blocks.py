@@ -56,6 +56,8 @@ class Table:
     title: Said
     rows: Sequence[int] | None = None
     """which (default: all)"""
+    folded: bool = False
+    """long, and looked up rather than read: its title alone is seen until it is opened"""
 
     def cells(self) -> Iterator[list[Any]]:
         """Give each row's quotes."""

@@ -164,10 +164,14 @@ def _table(table: Table) -> Markup:
         )
         for cells in table.cells()
     )
-    return Markup(
-        '<div class="scroll"><table><caption>{}</caption>\n<thead><tr>{}</tr></thead>\n'
-        "<tbody>{}</tbody></table></div>"
-    ).format(said(table.title), head, rows)
+    title = said(table.title)
+    caption = Markup("") if table.folded else Markup("<caption>{}</caption>\n").format(title)
+    drawn = Markup(
+        '<div class="scroll"><table>{}<thead><tr>{}</tr></thead>\n<tbody>{}</tbody></table></div>'
+    ).format(caption, head, rows)
+    if not table.folded:
+        return drawn
+    return Markup("<details><summary>{}</summary>{}</details>").format(title, drawn)
 
 
 def _table_cell(cell: Quote) -> Any:
