@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shutil
 import signal
+import subprocess
+import sys
 import time
 from xml.etree import ElementTree
 
@@ -126,3 +128,26 @@ def test_ctrl_c_leaves_nothing(drumline, tmp_path):
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130
     assert said.strip().endswith("interrupted")
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("lab", [1, 2, 3, 4])
+def test_the_students_own_tests(lab, tmp_path):
+    """They tell holes, pass for the solution, and need no drumline."""
+    folder = tmp_path / "lab"
+    start_lab(lab, folder, Language.EN)
+    for solved in (False, True):
+        if solved:
+            shutil.copytree(SOLUTIONS / str(lab), folder, dirs_exist_ok=True)
+        done = subprocess.run(
+            [sys.executable, "test_lab.py"],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=100,
+        )
+        told = [line for line in done.stdout.splitlines() if not line.startswith(" ")]
+        assert "FAILED" not in done.stdout, done.stdout
+        assert all(line.startswith("passed" if solved else "to do") for line in told), told
+        assert told

@@ -30,7 +30,6 @@ PLACES = sorted({place for entry in MISTAKES.values() for place in entry.read})
 OF_LAB = {1: lab1.MISTAKES, 2: lab2.MISTAKES, 3: lab3.MISTAKES, 4: lab4.MISTAKES}
 CHINESE = re.compile("[\u4e00-\u9fff]")
 SHEETS = {Language.EN: "TASK.md", Language.ZH: "TASK.zh.md"}
-LATER = {"run"}  # commands of `drumline lab` that the sheets name, and another part brings
 
 
 def fields(text: str) -> set[str]:
@@ -110,7 +109,7 @@ def _check_command(words: list[str]) -> None:
         case ["bench", "model-parallel"]:
             pass
         case ["lab", name, *_]:
-            assert name in labs | LATER
+            assert name in labs
         case [name, *_]:
             assert name in commands
 

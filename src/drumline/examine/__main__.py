@@ -9,18 +9,20 @@ from drumline.core.lifeline import die_with_parent
 
 
 def main() -> None:
-    """Load torch once, and serve."""
+    """Load torch once, and serve.
+
+    Threads are limited by OMP_NUM_THREADS (`drumline.labs.check` sets it), not by
+    torch.set_num_threads: that makes a pool of threads, which a fork then replaces where two of its
+    own threads may meet, and abort.
+    """
     die_with_parent()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     sys.dont_write_bytecode = True
     import gc
 
-    import torch
-
     from drumline.examine import server
     from drumline.examine.strays import adopt_orphans
 
-    torch.set_num_threads(1)
     gc.freeze()  # a collection in a fork would touch, and thereby copy, what it shares
     adopt_orphans()
     server.main()

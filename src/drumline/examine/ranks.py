@@ -81,7 +81,7 @@ def _failed(one: Fork) -> bool:
 def _problems(forks: list[Fork], asked: int, submission: Submission) -> list[Outcome]:
     """Tell what went wrong on ranks, the cause first: others fail because one did."""
     died = [
-        outcome(WRONG, "died", how=one.how_it_ended(), rank=rank)
+        {**outcome(WRONG, "died", how=one.how_it_ended(), rank=rank), "output": one.output}
         for rank, one in enumerate(forks)
         if one.ended and one.answer is None
     ]
@@ -92,7 +92,11 @@ def _problems(forks: list[Fork], asked: int, submission: Submission) -> list[Out
     ]
     if died or told_by:
         first = [
-            {**found, "facts": {**found["facts"], "rank": rank}}
+            {
+                **found,
+                "facts": {**found["facts"], "rank": rank},
+                "output": forks[rank].output,
+            }
             for _, rank, found in sorted(told_by, key=lambda each: each[0])
         ]
         return [*died, *first]

@@ -100,7 +100,7 @@ def ask(check: Check, submission: Submission) -> Outcome:
         left = end_strays(session)
     if left and found["status"] == PASS:
         found = outcome(WRONG, "left-processes", count=left)
-    return {**found, "output": child.output[-2_000:]}
+    return {**found, "output": (found.get("output") or child.output)[-2_000:]}
 
 
 def _run(check: Check, submission: Submission) -> Outcome:
