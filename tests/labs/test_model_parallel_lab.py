@@ -11,6 +11,7 @@ from drumline.core.lab import LabSettings
 from drumline.core.rundir import RunDir
 from drumline.labs.model_parallel import LAB
 from drumline.labs.model_parallel.experiments import AGAIN, plan_named_cases
+from drumline.labs.model_parallel.judging import Pace, judge_pace
 from drumline.labs.model_parallel.timeline import lay_out, pick_typical, share_together
 from drumline.labs.results import Results
 from drumline.report.page.audit import audit_numbers
@@ -179,6 +180,15 @@ def test_where_nothing_came_to_its_end_the_page_says_so(tmp_path):
     found = LAB.write_up(make_runs(tmp_path, without=names), Tongue("en"))
     assert (found.results, found.analysis, found.sheets) == ([], [], [])
     assert str(found.summary) == "No experiment came to its end."
+
+
+def test_a_difference_that_the_machine_made_is_none():
+    quick, slow = ({"step_ms_low": t - 1, "step_ms": t, "step_ms_high": t + 1} for t in (50, 60))
+    assert judge_pace(quick, slow) is Pace.FASTER
+    assert judge_pace(slow, quick) is Pace.SLOWER
+    assert judge_pace(quick, slow, drift=0.5) is Pace.SAME
+    assert judge_pace(slow, quick, drift=0.5) is Pace.SAME
+    assert judge_pace(quick, {**slow, "step_ms_low": 50}) is Pace.SAME
 
 
 def test_two_ranks_compute_together_where_both_have_work():

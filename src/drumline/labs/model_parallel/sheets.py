@@ -38,9 +38,15 @@ class ModelParallelSheets:
     ranks: Sheet
     """a row for each rank of each case"""
     baseline: Sheet
-    """one process alone: the steps of both its runs together"""
+    """one process alone: the steps of both its runs together, and how far the runs lie apart"""
     curves: Sheet
     trace: Sheet
+
+    @property
+    def drift(self) -> float:
+        """By which share the machine itself changed between the first run and the last."""
+        rows = self.baseline.rows
+        return rows[0]["drift"] or 0.0 if rows else 0.0
 
     def all(self) -> list[Sheet]:
         """Return those that have rows."""
@@ -89,12 +95,13 @@ def _read(results: Results) -> list[_Done]:
 
 
 def _baseline(done: Sequence[_Done]) -> Sheet:
-    columns = ("runs", "steps", "step_ms", "step_ms_low", "step_ms_high", "peak_bytes")
+    columns = ("runs", "steps", "step_ms", "step_ms_low", "step_ms_high", "drift", "peak_bytes")
     sheet = Sheet(name="baseline", columns=columns)
     alone = [one for one in done if one.row.form == "alone"]
     if alone:
         times = [ms for one in alone for ms in one.step_ms]
         low, median, high = quartiles(times)
+        medians = [one.row.median_s for one in alone]
         peaks = [peak for one in alone for peak in one.row.peak_bytes or ()]
         sheet.add(
             runs=len(alone),
@@ -102,6 +109,7 @@ def _baseline(done: Sequence[_Done]) -> Sheet:
             step_ms=median,
             step_ms_low=low,
             step_ms_high=high,
+            drift=max(medians) / min(medians) - 1 if len(medians) > 1 else None,
             peak_bytes=max(peaks, default=None),
         )
     return sheet
