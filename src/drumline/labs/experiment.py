@@ -25,6 +25,8 @@ class Training:
     name: str
     """of its folder, unique in the lab: `adam-seed1`"""
     spec: RunSpec
+    exact: bool = True
+    """whether training again gives the same bits; not where threads add up as they come"""
 
 
 @dataclass(frozen=True, kw_only=True)
