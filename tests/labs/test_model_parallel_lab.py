@@ -11,6 +11,7 @@ from drumline.core.lab import LabSettings
 from drumline.core.rundir import RunDir
 from drumline.labs.model_parallel import LAB
 from drumline.labs.model_parallel.experiments import AGAIN, plan_named_cases
+from drumline.labs.model_parallel.judging import Pace, judge_pace
 from drumline.labs.model_parallel.timeline import lay_out, pick_typical, share_together
 from drumline.labs.results import Results
 from drumline.report.page.audit import audit_numbers
@@ -40,7 +41,9 @@ def make_runs(folder, *, without=(), apart=1e-7, settings=None):
 def leave(path, name, spec, apart):
     run = RunDir.create("", root=path.parent, exact=path)
     run.write_spec(spec)
-    run.write_json("summary.json", {"mesh": dataclasses.asdict(spec.axes), "backend": "gloo"})
+    weights = "a" * 64 if apart == 0 or "x1" in name else name
+    summary = {"mesh": dataclasses.asdict(spec.axes), "backend": "gloo", "weights_sha256": weights}
+    run.write_json("summary.json", summary)
     for rank in range(spec.world_size):
         events = [{"event": "ready", "step": 0}]
         events += [step_of(number, name, rank, spec, apart) for number in range(1, STEPS + 1)]
@@ -140,6 +143,7 @@ def test_sentences_follow_the_quartiles(whole):
     assert "Data parallelism with 60.3 ms" in text
     assert "was faster than every split of the model" in text
     assert "By RPC, microbatches helped: with 2" in text  # all but ×4 take 80 ms, and 2 come first
+    assert "rpc ×1 and pipeline ×1 ended with the same weights as one process alone" in text
     assert "The machine itself changed by 2.0 %" in text
 
 
@@ -181,6 +185,15 @@ def test_where_nothing_came_to_its_end_the_page_says_so(tmp_path):
     assert str(found.summary) == "No experiment came to its end."
 
 
+def test_a_difference_that_the_machine_made_is_none():
+    quick, slow = ({"step_ms_low": t - 1, "step_ms": t, "step_ms_high": t + 1} for t in (50, 60))
+    assert judge_pace(quick, slow) is Pace.FASTER
+    assert judge_pace(slow, quick) is Pace.SLOWER
+    assert judge_pace(quick, slow, drift=0.5) is Pace.SAME
+    assert judge_pace(slow, quick, drift=0.5) is Pace.SAME
+    assert judge_pace(quick, {**slow, "step_ms_low": 50}) is Pace.SAME
+
+
 def test_two_ranks_compute_together_where_both_have_work():
     def step(*ranks):
         return [{"work": [["forward", 0, 0, *piece] for piece in pieces]} for pieces in ranks]
@@ -214,6 +227,8 @@ def test_every_experiment_is_a_run_with_the_seed_that_was_asked_for():
     assert [*quick][-1:] == [AGAIN]
     assert len(quick) == 14
     assert {"rpc-x1", "rpc-x4", "pipeline-gpipe-x4", "pipeline-interleaved-x4"} <= set(quick)
+    inexact = {one.name for one in LAB.experiments(LabSettings()) if not one.exact}
+    assert inexact == {"rpc-x4", "rpc-x8"}  # `lab verify --rerun` asks for no bits of them
     full = {one.name: one.spec for one in LAB.experiments(LabSettings(full=True))}
     assert set(quick) < set(full)
 

@@ -27,6 +27,8 @@ class Training:
     spec: RunSpec
     may_diverge: bool = False
     """that its loss runs away is a result, and no failure"""
+    exact: bool = True
+    """whether training again gives the same bits; not where threads add up as they come"""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -106,7 +106,7 @@ def _train_again(manifest: dict[str, Any], settings: LabSettings, watch: Watch) 
     experiments = [
         one
         for one in load_lab(manifest["lab"]).experiments(settings)
-        if isinstance(one, Training) and noted.get(one.name, {}).get("weights_sha256")
+        if isinstance(one, Training) and one.exact and noted.get(one.name, {}).get("weights_sha256")
     ]
     with tempfile.TemporaryDirectory() as temporary:
         results = run_experiments(experiments, settings, Path(temporary), reuse=False, watch=watch)

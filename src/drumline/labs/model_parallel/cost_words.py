@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from drumline.labs.model_parallel.judging import Row, list_quotes
-from drumline.labs.model_parallel.sheets import TRACED, ModelParallelSheets
+from drumline.labs.model_parallel.sheets import ALONE, TRACED, ModelParallelSheets
 from drumline.report.page.findings import Findings
 from drumline.report.page.prose import Sentence, Tongue
 from drumline.report.page.sheet import Form, Quote, milliseconds, percent, size, times
@@ -32,6 +32,7 @@ def say_costs(
     yield from _memory(sheets, findings, say)
     yield from _bytes(sheets, findings, say, nodes=nodes)
     yield from say_losses(sheets, say)
+    yield from _weights(sheets, say)
 
 
 def _bubbles(sheets: ModelParallelSheets, findings: Findings, say: Tongue) -> Iterator[Sentence]:
@@ -51,7 +52,7 @@ def _bubbles(sheets: ModelParallelSheets, findings: Findings, say: Tongue) -> It
     yield say(
         "The bubble, measured and in brackets by (p−1)/(m+p−1), with v·m instead of m where a rank "
         "has v chunks: {list}.",
-        "气泡的实测值，括号内为 (p−1)/(m+p−1) 的理论值（每个进程有 v 块时 m 换为 v·m）:{list}。",
+        "气泡的实测值，括号内为 (p−1)/(m+p−1) 的理论值（每个进程有 v 块时 m 换为 v·m）：{list}。",
         list=list_quotes(say, [(row["case"], pair(row)) for row in shown]),
     )
     far = max(shown, key=lambda row: abs(row["bubble"] - row["bubble_theory"]))
@@ -253,4 +254,26 @@ def say_losses(sheets: ModelParallelSheets, say: Tongue) -> Iterator[Sentence]:
             "损失不一致：{case} 在某一步与单进程相差 {apart}，超出舍入误差。",
             apart=apart,
             case=worst["case"],
+        )
+
+
+def _weights(sheets: ModelParallelSheets, say: Tongue) -> Iterator[Sentence]:
+    """Which forms ended with the very bits of one process: they add up in the same order."""
+    rows = {row["case"]: row for row in sheets.forms.rows if row["weights"]}
+    alone = rows.get(ALONE)
+    if alone is None:
+        return
+    others = [row for row in rows.values() if row["form"] != "alone"]
+    same = [row["case"] for row in others if row["weights"] == alone["weights"]]
+    if same:
+        yield say(
+            "{list} ended with the same weights as one process alone, bit by bit.",
+            "{list} 结束时的权重与单进程逐位相同。",
+            list=say.join(same),
+        )
+    elif others:
+        yield say(
+            "No form ended with the very bits of one process's weights: sums were added up in "
+            "another order.",
+            "没有一种形式结束时的权重与单进程逐位相同：求和的次序不同。",
         )

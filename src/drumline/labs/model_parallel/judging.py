@@ -1,4 +1,4 @@
-"""Which of two times is shorter, if the quartiles of their steps tell; and lists with numbers."""
+"""Which of two steps is shorter, if their quartiles tell; and lists with numbers."""
 
 from __future__ import annotations
 
@@ -18,14 +18,22 @@ class Pace(StrEnum):
     FASTER = "faster"
     SLOWER = "slower"
     SAME = "same"
-    """the quartiles of their steps overlap"""
+    """the quartiles overlap, or the machine itself changed by more than they differ"""
 
 
-def judge_pace(row: Row, other: Row) -> Pace:
-    """Compare the quartiles of two forms' steps."""
+def judge_pace(row: Row, other: Row, *, drift: float = 0.0) -> Pace:
+    """Compare the quartiles of two forms' steps.
+
+    Args:
+        row: of one form.
+        other: of another.
+        drift: by which share the machine changed while both ran; they differ if by more than that.
+    """
     if row["step_ms_high"] < other["step_ms_low"]:
-        return Pace.FASTER
-    return Pace.SLOWER if row["step_ms_low"] > other["step_ms_high"] else Pace.SAME
+        return Pace.FASTER if other["step_ms"] > (1 + drift) * row["step_ms"] else Pace.SAME
+    if row["step_ms_low"] > other["step_ms_high"]:
+        return Pace.SLOWER if row["step_ms"] > (1 + drift) * other["step_ms"] else Pace.SAME
+    return Pace.SAME
 
 
 def list_quotes(say: Tongue, items: Sequence[tuple[str, Quote | Sentence]]) -> Sentence:

@@ -11,6 +11,7 @@ from drumline.report.page.findings import Findings
 from drumline.report.page.prose import Sentence, Tongue
 from drumline.report.page.sheet import milliseconds, percent, times
 
+_LEVEL = (", which is no difference beyond the spread", "，差别在波动范围之内")
 _SPLIT = ("rpc", "pipeline", "tensor")
 
 
@@ -40,7 +41,7 @@ def say_paces(sheets: ModelParallelSheets, findings: Findings, say: Tongue) -> I
     """Say everything about time."""
     yield from _against_alone(sheets, say)
     yield from _surprises(sheets, say)
-    yield from _drift(sheets, findings, say)
+    yield from _drift(sheets, say)
     yield from _against_data(sheets, findings, say)
     yield from _microbatches(sheets, findings, say)
     yield from _schedules(sheets, findings, say)
@@ -111,7 +112,7 @@ def _surprises(sheets: ModelParallelSheets, say: Tongue) -> Iterator[Sentence]:
             )
 
 
-def _drift(sheets: ModelParallelSheets, findings: Findings, say: Tongue) -> Iterator[Sentence]:
+def _drift(sheets: ModelParallelSheets, say: Tongue) -> Iterator[Sentence]:
     """What the machine itself did between the first run and the last."""
     rows = _by_case(sheets)
     first, last = rows.get(ALONE), rows.get(ALONE_AGAIN)
@@ -136,12 +137,7 @@ def _drift(sheets: ModelParallelSheets, findings: Findings, say: Tongue) -> Iter
         "differences than that say nothing.",
         "单进程在最先和最后各运行一次：每步 {first} 和 {last}。期间机器本身的速度变化了 {ratio}；"
         "加速比以两次运行合计为基准，小于这一变化的差别没有意义。",
-        ratio=findings.quote(
-            "slower over faster run alone, less 1",
-            max(first["step_ms"], last["step_ms"]) / min(first["step_ms"], last["step_ms"]) - 1,
-            percent,
-            of="forms.csv: step_ms",
-        ),
+        ratio=sheets.baseline.quote_row(0, "drift", percent),
         **holes,
     )
 
@@ -167,7 +163,7 @@ def _against_data(
             of="forms.csv: step_ms",
         ),
     }
-    pace = judge_pace(best, data)
+    pace = judge_pace(best, data, drift=sheets.drift)
     if pace is Pace.FASTER:
         yield say(
             "Against data parallelism with {data} a step the fastest split of the model, {best}, "
@@ -185,9 +181,10 @@ def _against_data(
     else:
         yield say(
             "Data parallelism took {data} a step and the fastest split of the model, {best}, "
-            "{step}, {ratio} as long: their quartiles overlap, so neither is the faster one.",
+            "{step}, {ratio} as long: the quartiles or the machine's own change explain that, so "
+            "neither is the faster one.",
             "数据并行每步 {data}，最快的模型划分 {best} 为 {step}，用时为其 {ratio}："
-            "四分位区间重叠，不能说谁更快。",
+            "差别在四分位区间或机器自身变化之内，不能说谁更快。",
             **holes,
         )
 
@@ -217,7 +214,7 @@ def _microbatches(
         "before": sheets.forms.quote("bubble", percent, case=one["case"]),
         "after": sheets.forms.quote("bubble", percent, case=best["case"]),
     }
-    pace = judge_pace(best, one)
+    pace = judge_pace(best, one, drift=sheets.drift)
     if pace is Pace.FASTER:
         yield say(
             "By RPC, microbatches helped: with {count} a step took {many} instead of {one}, "
@@ -237,9 +234,10 @@ def _microbatches(
     else:
         yield say(
             "By RPC, {count} microbatches brought the bubble from {before} to {after}; a step took "
-            "{many} instead of {one}, {ratio} as long, which is within the quartiles.",
+            "{many} instead of {one}, {ratio} as long, which the quartiles or the machine's own "
+            "change explain.",
             "RPC 方式下，{count} 个微批次使气泡从 {before} 变为 {after}；每步 {many}，原为 {one}，"
-            "用时为 {ratio}，在四分位区间之内。",
+            "用时为 {ratio}，在四分位区间或机器自身变化之内。",
             **holes,
         )
 
@@ -252,7 +250,7 @@ def _schedules(sheets: ModelParallelSheets, findings: Findings, say: Tongue) -> 
         early, late = rows.get(("1f1b", count)), rows[("gpipe", count)]
         if early is None or not early["peak_bytes"] or not late["peak_bytes"]:
             continue
-        same = judge_pace(early, late) is Pace.SAME
+        same = judge_pace(early, late, drift=sheets.drift) is Pace.SAME
         yield say(
             "With {count} microbatches 1f1b took {early} a step and gpipe {late}{verdict}. Before "
             "a backward, 1f1b keeps the activations of {kept} microbatches at most and gpipe those "
@@ -264,7 +262,7 @@ def _schedules(sheets: ModelParallelSheets, findings: Findings, say: Tongue) -> 
             count=str(count),
             early=sheets.forms.quote("step_ms", milliseconds, case=early["case"]),
             late=sheets.forms.quote("step_ms", milliseconds, case=late["case"]),
-            verdict=say.pick(" (the quartiles overlap)", "（四分位区间重叠）") if same else "",
+            verdict=say.pick(*_LEVEL) if same else "",
             memory=findings.quote(
                 f"memory of 1f1b over gpipe, {count} microbatches",
                 early["peak_bytes"] / late["peak_bytes"],

@@ -27,6 +27,7 @@ TRACED = ("rpc ×1", "rpc ×4", "pipeline gpipe ×4", "pipeline 1f1b ×4")
 """cases whose steps are drawn: parts in turn, and three ways to overlap"""
 ALONE, ALONE_AGAIN = "alone", "alone again"
 _SHOWN_STEPS = 2
+_SHORT = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,9 +39,15 @@ class ModelParallelSheets:
     ranks: Sheet
     """a row for each rank of each case"""
     baseline: Sheet
-    """one process alone: the steps of both its runs together"""
+    """one process alone: the steps of both its runs together, and how far the runs lie apart"""
     curves: Sheet
     trace: Sheet
+
+    @property
+    def drift(self) -> float:
+        """By which share the machine itself changed between the first run and the last."""
+        rows = self.baseline.rows
+        return rows[0]["drift"] or 0.0 if rows else 0.0
 
     def all(self) -> list[Sheet]:
         """Return those that have rows."""
@@ -54,6 +61,8 @@ class _Done:
     name: str
     row: CaseRow
     steps: Sequence[Step]
+    weights: str | None
+    """the beginning of their sha256"""
 
     @property
     def step_ms(self) -> list[float]:
@@ -75,26 +84,30 @@ def build_sheets(results: Results) -> ModelParallelSheets:
 
 
 def _read(results: Results) -> list[_Done]:
-    found: dict[str, tuple[CaseRow, Sequence[Step]]] = {}
+    found: dict[str, tuple[CaseRow, Sequence[Step], str | None]] = {}
     for name, case in plan_named_cases(results.settings):
         if results.has(name):
             run = RunDir(runs_folder(results.folder) / name)
             steps = warm_steps(run.read_rank_events(case.spec.world_size))
-            found[name] = build_case_row(case, run, kept=True), steps
-    rows = compare_with_alone([row for row, _ in found.values()])
+            weights = (run.read_json("summary.json") or {}).get("weights_sha256")
+            found[name] = build_case_row(case, run, kept=True), steps, weights and weights[:_SHORT]
+    rows = compare_with_alone([row for row, *_ in found.values()])
     return [
-        _Done(name=ALONE_AGAIN if name == AGAIN else row.case, row=row, steps=steps)
-        for (name, (_, steps)), row in zip(found.items(), rows, strict=True)
+        _Done(
+            name=ALONE_AGAIN if name == AGAIN else row.case, row=row, steps=steps, weights=weights
+        )
+        for (name, (_, steps, weights)), row in zip(found.items(), rows, strict=True)
     ]
 
 
 def _baseline(done: Sequence[_Done]) -> Sheet:
-    columns = ("runs", "steps", "step_ms", "step_ms_low", "step_ms_high", "peak_bytes")
+    columns = ("runs", "steps", "step_ms", "step_ms_low", "step_ms_high", "drift", "peak_bytes")
     sheet = Sheet(name="baseline", columns=columns)
     alone = [one for one in done if one.row.form == "alone"]
     if alone:
         times = [ms for one in alone for ms in one.step_ms]
         low, median, high = quartiles(times)
+        medians = [one.row.median_s for one in alone]
         peaks = [peak for one in alone for peak in one.row.peak_bytes or ()]
         sheet.add(
             runs=len(alone),
@@ -102,6 +115,7 @@ def _baseline(done: Sequence[_Done]) -> Sheet:
             step_ms=median,
             step_ms_low=low,
             step_ms_high=high,
+            drift=max(medians) / min(medians) - 1 if len(medians) > 1 else None,
             peak_bytes=max(peaks, default=None),
         )
     return sheet
@@ -112,7 +126,7 @@ def _forms(done: Sequence[_Done], baseline: Sheet) -> Sheet:
         *("case", "form", "schedule", "microbatches", "ranks", "step_ms", "step_ms_low"),
         *("step_ms_high", "samples_per_s", "speedup", "speedup_low", "speedup_high"),
         *("peak_bytes", "sent_bytes", "bubble", "bubble_theory", "together", "together_low"),
-        *("together_high", "idle_ms", "loss", "loss_difference"),
+        *("together_high", "idle_ms", "loss", "loss_difference", "weights"),
     )
     sheet = Sheet(name="forms", columns=columns)
     for one in done:
@@ -136,6 +150,7 @@ def _forms(done: Sequence[_Done], baseline: Sheet) -> Sheet:
             idle_ms=max(idle) * 1e3 if (idle := _idle(row)) else None,
             loss=row.loss,
             loss_difference=row.loss_difference,
+            weights=one.weights,
         )
     return sheet
 
