@@ -43,6 +43,7 @@ CHILDREN_FAIL_AT = "error:Pydantic serializer warnings"
 NETWORKERS = ("need_namespaces", "need_twins")
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist looks for groups
 def pytest_collection_modifyitems(items) -> None:
     for item in items:
         alone = item.path.parent.name == "cluster" or any(

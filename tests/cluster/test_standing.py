@@ -14,7 +14,8 @@ from drumline.cluster.home import ClusterHome
 from drumline.cluster.lock import locked
 from drumline.cluster.machine import Machine
 from drumline.cluster.spec import ClusterSpec
-from drumline.cluster.up import _deadline, _refuse_another, write_spec
+from drumline.cluster.term import decide_term
+from drumline.cluster.up import _refuse_another, write_spec
 from drumline.core.errors import ClusterError, HostError
 
 
@@ -48,22 +49,14 @@ def test_the_deadline_keeps_the_budget_when_nodes_are_added(home):
     home.make()
     spec = ClusterSpec(name="lab", provider="ec2", budget_usd=10, max_hours=100)
     first = [machine(0), machine(1)]
-    deadline = _deadline(spec, home, first, first)
-    assert deadline == pytest.approx(time.time() + 4 * 3600, abs=5)  # 10 USD at 2 USD/h, 1 h ago
-    home.note(deadline=deadline)
-    assert _deadline(spec, home, first, []) == deadline
+    term = decide_term(spec, home, first, made=first, former=())
+    assert term.deadline is not None
+    assert term.deadline == pytest.approx(time.time() + 4 * 3600, abs=5)  # 10 USD, 2 USD/h, 1 h ago
+    home.note(deadline=term.deadline, began=term.began, limits=term.limits)
+    assert decide_term(spec, home, first, made=(), former=()).deadline == term.deadline
     more = [*first, machine(2, hours=0), machine(3, hours=0)]
-    later = _deadline(spec, home, more, more[2:])
+    later = decide_term(spec, home, more, made=more[2:], former=()).deadline
     assert later == pytest.approx(time.time() + 2 * 3600, abs=5)  # 8 USD are left, at 4 USD/h
-    assert (
-        _deadline(
-            ClusterSpec(name="lab", provider="ssh", nodes=1, ssh={"hosts": [{"host": "h"}]}),
-            home,
-            first,
-            first,
-        )
-        is None
-    )
 
 
 def test_a_lock_names_its_holder_and_outlives_its_own_file(tmp_path):

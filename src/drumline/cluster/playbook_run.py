@@ -98,7 +98,6 @@ class PlaybookRun:
         with Scratch() as scratch:
             self._write(scratch.path)  # of this run alone: another one may go on meanwhile
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "drumline.core.lifeline", str(os.getpid())),
                 program,
                 "--limit",
                 ",".join(self.limit),

@@ -154,9 +154,7 @@ class SshHosts:
         unknown = asyncio.run(self._each(clear, say))
         if unknown:
             raise HostError(
-                f"{'; '.join(one.detail for one in unknown)}; what is there stays: mend that, then "
-                f"again: drumline down; or, if a machine is gone for good: drumline down --forget "
-                f"HOST",
+                f"{'; '.join(one.detail for one in unknown)}; what is there stays",
                 reason="remove",
             )
 
