@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 # half of a test's time is waiting: two at once, those that make simulated networks after each other
-TESTS := $(BIN)/pytest -n 2 --dist loadgroup
+TESTS := $(BIN)/pytest -n 2
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .PHONY: demo test soak check lint install install-dev format labs bench clean

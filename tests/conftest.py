@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import tempfile
 from pathlib import Path
@@ -38,18 +39,28 @@ MUST_RUN = (
 CHILDREN_FAIL_AT = "error:Pydantic serializer warnings"
 
 
-# What tests say that make simulated networks. They count those of the whole machine, so that one
-# process runs them all; tests of other files go wherever there is room, file by file.
+# What files say whose tests make simulated networks. Those count the networks of the whole machine,
+# so one process runs them all; tests of other files go wherever there is room, file by file.
 NETWORKERS = ("need_namespaces", "need_twins")
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist looks for groups
-def pytest_collection_modifyitems(items) -> None:
-    for item in items:
-        alone = item.path.parent.name == "cluster" or any(
-            hasattr(item.module, name) for name in NETWORKERS
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByFile(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return group_of(nodeid.partition("::")[0])
+
+    @functools.cache
+    def group_of(name: str) -> str:
+        path = Path(config.rootpath, name)
+        alone = path.parent.name == "cluster" or any(
+            word in path.read_text() for word in NETWORKERS
         )
-        item.add_marker(pytest.mark.xdist_group("networks" if alone else str(item.path)))
+        return "networks" if alone else name
+
+    return ByFile(config, log)
 
 
 def pytest_configure() -> None:
