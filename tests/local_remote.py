@@ -61,7 +61,7 @@ class LocalRemote:
     async def run(
         self, argv: Sequence[str], *, given: bytes = b"", timeout_s: float | None = None
     ) -> Done:
-        process = (await self.start(argv)).process
+        process = (await self._spawn(argv)).process
         try:
             out, err = await asyncio.wait_for(process.communicate(given), timeout_s)
         except TimeoutError:
@@ -71,6 +71,9 @@ class LocalRemote:
         return Done(code=process.returncode, stdout=out, stderr=err)
 
     async def start(self, argv: Sequence[str]) -> LocalFlow:
+        return await self._spawn(argv)
+
+    async def _spawn(self, argv: Sequence[str]) -> LocalFlow:
         if self.cut:
             raise self._trouble("cannot be reached")
         self.commands.append(list(argv))
