@@ -37,7 +37,8 @@ class Scratch:
 
     def __init__(self) -> None:
         try:
-            root = _root()
+            with deferred_signals():  # Python tries the folder by a file of its own
+                root = _root()
             _sweep(root)
             with deferred_signals():
                 self.path, lock = _make(root)
