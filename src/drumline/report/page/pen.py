@@ -6,10 +6,12 @@ serves the light and the dark page. In files it is nearly black, on white.
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from drumline.report.page.prose import Lang
@@ -61,12 +63,26 @@ _CHINESE = (
 """families that have the characters, on Linux, macOS and Windows"""
 
 
+_FILES = ("cjk", "wqy", "sourcehan", "pingfang", "simhei", "msyh", "uming", "ukai", "fallback")
+
+
 @functools.cache
 def chinese_font() -> str | None:
-    """Find a font of this machine that has Chinese characters."""
+    """Find a font of this machine that has Chinese characters.
+
+    matplotlib remembers the fonts that it once found; those that came later are looked for here.
+    """
     from matplotlib import font_manager
 
-    known = {font.name for font in font_manager.fontManager.ttflist}
+    fonts = font_manager.fontManager
+    if not any(font.name in _CHINESE for font in fonts.ttflist):
+        for file in font_manager.findSystemFonts():
+            if any(word in Path(file).name.lower() for word in _FILES):
+                with contextlib.suppress(OSError, RuntimeError):  # no font that it can read
+                    fonts.addfont(file)
+    # it says on stderr which weight it takes instead of a missing one
+    logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)
+    known = {font.name for font in fonts.ttflist}
     return next((name for name in _CHINESE if name in known), None)
 
 
@@ -129,7 +145,7 @@ class Pen:
         if legend and len(axes.get_legend_handles_labels()[0]) > 1:
             axes.legend()
 
-    @contextmanager
+    @contextlib.contextmanager
     def drawing(self, **more: Any) -> Iterator[None]:
         """Set sizes, fonts and ink of everything that is drawn inside."""
         import matplotlib
