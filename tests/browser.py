@@ -20,7 +20,7 @@ _NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 _QUIET = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-quic"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
-    *("--hide-scrollbars", "--remote-debugging-pipe"),
+    *("--hide-scrollbars", "--disable-dev-shm-usage", "--remote-debugging-pipe"),
 )
 # what is wider than the window, but for what scrolls by itself
 _OFF_THE_PAGE = """
