@@ -109,5 +109,5 @@ def test_what_failed_is_left_out(left, tmp_path):
 
 
 def test_the_code_it_shows_is_there():
-    for path, symbol in LAB.code():
+    for path, symbol in LAB.code:
         assert excerpt(path, symbol).text

@@ -255,4 +255,4 @@ def test_bytes_are_those_of_links_on_nodes(tmp_path):
 
 
 def test_the_code_shown_is_there():
-    assert all(excerpt(path, symbol).text for path, symbol in LAB.code())
+    assert all(excerpt(path, symbol).text for path, symbol in LAB.code)

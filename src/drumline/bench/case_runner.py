@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
@@ -32,7 +32,7 @@ from drumline.launch.agents import Agents
 from drumline.launch.creation import new_run
 from drumline.launch.probe import Watch
 from drumline.launch.training import follow_training
-from drumline.report.progress import RunProgress
+from drumline.report.progress import RunProgress, followed
 
 _OF_THE_CASE = (WorkerError, CommError, DivergenceError, CheckpointError, UsageError)
 """errors that say nothing about the other cases"""
@@ -120,32 +120,17 @@ def _run(case: C, path: Path, agents: Agents, tell: Tell) -> Ended[C]:
     run = RunDir(path.absolute())
     try:
         with new_run(case.spec, path) as run:
-            follow_training(run, case.spec, agents, _shown(run, case.spec, tell))
+            follow_training(run, case.spec, agents, followed(run, case.spec, tell))
     except _OF_THE_CASE as error:
         return Ended(case=case, run=run, error=error)
     return Ended(case=case, run=run)
-
-
-@contextlib.contextmanager
-def _shown(run: RunDir, spec: RunSpec, tell: Tell) -> Iterator[Callable[[], None]]:
-    progress = RunProgress(run, spec.world_size, nodes=spec.nodes)
-
-    def update() -> None:
-        progress.update()
-        tell(progress)
-
-    update()
-    yield update
-    update()
 
 
 def _teller(watch: Watch, told: str, number: int, count: int) -> Tell:
     """Tell how far a case, and all of them, have come."""
 
     def tell(progress: RunProgress) -> None:
-        steps = progress.total_steps
-        at = "starting ranks" if steps is None else f"step {progress.step} of {steps}"
-        share = (number + (progress.step / steps if steps else 0.0)) / count
-        watch({"share": share, "now": f"{told}, {at}", "case": told})
+        share = (number + progress.share) / count
+        watch({"share": share, "now": f"{told}, {progress.now}", "case": told})
 
     return tell

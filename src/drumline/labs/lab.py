@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from drumline.core.lab import LabSettings
 from drumline.labs.experiment import Experiment
@@ -28,19 +27,14 @@ class WriteUp:
     """all that any of them quotes"""
 
 
-class Lab(Protocol):
+@dataclass(frozen=True, kw_only=True)
+class Lab:
     """One lab."""
 
     number: int
-
-    def experiments(self, settings: LabSettings) -> Sequence[Experiment]:
-        """Name what is to be run, in order."""
-        ...
-
-    def code(self) -> Sequence[tuple[str, str]]:
-        """Name the source that the experiments really use: path and symbol, in reading order."""
-        ...
-
-    def write_up(self, results: Results, say: Tongue) -> WriteUp:
-        """Turn what was measured into tables, pictures and sentences; what failed is left out."""
-        ...
+    experiments: Callable[[LabSettings], Sequence[Experiment]]
+    """names what is to be run, in order"""
+    code: Sequence[tuple[str, str]]
+    """the source that the experiments really use: path and symbol, in reading order"""
+    write_up: Callable[[Results, Tongue], WriteUp]
+    """turns what was measured into tables, pictures and sentences; what failed is left out"""

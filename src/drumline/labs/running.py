@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from drumline.launch.agents import Agents
 from drumline.launch.creation import new_run
 from drumline.launch.probe import Watch
 from drumline.launch.training import follow_training
-from drumline.report.progress import RunProgress
+from drumline.report.progress import followed
 
 
 def run_experiments(
@@ -97,24 +97,10 @@ def _run(experiment: Experiment, runs: Path, agents: Agents, tell: Watch) -> Non
         return
     path = runs / experiment.name
     with new_run(experiment.spec, path) as run:
-        follow_training(run, experiment.spec, agents, _shown(run, experiment, tell))
-
-
-@contextlib.contextmanager
-def _shown(run: RunDir, training: Training, tell: Watch) -> Iterator[Callable[[], None]]:
-    progress = RunProgress(run, training.spec.world_size, nodes=training.spec.nodes)
-
-    def update() -> None:
-        progress.update()
-        total = progress.total_steps
-        if total is None:
-            tell({"share": 0.0, "now": "starting"})
-        else:
-            tell({"share": progress.step / total, "now": f"step {progress.step} of {total}"})
-
-    update()
-    yield update
-    update()
+        shown = followed(
+            run, experiment.spec, lambda now: tell({"share": now.share, "now": now.now})
+        )
+        follow_training(run, experiment.spec, agents, shown)
 
 
 def _same(experiment: Experiment, runs: Path) -> bool:

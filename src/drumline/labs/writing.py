@@ -95,7 +95,7 @@ def _code(lab: Lab, say: Tongue) -> list[Block]:
         "What ran, cut out of the installed package by symbol; nothing here is retyped.",
         "以下是实际运行的代码，按符号从已安装的软件包中摘出，没有一行是另外抄写的。",
     )
-    return [Paragraph(said=[intro]), *(excerpt(path, symbol) for path, symbol in lab.code())]
+    return [Paragraph(said=[intro]), *(excerpt(path, symbol) for path, symbol in lab.code)]
 
 
 def _experiments_sheet(experiments: Sequence[Experiment], results: Results) -> Sheet:

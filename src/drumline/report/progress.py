@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from drumline.core.events import Event, EventTail
 from drumline.core.rundir import RunDir
 from drumline.report.ledger import Ledger, compute_ledger
+
+if TYPE_CHECKING:
+    from drumline.core.spec import RunSpec
 
 _WINDOW = 50  # steps that rates and bars are taken over
 
@@ -51,6 +57,18 @@ class RunProgress:
         self.total_steps: int | None = None
         self.steps_per_epoch = 1
         self.started = time.monotonic()
+
+    @property
+    def share(self) -> float:
+        """How much of the run is done."""
+        return self.step / self.total_steps if self.total_steps else 0.0
+
+    @property
+    def now(self) -> str:
+        """Where the run is, in words."""
+        if self.total_steps is None:
+            return "starting ranks"
+        return f"step {self.step} of {self.total_steps}"
 
     @property
     def step(self) -> int:
@@ -111,3 +129,19 @@ class RunProgress:
             self.notes.append(event["text"])
         elif event["event"] == "damaged":
             self.notes.append(f"passing over a damaged checkpoint: {event['path']}: {event['why']}")
+
+
+@contextlib.contextmanager
+def followed(
+    run: RunDir, spec: RunSpec, tell: Callable[[RunProgress], None]
+) -> Iterator[Callable[[], None]]:
+    """Give what looks at a run's logs and tells how far it has come; it does so at both ends."""
+    progress = RunProgress(run, spec.world_size, nodes=spec.nodes)
+
+    def update() -> None:
+        progress.update()
+        tell(progress)
+
+    update()
+    yield update
+    update()

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from drumline.core.lab import LabSettings
 from drumline.labs.chapter import Chapter, bind
 from drumline.labs.data_parallel import cases
 from drumline.labs.data_parallel.batches import write_batches
@@ -13,53 +10,42 @@ from drumline.labs.data_parallel.hiding import write_hiding
 from drumline.labs.data_parallel.learning import write_learning
 from drumline.labs.data_parallel.scaling import write_scaling
 from drumline.labs.data_parallel.summary import summarize
-from drumline.labs.experiment import Experiment
-from drumline.labs.lab import WriteUp
+from drumline.labs.lab import Lab, WriteUp
 from drumline.labs.results import Results
 from drumline.report.page.findings import Findings
 from drumline.report.page.prose import Tongue
 
-__all__ = ["LAB", "DataParallelLab"]
 
-
-class DataParallelLab:
-    """Runs the lab and writes it up."""
-
-    number = 3
-
-    def experiments(self, settings: LabSettings) -> Sequence[Experiment]:
-        """Name the runs."""
-        return cases.experiments(settings)
-
-    def code(self) -> Sequence[tuple[str, str]]:
-        """Name the source: from who gets which samples to how gradients meet."""
-        return (
-            ("data/partition.py", "partition"),
-            ("data/partition.py", "_by_label"),
-            ("data/partition.py", "_dirichlet"),
-            ("data/plan.py", "BatchPlan"),
-            ("data/sampler.py", "BatchSampler"),
-            ("data/coverage.py", "coverage"),
-            ("train/whole.py", "WholeModel.forward_backward"),
-            ("parallel/data_parallel.py", "DataParallel"),
+def write_up(results: Results, say: Tongue) -> WriteUp:
+    """Write the chapters that the runs allow."""
+    of = cases.plan(results.settings)
+    found = Findings()
+    chapters: list[Chapter | None] = [
+        write(results, of, say, found)
+        for write in (
+            write_dealing,
+            write_learning,
+            write_hiding,
+            write_scaling,
+            write_batches,
         )
-
-    def write_up(self, results: Results, say: Tongue) -> WriteUp:
-        """Write the chapters that the runs allow."""
-        of = cases.plan(results.settings)
-        found = Findings()
-        chapters: list[Chapter | None] = [
-            write(results, of, say, found)
-            for write in (
-                write_dealing,
-                write_learning,
-                write_hiding,
-                write_scaling,
-                write_batches,
-            )
-        ]
-        sheets = {sheet.name: sheet for one in chapters if one is not None for sheet in one.sheets}
-        return bind(summarize(of, sheets, say), chapters, found)
+    ]
+    sheets = {sheet.name: sheet for one in chapters if one is not None for sheet in one.sheets}
+    return bind(summarize(of, sheets, say), chapters, found)
 
 
-LAB = DataParallelLab()
+LAB = Lab(
+    number=3,
+    experiments=cases.experiments,
+    code=(
+        ("data/partition.py", "partition"),
+        ("data/partition.py", "_by_label"),
+        ("data/partition.py", "_dirichlet"),
+        ("data/plan.py", "BatchPlan"),
+        ("data/sampler.py", "BatchSampler"),
+        ("data/coverage.py", "coverage"),
+        ("train/whole.py", "WholeModel.forward_backward"),
+        ("parallel/data_parallel.py", "DataParallel"),
+    ),
+    write_up=write_up,
+)

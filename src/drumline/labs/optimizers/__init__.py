@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-from drumline.core.lab import LabSettings
 from drumline.labs.chapter import Chapter, bind
-from drumline.labs.experiment import Experiment
-from drumline.labs.lab import WriteUp
+from drumline.labs.lab import Lab, WriteUp
 from drumline.labs.optimizers import cases
 from drumline.labs.optimizers.chance import write_chance
 from drumline.labs.optimizers.descent import write_descent
@@ -20,46 +18,23 @@ from drumline.report.page.findings import Findings
 from drumline.report.page.prose import Said, Tongue
 from drumline.report.page.sheet import Sheet, plain, points
 
-__all__ = ["LAB", "OptimizersLab"]
 
-
-class OptimizersLab:
-    """Runs the lab and writes it up."""
-
-    number = 1
-
-    def experiments(self, settings: LabSettings) -> Sequence[Experiment]:
-        """Name the runs."""
-        return cases.experiments(settings)
-
-    def code(self) -> Sequence[tuple[str, str]]:
-        """Name the source: the three rules, then the loop that calls them."""
-        return (
-            ("optim/gd.py", "GD"),
-            ("optim/sgd.py", "SGD"),
-            ("optim/adam.py", "Adam"),
-            ("optim/foreach.py", "ForeachOptimizer.step"),
-            ("optim/build.py", "build_optimizer"),
-            ("train/whole.py", "WholeModel.forward_backward"),
-            ("train/step.py", "TrainStep.take"),
+def write_up(results: Results, say: Tongue) -> WriteUp:
+    """Write the chapters that the runs allow."""
+    of = cases.plan(results.settings)
+    found = Findings()
+    chapters: list[Chapter | None] = [
+        write(results, of, say, found)
+        for write in (
+            write_descent,
+            write_engines,
+            write_profile,
+            write_rates,
+            write_chance,
         )
-
-    def write_up(self, results: Results, say: Tongue) -> WriteUp:
-        """Write the chapters that the runs allow."""
-        of = cases.plan(results.settings)
-        found = Findings()
-        chapters: list[Chapter | None] = [
-            write(results, of, say, found)
-            for write in (
-                write_descent,
-                write_engines,
-                write_profile,
-                write_rates,
-                write_chance,
-            )
-        ]
-        sheets = {sheet.name: sheet for one in chapters if one is not None for sheet in one.sheets}
-        return bind(_summarize(sheets, say), chapters, found)
+    ]
+    sheets = {sheet.name: sheet for one in chapters if one is not None for sheet in one.sheets}
+    return bind(_summarize(sheets, say), chapters, found)
 
 
 def _summarize(sheets: Mapping[str, Sheet], say: Tongue) -> Said:
@@ -86,4 +61,17 @@ def _summarize(sheets: Mapping[str, Sheet], say: Tongue) -> Said:
     )
 
 
-LAB = OptimizersLab()
+LAB = Lab(
+    number=1,
+    experiments=cases.experiments,
+    code=(
+        ("optim/gd.py", "GD"),
+        ("optim/sgd.py", "SGD"),
+        ("optim/adam.py", "Adam"),
+        ("optim/foreach.py", "ForeachOptimizer.step"),
+        ("optim/build.py", "build_optimizer"),
+        ("train/whole.py", "WholeModel.forward_backward"),
+        ("train/step.py", "TrainStep.take"),
+    ),
+    write_up=write_up,
+)
