@@ -96,7 +96,9 @@ def read_words(folder: Path, say: Tongue) -> str:
     except UnicodeDecodeError:
         raise RunDirError(f"{file} is no text in UTF-8; save it as such") from None
     except OSError as error:
-        raise RunDirError(f"cannot read {file}: {error.strerror}") from None
+        raise RunDirError(
+            f"cannot read {file}: {error.strerror}; name another folder with --out"
+        ) from None
 
 
 def _invitation(say: Tongue) -> str:
