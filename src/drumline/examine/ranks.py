@@ -26,6 +26,7 @@ from drumline.examine.outcome import WRONG, Foreign, Outcome, outcome, told
 from drumline.examine.submission import Submission
 
 LEADER = 0
+_LAST_S = 1.0  # what a rank that is about to end gets, once another one has told of a failure
 Rank = Callable[[int, int, Submission], Any]
 """called with the rank, the number of ranks and the submission; returns plain JSON"""
 
@@ -65,6 +66,14 @@ def _gather(
                 any(_failed(one) for one in forks) or all(one.answer for one in forks[:asked])
             ),
         )
+        if any(_failed(one) for one in forks):
+            # a rank that dies closes its connections before it can be reaped: what its peers raise
+            # about that may be here first
+            watch(
+                forks,
+                until=time.monotonic() + _LAST_S,
+                enough=lambda: any(one.ended and one.answer is None for one in forks),
+            )
         for problem in _problems(forks, asked, submission):
             raise Foreign(problem)
         return [one.answer["value"] for one in forks[:asked]]
