@@ -1,6 +1,6 @@
 """Time `chunked_ring` against gloo's own all-reduce on shaped links between simulated nodes.
 
-    python benchmarks/links.py [--rounds 5] [--json PATH]
+    python benchmarks/links.py [--rounds 15] [--json PATH]
 
 Four nodes with one rank each, all links at 100 Mbit/s, then at 1 Gbit/s. Measured by
 `drumline bench collectives`: both take turns in the same processes, a barrier before each, the
@@ -19,7 +19,7 @@ from measure import Row, arguments, compare, report
 RATES = ("100mbit", "1gbit")
 SIZES = ("64KiB", "256KiB", "1MiB", "4MiB", "32MiB")
 OURS, GLOO = "chunked_ring", "native"
-TIMEOUT_S = 280.0
+TIMEOUT_S = 420.0
 
 
 def measure(rate: str, rounds: int) -> dict[str, Any]:
@@ -58,7 +58,7 @@ def compare_all(rate: str, document: dict[str, Any]) -> list[Row]:
 
 
 def main() -> None:
-    args = arguments(__doc__, rounds=5).parse_args()
+    args = arguments(__doc__, rounds=15).parse_args()
     rows: list[Row] = []
     for rate in RATES:
         rows += compare_all(rate, measure(rate, args.rounds))

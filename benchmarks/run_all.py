@@ -48,7 +48,7 @@ BENCHMARKS = (
     Benchmark(name="backends", rounds=60, smoke_rounds=3, timeout_s=500),
     Benchmark(name="pipeline", rounds=40, smoke_rounds=2, timeout_s=500),
     Benchmark(name="rpc", rounds=15, smoke_rounds=2, timeout_s=300),
-    Benchmark(name="links", rounds=5, smoke_rounds=1, timeout_s=600),
+    Benchmark(name="links", rounds=15, smoke_rounds=1, timeout_s=900),
     Benchmark(name="cluster", rounds=3, smoke_rounds=1, timeout_s=900),
     Benchmark(name="ledger_overhead", rounds=120, smoke_rounds=5, timeout_s=300),
     Benchmark(name="optimizers", rounds=30, smoke_rounds=2, timeout_s=300),

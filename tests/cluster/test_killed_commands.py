@@ -99,6 +99,18 @@ def test_up_goes_on_and_down_leaves_nothing(doomed):
     doomed.check_nothing_is_left()
 
 
+def test_ansible_ends_with_up_though_it_has_nothing_to_say(doomed):
+    playbook = "- hosts: drumline\n  gather_facts: false\n  tasks:\n"
+    playbook += "    - {name: think it over, ansible.builtin.command: sleep 600}\n"
+    (doomed.drumline.project / "slow.yml").write_text(playbook)
+    with (doomed.drumline.project / "cluster.yaml").open("a") as file:
+        file.write("environment: {playbook: slow.yml}\n")
+    doomed.kill("think it over", "up")
+    wait_until(lambda: not _started_by(doomed.drumline), "the end of Ansible", 60)
+    doomed.drumline("down", "--no-pull")
+    doomed.check_nothing_is_left()
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("then", ["up", "down"])

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from drumline.cli import cluster_connection
+from drumline.cli import cluster_connection, cluster_tunnels
 from drumline.cli.cluster_connection import reached
 from drumline.cli.cluster_jobs import logs_command, status_command
 from drumline.cli.cluster_pull import note_place
@@ -50,7 +50,7 @@ def pull_job(home, folder, *, phase="done", code=0):
     note_place(home, folder.name, folder)
 
 
-def test_a_cluster_that_has_ended_is_told_so_by_every_command(lab, capsys):
+def test_a_cluster_that_has_ended_is_told_so_by_every_command(lab, capsys, monkeypatch):
     status_command(None, as_json=True)
     found = json.loads(capsys.readouterr().out)
     assert [node["state"] for node in found["nodes"]] == ["gone", "gone"]
@@ -63,6 +63,9 @@ def test_a_cluster_that_has_ended_is_told_so_by_every_command(lab, capsys):
     assert "end themselves" not in told
     with pytest.raises(HostError, match=GONE):
         logs_command(None, None, follow=True, rank=None)
+    monkeypatch.setattr(cluster_tunnels, "_ANSWER_S", 0.05)
+    with pytest.raises(HostError, match=r"worker1 \(h\): has ended at the limit.*drumline up"):
+        cluster_tunnels.ssh_command("worker1", [], None)
 
 
 def test_logs_that_were_pulled_are_shown_when_the_nodes_are_gone(lab, tmp_path, capsys):

@@ -13,10 +13,13 @@ from rich.console import Console
 
 from drumline.cli.cluster_connection import connected, no_nodes
 from drumline.cli.node_rows import NodeRows
+from drumline.cluster.banner import wait_for_banner
 from drumline.cluster.choice import find_cluster
-from drumline.cluster.fleet import Fleet
+from drumline.cluster.fleet import Fleet, say_nothing
 from drumline.cluster.home import ClusterHome
 from drumline.cluster.jobs import Request, submit
+from drumline.cluster.machine import Machine
+from drumline.cluster.presence import find_gone
 from drumline.cluster.provision import Provisioner
 from drumline.cluster.requests import LaunchRequest, serve_requests
 from drumline.cluster.services import (
@@ -27,24 +30,40 @@ from drumline.cluster.services import (
 )
 from drumline.cluster.spec import ClusterSpec
 from drumline.cluster.up import read_machines
-from drumline.core.errors import UsageError
+from drumline.core.errors import HostError, UsageError
 from drumline.core.listing import listed
+
+_ANSWER_S = 10.0
 
 
 def ssh_command(node: str, command: list[str], which: str | None) -> None:
     """Become OpenSSH, with the cluster's own configuration."""
-    _, home = find_cluster(which)
-    names = [machine.name for machine in read_machines(home)]
-    if not names:
+    spec, home = find_cluster(which)
+    machines = {machine.name: machine for machine in read_machines(home)}
+    if not machines:
         raise no_nodes(home)
-    if node not in names:
-        raise UsageError(
-            f"no node {node}; there {'is' if len(names) == 1 else 'are'} {listed(names)}"
-        )
+    if node not in machines:
+        are = "is" if len(machines) == 1 else "are"
+        raise UsageError(f"no node {node}; there {are} {listed(list(machines))}")
     program = shutil.which("ssh")
     if program is None:
         raise UsageError("ssh is not here; install it (apt-get install openssh-client)")
+    asyncio.run(_refuse_silent(spec, home, machines[node]))
     os.execv(program, [program, "-F", str(home.ssh / "config"), node, *command])
+
+
+async def _refuse_silent(spec: ClusterSpec, home: ClusterHome, machine: Machine) -> None:
+    """Say what is known of a node that does not answer: OpenSSH knows only that it does not.
+
+    Raises:
+        HostError: it does not answer, or has ended.
+    """
+    try:
+        await wait_for_banner(machine, timeout_s=_ANSWER_S, say=say_nothing)
+    except HostError:
+        for gone in await find_gone(spec, home, [machine]):
+            raise gone from None
+        raise
 
 
 def jupyter_command(which: str | None, *, browser: bool) -> None:

@@ -4,7 +4,8 @@
     home.ansible/      last.log  home/
 
 The user's Ansible and SSH settings are not read: they were written for other machines. What tasks
-do comes back as lines of JSON, from a callback plugin in this package.
+do comes back as lines of JSON, from a callback plugin in this package; it also ends Ansible where
+this process is gone.
 """
 
 from __future__ import annotations
@@ -201,7 +202,7 @@ def own_environment(config: Path) -> dict[str, str]:
     """Return this process's variables, without Ansible settings of the user's."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith("ANSIBLE_")}
     own = {"ANSIBLE_CONFIG": str(config), "LC_ALL": "C.UTF-8", "PYTHONUNBUFFERED": "1"}
-    return {**kept, **own, "ANSIBLE_NOCOLOR": "1"}
+    return {**kept, **own, "ANSIBLE_NOCOLOR": "1", "DRUMLINE_LISTENER": str(os.getpid())}
 
 
 def without_secrets(text: str) -> str:

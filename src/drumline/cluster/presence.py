@@ -8,13 +8,15 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from functools import partial
 
 from drumline.cluster.home import ClusterHome
 from drumline.cluster.limits import describe_deadline
 from drumline.cluster.machine import Machine
 from drumline.cluster.making import build_provider
+from drumline.cluster.provider import Provider
 from drumline.cluster.spec import ClusterSpec
 from drumline.cluster.way import host_error
 from drumline.core.errors import DrumlineError, HostError
@@ -25,21 +27,21 @@ GONE = "gone"
 """the `reason` of what the provider does not have any more"""
 
 
-async def find_gone(
-    spec: ClusterSpec, home: ClusterHome, machines: Sequence[Machine]
-) -> list[HostError]:
+async def find_ended(
+    provider: Callable[[], Provider], machines: Sequence[Machine]
+) -> list[Machine]:
     """Ask the provider which machines are there no more; no answer is no news.
 
-    Returns:
-        An error for each that has ended: `node` says which, `reason` is gone.
+    Args:
+        provider: makes it, or gives it; called in a thread.
+        machines: those that there should be.
     """
     answer: Future[set[str]] = Future()
 
     def ask() -> None:
         answer.set_running_or_notify_cancel()
         try:
-            provider = build_provider(spec, home)
-            answer.set_result({machine.identity for machine in provider.machines()})
+            answer.set_result({machine.identity for machine in provider().machines()})
         except BaseException as error:
             answer.set_exception(error)
 
@@ -49,7 +51,14 @@ async def find_gone(
         living = await asyncio.wait_for(asyncio.wrap_future(answer), ASK_S)
     except (DrumlineError, TimeoutError):
         return []
-    ended = [machine for machine in machines if machine.identity not in living]
+    return [machine for machine in machines if machine.identity not in living]
+
+
+async def find_gone(
+    spec: ClusterSpec, home: ClusterHome, machines: Sequence[Machine]
+) -> list[HostError]:
+    """Return an error for each machine that has ended: `node` says which, `reason` is gone."""
+    ended = await find_ended(partial(build_provider, spec, home), machines)
     why = f"has ended {_when(home)}; drumline up makes it again"
     return [host_error(machine, GONE, why) for machine in ended]
 

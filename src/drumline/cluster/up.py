@@ -33,6 +33,7 @@ from drumline.cluster.lock import locked
 from drumline.cluster.machine import Machine
 from drumline.cluster.making import build_provider
 from drumline.cluster.package import push_package
+from drumline.cluster.presence import GONE, find_ended
 from drumline.cluster.provider import Provider, Say
 from drumline.cluster.provision import Provisioner
 from drumline.cluster.remote import Remote, node_python
@@ -203,30 +204,19 @@ class _Work:
         opening = asyncio.ensure_future(stack.enter_async_context(opened))
         try:
             while not (await asyncio.wait([opening], timeout=_LOOK_S))[0]:
-                if gone := await self._gone(machines):
+                if gone := await find_ended(lambda: self.provider, machines):
                     names = ", ".join(f"{one.name} ({one.identity})" for one in gone)
                     raise HostError(
                         f"{names} ended while we waited for SSH; run drumline up again to replace "
                         f"it, or drumline down",
                         node=gone[0].node,
                         host=gone[0].host,
-                        reason="gone",
+                        reason=GONE,
                     )
             return await opening
         finally:
             opening.cancel()
             await asyncio.wait([opening])
-
-    async def _gone(self, machines: Sequence[Machine]) -> list[Machine]:
-        """Return the machines that the provider does not have any more."""
-        if self.spec.provider == "ssh":
-            return []
-        try:
-            there = await asyncio.to_thread(self.provider.machines)
-        except DrumlineError:  # no answer is no news
-            return []
-        living = {machine.identity for machine in there}
-        return [machine for machine in machines if machine.identity not in living]
 
     def _tell(self, node: str, task: str, state: str) -> None:
         self.say(node, task if state in ("", "started") else f"{task}: {state}")

@@ -26,15 +26,25 @@ def die_with_parent(parent: int | None = None) -> None:
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     else:
-        threading.Thread(target=_watch, args=(parent,), daemon=True).start()
+        threading.Thread(target=_watch, args=(parent, os.getpid()), daemon=True).start()
     if os.getppid() != parent:  # it went before we asked
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _watch(parent: int) -> None:
+def end_group_with(parent: int) -> None:
+    """End this process's whole group as soon as its parent is gone; for one that leads a group.
+
+    What it starts need not know of it. A thread looks for the parent: the kernel's signal would end
+    this process alone.
+    """
+    threading.Thread(target=_watch, args=(parent, 0), daemon=True).start()
+
+
+def _watch(parent: int, victim: int) -> None:
+    """Wait for the parent's end, then kill a process, or (0) the group that this one is in."""
     while os.getppid() == parent:
         time.sleep(0.5)
-    os.kill(os.getpid(), signal.SIGKILL)
+    os.kill(victim, signal.SIGKILL)
 
 
 def main() -> None:

@@ -1,15 +1,19 @@
 """An Ansible callback: tells what each task did on each node as lines of JSON, for `provision.py`.
 
-It writes a few chosen fields only: the arguments of a task may hold what no log should.
+It writes a few chosen fields only: the arguments of a task may hold what no log should. And it ends
+Ansible, with all that it started, when the process that listens is gone.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from typing import Any
 
 from ansible.plugins.callback import CallbackBase
+
+from drumline.core.lifeline import end_group_with
 
 DOCUMENTATION = """
     name: drumline_events
@@ -26,6 +30,10 @@ class CallbackModule(CallbackBase):  # type: ignore[misc]  # Ansible has no type
     CALLBACK_VERSION = 2.0
     CALLBACK_TYPE = "stdout"
     CALLBACK_NAME = "drumline_events"
+
+    def __init__(self) -> None:
+        super().__init__()
+        end_group_with(int(os.environ["DRUMLINE_LISTENER"]))
 
     def v2_runner_on_start(self, host: Any, task: Any) -> None:
         """A task begins on a node."""
