@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from drumline.report.confidence import Interval, mean_interval, ratio_interval
+from drumline.report.interval import Interval, mean_interval, ratio_interval
 
 
 class Order(StrEnum):

@@ -1,14 +1,16 @@
-"""How sure a measurement is: the median of a few repeats, with a 95 % interval.
+"""How sure a measurement is: the median or the mean of a few repeats, with a 95 % interval.
 
 With three repeats there is no way around an assumption: of what was measured alone, not even the
 smallest and the largest hold the true median more often than in 3 of 4 cases. Assumed is that
 repeats scatter normally, times and ratios by their logarithms, since noise makes them some percent
 longer and not some seconds. Then (Student's t, s the standard deviation of n repeats)
 
+    mean   ± t(n−1) · s / √n
     median ± t(n−1) · s / √n · √(π/2)
 
 The last factor is what a median scatters more than a mean; for few repeats it is a little too
-large, so the interval holds the truth a little more often than it says.
+large, so the interval holds the truth a little more often than it says. A median is for times,
+of which single ones are far off; a mean is for what has a sum: shares, accuracies, differences.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ _MEDIAN = math.sqrt(math.pi / 2)
 
 @dataclass(frozen=True, kw_only=True)
 class Interval:
-    """A median, and from where to where the truth is likely to lie."""
+    """A measured value, and from where to where the truth is likely to lie."""
 
     middle: float
     low: float | None
@@ -44,7 +46,7 @@ class Interval:
         return Interval(middle=self.middle * factor, **ends)
 
 
-def confidence(repeats: Sequence[float], *, positive: bool = True) -> Interval:
+def median_interval(repeats: Sequence[float], *, positive: bool = True) -> Interval:
     """Return the median of repeats with its 95 % interval.
 
     Args:
@@ -55,10 +57,30 @@ def confidence(repeats: Sequence[float], *, positive: bool = True) -> Interval:
     if len(repeats) == 1:
         return Interval(middle=middle, low=None, high=None)
     if not positive:
-        half = _half_width(repeats)
+        half = _half_width(repeats) * _MEDIAN
         return Interval(middle=middle, low=middle - half, high=middle + half)
-    half = min(_half_width([math.log(value) for value in repeats]), 500.0)  # e^500 is a float
+    logs = [math.log(value) for value in repeats]
+    half = min(_half_width(logs) * _MEDIAN, 500.0)  # e^500 is a float
     return Interval(middle=middle, low=middle * math.exp(-half), high=middle * math.exp(half))
+
+
+def mean_interval(repeats: Sequence[float]) -> Interval:
+    """Return the mean of one repeat or more, of either sign, with its 95 % interval."""
+    middle = statistics.fmean(repeats)
+    if len(repeats) == 1:
+        return Interval(middle=middle, low=None, high=None)
+    half = _half_width(repeats)
+    return Interval(middle=middle, low=middle - half, high=middle + half)
+
+
+def ratio_interval(repeats: Sequence[float]) -> Interval:
+    """Return the geometric mean of positive values with its interval, which is positive, too.
+
+    For what is compared by factors: ratios of times, losses on a logarithmic axis.
+    """
+    logs = mean_interval([math.log(value) for value in repeats])
+    low, high = (None if end is None else math.exp(end) for end in (logs.low, logs.high))
+    return Interval(middle=math.exp(logs.middle), low=low, high=high)
 
 
 def student_t(freedom: int) -> float:
@@ -70,5 +92,4 @@ def student_t(freedom: int) -> float:
 
 
 def _half_width(values: Sequence[float]) -> float:
-    spread = statistics.stdev(values)
-    return student_t(len(values) - 1) * spread / math.sqrt(len(values)) * _MEDIAN
+    return student_t(len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))

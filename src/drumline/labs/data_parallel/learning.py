@@ -143,7 +143,7 @@ def _against_first(
         gap = verdict.difference
         quote = found.quote(
             f"accuracy of {kind} minus {base}",
-            gap.mean,
+            gap.middle,
             point_change(say),
             low=gap.low,
             high=gap.high,

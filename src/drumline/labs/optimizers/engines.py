@@ -15,7 +15,7 @@ from drumline.labs.optimizers.descent import WIDTHS, Runs, runs_of
 from drumline.labs.optimizers.names import optimizer_name
 from drumline.labs.optimizers.pictures import draw_engines
 from drumline.labs.results import Results
-from drumline.report.confidence import Interval
+from drumline.report.interval import Interval
 from drumline.report.ledger import NS, warm_steps
 from drumline.report.page.blocks import Column, Picture, Table
 from drumline.report.page.findings import Findings
