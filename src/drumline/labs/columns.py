@@ -5,18 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from drumline.report.interval import Interval, mean_interval, ratio_interval
-
-
-def interval_names(*keys: str) -> list[str]:
-    """Return the columns of values with intervals, in order."""
-    return [f"{key}{end}" for key in keys for end in ("", "_low", "_high")]
-
-
-def interval_cells(key: str, of: Interval | None) -> dict[str, float | None]:
-    """Return the cells of one value with its interval."""
-    values = (None, None, None) if of is None else (of.middle, of.low, of.high)
-    return dict(zip(interval_names(key), values, strict=True))
+from drumline.report.interval import Interval, interval_cells, mean_interval, ratio_interval
 
 
 def mean_cells(

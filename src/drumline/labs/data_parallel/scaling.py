@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from drumline.labs.chapter import Chapter
-from drumline.labs.columns import interval_cells, interval_names
 from drumline.labs.curves import curve_sheet, rows_of, score_sheet
 from drumline.labs.data_parallel.cases import Plan, seed_names, workers_name
 from drumline.labs.data_parallel.cost_pictures import draw_equal_cost, draw_scaling
@@ -15,7 +14,7 @@ from drumline.labs.data_parallel.learning import WIDTH
 from drumline.labs.data_parallel.scaling_words import say_scaling
 from drumline.labs.judgement import compare_sizes
 from drumline.labs.results import Results
-from drumline.report.interval import Interval
+from drumline.report.interval import Interval, interval_cells, interval_names
 from drumline.report.page.blocks import Column, Picture, Table
 from drumline.report.page.findings import Findings
 from drumline.report.page.prose import Tongue

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from drumline.core.events import Event
 from drumline.labs.chapter import Chapter
-from drumline.labs.columns import interval_names, mean_cells
+from drumline.labs.columns import mean_cells
 from drumline.labs.curves import largest_difference
 from drumline.labs.forms import tiny
 from drumline.labs.optimizers.cases import CHUNK, WHOLE, Plan
@@ -15,6 +15,7 @@ from drumline.labs.optimizers.descent import runs_of
 from drumline.labs.optimizers.names import optimizer_name
 from drumline.labs.optimizers.pictures import draw_profile
 from drumline.labs.results import Results
+from drumline.report.interval import interval_names
 from drumline.report.ledger import NS, warm_steps
 from drumline.report.page.blocks import Column, Picture, Table
 from drumline.report.page.findings import Findings
