@@ -10,6 +10,7 @@ from drumline.report.interval import (
     Interval,
     mean_interval,
     median_interval,
+    quartile_interval,
     ratio_interval,
     student_t,
 )
@@ -58,8 +59,15 @@ def test_three_means_by_hand():
     assert (ratios.high, 1 / ratios.low) == pytest.approx([2 ** (4.303 / 3**0.5)] * 2)
 
 
+def test_quartiles_lie_within_the_values():
+    """Of two values, too: half of them lies between a quarter and three quarters of the way."""
+    assert quartile_interval([4.0, 8.0]) == Interval(middle=6.0, low=5.0, high=7.0)
+    found = quartile_interval([1.0, 2.0, 3.0, 4.0, 50.0])
+    assert found == Interval(middle=3.0, low=2.0, high=4.0)
+
+
 def test_one_repeat_does_not_tell():
-    for make in (mean_interval, ratio_interval):
+    for make in (mean_interval, ratio_interval, quartile_interval):
         assert make([0.25]) == Interval(middle=0.25, low=None, high=None)
     found = median_interval([0.25])
     assert (found.middle, found.low, found.high) == (0.25, None, None)

@@ -101,6 +101,17 @@ def ratio_interval(repeats: Sequence[float]) -> Interval:
     return Interval(middle=math.exp(logs.middle), low=low, high=high)
 
 
+def quartile_interval(values: Sequence[float]) -> Interval:
+    """Return the median of single values between their quartiles, which lie within the values.
+
+    They tell how single steps scatter, not how sure the median is.
+    """
+    if len(values) == 1:
+        return Interval(middle=values[0], low=None, high=None)
+    low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
+    return Interval(middle=middle, low=low, high=high)
+
+
 def student_t(freedom: int) -> float:
     """Return Student's t at 97.5 %: what a 95 % interval reaches, in standard errors."""
     if freedom <= len(_T):

@@ -14,7 +14,7 @@ from drumline.labs.data_parallel.learning import WIDTH
 from drumline.labs.data_parallel.scaling_words import say_scaling
 from drumline.labs.judgement import compare_sizes
 from drumline.labs.results import Results
-from drumline.report.interval import Interval, interval_cells, interval_names
+from drumline.report.interval import Interval, interval_cells, interval_names, quartile_interval
 from drumline.report.page.blocks import Column, Picture, Table
 from drumline.report.page.findings import Findings
 from drumline.report.page.prose import Tongue
@@ -110,14 +110,11 @@ def _scaling_sheet(setups: Setups) -> Sheet:
         known = speedup if setup != CORES else None
         efficiency = None if known is None else known.scaled(1 / workers)
         steps = [1000 * step for record in records for step in record.step_s]
-        quarters = statistics.quantiles(steps, n=4) if len(steps) > 1 else None
         sheet.add(
             setup=setup,
             workers=workers,
             repeats=len(records),
-            step_ms=statistics.median(steps),
-            step_ms_low=quarters and quarters[0],
-            step_ms_high=quarters and quarters[2],
+            **interval_cells("step_ms", quartile_interval(steps)),
             **interval_cells("speedup", speedup),
             **interval_cells("efficiency", efficiency),
             samples_per_s=statistics.median(_rate(record) for record in records),
