@@ -9,7 +9,6 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -91,19 +90,6 @@ class RunRecord:
     def median_step_s(self) -> float | None:
         """A warm step of the slowest rank."""
         return statistics.median(self.step_s) if self.step_s else None
-
-    def smoothed(self, width: int) -> list[Point]:
-        """Return the curve with each loss the mean of `width` steps that end there."""
-        losses = [point.loss for point in self.curve]
-        sums = [0.0, *accumulate(losses)]
-        smooth = []
-        for number, point in enumerate(self.curve, start=1):
-            first = max(0, number - width)
-            mean = (sums[number] - sums[first]) / (number - first)
-            smooth.append(
-                Point(step=point.step, samples=point.samples, seconds=point.seconds, loss=mean)
-            )
-        return smooth
 
 
 def read_record(run: RunDir) -> RunRecord:

@@ -6,6 +6,7 @@ import statistics
 from dataclasses import dataclass
 
 from drumline.labs.communication.experiments import AVERAGES, COMPRESSED, DELAYED, LATE_RANK, OF
+from drumline.labs.curves import smoothed
 from drumline.labs.results import Results
 from drumline.report.interval import Interval, interval_cells, interval_names, quartile_interval
 from drumline.report.page.sheet import Sheet
@@ -192,6 +193,7 @@ def _curves(results: Results) -> Sheet:
     names += [f"compress-{compress}" for compress in COMPRESSED]
     for name in names:
         record = results.record(name)
-        for point in [] if record is None else record.smoothed(max(1, len(record.curve) // 30)):
+        curve = [] if record is None else record.curve
+        for point in smoothed(curve, max(1, len(curve) // 30)):
             sheet.add(name=name, step=point.step, loss=point.loss)
     return sheet
