@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from drumline.core.lab import LabSettings
+from drumline.core.language import Language
 from drumline.core.rundir import RunDir
 from drumline.data.coverage import coverage
 from drumline.labs.experiment import Measurement, Training
@@ -20,7 +21,7 @@ from drumline.labs.lab import Lab, WriteUp
 from drumline.labs.results import Results
 from drumline.report.page.blocks import Paragraph, Picture, Report, Section, Table
 from drumline.report.page.markdown import render_markdown
-from drumline.report.page.prose import Lang, Said, Sentence
+from drumline.report.page.prose import Said, Sentence
 from drumline.report.page.sheet import Quote
 
 MS = 1_000_000
@@ -149,7 +150,7 @@ def _in(said: Said) -> list[Quote]:
     return list(said.quotes) if isinstance(said, Sentence) else []
 
 
-def words_of(found: WriteUp, lang: Lang) -> str:
+def words_of(found: WriteUp, lang: Language) -> str:
     """Return what a reader reads, as one text."""
     blocks = [*found.results, *found.analysis]
     section = Section(slug="all", heading="All", blocks=blocks)

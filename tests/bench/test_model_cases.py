@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from drumline.bench.case_rows import link_bytes, mean_losses, payload_bytes
+from drumline.bench.case_rows import link_bytes, payload_bytes
 from drumline.bench.cases import plan_cases
 from drumline.core.errors import SpecError
 from drumline.core.model_bench import ModelParallelSpec, cuttable_layers
@@ -119,13 +119,6 @@ def test_words_that_make_no_bench(words, why):
     with pytest.raises(SpecError) as caught:
         read(*words)
     assert why in caught.value.message
-
-
-def test_losses_are_those_of_the_whole_batch():
-    """Two copies, of two ranks each; the second has a third of the samples."""
-    copies = [(4.0, 20), (4.0, 20), (1.0, 10), (1.0, 10)]
-    logs = [[{"event": "step", "step": 1, "loss": a, "samples": n}] for a, n in copies]
-    assert mean_losses(logs) == [3.0]
 
 
 def test_a_message_counts_where_it_is_sent():

@@ -13,7 +13,7 @@ import pytest
 from wrong import AGGREGATION, SOLUTIONS
 
 from drumline.core.errors import DrumlineError, UsageError
-from drumline.labs.language import Language
+from drumline.core.language import Language
 from drumline.labs.start import recognise, start_lab
 
 

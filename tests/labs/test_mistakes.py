@@ -7,8 +7,8 @@ import shutil
 import pytest
 from wrong import ALL, SOLUTIONS, Wrong
 
+from drumline.core.language import Language
 from drumline.labs.catalogue import LABS
-from drumline.labs.language import Language
 from drumline.labs.start import starter_files
 from drumline.labs.verdict import Status
 from drumline.labs.wording import MISTAKES, explain, title_of

@@ -14,10 +14,11 @@ import drumline
 from drumline.cli.app import app, lab_app
 from drumline.cli.main import main  # noqa: F401  commands hang themselves on the app
 from drumline.core.bench import AggregationSpec, CollectivesSpec
+from drumline.core.language import Language
 from drumline.core.spec_file import load_spec, read_words
 from drumline.examine.checks import CHECKS
 from drumline.labs.catalogue import LABS
-from drumline.labs.language import Language, Said
+from drumline.labs.language import Said
 from drumline.labs.start import starter_files
 from drumline.labs.wording import MISTAKES, TITLES, anywhere
 from drumline.labs.wording import aggregation as lab2

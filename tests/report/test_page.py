@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import inspect
-import math
 import re
 import shutil
 
@@ -12,7 +11,6 @@ import pytest
 
 from browser import browsing, find_browser
 from drumline.core.errors import RunDirError, UsageError
-from drumline.report.confidence import mean_interval
 from drumline.report.page import sheet as forms
 from drumline.report.page.audit import audit_files, audit_numbers, read_citations
 from drumline.report.page.blocks import (
@@ -213,14 +211,6 @@ def test_a_wrong_row_is_refused():
         sheet.add(a=1, b=2)
     with pytest.raises(LookupError, match="0 rows"):
         sheet.find(a=3)
-
-
-def test_intervals():
-    assert mean_interval([2.0]).low is None
-    found = mean_interval([1.0, 2.0, 3.0])
-    assert found.mean == 2.0
-    assert found.high is not None
-    assert math.isclose(found.high - 2.0, 4.303 / math.sqrt(3), rel_tol=1e-3)
 
 
 def test_figures_speak_chinese_only_where_a_font_does(monkeypatch):

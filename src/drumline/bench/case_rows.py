@@ -19,7 +19,8 @@ from drumline.bench.rows import quartiles
 from drumline.core.events import Event
 from drumline.core.rundir import RunDir
 from drumline.report.bubble import measure_bubble
-from drumline.report.ledger import NS, compute_ledger, warm_steps
+from drumline.report.ledger import NS, common_steps, compute_ledger, warm_steps
+from drumline.report.record import mean_loss
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +73,7 @@ def build_case_row(case: Case, run: RunDir, *, kept: bool) -> CaseRow:
     steps = warm_steps(events)
     slowest = [max(event["total"] for event in step) * NS for step in steps]
     low, median, high = quartiles(slowest)
-    losses = mean_losses(events)
+    losses = [mean_loss(ranks) for ranks in common_steps(events)]
     bubble = measure_bubble(events, spec.axes)
     ledger = compute_ledger(events)
     alone = spec.world_size == 1
@@ -121,24 +122,6 @@ def compare_with_alone(rows: Sequence[CaseRow]) -> list[CaseRow]:
             ),
         )
         for row in rows
-    ]
-
-
-def mean_losses(events: Sequence[Sequence[Event]]) -> list[float]:
-    """Return the loss of each step over the whole batch.
-
-    Ranks of one copy of the model tell the same loss, of the same samples; copies differ in both.
-    All copies have equally many ranks, so the mean over ranks by samples is that over samples.
-    """
-    by_step: dict[int, list[tuple[float, int]]] = {}
-    for log in events:
-        for event in log:
-            if event["event"] == "step":
-                pair = event["loss"], event["samples"]
-                by_step.setdefault(event["step"], []).append(pair)
-    return [
-        sum(loss * samples for loss, samples in pairs) / sum(samples for _, samples in pairs)
-        for _, pairs in sorted(by_step.items())
     ]
 
 

@@ -24,6 +24,7 @@ from drumline.core.bench import ELEMENT_BYTES, NATIVE
 from drumline.core.cost import AlphaBeta, Path, Point, bandwidths, bus_factor, fit, waiting_path
 from drumline.core.nodes import NodePlan
 from drumline.core.schedule import Call, plan, whole_elements
+from drumline.report.interval import quartile_interval
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,11 +100,11 @@ class Fit:
 
 
 def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
-    """Return first quartile, median and third quartile; all lie within the values."""
-    if len(values) == 1:
-        return values[0], values[0], values[0]
-    low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
-    return low, middle, high
+    """Return first quartile, median and third quartile; one value alone is all three."""
+    found = quartile_interval(values)
+    if found.low is None or found.high is None:
+        return found.middle, found.middle, found.middle
+    return found.low, found.middle, found.high
 
 
 def build_rows(

@@ -10,7 +10,7 @@ from drumline.bench.scaling_cases import ScalingCase
 from drumline.bench.scaling_study import Study
 from drumline.bench.scaling_times import Parts, lost_shares, mean_parts
 from drumline.core.scaling_bench import Mode
-from drumline.report.interval import Interval, confidence
+from drumline.report.interval import interval_cells, median_interval
 from drumline.report.serial_share import fit_rounds
 
 
@@ -141,7 +141,7 @@ def _fit(study: Study, mode: Mode, kind: str) -> ScalingFit | None:
 
 def _row(study: Study, mode: Mode, kind: str, case: ScalingCase, *, kept: bool) -> ScalingRow:
     runs, base = study.of(case), study.base(mode, kind)
-    time = confidence([times.median_s for times in runs])
+    time = median_interval([times.median_s for times in runs])
     step_low, _, step_high = quartiles([step for times in runs for step in times.steps_s])
     batch = case.spec.data.batch
     return ScalingRow(
@@ -174,14 +174,18 @@ def _row(study: Study, mode: Mode, kind: str, case: ScalingCase, *, kept: bool) 
 def _compared(study: Study, case: ScalingCase, base: ScalingCase | None) -> dict[str, Any]:
     """What the smallest count lets expect, and what of it came true."""
     speedups = {} if base is None else study.speedups(case, base)
-    speedup = confidence(list(speedups.values())) if speedups else None
+    speedup = median_interval(list(speedups.values())) if speedups else None
     many = study.times(case)
     ideal = None
     if base is not None:
-        smallest = confidence([times.median_s for times in study.of(base)]).middle
+        smallest = median_interval([times.median_s for times in study.of(base)]).middle
         ideal = smallest * study.work(case) / many
     efficiency = None if speedup is None else speedup.scaled(1 / many)
-    return {"ideal_s": ideal, **_ends("speedup", speedup), **_ends("efficiency", efficiency)}
+    return {
+        "ideal_s": ideal,
+        **interval_cells("speedup", speedup),
+        **interval_cells("efficiency", efficiency),
+    }
 
 
 def _lost(study: Study, case: ScalingCase, base: ScalingCase | None) -> dict[str, Any]:
@@ -199,9 +203,3 @@ def _lost(study: Study, case: ScalingCase, base: ScalingCase | None) -> dict[str
         "lost": found.total,
         **{f"lost_{name}": share for name, share in vars(found).items()},
     }
-
-
-def _ends(name: str, interval: Interval | None) -> dict[str, Any]:
-    if interval is None:
-        return {name: None, f"{name}_low": None, f"{name}_high": None}
-    return {name: interval.middle, f"{name}_low": interval.low, f"{name}_high": interval.high}

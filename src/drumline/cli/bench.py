@@ -14,15 +14,15 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from drumline.bench.aggregation import run_aggregation
 from drumline.bench.collectives import run_collectives
-from drumline.bench.files import write_csv
 from drumline.cli.printing import print_json
 from drumline.core.bench import AggregationSpec, CollectivesSpec
-from drumline.core.errors import UsageError
+from drumline.core.errors import RunDirError, UsageError
 from drumline.core.spec_file import read_words
 from drumline.core.units import format_bytes
 from drumline.launch.probe import Watch
 from drumline.report.bench_tables import aggregation_table, collectives_table, fits_table
 from drumline.report.figures import draw_aggregation, draw_collectives
+from drumline.report.page.sheet import Sheet
 
 Draw = Callable[[Path, list[dict[str, Any]]], list[Path]]
 
@@ -108,9 +108,18 @@ def aggregation_command(words: list[str], wishes: Wishes) -> None:
 
 
 def write_files(rows: list[dict[str, Any]], wishes: Wishes, draw: Draw) -> list[Path]:
-    """Write the rows as CSV and draw them, where that is wished; returns the pictures."""
+    """Write the rows as CSV and draw them, where that is wished; returns the pictures.
+
+    Raises:
+        RunDirError: the CSV file cannot be written.
+    """
     if wishes.csv is not None:
-        write_csv(wishes.csv, rows, tuple(key for key in rows[0] if key not in _NO_COLUMNS))
+        columns = [key for key in rows[0] if key not in _NO_COLUMNS]
+        sheet = Sheet(name=wishes.csv.stem, columns=columns, rows=[*rows])
+        try:
+            wishes.csv.write_text(sheet.to_csv(), encoding="utf-8")
+        except OSError as error:
+            raise RunDirError(f"cannot write {wishes.csv}: {error.strerror}") from None
     return draw(wishes.figure, rows) if wishes.figure is not None else []
 
 

@@ -8,8 +8,8 @@ from rich.console import Console
 from rich.table import Table
 
 from drumline.cli.printing import print_json
+from drumline.core.language import Language
 from drumline.labs.catalogue import LABS, find_lab
-from drumline.labs.language import Language
 from drumline.labs.start import start_lab
 from drumline.labs.wording import word
 

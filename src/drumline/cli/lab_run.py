@@ -11,12 +11,12 @@ from drumline.cli.bench import watched
 from drumline.cli.printing import print_json
 from drumline.core.errors import LabError
 from drumline.core.lab import LabSettings
+from drumline.core.language import Language
 from drumline.core.spec_file import read_words
 from drumline.labs.catalogue import find_lab
-from drumline.labs.language import Language
 from drumline.labs.report_run import run_lab
 from drumline.labs.verifying import verify
-from drumline.report.page.prose import Lang, Tongue
+from drumline.report.page.prose import Tongue
 
 LAB_FOLDERS = Path("labs")
 _EXAMPLE = "drumline lab run 2 nodes=4 link=100mbit"
@@ -36,7 +36,7 @@ class RunWishes:
 def run_command(number: int, words: list[str], wishes: RunWishes) -> None:
     """Run a lab, write it up, and say where the page is."""
     find_lab(number)
-    say = Tongue(tongue_of(wishes.lang))
+    say = Tongue(wishes.lang)
     settings = read_words(LabSettings, words, _EXAMPLE)
     if wishes.full:
         settings = settings.model_copy(update={"full": True})
@@ -75,8 +75,3 @@ def verify_command(folder: Path, *, rerun: bool, as_json: bool) -> None:
     if verdict.problems:
         told = "\n".join(f"✗ {problem}" for problem in verdict.problems)
         raise LabError(f"{folder} is not what was written:\n{told}")
-
-
-def tongue_of(language: Language) -> Lang:
-    """Return how pages name a language."""
-    return "zh" if language is Language.ZH else "en"

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from drumline.cli.app import Json, flowing, lab_app
-from drumline.labs.language import Language
+from drumline.core.language import Language
 
 Lang = Annotated[Language, typer.Option("--lang", help="Of the report.")]
 

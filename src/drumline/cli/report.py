@@ -9,11 +9,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from drumline.cli.lab_run import tongue_of
 from drumline.cli.printing import print_json
 from drumline.core.errors import UsageError
+from drumline.core.language import Language
 from drumline.core.rundir import RunDir
-from drumline.labs.language import Language
 from drumline.launch.creation import RUNS
 from drumline.report.page.blocks import Report
 from drumline.report.page.folder import write_report
@@ -30,7 +29,7 @@ _MOST = 10
 
 def report_command(names: list[str], *, out: Path | None, lang: Language) -> None:
     """Write a page about runs, and say where it is."""
-    say = Tongue(tongue_of(lang))
+    say = Tongue(lang)
     records = _read(names)
     page = _write(build_runs_report(records, say), records, out)
     console = Console()
@@ -44,7 +43,7 @@ def compare_command(
     first: str, second: str, *, out: Path | None, lang: Language, as_json: bool
 ) -> None:
     """Print in what two runs differ, and write the page."""
-    say = Tongue(tongue_of(lang))
+    say = Tongue(lang)
     records = _read([first, second])
     report = build_runs_report(records, say)
     page = _write(report, records, out)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from drumline.cli.app import Json, app, flowing
-from drumline.labs.language import Language
+from drumline.core.language import Language
 
 Lang = Annotated[Language, typer.Option("--lang", help="Of the page.")]
 Out = Annotated[Path | None, typer.Option("-o", "--out", help="The folder of the page.")]

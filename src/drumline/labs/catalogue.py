@@ -7,8 +7,11 @@ from dataclasses import dataclass
 from importlib.resources import files
 
 from drumline.core.errors import UsageError
-from drumline.labs.language import Language, Said
+from drumline.core.language import Language
+from drumline.labs.language import Said
 
+TASK = Said("TASK.md", "TASK.zh.md")
+"""the task sheet of every lab"""
 _PRINCIPLE = re.compile(r"## (\d+\. )?(Principle|原理)")
 
 
@@ -89,8 +92,8 @@ def find_lab(number: int) -> Entry:
 
 def read_principle(entry: Entry, language: Language) -> str:
     """Return the part of a lab's task sheet that says why things work."""
-    name = "TASK.zh.md" if language is Language.ZH else "TASK.md"
-    sheet = files("drumline.labs").joinpath("starters", str(entry.number), name)
+    starters = files("drumline.labs").joinpath("starters", str(entry.number))
+    sheet = starters.joinpath(TASK.within(language))
     lines: list[str] = []
     inside = False
     for line in sheet.read_text(encoding="utf-8").splitlines():

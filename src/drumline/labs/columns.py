@@ -5,18 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from drumline.report.confidence import Interval, mean_interval, ratio_interval
-
-
-def interval_names(*keys: str) -> list[str]:
-    """Return the columns of values with intervals, in order."""
-    return [f"{key}{end}" for key in keys for end in ("", "_low", "_high")]
-
-
-def interval_cells(key: str, of: Interval | None) -> dict[str, float | None]:
-    """Return the cells of one value with its interval."""
-    values = (None, None, None) if of is None else (of.mean, of.low, of.high)
-    return dict(zip(interval_names(key), values, strict=True))
+from drumline.report.interval import Interval, interval_cells, mean_interval, ratio_interval
 
 
 def mean_cells(
@@ -35,18 +24,10 @@ def mean_cells(
     found = mean_interval(known)
     low = None if found.low is None else max(0.0, found.low)
     high = None if found.high is None else min(most, found.high)
-    return interval_cells(key, Interval(mean=found.mean, low=low, high=high, repeats=found.repeats))
+    return interval_cells(key, Interval(middle=found.middle, low=low, high=high))
 
 
 def factor_cells(key: str, values: Sequence[float | None]) -> dict[str, float | None]:
     """Return the cells of the geometric mean of what is compared by factors: losses, times."""
     known = [value for value in values if value is not None and value > 0]
     return interval_cells(key, ratio_interval(known) if known else None)
-
-
-def scaled(of: Interval | None, factor: float) -> Interval | None:
-    """Return an interval in another unit."""
-    if of is None:
-        return None
-    ends = [None if end is None else factor * end for end in (of.low, of.high)]
-    return Interval(mean=factor * of.mean, low=ends[0], high=ends[1], repeats=of.repeats)

@@ -12,7 +12,8 @@ from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
-from drumline.labs.columns import factor_cells, interval_names, mean_cells
+from drumline.labs.columns import factor_cells, mean_cells
+from drumline.report.interval import interval_names
 from drumline.report.page.sheet import Sheet
 from drumline.report.record import Point, RunRecord
 

@@ -8,20 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
-from drumline.report.confidence import Interval, mean_interval, ratio_interval
-
-
-class Order(StrEnum):
-    """How the first compares with the second."""
-
-    MORE = "more"
-    LESS = "less"
-    LEVEL = "level"
-    """the interval of the difference holds 0"""
-    ONCE = "once"
-    """one pair: nothing is known about the scatter"""
+from drumline.report.interval import Interval, mean_interval, ratio_interval
+from drumline.report.order import Order, compare
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,16 +29,7 @@ def judge(first: Sequence[float], second: Sequence[float]) -> Judgement:
         ValueError: there are no pairs, or one side has more.
     """
     difference = mean_interval([a - b for a, b in zip(first, second, strict=True)])
-    return Judgement(order=judge_interval(difference), difference=difference)
-
-
-def judge_interval(difference: Interval) -> Order:
-    """Tell on which side of 0 an interval lies."""
-    if difference.low is None or difference.high is None:
-        return Order.ONCE
-    if difference.low > 0:
-        return Order.MORE
-    return Order.LESS if difference.high < 0 else Order.LEVEL
+    return Judgement(order=compare(difference, 0), difference=difference)
 
 
 def compare_sizes(first: Sequence[float], second: Sequence[float]) -> Interval:

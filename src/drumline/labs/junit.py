@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from xml.etree import ElementTree
 
-from drumline.labs.language import Language
+from drumline.core.language import Language
 from drumline.labs.verdict import Result, Status, Verdict
 from drumline.labs.wording import explain, title_of
 

@@ -1,18 +1,18 @@
-"""Words in both languages of the labs, English and Chinese."""
+"""`Said`: words in both languages of the labs, before it is known which is asked for.
+
+Pages say sentences at once, by `Tongue`, and their holes hold quotes of sheets; a wrong hole there
+is a mistake of ours. Here the facts come from a process that ran a student's code: any may be
+missing, and they are written as the text says (`{off:.4f}`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
-
-class Language(StrEnum):
-    """A language that the labs speak."""
-
-    EN = "en"
-    ZH = "zh"
+from drumline.core.language import Language
+from drumline.report.page.prose import Tongue
 
 
 @dataclass(frozen=True)
@@ -24,8 +24,7 @@ class Said:
 
     def within(self, language: Language, facts: Mapping[str, Any] | None = None) -> str:
         """Return it in one language, with the facts in their places."""
-        text = self.zh if language is Language.ZH else self.en
-        return text.format_map(_Facts(facts or {}))
+        return Tongue(language).pick(self.en, self.zh).format_map(_Facts(facts or {}))
 
 
 class _Facts(dict[str, Any]):

@@ -16,6 +16,7 @@ from typing import Any
 
 from drumline.core.errors import DrumlineError, UsageError
 from drumline.core.lab import LabSettings
+from drumline.core.language import Language
 from drumline.labs.experiment import Training, runs_folder
 from drumline.labs.report_run import load_lab
 from drumline.labs.results import Results
@@ -23,7 +24,7 @@ from drumline.labs.running import run_experiments
 from drumline.launch.probe import Watch
 from drumline.report.page.audit import audit_files, audit_numbers
 from drumline.report.page.folder import read_manifest
-from drumline.report.page.prose import Lang, Tongue
+from drumline.report.page.prose import Tongue
 from drumline.report.page.sheet import Sheet
 
 
@@ -76,7 +77,7 @@ def _audit_runs(folder: Path, manifest: dict[str, Any], settings: LabSettings) -
         yield f"{runs_folder(folder)} is missing: the CSV files cannot be followed to the runs"
         return
     lab = load_lab(manifest["lab"])
-    lang: Lang = "zh" if manifest.get("lang") == "zh" else "en"
+    lang = Language.ZH if manifest.get("lang") == "zh" else Language.EN
     try:
         found = lab.write_up(Results(folder=folder, settings=settings), Tongue(lang))
     except (DrumlineError, KeyError, ValueError, LookupError) as error:

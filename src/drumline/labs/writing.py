@@ -18,7 +18,6 @@ from drumline.core.units import format_rate
 from drumline.labs.catalogue import Entry, read_principle
 from drumline.labs.experiment import Experiment, Training
 from drumline.labs.lab import Lab, WriteUp
-from drumline.labs.language import Language
 from drumline.labs.results import Results
 from drumline.report.page.blocks import (
     Block,
@@ -56,7 +55,7 @@ def build_report(
         (
             "principle",
             say.pick("Principle", "原理"),
-            [Markdown(text=read_principle(entry, Language(say.lang)))],
+            [Markdown(text=read_principle(entry, say.lang))],
         ),
         ("code", say.pick("Code", "代码"), _code(lab, say)),
         (

@@ -1,22 +1,25 @@
-"""How sure a measurement is: the median of a few repeats, with a 95 % interval.
+"""How sure a measurement is: the median or the mean of a few repeats, with a 95 % interval.
 
 With three repeats there is no way around an assumption: of what was measured alone, not even the
 smallest and the largest hold the true median more often than in 3 of 4 cases. Assumed is that
 repeats scatter normally, times and ratios by their logarithms, since noise makes them some percent
 longer and not some seconds. Then (Student's t, s the standard deviation of n repeats)
 
+    mean   ± t(n−1) · s / √n
     median ± t(n−1) · s / √n · √(π/2)
 
 The last factor is what a median scatters more than a mean; for few repeats it is a little too
-large, so the interval holds the truth a little more often than it says.
+large, so the interval holds the truth a little more often than it says. A median is for times,
+of which single ones are far off; a mean is for what has a sum: shares, accuracies, differences.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 _T = (
     *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
@@ -29,7 +32,7 @@ _MEDIAN = math.sqrt(math.pi / 2)
 
 @dataclass(frozen=True, kw_only=True)
 class Interval:
-    """A median, and from where to where the truth is likely to lie."""
+    """A measured value, and from where to where the truth is likely to lie."""
 
     middle: float
     low: float | None
@@ -44,7 +47,24 @@ class Interval:
         return Interval(middle=self.middle * factor, **ends)
 
 
-def confidence(repeats: Sequence[float], *, positive: bool = True) -> Interval:
+def interval_names(*keys: str) -> list[str]:
+    """Return the columns of values with intervals, in order."""
+    return [f"{key}{end}" for key in keys for end in ("", "_low", "_high")]
+
+
+def interval_cells(key: str, of: Interval | None) -> dict[str, float | None]:
+    """Return the cells of one value with its interval."""
+    values = (None, None, None) if of is None else (of.middle, of.low, of.high)
+    return dict(zip(interval_names(key), values, strict=True))
+
+
+def read_interval(row: Mapping[str, Any], key: str) -> Interval:
+    """Return what `interval_cells` put into a row that has a value."""
+    middle, low, high = (row[name] for name in interval_names(key))
+    return Interval(middle=middle, low=low, high=high)
+
+
+def median_interval(repeats: Sequence[float], *, positive: bool = True) -> Interval:
     """Return the median of repeats with its 95 % interval.
 
     Args:
@@ -55,10 +75,41 @@ def confidence(repeats: Sequence[float], *, positive: bool = True) -> Interval:
     if len(repeats) == 1:
         return Interval(middle=middle, low=None, high=None)
     if not positive:
-        half = _half_width(repeats)
+        half = _half_width(repeats) * _MEDIAN
         return Interval(middle=middle, low=middle - half, high=middle + half)
-    half = min(_half_width([math.log(value) for value in repeats]), 500.0)  # e^500 is a float
+    logs = [math.log(value) for value in repeats]
+    half = min(_half_width(logs) * _MEDIAN, 500.0)  # e^500 is a float
     return Interval(middle=middle, low=middle * math.exp(-half), high=middle * math.exp(half))
+
+
+def mean_interval(repeats: Sequence[float]) -> Interval:
+    """Return the mean of one repeat or more, of either sign, with its 95 % interval."""
+    middle = statistics.fmean(repeats)
+    if len(repeats) == 1:
+        return Interval(middle=middle, low=None, high=None)
+    half = _half_width(repeats)
+    return Interval(middle=middle, low=middle - half, high=middle + half)
+
+
+def ratio_interval(repeats: Sequence[float]) -> Interval:
+    """Return the geometric mean of positive values with its interval, which is positive, too.
+
+    For what is compared by factors: ratios of times, losses on a logarithmic axis.
+    """
+    logs = mean_interval([math.log(value) for value in repeats])
+    low, high = (None if end is None else math.exp(end) for end in (logs.low, logs.high))
+    return Interval(middle=math.exp(logs.middle), low=low, high=high)
+
+
+def quartile_interval(values: Sequence[float]) -> Interval:
+    """Return the median of single values between their quartiles, which lie within the values.
+
+    They tell how single steps scatter, not how sure the median is.
+    """
+    if len(values) == 1:
+        return Interval(middle=values[0], low=None, high=None)
+    low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
+    return Interval(middle=middle, low=low, high=high)
 
 
 def student_t(freedom: int) -> float:
@@ -70,5 +121,4 @@ def student_t(freedom: int) -> float:
 
 
 def _half_width(values: Sequence[float]) -> float:
-    spread = statistics.stdev(values)
-    return student_t(len(values) - 1) * spread / math.sqrt(len(values)) * _MEDIAN
+    return student_t(len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))

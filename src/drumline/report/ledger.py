@@ -109,14 +109,19 @@ def compute_ledger(events: Sequence[Sequence[Event]], *, last: int | None = None
 
 
 def warm_steps(events: Sequence[Sequence[Event]]) -> list[list[Event]]:
-    """Return the steps that all ranks have logged, each as one event per rank.
+    """Return the steps that all ranks have logged, on one clock, each as one event per rank.
 
     The first step after each start is left out (it pays for warming up), unless it is all there is.
     """
-    by_rank = [_steps(log) for log in on_one_clock(events)]
-    common = sorted(set.intersection(*(set(steps) for steps in by_rank))) if by_rank else []
-    warm = [number for number in common if not by_rank[0][number].get("first")] or common
-    return [[steps[number] for steps in by_rank] for number in warm]
+    common = common_steps(on_one_clock(events))
+    return [step for step in common if not step[0].get("first")] or common
+
+
+def common_steps(events: Sequence[Sequence[Event]]) -> list[list[Event]]:
+    """Return the steps that all ranks have logged, in order, each as one event per rank."""
+    by_rank = [_steps(log) for log in events]
+    common = set.intersection(*(set(steps) for steps in by_rank)) if by_rank else set()
+    return [[steps[number] for steps in by_rank] for number in sorted(common)]
 
 
 def _steps(log: Sequence[Event]) -> dict[int, Event]:

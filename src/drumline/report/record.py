@@ -7,9 +7,8 @@ read, and what is not is named in `gaps`, one sentence each.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from drumline.core.errors import DrumlineError
 from drumline.core.events import Event
 from drumline.core.rundir import RunDir
 from drumline.core.spec import RunSpec
-from drumline.report.ledger import NS, Ledger, compute_ledger, warm_steps
+from drumline.report.ledger import NS, Ledger, common_steps, compute_ledger, warm_steps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,19 +91,6 @@ class RunRecord:
         """A warm step of the slowest rank."""
         return statistics.median(self.step_s) if self.step_s else None
 
-    def smoothed(self, width: int) -> list[Point]:
-        """Return the curve with each loss the mean of `width` steps that end there."""
-        losses = [point.loss for point in self.curve]
-        sums = [0.0, *accumulate(losses)]
-        smooth = []
-        for number, point in enumerate(self.curve, start=1):
-            first = max(0, number - width)
-            mean = (sums[number] - sums[first]) / (number - first)
-            smooth.append(
-                Point(step=point.step, samples=point.samples, seconds=point.seconds, loss=mean)
-            )
-        return smooth
-
 
 def read_record(run: RunDir) -> RunRecord:
     """Read what is there; never fails for what is not."""
@@ -154,14 +140,17 @@ def _read_spec(run: RunDir, record: RunRecord) -> None:
 
 
 def _read_events(record: RunRecord) -> None:
-    steps = list(_steps(record.events))
     seconds = samples = 0.0
-    for ranks in steps:
+    for ranks in common_steps(record.events):
         seconds += max(event["total"] for event in ranks) * NS
         samples += _samples(ranks, record)
-        loss = _mean_loss(ranks)
         record.curve.append(
-            Point(step=ranks[0]["step"], samples=round(samples), seconds=seconds, loss=loss)
+            Point(
+                step=ranks[0]["step"],
+                samples=round(samples),
+                seconds=seconds,
+                loss=mean_loss(ranks),
+            )
         )
     at = {point.step: point for point in record.curve}
     for event in record.events[0]:
@@ -185,21 +174,18 @@ def _read_events(record: RunRecord) -> None:
     record.peak_bytes = [peak for peak in peaks if peak is not None]
 
 
-def _steps(events: Sequence[Sequence[Event]]) -> Iterator[list[Event]]:
-    """Give the step events that all ranks have, in order; a step done again counts once."""
-    by_rank = [{e["step"]: e for e in log if e["event"] == "step"} for log in events]
-    common = set.intersection(*(set(steps) for steps in by_rank)) if by_rank else set()
-    for number in sorted(common):
-        yield [steps[number] for steps in by_rank]
-
-
 def _samples(ranks: Sequence[Event], record: RunRecord) -> float:
     """Samples of a step over all copies of the model: ranks of one copy see the same ones."""
     copies = record.spec.axes.data if record.spec is not None else len(ranks)
     return float(sum(event["samples"] for event in ranks) * copies / len(ranks))
 
 
-def _mean_loss(ranks: Sequence[Event]) -> float:
+def mean_loss(ranks: Sequence[Event]) -> float:
+    """Return the loss of a step over the whole batch.
+
+    Ranks of one copy of the model tell the same loss, of the same samples; copies differ in both.
+    All copies have equally many ranks, so the mean over ranks by samples is that over samples.
+    """
     total = sum(event["samples"] for event in ranks)
     if not total:
         return float(ranks[0]["loss"])

@@ -7,6 +7,8 @@ from typing import Any
 
 from drumline.core.listing import counted, listed
 from drumline.core.scaling_bench import ScalingSpec
+from drumline.report.interval import read_interval
+from drumline.report.order import Order, compare
 
 Values = Mapping[str, Any]
 _LOSSES = {
@@ -113,15 +115,15 @@ def tell_fits(fits: Sequence[Values]) -> list[str]:
 
 def _fit(fit: Values) -> str:
     share, sure = percent(fit["share"]), ""
+    serial = read_interval(fit, "share")
     if fit["share_low"] is not None:
         sure = f" ({percent(fit['share_low'])} to {percent(fit['share_high'])})"
     told = f"{fit['law']}, {fit['mode']} {fit['kind']}: serial share {share}{sure}"
-    low, high = fit["share_low"], fit["share_high"]
     if fit["share"] < 0:
-        cause = "larger caches" if high is not None and high < 0 else "caches, or noise"
+        cause = "larger caches" if compare(serial, 0) is Order.LESS else "caches, or noise"
         told += f", less than nothing: faster than the law allows, by {cause}"
     elif fit["share"] > 1:
-        cause = "" if low is not None and low > 1 else "; or it is noise"
+        cause = "" if compare(serial, 1) is Order.MORE else "; or it is noise"
         told += f", more than everything: more ranks are slower, which no law knows of{cause}"
     elif fit["law"] == "Amdahl" and fit["share"] > _SEEN:
         told += f", so no number of ranks is faster than {1 / fit['share']:.3g}×"

@@ -16,11 +16,12 @@ share of what that count did.
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from drumline.report.interval import Interval, confidence
+from drumline.report.interval import Interval, median_interval
 
 Law = Literal["Amdahl", "Gustafson"]
 Speedups = Mapping[float, float]
@@ -87,9 +88,9 @@ def fit_rounds(law: Law, rounds: Sequence[Speedups]) -> SerialShare | None:
     if not counts or not whole:
         return None
     fit, say = LAWS[law]
-    share = confidence([fit(speedups) for speedups in whole], positive=False)
+    share = median_interval([fit(speedups) for speedups in whole], positive=False)
     off = [
-        (say(share.middle, n) / confidence([speedups[n] for speedups in whole]).middle - 1) ** 2
+        (say(share.middle, n) / statistics.median(speedups[n] for speedups in whole) - 1) ** 2
         for n in counts
     ]
     return SerialShare(

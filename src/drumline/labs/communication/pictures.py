@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from drumline.labs.strokes import error_bars
 from drumline.report.bench_tables import format_size
 from drumline.report.page.pen import LEDGER, Pen
 from drumline.report.page.sheet import Sheet
@@ -52,15 +53,11 @@ def _draw_sizes(axes: Axes, rows: Sequence[Mapping[str, Any]], pen: Pen) -> None
     for number, algorithm in enumerate(dict.fromkeys(row["algorithm"] for row in rows)):
         own = [row for row in rows if row["algorithm"] == algorithm]
         x, y = [row["bytes"] for row in own], [row["ms"] for row in own]
-        spread = [
-            [row["ms"] - row["ms_low"] for row in own],
-            [row["ms_high"] - row["ms"] for row in own],
-        ]
         color = pen.color(number)
         axes.errorbar(
             x,
             y,
-            yerr=spread,
+            yerr=error_bars(own, "ms"),
             color=color,
             marker=pen.marker(number),
             ms=4,
@@ -140,10 +137,7 @@ def draw_delays(delays: Sheet, delay_ms: float) -> Draw:
             )
         ):
             values = [row[f"{key}_ms"] for row in delays.rows]
-            spread = [
-                [row[f"{key}_ms"] - row[f"{key}_ms_low"] for row in delays.rows],
-                [row[f"{key}_ms_high"] - row[f"{key}_ms"] for row in delays.rows],
-            ]
+            spread = error_bars(delays.rows, f"{key}_ms")
             places = [place + (number - 0.5) * 0.38 for place in range(len(values))]
             axes.bar(places, values, 0.36, color=pen.color(number), label=name)
             axes.errorbar(places, values, yerr=spread, fmt="none", ecolor=pen.ink, capsize=3)

@@ -9,6 +9,8 @@ from typing import Any
 from drumline.labs.communication.experiments import DELAY_MS, LATE_RANK
 from drumline.labs.communication.sheets import CommunicationSheets
 from drumline.report.bench_tables import format_size
+from drumline.report.interval import read_interval
+from drumline.report.order import Order, compare
 from drumline.report.page.findings import Findings
 from drumline.report.page.prose import Sentence, Tongue
 from drumline.report.page.sheet import count, milliseconds, percent, points, times
@@ -63,7 +65,7 @@ def _fastest(sheets: CommunicationSheets, findings: Findings, say: Tongue) -> It
                 of="collectives.csv: ms",
             ),
         }
-        if second["ms_low"] > first["ms_high"]:
+        if compare(read_interval(second, "ms"), read_interval(first, "ms")) is Order.MORE:
             yield say(
                 "At {size} on {ranks} ranks {best} was the fastest of ours, {time}; the next, "
                 "{next}, took {ratio} as long, and their quartiles do not meet.",
@@ -173,7 +175,8 @@ def _delays(sheets: CommunicationSheets, say: Tongue) -> Iterator[Sentence]:
             "added": sheets.delays.quote("added_ms", milliseconds, kind=row["kind"]),
             "blame": sheets.delays.quote("blame", percent, kind=row["kind"]),
         }
-        if row["late_ms_low"] > row["even_ms_high"]:
+        late, even = read_interval(row, "late_ms"), read_interval(row, "even_ms")
+        if compare(late, even) is Order.MORE:
             yield say(
                 "{kind}: a delay of {delay} ms on rank {rank} made a step {added} longer; {blame} "
                 "of all lost time was waiting for that rank.",

@@ -6,7 +6,9 @@ import statistics
 from dataclasses import dataclass
 
 from drumline.labs.communication.experiments import AVERAGES, COMPRESSED, DELAYED, LATE_RANK, OF
+from drumline.labs.curves import smoothed
 from drumline.labs.results import Results
+from drumline.report.interval import Interval, interval_cells, interval_names, quartile_interval
 from drumline.report.page.sheet import Sheet
 from drumline.report.record import RunRecord
 
@@ -123,8 +125,8 @@ def _strategies(aggregation: Sheet) -> Sheet:
 
 def _delays(results: Results) -> Sheet:
     columns = (
-        *("kind", "even_ms", "even_ms_low", "even_ms_high", "late_ms", "late_ms_low"),
-        *("late_ms_high", "added_ms", "wait_ms_of_others", "blame"),
+        *("kind", *interval_names("even_ms", "late_ms")),
+        *("added_ms", "wait_ms_of_others", "blame"),
     )
     sheet = Sheet(name="delays", columns=columns)
     for kind in DELAYED:
@@ -138,25 +140,17 @@ def _delays(results: Results) -> Sheet:
         before, after = _quartiles(even), _quartiles(late)
         sheet.add(
             kind=kind,
-            even_ms=before[1],
-            even_ms_low=before[0],
-            even_ms_high=before[2],
-            late_ms=after[1],
-            late_ms_low=after[0],
-            late_ms_high=after[2],
-            added_ms=after[1] - before[1],
+            **interval_cells("even_ms", before),
+            **interval_cells("late_ms", after),
+            added_ms=after.middle - before.middle,
             wait_ms_of_others=statistics.fmean(row.exposed_wait_s for row in others) * 1e3 / steps,
             blame=ledger.blame[LATE_RANK],
         )
     return sheet
 
 
-def _quartiles(record: RunRecord) -> tuple[float, float, float]:
-    values = [value * 1e3 for value in record.step_s]
-    if len(values) == 1:
-        return values[0], values[0], values[0]
-    low, median, high = statistics.quantiles(values, n=4, method="inclusive")
-    return low, median, high
+def _quartiles(record: RunRecord) -> Interval:
+    return quartile_interval([1000 * step for step in record.step_s])
 
 
 def _choices(results: Results) -> Sheet:
@@ -178,19 +172,16 @@ def _choices(results: Results) -> Sheet:
 
 
 def _compression(results: Results) -> Sheet:
-    columns = ("compress", "bytes_per_step", "step_ms", "step_ms_low", "step_ms_high", "accuracy")
+    columns = ("compress", "bytes_per_step", *interval_names("step_ms"), "accuracy")
     sheet = Sheet(name="compression", columns=columns)
     for compress in COMPRESSED:
         record = results.record(f"compress-{compress}")
         if record is None or not record.step_s or record.ledger is None:
             continue
-        low, median, high = _quartiles(record)
         sheet.add(
             compress=compress,
             bytes_per_step=record.ledger.nbytes / max(1, record.ledger.steps),
-            step_ms=median,
-            step_ms_low=low,
-            step_ms_high=high,
+            **interval_cells("step_ms", _quartiles(record)),
             accuracy=record.accuracy,
         )
     return sheet
@@ -202,6 +193,7 @@ def _curves(results: Results) -> Sheet:
     names += [f"compress-{compress}" for compress in COMPRESSED]
     for name in names:
         record = results.record(name)
-        for point in [] if record is None else record.smoothed(max(1, len(record.curve) // 30)):
+        curve = [] if record is None else record.curve
+        for point in smoothed(curve, max(1, len(curve) // 30)):
             sheet.add(name=name, step=point.step, loss=point.loss)
     return sheet

@@ -6,15 +6,17 @@ import math
 import statistics
 
 from drumline.labs.chapter import Chapter
-from drumline.labs.columns import factor_cells, interval_names, mean_cells
+from drumline.labs.columns import factor_cells, mean_cells
 from drumline.labs.curves import curve_sheet, score_sheet, smoothed
 from drumline.labs.data_parallel.cases import KINDS, Plan, seed_names
 from drumline.labs.data_parallel.names import kind_name
 from drumline.labs.data_parallel.pictures import draw_learning
 from drumline.labs.forms import point_change, point_size
-from drumline.labs.judgement import Order, judge
+from drumline.labs.judgement import judge
 from drumline.labs.material import TEST_SAMPLES
 from drumline.labs.results import Results
+from drumline.report.interval import interval_names
+from drumline.report.order import Order
 from drumline.report.page.blocks import Column, Picture, Table
 from drumline.report.page.findings import Findings
 from drumline.report.page.prose import Said, Tongue
@@ -143,7 +145,7 @@ def _against_first(
         gap = verdict.difference
         quote = found.quote(
             f"accuracy of {kind} minus {base}",
-            gap.mean,
+            gap.middle,
             point_change(say),
             low=gap.low,
             high=gap.high,

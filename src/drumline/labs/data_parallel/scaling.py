@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from drumline.labs.chapter import Chapter
-from drumline.labs.columns import interval_cells, interval_names, scaled
 from drumline.labs.curves import curve_sheet, rows_of, score_sheet
 from drumline.labs.data_parallel.cases import Plan, seed_names, workers_name
 from drumline.labs.data_parallel.cost_pictures import draw_equal_cost, draw_scaling
@@ -15,7 +14,7 @@ from drumline.labs.data_parallel.learning import WIDTH
 from drumline.labs.data_parallel.scaling_words import say_scaling
 from drumline.labs.judgement import compare_sizes
 from drumline.labs.results import Results
-from drumline.report.confidence import Interval
+from drumline.report.interval import Interval, interval_cells, interval_names, quartile_interval
 from drumline.report.page.blocks import Column, Picture, Table
 from drumline.report.page.findings import Findings
 from drumline.report.page.prose import Tongue
@@ -108,19 +107,16 @@ def _scaling_sheet(setups: Setups) -> Sheet:
     for setup, records in setups.items():
         workers = 1 if setup == CORES else int(setup)
         speedup = speedup_of(setups["1"], records)
+        known = speedup if setup != CORES else None
+        efficiency = None if known is None else known.scaled(1 / workers)
         steps = [1000 * step for record in records for step in record.step_s]
-        quarters = statistics.quantiles(steps, n=4) if len(steps) > 1 else None
         sheet.add(
             setup=setup,
             workers=workers,
             repeats=len(records),
-            step_ms=statistics.median(steps),
-            step_ms_low=quarters and quarters[0],
-            step_ms_high=quarters and quarters[2],
+            **interval_cells("step_ms", quartile_interval(steps)),
             **interval_cells("speedup", speedup),
-            **interval_cells(
-                "efficiency", None if setup == CORES else scaled(speedup, 1 / workers)
-            ),
+            **interval_cells("efficiency", efficiency),
             samples_per_s=statistics.median(_rate(record) for record in records),
             accuracy=_mean([record.accuracy for record in records]),
             **_accounts(records),

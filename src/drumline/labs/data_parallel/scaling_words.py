@@ -4,9 +4,20 @@ from __future__ import annotations
 
 from drumline.labs.curves import largest_difference
 from drumline.labs.forms import point_change, tiny
+from drumline.report.interval import read_interval
+from drumline.report.order import Order, compare
 from drumline.report.page.findings import Findings
 from drumline.report.page.prose import Filling, Said, Tongue
-from drumline.report.page.sheet import Sheet, count, percent, plain, points, seconds, times
+from drumline.report.page.sheet import (
+    Sheet,
+    count,
+    milliseconds,
+    percent,
+    plain,
+    points,
+    seconds,
+    times,
+)
 from drumline.report.record import RunRecord
 
 _CORES = "cores"
@@ -33,21 +44,18 @@ def _about_speed(times_of: Sheet, setup: str, say: Tongue) -> Said | None:
     row = times_of.rows[times_of.find(setup=setup)]
     if row["speedup"] is None:
         return None
-    low, high = row["speedup_low"], row["speedup_high"]
-    if low is not None and low > 1:
-        verdict = ("faster than one.", "快于单个进程。")
-    elif high is not None and high < 1:
-        verdict = (
+    verdict = {
+        Order.MORE: ("faster than one.", "快于单个进程。"),
+        Order.LESS: (
             "slower than one: what communication costs is more than what shared work saves.",
             "慢于单个进程：通信的开销超过了分担计算的收益。",
-        )
-    elif low is None:
-        verdict = ("measured once.", "只测量了一次。")
-    else:
-        verdict = (
+        ),
+        Order.LEVEL: (
             "within the scatter of seeds it cannot be told from one.",
             "在种子波动范围内与单个进程没有区别。",
-        )
+        ),
+        Order.ONCE: ("measured once.", "只测量了一次。"),
+    }[compare(read_interval(row, "speedup"), 1)]
     return say(
         "{workers} workers: speed-up {speedup}, efficiency {efficiency}; " + verdict[0],
         "{workers} 个进程：加速比 {speedup}，效率 {efficiency}；" + verdict[1],
@@ -84,9 +92,9 @@ def _about_cores(times_of: Sheet, many: list[str], say: Tongue) -> Said | None:
         key=lambda row: row["step_ms"],
     )
     holes = {
-        "step": times_of.quote("step_ms", _milliseconds, setup=_CORES),
+        "step": times_of.quote("step_ms", milliseconds, setup=_CORES),
         "workers": times_of.quote("workers", plain, setup=best["setup"]),
-        "other": times_of.quote("step_ms", _milliseconds, setup=best["setup"]),
+        "other": times_of.quote("step_ms", milliseconds, setup=best["setup"]),
     }
     start = (
         "One process with all cores took {step} for a step, the best number of workers "
@@ -94,17 +102,19 @@ def _about_cores(times_of: Sheet, many: list[str], say: Tongue) -> Said | None:
         "一个进程使用全部核心时每步 {step}，最佳进程数（{workers}）时每步 {other}"
         "（中位数与四分位数）：",
     )
-    if best["step_ms_high"] < alone["step_ms_low"]:
-        end = ("processes shared the work better than threads.", "多进程比多线程分担得更好。")
-    elif alone["step_ms_high"] < best["step_ms_low"]:
-        end = ("threads shared the work better than processes.", "多线程比多进程分担得更好。")
-    else:
-        end = ("the quartiles overlap.", "两者的四分位区间重叠。")
+    end = {
+        Order.LESS: (
+            "processes shared the work better than threads.",
+            "多进程比多线程分担得更好。",
+        ),
+        Order.MORE: (
+            "threads shared the work better than processes.",
+            "多线程比多进程分担得更好。",
+        ),
+        Order.LEVEL: ("the quartiles overlap.", "两者的四分位区间重叠。"),
+        Order.ONCE: ("one step alone does not tell.", "只有一步，无法判断。"),
+    }[compare(read_interval(best, "step_ms"), read_interval(alone, "step_ms"))]
     return say(start[0] + end[0], start[1] + end[1], **holes)
-
-
-def _milliseconds(value: float) -> str:
-    return f"{value:.3g} ms"
 
 
 def _about_time(times_of: Sheet, setup: str, say: Tongue, found: Findings) -> Said | None:

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
+from drumline.report.interval import read_interval
+from drumline.report.order import Order, compare
 from drumline.report.page.prose import Sentence, Tongue
 from drumline.report.page.sheet import Quote
 
@@ -29,11 +31,11 @@ def judge_pace(row: Row, other: Row, *, drift: float = 0.0) -> Pace:
         other: of another.
         drift: by which share the machine changed while both ran; they differ if by more than that.
     """
-    if row["step_ms_high"] < other["step_ms_low"]:
-        return Pace.FASTER if other["step_ms"] > (1 + drift) * row["step_ms"] else Pace.SAME
-    if row["step_ms_low"] > other["step_ms_high"]:
-        return Pace.SLOWER if row["step_ms"] > (1 + drift) * other["step_ms"] else Pace.SAME
-    return Pace.SAME
+    one, two = read_interval(row, "step_ms"), read_interval(other, "step_ms")
+    fast, slow = sorted((one.middle, two.middle))
+    if slow <= (1 + drift) * fast:
+        return Pace.SAME
+    return {Order.LESS: Pace.FASTER, Order.MORE: Pace.SLOWER}.get(compare(one, two), Pace.SAME)
 
 
 def list_quotes(say: Tongue, items: Sequence[tuple[str, Quote | Sentence]]) -> Sentence:

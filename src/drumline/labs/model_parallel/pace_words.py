@@ -7,6 +7,8 @@ from typing import Any
 
 from drumline.labs.model_parallel.judging import Pace, Row, judge_pace, list_quotes
 from drumline.labs.model_parallel.sheets import ALONE, ALONE_AGAIN, ModelParallelSheets
+from drumline.report.interval import read_interval
+from drumline.report.order import Order, compare
 from drumline.report.page.findings import Findings
 from drumline.report.page.prose import Sentence, Tongue
 from drumline.report.page.sheet import milliseconds, percent, times
@@ -85,13 +87,14 @@ def _against_alone(sheets: ModelParallelSheets, say: Tongue) -> Iterator[Sentenc
 def _surprises(sheets: ModelParallelSheets, say: Tongue) -> Iterator[Sentence]:
     """Speed that sharing the work out cannot explain."""
     for row in sheets.forms.rows:
-        if row["speedup_low"] is None or row["form"] == "alone":
+        if row["speedup"] is None or row["form"] == "alone":
             continue
+        speedup = read_interval(row, "speedup")
         holes: dict[str, Any] = {
             "case": row["case"],
             "up": sheets.forms.quote("speedup", times, case=row["case"]),
         }
-        if row["speedup_low"] > row["ranks"]:
+        if compare(speedup, row["ranks"]) is Order.MORE:
             yield say(
                 "{case} is {up} as fast as one process, more than {ranks} ranks can be by sharing "
                 "the work out: smaller parts may fit the caches better, or the machine had less "
@@ -101,7 +104,7 @@ def _surprises(sheets: ModelParallelSheets, say: Tongue) -> Iterator[Sentence]:
                 ranks=str(row["ranks"]),
                 **holes,
             )
-        elif row["microbatches"] == 1 and row["speedup_low"] > 1:
+        elif row["microbatches"] == 1 and compare(speedup, 1) is Order.MORE:
             yield say(
                 "{case} is {up} as fast as one process although its parts compute in turn, so that "
                 "is not overlap: smaller parts may fit the caches better, their updates run at "

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from drumline.labs.model_parallel.experiments import SWEPT
 from drumline.labs.model_parallel.sheets import ALONE, ModelParallelSheets
+from drumline.labs.strokes import error_bars
 from drumline.report.page.pen import COLORS, Pen
 from drumline.report.page.sheet import NOTHING, Sheet, plain
 
@@ -197,12 +198,7 @@ def _lines(forms: Sheet) -> Mapping[str, Rows]:
 
 
 def _draw_line(axes: Axes, rows: Rows, key: str, name: str, number: int, pen: Pen) -> None:
-    spread = None
-    if f"{key}_low" in rows[0]:
-        spread = [
-            [row[key] - row[f"{key}_low"] for row in rows],
-            [row[f"{key}_high"] - row[key] for row in rows],
-        ]
+    spread = error_bars(rows, key) if f"{key}_low" in rows[0] else None
     axes.errorbar(
         [row["microbatches"] * _ASIDE**number for row in rows],
         [row[key] for row in rows],

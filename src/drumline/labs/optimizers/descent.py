@@ -6,12 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from drumline.labs.chapter import Chapter
-from drumline.labs.columns import factor_cells, interval_names, mean_cells
+from drumline.labs.columns import factor_cells, mean_cells
 from drumline.labs.curves import curve_sheet, rows_of, score_sheet, smoothed
 from drumline.labs.optimizers.cases import OPTIMIZERS, Plan, seed_names
 from drumline.labs.optimizers.names import optimizer_name
 from drumline.labs.optimizers.pictures import draw_accuracy, draw_descent
 from drumline.labs.results import Results
+from drumline.report.interval import interval_names, read_interval
+from drumline.report.order import Order, compare
 from drumline.report.page.blocks import Column, Picture, Table
 from drumline.report.page.findings import Findings
 from drumline.report.page.prose import Said, Sentence, Tongue
@@ -202,10 +204,11 @@ def _about_accuracy(ends: Sheet, say: Tongue) -> Sentence:
         for row in ranked
     ]
     best, rest = ranked[0], ranked[1:]
-    level = [row for row in rest if _overlap(best, row, "accuracy")]
+    top = read_interval(best, "accuracy")
+    level = [row for row in rest if compare(top, read_interval(row, "accuracy")) is not Order.MORE]
     said = _join(listed, say)
     start = say("Final test accuracy: {list}. ", "最终测试准确率：{list}。", list=said)
-    if len(ranked) < 2 or best["accuracy_low"] is None:
+    if len(ranked) < 2 or top.low is None:
         return start
     names = say.join([optimizer_name(say, row["optimizer"]) for row in level])
     if not level:
@@ -223,13 +226,6 @@ def _about_accuracy(ends: Sheet, say: Tongue) -> Sentence:
         best=optimizer_name(say, best["optimizer"]),
         names=names,
     )
-
-
-def _overlap(one: Mapping[str, Any], two: Mapping[str, Any], key: str) -> bool:
-    ends = [row[f"{key}_{end}"] for row in (one, two) for end in ("low", "high")]
-    if None in ends:
-        return True
-    return bool(ends[0] <= ends[3] and ends[2] <= ends[1])
 
 
 def _join(items: list[Sentence], say: Tongue) -> Sentence:

@@ -6,7 +6,6 @@ import statistics
 from collections.abc import Callable
 
 from drumline.labs.chapter import Chapter
-from drumline.labs.columns import interval_cells, interval_names
 from drumline.labs.curves import curve_sheet, largest_difference
 from drumline.labs.forms import tiny
 from drumline.labs.judgement import compare_sizes
@@ -15,8 +14,9 @@ from drumline.labs.optimizers.descent import WIDTHS, Runs, runs_of
 from drumline.labs.optimizers.names import optimizer_name
 from drumline.labs.optimizers.pictures import draw_engines
 from drumline.labs.results import Results
-from drumline.report.confidence import Interval
+from drumline.report.interval import Interval, interval_cells, interval_names, read_interval
 from drumline.report.ledger import NS, warm_steps
+from drumline.report.order import Order, compare
 from drumline.report.page.blocks import Column, Picture, Table
 from drumline.report.page.findings import Findings
 from drumline.report.page.prose import Said, Tongue
@@ -147,20 +147,16 @@ def _about(sheet: Sheet, optimizer: str, say: Tongue) -> Said:
             largest=sheet.quote("largest", tiny, optimizer=optimizer),
         )
     )
-    low, high = row["step_ratio_low"], row["step_ratio_high"]
     if row["step_ratio"] is None:
         return say(
             "{name}: {same}.", "{name}:{same}。", name=optimizer_name(say, optimizer), same=same
         )
-    verdict = (
-        ("slower", "更慢")
-        if low is not None and low > 1
-        else ("faster", "更快")
-        if high is not None and high < 1
-        else ("the same within the interval", "在置信区间内没有区别")
-    )
-    if low is None:
-        verdict = ("measured once", "只测量了一次")
+    verdict = {
+        Order.MORE: ("slower", "更慢"),
+        Order.LESS: ("faster", "更快"),
+        Order.LEVEL: ("the same within the interval", "在置信区间内没有区别"),
+        Order.ONCE: ("measured once", "只测量了一次"),
+    }[compare(read_interval(row, "step_ratio"), 1)]
     return say(
         "{name}: {same}. A step of ours took {step} the time of torch's (" + verdict[0] + "), the "
         "update alone {update}.",

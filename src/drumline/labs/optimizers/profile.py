@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from drumline.core.events import Event
 from drumline.labs.chapter import Chapter
-from drumline.labs.columns import interval_names, mean_cells
+from drumline.labs.columns import mean_cells
 from drumline.labs.curves import largest_difference
 from drumline.labs.forms import tiny
 from drumline.labs.optimizers.cases import CHUNK, WHOLE, Plan
@@ -15,6 +15,7 @@ from drumline.labs.optimizers.descent import runs_of
 from drumline.labs.optimizers.names import optimizer_name
 from drumline.labs.optimizers.pictures import draw_profile
 from drumline.labs.results import Results
+from drumline.report.interval import interval_cells, interval_names, quartile_interval
 from drumline.report.ledger import NS, warm_steps
 from drumline.report.page.blocks import Column, Picture, Table
 from drumline.report.page.findings import Findings
@@ -91,15 +92,12 @@ def _sheet(cases: dict[str, list[RunRecord]]) -> Sheet:
     for case, records in cases.items():
         steps = [ranks[0] for record in records for ranks in warm_steps(record.events)]
         totals = [1000 * NS * event["total"] for event in steps]
-        quarters = statistics.quantiles(totals, n=4) if len(totals) > 1 else None
         peaks = [float(record.peak_bytes[0]) for record in records if record.peak_bytes]
         parameters = records[0].summary.get("parameters")
         sheet.add(
             optimizer=case,
             samples=steps[0]["samples"] if steps else None,
-            step_ms=statistics.median(totals) if totals else None,
-            step_ms_low=quarters and quarters[0],
-            step_ms_high=quarters and quarters[2],
+            **interval_cells("step_ms", quartile_interval(totals) if totals else None),
             **_parts(steps),
             **mean_cells("peak_bytes", peaks),
             state_bytes=None if parameters is None else COPIES.get(case, 0) * _FLOAT * parameters,

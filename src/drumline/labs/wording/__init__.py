@@ -9,11 +9,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from drumline.labs.language import Language, Said
+from drumline.core.language import Language
+from drumline.labs.catalogue import TASK
+from drumline.labs.language import Said
 from drumline.labs.verdict import Status, Verdict
 from drumline.labs.wording import aggregation, anywhere, data_parallel, model_parallel, optimizers
 from drumline.labs.wording.anywhere import WORDS
 from drumline.labs.wording.entry import Entry
+from drumline.report.page.prose import Tongue
 
 MISTAKES: Mapping[str, Entry] = MappingProxyType(
     {
@@ -68,7 +71,7 @@ def explain(verdict: Verdict, language: Language) -> Explanation:
         seen = Said("{where}", "{where}").within(language, verdict.facts)
         return Explanation(language=language, seen=seen)
     entry = MISTAKES[verdict.mistake or "raises"]
-    sheet = "TASK.zh.md" if language is Language.ZH else "TASK.md"
+    sheet = TASK.within(language)
     section = word("section", language).format(sheet=sheet, number=entry.section)
     return Explanation(
         language=language,
@@ -91,8 +94,7 @@ def title_of(check: str, language: Language) -> str:
 
 def word(name: str, language: Language) -> str:
     """Return one of the words that stand around the sentences."""
-    said = WORDS[name]
-    return said.zh if language is Language.ZH else said.en
+    return Tongue(language).pick(WORDS[name].en, WORDS[name].zh)
 
 
 def _place(place: str) -> str:

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from drumline.core.language import Language
 from drumline.report.page.pen import Pen
-from drumline.report.page.prose import Lang, Said
+from drumline.report.page.prose import Said
 from drumline.report.page.sheet import Form, Sheet
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ class Report:
     """A whole page."""
 
     title: str
-    lang: Lang
+    lang: Language
     summary: Said
     sections: Sequence[Section]
     sheets: Sequence[Sheet] = field(default_factory=tuple)

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from drumline.report.page.prose import Lang
+from drumline.core.language import Language
+from drumline.report.page.prose import Tongue
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -90,17 +91,17 @@ def chinese_font() -> str | None:
 class Pen:
     """Draws in one language, with one ink."""
 
-    lang: Lang
+    lang: Language
     ink: str = FILE_INK
 
     @property
-    def speaks(self) -> Lang:
+    def speaks(self) -> Language:
         """The language of the words in figures: Chinese only where a font has it."""
-        return "zh" if self.lang == "zh" and chinese_font() is not None else "en"
+        return self.lang if chinese_font() is not None else Language.EN
 
     def say(self, en: str, zh: str) -> str:
         """Return a label."""
-        return zh if self.speaks == "zh" else en
+        return Tongue(self.speaks).pick(en, zh)
 
     def color(self, number: int) -> str:
         """Return the colour of the n-th of things that are compared."""

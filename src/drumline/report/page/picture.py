@@ -8,16 +8,16 @@ import re
 from pathlib import Path
 
 from drumline.core.errors import RunDirError
+from drumline.core.language import Language
 from drumline.report.page.blocks import Picture
 from drumline.report.page.pen import PAGE_INK, Pen
-from drumline.report.page.prose import Lang
 
 FORMATS = ("png", "svg", "pdf")
 _DPI = 160
 _REFERENCE = re.compile(r'(\bid="|url\(#|href="#)([^")]+)')
 
 
-def render_inline(picture: Picture, lang: Lang) -> str:
+def render_inline(picture: Picture, lang: Language) -> str:
     """Draw for the page: text stays text, ink is the page's own, names are unique in the page."""
     pen = Pen(lang=lang, ink=PAGE_INK)
     out = io.StringIO()
@@ -34,7 +34,7 @@ def render_inline(picture: Picture, lang: Lang) -> str:
     return text.replace(PAGE_INK, "currentColor")
 
 
-def write_files(picture: Picture, folder: Path, lang: Lang) -> list[Path]:
+def write_files(picture: Picture, folder: Path, lang: Language) -> list[Path]:
     """Draw for files; returns those written.
 
     Raises:

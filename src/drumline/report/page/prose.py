@@ -5,12 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
+from drumline.core.language import Language
 from drumline.report.page.sheet import Quote
 
-Lang = Literal["en", "zh"]
-LANGS: tuple[Lang, ...] = ("en", "zh")
 _HOLE = re.compile(r"\{(\w+)\}")
 
 
@@ -38,7 +36,7 @@ Filling = str | int | Quote | Sentence
 class Tongue:
     """Says things in one of the languages."""
 
-    lang: Lang = "en"
+    lang: Language = Language.EN
 
     def __call__(self, en: str, zh: str, /, **holes: Filling) -> Sentence:
         """Return the sentence of this language, its `{holes}` filled.
@@ -49,11 +47,11 @@ class Tongue:
         asked = {tuple(sorted(set(_HOLE.findall(text)))) for text in (en, zh)}
         if asked != {tuple(sorted(holes))}:
             raise ValueError(f"the holes of {en!r} and {zh!r} are not {sorted(holes)}")
-        return fill(zh if self.lang == "zh" else en, holes)
+        return fill(self.pick(en, zh), holes)
 
     def pick(self, en: str, zh: str) -> str:
         """Return the words of this language, as they are."""
-        return zh if self.lang == "zh" else en
+        return zh if self.lang == Language.ZH else en
 
     def join(self, items: list[str]) -> str:
         """List names: `a, b and c`, `a、b 和 c`."""

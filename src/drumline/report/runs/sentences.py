@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from drumline.report.interval import read_interval
+from drumline.report.order import Order, compare
 from drumline.report.page.findings import Findings
 from drumline.report.page.prose import Sentence, Tongue
 from drumline.report.page.sheet import milliseconds, percent, plain, points, times
@@ -107,19 +109,16 @@ def _of_two(number: int, sheets: RunSheets, findings: Findings, say: Tongue) -> 
 
 def _speed(first: Mapping[str, Any], other: Mapping[str, Any], ratio: Any, say: Tongue) -> Sentence:
     """Faster or slower only where the quartiles of the steps do not meet."""
-    spread = [first["step_ms_low"], first["step_ms_high"], other["step_ms_low"]]
+    order = compare(read_interval(other, "step_ms"), read_interval(first, "step_ms"))
     holes = {"a": first["run"], "b": other["run"], "ratio": ratio}
-    apart = None not in [*spread, other["step_ms_high"]] and (
-        other["step_ms_low"] > first["step_ms_high"] or other["step_ms_high"] < first["step_ms_low"]
-    )
-    if not apart:
+    if order not in (Order.LESS, Order.MORE):
         return say(
             "A step of {b} took {ratio} the time of one of {a}; their quartiles overlap, so that "
             "is no difference to rely on.",
             "{b} 每步用时是 {a} 的 {ratio}；两者的四分位区间重叠，这一差异不可靠。",
             **holes,
         )
-    if other["step_ms"] < first["step_ms"]:
+    if order is Order.LESS:
         return say(
             "{b} is faster: a step took {ratio} the time of one of {a}, and their quartiles do not "
             "meet.",

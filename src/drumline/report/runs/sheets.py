@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from drumline.report.differences import find_differences
+from drumline.report.interval import interval_cells, interval_names, quartile_interval
 from drumline.report.page.sheet import Sheet
 from drumline.report.record import RunRecord
 
@@ -45,12 +45,12 @@ def _runs(records: Sequence[RunRecord]) -> Sheet:
         name="runs",
         columns=(
             *("run", "done", "model", "data", "strategy", "ranks", "steps", "loss", "accuracy"),
-            *("train_s", "step_ms", "step_ms_low", "step_ms_high", "samples_per_s", "peak_bytes"),
+            *("train_s", *interval_names("step_ms"), "samples_per_s", "peak_bytes"),
             *("waited_for", "waited_share", "weights_sha256"),
         ),
     )
     for record in records:
-        low, median, high = _quartiles(record.step_s)
+        step = quartile_interval(record.step_s).scaled(1e3) if record.step_s else None
         worst, share = _worst(record)
         last = record.curve[-1] if record.curve else None
         sheet.add(
@@ -64,9 +64,7 @@ def _runs(records: Sequence[RunRecord]) -> Sheet:
             loss=record.loss,
             accuracy=record.accuracy,
             train_s=None if last is None else last.seconds,
-            step_ms=median,
-            step_ms_low=low,
-            step_ms_high=high,
+            **interval_cells("step_ms", step),
             samples_per_s=last.samples / last.seconds if last and last.seconds else None,
             peak_bytes=max(record.peak_bytes, default=None),
             waited_for=worst,
@@ -81,16 +79,6 @@ def _word(record: RunRecord, part: str, key: str) -> str:
     if isinstance(value, dict):
         value = value.get(key)
     return str(value or "")
-
-
-def _quartiles(values: Sequence[float]) -> tuple[float | None, float | None, float | None]:
-    """In milliseconds."""
-    if not values:
-        return None, None, None
-    if len(values) == 1:
-        return None, values[0] * 1e3, None
-    low, median, high = statistics.quantiles(values, n=4, method="inclusive")
-    return low * 1e3, median * 1e3, high * 1e3
 
 
 def _worst(record: RunRecord) -> tuple[int | None, float | None]:
