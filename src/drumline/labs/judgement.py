@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from drumline.report.confidence import Interval, mean_interval, ratio_interval
+from drumline.report.record import RunRecord
 
 
 class Order(StrEnum):
@@ -41,6 +42,21 @@ def judge(first: Sequence[float], second: Sequence[float]) -> Judgement:
     """
     difference = mean_interval([a - b for a, b in zip(first, second, strict=True)])
     return Judgement(order=judge_interval(difference), difference=difference)
+
+
+def judge_accuracy(first: Sequence[RunRecord], second: Sequence[RunRecord]) -> Judgement | None:
+    """Compare runs of two things by their test accuracy, in pairs of one seed; None: no pair."""
+    one, two = _accuracy_by_seed(first), _accuracy_by_seed(second)
+    seeds = sorted(one.keys() & two.keys())
+    return judge([one[seed] for seed in seeds], [two[seed] for seed in seeds]) if seeds else None
+
+
+def _accuracy_by_seed(records: Sequence[RunRecord]) -> dict[int, float]:
+    return {
+        record.words["seed"]: record.accuracy
+        for record in records
+        if record.accuracy is not None and "seed" in record.words
+    }
 
 
 def judge_interval(difference: Interval) -> Order:
