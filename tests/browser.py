@@ -60,8 +60,8 @@ class Browser:
         for domain in ("Page", "Runtime", "Log", "Network"):
             self._ask(f"{domain}.enable")
 
-    def open(self, page: Path, *, width: int, dark: bool = False) -> None:
-        """Show a page in a window of so many pixels."""
+    def open(self, page: Path, *, width: int, dark: bool = False, paper: bool = False) -> None:
+        """Show a page in a window of so many pixels, or as it is printed."""
         self._ask(
             "Emulation.setDeviceMetricsOverride",
             width=width,
@@ -70,7 +70,8 @@ class Browser:
             mobile=width < 500,
         )
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        self._ask("Emulation.setEmulatedMedia", features=[scheme])
+        media = "print" if paper else "screen"
+        self._ask("Emulation.setEmulatedMedia", media=media, features=[scheme])
         self._ask("Page.navigate", url=page.absolute().as_uri())
         deadline = time.monotonic() + 30
         while self.evaluate("document.readyState") != "complete":

@@ -44,7 +44,7 @@ def make_runs(
             continue
         if isinstance(experiment, Measurement):
             document = (documents or {})[experiment.name]
-            (folder / "runs").mkdir(exist_ok=True)
+            (folder / "runs").mkdir(parents=True, exist_ok=True)
             (folder / "runs" / f"{experiment.name}.json").write_text(json.dumps(document))
         elif experiment.name in diverged:
             _diverge(folder, experiment)

@@ -2,71 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
 
+from drumline.core.errors import DataError
 from drumline.core.lab import LabSettings
 from drumline.labs.communication import LAB
-from drumline.labs.communication.experiments import KINDS
+from drumline.labs.experiment import Training
 from drumline.report.page.blocks import Picture
 from drumline.report.page.pen import Pen
 from drumline.report.page.prose import Tongue
 from drumline.report.page.source import excerpt
+from lab_documents import documents
 from lab_runs import make_runs, quotes_of, words_of, wrong_quotes
 
 BAD = re.compile(r"\b(nan|None|inf)\b")
 
 
-def collectives():
-    """Two algorithms and the backend's own; chunked_ring is twice as fast as ring."""
-    rows = []
-    for ranks in (2, 4):
-        for size in (4096, 2**20, 2**22):
-            for algorithm, factor, moved in (
-                ("native", 1.0, None),
-                ("ring", 4.0, ranks - 1),
-                ("chunked_ring", 2.0, 2 * (ranks - 1) / ranks),
-            ):
-                median = 1e-4 + factor * size / 1e9
-                rows.append(
-                    {
-                        "algorithm": algorithm,
-                        "ranks": ranks,
-                        "size": size,
-                        "asked_size": size,
-                        "median_s": median,
-                        "low_s": median * 0.95,
-                        "high_s": median * 1.05,
-                        "predicted_s": median * 1.1,
-                        "prediction_error": 0.1,
-                        "payload_bytes": None if moved is None else [int(moved * size * ranks)],
-                    }
-                )
-    return {"rows": rows}
-
-
-def aggregation():
-    rows = [
-        {
-            "situation": situation,
-            "kind": kind,
-            "rank": rank,
-            "compute_ms": 1.0,
-            "wait_ms": 2.0 * rank * slow,
-            "transfer_ms": 3.0,
-            "step_ms": 10.0 * slow + number,
-        }
-        for situation, slow in (("even", 1), ("slow cpu", 2), ("slow link", 3))
-        for number, kind in enumerate(KINDS)
-        for rank in range(3)
-    ]
-    return {"rows": rows}
-
-
 def made(tmp_path, **more):
-    documents = {"collectives": collectives(), "aggregation": aggregation()}
-    return make_runs(LAB, tmp_path, documents=documents, **more)
+    return make_runs(LAB, tmp_path, documents=documents(), **more)
 
 
 def test_both_languages_say_what_was_measured(tmp_path):
@@ -95,9 +51,24 @@ def test_a_sum_that_ran_away_is_a_result(tmp_path):
     results = made(tmp_path, diverged=["sum-parameters"])
     found = LAB.write_up(results, Tongue("en"))
     assert wrong_quotes(found) == []
+    assert "no number any more at step 1: each step multiplies" in words_of(found, "en")
     runs = {one.name: one for one in LAB.experiments(LabSettings())}
     assert runs["sum-parameters"].may_diverge
     assert not runs["mean-parameters"].may_diverge
+
+
+def test_bytes_that_nobody_counted_are_not_compared(tmp_path):
+    results = made(tmp_path)
+    file = tmp_path / "runs" / "collectives.json"
+    document = json.loads(file.read_text())
+    for row in document["rows"]:
+        row["payload_bytes"] = [0]
+    file.write_text(json.dumps(document))
+    for log in (tmp_path / "runs").glob("compress-*/events/*.jsonl"):
+        log.write_text(log.read_text().replace('"all_reduce", 4000', '"all_reduce", 0'))
+    said = words_of(LAB.write_up(results, Tongue("en")), "en")
+    assert "the bytes of chunked_ring" not in said
+    assert "fp16 sent" not in said
 
 
 @pytest.mark.parametrize("left", [(), ("collectives",), ("even-allreduce", "late-allreduce")])
@@ -106,6 +77,28 @@ def test_what_failed_is_left_out(left, tmp_path):
     found = LAB.write_up(made(tmp_path, without=without), Tongue("zh"))
     assert wrong_quotes(found) == []
     assert bool(found.results) == bool(left)
+
+
+def test_the_fastest_is_told_from_all_others(tmp_path):
+    results = made(tmp_path)
+    file = tmp_path / "runs" / "collectives.json"
+    document = json.loads(file.read_text())
+    for row in document["rows"]:
+        if row["algorithm"] == "ring":  # slower by the median, but not always
+            row["low_s"] = 0.0
+    file.write_text(json.dumps(document))
+    said = words_of(LAB.write_up(results, Tongue("en")), "en")
+    assert "the fastest of ours" not in said
+    assert "At 4MiB on 4 ranks chunked_ring took" in said
+
+
+def test_without_all_of_mnist_the_long_form_takes_the_small_one(monkeypatch):
+    def refuse(_):
+        raise DataError("nothing here")
+
+    monkeypatch.setattr("drumline.labs.material.find_files", refuse)
+    runs = [one for one in LAB.experiments(LabSettings(full=True)) if isinstance(one, Training)]
+    assert {one.spec.data.name for one in runs} == {"mnist-mini"}
 
 
 def test_the_code_it_shows_is_there():

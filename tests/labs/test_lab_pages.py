@@ -96,6 +96,23 @@ def test_a_learning_rate_that_diverged_is_a_finding(tmp_path):
     assert not by_name["momentum-1"].may_diverge
 
 
+def test_a_run_that_logged_nothing_is_left_out(tmp_path):
+    results = make_runs(OPTIMIZERS, tmp_path)
+    for log in (tmp_path / "runs" / "sgd-2" / "events").iterdir():
+        log.write_text("")
+    found = OPTIMIZERS.write_up(results, Tongue("en"))
+    assert wrong_quotes(found) == []
+    ends = next(sheet for sheet in found.sheets if sheet.name == "ends")
+    assert {row["optimizer"]: row["repeats"] for row in ends.rows}["sgd"] == 2
+
+
+def test_explanations_are_given_only_where_the_numbers_bear_them(tmp_path):
+    said = words_of(OPTIMIZERS.write_up(make_runs(OPTIMIZERS, tmp_path), Tongue("en")), "en")
+    assert "Seed by seed, " in said
+    assert "which is more than rounding" in said  # made-up losses of GD in chunks and at once
+    assert "not what is computed" not in said
+
+
 def test_labels_are_dealt_out_to_any_number_of_ranks():
     assert label_groups(4) == ((0, 1, 2), (3, 4, 5), (6, 7), (8, 9))
     for ranks in (2, 3, 5, 8, 10, 12):

@@ -1,92 +1,25 @@
 """Lab 4, written up from run directories that nobody trained."""
 
-import dataclasses
-import json
 import re
 
 import pytest
 
 from drumline.core.errors import UsageError
 from drumline.core.lab import LabSettings
-from drumline.core.rundir import RunDir
 from drumline.labs.model_parallel import LAB
 from drumline.labs.model_parallel.experiments import AGAIN, plan_named_cases
 from drumline.labs.model_parallel.judging import Pace, judge_pace
 from drumline.labs.model_parallel.timeline import lay_out, pick_typical, share_together
-from drumline.labs.results import Results
 from drumline.report.page.audit import audit_numbers
 from drumline.report.page.blocks import Paragraph, Picture, Report, Section, Table
 from drumline.report.page.html import render_html
 from drumline.report.page.markdown import render_markdown
 from drumline.report.page.prose import Sentence, Tongue
 from drumline.report.page.source import excerpt
+from model_parallel_runs import STEPS, make_runs
 
-MS = 1_000_000
-STEPS = 4
 BAD = re.compile(r"\b(nan|None|inf)\b")
 PICTURES = ["forms", "microbatches", "trace", "curves"]
-STEP_MS = {"alone": 100, AGAIN: 102, "data": 60, "tensor": 101, "rpc-x1": 140, "rpc-x4": 90}
-"""of the runs whose times matter to a test; others take 80"""
-
-
-def make_runs(folder, *, without=(), apart=1e-7, settings=None):
-    """Leave what all cases of the lab would, but those named."""
-    settings = settings or LabSettings()
-    for name, case in plan_named_cases(settings):
-        if name not in without:
-            leave(folder / "runs" / name, name, case.spec, 0 if case.form == "alone" else apart)
-    return Results(folder=folder, settings=settings)
-
-
-def leave(path, name, spec, apart):
-    run = RunDir.create("", root=path.parent, exact=path)
-    run.write_spec(spec)
-    weights = "a" * 64 if apart == 0 or "x1" in name else name
-    summary = {"mesh": dataclasses.asdict(spec.axes), "backend": "gloo", "weights_sha256": weights}
-    run.write_json("summary.json", summary)
-    for rank in range(spec.world_size):
-        events = [{"event": "ready", "step": 0}]
-        events += [step_of(number, name, rank, spec, apart) for number in range(1, STEPS + 1)]
-        end = {"event": "end", "step": STEPS, "peak_bytes": 10**6 * (100 - 9 * rank), "sent": 4000}
-        lines = [json.dumps(event) + "\n" for event in (*events, end)]
-        run.rank_events(rank).write_text("".join(lines))
-
-
-def step_of(number, name, rank, spec, apart):
-    """A step of 80 ms: a microbatch takes equally long forward and backward, on each rank."""
-    long = STEP_MS.get(name, 80) * MS
-    began = 200 * MS * number
-    event = {
-        "event": "step",
-        "step": number,
-        "first": number == 1,
-        "loss": 4 / number + apart,
-        "samples": spec.data.batch // spec.axes.data,
-        "t": began,
-        "data": MS // 10,
-        "total": long + number * MS // 10,
-        "blocked": [],
-        "spans": [],
-    }
-    if spec.world_size > 1:
-        event["blocked"] = [[began + long - MS, began + long]]
-        event["spans"] = [["send", 1000 * (1 + rank), began + long - MS, began + long]]
-    if spec.axes.pipeline > 1:
-        event["work"] = pieces_of(began, long - MS, rank, spec)
-    return event
-
-
-def pieces_of(began, long, rank, spec):
-    stages, count = spec.axes.pipeline, spec.strategy.microbatches
-    turns = 2 * (count + stages - 1)
-    each = long // turns
-    back = began + (count + stages - 1) * each
-    forward = [began + (rank + n) * each for n in range(count)]
-    backward = [back + (stages - 1 - rank + n) * each for n in range(count)]
-    return [
-        *(["forward", n, 0, at, at + each] for n, at in enumerate(forward)),
-        *(["backward", n, 0, at, at + each] for n, at in enumerate(backward)),
-    ]
 
 
 def report_of(found, lang):
@@ -138,7 +71,7 @@ def test_sentences_follow_the_quartiles(whole):
     faster = re.search(r"One process alone took .* a step. Faster.*", text)[0]
     assert "data: 1.7×" in faster
     assert "rpc ×4: 1.1×" in faster
-    assert re.search(r"Neither faster nor slower.*tensor: 1.0×", text)
+    assert re.search(r"Neither faster nor slower.*tensor: 1.00×", text)
     assert re.search(r"Slower than one process alone.*rpc ×1: 0.7", text)
     assert "Data parallelism with 60.3 ms" in text
     assert "was faster than every split of the model" in text

@@ -194,6 +194,7 @@ def test_code_is_cut_out_as_it_stands():
         (forms.percent, 0.713, "71 %"),
         (forms.points, 0.975, "97.50 %"),
         (forms.times, 0.48, "0.48×"),
+        (forms.times, 1.02, "1.02×"),
         (forms.times, 1.996, "2.0×"),
         (forms.times, 120.4, "120×"),
         (forms.milliseconds, 0.01234, "0.0123 ms"),
@@ -203,6 +204,27 @@ def test_code_is_cut_out_as_it_stands():
 )
 def test_forms(form, value, text):
     assert form(value) == text
+
+
+def test_an_interval_of_either_sign_is_told_by_dots():
+    sheet = Sheet(name="s", columns=("a", "a_low", "a_high"))
+    sheet.add(a=0.5, a_low=-1.0, a_high=2.0)
+    assert str(sheet.quote("a", lambda value: f"{value:+.0f} ms")) == "+0 ms (-1 … +2)"
+    assert str(sheet.quote("a", forms.plain)) == "0.5 (-1 … 2)"
+
+
+def test_a_table_names_the_keys_of_its_sheet():
+    sheet = Sheet(name="s", columns=("kind", "n"))
+    sheet.add(kind="gd", n=1)
+    columns = [Column(key="kind", name="k", words={"gd": "GD"}), Column(key="n", name="n")]
+    (cells,) = Table(sheet=sheet, columns=columns, title="t").cells()
+    assert [(cell.text, cell.value) for cell in cells] == [("GD", "gd"), ("1", 1)]
+
+
+def test_names_are_listed():
+    assert Tongue("en").join(["a", "b", "c"]) == "a, b and c"
+    assert Tongue("zh").join(["打乱", "随机"]) == "打乱和随机"
+    assert Tongue("zh").join(["Adam", "SGD"]) == "Adam 和 SGD"
 
 
 def test_a_wrong_row_is_refused():
@@ -228,6 +250,10 @@ def test_a_browser_shows_all_of_it(tmp_path):
             for width in (1280, 390):
                 browser.open(page, width=width, dark=width == 390)
                 assert browser.faults() == [], (lang, width)
+        folded = "document.querySelector('details pre').checkVisibility()"
+        assert not browser.evaluate(folded)
+        browser.open(page, width=800, paper=True)
+        assert browser.evaluate(folded), "nothing is folded on paper"
         page.write_text(
             "<body><p style='width:3000px'>wide</p><figure></figure>"
             "<script>console.error('no')</script></body>"

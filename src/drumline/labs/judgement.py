@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from drumline.report.interval import Interval, mean_interval, ratio_interval
 from drumline.report.order import Order, compare
+from drumline.report.record import RunRecord
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +31,21 @@ def judge(first: Sequence[float], second: Sequence[float]) -> Judgement:
     """
     difference = mean_interval([a - b for a, b in zip(first, second, strict=True)])
     return Judgement(order=compare(difference, 0), difference=difference)
+
+
+def judge_accuracy(first: Sequence[RunRecord], second: Sequence[RunRecord]) -> Judgement | None:
+    """Compare runs of two things by their test accuracy, in pairs of one seed; None: no pair."""
+    one, two = _accuracy_by_seed(first), _accuracy_by_seed(second)
+    seeds = sorted(one.keys() & two.keys())
+    return judge([one[seed] for seed in seeds], [two[seed] for seed in seeds]) if seeds else None
+
+
+def _accuracy_by_seed(records: Sequence[RunRecord]) -> dict[int, float]:
+    return {
+        record.words["seed"]: record.accuracy
+        for record in records
+        if record.accuracy is not None and "seed" in record.words
+    }
 
 
 def compare_sizes(first: Sequence[float], second: Sequence[float]) -> Interval:

@@ -80,7 +80,7 @@ def _audit_runs(folder: Path, manifest: dict[str, Any], settings: LabSettings) -
     lang = Language.ZH if manifest.get("lang") == "zh" else Language.EN
     try:
         found = lab.write_up(Results(folder=folder, settings=settings), Tongue(lang))
-    except (DrumlineError, KeyError, ValueError, LookupError) as error:
+    except (DrumlineError, ArithmeticError, LookupError, TypeError, ValueError) as error:
         yield f"the runs cannot be read as this version's: {error}"
         return
     for sheet in found.sheets:

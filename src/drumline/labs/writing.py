@@ -139,7 +139,9 @@ def _parameters(
         (say.pick("seed", "随机种子"), str(settings.seed)),
         (
             say.pick("processor", "处理器"),
-            f"{machine.get('cpu', '?')}, {machine.get('cpu_count', '?')} cores",
+            say.pick("{cpu}, {count} cores", "{cpu}，{count} 核").format(
+                cpu=machine.get("cpu", "?"), count=machine.get("cpu_count", "?")
+            ),
         ),
         (
             say.pick("system", "系统"),

@@ -20,6 +20,7 @@ from drumline.core.bench import AggregationSpec, CollectivesSpec
 from drumline.core.lab import LabSettings
 from drumline.core.spec_file import validate_spec
 from drumline.labs.experiment import Experiment, Measurement, Training
+from drumline.labs.material import choose_data
 
 KINDS = (
     "allreduce",
@@ -104,7 +105,7 @@ def _training(
     values = {
         "name": name,
         "model": "mlp",
-        "data": {"name": "mnist" if settings.full else "mnist-mini", "batch": 128},
+        "data": {"name": choose_data(settings), "batch": 128},
         "optimizer": {"name": "sgd", "lr": 0.1},
         "backend": "gloo",
         "threads": 1,

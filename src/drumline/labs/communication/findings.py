@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from drumline.labs.communication.experiments import DELAY_MS, LATE_RANK
 from drumline.labs.communication.pictures import (
+    SITUATIONS,
     draw_curves,
     draw_delays,
     draw_sizes,
@@ -61,6 +62,7 @@ def _sizes(sheets: CommunicationSheets, say: Tongue) -> list[Block]:
         Table(
             sheet=sheets.collectives,
             title=say.pick("Times and predictions", "用时与预测"),
+            folded=True,
             columns=[
                 Column(key="algorithm", name=ways, align="left"),
                 ranks,
@@ -107,6 +109,11 @@ def _signed(value: float) -> str:
 def _strategies(sheets: CommunicationSheets, say: Tongue) -> list[Block]:
     if not sheets.aggregation.rows:
         return []
+    named = say.pick("rank", "进程")
+
+    def rank(value: float) -> str:
+        return f"{named} {value:.0f}"
+
     return [
         Picture(
             name="strategies",
@@ -126,20 +133,21 @@ def _strategies(sheets: CommunicationSheets, say: Tongue) -> list[Block]:
             sheet=sheets.strategies,
             title=say.pick("Strategies by situation", "各情形下的策略"),
             columns=[
-                Column(key="situation", name=say.pick("situation", "情形"), align="left"),
+                Column(
+                    key="situation",
+                    name=say.pick("situation", "情形"),
+                    align="left",
+                    words={key: say.pick(*names) for key, names in SITUATIONS.items()},
+                ),
                 Column(key="kind", name=say.pick("strategy", "策略"), align="left"),
                 Column(key="step_ms", name=say.pick("a step", "每步"), form=milliseconds),
                 Column(key="over_even", name=say.pick("over even", "与均等之比"), form=times),
                 Column(key="wait_share", name=say.pick("waiting share", "等待占比"), form=percent),
-                Column(key="waits_most", name=say.pick("waits most", "等待最久"), form=_rank),
-                Column(key="waited_for", name=say.pick("waits least", "等待最短"), form=_rank),
+                Column(key="waits_most", name=say.pick("waits most", "等待最久"), form=rank),
+                Column(key="waited_for", name=say.pick("waits least", "等待最短"), form=rank),
             ],
         ),
     ]
-
-
-def _rank(value: float) -> str:
-    return f"rank {value:.0f}"
 
 
 def _delays(sheets: CommunicationSheets, say: Tongue) -> list[Block]:
@@ -149,8 +157,8 @@ def _delays(sheets: CommunicationSheets, say: Tongue) -> list[Block]:
         Picture(
             name="delays",
             title=say.pick(
-                f"Rank {LATE_RANK} sleeps {DELAY_MS} ms before each collective",
-                f"进程 {LATE_RANK} 在每次集体通信之前休眠 {DELAY_MS} 毫秒",
+                f"Rank {LATE_RANK} sleeps {DELAY_MS} ms before the first collective of each step",
+                f"进程 {LATE_RANK} 在每步第一次集体通信之前休眠 {DELAY_MS} 毫秒",
             ),
             draw=draw_delays(sheets.delays, DELAY_MS),
             sheets=[sheets.delays],
@@ -200,8 +208,21 @@ def _choices(sheets: CommunicationSheets, say: Tongue) -> list[Block]:
                 sheet=sheets.choices,
                 title=say.pick("What is averaged, and how", "聚合对象与方式"),
                 columns=[
-                    Column(key="of", name=say.pick("of", "对象"), align="left"),
-                    Column(key="average", name=say.pick("how", "方式"), align="left"),
+                    Column(
+                        key="of",
+                        name=say.pick("of", "对象"),
+                        align="left",
+                        words={
+                            "gradients": say.pick("gradients", "梯度"),
+                            "parameters": say.pick("parameters", "参数"),
+                        },
+                    ),
+                    Column(
+                        key="average",
+                        name=say.pick("how", "方式"),
+                        align="left",
+                        words={"mean": say.pick("mean", "平均"), "sum": say.pick("sum", "求和")},
+                    ),
                     Column(key="loss", name=say.pick("loss", "损失"), form=plain),
                     Column(
                         key="accuracy", name=say.pick("test accuracy", "测试准确率"), form=points
@@ -216,7 +237,15 @@ def _choices(sheets: CommunicationSheets, say: Tongue) -> list[Block]:
                 sheet=sheets.compression,
                 title=say.pick("Compression (chunked_ring)", "压缩（chunked_ring）"),
                 columns=[
-                    Column(key="compress", name=say.pick("on the way", "传输格式"), align="left"),
+                    Column(
+                        key="compress",
+                        name=say.pick("on the way", "传输格式"),
+                        align="left",
+                        words={
+                            "none": say.pick("32 bits", "32 位"),
+                            "fp16": say.pick("16 bits", "16 位"),
+                        },
+                    ),
                     Column(
                         key="bytes_per_step", name=say.pick("bytes per step", "每步字节"), form=size
                     ),

@@ -20,6 +20,14 @@ SITUATIONS = {
     "slow cpu": ("one node with a slow CPU", "一个节点 CPU 慢"),
     "slow link": ("one node with a slow link", "一个节点链路慢"),
 }
+_RUNS = {
+    "mean-gradients": ("mean of gradients", "梯度求平均"),
+    "sum-gradients": ("sum of gradients", "梯度求和"),
+    "mean-parameters": ("mean of parameters", "参数求平均"),
+    "sum-parameters": ("sum of parameters", "参数求和"),
+    "compress-none": ("chunked_ring, 32 bits", "chunked_ring，32 位"),
+    "compress-fp16": ("chunked_ring, 16 bits", "chunked_ring，16 位"),
+}
 _WORST = 0.05
 _HIGHEST_LOSS = 3.0
 """a loss beyond that says only that training ran away"""
@@ -35,7 +43,7 @@ def draw_sizes(collectives: Sheet) -> Draw:
             _draw_sizes(axes, [row for row in collectives.rows if row["ranks"] == count], pen)
             pen.finish(
                 axes,
-                title=pen.say(f"all_reduce, {count} ranks", f"all_reduce,{count} 个进程"),
+                title=pen.say(f"all_reduce, {count} ranks", f"all_reduce，{count} 个进程"),
                 x=pen.say("size of the tensor", "张量大小"),
                 y=pen.say(
                     "ms, slowest rank (median, quartiles)", "毫秒，最慢进程（中位数，四分位）"
@@ -172,7 +180,7 @@ def draw_curves(curves: Sheet) -> Draw:
                 marker=pen.marker(number),
                 markevery=(number, max(1, len(rows) // 6)),
                 ms=4,
-                label=name,
+                label=pen.say(*_RUNS[name]),
             )
         axes.set_ylim(0, _HIGHEST_LOSS)
         pen.finish(

@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from drumline.labs.communication.choice_words import say_choices, say_compression
 from drumline.labs.communication.experiments import DELAY_MS, LATE_RANK
 from drumline.labs.communication.sheets import CommunicationSheets
 from drumline.report.bench_tables import format_size
@@ -13,11 +14,10 @@ from drumline.report.interval import read_interval
 from drumline.report.order import Order, compare
 from drumline.report.page.findings import Findings
 from drumline.report.page.prose import Sentence, Tongue
-from drumline.report.page.sheet import count, milliseconds, percent, points, times
+from drumline.report.page.sheet import milliseconds, percent, plain, times
 
-_CHANCE = 0.2
-"""an accuracy below that is not far from guessing one of ten digits"""
-_SAME_POINTS = 0.01
+_WAITS = 0.1
+"""a share of waiting that makes it worth telling who waits"""
 
 
 def say_all(sheets: CommunicationSheets, findings: Findings, say: Tongue) -> list[Sentence]:
@@ -28,8 +28,8 @@ def say_all(sheets: CommunicationSheets, findings: Findings, say: Tongue) -> lis
         *_predictions(sheets, findings, say),
         *_bottlenecks(sheets, findings, say),
         *_delays(sheets, say),
-        *_choices(sheets, say),
-        *_compression(sheets, findings, say),
+        *say_choices(sheets, say),
+        *say_compression(sheets, findings, say),
     ]
 
 
@@ -48,7 +48,10 @@ def _fastest(sheets: CommunicationSheets, findings: Findings, say: Tongue) -> It
         )
         if len(own) < 2:
             continue
-        first, second = own[0], own[1]
+        first, *others = own
+        least = read_interval(first, "ms")
+        rivals = [r for r in others if compare(read_interval(r, "ms"), least) is not Order.MORE]
+        second = rivals[0] if rivals else others[0]
         where = {"ranks": ranks, "bytes": bytes_}
         holes: dict[str, Any] = {
             "size": format_size(bytes_),
@@ -65,7 +68,7 @@ def _fastest(sheets: CommunicationSheets, findings: Findings, say: Tongue) -> It
                 of="collectives.csv: ms",
             ),
         }
-        if compare(read_interval(second, "ms"), read_interval(first, "ms")) is Order.MORE:
+        if not rivals:
             yield say(
                 "At {size} on {ranks} ranks {best} was the fastest of ours, {time}; the next, "
                 "{next}, took {ratio} as long, and their quartiles do not meet.",
@@ -87,7 +90,7 @@ def _rings(sheets: CommunicationSheets, findings: Findings, say: Tongue) -> Iter
     rows = {(row["algorithm"], row["ranks"]): row for row in sheets.bytes.rows}
     for ranks in sorted({row["ranks"] for row in sheets.bytes.rows}):
         whole, chunks = rows.get(("ring", ranks)), rows.get(("chunked_ring", ranks))
-        if whole is None or chunks is None:
+        if whole is None or chunks is None or not chunks["sent"]:
             continue
         yield say(
             "With {ranks} ranks ring moved {ratio} the bytes of chunked_ring: {whole} the tensor "
@@ -145,20 +148,27 @@ def _bottlenecks(
             continue
         own.sort(key=lambda row: row["over_even"])
         least, most = own[0], own[-1]
-        yield say(
+        said = say(
             "With {what}, a step took {low} ({a}) to {high} ({b}) as long as on even nodes; by "
-            "{b}, {share} of all communication time was waiting, most of it on rank {waits}, while "
-            "rank {late} waited least.",
+            "{b}, {share} of all communication time was waiting",
             "{what}时，每步用时为均等节点的 {low}（{a}）至 {high}（{b}）；{b} 的通信时间中有 "
-            "{share} 是等待，进程 {waits} 等待最久，进程 {late} 等待最短。",
+            "{share} 是等待",
             what=say.pick(en, zh),
             a=least["kind"],
             b=most["kind"],
             low=_quote(sheets, "over_even", least, times),
             high=_quote(sheets, "over_even", most, times),
             share=_quote(sheets, "wait_share", most, percent),
-            waits=str(most["waits_most"]),
-            late=str(most["waited_for"]),
+        )
+        if (most["wait_share"] or 0.0) < _WAITS:
+            yield say("{said}, the rest transfer.", "{said}，其余为传输。", said=said)
+            continue
+        yield say(
+            "{said}; rank {waits} waited longest and rank {late} least.",
+            "{said}；进程 {waits} 等待最久，进程 {late} 等待最短。",
+            said=said,
+            waits=_quote(sheets, "waits_most", most, plain),
+            late=_quote(sheets, "waited_for", most, plain),
         )
 
 
@@ -193,96 +203,3 @@ def _delays(sheets: CommunicationSheets, say: Tongue) -> Iterator[Sentence]:
                 "但四分位区间重叠，不能与偶然相区别；全部损失的时间中 {blame} 是在等待该进程。",
                 **holes,
             )
-
-
-def _choices(sheets: CommunicationSheets, say: Tongue) -> Iterator[Sentence]:
-    rows = {(row["of"], row["average"]): row for row in sheets.choices.rows}
-    for of, zh in (("gradients", "梯度"), ("parameters", "参数")):
-        mean, total = rows.get((of, "mean")), rows.get((of, "sum"))
-        if mean and total and mean["accuracy"] is not None and total["diverged_at"] is not None:
-            yield say(
-                "The mean of {of} reached {mean}; with their sum the loss was no number any more "
-                "at step {step}, since each step multiplies what it sums.",
-                "对{of}求平均达到 {mean}；求和时损失在第 {step} 步已不再是数："
-                "每一步都放大了被求和的量。",
-                of=say.pick(of, zh),
-                mean=sheets.choices.quote("accuracy", points, of=of, average="mean"),
-                step=sheets.choices.quote("diverged_at", count, of=of, average="sum"),
-            )
-        if not mean or not total or mean["accuracy"] is None or total["accuracy"] is None:
-            continue
-        holes: dict[str, Any] = {
-            "of": say.pick(of, zh),
-            "mean": sheets.choices.quote("accuracy", points, of=of, average="mean"),
-            "sum": sheets.choices.quote("accuracy", points, of=of, average="sum"),
-        }
-        gap = total["accuracy"] - mean["accuracy"]
-        if total["accuracy"] < _CHANCE:
-            yield say(
-                "The mean of {of} reached {mean}, their sum {sum}, which is hardly better than "
-                "guessing: each step multiplies what it sums.",
-                "对{of}求平均达到 {mean}，求和仅为 {sum}，与猜测相差无几："
-                "每一步都放大了被求和的量。",
-                **holes,
-            )
-        elif abs(gap) < _SAME_POINTS:
-            yield say(
-                "The mean of {of} reached {mean} and their sum {sum}, the same but for chance: a "
-                "sum is a mean with a larger learning rate.",
-                "对{of}求平均达到 {mean}，求和达到 {sum}，差别在偶然范围内："
-                "求和相当于更大的学习率。",
-                **holes,
-            )
-        elif gap > 0:
-            yield say(
-                "The sum of {of} reached {sum}, more than their mean with {mean}: it is a mean "
-                "with a learning rate as many times larger as there are ranks.",
-                "对{of}求和达到 {sum}，高于求平均的 {mean}：求和相当于学习率按进程数放大的平均。",
-                **holes,
-            )
-        else:
-            yield say(
-                "The sum of {of} reached {sum}, less than their mean with {mean}: its learning "
-                "rate is in effect as many times larger as there are ranks.",
-                "对{of}求和达到 {sum}，低于求平均的 {mean}：其等效学习率按进程数放大。",
-                **holes,
-            )
-    gradients, parameters = rows.get(("gradients", "mean")), rows.get(("parameters", "mean"))
-    if gradients and parameters and None not in (gradients["accuracy"], parameters["accuracy"]):
-        yield say(
-            "Averaging gradients gave {a}, averaging parameters after each step {b}.",
-            "对梯度求平均得到 {a}，每步之后对参数求平均得到 {b}。",
-            a=sheets.choices.quote("accuracy", points, of="gradients", average="mean"),
-            b=sheets.choices.quote("accuracy", points, of="parameters", average="mean"),
-        )
-
-
-def _compression(
-    sheets: CommunicationSheets, findings: Findings, say: Tongue
-) -> Iterator[Sentence]:
-    rows = {row["compress"]: row for row in sheets.compression.rows}
-    if len(rows) < 2:
-        return
-    full, half = rows["none"], rows["fp16"]
-    ratio = findings.quote(
-        "bytes of fp16 over full size",
-        half["bytes_per_step"] / full["bytes_per_step"],
-        times,
-        of="compression.csv: bytes_per_step",
-    )
-    step = findings.quote(
-        "step of fp16 over full size",
-        half["step_ms"] / full["step_ms"],
-        times,
-        of="compression.csv: step_ms",
-    )
-    yield say(
-        "fp16 sent {ratio} the bytes; a step took {step} as long, and the test accuracy was {half} "
-        "instead of {full}.",
-        "fp16 发送的字节为原来的 {ratio}；每步用时为原来的 {step}，"
-        "测试准确率为 {half}（原为 {full}）。",
-        ratio=ratio,
-        step=step,
-        half=sheets.compression.quote("accuracy", points, compress="fp16"),
-        full=sheets.compression.quote("accuracy", points, compress="none"),
-    )

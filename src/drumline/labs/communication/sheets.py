@@ -65,7 +65,7 @@ def _collectives(results: Results) -> Sheet:
 
 
 def _bytes(results: Results) -> Sheet:
-    """What the busiest rank or node sends of the largest tensor, by each algorithm."""
+    """What a rank sends on average of the largest tensor, by each algorithm."""
     columns = ("algorithm", "ranks", "bytes", "sent", "of_tensor")
     sheet = Sheet(name="bytes", columns=columns)
     rows = (results.document("collectives") or {}).get("rows", [])
@@ -159,14 +159,15 @@ def _choices(results: Results) -> Sheet:
         for average in AVERAGES:
             name = f"{average}-{of}"
             record = results.record(name)
-            gone = results.until_then(name).curve if results.diverged(name) else []
+            gone = record is None and results.diverged(name)
+            last = results.until_then(name).curve[-1:] if gone else []
             if record is not None or gone:
                 sheet.add(
                     of=of,
                     average=average,
                     loss=None if record is None else record.summary.get("loss"),
                     accuracy=None if record is None else record.accuracy,
-                    diverged_at=gone[-1].step + 1 if gone else None,
+                    diverged_at=1 + sum(point.step for point in last) if gone else None,
                 )
     return sheet
 
@@ -192,7 +193,7 @@ def _curves(results: Results) -> Sheet:
     names = [f"{average}-{of}" for of in OF for average in AVERAGES]
     names += [f"compress-{compress}" for compress in COMPRESSED]
     for name in names:
-        record = results.record(name)
+        record = results.until_then(name) if results.diverged(name) else results.record(name)
         curve = [] if record is None else record.curve
         for point in smoothed(curve, max(1, len(curve) // 30)):
             sheet.add(name=name, step=point.step, loss=point.loss)

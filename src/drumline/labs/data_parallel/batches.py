@@ -61,7 +61,15 @@ def write_batches(results: Results, of: Plan, say: Tongue, found: Findings) -> C
             ),
             columns=[
                 Column(key="batch", name=say.pick("batch", "批量"), form=count),
-                Column(key="rule", name=say.pick("learning rate", "学习率规则"), align="left"),
+                Column(
+                    key="rule",
+                    name=say.pick("learning rate", "学习率规则"),
+                    align="left",
+                    words={
+                        "same": say.pick("same", "相同"),
+                        "scaled": say.pick("scaled", "按比例"),
+                    },
+                ),
                 Column(key="lr", name=say.pick("lr", "学习率"), form=plain),
                 Column(key="steps", name=say.pick("steps", "步数"), form=count),
                 Column(key="accuracy", name=say.pick("test accuracy", "测试准确率"), form=points),
@@ -133,18 +141,20 @@ def _about_speed(sheet: Sheet, say: Tongue, found: Findings) -> list[Said]:
     small, large = rows[0], rows[-1]
     ratio = large["samples_per_s"] / small["samples_per_s"]
     where = {"small": {"batch": small["batch"]}, "large": {"batch": large["batch"]}}
-    words = (
-        ("gets through samples {ratio} as fast as", "处理样本的速度是")
-        if ratio > 1
-        else ("is no faster, {ratio} the rate of", "并没有更快，速度是")
+    why = (
+        (
+            ", since a step sends the same bytes whatever the batch",
+            "：无论批量多大，每步发送的字节数相同",
+        )
+        if large["comm_share"] < small["comm_share"]
+        else ("", "")
     )
     return [
         say(
-            "A global batch of {large} " + words[0] + " one of {small}: communication is "
-            "{large_share} of a step instead of {small_share}, since a step sends the same bytes "
-            "whatever the batch.",
-            "全局批量 {large} " + words[1] + "批量 {small} 的 {ratio}：每步通信占比为 "
-            "{large_share}，而后者为 {small_share}，因为无论批量多大，每步发送的字节数相同。",
+            "A global batch of {large} got through samples {ratio} as fast as one of {small}; "
+            "communication was {large_share} of a step against {small_share}" + why[0] + ".",
+            "全局批量 {large} 处理样本的速度是批量 {small} 的 {ratio}；每步通信占比为 "
+            "{large_share}，后者为 {small_share}" + why[1] + "。",
             large=sheet.quote("batch", count, rule=RULES[0], **where["large"]),
             small=sheet.quote("batch", count, rule=RULES[0], **where["small"]),
             ratio=found.quote(
@@ -194,6 +204,8 @@ def _about_accuracy(sheet: Sheet, say: Tongue) -> list[Said]:
         change = by_rule[RULES[1]]["accuracy"] - same["accuracy"]
         ending = (
             ("which makes up for some of it.", "弥补了一部分差距。")
+            if change > _APART and change < -gap
+            else ("which is better.", "有所提高。")
             if change > _APART
             else ("which is worse.", "反而更差。")
             if change < -_APART

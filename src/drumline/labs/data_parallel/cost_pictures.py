@@ -173,7 +173,9 @@ def draw_batches(pen: Pen, sheet: Sheet, curves: Sheet) -> Figure:
         title=pen.say("Training loss", "训练损失"),
         x=pen.say("samples", "样本数"),
         y=pen.say("loss", "损失"),
+        legend=False,
     )
+    figure.legend(*losses.get_legend_handles_labels(), loc="outside upper center", ncols=5)
     pen.finish(accuracy, title=pen.say("Test accuracy", "测试准确率"), x=across, y="%")
     pen.finish(
         speed, title=pen.say("Throughput", "吞吐量"), x=across, y=pen.say("samples/s", "样本/秒")

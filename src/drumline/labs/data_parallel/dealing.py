@@ -9,7 +9,7 @@ from typing import Any
 from drumline.labs.chapter import Chapter
 from drumline.labs.data_parallel.cases import KINDS, Plan
 from drumline.labs.data_parallel.heat_maps import draw_labels, draw_overlap
-from drumline.labs.data_parallel.names import kind_name, kinds_explained
+from drumline.labs.data_parallel.names import kind_name, kind_names, kinds_explained
 from drumline.labs.results import Results
 from drumline.report.page.blocks import Column, Facts, Picture, Table
 from drumline.report.page.findings import Findings
@@ -160,7 +160,9 @@ def _overlap_sheet(covered: dict[str, dict[str, Any]]) -> Sheet:
 
 def _table(parts: Sheet, say: Tongue) -> Table:
     columns = [
-        Column(key="kind", name=say.pick("strategy", "划分方式"), align="left"),
+        Column(
+            key="kind", name=say.pick("strategy", "划分方式"), align="left", words=kind_names(say)
+        ),
         Column(key="seen_first_epoch", name=say.pick("seen, 1 epoch", "一轮覆盖率"), form=percent),
         Column(key="seen_run", name=say.pick("seen, run", "总覆盖率"), form=percent),
         Column(key="repeats", name=say.pick("repeats", "重复抽取"), form=percent),
@@ -223,10 +225,11 @@ def _about_sampling(parts: Sheet, coverage: dict[str, Any], say: Tongue, found: 
     expected = 1 - math.exp(-draws / coverage["samples"])
     return say(
         "Random sampling showed {seen} of the samples in the first epoch, where draws with "
-        "replacement are expected to show {expected} (1 − 1/e); after the run {run} had been seen "
-        "by somebody. {repeats} of a rank's draws in the epoch were repeats of its own, and two "
-        "ranks had {overlap} of their samples in common.",
-        "随机采样在第一轮中覆盖了 {seen} 的样本，有放回抽样的期望值是 {expected}(1 − 1/e);"
+        "replacement are expected to show {expected} (1 − 1/e for as many draws as samples); after "
+        "the run {run} had been seen by somebody. {repeats} of a rank's draws in the epoch were "
+        "repeats of its own, and two ranks had {overlap} of their samples in common.",
+        "随机采样在第一轮中覆盖了 {seen} 的样本，有放回抽样的期望值是 {expected}"
+        "（抽取数等于样本数时为 1 − 1/e）；"
         "训练结束时 {run} 的样本至少被看到过一次。一轮内每个进程有 {repeats} 的抽取与自己重复，"
         "两个进程的样本有 {overlap} 相同。",
         seen=parts.quote("seen_first_epoch", percent, kind="sampling"),

@@ -39,7 +39,9 @@ def _draw_coverage(pen: Pen, axes: Axes, parts: Sheet) -> None:
     matrix = [[row["seen_first_epoch"], row["seen_run"]] for row in parts.rows]
     draw_heat(pen, axes, matrix, write=_in_percent, top=1.0, color=1)
     axes.set_xticks([0, 1], [pen.say("one epoch", "一轮"), pen.say("whole run", "整个训练")])
-    names = [kind_name(pen, row["kind"]).replace(" ", "\n", 1) for row in parts.rows]
+    names = [
+        kind_name(pen, row["kind"]).replace("（", " （").replace(" ", "\n", 1) for row in parts.rows
+    ]
     axes.set_yticks(range(len(names)), names, fontsize=7)
     axes.set_title(pen.say("samples seen, %", "样本覆盖率（%）"), fontsize=9)
 
@@ -73,7 +75,7 @@ def draw_overlap(pen: Pen, overlaps: Sheet, kinds: Sequence[str]) -> Figure:
 
 
 def _name(pen: Pen, axes: Axes, kind: str, *, x: str) -> None:
-    axes.set_title(kind_name(pen, kind).replace(" (", "\n("), fontsize=9)
+    axes.set_title(kind_name(pen, kind).replace(" (", "\n(").replace("（", "\n（"), fontsize=9)
     axes.set_xlabel(x)
 
 

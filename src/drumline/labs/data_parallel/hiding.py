@@ -20,6 +20,7 @@ from drumline.labs.data_parallel.cases import (
 )
 from drumline.labs.data_parallel.hiding_words import say_hiding
 from drumline.labs.data_parallel.learning import WIDTH
+from drumline.labs.data_parallel.names import kind_names
 from drumline.labs.data_parallel.pictures import draw_hiding
 from drumline.labs.results import Results
 from drumline.report.page.blocks import Column, Picture, Table
@@ -127,6 +128,11 @@ def _parameters_gap(runs: dict[tuple[str, str, str], RunRecord | None]) -> float
 
 
 def _tables(averaging: Sheet, alone: Sheet, say: Tongue) -> list[Table]:
+    averaged = {
+        "gradients": say.pick("gradients", "梯度"),
+        "parameters": say.pick("parameters", "参数"),
+    }
+    mixed = {"mixed": say.pick("all", "全部")}
     tables = [
         Table(
             sheet=averaging,
@@ -134,9 +140,24 @@ def _tables(averaging: Sheet, alone: Sheet, say: Tongue) -> list[Table]:
                 "By what is averaged after each step (one seed)", "按每步之后聚合的内容（一个种子）"
             ),
             columns=[
-                Column(key="kind", name=say.pick("strategy", "划分方式"), align="left"),
-                Column(key="optimizer", name=say.pick("optimizer", "优化器"), align="left"),
-                Column(key="averaged", name=say.pick("averaged", "聚合内容"), align="left"),
+                Column(
+                    key="kind",
+                    name=say.pick("strategy", "划分方式"),
+                    align="left",
+                    words=kind_names(say),
+                ),
+                Column(
+                    key="optimizer",
+                    name=say.pick("optimizer", "优化器"),
+                    align="left",
+                    words={"sgd": "SGD", "adam": "Adam"},
+                ),
+                Column(
+                    key="averaged",
+                    name=say.pick("averaged", "聚合内容"),
+                    align="left",
+                    words=averaged,
+                ),
                 Column(key="accuracy", name=say.pick("test accuracy", "测试准确率"), form=points),
                 Column(key="test_loss", name=say.pick("test loss", "测试损失"), form=plain),
             ],
@@ -148,7 +169,7 @@ def _tables(averaging: Sheet, alone: Sheet, say: Tongue) -> list[Table]:
                 "只用一份数据、不与其他进程聚合（一个种子）",
             ),
             columns=[
-                Column(key="part", name=say.pick("digits", "数字"), align="left"),
+                Column(key="part", name=say.pick("digits", "数字"), align="left", words=mixed),
                 Column(key="samples", name=say.pick("samples", "样本数"), form=count),
                 Column(key="accuracy", name=say.pick("test accuracy", "测试准确率"), form=points),
             ],

@@ -13,6 +13,8 @@ from drumline.report.page.sheet import Sheet, plain, points, times
 
 _SAME = 0.01
 """accuracies nearer than this are told as the same: one seed cannot tell them apart"""
+_CLEAR = 1.5
+"""ranks' losses scatter anyway; what is this many times as much comes from their labels"""
 _EQUAL = 1e-3
 """losses nearer than this, over a whole run, differ by rounding"""
 
@@ -37,13 +39,13 @@ def _about_local(local: Sheet, say: Tongue, found: Findings) -> Said | None:
     mixed, skewed = spreads[KINDS[0]], spreads[SKEWED]
     if mixed is None or skewed is None or not mixed:
         return None
-    more = skewed > mixed
+    more = skewed > _CLEAR * mixed
     return say(
         "The ranks' own losses lay {skewed} apart on average with {name} and {mixed} with {base} "
         "({ratio}): "
-        + ("each rank works on a task of its own." if more else "here the skew does not show."),
-        "各进程自身损失之间的平均差距：{name} {skewed}，{base} {mixed}({ratio}):"
-        + ("每个进程面对的其实是不同的任务。" if more else "在这里看不出标签倾斜。"),
+        + ("each rank works on a task of its own." if more else "here the skew hardly shows."),
+        "各进程自身损失之间的平均差距：{name} {skewed}，{base} {mixed}（{ratio}）："
+        + ("每个进程面对的其实是不同的任务。" if more else "在这里几乎看不出标签倾斜。"),
         name=kind_name(say, SKEWED),
         base=kind_name(say, KINDS[0]),
         skewed=found.quote(
@@ -158,11 +160,11 @@ def _about_alone(alone: Sheet, averaging: Sheet, say: Tongue) -> Said | None:
     worst = min(parts, key=lambda row: row["accuracy"])
     mixed = [row for row in alone.rows if row["part"] == "mixed"]
     first = say(
-        "Without the others a rank's digits teach little: the part {best_part} reached {best} on "
-        "the test set of all digits, the part {worst_part} {worst}; all of them, averaged after "
-        "each step, {together}.",
-        "若不与其他进程聚合，一个进程的数字学不到多少：在包含全部数字的测试集上，"
-        "部分 {best_part} 达到 {best}，部分 {worst_part} 为 {worst}；"
+        "Without the others, on the test set of all digits, the part {best_part} reached {best} at "
+        "best and the part {worst_part} {worst}; all of them, averaged after each step, "
+        "{together}.",
+        "若不与其他进程聚合，在包含全部数字的测试集上，"
+        "部分 {best_part} 最好，达到 {best}，部分 {worst_part} 为 {worst}；"
         "每步聚合全部进程则为 {together}。",
         best_part=best["part"],
         worst_part=worst["part"],

@@ -9,10 +9,10 @@ from drumline.labs.chapter import Chapter
 from drumline.labs.columns import factor_cells, mean_cells
 from drumline.labs.curves import curve_sheet, score_sheet, smoothed
 from drumline.labs.data_parallel.cases import KINDS, Plan, seed_names
-from drumline.labs.data_parallel.names import kind_name
+from drumline.labs.data_parallel.names import kind_name, kind_names
 from drumline.labs.data_parallel.pictures import draw_learning
 from drumline.labs.forms import point_change, point_size
-from drumline.labs.judgement import judge
+from drumline.labs.judgement import judge_accuracy
 from drumline.labs.material import TEST_SAMPLES
 from drumline.labs.results import Results
 from drumline.report.interval import interval_names
@@ -110,7 +110,9 @@ def _waiting_rank(record: RunRecord) -> int | None:
 
 def _table(ends: Sheet, say: Tongue) -> Table:
     columns = [
-        Column(key="kind", name=say.pick("strategy", "划分方式"), align="left"),
+        Column(
+            key="kind", name=say.pick("strategy", "划分方式"), align="left", words=kind_names(say)
+        ),
         Column(key="accuracy", name=say.pick("test accuracy", "测试准确率"), form=points),
         Column(key="test_loss", name=say.pick("test loss", "测试损失"), form=plain),
         Column(key="loss", name=say.pick("training loss", "训练损失"), form=plain),
@@ -136,12 +138,9 @@ def _against_first(
         return []
     said: list[Said] = []
     for kind, records in runs.items():
-        first = _accuracy_by_seed(runs[base])
-        mine = _accuracy_by_seed(records)
-        seeds = sorted(first.keys() & mine.keys())
-        if kind == base or not seeds:
+        verdict = judge_accuracy(records, runs[base])
+        if kind == base or verdict is None:
             continue
-        verdict = judge([mine[seed] for seed in seeds], [first[seed] for seed in seeds])
         gap = verdict.difference
         quote = found.quote(
             f"accuracy of {kind} minus {base}",
@@ -181,14 +180,6 @@ def _against_first(
             )
         )
     return said
-
-
-def _accuracy_by_seed(records: list[RunRecord]) -> dict[int, float]:
-    return {
-        record.words["seed"]: record.accuracy
-        for record in records
-        if record.accuracy is not None and "seed" in record.words
-    }
 
 
 def _about_test_set(
@@ -231,8 +222,8 @@ def _about_waiting(ends: Sheet, say: Tongue) -> list[Said]:
         return []
     return [
         say(
-            "Waiting took most of the time with {most}: {share} of all ranks' time, mostly for "
-            "rank {rank}; with {least} it was {other}. A step took {step} and {other_step}.",
+            "Ranks waited longest with {most}: {share} of their time, mostly for rank {rank}; with "
+            "{least} it was {other}. A step took {step} and {other_step}.",
             "等待占比最高的是{most}：全部进程时间的 {share}，主要在等进程 {rank}；"
             "{least}只有 {other}。每步用时分别为 {step} 和 {other_step}。",
             most=kind_name(say, most["kind"]),

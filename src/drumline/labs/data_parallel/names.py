@@ -11,7 +11,7 @@ _NAMES = {
     "random": ("random partition", "随机划分"),
     "sampling": ("random sampling", "随机采样"),
     "by_label": ("by label", "按标签划分"),
-    "dirichlet": (f"Dirichlet (α = {ALPHA:g})", f"狄利克雷划分 (α = {ALPHA:g})"),
+    "dirichlet": (f"Dirichlet (α = {ALPHA:g})", f"狄利克雷划分（α = {ALPHA:g}）"),
 }
 
 
@@ -19,6 +19,11 @@ def kind_name(say: Tongue | Pen, kind: str) -> str:
     """Return the name of a way of dealing out data."""
     names = _NAMES[kind]
     return say.pick(*names) if isinstance(say, Tongue) else say.say(*names)
+
+
+def kind_names(say: Tongue) -> dict[str, str]:
+    """Return the names of all of them, for columns of tables."""
+    return {kind: say.pick(*names) for kind, names in _NAMES.items()}
 
 
 def kinds_explained(say: Tongue, of: Plan) -> list[tuple[str, str]]:

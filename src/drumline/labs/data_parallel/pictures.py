@@ -128,3 +128,4 @@ def _draw_averaging(pen: Pen, axes: Axes, averaging: Sheet, alone: Sheet) -> Non
         x=pen.say("accuracy in %", "准确率（%）"),
         y="",
     )
+    axes.grid(visible=False, axis="y")  # numbers stand there

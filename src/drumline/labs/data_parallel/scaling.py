@@ -199,17 +199,21 @@ def at_time(rows: Sequence[Mapping[str, Any]], when: float, column: str) -> floa
 
 
 def _tables(times_of: Sheet, equal: Sheet, say: Tongue) -> list[Table]:
-    setup = Column(key="setup", name=say.pick("workers", "进程数"), align="left")
+    setup = Column(
+        key="setup",
+        name=say.pick("workers", "进程数"),
+        align="left",
+        words={CORES: say.pick("1, all cores", "1，全部核心")},
+    )
     accuracy = Column(key="accuracy", name=say.pick("test accuracy", "测试准确率"), form=points)
     return [
         Table(
             sheet=times_of,
             title=say.pick(
                 "Strong scaling: the same batch on more workers. Step: median and quartiles; "
-                "speed-up and efficiency: mean over seeds (95 % interval); cores: one process, all "
-                "cores.",
+                "speed-up and efficiency: mean over seeds (95 % interval).",
                 "强扩展：同样的全局批量，更多进程。每步用时：中位数与四分位数；"
-                "加速比与效率：种子间平均值（95 % 置信区间）;cores：一个进程使用全部核心。",
+                "加速比与效率：种子间平均值（95 % 置信区间）。",
             ),
             columns=[
                 setup,

@@ -47,8 +47,8 @@ def _about_speed(times_of: Sheet, setup: str, say: Tongue) -> Said | None:
     verdict = {
         Order.MORE: ("faster than one.", "快于单个进程。"),
         Order.LESS: (
-            "slower than one: what communication costs is more than what shared work saves.",
-            "慢于单个进程：通信的开销超过了分担计算的收益。",
+            "slower than one: sharing the work out cost more than it saved.",
+            "慢于单个进程：分担计算的开销超过了收益。",
         ),
         Order.LEVEL: (
             "within the scatter of seeds it cannot be told from one.",
@@ -74,7 +74,7 @@ def _about_machine(
     if not over:
         return None
     return say(
-        "The machine has {cores} cores: {workers} workers take turns on them, so that their "
+        "Cores of the machine: {cores}. {workers} workers take turns on them, so that their "
         "efficiency cannot reach that of as many machines.",
         "本机只有 {cores} 个核心：{workers} 个进程只能轮流使用，效率不可能达到同样数量机器的水平。",
         cores=str(cores),
@@ -174,13 +174,23 @@ def _about_equal_samples(
             "单机的批次；任何一步的损失相差不超过 {gap}，准确率相差 {change}。",
             **holes,
         )
-    return say(
+    start = (
         "At equal samples the losses of {workers} workers and of one differed by up to {gap}, and "
-        "the accuracy by {change}: rounding in another order, magnified by training.",
-        "样本数相同时，{workers} 个进程与单个进程的损失最多相差 {gap}，准确率相差 {change}："
-        "求和次序不同带来的舍入差异被训练放大。",
-        **holes,
+        "the accuracy by {change}: ",
+        "样本数相同时，{workers} 个进程与单个进程的损失最多相差 {gap}，准确率相差 {change}：",
     )
+    end = (
+        (
+            "they began alike, so that is rounding in another order, magnified by training.",
+            "开始时两者相同，因此是求和次序不同带来的舍入差异被训练放大。",
+        )
+        if abs(one.curve[0].loss - many.curve[0].loss) < _EQUAL
+        else (
+            "they differ from the first step on, which is more than rounding.",
+            "从第一步起就不同，超出舍入误差。",
+        )
+    )
+    return say(start[0] + end[0], start[1] + end[1], **holes)
 
 
 def _about_equal_time(equal: Sheet, say: Tongue, found: Findings) -> Said | None:

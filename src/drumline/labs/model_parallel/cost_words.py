@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from drumline.labs.forms import tiny
 from drumline.labs.model_parallel.judging import Row, list_quotes
 from drumline.labs.model_parallel.sheets import ALONE, TRACED, ModelParallelSheets
 from drumline.report.page.findings import Findings
@@ -15,11 +16,6 @@ AGREE = 1e-4
 _NEAR = 0.03
 """a measured bubble this close to the formula's is as the formula says"""
 _NEVER = 0.01
-
-
-def tiny(value: float) -> str:
-    """Write what may be rounding: `3.1e-07`, and 0 as it is."""
-    return "0" if value == 0 else f"{value:.1e}"
 
 
 def say_costs(
@@ -44,7 +40,7 @@ def _bubbles(sheets: ModelParallelSheets, findings: Findings, say: Tongue) -> It
     def pair(row: Row) -> Sentence:
         return say(
             "{measured} ({theory})",
-            "{measured}({theory})",
+            "{measured}（{theory}）",
             measured=sheets.forms.quote("bubble", percent, case=row["case"]),
             theory=sheets.forms.quote("bubble_theory", percent, case=row["case"]),
         )
@@ -163,7 +159,7 @@ def _memory(sheets: ModelParallelSheets, findings: Findings, say: Tongue) -> Ite
         yield say(
             "One process alone held {alone} at its peak; the largest rank of every other form held "
             "less, from {low} of it ({least}) to {high} ({most}).",
-            "单进程的内存峰值为 {alone}；其他每种形式中最大的进程都更少，从其 {low}({least})"
+            "单进程的内存峰值为 {alone}；其他每种形式中最大的进程都更少，从其 {low}（{least}）"
             "到 {high}（{most}）。",
             **holes,
         )
@@ -242,7 +238,7 @@ def say_losses(sheets: ModelParallelSheets, say: Tongue) -> Iterator[Sentence]:
         yield say(
             "All forms train the same model: no loss of any step differs from that of one process "
             "alone by more than {apart} ({case}), which is rounding.",
-            "各种形式训练的是同一个模型：任何一步的损失与单进程相差不超过 {apart}({case}),"
+            "各种形式训练的是同一个模型：任何一步的损失与单进程相差不超过 {apart}（{case}），"
             "属于舍入误差。",
             apart=apart,
             case=worst["case"],

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from drumline.labs.forms import tiny
 from drumline.labs.lab import WriteUp
-from drumline.labs.model_parallel.cost_words import say_costs, say_losses, tiny
+from drumline.labs.model_parallel.cost_words import say_costs, say_losses
 from drumline.labs.model_parallel.pace_words import say_fastest, say_paces
 from drumline.labs.model_parallel.pictures import draw_curves, draw_forms, draw_microbatches
 from drumline.labs.model_parallel.sheets import ModelParallelSheets, build_sheets
@@ -137,6 +138,7 @@ def _ranks(sheets: ModelParallelSheets, say: Tongue) -> list[Block]:
                 "和从第一块计算到最后一块计算之间没有计算的时间",
             ),
             columns=[case, rank, peak, sent, idle, inside],
+            folded=True,
         )
     ]
 

@@ -42,7 +42,7 @@ def list_quotes(say: Tongue, items: Sequence[tuple[str, Quote | Sentence]]) -> S
     """List names, each with its number: `tensor: 1.9×; rpc ×4: 1.1×`."""
     parts: list[str | Quote] = []
     for number, (name, quote) in enumerate(items):
-        comma = say.pick("; ", ";") if number else ""
-        parts.append(comma + name + say.pick(": ", ":"))
+        comma = say.pick("; ", "；") if number else ""
+        parts.append(comma + name + say.pick(": ", "："))
         parts += quote.parts if isinstance(quote, Sentence) else [quote]
     return Sentence(tuple(parts))

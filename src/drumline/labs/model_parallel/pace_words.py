@@ -128,9 +128,9 @@ def _drift(sheets: ModelParallelSheets, say: Tongue) -> Iterator[Sentence]:
     if judge_pace(last, first) is Pace.SAME:
         yield say(
             "One process alone ran first and last: {first} and {last} a step. The quartiles "
-            "overlap, so the machine was as fast at the end as at the beginning.",
+            "overlap: no change of the machine itself can be told.",
             "单进程在最先和最后各运行一次：每步 {first} 和 {last}。四分位区间重叠，"
-            "说明机器前后一样快。",
+            "看不出机器本身有变化。",
             **holes,
         )
         return
@@ -257,9 +257,9 @@ def _schedules(sheets: ModelParallelSheets, findings: Findings, say: Tongue) -> 
         yield say(
             "With {count} microbatches 1f1b took {early} a step and gpipe {late}{verdict}. Before "
             "a backward, 1f1b keeps the activations of {kept} microbatches at most and gpipe those "
-            "of all {count}: its largest rank held {memory} the memory of gpipe's.",
-            "{count} 个微批次时，1f1b 每步 {early},gpipe 每步 {late}{verdict}。"
-            "反向之前，1f1b 最多保存 {kept} 个微批次的激活值，gpipe 保存全部 {count} 个："
+            "of all {count}; the largest rank of 1f1b held {memory} the memory of gpipe's.",
+            "{count} 个微批次时，1f1b 每步 {early}，gpipe 每步 {late}{verdict}。"
+            "反向之前，1f1b 最多保存 {kept} 个微批次的激活值，gpipe 保存全部 {count} 个；"
             "1f1b 最大进程的内存为 gpipe 的 {memory}。",
             kept=str(min(count, early["ranks"])),
             count=str(count),

@@ -49,7 +49,9 @@ def draw_trace(trace: Sheet) -> Draw:
             _draw_case(axes, rows, width, pen)
             axes.set_xlim(0, 1.01 * width)
             axes.set_ylim(ranks - 0.5, -0.5)
-            axes.set_yticks(range(ranks), [f"rank {rank}" for rank in range(ranks)])
+            axes.set_yticks(
+                range(ranks), [f"{pen.say('rank', '进程')} {rank}" for rank in range(ranks)]
+            )
             axes.tick_params(axis="y", length=0)
             pen.finish(axes, title=case, x="", y="", legend=False)
             axes.title.set_fontsize(9)

@@ -13,7 +13,7 @@ from itertools import pairwise
 from drumline.labs.chapter import Chapter
 from drumline.labs.forms import tiny
 from drumline.labs.optimizers.cases import ORDERED, ORDERS, Plan, order_name, seed_names
-from drumline.labs.optimizers.names import optimizer_name
+from drumline.labs.optimizers.names import optimizer_name, optimizer_names
 from drumline.labs.optimizers.pictures import draw_chance
 from drumline.labs.results import Results
 from drumline.report.page.blocks import Column, Picture, Table
@@ -54,7 +54,7 @@ def write_chance(results: Results, of: Plan, say: Tongue, found: Findings) -> Ch
                 "Left: the loss of each step, not smoothed, for {orders} orders. Right: how far "
                 "the losses of these orders lie apart at each step.",
                 "左：{orders} 种样本顺序下每一步的损失，未平滑。右：同一步上不同顺序的损失之差。",
-                orders=len(ORDERS),
+                orders=max(map(len, runs.values())),
             ),
             sheets=[walks],
         ),
@@ -68,7 +68,12 @@ def write_chance(results: Results, of: Plan, say: Tongue, found: Findings) -> Ch
                 "损失上升的步数占比",
             ),
             columns=[
-                Column(key="optimizer", name=say.pick("optimizer", "优化器"), align="left"),
+                Column(
+                    key="optimizer",
+                    name=say.pick("optimizer", "优化器"),
+                    align="left",
+                    words=optimizer_names(say),
+                ),
                 Column(key="steps", name=say.pick("steps", "步数"), form=count),
                 Column(key="over_orders", name=say.pick("over orders", "对顺序"), form=tiny),
                 Column(key="over_seeds", name=say.pick("over seeds", "对种子"), form=tiny),
@@ -146,6 +151,8 @@ def _sentences(scatter: Sheet, say: Tongue, found: Findings) -> list[Said]:
         )
     gd, sgd = rows.get("gd"), rows.get("sgd")
     if gd is None or sgd is None or gd["over_orders"] is None or sgd["over_orders"] is None:
+        return said
+    if gd["over_orders"] == 0 and sgd["over_orders"] == 0:
         return said
     if gd["over_orders"] == 0:
         said.append(

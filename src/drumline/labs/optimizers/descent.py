@@ -8,12 +8,13 @@ from typing import Any
 from drumline.labs.chapter import Chapter
 from drumline.labs.columns import factor_cells, mean_cells
 from drumline.labs.curves import curve_sheet, rows_of, score_sheet, smoothed
+from drumline.labs.judgement import judge_accuracy
 from drumline.labs.optimizers.cases import OPTIMIZERS, Plan, seed_names
-from drumline.labs.optimizers.names import optimizer_name
+from drumline.labs.optimizers.names import optimizer_name, optimizer_names
 from drumline.labs.optimizers.pictures import draw_accuracy, draw_descent
 from drumline.labs.results import Results
-from drumline.report.interval import interval_names, read_interval
-from drumline.report.order import Order, compare
+from drumline.report.interval import interval_names
+from drumline.report.order import Order
 from drumline.report.page.blocks import Column, Picture, Table
 from drumline.report.page.findings import Findings
 from drumline.report.page.prose import Said, Sentence, Tongue
@@ -29,12 +30,14 @@ Runs = dict[str, list[RunRecord]]
 def runs_of(results: Results, of: Plan, *, engine: str = "drumline") -> Runs:
     """Return the runs of each optimizer that came to their end."""
     found = {
-        optimizer: list(results.records(seed_names(optimizer, of, engine=engine)).values())
+        optimizer: results.records(seed_names(optimizer, of, engine=engine)).values()
         for optimizer in OPTIMIZERS
     }
-    return {
-        optimizer: records for optimizer, records in found.items() if records and records[0].curve
+    read = {
+        optimizer: [record for record in records if record.curve]
+        for optimizer, records in found.items()
     }
+    return {optimizer: records for optimizer, records in read.items() if records}
 
 
 def write_descent(results: Results, of: Plan, say: Tongue, found: Findings) -> Chapter | None:
@@ -80,7 +83,7 @@ def write_descent(results: Results, of: Plan, say: Tongue, found: Findings) -> C
         ),
         *_tables(ends, equal, say),
     ]
-    chapter.said = _sentences(ends, equal, say)
+    chapter.said = _sentences(runs, ends, equal, say)
     return chapter
 
 
@@ -120,7 +123,7 @@ def _equal_sheet(curves: Sheet, optimizers: list[str]) -> Sheet:
         at = min(lines[-1][by] for lines in rows.values())
         for optimizer, lines in rows.items():
             row = _last_until(lines, by, at)
-            if row is not None:
+            if row is not None and row["loss"] is not None:
                 cells = {key: row[key] for key in interval_names("loss")}
                 sheet.add(by=by, at=at, optimizer=optimizer, steps=row["step"], **cells)
     return sheet
@@ -133,7 +136,17 @@ def _last_until(rows: Sequence[Mapping[str, Any]], by: str, at: float) -> Mappin
 
 
 def _tables(ends: Sheet, equal: Sheet, say: Tongue) -> list[Table]:
-    name = Column(key="optimizer", name=say.pick("optimizer", "优化器"), align="left")
+    name = Column(
+        key="optimizer",
+        name=say.pick("optimizer", "优化器"),
+        align="left",
+        words=optimizer_names(say),
+    )
+    amounts = {
+        "step": say.pick("steps", "步数"),
+        "samples": say.pick("samples", "样本数"),
+        "seconds": say.pick("seconds", "秒"),
+    }
     loss = Column(key="loss", name=say.pick("training loss", "训练损失"), form=plain)
     return [
         Table(
@@ -160,7 +173,7 @@ def _tables(ends: Sheet, equal: Sheet, say: Tongue) -> list[Table]:
                 "相同代价下的训练损失：以最短的一次训练为准",
             ),
             columns=[
-                Column(key="by", name=say.pick("equal", "相同的量"), align="left"),
+                Column(key="by", name=say.pick("equal", "相同的量"), align="left", words=amounts),
                 Column(key="at", name=say.pick("at", "取值"), form=_amount),
                 name,
                 Column(key="steps", name=say.pick("steps taken", "已走步数"), form=count),
@@ -174,8 +187,8 @@ def _amount(value: float) -> str:
     return count(value) if float(value).is_integer() else f"{value:.3g}"
 
 
-def _sentences(ends: Sheet, equal: Sheet, say: Tongue) -> list[Said]:
-    said: list[Said] = [_about_accuracy(ends, say)]
+def _sentences(runs: Runs, ends: Sheet, equal: Sheet, say: Tongue) -> list[Said]:
+    said: list[Said] = _about_accuracy(runs, ends, say)
     units = {
         "step": ("After {at} steps", "走过 {at} 步后"),
         "samples": ("After {at} samples", "处理 {at} 个样本后"),
@@ -189,7 +202,8 @@ def _sentences(ends: Sheet, equal: Sheet, say: Tongue) -> list[Said]:
     return said
 
 
-def _about_accuracy(ends: Sheet, say: Tongue) -> Sentence:
+def _about_accuracy(runs: Runs, ends: Sheet, say: Tongue) -> list[Said]:
+    """List the accuracies; the first is held against each other one, seed by seed."""
     ranked = sorted(
         (row for row in ends.rows if row["accuracy"] is not None),
         key=lambda row: -row["accuracy"],
@@ -203,29 +217,35 @@ def _about_accuracy(ends: Sheet, say: Tongue) -> Sentence:
         )
         for row in ranked
     ]
-    best, rest = ranked[0], ranked[1:]
-    top = read_interval(best, "accuracy")
-    level = [row for row in rest if compare(top, read_interval(row, "accuracy")) is not Order.MORE]
-    said = _join(listed, say)
-    start = say("Final test accuracy: {list}. ", "最终测试准确率：{list}。", list=said)
-    if len(ranked) < 2 or top.low is None:
-        return start
-    names = say.join([optimizer_name(say, row["optimizer"]) for row in level])
+    if not ranked:
+        return []
+    best, *rest = (row["optimizer"] for row in ranked)
+    found = [judge_accuracy(runs[best], runs[other]) for other in rest]
+    orders = {other: one.order for other, one in zip(rest, found, strict=True) if one is not None}
+    start = say("Final test accuracy: {list}.", "最终测试准确率：{list}。", list=_join(listed, say))
+    if not rest or len(orders) < len(rest) or Order.ONCE in orders.values():
+        return [start]
+    level = [optimizer_name(say, other) for other in rest if orders[other] is not Order.MORE]
     if not level:
-        return say(
-            "{start}{best} is ahead of all others by more than the intervals.",
-            "{start}{best} 领先于其他所有方法，且超出置信区间。",
+        return [
+            say(
+                "{start} Seed by seed, {best} is ahead of each other one: the 95 % interval of the "
+                "difference does not hold 0.",
+                "{start}逐种子比较，{best} 领先于其他每一种方法：差值的 95 % 置信区间不含 0。",
+                start=start,
+                best=optimizer_name(say, best),
+            )
+        ]
+    return [
+        say(
+            "{start} Seed by seed, the difference between {best} and {names} has a 95 % interval "
+            "that holds 0: over these seeds they cannot be told apart.",
+            "{start}逐种子比较，{best} 与 {names} 之差的 95 % 置信区间含 0：在这些种子下无法区分。",
             start=start,
-            best=optimizer_name(say, best["optimizer"]),
+            best=optimizer_name(say, best),
+            names=say.join(level),
         )
-    return say(
-        "{start}The interval of {best} overlaps with that of {names}: over these seeds they cannot "
-        "be told apart.",
-        "{start}{best} 与 {names} 的置信区间重叠：在这些种子下无法区分。",
-        start=start,
-        best=optimizer_name(say, best["optimizer"]),
-        names=names,
-    )
+    ]
 
 
 def _join(items: list[Sentence], say: Tongue) -> Sentence:

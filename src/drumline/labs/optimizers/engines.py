@@ -11,7 +11,7 @@ from drumline.labs.forms import tiny
 from drumline.labs.judgement import compare_sizes
 from drumline.labs.optimizers.cases import Plan
 from drumline.labs.optimizers.descent import WIDTHS, Runs, runs_of
-from drumline.labs.optimizers.names import optimizer_name
+from drumline.labs.optimizers.names import optimizer_name, optimizer_names
 from drumline.labs.optimizers.pictures import draw_engines
 from drumline.labs.results import Results
 from drumline.report.interval import Interval, interval_cells, interval_names, read_interval
@@ -65,7 +65,12 @@ def write_engines(results: Results, of: Plan, say: Tongue, found: Findings) -> C
                 "用时之比，drumline ÷ torch（种子间 95 % 置信区间）",
             ),
             columns=[
-                Column(key="optimizer", name=say.pick("optimizer", "优化器"), align="left"),
+                Column(
+                    key="optimizer",
+                    name=say.pick("optimizer", "优化器"),
+                    align="left",
+                    words=optimizer_names(say),
+                ),
                 Column(key="largest", name=say.pick("largest difference", "最大差"), form=tiny),
                 Column(key="same", name=say.pick("same weights", "权重相同"), form=plain),
                 Column(key="repeats", name=say.pick("seeds", "种子数"), form=plain),
@@ -136,7 +141,7 @@ def _about(sheet: Sheet, optimizer: str, say: Tongue) -> Said:
     same = (
         say(
             "ours and torch's gave the same loss in every step, and the same weights to the last "
-            "bit for all {repeats} seeds",
+            "bit (seeds: {repeats})",
             "drumline 与 torch 每一步的损失都相同，全部 {repeats} 个种子的最终权重逐位一致",
             repeats=sheet.quote("repeats", plain, optimizer=optimizer),
         )
@@ -149,7 +154,7 @@ def _about(sheet: Sheet, optimizer: str, say: Tongue) -> Said:
     )
     if row["step_ratio"] is None:
         return say(
-            "{name}: {same}.", "{name}:{same}。", name=optimizer_name(say, optimizer), same=same
+            "{name}: {same}.", "{name}：{same}。", name=optimizer_name(say, optimizer), same=same
         )
     verdict = {
         Order.MORE: ("slower", "更慢"),
@@ -160,9 +165,9 @@ def _about(sheet: Sheet, optimizer: str, say: Tongue) -> Said:
     return say(
         "{name}: {same}. A step of ours took {step} the time of torch's (" + verdict[0] + "), the "
         "update alone {update}.",
-        "{name}：{same}。drumline 每步用时是 torch 的 {step}("
+        "{name}：{same}。drumline 每步用时是 torch 的 {step}（"
         + verdict[1]
-        + ")，仅参数更新为 {update}。",
+        + "），仅参数更新为 {update}。",
         name=optimizer_name(say, optimizer),
         same=same,
         step=sheet.quote("step_ratio", times, optimizer=optimizer),

@@ -13,6 +13,11 @@ _NAMES = {
 }
 
 
+def optimizer_names(say: Tongue) -> dict[str, str]:
+    """Return the names of all optimizers, for columns of tables."""
+    return {optimizer: say.pick(*names) for optimizer, names in _NAMES.items()}
+
+
 def optimizer_name(say: Tongue | Pen, optimizer: str) -> str:
     """Return the name of an optimizer."""
     names = _NAMES[optimizer]

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _MB = 1e6
+_ORDERS = {"shuffle": "打乱", "random": "随机", "contiguous": "原顺序"}
 _TOP = 4.0
 """the loss at which a run that diverged is marked"""
 
@@ -97,8 +98,9 @@ def draw_engines(pen: Pen, ours: Sheet, theirs: Sheet, ratios: Sheet) -> Figure:
         title=pen.say("Training loss", "训练损失"),
         x=pen.say("steps", "步"),
         y=pen.say("loss (cross entropy)", "损失（交叉熵）"),
+        legend=False,
     )
-    losses.legend(fontsize=6.5)
+    figure.legend(*losses.get_legend_handles_labels(), loc="outside upper center", ncols=4)
     return figure
 
 
@@ -233,6 +235,7 @@ def draw_chance(pen: Pen, walks: Sheet) -> Figure:
         number = OPTIMIZERS.index(optimizer)
         rows = rows_of(walks, "optimizer", optimizer)
         by_step: dict[int, list[float]] = {}
+        name = optimizer_name(pen, optimizer)
         for place, order in enumerate(dict.fromkeys(row["order"] for row in rows)):
             mine = [row for row in rows if row["order"] == order]
             losses.plot(
@@ -241,7 +244,7 @@ def draw_chance(pen: Pen, walks: Sheet) -> Figure:
                 color=pen.color(number),
                 linewidth=1.1,
                 linestyle=("-", "--", ":")[place % 3],
-                label=f"{optimizer_name(pen, optimizer)}, {order}",
+                label=pen.say(f"{name}, {order}", f"{name}，{_ORDERS[order]}"),
             )
             for row in mine:
                 by_step.setdefault(row["step"], []).append(row["loss"])
@@ -253,7 +256,7 @@ def draw_chance(pen: Pen, walks: Sheet) -> Figure:
             marker=pen.marker(number),
             markersize=3,
             linewidth=1.1,
-            label=optimizer_name(pen, optimizer),
+            label=name,
         )
     gaps.set_yscale("log")
     step = pen.say("step", "步")
@@ -262,7 +265,9 @@ def draw_chance(pen: Pen, walks: Sheet) -> Figure:
         title=pen.say("Loss by order of the samples", "不同样本顺序下的损失"),
         x=step,
         y=pen.say("loss (cross entropy)", "损失（交叉熵）"),
+        legend=False,
     )
+    figure.legend(*losses.get_legend_handles_labels(), loc="outside upper center", ncols=2)
     pen.finish(
         gaps,
         title=pen.say("Largest minus smallest", "最大与最小之差"),

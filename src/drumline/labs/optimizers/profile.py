@@ -12,7 +12,7 @@ from drumline.labs.curves import largest_difference
 from drumline.labs.forms import tiny
 from drumline.labs.optimizers.cases import CHUNK, WHOLE, Plan
 from drumline.labs.optimizers.descent import runs_of
-from drumline.labs.optimizers.names import optimizer_name
+from drumline.labs.optimizers.names import optimizer_name, optimizer_names
 from drumline.labs.optimizers.pictures import draw_profile
 from drumline.labs.results import Results
 from drumline.report.interval import interval_cells, interval_names, quartile_interval
@@ -26,6 +26,8 @@ from drumline.report.record import RunRecord
 COPIES = {"gd": 0, "sgd": 0, "momentum": 1, "adam": 2}
 """tensors as large as the weights that an optimizer keeps from step to step"""
 _FLOAT = 4
+_ROUNDING = 1e-3
+"""losses nearer than this, over a whole run, differ by rounding"""
 PARTS = ("data", "compute", "update")
 
 
@@ -38,6 +40,7 @@ def write_profile(results: Results, of: Plan, say: Tongue, found: Findings) -> C
         return None
     sheet = _sheet(cases)
     chapter = Chapter(heading=say.pick("Time and memory", "时间与内存"), sheets=[sheet])
+    names = {**optimizer_names(say), WHOLE: say.pick("GD, whole", "GD，整批")}
     chapter.results = [
         Picture(
             name="profile",
@@ -63,7 +66,9 @@ def write_profile(results: Results, of: Plan, say: Tongue, found: Findings) -> C
                 "每步用时：中位数（全部步与种子的四分位数）；内存：种子间平均值（95 % 置信区间）",
             ),
             columns=[
-                Column(key="optimizer", name=say.pick("optimizer", "优化器"), align="left"),
+                Column(
+                    key="optimizer", name=say.pick("optimizer", "优化器"), align="left", words=names
+                ),
                 Column(key="samples", name=say.pick("samples/step", "每步样本"), form=count),
                 Column(key="step_ms", name=say.pick("step", "每步用时"), form=milliseconds),
                 Column(key="update_ms", name=say.pick("update", "参数更新"), form=milliseconds),
@@ -126,9 +131,9 @@ def _about_update(sheet: Sheet, say: Tongue, found: Findings) -> list[Said]:
     cheap = min(rows, key=lambda row: row["update_ms"])
     return [
         say(
-            "The update itself took longest with {dear}, {dear_ms} or {ratio} that of {cheap} "
-            "({cheap_ms}); of a step of {dear} it is {share}.",
-            "参数更新本身以 {dear} 最慢，{dear_ms}，是 {cheap}（{cheap_ms}）的 {ratio}；"
+            "By medians, the update itself took longest with {dear}: {dear_ms}, {ratio} that of "
+            "{cheap} ({cheap_ms}); of a step of {dear} it is {share}.",
+            "按中位数，参数更新本身以 {dear} 最慢：{dear_ms}，是 {cheap}（{cheap_ms}）的 {ratio}；"
             "占 {dear} 一步的 {share}。",
             dear=optimizer_name(say, dear["optimizer"]),
             cheap=optimizer_name(say, cheap["optimizer"]),
@@ -179,8 +184,10 @@ def _about_whole(
     found: Findings,
 ) -> list[Said]:
     """Tell what computing the full batch at once costs, and whether it changes anything."""
-    if not chunked or whole is None or not whole.curve:
+    pair = [one for one in chunked or [] if whole and one.words["seed"] == whole.words["seed"]]
+    if not pair or whole is None or not whole.curve:
         return []
+    gap = largest_difference(pair[0], whole)
     rows = {row["optimizer"]: row for row in sheet.rows}
     one, other = rows["gd"]["peak_bytes"], rows[WHOLE]["peak_bytes"]
     if not one or other is None:
@@ -191,20 +198,25 @@ def _about_whole(
         ),
         "gap": found.quote(
             "largest difference of losses, GD at once against chunks",
-            largest_difference(chunked[0], whole),
+            gap,
             tiny,
-            of=f"runs gd-1 and {WHOLE}",
+            of=f"runs {pair[0].name} and {WHOLE}",
         ),
         "whole": sheet.quote("peak_bytes", size, optimizer=WHOLE),
         "chunks": sheet.quote("peak_bytes", size, optimizer="gd"),
     }
-    return [
-        say(
-            "GD with all samples at once took {whole} of memory, {ratio} as much as in chunks "
-            "({chunks}); the losses differ by {gap} at most: chunks change what must be held, "
-            "not what is computed.",
-            "GD 一次计算全部样本需要 {whole} 内存，是分块计算（{chunks}）的 {ratio}；"
-            "损失最多相差 {gap}：分块只改变需要保存的内容，不改变计算结果。",
-            **holes,
+    start = (
+        "GD with all samples at once took {whole} of memory against {chunks} in chunks, {ratio} as "
+        "much; the losses differ by {gap} at most",
+        "GD 一次计算全部样本需要 {whole} 内存，分块计算为 {chunks}，前者是后者的 {ratio}；"
+        "损失最多相差 {gap}",
+    )
+    end = (
+        (
+            ": chunks change what must be held, not what is computed.",
+            "：分块只改变需要保存的内容，不改变计算结果。",
         )
-    ]
+        if gap < _ROUNDING
+        else (", which is more than rounding.", "，超出舍入误差。")
+    )
+    return [say(start[0] + end[0], start[1] + end[1], **holes)]

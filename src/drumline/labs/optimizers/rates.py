@@ -10,7 +10,7 @@ from drumline.labs.chapter import Chapter
 from drumline.labs.curves import smoothed
 from drumline.labs.optimizers.cases import OPTIMIZERS, RATES, Plan, rate_name
 from drumline.labs.optimizers.descent import WIDTHS
-from drumline.labs.optimizers.names import optimizer_name
+from drumline.labs.optimizers.names import optimizer_name, optimizer_names
 from drumline.labs.optimizers.pictures import draw_rates
 from drumline.labs.results import Results
 from drumline.report.page.blocks import Column, Picture, Table
@@ -31,6 +31,7 @@ def write_rates(results: Results, of: Plan, say: Tongue, found: Findings) -> Cha
     if not sheet.rows:
         return None
     chapter = Chapter(heading=say.pick("The learning rate", "学习率的影响"), sheets=[sheet])
+    endings = {"done": say.pick("done", "完成"), "diverged": say.pick("diverged", "发散")}
     chapter.results = [
         Picture(
             name="rates",
@@ -53,12 +54,17 @@ def write_rates(results: Results, of: Plan, say: Tongue, found: Findings) -> Cha
                 "按学习率（一个种子）；训练损失取最后若干步",
             ),
             columns=[
-                Column(key="optimizer", name=say.pick("optimizer", "优化器"), align="left"),
+                Column(
+                    key="optimizer",
+                    name=say.pick("optimizer", "优化器"),
+                    align="left",
+                    words=optimizer_names(say),
+                ),
                 Column(key="lr", name=say.pick("learning rate", "学习率"), form=plain),
                 Column(key="steps", name=say.pick("steps", "步数"), form=count),
                 Column(key="loss", name=say.pick("training loss", "训练损失"), form=plain),
                 Column(key="accuracy", name=say.pick("test accuracy", "测试准确率"), form=points),
-                Column(key="ended", name=say.pick("ended", "结局"), align="left"),
+                Column(key="ended", name=say.pick("ended", "结局"), align="left", words=endings),
             ],
         ),
     ]
@@ -112,8 +118,10 @@ def _about(sheet: Sheet, optimizer: str, say: Tongue, found: Findings) -> Said |
     )
     width = (
         say(
-            " Of {tried} rates tried, {good} came within {near} of that, from {low} to {high}.",
-            "在尝试的 {tried} 个学习率中，{good} 个与之相差不超过 {near}，从 {low} 到 {high}。",
+            " Of {tried} rates tried, {good} came within {near} of that, itself included, from "
+            "{low} to {high}.",
+            "在尝试的 {tried} 个学习率中，{good} 个（含其本身）与之相差不超过 {near}，"
+            "从 {low} 到 {high}。",
             tried=len(rows),
             good=found.quote(
                 f"rates of {optimizer} near the best", len(good), plain, of="rates: accuracy"

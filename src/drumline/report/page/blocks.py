@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Literal
 
 from drumline.core.language import Language
 from drumline.report.page.pen import Pen
 from drumline.report.page.prose import Said
-from drumline.report.page.sheet import Form, Sheet
+from drumline.report.page.sheet import Form, Quote, Sheet
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -46,6 +46,8 @@ class Column:
     form: Form = str
     """of numbers; texts stand as they are"""
     align: Literal["left", "right"] = "right"
+    words: Mapping[str, str] = field(default_factory=dict)
+    """what a reader reads for the keys of the sheet"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,10 +62,14 @@ class Table:
     folded: bool = False
     """long, and looked up rather than read: its title alone is seen until it is opened"""
 
-    def cells(self) -> Iterator[list[Any]]:
+    def cells(self) -> Iterator[list[Quote]]:
         """Give each row's quotes."""
         for row in range(len(self.sheet.rows)) if self.rows is None else self.rows:
-            yield [self.sheet.quote_row(row, column.key, column.form) for column in self.columns]
+            yield [self._cell(row, column) for column in self.columns]
+
+    def _cell(self, row: int, column: Column) -> Quote:
+        quote = self.sheet.quote_row(row, column.key, column.form)
+        return replace(quote, text=column.words.get(quote.text, quote.text))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -165,12 +165,12 @@ def _table(table: Table) -> Markup:
         for cells in table.cells()
     )
     title = said(table.title)
-    caption = Markup("") if table.folded else Markup("<caption>{}</caption>\n").format(title)
     drawn = Markup(
-        '<div class="scroll"><table>{}<thead><tr>{}</tr></thead>\n<tbody>{}</tbody></table></div>'
-    ).format(caption, head, rows)
-    if not table.folded:
-        return drawn
+        '<div class="scroll"><table aria-label="{}"><thead><tr>{}</tr></thead>\n'
+        "<tbody>{}</tbody></table></div>"
+    ).format(str(table.title), head, rows)
+    if not table.folded:  # the title does not scroll with the table
+        return Markup('<p class="title">{}</p>\n{}').format(title, drawn)
     return Markup("<details><summary>{}</summary>{}</details>").format(title, drawn)
 
 
@@ -184,6 +184,6 @@ def _picture(picture: Picture, report: Report) -> Markup:
     caption = [said(picture.caption)] if picture.caption else []
     if files_of:
         caption.append(escape(f"({files_of})"))
-    return Markup("<figure><b>{}</b>{}<figcaption>{}</figcaption></figure>").format(
-        said(picture.title), drawn, Markup(" ").join(caption)
-    )
+    return Markup(
+        '<figure><b>{}</b><div class="scroll">{}</div><figcaption>{}</figcaption></figure>'
+    ).format(said(picture.title), drawn, Markup(" ").join(caption))

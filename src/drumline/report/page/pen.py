@@ -153,16 +153,17 @@ class Pen:
 
         chinese = chinese_font() if self.speaks == "zh" else None
         settings: dict[str, Any] = {
-            "font.family": [*([chinese] if chinese else []), "DejaVu Sans"],
+            # Chinese fonts lack signs, e.g. the minus of 10⁻¹: they give what the first has not
+            "font.family": ["DejaVu Sans", *([chinese] if chinese else [])],
             "font.size": 9,
             "axes.titlesize": 10,
             "axes.labelsize": 9,
+            "axes.labelpad": 7,
             "legend.fontsize": 8,
             "legend.framealpha": 0.0,
             "xtick.labelsize": 8,
             "ytick.labelsize": 8,
             "axes.facecolor": "none",
-            "axes.unicode_minus": chinese is None,
             "svg.hashsalt": "drumline",
             **{f"{part}.color": self.ink for part in ("text", "xtick", "ytick", "grid")},
             "axes.edgecolor": self.ink,

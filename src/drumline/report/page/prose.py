@@ -57,8 +57,11 @@ class Tongue:
         """List names: `a, b and c`, `a、b 和 c`."""
         if len(items) < 2:
             return "".join(items)
-        comma, last = ("、", " 和 ") if self.lang == "zh" else (", ", " and ")
-        return comma.join(items[:-1]) + last + items[-1]
+        if self.lang == "en":
+            return ", ".join(items[:-1]) + " and " + items[-1]
+        # a space stands only beside what is not Chinese
+        before, after = (" " if char.isascii() else "" for char in (items[-2][-1], items[-1][0]))
+        return "、".join(items[:-1]) + before + "和" + after + items[-1]
 
 
 def fill(template: str, holes: Mapping[str, Filling]) -> Sentence:

@@ -120,8 +120,9 @@ def _span(low: float, high: float, form: Form) -> str:
     first, last = form(low), form(high)
     unit = first.lstrip("+−-0123456789.,")
     if unit and last.endswith(unit):
-        return f"{first.removesuffix(unit)}–{last.removesuffix(unit)}"
-    return f"{first}–{last}"
+        first, last = first.removesuffix(unit), last.removesuffix(unit)
+    signed = first[:1] in "+−-" or last[:1] in "+−-"
+    return f"{first} … {last}" if signed else f"{first}–{last}"
 
 
 def _cell(value: Any) -> Any:
@@ -140,10 +141,10 @@ def points(value: float) -> str:
 
 
 def times(value: float) -> str:
-    """Write a factor: `2.0×`, `0.48×`."""
+    """Write a factor: `2.0×`, `0.48×`; near 1, where it says which is more, `1.02×`."""
     return (
         f"{value:.2f}×"
-        if abs(value) < 0.995
+        if abs(value) < 1.095
         else f"{value:.1f}×"
         if value < 99.5
         else f"{value:.0f}×"
@@ -166,8 +167,8 @@ def size(value: float) -> str:
 
 
 def count(value: float) -> str:
-    """Write a whole number."""
-    return f"{value:,.0f}".replace(",", " ")  # a narrow space between thousands
+    """Write a whole number: `12 345`."""
+    return f"{value:,.0f}".replace(",", " ")
 
 
 def plain(value: float) -> str:
