@@ -18,6 +18,7 @@ from drumline.core.events import read_events
 from drumline.report.ledger import compute_ledger
 from local_nodes import LocalNodes, has_clocks
 from namespaces import need_namespaces
+from sshd import wait_until
 
 AHEAD_S = 5000
 HELLO = """
@@ -250,7 +251,7 @@ def test_jobs_wait_in_line_survive_the_laptop_and_can_be_cancelled(nodes, tmp_pa
     assert nodes.state(0, first)["ended"] <= nodes.state(0, second)["started"]
     state = do(cancel(nodes.remotes, second))
     assert (state.phase, state.code) == ("cancelled", 130)
-    assert nodes.state(1, second)["phase"] == "cancelled"
+    wait_until(lambda: nodes.state(1, second)["phase"] == "cancelled", "the other node's word")
 
 
 def test_what_cannot_be_is_told_in_a_sentence(nodes):
