@@ -161,6 +161,17 @@ def test_shares_outside_of_the_law_are_told():
     assert law.endswith("more ranks are slower, which no law knows of")
 
 
+def test_no_bound_is_told_where_the_share_may_be_nothing():
+    def take(run):
+        noise = 1.0 if run.case.count.ranks == 1 else (0.9, 1.1, 1.3)[run.round]
+        seconds = 0.1 / run.case.count.ranks * noise
+        return Parts(compute=seconds, data=0.0, wait=0.0, transfer=0.0, other=0.0)
+
+    (law, _) = make_document(take, "workers=1,2", "kinds=ddp", "mode=strong")["laws"]
+    assert "serial share 10 % (−" in law
+    assert "no number of ranks" not in law
+
+
 def test_runs_that_failed_are_missing_and_nothing_else():
     def take(run):
         return None if run.slug in ("alone-round-2", "strong-ddp-x4-round-1") else by_law(0.1)(run)

@@ -53,6 +53,13 @@ def test_a_spec_with_a_typo(refused, folder):
     assert refused("train", "spec.yaml", "--json") == said
 
 
+def test_a_folder_that_is_no_run(refused, folder):
+    (folder / "empty").mkdir()
+    said = "empty is no run: it has neither spec.yaml nor events/; name a run's folder"
+    assert refused("report", "empty").startswith(said)
+    assert refused("compare", "empty", "empty").startswith(said)
+
+
 def test_two_spec_files(refused):
     said = "one spec file at most, got a.yaml, b.yaml; keys are key=value"
     assert refused("train", "a.yaml", "b.yaml") == said

@@ -42,8 +42,9 @@ def gd(body: str) -> str:
         ("import os; os._exit(0)", "died", "exit code 0"),
         ("import os; os.kill(os.getpid(), 11)", "died", "SIGSEGV"),
         ('raise ValueError("no {such} thing")', "raises", "no {such} thing"),
+        ("bytearray(5 << 30)", "raises", "MemoryError"),
     ],
-    ids=["hangs", "prints", "sys.exit", "os._exit", "segfault", "raises"],
+    ids=["hangs", "prints", "sys.exit", "os._exit", "segfault", "raises", "memory"],
 )
 def test_in_a_function(ask, submission, body, mistake, fact):
     folder = submission(1, "optimizers.py", gd(body))
@@ -85,6 +86,13 @@ def test_a_missing_file_and_a_missing_function(ask, submission):
     assert verdicts["timing.import"].mistake == "missing-file"
     assert verdicts["timer"].status is Status.NOT_RUN
     assert verdicts["average.ring"].mistake == "missing-name"
+
+
+def test_a_folder_that_removes_itself(ask, submission):
+    folder = submission(1, "optimizers.py", gd("import shutil; shutil.rmtree('.')"))
+    ask(1, folder, "gd.step")
+    shutil.rmtree(folder, ignore_errors=True)
+    assert ask(1, folder, "sgd.step")["sgd.step"].mistake == "missing-file"
 
 
 def test_a_method_that_is_gone(ask, submission):

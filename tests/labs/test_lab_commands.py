@@ -52,7 +52,10 @@ def test_start_overwrites_nothing(drumline, tmp_path):
     [
         (("nowhere",), "there is no folder nowhere; make one"),
         (("lab", "--junit", "no/where.xml"), "there is no folder no"),
+        (("lab", "--junit", "lab"), "--junit lab is a folder; name a file"),
+        (("lab/optimizers.py",), "is a file; name the folder it is in: lab"),
         (("lab", "--timeout", "0"), "--timeout"),
+        (("lab", "--timeout", "inf"), "--timeout"),
     ],
 )
 def test_wrong_words(drumline, tmp_path, words, said):

@@ -153,6 +153,22 @@ OPTIMIZERS = [
         "(v_hat + self.eps).sqrt()",
     ),
     Wrong(
+        "adam-formula",
+        "adam.step",
+        "optimizers.py",
+        "(v_hat.sqrt() + self.eps)",
+        "(v_hat.sqrt() + self.eps / (1 - beta2**self.t) ** 0.5)",
+        tag="scaled-epsilon",
+    ),
+    Wrong(
+        "adam-formula",
+        "adam.step",
+        "optimizers.py",
+        "**self.t",
+        "*self.t",
+        tag="no-power",
+    ),
+    Wrong(
         "adam-differs",
         "adam.step",
         "optimizers.py",
@@ -176,6 +192,14 @@ OPTIMIZERS = [
         "batch-1",
     ),
     Wrong("sgd-is-gd", "train.sgd", "training.py", BATCH, "torch.randperm(len(inputs))"),
+    Wrong(
+        "sgd-is-gd",
+        "train.sgd",
+        "training.py",
+        "isinstance(optimizer, GD)",
+        "not isinstance(optimizer, SGD)",
+        "adam",
+    ),
     Wrong("batch-size", "train.sgd", "training.py", BATCH, BATCH.replace("batch_size", "1")),
     Wrong("same-batch", "train.sgd", "training.py", BATCH, "torch.arange(batch_size)"),
     Wrong(
@@ -267,6 +291,14 @@ AGGREGATION = [
         "    for _ in range(n - 1):\n",
         STAR,
         "star",
+    ),
+    Wrong(
+        "not-its-name",
+        "average.reduce_broadcast",
+        "aggregation.py",
+        "dist.reduce(tensor, dst=0)\n",
+        "dist.reduce(torch.ones(1), dst=0)\n    dist.group.WORLD.allreduce([tensor]).wait()\n",
+        "few-bytes",
     ),
     Wrong(
         "not-its-name",
@@ -365,6 +397,18 @@ SAMPLERS = [
         "own = generator(self.seed, self.epoch)",
     ),
     Wrong(
+        "sampling-same-draws",
+        "sampling.draws",
+        "samplers.py",
+        f"{DRAW}\n",
+        f"""own = generator(self.seed, self.epoch)
+        draws = {DRAWS}
+        {DRAW}
+        return iter(draws[torch.randperm(len(self), generator=own)].tolist())
+""",
+        tag="other-order",
+    ),
+    Wrong(
         "sampling-narrow",
         "sampling.draws",
         "samplers.py",
@@ -419,7 +463,7 @@ TWO_PARTS = [
         "model.overlap",
         "two_parts.py",
         "x.chunk(self.microbatches)",
-        "x.chunk(2)",
+        "x.split(self.microbatches)",
     ),
     Wrong(
         "outputs-out-of-order",
@@ -484,6 +528,14 @@ TWO_PARTS = [
         "two_parts.py",
         "        return {\n",
         "        return 0 and {\n",
+    ),
+    Wrong(
+        "size-report",
+        "model.sizes",
+        "two_parts.py",
+        "part.rpc_sync().parameter_bytes()",
+        'f"{part.rpc_sync().parameter_bytes()} bytes"',
+        "text",
     ),
 ]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import inspect
+import json
 import re
 import shutil
 
@@ -161,6 +162,32 @@ def test_what_is_no_report_of_ours_is_told(tmp_path, text, said):
         (tmp_path / "manifest.json").write_text(text)
     with pytest.raises(UsageError, match=said):
         read_manifest(tmp_path)
+
+
+def test_nothing_of_others_is_overwritten(tmp_path):
+    folder = tmp_path / "r"
+    (folder / "data").mkdir(parents=True)
+    (folder / "data" / "mine.csv").write_text("a,b\n")
+    write_report(small_report("en"), folder, {})
+    old = folder / "figures" / "of-an-older-report.png"
+    old.write_text("")
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["files"] |= {"figures/of-an-older-report.png": "", "data/../../else": ""}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    (tmp_path / "else").write_text("")
+    write_report(small_report("en"), folder, {})
+    assert (folder / "data" / "mine.csv").read_text() == "a,b\n"
+    assert (tmp_path / "else").exists()
+    assert not old.exists()
+    (folder / "manifest.json").write_text("{")  # damaged, but the page is ours
+    write_report(small_report("en"), folder, {})
+    for name, text in (("manifest.json", '{"argv": []}'), ("report.html", "<h1>Mine</h1>")):
+        taken = tmp_path / name
+        taken.mkdir()
+        (taken / name).write_text(text)
+        with pytest.raises(UsageError, match=f"has a {name} that is no report's"):
+            write_report(small_report("en"), taken, {})
+        assert [file.name for file in taken.iterdir()] == [name]
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path):

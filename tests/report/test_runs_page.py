@@ -78,7 +78,7 @@ def test_what_can_be_shown_is_shown_in_both_languages(runs, tmp_path):
     assert [len(record.curve) for record in records] == [8, 8, 3, 8, 0]
     gaps = " / ".join(gap for record in records for gap in record.gaps)
     assert "crashed: has no result; its events end at step 3" in gaps
-    assert "old: its spec is not of this version" in gaps
+    assert "old: its spec is damaged, or of another version" in gaps
     assert "a_word_of_the_past" in gaps
     assert "empty: there is no spec.yaml / empty: no rank has logged anything" in gaps
     cited = []
@@ -100,6 +100,14 @@ def test_one_run_and_one_without_anything(runs, tmp_path):
         assert "differences" not in [section.slug for section in report.sections]
         write_report(report, tmp_path / f"page-{run.path.name}", {})
     assert str(report.summary) == "There is nothing to tell yet."
+
+
+def test_events_are_read_where_the_spec_cannot_be(runs):
+    for text in ("x: [", "just words", "workers: many\nnodes: 2\n"):
+        runs[0].spec_file.write_text(text)
+        record = read_record(runs[0])
+        assert len(record.curve) == 8
+        assert any("its spec is damaged, or of another version" in gap for gap in record.gaps)
 
 
 def test_differences_are_those_of_the_words(runs):

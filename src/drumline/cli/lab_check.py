@@ -48,15 +48,17 @@ def check_command(
     language = language or started_in
     if junit is not None and not junit.absolute().parent.is_dir():
         raise UsageError(f"--junit {junit}: there is no folder {junit.parent}; make it first")
+    if junit is not None and junit.is_dir():
+        raise UsageError(f"--junit {junit} is a folder; name a file, such as {junit}/result.xml")
     console = Console(highlight=False, quiet=as_json)
     with _watched(console, language) as watch:
         result = check_lab(lab, folder, timeout_s=timeout_s, watch=watch)
-    if junit is not None:
-        _write_junit(junit, result, language)
     if as_json:
         print_json(_document(result, language))
     else:
         _explain_all(console, result, language)
+    if junit is not None:
+        _write_junit(junit, result, language)
     if not result.passed:
         raise typer.Exit(1)
 

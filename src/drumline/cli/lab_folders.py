@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 from rich.console import Console
@@ -49,4 +50,4 @@ def start_command(number: int, folder: Path, language: Language) -> None:
     console.print(said, markup=False)
     for path in files:
         console.print(f"  {path.name}", markup=False)
-    console.print(word("next", language).format(folder=folder), markup=False)
+    console.print(word("next", language).format(folder=shlex.quote(str(folder))), markup=False)

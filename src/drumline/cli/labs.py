@@ -62,7 +62,7 @@ def check(
     lang: Lang = None,
     timeout: Annotated[
         float,
-        typer.Option(metavar="S", min=1.0, help="Seconds that one check may take."),
+        typer.Option(metavar="S", min=1.0, max=3600.0, help="Seconds that one check may take."),
     ] = TIMEOUT_S,
     as_json: Json = False,
 ) -> None:

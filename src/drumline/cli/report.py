@@ -107,6 +107,11 @@ def _open(name: str) -> RunDir:
             run = RunDir(path.absolute())
             break
     else:
+        if Path(name).exists():
+            raise UsageError(
+                f"{name} is no run: it has neither spec.yaml nor events/; name a run's folder, or "
+                f"see what there is with: drumline runs"
+            )
         run = RunDir.open(name, root=RUNS)
     if not run.spec_file.exists() and (run.read_json("manifest.json") or {}).get("script"):
         raise UsageError(

@@ -6,7 +6,7 @@ compared with what the name promises: which functions, how many bytes, to and fr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -130,9 +130,13 @@ def _check_calls(calls: list[list[dict[str, Any]]], way: str, nbytes: int) -> No
     missing = [choice for choice in WAYS[way] if not used & set(choice.split("|"))]
     if missing or used - promised:
         raise fail(why="functions")
-    if way != "ring":
+    if way == "ring":
+        _check_ring(moving, nbytes, fail)
         return
-    _check_ring(moving, nbytes, fail)
+    for choice in WAYS[way]:
+        for of_rank in moving:
+            if _bytes(of_rank, choice.split("|")) < 0.98 * nbytes:  # the tensor went another way
+                raise fail(why="bytes")
 
 
 def _check_ring(moving: list[list[dict[str, Any]]], nbytes: int, fail: partial[Wrong]) -> None:
@@ -151,13 +155,14 @@ def _check_ring(moving: list[list[dict[str, Any]]], nbytes: int, fail: partial[W
     }
     if len(steps) != 1 or not steps <= turn or (back and back != steps):
         raise fail(why="peers")
-    sent = [
-        sum(call["nbytes"] for call in of_rank if call["op"] in ("send", "isend"))
-        for of_rank in moving
-    ]
+    sent = [_bytes(of_rank, ("send", "isend")) for of_rank in moving]
     least, most = 2 * (_RANKS - 1) / _RANKS * nbytes, (_RANKS - 1) * nbytes
     if min(sent) < 0.98 * least or max(sent) > 1.02 * most:
         raise fail(why="bytes", least=round(least), most=most)
+
+
+def _bytes(calls: list[dict[str, Any]], ops: Sequence[str]) -> int:
+    return sum(call["nbytes"] for call in calls if call["op"] in ops)
 
 
 def _peers(calls: list[dict[str, Any]], ops: tuple[str, ...]) -> set[Any]:

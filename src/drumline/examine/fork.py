@@ -32,6 +32,7 @@ _TELL_STACK = signal.SIGUSR1
 _STACK_S = 2.0  # what a process gets to write its stack, at most
 _KEPT_BYTES = 4_000  # of what it printed
 _ANSWER_BYTES = 4_000_000
+_MEMORY_BYTES = 4 << 30  # beyond it the code gets an error, before the machine is out of memory
 _POLL_S = 0.05
 
 
@@ -155,6 +156,9 @@ def _settle(parent: int, print_in: int, stacks: IO[bytes], *, own_session: bool)
     sys.stdout = open(1, "w", errors="replace", buffering=1, closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", errors="replace", buffering=1, closefd=False)  # noqa: SIM115
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    _, most = resource.getrlimit(resource.RLIMIT_DATA)
+    if most == resource.RLIM_INFINITY or most > _MEMORY_BYTES:
+        resource.setrlimit(resource.RLIMIT_DATA, (_MEMORY_BYTES, most))
     faulthandler.register(_TELL_STACK, file=stacks, all_threads=True)
 
 

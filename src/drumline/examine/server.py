@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import os
@@ -71,8 +72,11 @@ def answer(request: dict[str, Any], scratch: Path) -> Iterator[dict[str, Any]]:
 
 def _warm_up(submission: Submission) -> None:
     """Import what would cost every check seconds: torch's compiler, which torch.optim wants."""
-    files = submission.folder.glob("*.py")
-    if any(b"torch.optim" in file.read_bytes() for file in files if file.is_file()):
+    texts = []
+    for file in submission.folder.glob("*.py"):
+        with contextlib.suppress(OSError):  # a folder, or closed to us: its import will say so
+            texts.append(file.read_bytes())
+    if any(b"torch.optim" in text for text in texts):
         importlib.import_module("torch._dynamo")
 
 
@@ -104,7 +108,8 @@ def ask(check: Check, submission: Submission) -> Outcome:
 
 
 def _run(check: Check, submission: Submission) -> Outcome:
-    os.chdir(submission.folder)
+    with contextlib.suppress(OSError):  # an earlier check may have removed it
+        os.chdir(submission.folder)
     return outcome_of(lambda: check.ask(submission), submission.folder)
 
 

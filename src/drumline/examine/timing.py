@@ -33,6 +33,18 @@ class SlowLink:
         self._end: float | None = None
         """set when the last rank has arrived, from which on bytes can travel"""
 
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._work, name)
+
+    def get_future(self) -> Any:
+        """Return a future that is done when the bytes are there."""
+
+        def arrive(done: Any) -> Any:
+            time.sleep(max(0.0, self._arrival() - time.monotonic()))
+            return done.value()
+
+        return self._work.get_future().then(arrive)
+
     def wait(self, timeout: object = None) -> bool:
         """Block until the bytes are there."""
         self._work.wait()
@@ -99,6 +111,8 @@ def _look(answers: list[list[float]]) -> Wrong | None:
     }
     if late_transfer < _TRANSFER_S - _OFF_S:
         return Wrong("timing-not-synchronised", picture=picture, **facts)
+    if max(transfer, late_transfer) > 2 * (_TRANSFER_S + _LATE_S):  # than anything here can take
+        return Wrong("timing-differs", picture=picture, **facts)
     if transfer > _TRANSFER_S + _LATE_S - _OFF_S:
         return Wrong("timing-wait-inside", picture=picture, **facts)
     if transfer < _TRANSFER_S - _OFF_S:

@@ -16,7 +16,7 @@ from drumline.labs.results import Results
 from drumline.labs.running import run_experiments
 from drumline.labs.writing import build_report
 from drumline.launch.probe import Watch
-from drumline.report.page.folder import read_words, write_report
+from drumline.report.page.folder import check_place, read_words, write_report
 from drumline.report.page.prose import Tongue
 
 _MODULES = {1: "optimizers", 2: "communication", 3: "data_parallel", 4: "model_parallel"}
@@ -50,7 +50,8 @@ def run_lab(
         DrumlineError: nothing could be run or written.
     """
     lab = load_lab(number)
-    words = read_words(folder, say)  # what cannot be read is told before anything is measured
+    check_place(folder)  # what cannot be written or read is told before anything is measured
+    words = read_words(folder, say)
     experiments = lab.experiments(settings)
     results = run_experiments(experiments, settings, folder, reuse=reuse, watch=watch)
     machine = describe_machine(sys.argv)

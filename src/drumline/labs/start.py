@@ -61,6 +61,8 @@ def recognise(folder: Path) -> tuple[Entry, Language]:
     Raises:
         UsageError: there is no such folder, or it is of no lab.
     """
+    if folder.is_file():
+        raise UsageError(f"{folder} is a file; name the folder it is in: {folder.parent}")
     if not folder.is_dir():
         raise UsageError(f"there is no folder {folder}; make one: drumline lab start 1 {folder}")
     try:

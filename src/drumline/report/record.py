@@ -99,8 +99,7 @@ def read_record(run: RunDir) -> RunRecord:
     record.summary = _json(run, "summary.json", record)
     record.coverage = _json(run, "coverage.json", record) or None
     _read_spec(run, record)
-    ranks = record.words.get("workers", 1) * record.words.get("nodes", 1) if record.words else 0
-    record.events = run.read_rank_events(ranks)
+    record.events = run.read_rank_events(_count_ranks(run, record))
     if not any(record.events):
         record.gaps.append(f"{record.name}: no rank has logged anything")
         return record
@@ -114,6 +113,16 @@ def read_record(run: RunDir) -> RunRecord:
         at = f"step {record.curve[-1].step}" if record.curve else "its start"
         record.gaps.append(f"{record.name}: has no result; its events end at {at}")
     return record
+
+
+def _count_ranks(run: RunDir, record: RunRecord) -> int:
+    """Return how many ranks there were: by the spec, or where it cannot be read, by their logs."""
+    if record.spec is not None:
+        return record.spec.world_size
+    logged = 0
+    while run.rank_events(logged).exists():
+        logged += 1
+    return logged
 
 
 def _json(run: RunDir, name: str, record: RunRecord) -> dict[str, Any]:
@@ -136,7 +145,7 @@ def _read_spec(run: RunDir, record: RunRecord) -> None:
         record.spec = run.read_spec()
     except (yaml.YAMLError, DrumlineError) as error:
         said = str(error).splitlines()[0]
-        record.gaps.append(f"{record.name}: its spec is not of this version ({said})")
+        record.gaps.append(f"{record.name}: its spec is damaged, or of another version ({said})")
 
 
 def _read_events(record: RunRecord) -> None:

@@ -125,7 +125,7 @@ def _fit(fit: Values) -> str:
     elif fit["share"] > 1:
         cause = "" if compare(serial, 1) is Order.MORE else "; or it is noise"
         told += f", more than everything: more ranks are slower, which no law knows of{cause}"
-    elif fit["law"] == "Amdahl" and fit["share"] > _SEEN:
+    elif fit["law"] == "Amdahl" and (fit["share"] if low is None else low) > _SEEN:
         told += f", so no number of ranks is faster than {1 / fit['share']:.3g}×"
     if fit["crowded"]:
         told += "; ranks that take turns on cores count as serial here"

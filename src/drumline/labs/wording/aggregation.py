@@ -237,9 +237,9 @@ MISTAKES: Mapping[str, Entry] = MappingProxyType(
             ),
             belief=Said(
                 "Something else is inside the measured time: a second communication, or work that "
-                "has nothing to do with it. Run communicate() once.",
+                "has nothing to do with it. Run communicate() once. Or these are no seconds.",
                 "计时区间里还有别的事情：第二次通信，或与之无关的工作。communicate() 只应运行一"
-                "次。",
+                "次。也可能单位不是秒。",
             ),
             read=("report/ledger.py:compute_ledger",),
             section=4,

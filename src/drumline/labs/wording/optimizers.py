@@ -17,7 +17,7 @@ TITLES: Mapping[str, Said] = MappingProxyType(
             "a parameter without gradient stays", "没有梯度的参数保持不变"
         ),
         "train.gd": Said("every step of GD sees all samples", "GD 的每一步都看到全部样本"),
-        "train.sgd": Said("every step of SGD sees a random batch", "SGD 的每一步看到一个随机批次"),
+        "train.sgd": Said("SGD and Adam see a random batch", "SGD 与 Adam 每一步看到一个随机批次"),
     }
 )
 
@@ -142,9 +142,10 @@ MISTAKES: Mapping[str, Entry] = MappingProxyType(
                 "与写成 {formula} 的 Adam 得到的权重完全相同",
             ),
             belief=Said(
-                "The denominator is √v̂ + ε, with ε outside the root, and v is a mean of squares "
-                "g·g, element by element.",
-                "分母是 √v̂ + ε，ε 在根号之外；v 是逐元素平方 g·g 的滑动平均。",
+                "The denominator is √v̂ + ε, with ε as it is and outside the root; v is a mean of "
+                "squares g·g, element by element; and the corrections hold a power, βᵗ.",
+                "分母是 √v̂ + ε，ε 不变且在根号之外；v 是逐元素平方 g·g 的滑动平均；修正项中是幂 "
+                "βᵗ。",
             ),
             read=("optim/adam.py:Adam.update",),
             section=3,
@@ -204,7 +205,7 @@ MISTAKES: Mapping[str, Entry] = MappingProxyType(
         ),
         "sgd-is-gd": Entry(
             expected=Said(
-                "every step of SGD sees {batch} samples", "SGD 的每一步看到 {batch} 个样本"
+                "every step of {name} sees {batch} samples", "{name} 的每一步看到 {batch} 个样本"
             ),
             seen=Said("every step saw all {samples}", "每一步都看到全部 {samples} 个"),
             belief=Said(

@@ -37,7 +37,7 @@ Told = Callable[[str], None]
 def write_report(
     report: Report, folder: Path, facts: Mapping[str, Any], *, tell: Told = lambda _: None
 ) -> Path:
-    """Write a report's files; those of an older one at that place are replaced.
+    """Write a report's files; those of an older one at that place are replaced, no others.
 
     Args:
         report: what it says.
@@ -49,11 +49,12 @@ def write_report(
         The page.
 
     Raises:
+        UsageError: something else lies there.
         RunDirError: a file cannot be written.
     """
+    check_place(folder)
     written: list[Path] = []
-    for name in ("figures", "data"):
-        _fresh(folder / name)
+    _make_room(folder)
     for sheet in report.sheets:
         file = folder / "data" / f"{sheet.name}.csv"
         write_atomic(file, sheet.to_csv())
@@ -79,6 +80,39 @@ def write_report(
     }
     write_atomic(folder / MANIFEST, json.dumps(manifest, indent=2, ensure_ascii=False) + "\n")
     return folder / PAGE
+
+
+def check_place(folder: Path) -> None:
+    """See that writing a report to a folder overwrites nothing but an older report.
+
+    Raises:
+        UsageError: it has a page or a manifest that is not a report's, such as that of a run.
+    """
+    manifest = _found(folder)
+    if isinstance(manifest, dict):
+        theirs = None if "drumline" in manifest else MANIFEST
+    else:  # lost or damaged: then the page tells
+        theirs = PAGE if _is_foreign(folder / PAGE) else None
+    if theirs is not None:
+        raise UsageError(
+            f"{folder} has a {theirs} that is no report's, and nothing of yours is overwritten; "
+            f"name a new folder with --out"
+        )
+
+
+def _is_foreign(page: Path) -> bool:
+    try:
+        return b"drumline" not in page.read_bytes()
+    except OSError:  # none is there, or writing will say what is wrong
+        return False
+
+
+def _found(folder: Path) -> Any:
+    """Read the manifest that lies in a folder, whoever wrote it; None: none, or no JSON."""
+    try:
+        return json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
 
 
 def read_words(folder: Path, say: Tongue) -> str:
@@ -151,14 +185,17 @@ def hash_file(file: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def _fresh(folder: Path) -> None:
-    """Make a folder of ours, without the files of an older report."""
+def _make_room(folder: Path) -> None:
+    """Make the folders of figures and data, without those that an older report's manifest names."""
+    manifest = _found(folder)
+    older = manifest.get("files") if isinstance(manifest, dict) else None
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for file in folder.iterdir():
-            if file.is_file():
-                file.unlink()
+        for name in ("figures", "data"):
+            (folder / name).mkdir(parents=True, exist_ok=True)
+        for name in older if isinstance(older, dict) else ():
+            if Path(name).parent in (Path("figures"), Path("data")):
+                (folder / name).unlink(missing_ok=True)
     except OSError as error:
         raise RunDirError(
-            f"cannot write the report to {folder.parent}: {error.strerror}; name another --out"
+            f"cannot write the report to {folder}: {error.strerror}; name another --out"
         ) from None

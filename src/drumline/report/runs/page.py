@@ -165,7 +165,7 @@ def _parameters(records: Sequence[RunRecord], say: Tongue) -> list[Block]:
         items: list[tuple[str, Said]] = [
             (say.pick("run", "运行"), str(record.path)),
             (say.pick("started", "开始"), str(machine.get("started", "?"))),
-            (say.pick("hosts", "主机"), ", ".join(machine.get("hosts", []) or ["?"])),
+            (say.pick("hosts", "主机"), _hosts(machine)),
             (say.pick("versions", "版本"), _versions(machine)),
             (say.pick("commit", "提交"), str(machine.get("git_commit") or "–")),
         ]
@@ -176,7 +176,13 @@ def _parameters(records: Sequence[RunRecord], say: Tongue) -> list[Block]:
     return blocks
 
 
+def _hosts(machine: dict[str, Any]) -> str:
+    hosts = machine.get("hosts")
+    return ", ".join(map(str, hosts)) if isinstance(hosts, list) and hosts else "?"
+
+
 def _versions(machine: dict[str, Any]) -> str:
-    packages = machine.get("packages") or {}
+    packages = machine.get("packages")
+    packages = packages if isinstance(packages, dict) else {}
     named = [f"Python {machine['python']}"] if "python" in machine else []
     return ", ".join([*named, *(f"{name} {version}" for name, version in packages.items())]) or "?"

@@ -69,7 +69,7 @@ def _runs(records: Sequence[RunRecord]) -> Sheet:
             peak_bytes=max(record.peak_bytes, default=None),
             waited_for=worst,
             waited_share=share,
-            weights_sha256=(record.summary.get("weights_sha256") or "")[:16],
+            weights_sha256=str(record.summary.get("weights_sha256") or "")[:16],
         )
     return sheet
 
