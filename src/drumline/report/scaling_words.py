@@ -7,7 +7,7 @@ from typing import Any
 
 from drumline.core.listing import counted, listed
 from drumline.core.scaling_bench import ScalingSpec
-from drumline.report.interval import read_interval
+from drumline.report.interval import Interval, read_interval
 from drumline.report.order import Order, compare
 
 Values = Mapping[str, Any]
@@ -125,13 +125,17 @@ def _fit(fit: Values) -> str:
     elif fit["share"] > 1:
         cause = "" if compare(serial, 1) is Order.MORE else "; or it is noise"
         told += f", more than everything: more ranks are slower, which no law knows of{cause}"
-    elif fit["law"] == "Amdahl" and (fit["share"] if low is None else low) > _SEEN:
+    elif fit["law"] == "Amdahl" and _least(serial) > _SEEN:
         told += f", so no number of ranks is faster than {1 / fit['share']:.3g}×"
     if fit["crowded"]:
         told += "; ranks that take turns on cores count as serial here"
     elif fit["points"] > 1 and fit["error"] > _OFF:
         told += f"; it is off by {fit['error']:.0%}, so the law does not describe this well"
     return told
+
+
+def _least(interval: Interval) -> float:
+    return interval.middle if interval.low is None else interval.low
 
 
 def percent(share: float) -> str:
