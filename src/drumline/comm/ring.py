@@ -22,6 +22,9 @@ from drumline.comm.operation import Op
 from drumline.comm.pieces import Pieces, segments
 from drumline.core.rounds import chain_segment_bytes
 
+_AHEAD = 4
+"""segments that there is room for before they come"""
+
 
 def all_reduce(channel: Channel, tensor: Tensor, op: Op) -> None:
     """Combine all tensors everywhere, in place, by passing whole buffers around.
@@ -50,7 +53,7 @@ def chunked_all_reduce(channel: Channel, tensor: Tensor, op: Op) -> None:
     """Combine all tensors everywhere, in place, moving as few bytes as possible.
 
     Every rank calls this; it blocks until this rank holds the result.
-    Messages per rank: 2·(n−1) pieces of b/n bytes. Memory: two pieces besides the tensor.
+    Messages per rank: 2·(n−1) pieces of b/n bytes. Memory: four segments besides the tensor.
 
     With n = 3 and pieces a b c; ▪ marks how many ranks' values a piece holds.
 
@@ -71,38 +74,43 @@ def chunked_all_reduce(channel: Channel, tensor: Tensor, op: Op) -> None:
     right, left = (rank + 1) % n, (rank - 1) % n
     if n == 1:
         return op.finish(tensor, n)
-    pieces = Pieces.even(tensor, n)
-    inboxes = [tensor.new_empty(max(pieces.sizes)) for _ in range(2)]
-    leaving = {left: _start(channel, pieces[left], right)}  # of each piece, what is on its way
+    pieces = [segments(piece) for piece in Pieces.even(tensor, n)]
+    stream = [  # what comes in: in which step, segment j of piece k
+        (step, k, j)
+        for step in range(2 * (n - 1))
+        for k in [(rank - 2 - step) % n]
+        for j in range(len(pieces[k]))
+    ]
+    inboxes = [torch.empty_like(pieces[0][0]) for _ in stream[:_AHEAD]]
+    leaving: dict[tuple[int, int], Handle] = {}
+    offered: list[tuple[Tensor, Handle]] = []
 
-    def offer(step: int) -> list[tuple[Tensor, Handle]]:
-        """Offer room for what comes in; a sender keeps what nobody has room for."""
-        k = (rank - 2 - step) % n
-        if step < n - 1:
-            rooms = segments(inboxes[step % 2][: pieces[k].numel()])
-        else:
-            wait_all(leaving.pop(k))
-            rooms = segments(pieces[k])
-        return [(room, channel.irecv(room, left)) for room in rooms]
-
-    offered = offer(0)
-    for step in range(2 * (n - 1)):
-        coming, last = offered, step == 2 * (n - 1) - 1
-        if not last and n > 2:  # with two ranks the piece that comes next is still leaving
-            offered = offer(step + 1)
-        k = (rank - 2 - step) % n
-        leaving[k] = []
-        for part, (room, handle) in zip(segments(pieces[k]), coming, strict=True):
-            handle.wait()
+    def offer(until: int) -> None:
+        """Offer room for what comes in next; a sender keeps what nobody has room for."""
+        for step, k, j in stream[len(offered) : until]:
+            room = pieces[k][j]
             if step < n - 1:
-                op.combine(part, room)  # (1)
-            if step == n - 2:
-                op.finish(part, n)
-            if not last:
-                leaving[k].append(channel.isend(part, right))
-        if not last and n == 2:
-            offered = offer(step + 1)
-    return wait_all([handle for handles in leaving.values() for handle in handles])
+                room = inboxes[len(offered) % _AHEAD][: room.numel()]
+            elif (k, j) in leaving:
+                leaving.pop((k, j)).wait()
+            else:  # it must leave before its sum comes
+                return
+            offered.append((room, channel.irecv(room, left)))
+
+    offer(1)  # before we send: so do the others, and no link waits for room
+    for j, part in enumerate(pieces[left]):
+        leaving[left, j] = channel.isend(part, right)
+    for number, (step, k, j) in enumerate(stream):
+        offer(number + _AHEAD)
+        part, (room, handle) = pieces[k][j], offered[number]
+        handle.wait()
+        if step < n - 1:
+            op.combine(part, room)  # (1)
+        if step == n - 2:
+            op.finish(part, n)
+        if step < 2 * (n - 1) - 1:
+            leaving[k, j] = channel.isend(part, right)
+    return wait_all(list(leaving.values()))
 
 
 def reduce_scatter(channel: Channel, pieces: Pieces, op: Op) -> None:
@@ -126,8 +134,8 @@ def reduce_scatter(channel: Channel, pieces: Pieces, op: Op) -> None:
         rooms = segments(inboxes[step % 2][:size])
         return [(room, channel.irecv(room, left)) for room in rooms]
 
-    leaving = _start(channel, pieces[left], right)
     offered = offer(0) if growing else []
+    leaving = _start(channel, pieces[left], right)
     for step, parts in enumerate(growing):
         coming, offered = offered, offer(step + 1) if step < n - 2 else []
         for part, (room, handle) in zip(parts, coming, strict=True):
