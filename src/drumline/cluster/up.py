@@ -32,7 +32,7 @@ from drumline.cluster.limits import set_limits
 from drumline.cluster.lock import locked
 from drumline.cluster.machine import Machine
 from drumline.cluster.making import build_provider
-from drumline.cluster.package import push_package
+from drumline.cluster.package import pack, push_package
 from drumline.cluster.presence import GONE, find_ended
 from drumline.cluster.provider import Provider, Say
 from drumline.cluster.provision import Provisioner
@@ -165,6 +165,7 @@ class _Work:
     say: Say
 
     async def furnish(self, machines: Sequence[Machine]) -> tuple[str, ...]:
+        packing = asyncio.create_task(asyncio.to_thread(pack))  # while they boot
         async with contextlib.AsyncExitStack() as stack:
             fleet = await self._connect(stack, machines)  # 3
             if self.spec.provider != "ssh":
@@ -175,6 +176,7 @@ class _Work:
             if self.deadline is not None:
                 deadline, idle = self.deadline, self.spec.idle_minutes
                 await fleet.all(lambda one: set_limits(one, deadline, idle))  # 5
+            await packing
             await fleet.all(push_package)  # 6
             provisioner = Provisioner(
                 spec=self.spec,
