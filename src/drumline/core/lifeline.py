@@ -12,6 +12,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 
 _PR_SET_PDEATHSIG = 1
 
@@ -26,25 +27,24 @@ def die_with_parent(parent: int | None = None) -> None:
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     else:
-        threading.Thread(target=_watch, args=(parent, os.getpid()), daemon=True).start()
+        when_parent_ends(parent, _die)
     if os.getppid() != parent:  # it went before we asked
-        os.kill(os.getpid(), signal.SIGKILL)
+        _die()
 
 
-def end_group_with(parent: int) -> None:
-    """End this process's whole group as soon as its parent is gone; for one that leads a group.
-
-    What it starts need not know of it. A thread looks for the parent: the kernel's signal would end
-    this process alone.
-    """
-    threading.Thread(target=_watch, args=(parent, 0), daemon=True).start()
+def when_parent_ends(parent: int, then: Callable[[], None]) -> None:
+    """Call a function, in a thread of its own, as soon as the parent is gone."""
+    threading.Thread(target=_watch, args=(parent, then), daemon=True).start()
 
 
-def _watch(parent: int, victim: int) -> None:
-    """Wait for the parent's end, then kill a process, or (0) the group that this one is in."""
+def _watch(parent: int, then: Callable[[], None]) -> None:
     while os.getppid() == parent:
         time.sleep(0.5)
-    os.kill(victim, signal.SIGKILL)
+    then()
+
+
+def _die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def main() -> None:

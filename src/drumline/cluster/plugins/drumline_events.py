@@ -6,14 +6,18 @@ Ansible, with all that it started, when the process that listens is gone.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
+import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 from ansible.plugins.callback import CallbackBase
 
-from drumline.core.lifeline import end_group_with
+from drumline.core.lifeline import when_parent_ends
 
 DOCUMENTATION = """
     name: drumline_events
@@ -33,7 +37,7 @@ class CallbackModule(CallbackBase):  # type: ignore[misc]  # Ansible has no type
 
     def __init__(self) -> None:
         super().__init__()
-        end_group_with(int(os.environ["DRUMLINE_LISTENER"]))
+        when_parent_ends(int(os.environ["DRUMLINE_LISTENER"]), _give_up)
 
     def v2_runner_on_start(self, host: Any, task: Any) -> None:
         """A task begins on a node."""
@@ -72,3 +76,13 @@ class CallbackModule(CallbackBase):  # type: ignore[misc]  # Ansible has no type
         line = json.dumps({"state": state, "node": node, "task": task, **values}, default=str)
         sys.stdout.write(line + "\n")
         sys.stdout.flush()
+
+
+def _give_up() -> None:
+    """Hang up on the nodes, for else a command there would be waited for, and end Ansible."""
+    for socket in Path(os.environ["ANSIBLE_CONFIG"]).parent.iterdir():
+        if socket.is_socket():
+            words = ["ssh", "-F", "none", "-o", f"ControlPath={socket}", "-O", "exit", "node"]
+            with contextlib.suppress(OSError, subprocess.SubprocessError):
+                subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, timeout=10)
+    os.kill(os.getpid(), signal.SIGTERM)  # which it passes on to its workers
