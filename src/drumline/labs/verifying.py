@@ -27,6 +27,11 @@ from drumline.report.page.folder import read_manifest
 from drumline.report.page.prose import Tongue
 from drumline.report.page.sheet import Sheet
 
+_UNREADABLE = (
+    *(DrumlineError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError),
+)
+"""what comes of runs that are damaged, or of another version"""
+
 
 @dataclass
 class Verdict:
@@ -80,7 +85,7 @@ def _audit_runs(folder: Path, manifest: dict[str, Any], settings: LabSettings) -
     lang = Language.ZH if manifest.get("lang") == "zh" else Language.EN
     try:
         found = lab.write_up(Results(folder=folder, settings=settings), Tongue(lang))
-    except (DrumlineError, ArithmeticError, LookupError, TypeError, ValueError) as error:
+    except _UNREADABLE as error:
         yield f"the runs cannot be read as this version's: {error}"
         return
     for sheet in found.sheets:
@@ -89,7 +94,7 @@ def _audit_runs(folder: Path, manifest: dict[str, Any], settings: LabSettings) -
 
 def _compare(sheet: Sheet, file: Path) -> Iterator[str]:
     try:
-        text = file.read_text(encoding="utf-8")
+        text = file.read_text(encoding="utf-8", errors="replace")
     except OSError:
         yield f"data/{file.name} is missing"
         return
@@ -103,12 +108,20 @@ def _compare(sheet: Sheet, file: Path) -> Iterator[str]:
 
 
 def _train_again(manifest: dict[str, Any], settings: LabSettings, watch: Watch) -> Iterator[str]:
-    noted = {one["name"]: one for one in manifest.get("experiments", [])}
+    listed = manifest.get("experiments")
+    noted = {
+        one.get("name"): one
+        for one in (listed if isinstance(listed, list) else [])
+        if isinstance(one, dict)
+    }
     experiments = [
         one
         for one in load_lab(manifest["lab"]).experiments(settings)
         if isinstance(one, Training) and one.exact and noted.get(one.name, {}).get("weights_sha256")
     ]
+    if not experiments:
+        yield "its manifest notes no weights to compare with: training again would tell nothing"
+        return
     with tempfile.TemporaryDirectory() as temporary:
         results = run_experiments(experiments, settings, Path(temporary), reuse=False, watch=watch)
         for one in experiments:

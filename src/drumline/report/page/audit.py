@@ -7,6 +7,7 @@ it is read as a browser would, and each number is held against the file.
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Iterator
 from dataclasses import dataclass
 from html.parser import HTMLParser
@@ -51,12 +52,16 @@ class _Reader(HTMLParser):
                 Cited(
                     value=self._open.get("value", ""),
                     sheet=self._open.get("data-sheet", ""),
-                    row=int(self._open.get("data-row", "-1")),
+                    row=_row(self._open.get("data-row", "")),
                     column=self._open.get("data-column", ""),
                     text=self._text,
                 )
             )
             self._open = None
+
+
+def _row(text: str) -> int:
+    return int(text) if text.isdecimal() else -1
 
 
 def read_citations(page: str) -> list[Cited]:
@@ -70,17 +75,23 @@ def audit_files(folder: Path, manifest: dict[str, Any]) -> Iterator[str]:
     """Give a sentence for each file that is not as it was written."""
     for name, expected in manifest["files"].items():
         file = folder / name
-        if not file.is_file():
+        try:
+            found = hash_file(file)
+        except FileNotFoundError:
             yield f"{name} is missing"
-        elif hash_file(file) != expected:
-            yield f"{name} was changed after it was written"
+        except OSError as error:
+            yield f"{name} cannot be read: {error.strerror}"
+        else:
+            if not expected:
+                yield f"{name} is of a report that was never finished; make it again"
+            elif found != expected:
+                yield f"{name} was changed after it was written"
 
 
 def audit_numbers(folder: Path) -> Iterator[str]:
     """Give a sentence for each number of the page that is not the one in its CSV file."""
     sheets: dict[str, list[dict[str, str]]] = {}
-    page = folder / PAGE
-    for cited in read_citations(page.read_text(encoding="utf-8")) if page.is_file() else []:
+    for cited in read_citations(_read(folder / PAGE)):
         if cited.sheet not in sheets:
             sheets[cited.sheet] = _read_csv(folder / "data" / f"{cited.sheet}.csv")
         rows = sheets[cited.sheet]
@@ -96,7 +107,14 @@ def audit_numbers(folder: Path) -> Iterator[str]:
 
 def _read_csv(file: Path) -> list[dict[str, str]]:
     try:
-        with file.open(newline="", encoding="utf-8") as stream:
-            return list(csv.DictReader(stream))
-    except OSError:
+        return list(csv.DictReader(io.StringIO(_read(file), newline="")))
+    except csv.Error:
         return []
+
+
+def _read(file: Path) -> str:
+    """Read a file, whatever was done to it; one that cannot be read has nothing in it."""
+    try:
+        return file.read_bytes().decode(errors="replace")
+    except OSError:
+        return ""
