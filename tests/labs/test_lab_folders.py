@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
 from drumline.core.errors import LabError, UsageError
 from drumline.core.lab import LabSettings
+from drumline.labs.catalogue import find_lab
 from drumline.labs.report_run import load_lab, run_lab
 from drumline.labs.running import alone
 from drumline.labs.verifying import verify
+from drumline.labs.writing import build_report
+from drumline.report.page.html import render_html
 from drumline.report.page.prose import Tongue
 from lab_documents import documents
 from lab_runs import make_runs
-
-PAGE = '<data value="{value}" data-sheet="findings" data-row="{row}" data-column="value">1</data>'
 
 
 def run(number, folder):
@@ -54,16 +56,18 @@ def test_a_folder_has_one_lab_run_at_a_time(tmp_path):
 
 
 @pytest.fixture
-def report(tmp_path):
-    """A report of lab 2 without figures, which is in order."""
-    results = make_runs(load_lab(2), tmp_path, documents=documents())
+def report(tmp_path, monkeypatch):
+    """A report of lab 2, without its figures, which is in order."""
+    monkeypatch.setattr("drumline.report.page.html.render_inline", lambda *_: "<svg></svg>")
+    lab, results = load_lab(2), make_runs(load_lab(2), tmp_path, documents=documents())
+    experiments = lab.experiments(results.settings)
+    made = build_report(lab, find_lab(2), results, experiments, {}, "mine", Tongue("zh"))
     (tmp_path / "data").mkdir()
-    for sheet in load_lab(2).write_up(results, Tongue("en")).sheets:
+    for sheet in made.sheets:
         (tmp_path / "data" / f"{sheet.name}.csv").write_text(sheet.to_csv(), encoding="utf-8")
-        if sheet.name == "findings":
-            page = PAGE.format(value=sheet.rows[0]["value"], row=0)
+    page = render_html(made, version="1", made="now")
     (tmp_path / "report.html").write_text(page, encoding="utf-8")
-    manifest = {"format": 1, "drumline": "0", "lab": 2, "lang": "en", "files": {}}
+    manifest = {"format": 1, "drumline": "0", "lab": 2, "lang": "zh", "files": {}}
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
     return tmp_path
 
@@ -80,12 +84,31 @@ def test_a_damaged_report_is_told_whatever_was_done_to_it(report):
     for text in (whole.decode().encode("utf-16"), b"\x00" + whole, b""):
         findings.write_bytes(text)
         assert "data/findings.csv, line 1: the runs give other numbers" in problems(report)
+    assert any(one.endswith("are not those in findings.csv") for one in problems(report))
     findings.write_bytes(whole)
-    for row in ("x", "", "99", "-1", "²"):
-        (report / "report.html").write_text(PAGE.format(value=1, row=row), encoding="utf-8")
-        assert problems(report) == ["report.html says '1', but findings.csv has no such cell"]
-    (report / "report.html").write_bytes(b"\xa2\xff")
-    assert problems(report) == []  # its sha256, had the manifest one, would tell
+    page = report / "report.html"
+    text = page.read_text(encoding="utf-8")
+    for row in ("x", "", "999", "-1", "²"):
+        page.write_text(re.sub('data-row="[0-9]+"', f'data-row="{row}"', text), encoding="utf-8")
+        assert any("findings.csv has no such cell" in one for one in problems(report))
+        assert len(problems(report)) < 60
+    page.write_bytes(b"\xa2\xff")
+    (only,) = problems(report)
+    assert only.startswith("report.html has 0 numbers where the runs give")
+
+
+def test_a_number_is_followed_to_the_runs_also_where_page_and_file_agree(report):
+    """Whoever changes a page or a file can write its sha256 into the manifest, too."""
+    page = report / "report.html"
+    text = page.read_text(encoding="utf-8")
+    page.write_text(re.sub(r"(<data [^>]*>)\d", r"\g<1>999", text, count=1), encoding="utf-8")
+    (only,) = problems(report)
+    assert "report.html says '999" in only
+    assert "where the runs give" in only
+    page.write_text(text, encoding="utf-8")
+    experiments = report / "data" / "experiments.csv"
+    experiments.write_text(experiments.read_text().replace("name,", "nom,"))
+    assert "data/experiments.csv, line 1: the runs give other numbers" in problems(report)
 
 
 @pytest.mark.parametrize("rows", [3, [3], [None], {"a": 1}])
