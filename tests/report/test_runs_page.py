@@ -191,3 +191,14 @@ def test_specs_that_cannot_be_read_are_not_called_the_same(runs):
         if one.slug == "differences"
     ]
     assert section.blocks[0].sheet.columns == ("key", "crashed", "old")
+
+
+def test_accuracies_are_compared_where_they_can_be(runs, tmp_path):
+    """Not that of a run that was cut short, nor those of other data."""
+    good, other, crashed = runs[:3]
+    assert "other's test accuracy is +0.00 percentage points from good's" in analysis(good, other)
+    said = analysis(good, crashed)
+    assert "the test accuracy when it was last looked at was 90.00 %" in said
+    assert "percentage points" not in said
+    text = make_run(tmp_path / "text", model="gpt-mini", data={"name": "shakespeare"})
+    assert "percentage points" not in analysis(good, text)

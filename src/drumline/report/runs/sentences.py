@@ -35,10 +35,11 @@ def _of_one(number: int, sheets: RunSheets, say: Tongue) -> list[Sentence]:
         if row["accuracy"] is not None:
             said.append(
                 say(
-                    "{name}: {took}, and the test accuracy at the end was {accuracy}.",
-                    "{name}：{took}，最终测试准确率 {accuracy}。",
+                    "{name}: {took}, and the test accuracy {when} was {accuracy}.",
+                    "{name}：{took}，{when}测试准确率 {accuracy}。",
                     name=name,
                     took=took,
+                    when=_when(row, say),
                     accuracy=sheets.runs.quote_row(number, "accuracy", points),
                 )
             )
@@ -66,6 +67,12 @@ def _of_one(number: int, sheets: RunSheets, say: Tongue) -> list[Sentence]:
     return said
 
 
+def _when(row: Mapping[str, Any], say: Tongue) -> str:
+    if row["done"] == "yes":
+        return say.pick("at the end", "最终")
+    return say.pick("when it was last looked at", "最近一次测得的")
+
+
 def _took(number: int, sheets: RunSheets, say: Tongue) -> Sentence:
     step = sheets.runs.quote_row(number, "step_ms", milliseconds)
     if step.low is None:
@@ -88,7 +95,7 @@ def _of_two(number: int, sheets: RunSheets, findings: Findings, say: Tongue) -> 
             of="runs.csv: step_ms",
         )
         said.append(_speed(first, other, ratio, say))
-    if first["accuracy"] is not None and other["accuracy"] is not None:
+    if _comparable(first, other):
         difference = 100 * (other["accuracy"] - first["accuracy"])
         gap = findings.quote(
             f"accuracy of {other['run']} less {first['run']}, in points",
@@ -115,6 +122,12 @@ def _of_two(number: int, sheets: RunSheets, findings: Findings, say: Tongue) -> 
             )
         )
     return said
+
+
+def _comparable(first: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether both came to their end, and were looked at with the same test set."""
+    known = all(row["accuracy"] is not None and row["done"] == "yes" for row in (first, other))
+    return known and bool(first["data"] == other["data"])
 
 
 def _speed(first: Mapping[str, Any], other: Mapping[str, Any], ratio: Any, say: Tongue) -> Sentence:
