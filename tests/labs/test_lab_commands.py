@@ -47,6 +47,14 @@ def test_start_overwrites_nothing(drumline, tmp_path):
     assert not (tmp_path / "other").exists()
 
 
+def test_start_in_any_locale(drumline, tmp_path):
+    """Task sheets have Chinese in them; a GBK or an ASCII locale must not matter."""
+    plain = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+    answer = drumline("lab", "start", "1", "mine", **plain)
+    assert answer.code == 0, answer.err
+    assert "原理" in (tmp_path / "mine" / "TASK.zh.md").read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

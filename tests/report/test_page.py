@@ -188,6 +188,39 @@ def test_nothing_of_others_is_overwritten(tmp_path):
         with pytest.raises(UsageError, match=f"has a {name} that is no report's"):
             write_report(small_report("en"), taken, {})
         assert [file.name for file in taken.iterdir()] == [name]
+    for name in ("report.md", "data/waits.csv"):  # somebody's own text and numbers
+        taken = tmp_path / name / "r"
+        (taken / name).parent.mkdir(parents=True)
+        (taken / name).write_text("mine")
+        with pytest.raises(UsageError, match=f"has a {name} that is no report's"):
+            write_report(small_report("en"), taken, {})
+        assert (taken / name).read_text() == "mine"
+
+
+def test_a_report_replaces_only_one_of_its_own_kind(tmp_path):
+    write_report(small_report("en"), tmp_path, {"lab": 2})
+    before = (tmp_path / "report.html").read_text()
+    for facts in ({"lab": 1}, {"runs": []}):
+        with pytest.raises(UsageError, match="holds the report of lab 2, which stays"):
+            write_report(small_report("en"), tmp_path, facts)
+    assert (tmp_path / "report.html").read_text() == before
+    write_report(small_report("zh"), tmp_path, {"lab": 2})
+    write_report(small_report("en"), tmp_path / "page", {})
+    with pytest.raises(UsageError, match="holds a page about runs, which stays"):
+        write_report(small_report("en"), tmp_path / "page", {"lab": 2})
+
+
+def test_a_report_that_was_cut_short_says_so_and_is_made_again(tmp_path):
+    def stop(name):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_report(small_report("en"), tmp_path, {}, tell=stop)
+    found = list(audit_files(tmp_path, read_manifest(tmp_path)))
+    assert "data/waits.csv is of a report that was never finished; make it again" in found
+    assert "report.html is missing" in found
+    write_report(small_report("en"), tmp_path, {})
+    assert list(audit_files(tmp_path, read_manifest(tmp_path))) == []
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path):

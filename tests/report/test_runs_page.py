@@ -103,8 +103,14 @@ def test_one_run_and_one_without_anything(runs, tmp_path):
 
 
 def test_events_are_read_where_the_spec_cannot_be(runs):
-    for text in ("x: [", "just words", "workers: many\nnodes: 2\n"):
-        runs[0].spec_file.write_text(text)
+    for text in (
+        b"x: [",
+        b"just words",
+        b"workers: many\nnodes: 2\n",
+        b"\xff\xfe",
+        b"x: 2026-99-99",
+    ):
+        runs[0].spec_file.write_bytes(text)
         record = read_record(runs[0])
         assert len(record.curve) == 8
         assert any("its spec is damaged, or of another version" in gap for gap in record.gaps)
@@ -130,3 +136,69 @@ def test_faster_is_said_only_where_quartiles_do_not_meet(runs):
     assert "their quartiles overlap" in said
     assert "the same weights, bit for bit" in said
     assert "% of the time that ranks lost to communication was waiting for rank 1" in said
+
+
+def analysis(*runs):
+    """Return what a page about runs says of them."""
+    report = build_runs_report([read_record(run) for run in runs], Tongue("en"))
+    found = [section for section in report.sections if section.slug == "analysis"]
+    return " ".join(str(one) for section in found for one in section.blocks[0].said)
+
+
+def test_one_step_has_no_quartiles(runs, tmp_path):
+    one = make_run(tmp_path / "one", steps=1)
+    said = analysis(one, runs[0])
+    assert "one: the one step took 12 ms, and the test accuracy" in said
+    assert "with one step alone, nothing is known about its scatter" in said
+    assert "good: a step took 12 ms (12–12) (median and quartiles)" in said
+
+
+def test_where_nobody_waited_no_rank_is_blamed(tmp_path):
+    run = make_run(tmp_path / "even")
+    for rank in range(2):  # both come to every collective at the same moment
+        text = run.rank_events(0).read_text()
+        run.rank_events(rank).write_text(text)
+    assert "waiting for rank" not in analysis(run)
+
+
+def test_the_error_that_ended_a_run_is_told(runs):
+    crashed = runs[2]
+    with crashed.rank_events(0).open("a") as file:
+        _write(file, "error", message="a rank was lost", consequence=True)
+    with crashed.rank_events(1).open("w") as file:
+        _write(file, "error", message="of an attempt before")
+        _write(file, "start", rank=1, attempt=1)
+        _write(file, "error", message="the loss is nan\nat step 1")
+    (gap,) = read_record(crashed).gaps
+    assert gap == "crashed: has no result; its events end at its start: the loss is nan"
+
+
+def test_ranks_without_a_step_in_common_are_told(runs):
+    runs[0].rank_events(1).write_text("\xff garbage")
+    assert read_record(runs[0]).gaps == ["good: there is no step that all ranks have logged"]
+
+
+def test_specs_that_cannot_be_read_are_not_called_the_same(runs):
+    for run in runs[:2]:
+        run.spec_file.unlink()
+    report = build_runs_report([read_record(run) for run in runs[:2]], Tongue("en"))
+    assert "differences" not in [section.slug for section in report.sections]
+    # those that can be read are compared, without the others
+    records = [read_record(run) for run in (runs[0], *runs[2:])]
+    (section,) = [
+        one
+        for one in build_runs_report(records, Tongue("en")).sections
+        if one.slug == "differences"
+    ]
+    assert section.blocks[0].sheet.columns == ("key", "crashed", "old")
+
+
+def test_accuracies_are_compared_where_they_can_be(runs, tmp_path):
+    """Not that of a run that was cut short, nor those of other data."""
+    good, other, crashed = runs[:3]
+    assert "other's test accuracy is +0.00 percentage points from good's" in analysis(good, other)
+    said = analysis(good, crashed)
+    assert "the test accuracy when it was last looked at was 90.00 %" in said
+    assert "percentage points" not in said
+    text = make_run(tmp_path / "text", model="gpt-mini", data={"name": "shakespeare"})
+    assert "percentage points" not in analysis(good, text)

@@ -19,7 +19,7 @@ from drumline.report.page.folder import write_report
 from drumline.report.page.prose import Tongue
 from drumline.report.record import RunRecord, read_record
 from drumline.report.runs.page import build_runs_report
-from drumline.report.runs.sheets import RunSheets, build_sheets
+from drumline.report.runs.sheets import COLUMN, RunSheets, build_sheets
 from drumline.report.tables import narrow_table
 
 _PAGE_FOLDER = "report"
@@ -60,7 +60,7 @@ def compare_command(
         )
         return
     console = Console()
-    console.print(_differences_table(sheets, records))
+    console.print(_differences_table(sheets))
     for line in (*(gap for record in records for gap in record.gaps), *_said(report)):
         console.print(str(line), markup=False, highlight=False)
     console.print(f"{page} is written", markup=False, highlight=False, soft_wrap=True)
@@ -74,7 +74,7 @@ def _said(report: Report) -> list[str]:
 
 
 def _read(names: list[str]) -> list[RunRecord]:
-    """Read the runs; two of one name are told apart by their folders.
+    """Read the runs; two of one name are told apart by their folders, and from a table's column.
 
     Raises:
         UsageError: there is no such run, or one was named twice.
@@ -85,7 +85,7 @@ def _read(names: list[str]) -> list[RunRecord]:
     for path, times in Counter(record.path.resolve() for record in records).items():
         if times > 1:
             raise UsageError(f"{path} was named {times} times; name runs that differ")
-    taken = Counter(record.name for record in records)
+    taken = Counter([*(record.name for record in records), COLUMN])
     for record in records:
         if taken[record.name] > 1:
             record.name = f"{record.path.parent.name}/{record.name}"
@@ -107,7 +107,7 @@ def _open(name: str) -> RunDir:
             run = RunDir(path.absolute())
             break
     else:
-        if Path(name).exists():
+        if Path(name).exists() or (RUNS / name).exists():
             raise UsageError(
                 f"{name} is no run: it has neither spec.yaml nor events/; name a run's folder, or "
                 f"see what there is with: drumline runs"
@@ -126,13 +126,16 @@ def _write(report: Report, records: list[RunRecord], out: Path | None) -> Path:
     return write_report(report, out or single, facts)
 
 
-def _differences_table(sheets: RunSheets, records: list[RunRecord]) -> Table | str:
+def _differences_table(sheets: RunSheets) -> Table | str:
+    _, *told = sheets.differences.columns
+    if len(told) < 2:
+        return "their specs cannot be compared: not both can be read"
     if not sheets.differences.rows:
         return "their specs are the same"
     table = narrow_table(gap=2)
     table.add_column("key", overflow="fold")
-    for record in records:
-        table.add_column(record.name, overflow="fold")
+    for name in told:
+        table.add_column(name, overflow="fold")
     for row in sheets.differences.rows:
         table.add_row(*(Text(str(row[column])) for column in sheets.differences.columns))
     return table

@@ -8,15 +8,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 from drumline.bench.machine import describe_machine
+from drumline.core.errors import UsageError
 from drumline.core.lab import LabSettings
 from drumline.labs.catalogue import find_lab
-from drumline.labs.experiment import Experiment, Training
+from drumline.labs.experiment import Experiment, Training, runs_folder
 from drumline.labs.lab import Lab
 from drumline.labs.results import Results
-from drumline.labs.running import run_experiments
+from drumline.labs.running import alone, run_experiments
 from drumline.labs.writing import build_report
 from drumline.launch.probe import Watch
-from drumline.report.page.folder import check_place, read_words, write_report
+from drumline.report.page.folder import MANIFEST, WORDS, check_place, read_words, write_report
 from drumline.report.page.prose import Tongue
 
 _MODULES = {1: "optimizers", 2: "communication", 3: "data_parallel", 4: "model_parallel"}
@@ -50,19 +51,35 @@ def run_lab(
         DrumlineError: nothing could be run or written.
     """
     lab = load_lab(number)
-    check_place(folder)  # what cannot be written or read is told before anything is measured
+    check_place(folder, number)  # what cannot be written is told before anything is measured
+    _check_runs(folder)
     words = read_words(folder, say)
     experiments = lab.experiments(settings)
-    results = run_experiments(experiments, settings, folder, reuse=reuse, watch=watch)
-    machine = describe_machine(sys.argv)
-    report = build_report(lab, find_lab(number), results, experiments, machine, words, say)
-    facts = {
-        "lab": number,
-        "settings": settings.model_dump(mode="json"),
-        "machine": machine,
-        "experiments": [_fact(one, results) for one in experiments],
-    }
-    return write_report(report, folder, facts, tell=tell), results
+    with alone(folder):
+        results = run_experiments(experiments, settings, folder, reuse=reuse, watch=watch)
+        machine = describe_machine(sys.argv)
+        report = build_report(lab, find_lab(number), results, experiments, machine, words, say)
+        facts = {
+            "lab": number,
+            "settings": settings.model_dump(mode="json"),
+            "machine": machine,
+            "experiments": [_fact(one, results) for one in experiments],
+        }
+        return write_report(report, folder, facts, tell=tell), results
+
+
+def _check_runs(folder: Path) -> None:
+    """See that the runs in a folder are a lab's: experiments replace those of their names.
+
+    Raises:
+        UsageError: there are runs, and nothing else that a lab leaves.
+    """
+    runs = runs_folder(folder)
+    if runs.exists() and not any((folder / name).exists() for name in (MANIFEST, WORDS)):
+        raise UsageError(
+            f"{runs} is there already, and is no lab's; nothing in it is replaced: name a new "
+            f"folder with --out"
+        )
 
 
 def _fact(experiment: Experiment, results: Results) -> dict[str, object]:

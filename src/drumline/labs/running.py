@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from drumline.core.errors import (
     DivergenceError,
     DrumlineError,
     InterruptError,
+    LabError,
     RunDirError,
 )
 from drumline.core.lab import LabSettings
@@ -24,6 +26,29 @@ from drumline.launch.creation import new_run
 from drumline.launch.probe import Watch
 from drumline.launch.training import follow_training
 from drumline.report.progress import followed
+
+
+@contextlib.contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Keep a lab's folder from others that would run it there at the same time.
+
+    Raises:
+        LabError: another does so now.
+        RunDirError: the folder cannot be written.
+    """
+    runs = runs_folder(folder)
+    _make(runs)
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):  # a disk that knows no locks; or writing will tell
+            file = stack.enter_context((runs / ".lock").open("w"))
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # goes with this process
+            except BlockingIOError:
+                raise LabError(
+                    f"another `drumline lab run` is at work in {folder}; wait until it has ended, "
+                    f"or name another folder with --out"
+                ) from None
+        yield
 
 
 def run_experiments(

@@ -34,7 +34,7 @@ def start_lab(number: int, folder: Path, language: Language) -> list[Path]:
         files = starter_files(lab)
         files[MARK] = json.dumps({"lab": number, "language": str(language)}) + "\n"
         for name, text in files.items():
-            (folder / name).write_text(text)
+            (folder / name).write_text(text, encoding="utf-8")
     except OSError as error:
         raise DrumlineError(
             f"cannot write the files of lab {number} to {folder}: {error.strerror}; name a folder "
@@ -48,7 +48,7 @@ def starter_files(lab: Entry) -> dict[str, str]:
     source = resources.files("drumline.labs") / "starters" / str(lab.number)
     return {
         entry.name.removesuffix(".txt") if entry.name.endswith(_CODE) else entry.name: (
-            entry.read_text()
+            entry.read_text(encoding="utf-8")
         )
         for entry in sorted(source.iterdir(), key=lambda entry: entry.name)
         if entry.is_file()
@@ -66,7 +66,7 @@ def recognise(folder: Path) -> tuple[Entry, Language]:
     if not folder.is_dir():
         raise UsageError(f"there is no folder {folder}; make one: drumline lab start 1 {folder}")
     try:
-        mark = json.loads((folder / MARK).read_text())
+        mark = json.loads((folder / MARK).read_text(encoding="utf-8"))
         return find_lab(int(mark["lab"])), Language(mark["language"])
     except (OSError, ValueError, KeyError, TypeError, UsageError):
         pass  # lost or changed; the files tell, too

@@ -2,7 +2,7 @@
 
 1. the files are those that were written (sha256);
 2. every number of the page is the one in its CSV file;
-3. the CSV files are those that the runs beside them give;
+3. the CSV files, and what the page makes of them, are what the runs beside them give;
 4. with `rerun`: training again, by the same specs, ends with the same weights.
 """
 
@@ -17,15 +17,22 @@ from typing import Any
 from drumline.core.errors import DrumlineError, UsageError
 from drumline.core.lab import LabSettings
 from drumline.core.language import Language
+from drumline.labs.catalogue import find_lab
 from drumline.labs.experiment import Training, runs_folder
 from drumline.labs.report_run import load_lab
 from drumline.labs.results import Results
 from drumline.labs.running import run_experiments
+from drumline.labs.writing import build_report
 from drumline.launch.probe import Watch
-from drumline.report.page.audit import audit_files, audit_numbers
+from drumline.report.page.audit import audit_files, audit_numbers, audit_texts
 from drumline.report.page.folder import read_manifest
 from drumline.report.page.prose import Tongue
 from drumline.report.page.sheet import Sheet
+
+_UNREADABLE = (
+    *(DrumlineError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError),
+)
+"""what comes of runs that are damaged, or of another version"""
 
 
 @dataclass
@@ -65,7 +72,9 @@ def verify(folder: Path, *, rerun: bool, watch: Watch) -> Verdict:
     count = len(manifest["files"])
     verdict.take(f"{count} files are as they were written", audit_files(folder, manifest))
     verdict.take("every number of the page is in its CSV file", audit_numbers(folder))
-    verdict.take("the CSV files follow from the runs", _audit_runs(folder, manifest, settings))
+    verdict.take(
+        "the page and the CSV files follow from the runs", _audit_runs(folder, manifest, settings)
+    )
     if rerun:
         again = _train_again(manifest, settings, watch)
         verdict.take("training again gave the same weights", again)
@@ -76,20 +85,24 @@ def _audit_runs(folder: Path, manifest: dict[str, Any], settings: LabSettings) -
     if not runs_folder(folder).is_dir():
         yield f"{runs_folder(folder)} is missing: the CSV files cannot be followed to the runs"
         return
-    lab = load_lab(manifest["lab"])
+    number = manifest["lab"]
+    lab, entry = load_lab(number), find_lab(number)
     lang = Language.ZH if manifest.get("lang") == "zh" else Language.EN
+    results = Results(folder=folder, settings=settings)
     try:
-        found = lab.write_up(Results(folder=folder, settings=settings), Tongue(lang))
-    except (DrumlineError, ArithmeticError, LookupError, TypeError, ValueError) as error:
+        experiments = lab.experiments(settings)
+        report = build_report(lab, entry, results, experiments, {}, "", Tongue(lang))
+    except _UNREADABLE as error:
         yield f"the runs cannot be read as this version's: {error}"
         return
-    for sheet in found.sheets:
+    for sheet in report.sheets:
         yield from _compare(sheet, folder / "data" / f"{sheet.name}.csv")
+    yield from audit_texts(folder, report)
 
 
 def _compare(sheet: Sheet, file: Path) -> Iterator[str]:
     try:
-        text = file.read_text(encoding="utf-8")
+        text = file.read_text(encoding="utf-8", errors="replace")
     except OSError:
         yield f"data/{file.name} is missing"
         return
@@ -103,12 +116,20 @@ def _compare(sheet: Sheet, file: Path) -> Iterator[str]:
 
 
 def _train_again(manifest: dict[str, Any], settings: LabSettings, watch: Watch) -> Iterator[str]:
-    noted = {one["name"]: one for one in manifest.get("experiments", [])}
+    listed = manifest.get("experiments")
+    noted = {
+        one.get("name"): one
+        for one in (listed if isinstance(listed, list) else [])
+        if isinstance(one, dict)
+    }
     experiments = [
         one
         for one in load_lab(manifest["lab"]).experiments(settings)
         if isinstance(one, Training) and one.exact and noted.get(one.name, {}).get("weights_sha256")
     ]
+    if not experiments:
+        yield "its manifest notes no weights to compare with: training again would tell nothing"
+        return
     with tempfile.TemporaryDirectory() as temporary:
         results = run_experiments(experiments, settings, Path(temporary), reuse=False, watch=watch)
         for one in experiments:

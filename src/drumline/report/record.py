@@ -111,8 +111,24 @@ def read_record(run: RunDir) -> RunRecord:
         )
     if not record.done:
         at = f"step {record.curve[-1].step}" if record.curve else "its start"
-        record.gaps.append(f"{record.name}: has no result; its events end at {at}")
+        record.gaps.append(f"{record.name}: has no result; its events end at {at}{_why(record)}")
+    elif not record.curve and not record.gaps:
+        record.gaps.append(f"{record.name}: there is no step that all ranks have logged")
     return record
+
+
+def _why(record: RunRecord) -> str:
+    """Tell the error that ended a run, where a rank has logged one after its last start."""
+    for log in record.events:
+        said = ""
+        for event in log:
+            if event["event"] == "start":
+                said = ""
+            elif event["event"] == "error" and not event.get("consequence"):
+                said = str(event.get("message") or "").partition("\n")[0]
+        if said:
+            return f": {said}"
+    return ""
 
 
 def _count_ranks(run: RunDir, record: RunRecord) -> int:
@@ -135,15 +151,15 @@ def _json(run: RunDir, name: str, record: RunRecord) -> dict[str, Any]:
 
 def _read_spec(run: RunDir, record: RunRecord) -> None:
     try:
-        text = run.spec_file.read_text(encoding="utf-8")
+        text = run.spec_file.read_bytes()
     except OSError:
         record.gaps.append(f"{record.name}: there is no spec.yaml")
         return
     try:
-        words = yaml.safe_load(text)
+        words = yaml.safe_load(text.decode())
         record.words = words if isinstance(words, dict) else {}
         record.spec = run.read_spec()
-    except (yaml.YAMLError, DrumlineError) as error:
+    except (yaml.YAMLError, ValueError, DrumlineError) as error:
         said = str(error).splitlines()[0]
         record.gaps.append(f"{record.name}: its spec is damaged, or of another version ({said})")
 

@@ -238,9 +238,9 @@ def _about_accuracy(runs: Runs, ends: Sheet, say: Tongue) -> list[Said]:
         ]
     return [
         say(
-            "{start} Seed by seed, the difference between {best} and {names} has a 95 % interval "
-            "that holds 0: over these seeds they cannot be told apart.",
-            "{start}逐种子比较，{best} 与 {names} 之差的 95 % 置信区间含 0：在这些种子下无法区分。",
+            "{start} Seed by seed, {best} cannot be told apart from {names}: the 95 % interval of "
+            "the difference holds 0.",
+            "{start}逐种子比较，{best} 与 {names} 无法区分：差值的 95 % 置信区间含 0。",
             start=start,
             best=optimizer_name(say, best),
             names=say.join(level),

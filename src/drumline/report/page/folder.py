@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -24,12 +24,12 @@ from drumline.core.rundir import write_atomic
 from drumline.report.page.blocks import Report
 from drumline.report.page.html import render_html
 from drumline.report.page.markdown import render_markdown
-from drumline.report.page.picture import write_files
+from drumline.report.page.picture import FORMATS, write_files
 from drumline.report.page.prose import Tongue
 
 FORMAT = 1
 """of the manifest: raised when an older program could not read it"""
-MANIFEST, WORDS, PAGE = "manifest.json", "words.md", "report.html"
+MANIFEST, WORDS, TEXT, PAGE = "manifest.json", "words.md", "report.md", "report.html"
 
 Told = Callable[[str], None]
 
@@ -52,9 +52,18 @@ def write_report(
         UsageError: something else lies there.
         RunDirError: a file cannot be written.
     """
-    check_place(folder)
+    names = _names(report)
+    check_place(folder, facts.get("lab"), names)
+    made = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    manifest = {
+        "format": FORMAT,
+        "drumline": __version__,
+        "made": made,
+        "lang": report.lang,
+        **facts,
+    }
+    _make_room(folder, manifest, names)
     written: list[Path] = []
-    _make_room(folder)
     for sheet in report.sheets:
         file = folder / "data" / f"{sheet.name}.csv"
         write_atomic(file, sheet.to_csv())
@@ -62,47 +71,67 @@ def write_report(
     for picture in report.pictures():
         tell(picture.name)
         written += write_files(picture, folder / "figures", report.lang)
-    made = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     texts = {
-        "report.md": render_markdown(report),
+        TEXT: render_markdown(report),
         PAGE: render_html(report, version=__version__, made=made),
     }
     for name, text in texts.items():
         write_atomic(folder / name, text)
         written.append(folder / name)
-    manifest = {
-        "format": FORMAT,
-        "drumline": __version__,
-        "made": made,
-        "lang": report.lang,
-        **facts,
-        "files": {str(file.relative_to(folder)): hash_file(file) for file in sorted(written)},
-    }
-    write_atomic(folder / MANIFEST, json.dumps(manifest, indent=2, ensure_ascii=False) + "\n")
+    files = {str(file.relative_to(folder)): hash_file(file) for file in sorted(written)}
+    _write_manifest(folder, manifest, files)
     return folder / PAGE
 
 
-def check_place(folder: Path) -> None:
-    """See that writing a report to a folder overwrites nothing but an older report.
+def _names(report: Report) -> list[str]:
+    """Return the files that a report will be, relative to its folder."""
+    pictures = [f"figures/{one.name}.{end}" for one in report.pictures() for end in FORMATS]
+    return [*(f"data/{one.name}.csv" for one in report.sheets), *pictures, TEXT, PAGE]
+
+
+def _write_manifest(folder: Path, facts: Mapping[str, Any], files: Mapping[str, str]) -> None:
+    document = json.dumps({**facts, "files": files}, indent=2, ensure_ascii=False)
+    write_atomic(folder / MANIFEST, document + "\n")
+
+
+def check_place(folder: Path, lab: int | None, names: Iterable[str] = (TEXT, PAGE)) -> None:
+    """See that writing a report to a folder overwrites nothing but an older one of the same kind.
+
+    Args:
+        folder: where it would go.
+        lab: which lab's it is; None: a page about runs.
+        names: the files that it will be, as far as that is known.
 
     Raises:
-        UsageError: it has a page or a manifest that is not a report's, such as that of a run.
+        UsageError: the folder has a report of another kind, or a file of that name which is no
+            report's, such as the manifest of a run.
     """
     manifest = _found(folder)
-    if isinstance(manifest, dict):
-        theirs = None if "drumline" in manifest else MANIFEST
+    if isinstance(manifest, dict) and "drumline" in manifest:
+        _check_kind(folder, manifest.get("lab"), lab)
+        ours = manifest.get("files")
+        ours = ours if isinstance(ours, dict) else names
+    elif isinstance(manifest, dict):
+        names, ours = [MANIFEST], []
     else:  # lost or damaged: then the page tells
-        theirs = PAGE if _is_foreign(folder / PAGE) else None
-    if theirs is not None:
+        ours = names if _is_ours(folder / PAGE) else []
+    theirs = [name for name in names if name not in ours and (folder / name).exists()]
+    if theirs:
         raise UsageError(
-            f"{folder} has a {theirs} that is no report's, and nothing of yours is overwritten; "
+            f"{folder} has a {theirs[0]} that is no report's, and nothing of yours is overwritten; "
             f"name a new folder with --out"
         )
 
 
-def _is_foreign(page: Path) -> bool:
+def _check_kind(folder: Path, there: Any, lab: int | None) -> None:
+    if there != lab:
+        what = "a page about runs" if there is None else f"the report of lab {there}"
+        raise UsageError(f"{folder} holds {what}, which stays; name another folder with --out")
+
+
+def _is_ours(page: Path) -> bool:
     try:
-        return b"drumline" not in page.read_bytes()
+        return b"drumline" in page.read_bytes()
     except OSError:  # none is there, or writing will say what is wrong
         return False
 
@@ -185,8 +214,12 @@ def hash_file(file: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def _make_room(folder: Path) -> None:
-    """Make the folders of figures and data, without those that an older report's manifest names."""
+def _make_room(folder: Path, facts: Mapping[str, Any], names: list[str]) -> None:
+    """Make the folders of figures and data, without those that an older report's manifest names.
+
+    The new manifest names what is about to be written, still without its sha256: where writing is
+    cut short, the next report knows what is of this one.
+    """
     manifest = _found(folder)
     older = manifest.get("files") if isinstance(manifest, dict) else None
     try:
@@ -199,3 +232,4 @@ def _make_room(folder: Path) -> None:
         raise RunDirError(
             f"cannot write the report to {folder}: {error.strerror}; name another --out"
         ) from None
+    _write_manifest(folder, facts, dict.fromkeys(names, ""))

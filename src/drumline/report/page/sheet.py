@@ -52,7 +52,7 @@ class Sheet:
     columns: Sequence[str]
     rows: list[Mapping[str, Any]] = field(default_factory=list)
 
-    def add(self, **values: Any) -> int:
+    def add(self, /, **values: Any) -> int:
         """Append a row; returns its number.
 
         Raises:

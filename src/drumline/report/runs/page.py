@@ -43,7 +43,7 @@ def build_runs_report(records: Sequence[RunRecord], say: Tongue) -> Report:
     names = say.join([record.name for record in records])
     sections: list[tuple[str, str, list[Block]]] = [
         ("runs", say.pick("Runs", "运行"), [*_gaps(records), _runs_table(sheets, say)]),
-        ("differences", say.pick("What differs", "差异"), _differences(records, sheets, say)),
+        ("differences", say.pick("What differs", "差异"), _differences(sheets, say)),
         ("curves", say.pick("Training", "训练过程"), _curves(sheets, say)),
         ("time", say.pick("Where the time went", "时间去向"), _time(sheets, say)),
         ("analysis", say.pick("Analysis", "分析"), [Paragraph(said=said, findings=True)]),
@@ -89,8 +89,9 @@ def _runs_table(sheets: RunSheets, say: Tongue) -> Table:
     return Table(sheet=sheets.runs, columns=columns, title=title)
 
 
-def _differences(records: Sequence[RunRecord], sheets: RunSheets, say: Tongue) -> list[Block]:
-    if len(records) < 2:
+def _differences(sheets: RunSheets, say: Tongue) -> list[Block]:
+    _, *told = sheets.differences.columns
+    if len(told) < 2:
         return []
     if not sheets.differences.rows:
         same = say(
@@ -101,7 +102,7 @@ def _differences(records: Sequence[RunRecord], sheets: RunSheets, say: Tongue) -
         return [Paragraph(said=[same])]
     columns = [
         Column(key="key", name=say.pick("key", "键"), align="left"),
-        *(Column(key=record.name, name=record.name, align="left") for record in records),
+        *(Column(key=name, name=name, align="left") for name in told),
     ]
     title = say.pick("Keys of the spec that are not the same", "配置中不相同的键")
     return [Table(sheet=sheets.differences, columns=columns, title=title)]

@@ -31,25 +31,25 @@ def _of_one(number: int, sheets: RunSheets, say: Tongue) -> list[Sentence]:
     name = row["run"]
     said = []
     if row["step_ms"] is not None:
-        step = sheets.runs.quote_row(number, "step_ms", milliseconds)
+        took = _took(number, sheets, say)
         if row["accuracy"] is not None:
             said.append(
                 say(
-                    "{name}: a step took {step} (median and quartiles), and the test accuracy at "
-                    "the end was {accuracy}.",
-                    "{name}：每步用时 {step}（中位数与四分位数），最终测试准确率 {accuracy}。",
+                    "{name}: {took}, and the test accuracy {when} was {accuracy}.",
+                    "{name}：{took}，{when}测试准确率 {accuracy}。",
                     name=name,
-                    step=step,
+                    took=took,
+                    when=_when(row, say),
                     accuracy=sheets.runs.quote_row(number, "accuracy", points),
                 )
             )
         else:
             said.append(
                 say(
-                    "{name}: a step took {step} (median and quartiles); the last loss was {loss}.",
-                    "{name}：每步用时 {step}（中位数与四分位数），最后一步损失 {loss}。",
+                    "{name}: {took}; the last loss was {loss}.",
+                    "{name}：{took}，最后一步损失 {loss}。",
                     name=name,
-                    step=step,
+                    took=took,
                     loss=sheets.runs.quote_row(number, "loss", plain),
                 )
             )
@@ -67,6 +67,23 @@ def _of_one(number: int, sheets: RunSheets, say: Tongue) -> list[Sentence]:
     return said
 
 
+def _when(row: Mapping[str, Any], say: Tongue) -> str:
+    if row["done"] == "yes":
+        return say.pick("at the end", "最终")
+    return say.pick("when it was last looked at", "最近一次测得的")
+
+
+def _took(number: int, sheets: RunSheets, say: Tongue) -> Sentence:
+    step = sheets.runs.quote_row(number, "step_ms", milliseconds)
+    if step.low is None:
+        return say("the one step took {step}", "仅有的一步用时 {step}", step=step)
+    return say(
+        "a step took {step} (median and quartiles)",
+        "每步用时 {step}（中位数与四分位数）",
+        step=step,
+    )
+
+
 def _of_two(number: int, sheets: RunSheets, findings: Findings, say: Tongue) -> list[Sentence]:
     first, other = sheets.runs.rows[0], sheets.runs.rows[number]
     said = []
@@ -78,7 +95,7 @@ def _of_two(number: int, sheets: RunSheets, findings: Findings, say: Tongue) -> 
             of="runs.csv: step_ms",
         )
         said.append(_speed(first, other, ratio, say))
-    if first["accuracy"] is not None and other["accuracy"] is not None:
+    if _comparable(first, other):
         difference = 100 * (other["accuracy"] - first["accuracy"])
         gap = findings.quote(
             f"accuracy of {other['run']} less {first['run']}, in points",
@@ -107,11 +124,24 @@ def _of_two(number: int, sheets: RunSheets, findings: Findings, say: Tongue) -> 
     return said
 
 
+def _comparable(first: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether both came to their end, and were looked at with the same test set."""
+    known = all(row["accuracy"] is not None and row["done"] == "yes" for row in (first, other))
+    return known and bool(first["data"] == other["data"])
+
+
 def _speed(first: Mapping[str, Any], other: Mapping[str, Any], ratio: Any, say: Tongue) -> Sentence:
     """Faster or slower only where the quartiles of the steps do not meet."""
     order = compare(read_interval(other, "step_ms"), read_interval(first, "step_ms"))
     holes = {"a": first["run"], "b": other["run"], "ratio": ratio}
-    if order not in (Order.LESS, Order.MORE):
+    if order is Order.ONCE:
+        return say(
+            "A step of {b} took {ratio} the time of one of {a}; with one step alone, nothing is "
+            "known about its scatter.",
+            "{b} 每步用时是 {a} 的 {ratio}；只有一步，无从得知其波动。",
+            **holes,
+        )
+    if order is Order.LEVEL:
         return say(
             "A step of {b} took {ratio} the time of one of {a}; their quartiles overlap, so that "
             "is no difference to rely on.",

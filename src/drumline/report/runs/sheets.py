@@ -10,6 +10,8 @@ from drumline.report.interval import interval_cells, interval_names, quartile_in
 from drumline.report.page.sheet import Sheet
 from drumline.report.record import RunRecord
 
+COLUMN = "key"
+"""of the sheet of differences, beside one of each run's name"""
 LEDGER_PARTS = ("data", "compute", "wait", "transfer")
 
 
@@ -87,15 +89,16 @@ def _worst(record: RunRecord) -> tuple[int | None, float | None]:
     if ledger is None or len(ledger.ranks) < 2 or not ledger.lost_s:
         return None, None
     rank = max(ledger.blame, key=lambda one: ledger.blame[one])
-    return rank, ledger.blame[rank]
+    return (rank, ledger.blame[rank]) if ledger.blame[rank] else (None, None)
 
 
 def _differences(records: Sequence[RunRecord]) -> Sheet:
-    names = [record.name for record in records]
-    sheet = Sheet(name="differences", columns=("key", *names))
-    if len(records) > 1:
-        for key, values in find_differences([record.words for record in records]).items():
-            sheet.add(key=key, **dict(zip(names, values, strict=True)))
+    told = [record for record in records if record.words]
+    names = [record.name for record in told]
+    sheet = Sheet(name="differences", columns=(COLUMN, *names))
+    if len(told) > 1:
+        for key, values in find_differences([record.words for record in told]).items():
+            sheet.add(**dict(zip((COLUMN, *names), (key, *values), strict=True)))
     return sheet
 
 

@@ -1,0 +1,51 @@
+"""`drumline report` and `drumline compare` on folders with unlucky names and contents."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from drumline.cli.report import compare_command, report_command
+from drumline.core.errors import UsageError
+from drumline.core.language import Language
+from drumline.core.rundir import RunDir
+from drumline.core.spec_file import validate_spec
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """A run that was started, and has logged nothing."""
+    monkeypatch.chdir(tmp_path)
+    run = RunDir.create("run", root=tmp_path / "runs")
+    run.write_spec(validate_spec({"name": "run", "model": "mlp"}))
+    run.write_json("manifest.json", {})
+    return run
+
+
+def compare(first, second, capsys):
+    compare_command(first, second, out=None, lang=Language.EN, as_json=False)
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["key", "self", "run {x} [b]实验"])
+def test_a_run_may_have_any_name(run, name, tmp_path, capsys):
+    other = RunDir(tmp_path / name)
+    shutil.copytree(run.path, other.path)
+    other.write_spec(validate_spec({"name": "x", "model": "cnn"}))
+    out = compare("run-1", name, capsys)
+    assert "model.name" in out
+    assert (tmp_path / "report" / "report.html").exists()
+
+
+def test_specs_that_are_not_there_are_not_the_same(run, tmp_path, capsys):
+    shutil.copytree(run.path, tmp_path / "other")
+    assert "their specs are the same" in compare("run-1", "other", capsys)
+    run.spec_file.unlink()
+    assert "their specs cannot be compared" in compare("run-1", "other", capsys)
+
+
+def test_an_empty_folder_among_the_runs_is_told_as_such(run):
+    (run.path.parent / "empty").mkdir()
+    with pytest.raises(UsageError, match="empty is no run: it has neither"):
+        report_command(["empty"], out=None, lang=Language.EN)
