@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from drumline.cluster.choice import read_cluster
@@ -48,4 +50,7 @@ def test_a_storage_that_is_a_folder_lies_beside_the_file(tmp_path, monkeypatch, 
     """As it stands, nodes would look for it in their own home."""
     monkeypatch.setenv("HOME", "/home/me")
     (tmp_path / "cluster.yaml").write_text(f'storage: "{written}"\n')
-    assert read_cluster(tmp_path / "cluster.yaml").storage == meant.format(tmp_path)
+    spec = read_cluster(tmp_path / "cluster.yaml")
+    assert spec.storage == meant.format(tmp_path)
+    folder = None if "s3:" in meant else Path(meant.format(tmp_path).removeprefix("file://"))
+    assert spec.storage_folder == folder

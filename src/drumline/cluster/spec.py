@@ -148,6 +148,12 @@ class ClusterSpec(Part):
             )
         return self
 
+    @property
+    def storage_folder(self) -> Path | None:
+        """The storage, where it is a folder of this machine."""
+        path = (self.storage or "").removeprefix("file://")
+        return Path(path) if path.startswith("/") else None
+
     def beside(self, folder: Path) -> Self:
         """Return the same cluster with files named from the root, as seen from cluster.yaml's
         folder: later commands are run in any folder, and nodes have others.
