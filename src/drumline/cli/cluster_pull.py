@@ -37,7 +37,7 @@ def pull_command(job: str | None, which: str | None, *, into: Path | None, watch
     for job_id, (folder, pulled) in found.items():
         size = format_bytes(pulled.bytes)
         news = counted(pulled.files, "file")
-        print(f"{job_id} ({pulled.phase}): {news} with news, {size}, in {folder}")
+        print(f"{job_id} ({_phase(pulled)}): {news} with news, {size}, in {folder}")
         for why in pulled.silent:
             print(f"  {why}", file=sys.stderr)
 
@@ -93,7 +93,7 @@ async def _pull_one(
 ) -> tuple[Path, Pulled]:
     def tell(pulled: Pulled) -> None:
         files = counted(pulled.files, "file")
-        say(job_id, f"{files}, {format_bytes(pulled.bytes)} ({pulled.phase})")
+        say(job_id, f"{files}, {format_bytes(pulled.bytes)} ({_phase(pulled)})")
 
     say(job_id, f"to {into}")
     async with Puller(fleet.remotes, job_id, into) as puller:
@@ -121,6 +121,10 @@ def store_run(url: str, job_id: str, folder: Path, say: Say, *, stored: bool, en
         if not stored:
             raise
         say(job_id, f"the nodes have stored it, but from here: {error.message}")
+
+
+def _phase(pulled: Pulled) -> str:
+    return pulled.phase or "no word from its leader"
 
 
 def default_folder(home: ClusterHome, job_id: str) -> Path:
