@@ -27,6 +27,7 @@ ssh:
 """
     )
     spec = read_cluster(tmp_path / "a b" / "cluster.yaml")
+    assert (spec.storage, spec.storage_folder) == (None, None)
     own = str(tmp_path / "a b" / "keys" / "id")
     assert [host.key_file for host in spec.ssh.hosts] == [own, "/home/me/.ssh/id", "", None]
     assert spec.ec2.key_file == own
@@ -54,3 +55,8 @@ def test_a_storage_that_is_a_folder_lies_beside_the_file(tmp_path, monkeypatch, 
     assert spec.storage == meant.format(tmp_path)
     folder = None if "s3:" in meant else Path(meant.format(tmp_path).removeprefix("file://"))
     assert spec.storage_folder == folder
+
+
+def test_an_empty_storage_is_none(tmp_path):
+    (tmp_path / "cluster.yaml").write_text('storage: ""\n')
+    assert read_cluster(tmp_path / "cluster.yaml").storage is None

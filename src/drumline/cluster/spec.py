@@ -179,7 +179,8 @@ def _beside(folder: Path, file: str | None) -> str | None:
 
 
 def _storage_beside(folder: Path, url: str | None) -> str | None:
-    path = (url or "").removeprefix("file://")
-    if path.startswith("/") or "::" in path or "://" in path:
-        return url
-    return _beside(folder, path)
+    if not url:  # storage: "" is none either
+        return None
+    path = url.removeprefix("file://")
+    named = path.startswith("/") or "::" in path or "://" in path
+    return url if named else _beside(folder, path)
