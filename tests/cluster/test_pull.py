@@ -179,6 +179,24 @@ def test_watching_ends_when_nobody_can_tell_of_the_end(nodes, tmp_path):
         asyncio.run(_watch(nodes, tmp_path / "b"))
 
 
+@pytest.mark.parametrize("gone", [0, 1])
+def test_what_came_from_a_node_that_is_gone_stays(nodes, tmp_path, gone):
+    """The other one's files of the same names do not take its files' place."""
+    into, jobs = tmp_path / "j1", jobs_of(nodes)
+    write(jobs[0] / "run/logs/rank-1.log", "the e")  # what the leader needs to tell of rank 1
+    write(jobs[1] / "run/logs/rank-1.log", "the end\n")
+    pull(nodes, into)
+    before = tree(into)
+    there = 1 - gone
+    write(jobs[there] / "state.json", json.dumps({"phase": "lost", "node": there}))
+    write(jobs[there] / "work/outputs/log.txt", f"more of {there}\n")
+    pull([nodes[there]], into)
+    own = "" if there == 0 else "nodes/worker1/"
+    after = {**before, f"{own}work/outputs/log.txt": f"more of {there}\n".encode()}
+    after["state.json"] = json.dumps({"phase": "lost", "node": there}).encode()
+    assert tree(into) == after
+
+
 def test_some_files_only(nodes, tmp_path):
     async def story():
         async with Puller(nodes, "j1", tmp_path / "j1") as puller:

@@ -131,6 +131,18 @@ def test_a_damaged_copy_is_refused_by_name(url, run, tmp_path):
     assert [path.name for path in tmp_path.iterdir() if "part" in path.name] == []
 
 
+def test_the_latest_is_one_that_has_checkpoints(url, run, tmp_path):
+    """A script's run that came later, or one that has only begun, is nothing to go on from."""
+    upload_run(run, url, "trained")
+    write(tmp_path / "script", "logs/rank-0.log", "hello\n")
+    os.utime(tmp_path / "script/logs/rank-0.log", (4e9, 4e9))
+    upload_run(tmp_path / "script", url, "script")
+    (tmp_path / "begun").mkdir()
+    upload_run(tmp_path / "begun", url, "begun", ended=False)
+    assert {found.run for found in stored_runs(url)} == {"trained", "script", "begun"}
+    assert latest(url).run == "trained"
+
+
 def test_a_manifest_does_not_say_whose_it_is(url, run):
     """The place does: a made-up name would become a folder's on the leader."""
     upload_run(run, url, "r")
@@ -203,12 +215,12 @@ def test_nodes_copy_while_a_job_runs_and_when_it_ends(s3, tmp_path):
         write(job, "state.json", '{"phase": "running"}')
         os.utime(job / "run/spec.yaml", (node, node))
     asyncio.run(keep_copies(remotes, url, "j1", every_s=0.2))
-    wait_until(lambda: (found := latest(url)) and found.files == 3)
-    assert not latest(url).ended
+    wait_until(lambda: [found.files for found in stored_runs(url)] == [3])
+    assert not stored_runs(url)[0].ended
     for node, job in enumerate(jobs):
         write(job, f"run/events/rank-{node}.jsonl", "one\ntwo\n")
         write(job, "state.json", '{"phase": "done", "code": 0}')
-    wait_until(lambda: latest(url).ended)
+    wait_until(lambda: stored_runs(url)[0].ended)
     back = fetch_run(url, "j1", tmp_path / "back")
     assert tree(back) == {
         "events/rank-0.jsonl": "one\ntwo\n",

@@ -182,6 +182,9 @@ def test_folders_that_must_not_travel(project, home, node, tmp_path, monkeypatch
     (project / "drumline" / "clusters" / "x" / "ssh").mkdir(parents=True)
     write(project, **{"drumline/clusters/x/ssh/id_ed25519": "secret", "a": ""})
     assert [entry.path for entry in scan(project).entries] == ["a", "drumline"]
+    write(project, **{"my store/run-1/worker0/log": "nodes write here"})
+    entries = scan(project, apart=project / "my store").entries
+    assert [entry.path for entry in entries] == ["a", "drumline"]
     monkeypatch.setenv("HOME", str(project))
     with pytest.raises(UsageError, match="go to your project's own folder"):
         scan(project)

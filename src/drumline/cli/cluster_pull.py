@@ -20,10 +20,12 @@ from drumline.cluster.jobs import status
 from drumline.cluster.provider import Say
 from drumline.cluster.pull import Pulled, Puller
 from drumline.cluster.spec import ClusterSpec
-from drumline.cluster.storage import upload_run
+from drumline.cluster.storage import seen_here, upload_run
 from drumline.core.errors import ClusterError, HostError, UsageError
+from drumline.core.listing import counted
 from drumline.core.units import format_bytes
 from drumline.node.job import JOB_ID
+from drumline.node.refusal import shown_url
 
 
 def pull_command(job: str | None, which: str | None, *, into: Path | None, watch: bool) -> None:
@@ -34,7 +36,8 @@ def pull_command(job: str | None, which: str | None, *, into: Path | None, watch
         found = asyncio.run(_pull(spec, home, rows.say, job=job, into=into, watch=watch))
     for job_id, (folder, pulled) in found.items():
         size = format_bytes(pulled.bytes)
-        print(f"{job_id} ({pulled.phase}): {pulled.files} files with news, {size}, in {folder}")
+        news = counted(pulled.files, "file")
+        print(f"{job_id} ({_phase(pulled)}): {news} with news, {size}, in {folder}")
         for why in pulled.silent:
             print(f"  {why}", file=sys.stderr)
 
@@ -89,17 +92,39 @@ async def _pull_one(
     watch: bool,
 ) -> tuple[Path, Pulled]:
     def tell(pulled: Pulled) -> None:
-        say(job_id, f"{pulled.files} files, {format_bytes(pulled.bytes)} ({pulled.phase})")
+        files = counted(pulled.files, "file")
+        say(job_id, f"{files}, {format_bytes(pulled.bytes)} ({_phase(pulled)})")
 
     say(job_id, f"to {into}")
     async with Puller(fleet.remotes, job_id, into) as puller:
         pulled = await (puller.watch(tell) if watch else puller.pull())
     tell(pulled)
     note_place(home, job_id, into)
-    if spec.storage is not None and (into / "run").is_dir() and not _stored_by_nodes(into):
-        say(job_id, f"to {spec.storage}")
-        upload_run(into / "run", spec.storage, job_id, ended=pulled.ended)
+    if spec.storage is not None and (into / "run").is_dir():
+        stored = stored_by_nodes(into, nodes=len(fleet.remotes))
+        store_run(spec.storage, job_id, into, say, stored=stored, ended=pulled.ended)
     return into, pulled
+
+
+def store_run(url: str, job_id: str, folder: Path, say: Say, *, stored: bool, ended: bool) -> None:
+    """Copy a job's run from here to the storage, unless its nodes have done so.
+
+    Raises:
+        ClusterError: the storage refuses, and the nodes have not stored it either.
+    """
+    try:
+        if stored and seen_here(url, job_id):
+            return
+        say(job_id, f"to {shown_url(url)}")
+        upload_run(folder / "run", url, job_id, ended=ended)
+    except ClusterError as error:
+        if not stored:
+            raise
+        say(job_id, f"the nodes have stored it, but from here: {error.message}")
+
+
+def _phase(pulled: Pulled) -> str:
+    return pulled.phase or "no word from its leader"
 
 
 def default_folder(home: ClusterHome, job_id: str) -> Path:
@@ -119,13 +144,14 @@ def _trusted(job_id: str) -> str:
     return job_id
 
 
-def _stored_by_nodes(folder: Path) -> bool:
-    """Whether the nodes have brought all of a job to the storage themselves."""
+def stored_by_nodes(folder: Path, *, nodes: int) -> bool:
+    """Whether as many nodes say that they have brought all of a job to the storage themselves."""
+    notes = [folder / "storage.json", *folder.glob("nodes/*/storage.json")]
     try:
-        note = json.loads((folder / "storage.json").read_text())
+        told = [json.loads(note.read_text()) for note in notes]
     except (OSError, ValueError):
         return False
-    return bool(note["ended"]) and not note["error"]
+    return len(told) >= nodes and all(note["ended"] and not note["error"] for note in told)
 
 
 def pulled_folder(home: ClusterHome, job_id: str) -> Path | None:

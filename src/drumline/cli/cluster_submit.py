@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import os
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -116,7 +116,11 @@ class Submission:
         """Bring the folder to all nodes; returns what its content is known by."""
         await fleet.all(push_package)
         found = await sync_folder(
-            fleet.remotes, Path.cwd(), self.home, say=lambda who, what: say(f"{who}: {what}")
+            fleet.remotes,
+            Path.cwd(),
+            self.home,
+            say=lambda who, what: say(f"{who}: {what}"),
+            apart=self.spec.storage_folder,
         )
         sent = format_bytes(max(each.sent_bytes for each in found))
         files, nodes = counted(found[0].files, "file"), counted(len(found), "node")
@@ -180,8 +184,25 @@ def _request(
         return Request(spec=dump_spec(run), title=run.name, workers=count, restarts=restarts)
     if not module and not Path(script).is_file():
         raise UsageError(f"no script {script} here; name one below {Path.cwd()}, or a SPEC.yaml")
-    if not module and Path(script).is_absolute():
-        with contextlib.suppress(ValueError):
-            script = str(Path(script).relative_to(Path.cwd()))
+    if not module:
+        script = path_from_here(script)
     argv = (MODULE, script, *args) if module else (script, *args)
     return Request(argv=argv, workers=count, restarts=restarts)
+
+
+def path_from_here(script: str) -> str:
+    """Return a script's path from this folder, which is all of this machine that travels.
+
+    Raises:
+        UsageError: it is elsewhere; one by its whole path may be on the nodes, too.
+    """
+    path = Path(script)
+    inside = os.path.relpath(path.parent.resolve() / path.name, Path.cwd().resolve())
+    if not inside.startswith("../"):
+        return inside
+    if path.is_absolute():
+        return script
+    raise UsageError(
+        f"{script} is outside of {Path.cwd()}, which alone travels to the nodes; go to a folder "
+        f"that has it inside"
+    )

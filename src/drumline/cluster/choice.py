@@ -27,7 +27,7 @@ def read_cluster(file: Path | None, words: Iterable[str] = ()) -> ClusterSpec:
             f"no {path} here; write one with: drumline cluster init (twin rehearses on this "
             f"machine, ec2 and ssh are the others), or name another file: drumline up OTHER.yaml"
         )
-    return read_file(ClusterSpec, path, words)
+    return read_file(ClusterSpec, path, words).beside(path.absolute().parent)
 
 
 def find_cluster(name: str | None, file: Path | None = None) -> tuple[ClusterSpec, ClusterHome]:

@@ -53,8 +53,13 @@ class Manifest:
         return sum(entry.size for entry in self.entries)
 
 
-def scan(root: Path, cache: Path | None = None) -> Manifest:
+def scan(root: Path, cache: Path | None = None, apart: Path | None = None) -> Manifest:
     """Look at a folder.
+
+    Args:
+        root: the folder.
+        cache: where digests of files are kept from one look to the next.
+        apart: a folder that stays here, if it is below.
 
     Raises:
         UsageError: it is no project's folder, something in it cannot be read, or leads outside.
@@ -67,7 +72,7 @@ def scan(root: Path, cache: Path | None = None) -> Manifest:
             f"{root} would be copied to the nodes as a whole, with your keys in it; go to your "
             f"project's own folder"
         )
-    look = _Look(root, _Cache(cache, root))
+    look = _Look(root, _Cache(cache, root), apart)
     try:
         look.folder(str(root), "", Ignored.of(root))
     except OSError as error:
@@ -119,12 +124,13 @@ class _Cache:
 class _Look:
     """One walk through a folder."""
 
-    def __init__(self, root: Path, cache: _Cache) -> None:
+    def __init__(self, root: Path, cache: _Cache, apart: Path | None) -> None:
         self.root = str(root)
         self.cache = cache
         self.entries: list[Entry] = []
         self.notes: list[str] = []
-        self._private = os.path.realpath(clusters_root())
+        private = clusters_root()  # the keys to the clusters
+        self._stay = {os.path.realpath(one) for one in (private, apart) if one is not None}
 
     def folder(self, full: str, base: str, ignored: Ignored) -> None:
         """Look at a folder; `base` is its path from the root, with a slash at its end."""
@@ -147,7 +153,7 @@ class _Look:
             if ignored.leaves_out(path, thing.name, is_folder):
                 continue
             if is_folder:
-                if thing.path != self._private:  # the keys to the clusters
+                if thing.path not in self._stay:
                     self.folder(thing.path, path + "/", ignored)
             else:
                 self._one(thing, path)

@@ -4,7 +4,7 @@
     worker1: state.json  run/events/rank-1.jsonl                                     ├─▶ jobs/<id>/
                                                                                      ┘
     a name that several nodes have is the leader's; another node's, where it differs, goes to
-    nodes/worker1/<name>
+    nodes/worker1/<name>; a node that is gone keeps its place, or what it had left would be lost
 
 Files that only grow (logs, events) go on where the last pull ended. `.pulled.json` notes what has
 come from where, with checksums; a file that the note does not fit is fetched anew.
@@ -31,6 +31,7 @@ from drumline.node.job import ENDED
 NOTE = ".pulled.json"
 _LEADER = "worker0"
 _LOGGED = ("run/events/", "run/logs/")
+_RESULTS = ("run/", "work/")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +90,8 @@ class Puller:
         answering = [r for r in self.remotes if r.machine.name in self.takers]
         owners = self._owners([remote.machine.name for remote in answering])
         silent += await self._all(answering, lambda r: self._take(r, owners, own=True))
-        silent += await self._all(answering[1:], lambda r: self._take(r, owners, own=False))
+        others = [r for r in answering if r.machine.name != _LEADER]
+        silent += await self._all(others, lambda r: self._take(r, owners, own=False))
         write_atomic(self.into / NOTE, json.dumps(self.note))
         if len(silent) and not self.takers:
             raise ClusterError(f"no node answers: {'; '.join(silent)}")
@@ -127,10 +129,18 @@ class Puller:
         owners: dict[str, str] = {}
         for node in nodes:
             for name, entry in self.takers[node].listed.items():
-                other = owners.setdefault(name, node)
-                if name.startswith(_LOGGED) and _longer(entry, self.takers[other].listed[name]):
+                other = owners.setdefault(name, self._former_owner(name, nodes) or node)
+                theirs = self.takers[other].listed[name] if other in nodes else self.note[name]
+                if name.startswith(_LOGGED) and _longer(entry, theirs):
                     owners[name] = node
         return owners
+
+    def _former_owner(self, name: str, nodes: Sequence[str]) -> str | None:
+        """Return the node that a result was pulled from, if it is not there any more."""
+        node: str | None = self.note.get(name, {}).get("node")
+        if node in nodes or not name.startswith(_RESULTS) or not (self.into / name).is_file():
+            return None
+        return node
 
     async def _list(self, remote: Remote) -> None:
         name = remote.machine.name

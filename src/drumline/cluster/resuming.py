@@ -19,6 +19,7 @@ from drumline.cluster.remote import Done, Flow, Remote
 from drumline.cluster.storage import fetch_run, latest
 from drumline.cluster.way import host_error
 from drumline.core.errors import UsageError
+from drumline.node.refusal import shown_url
 
 LATEST = "latest"
 _PIECE = 1 << 18
@@ -56,7 +57,7 @@ async def offer_checkpoints(
             f"job (drumline status), or a storage in cluster.yaml"
         )
     with tempfile.TemporaryDirectory() as folder:
-        say(job, f"from {storage}")
+        say(job, f"from {shown_url(storage)}")
         run = await asyncio.to_thread(fetch_run, storage, job, Path(folder) / "run")
         return await _send(leader, job, run, say)
 
@@ -66,7 +67,9 @@ def _latest(storage: str | None) -> str:
         raise UsageError("latest means the storage's, but cluster.yaml names none; name a job")
     found = latest(storage)
     if found is None:
-        raise UsageError(f"the storage {storage} has no run yet; leave --resume out")
+        raise UsageError(
+            f"the storage {shown_url(storage)} has no run with checkpoints yet; leave --resume out"
+        )
     return found.run
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
@@ -119,7 +121,8 @@ class ClusterSpec(Part):
     """nodes end themselves when they have had no job for so long; null: never"""
     environment: EnvironmentSpec = EnvironmentSpec()
     storage: str | None = None
-    """where run directories are copied to: s3://bucket/prefix, or any URL that fsspec knows"""
+    """where run directories are copied to: s3://bucket/prefix, any URL that fsspec knows, or a
+    folder beside cluster.yaml"""
     ec2: Ec2Spec = Ec2Spec()
     ssh: SshSpec = SshSpec()
     twin: TwinSpec = TwinSpec()
@@ -144,3 +147,40 @@ class ClusterSpec(Part):
                 "nodes",
             )
         return self
+
+    @property
+    def storage_folder(self) -> Path | None:
+        """The storage, where it is a folder of this machine."""
+        path = (self.storage or "").removeprefix("file://")
+        return Path(path) if path.startswith("/") else None
+
+    def beside(self, folder: Path) -> Self:
+        """Return the same cluster with files named from the root, as seen from cluster.yaml's
+        folder: later commands are run in any folder, and nodes have others.
+        """
+        hosts = tuple(
+            host.model_copy(update={"key_file": _beside(folder, host.key_file)})
+            for host in self.ssh.hosts
+        )
+        ec2 = {"key_file": _beside(folder, self.ec2.key_file)}
+        return self.model_copy(
+            update={
+                "storage": _storage_beside(folder, self.storage),
+                "ssh": self.ssh.model_copy(update={"hosts": hosts}),
+                "ec2": self.ec2.model_copy(update=ec2),
+            }
+        )
+
+
+def _beside(folder: Path, file: str | None) -> str | None:
+    if not file:  # "" is a choice, too: no key file
+        return file
+    return os.path.abspath(folder / os.path.expanduser(file))
+
+
+def _storage_beside(folder: Path, url: str | None) -> str | None:
+    if not url:  # storage: "" is none either
+        return None
+    path = url.removeprefix("file://")
+    named = path.startswith("/") or "::" in path or "://" in path
+    return url if named else _beside(folder, path)

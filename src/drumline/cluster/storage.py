@@ -41,6 +41,8 @@ class StoredRun:
     """whether it had ended then"""
     files: int
     bytes: int
+    resumable: bool
+    """whether it has a checkpoint"""
 
 
 async def keep_copies(
@@ -100,6 +102,20 @@ def upload_run(folder: Path, url: str, run: str, *, ended: bool = True) -> Copie
     return Store(url).copy(folder, run, LAPTOP, ended=ended)
 
 
+def seen_here(url: str, run: str) -> bool:
+    """Whether what nodes say to have stored is where this machine looks for it.
+
+    A folder of the nodes' own disks has the same address, and goes with them.
+
+    Raises:
+        ClusterError: the storage refuses, or a manifest in it is damaged.
+    """
+    store = Store(url)
+    if not store.is_folder:
+        return True
+    return any(copy.ended for copy in store.manifests(run) if copy.writer != LAPTOP)
+
+
 def stored_runs(url: str) -> list[StoredRun]:
     """Return the runs that the storage has, the newest first.
 
@@ -117,14 +133,18 @@ def stored_runs(url: str) -> list[StoredRun]:
             ended=all(copy.ended for copy in copies),
             files=len(chosen := _choose(copies)),
             bytes=sum(copy.files[name].bytes for name, copy in chosen.items()),
+            resumable=any(name.startswith("checkpoints/step-") for name in chosen),
         )
         for run, copies in runs.items()
     ]
 
 
 def latest(url: str) -> StoredRun | None:
-    """Return the run that has come on last, whenever it was copied; None where there is none."""
-    return max(stored_runs(url), key=lambda run: run.changed, default=None)
+    """Return the run with checkpoints that has come on last, whenever it was copied; None where
+    there is none: scripts, and runs that have just begun, are nothing to go on from.
+    """
+    runs = (run for run in stored_runs(url) if run.resumable)
+    return max(runs, key=lambda run: run.changed, default=None)
 
 
 def fetch_run(url: str, run: str, into: Path) -> Path:

@@ -23,6 +23,7 @@ from drumline.cluster.remote import Done, Flow, Remote, last_line
 from drumline.cluster.together import all_of, start_all
 from drumline.cluster.way import host_error
 from drumline.core.errors import HostError, UsageError
+from drumline.core.listing import counted
 from drumline.core.units import format_bytes
 from drumline.node.code_folder import Entry
 from drumline.node.receive import FRAME, PACKED, RAW
@@ -52,15 +53,27 @@ class Synced:
 
 
 async def sync_folder(
-    remotes: Sequence[Remote], folder: Path, home: ClusterHome, *, say: Say
+    remotes: Sequence[Remote],
+    folder: Path,
+    home: ClusterHome,
+    *,
+    say: Say,
+    apart: Path | None = None,
 ) -> list[Synced]:
     """Make R/code of all nodes the same as a folder; the package must be there (`push_package`).
+
+    Args:
+        remotes: the nodes.
+        folder: the project's.
+        home: of the cluster.
+        say: is told what happens.
+        apart: a folder that stays here: the storage, into which nodes may be writing.
 
     Raises:
         UsageError: the folder cannot be sent; the nodes are as they were.
         HostError: a node is lost, or cannot take it; the others are as they were, or finished.
     """
-    sync = _Sync(folder, home.sync, say)
+    sync = _Sync(folder, home.sync, say, apart)
     for number in range(ROUNDS):
         results, changed = await sync.round(remotes)
         if not changed:
@@ -75,8 +88,9 @@ async def sync_folder(
 class _Sync:
     """One folder on its way to several nodes."""
 
-    def __init__(self, folder: Path, cache: Path, say: Say) -> None:
+    def __init__(self, folder: Path, cache: Path, say: Say, apart: Path | None) -> None:
         self._folder = folder
+        self._apart = apart
         self._cache = cache
         self._say = say
         self._packer = _Packer()
@@ -85,7 +99,7 @@ class _Sync:
         """Look once, and bring it to all; returns the files that were not what they had been."""
         flows = await start_all(remotes, _command)
         try:
-            manifest = await asyncio.to_thread(scan, self._folder, self._cache)
+            manifest = await asyncio.to_thread(scan, self._folder, self._cache, self._apart)
             for note in manifest.notes:
                 self._say("sync", note)
             parts = [
@@ -117,7 +131,8 @@ class _Sync:
         wanted = [entries[number] for number in (await _answer(machine, flow, lines))["want"]]
         size = sum(entry.size for entry in wanted)
         if wanted:
-            self._say(machine.name, f"{len(wanted)} files to send ({format_bytes(size)})")
+            files = counted(len(wanted), "file")
+            self._say(machine.name, f"{files} to send ({format_bytes(size)})")
         blocks = self._packer.blocks(manifest.root, wanted)
         try:
             while block := await asyncio.to_thread(next, blocks, b""):

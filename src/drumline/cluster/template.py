@@ -25,7 +25,7 @@ environment:
   # playbook: mine.yml               # an Ansible playbook of yours, after ours
   python: auto          # the interpreter to stand on; auto: the one that has PyTorch
 
-# storage: s3://bucket/prefix   # run directories are copied there; any URL that fsspec knows
+# storage: s3://bucket/prefix   # run directories are copied there; any fsspec URL, or a folder
 """
 
 _EC2 = """

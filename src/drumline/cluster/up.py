@@ -91,7 +91,7 @@ def bring_up(spec: ClusterSpec, folder: Path, say: Say) -> Standing:
     with locked(home):
         read_environment_files(spec.environment, folder)  # a wrong name must not cost a machine
         provider = build_provider(spec, home, creates=True)
-        spec = _settle(spec, provider, folder)
+        spec = _settle(spec, provider)
         _refuse_another(spec, home)
         noted = read_machines(home)
         before = {machine.node: machine.identity for machine in noted}
@@ -237,18 +237,16 @@ def _forget_if_nothing(home: ClusterHome, provider: Provider) -> None:
             home.spec_file.unlink(missing_ok=True)
 
 
-def _settle(spec: ClusterSpec, provider: Provider, folder: Path) -> ClusterSpec:
+def _settle(spec: ClusterSpec, provider: Provider) -> ClusterSpec:
     """Write down what the environment says today, and may not say when the cluster is removed."""
     if spec.provider != "ec2":
         return spec
     from drumline.cluster.ec2.provider import Ec2Provider  # loads boto3
 
     assert isinstance(provider, Ec2Provider)
-    key = spec.ec2.key_file
     settled = {
         "region": provider.cloud.region,
         "profile": spec.ec2.profile or os.environ.get("AWS_PROFILE"),
-        "key_file": None if key is None else str(folder.absolute() / Path(key).expanduser()),
     }
     return spec.model_copy(update={"ec2": spec.ec2.model_copy(update=settled)})
 

@@ -57,6 +57,11 @@ class Store:
             self._fs, self._root = fsspec.core.url_to_fs(url)
             self._root = self._root.rstrip("/")
 
+    @property
+    def is_folder(self) -> bool:
+        """Whether it is a folder of this machine, or of a disk that it shares."""
+        return "file" in _protocols(self._fs)
+
     def copy(
         self,
         folder: Path,
@@ -193,8 +198,7 @@ class Store:
         with source:
             stat = os.fstat(source.fileno())
             left = stat.st_size
-            if not _OBJECT_STORES & set(_protocols(self._fs)):
-                self._fs.makedirs(to.rpartition("/")[0], exist_ok=True)
+            self._make_folder(to)
             with self._fs.open(to, "wb") as target:
                 while left and (piece := source.read(min(_CHUNK, left))):
                     digest.update(piece)
@@ -206,11 +210,16 @@ class Store:
 
     def _write(self, path: str, content: bytes) -> None:
         """Replace a small file in one step."""
-        if "file" in _protocols(self._fs):  # the only one where writing is not one step by itself
+        self._make_folder(path)  # a run that has no file yet has none there
+        if self.is_folder:  # the only one where writing is not one step by itself
             self._fs.pipe_file(f"{path}.part", content)
             Path(f"{path}.part").replace(path)
         else:
             self._fs.pipe_file(path, content)
+
+    def _make_folder(self, path: str) -> None:
+        if not _OBJECT_STORES & set(_protocols(self._fs)):
+            self._fs.makedirs(path.rpartition("/")[0], exist_ok=True)
 
     def _forget(self, path: str) -> None:
         with contextlib.suppress(FileNotFoundError):
