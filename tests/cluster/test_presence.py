@@ -11,6 +11,7 @@ import pytest
 from drumline.cli import cluster_connection, cluster_tunnels
 from drumline.cli.cluster_connection import reached
 from drumline.cli.cluster_jobs import logs_command, status_command
+from drumline.cli.cluster_life import extend_command
 from drumline.cli.cluster_pull import note_place
 from drumline.cluster.home import ClusterHome
 from drumline.cluster.machine import Machine
@@ -66,6 +67,13 @@ def test_a_cluster_that_has_ended_is_told_so_by_every_command(lab, capsys, monke
     monkeypatch.setattr(cluster_tunnels, "_ANSWER_S", 0.05)
     with pytest.raises(HostError, match=r"worker1 \(h\): has ended at the limit.*drumline up"):
         cluster_tunnels.ssh_command("worker1", [], None)
+
+
+def test_a_limit_is_not_moved_beyond_reason(lab):
+    before = lab.read_facts()["deadline"]
+    with pytest.raises(UsageError, match="may live for 30 days from now at most; extend by less"):
+        extend_command("9999h", None, as_json=False)
+    assert lab.read_facts()["deadline"] == before
 
 
 def test_logs_that_were_pulled_are_shown_when_the_nodes_are_gone(lab, tmp_path, capsys):

@@ -19,7 +19,7 @@ from drumline.cluster.home import ClusterHome
 from drumline.cluster.limits import describe_deadline
 from drumline.cluster.provider import Plan, Resource
 from drumline.cluster.receipt import Receipt
-from drumline.cluster.spec import ClusterSpec, Ec2Spec
+from drumline.cluster.spec import LONGEST_HOURS, ClusterSpec, Ec2Spec
 from drumline.cluster.template import cluster_template
 from drumline.core.errors import ClusterError, DrumlineError, InterruptError, UsageError
 from drumline.core.listing import counted
@@ -146,6 +146,11 @@ def extend_command(by: str, which: str | None, *, as_json: bool) -> None:
                 f"{spec.name} is not up yet, so there is no limit to move: drumline up"
             )
         deadline = float(known) + seconds
+        if deadline > time.time() + LONGEST_HOURS * 3600:
+            raise UsageError(
+                f"nodes would live until {describe_deadline(deadline)}, and may live for "
+                f"{LONGEST_HOURS // 24} days from now at most; extend by less, and again later"
+            )
 
         async def move() -> None:
             async with connected(spec, home) as fleet:

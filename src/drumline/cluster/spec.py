@@ -14,6 +14,8 @@ from drumline.core.parts import ClashError, Part
 from drumline.core.task import MAX_WORKERS
 
 MAX_NODES = 64
+LONGEST_HOURS = 24 * 30
+"""that nodes may live, from any moment on"""
 
 
 def _check_name(name: str) -> str:
@@ -113,7 +115,7 @@ class ClusterSpec(Part):
     nodes: int = Field(default=2, ge=1, le=MAX_NODES)
     workers: int | Literal["auto"] = Field(default="auto")
     """ranks on each node; auto: one for each GPU, or one"""
-    max_hours: float = Field(default=8.0, gt=0, le=24 * 30)
+    max_hours: float = Field(default=8.0, gt=0, le=LONGEST_HOURS)
     """nodes end themselves after so long, whatever happens to the laptop"""
     budget_usd: float | None = Field(default=None, gt=0)
     """nodes end themselves before they have cost more"""
