@@ -60,6 +60,19 @@ def test_who_ends_is_forgotten_and_who_lives_goes_free(tmp_path):
     ended.stdout.close()
 
 
+def test_who_ends_before_the_brake_has_seen_it_is_forgotten(tmp_path):
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    register = tmp_path / "register"
+    register.mkdir()
+    (register / str(gone.pid)).touch()
+    with Brake(0.05, register):
+        deadline = time.monotonic() + 10
+        while list(register.iterdir()) and time.monotonic() < deadline:
+            time.sleep(0.01)
+    assert list(register.iterdir()) == []
+
+
 @pytest.mark.parametrize("share", [1.0])
 def test_a_whole_share_needs_no_brake(tmp_path, share):
     with Brake(share, tmp_path / "register") as brake:

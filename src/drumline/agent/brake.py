@@ -69,7 +69,7 @@ class Brake:
                 for pid, worker in list(workers.items()):
                     if not worker.tick():
                         del workers[pid]
-                        (self._folder / pid).unlink(missing_ok=True)
+                        self._forget(pid)
         finally:
             for worker in workers.values():
                 worker.let_go()
@@ -77,8 +77,13 @@ class Brake:
     def _find_new(self, workers: dict[str, _Worker]) -> None:
         for pid in os.listdir(self._folder):
             if pid not in workers:
-                with contextlib.suppress(OSError):  # it has ended already
+                try:
                     workers[pid] = _Worker(int(pid), self._share)
+                except OSError:  # it has ended already
+                    self._forget(pid)
+
+    def _forget(self, pid: str) -> None:
+        (self._folder / pid).unlink(missing_ok=True)
 
 
 class _Worker:
@@ -87,12 +92,12 @@ class _Worker:
     def __init__(self, pid: int, share: float) -> None:
         self._factor = 1 / share - 1
         self._handle = os.pidfd_open(pid)  # a number may be given to another process, this not
-        try:
+        with contextlib.ExitStack() as opened:
+            opened.callback(os.close, self._handle)
             self._clock = os.open(f"/proc/{pid}/schedstat", os.O_RDONLY)
-        except OSError:
-            os.close(self._handle)
-            raise
-        self._busy_ns = self._read_busy()
+            opened.callback(os.close, self._clock)
+            self._busy_ns = self._read_busy()
+            opened.pop_all()
         self._owes_ns = 0.0
         self._stopped_at: int | None = None
 
