@@ -225,7 +225,6 @@ def test_two_runs_at_once_share_no_file_and_leave_none(tmp_path, monkeypatch):
         variables={"word": SECRET},
         playbooks=[],
         limit=["worker0"],
-        ssh_config=tmp_path / "ssh",
     )
     with pytest.raises(FileNotFoundError):
         asyncio.run(run.run(Story()))

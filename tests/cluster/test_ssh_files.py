@@ -57,7 +57,7 @@ def test_openssh_reaches_the_nodes_by_our_files(servers, tmp_path, monkeypatch):
             # The second time goes through the first one's connection
             assert ssh(config, "-O", "check", machine.name).returncode == 0
     finally:
-        end_shared(servers.home, machines)
+        end_shared(servers.home)
     for one in servers.all:
         wait_until(lambda one=one: not one.children(), "the end of the shared connections")
     assert not (user / "trap").exists()

@@ -72,7 +72,7 @@ def take_down(
             left=left,
             notes=(*_doubts(spec, there, machines), *_given_up(left, given_up)),
         )
-        return _close(home, receipt, noted)
+        return _close(home, receipt)
 
 
 def find_own(spec: ClusterSpec, machines: Sequence[Machine], name: str) -> Machine:
@@ -137,7 +137,7 @@ def _owner(resource: Resource, machines: Sequence[Machine]) -> Machine | None:
     return next((m for m in machines if resource.identity.startswith(f"{m.identity}:")), None)
 
 
-def _close(home: ClusterHome, receipt: Receipt, machines: Sequence[Machine]) -> Receipt:
+def _close(home: ClusterHome, receipt: Receipt) -> Receipt:
     """Keep the receipt and forget the cluster, as far as this machine's disk lets us."""
     notes = list(receipt.notes)
     try:
@@ -145,7 +145,7 @@ def _close(home: ClusterHome, receipt: Receipt, machines: Sequence[Machine]) -> 
     except (OSError, RunDirError) as error:
         notes.append(f"the receipt could not be kept: {error}")
     try:
-        end_shared(home, machines)
+        end_shared(home)
         forget(home)
     except OSError as error:
         notes.append(f"{home.path} stays: {error}; remove it by hand")

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
+from drumline.cluster.hang_up import hang_up
 from drumline.core.errors import ClusterError
 from drumline.core.scratch import Scratch
 
@@ -87,7 +88,6 @@ class PlaybookRun:
     playbooks: Sequence[Path]
     limit: Sequence[str]
     """the nodes that it is for"""
-    ssh_config: Path
 
     async def run(self, tell: Tell, *, timeout_s: float = 7200.0) -> Outcome:
         """Run it to its end.
@@ -123,7 +123,7 @@ class PlaybookRun:
                 ) from None
             finally:
                 await _end(process)
-                await self._hang_up(scratch.path)
+                await asyncio.to_thread(hang_up, scratch.path)
 
     def _write(self, scratch: Path) -> None:
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -167,20 +167,6 @@ class PlaybookRun:
         return Outcome(
             code=code, failures=tuple(failures), changed=changed, words="".join(words).strip()
         )
-
-    async def _hang_up(self, folder: Path) -> None:
-        """End the connections that ssh keeps open for the next task."""
-        sockets = [path for path in folder.iterdir() if path.is_socket()]
-        await asyncio.gather(*(self._leave(path) for path in sockets))
-
-    async def _leave(self, socket: Path) -> None:
-        words = ["ssh", "-F", str(self.ssh_config), "-o", f"ControlPath={socket}", "-O", "exit"]
-        quiet = asyncio.subprocess.DEVNULL
-        with contextlib.suppress(OSError, TimeoutError):
-            leave = await asyncio.create_subprocess_exec(
-                *words, "worker0", stdin=quiet, stdout=quiet, stderr=quiet
-            )
-            await asyncio.wait_for(leave.wait(), 10)
 
 
 def ansible_program() -> str:

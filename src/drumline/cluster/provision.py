@@ -149,7 +149,6 @@ class Provisioner:
             variables=variables,
             playbooks=playbooks,
             limit=names,
-            ssh_config=self.ssh_config,
         )
 
     def _raise_for(self, outcome: Outcome) -> None:

@@ -10,19 +10,18 @@ pin says where its key was made: `injected` from here, `given` by the user, or `
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import shlex
 import shutil
 import stat
-import subprocess
 import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from drumline.cluster.hang_up import hang_up
 from drumline.cluster.home import ClusterHome
 from drumline.cluster.keys import KEY, plain_key
 from drumline.cluster.machine import Machine
@@ -31,7 +30,6 @@ from drumline.core.rundir import write_atomic
 
 ALIVE_S, ALIVE_COUNT = 5, 2
 """a node that says nothing is asked so often, and given up after so many questions"""
-_EXIT_S = 5.0
 _MAX_SOCKET_FOLDER = 45  # a socket's path has 103 characters; ssh adds 40 for %C and 18 of its own
 
 
@@ -121,12 +119,9 @@ def socket_folder(home: ClusterHome) -> Path:
     return folder
 
 
-def end_shared(home: ClusterHome, machines: Sequence[Machine]) -> None:
+def end_shared(home: ClusterHome) -> None:
     """End the connections that OpenSSH and Ansible keep for a minute, and remove their folder."""
-    for machine in machines:
-        words = ["ssh", "-F", str(home.ssh / "config"), "-O", "exit", machine.name]
-        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-            subprocess.run(words, capture_output=True, stdin=subprocess.DEVNULL, timeout=_EXIT_S)
+    hang_up(socket_folder(home))
     shutil.rmtree(socket_folder(home), ignore_errors=True)
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from drumline.labs.lab import WriteUp
+from drumline.labs.results import Results
 from drumline.report.page.blocks import Block, Markdown, Paragraph
 from drumline.report.page.findings import Findings
-from drumline.report.page.prose import Said
+from drumline.report.page.prose import Said, Tongue
 from drumline.report.page.sheet import Sheet
 
 
@@ -24,7 +26,33 @@ class Chapter:
     sheets: list[Sheet] = field(default_factory=list)
 
 
-def bind(summary: Said, chapters: Iterable[Chapter | None], found: Findings) -> WriteUp:
+P = TypeVar("P")
+Writer = Callable[[Results, P, Tongue, Findings], Chapter | None]
+
+
+def write_chapters(
+    writers: Sequence[Writer[P]],
+    results: Results,
+    plan: P,
+    say: Tongue,
+    summarize: Callable[[Mapping[str, Sheet]], Said],
+) -> WriteUp:
+    """Write the chapters that the runs allow, and sum up what they came to.
+
+    Args:
+        writers: one for each chapter; None where its runs are missing.
+        results: of the lab.
+        plan: how large the lab is.
+        say: in which language.
+        summarize: called with the sheets of all chapters, by their names.
+    """
+    found = Findings()
+    chapters = [write(results, plan, say, found) for write in writers]
+    sheets = {sheet.name: sheet for one in chapters if one is not None for sheet in one.sheets}
+    return _bind(summarize(sheets), chapters, found)
+
+
+def _bind(summary: Said, chapters: Iterable[Chapter | None], found: Findings) -> WriteUp:
     """Put chapters one after the other; those that could not be written are None."""
     written = [chapter for chapter in chapters if chapter is not None]
     return WriteUp(

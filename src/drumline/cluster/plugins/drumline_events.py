@@ -6,17 +6,16 @@ Ansible, with all that it started, when the process that listens is gone.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 from ansible.plugins.callback import CallbackBase
 
+from drumline.cluster.hang_up import hang_up
 from drumline.core.lifeline import when_parent_ends
 
 DOCUMENTATION = """
@@ -80,9 +79,5 @@ class CallbackModule(CallbackBase):  # type: ignore[misc]  # Ansible has no type
 
 def _give_up() -> None:
     """Hang up on the nodes, for else a command there would be waited for, and end Ansible."""
-    for socket in Path(os.environ["ANSIBLE_CONFIG"]).parent.iterdir():
-        if socket.is_socket():
-            words = ["ssh", "-F", "none", "-o", f"ControlPath={socket}", "-O", "exit", "node"]
-            with contextlib.suppress(OSError, subprocess.SubprocessError):
-                subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, timeout=10)
+    hang_up(Path(os.environ["ANSIBLE_CONFIG"]).parent)
     os.kill(os.getpid(), signal.SIGTERM)  # which it passes on to its workers

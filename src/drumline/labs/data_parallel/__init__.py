@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from drumline.labs.chapter import Chapter, bind
+from drumline.labs.chapter import write_chapters
 from drumline.labs.data_parallel import cases
 from drumline.labs.data_parallel.batches import write_batches
 from drumline.labs.data_parallel.dealing import write_dealing
@@ -12,26 +12,14 @@ from drumline.labs.data_parallel.scaling import write_scaling
 from drumline.labs.data_parallel.summary import summarize
 from drumline.labs.lab import Lab, WriteUp
 from drumline.labs.results import Results
-from drumline.report.page.findings import Findings
 from drumline.report.page.prose import Tongue
 
 
 def write_up(results: Results, say: Tongue) -> WriteUp:
     """Write the chapters that the runs allow."""
     of = cases.plan(results.settings)
-    found = Findings()
-    chapters: list[Chapter | None] = [
-        write(results, of, say, found)
-        for write in (
-            write_dealing,
-            write_learning,
-            write_hiding,
-            write_scaling,
-            write_batches,
-        )
-    ]
-    sheets = {sheet.name: sheet for one in chapters if one is not None for sheet in one.sheets}
-    return bind(summarize(of, sheets, say), chapters, found)
+    writers = (write_dealing, write_learning, write_hiding, write_scaling, write_batches)
+    return write_chapters(writers, results, of, say, lambda sheets: summarize(of, sheets, say))
 
 
 LAB = Lab(

@@ -24,6 +24,8 @@ from drumline.labs.material import SAMPLES, choose_data
 KINDS = ("shuffle", "random", "sampling", "by_label", "dirichlet")
 """the first is what the others are compared with"""
 SKEWED = "by_label"
+CORES = "cores"
+"""one process with all cores of the machine"""
 ALPHA = 0.5
 BATCH = 128
 LR = 0.05

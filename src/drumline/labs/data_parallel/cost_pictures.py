@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from drumline.labs.curves import rows_of
+from drumline.labs.data_parallel.cases import CORES
 from drumline.labs.strokes import draw_band, error_bars
 from drumline.report.page.pen import LEDGER, Pen
 from drumline.report.page.sheet import Sheet
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 def setup_name(pen: Pen, setup: str) -> str:
     """Return the name of a number of workers, or of one process with all cores."""
-    if setup == "cores":
+    if setup == CORES:
         return pen.say("all cores", "全部核心")
     return pen.say(f"{setup} worker{'s' if setup != '1' else ''}", f"{setup} 个进程")
 
@@ -25,14 +26,14 @@ def setup_name(pen: Pen, setup: str) -> str:
 def draw_scaling(pen: Pen, scaling: Sheet) -> Figure:
     """Draw speed-up, efficiency, and where the time of a step went."""
     figure, (speed, efficiency, where) = pen.panels(3, height=3.2)
-    rows = [row for row in scaling.rows if row["setup"] != "cores" and row["speedup"] is not None]
+    rows = [row for row in scaling.rows if row["setup"] != CORES and row["speedup"] is not None]
     workers = [row["workers"] for row in rows]
     speed.plot(workers, workers, color=pen.color(7), linestyle="--", label=pen.say("ideal", "理想"))
     _draw_measured(pen, speed, workers, rows, "speedup", 1.0)
-    cores = [row for row in scaling.rows if row["setup"] == "cores" and row["speedup"] is not None]
+    cores = [row for row in scaling.rows if row["setup"] == CORES and row["speedup"] is not None]
     for row in cores:
         speed.axhline(
-            row["speedup"], color=pen.color(1), linestyle=":", label=setup_name(pen, "cores")
+            row["speedup"], color=pen.color(1), linestyle=":", label=setup_name(pen, CORES)
         )
     efficiency.axhline(100, color=pen.color(7), linestyle="--")
     _draw_measured(pen, efficiency, workers, rows, "efficiency", 100.0)
@@ -78,7 +79,7 @@ def _draw_accounts(pen: Pen, axes: Axes, scaling: Sheet) -> None:
         axes.bar(range(len(rows)), heights, bottom=foot, color=LEDGER[account], label=name)
         foot = [low + height for low, height in zip(foot, heights, strict=True)]
     names = [
-        pen.say("1, all\ncores", "1，全\n部核心") if row["setup"] == "cores" else row["setup"]
+        pen.say("1, all\ncores", "1，全\n部核心") if row["setup"] == CORES else row["setup"]
         for row in rows
     ]
     axes.set_xticks(range(len(rows)), names)
@@ -98,7 +99,7 @@ def draw_equal_cost(pen: Pen, curves: Sheet, scores: Sheet, setups: Sequence[str
             label = setup_name(pen, setup)
             rows = rows_of(curves, "setup", setup)
             looks = rows_of(scores, "setup", setup)
-            dashed = setup == "cores"
+            dashed = setup == CORES
             draw_band(pen, losses, rows, x=x, y="loss", number=number, label=label, dashed=dashed)
             accuracy.plot(
                 [row[x] for row in looks],

@@ -8,7 +8,7 @@ from typing import Any
 
 from drumline.labs.chapter import Chapter
 from drumline.labs.curves import curve_sheet, rows_of, score_sheet
-from drumline.labs.data_parallel.cases import Plan, seed_names, workers_name
+from drumline.labs.data_parallel.cases import CORES, Plan, seed_names, workers_name
 from drumline.labs.data_parallel.cost_pictures import draw_equal_cost, draw_scaling
 from drumline.labs.data_parallel.learning import WIDTH
 from drumline.labs.data_parallel.scaling_words import say_scaling
@@ -30,8 +30,6 @@ from drumline.report.page.sheet import (
 )
 from drumline.report.record import RunRecord
 
-CORES = "cores"
-"""one process with all cores of the machine"""
 ACCOUNTS = ("compute", "wait", "transfer", "data")
 Setups = dict[str, list[RunRecord]]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from drumline.labs.curves import largest_difference
+from drumline.labs.data_parallel.cases import CORES
 from drumline.labs.forms import point_change, tiny
 from drumline.report.interval import read_interval
 from drumline.report.order import Order, compare
@@ -20,7 +21,6 @@ from drumline.report.page.sheet import (
 )
 from drumline.report.record import RunRecord
 
-_CORES = "cores"
 _EQUAL = 1e-3
 """losses nearer than this, over a whole run, differ by rounding"""
 
@@ -29,7 +29,7 @@ def say_scaling(
     setups: dict[str, list[RunRecord]], times_of: Sheet, equal: Sheet, say: Tongue, found: Findings
 ) -> list[Said]:
     """Tell what more workers gained, and at what cost."""
-    many = [setup for setup in setups if setup not in ("1", _CORES)]
+    many = [setup for setup in setups if setup not in ("1", CORES)]
     said = [_about_speed(times_of, setup, say) for setup in many]
     said.append(_about_machine(setups, times_of, many, say))
     said.append(_about_cores(times_of, many, say))
@@ -84,15 +84,15 @@ def _about_machine(
 
 def _about_cores(times_of: Sheet, many: list[str], say: Tongue) -> Said | None:
     """Compare the best number of workers with one process that has all cores."""
-    if not many or not any(row["setup"] == _CORES for row in times_of.rows):
+    if not many or not any(row["setup"] == CORES for row in times_of.rows):
         return None
-    alone = times_of.rows[times_of.find(setup=_CORES)]
+    alone = times_of.rows[times_of.find(setup=CORES)]
     best = min(
         (times_of.rows[times_of.find(setup=setup)] for setup in many),
         key=lambda row: row["step_ms"],
     )
     holes = {
-        "step": times_of.quote("step_ms", milliseconds, setup=_CORES),
+        "step": times_of.quote("step_ms", milliseconds, setup=CORES),
         "workers": times_of.quote("workers", plain, setup=best["setup"]),
         "other": times_of.quote("step_ms", milliseconds, setup=best["setup"]),
     }
@@ -208,7 +208,7 @@ def _about_equal_time(equal: Sheet, say: Tongue, found: Findings) -> Said | None
         )
     name = (
         say.pick("one process with all cores", "使用全部核心的单个进程")
-        if fastest["setup"] == _CORES
+        if fastest["setup"] == CORES
         else say.pick(f"{fastest['setup']} workers", f"{fastest['setup']} 个进程")
     )
     return say(

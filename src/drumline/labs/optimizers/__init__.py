@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from drumline.labs.chapter import Chapter, bind
+from drumline.labs.chapter import write_chapters
 from drumline.labs.lab import Lab, WriteUp
 from drumline.labs.optimizers import cases
 from drumline.labs.optimizers.chance import write_chance
@@ -14,7 +14,6 @@ from drumline.labs.optimizers.names import optimizer_name
 from drumline.labs.optimizers.profile import write_profile
 from drumline.labs.optimizers.rates import write_rates
 from drumline.labs.results import Results
-from drumline.report.page.findings import Findings
 from drumline.report.page.prose import Said, Tongue
 from drumline.report.page.sheet import Sheet, plain, points
 
@@ -22,19 +21,8 @@ from drumline.report.page.sheet import Sheet, plain, points
 def write_up(results: Results, say: Tongue) -> WriteUp:
     """Write the chapters that the runs allow."""
     of = cases.plan(results.settings)
-    found = Findings()
-    chapters: list[Chapter | None] = [
-        write(results, of, say, found)
-        for write in (
-            write_descent,
-            write_engines,
-            write_profile,
-            write_rates,
-            write_chance,
-        )
-    ]
-    sheets = {sheet.name: sheet for one in chapters if one is not None for sheet in one.sheets}
-    return bind(_summarize(sheets, say), chapters, found)
+    writers = (write_descent, write_engines, write_profile, write_rates, write_chance)
+    return write_chapters(writers, results, of, say, lambda sheets: _summarize(sheets, say))
 
 
 def _summarize(sheets: Mapping[str, Sheet], say: Tongue) -> Said:
