@@ -18,7 +18,7 @@ from drumline.cli import (
 from drumline.cli.app import app
 from drumline.cli.output import forgive_output
 from drumline.cli.signals import EndingSignals
-from drumline.core.errors import DrumlineError, InterruptError
+from drumline.core.errors import DrumlineError, InterruptError, UsageError
 
 __all__ = [  # commands hang themselves on the app
     "app",
@@ -32,6 +32,10 @@ __all__ = [  # commands hang themselves on the app
     "reporting",
     "submitting",
 ]
+
+
+_CLUSTER = ("asyncssh", "boto3", "botocore", "cryptography", "fsspec", "s3fs")
+"""what the extra `cluster` brings, and its commands import"""
 
 
 def main() -> None:
@@ -55,6 +59,13 @@ def _run() -> tuple[str | None, int]:
         app()
     except DrumlineError as error:
         return error.message, error.exit_code
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in _CLUSTER:
+            raise
+        return (
+            f"this command needs {error.name}, which is not installed; install what clusters need: "
+            f"pip install 'drumline[cluster]' (in a clone: pip install -e '.[cluster]')"
+        ), UsageError.exit_code
     except SystemExit as end:  # how typer ends, whatever happened
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
         return "interrupted" if code == InterruptError.exit_code else None, code
