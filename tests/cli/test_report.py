@@ -49,3 +49,13 @@ def test_an_empty_folder_among_the_runs_is_told_as_such(run):
     (run.path.parent / "empty").mkdir()
     with pytest.raises(UsageError, match="empty is no run: it has neither"):
         report_command(["empty"], out=None, lang=Language.EN)
+
+
+def test_runs_of_one_name_are_told_apart_also_by_what_they_lack(run, tmp_path, capsys):
+    shutil.copytree(run.path, tmp_path / "other" / "run-1")
+    compare_command("run-1", "other/run-1", out=None, lang=Language.ZH, as_json=False)
+    out = capsys.readouterr().out
+    assert "runs/run-1：没有任何进程留下日志" in out
+    assert "other/run-1：没有任何进程留下日志" in out
+    assert "两者的配置相同" in out
+    assert "没有任何进程留下日志" in (tmp_path / "report" / "report.html").read_text()

@@ -14,6 +14,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from commands import JOB
+from launcher import Launcher, kill
 from namespaces import (
     in_hub,
     need_namespaces,
@@ -199,3 +200,28 @@ def test_a_delay_that_the_kernel_cannot_make_is_refused_before_anything_starts(d
     assert "delay_ms needs netem, which this kernel does not have" in answer.err
     assert "slow_ranks" not in answer.err  # a bench has no such key
     assert not list((drumline.folder / "runs").iterdir())
+
+
+def test_nodes_stay_for_the_next_run_until_they_are_others(drumline):
+    launcher = Launcher(drumline)
+    first = launcher.train("nodes=2", "workers=1", "link=1gbit")
+    here = launcher.train()
+    again = launcher.train("nodes=2", "workers=1", "link=1gbit")
+    assert [run.error for run in (first, here, again)] == [None] * 3
+    assert first.weights == here.weights == again.weights
+    assert again.network == first.network, "also the hub"
+    assert again.servers == first.servers
+    assert len(first.servers) == 2
+    assert here.server not in first.servers
+    assert here.network is None
+
+    slower = launcher.train("nodes=2", "workers=1", "link=100mbit")
+    assert slower.error is None
+    assert slower.network["nodes"][0]["rate"] == 100_000_000
+    assert not slower.servers & first.servers
+
+    kill(slower.network["hub"])
+    after = launcher.train("nodes=2", "workers=1", "link=100mbit")
+    assert (after.error, after.weights) == (None, first.weights)
+    assert not after.servers & slower.servers
+    launcher.end()

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from drumline.core.language import Language
 from drumline.core.rundir import RunDir
 from drumline.core.spec_file import validate_spec
 from drumline.report.differences import find_differences
@@ -76,7 +77,7 @@ def test_what_can_be_shown_is_shown_in_both_languages(runs, tmp_path):
     assert records[0].curve[-1].samples == 8 * 64
     assert records[0].peak_bytes == [1000, 2000]
     assert [len(record.curve) for record in records] == [8, 8, 3, 8, 0]
-    gaps = " / ".join(gap for record in records for gap in record.gaps)
+    gaps = " / ".join(gap for record in records for gap in record.say_gaps(Language.EN))
     assert "crashed: has no result; its events end at step 3" in gaps
     assert "old: its spec is damaged, or of another version" in gaps
     assert "a_word_of_the_past" in gaps
@@ -91,7 +92,7 @@ def test_what_can_be_shown_is_shown_in_both_languages(runs, tmp_path):
         cited.append([(one.sheet, one.row, one.column) for one in read_citations(text)])
     assert cited[0] == cited[1]
     assert "等待进程 1" in text
-    assert "crashed: has no result" in text
+    assert "crashed：没有结果，事件日志到第 3 步为止" in text
 
 
 def test_one_run_and_one_without_anything(runs, tmp_path):
@@ -113,7 +114,7 @@ def test_events_are_read_where_the_spec_cannot_be(runs):
         runs[0].spec_file.write_bytes(text)
         record = read_record(runs[0])
         assert len(record.curve) == 8
-        assert any("its spec is damaged, or of another version" in gap for gap in record.gaps)
+        assert any("its spec is damaged, or of another version" in gap.en for gap in record.gaps)
 
 
 def test_differences_are_those_of_the_words(runs):
@@ -170,12 +171,14 @@ def test_the_error_that_ended_a_run_is_told(runs):
         _write(file, "start", rank=1, attempt=1)
         _write(file, "error", message="the loss is nan\nat step 1")
     (gap,) = read_record(crashed).gaps
-    assert gap == "crashed: has no result; its events end at its start: the loss is nan"
+    assert gap.en == "has no result; its events end at its start: the loss is nan"
+    assert gap.zh == "没有结果，事件日志到开头为止：the loss is nan"
 
 
 def test_ranks_without_a_step_in_common_are_told(runs):
     runs[0].rank_events(1).write_text("\xff garbage")
-    assert read_record(runs[0]).gaps == ["good: there is no step that all ranks have logged"]
+    (gap,) = read_record(runs[0]).gaps
+    assert gap.en == "there is no step that all ranks have logged"
 
 
 def test_specs_that_cannot_be_read_are_not_called_the_same(runs):

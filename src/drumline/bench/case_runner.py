@@ -28,8 +28,8 @@ from drumline.core.errors import (
 from drumline.core.rundir import RunDir
 from drumline.core.scratch import Scratch
 from drumline.core.spec import RunSpec
-from drumline.launch.agents import Agents
 from drumline.launch.creation import new_run
+from drumline.launch.crews import Crews
 from drumline.launch.probe import Watch
 from drumline.launch.training import follow_training
 from drumline.report.progress import RunProgress, followed
@@ -100,12 +100,12 @@ def run_cases(
     """
     with contextlib.ExitStack() as stack:
         folder = out or stack.enter_context(Scratch()).path
-        agents = stack.enter_context(Agents())  # torch is imported once for all cases
+        crews = stack.enter_context(Crews())
         for number, case in enumerate(cases):
             told = f"case {number + 1} of {len(cases)}: {case.label}"
             path = folder / case.slug
             try:
-                yield _run(case, path, agents, _teller(watch, told, number, len(cases)))
+                yield _run(case, path, crews, _teller(watch, told, number, len(cases)))
             except KeyboardInterrupt:
                 raise InterruptError(f"interrupted in {told}; nothing is left running") from None
             finally:
@@ -116,11 +116,11 @@ def run_cases(
 Tell = Callable[[RunProgress], None]
 
 
-def _run(case: C, path: Path, agents: Agents, tell: Tell) -> Ended[C]:
+def _run(case: C, path: Path, crews: Crews, tell: Tell) -> Ended[C]:
     run = RunDir(path.absolute())
     try:
         with new_run(case.spec, path) as run:
-            follow_training(run, case.spec, agents, followed(run, case.spec, tell))
+            follow_training(run, case.spec, crews.of(case.spec), followed(run, case.spec, tell))
     except _OF_THE_CASE as error:
         return Ended(case=case, run=run, error=error)
     return Ended(case=case, run=run)

@@ -54,8 +54,13 @@ def run_command(number: int, words: list[str], wishes: RunWishes) -> None:
     if wishes.as_json:
         print_json({"lab": number, "page": str(page), "failed": results.failed})
     else:
-        text = f"{page} is written; open it in a browser. Your own words go into {folder}/words.md"
-        Console().print(text, markup=False, highlight=False, soft_wrap=True)
+        text = say(
+            "{page} is written; open it in a browser. Your own words go into {folder}/words.md",
+            "已写出 {page}，请用浏览器打开。你自己的分析写进 {folder}/words.md",
+            page=str(page),
+            folder=str(folder),
+        )
+        Console().print(str(text), markup=False, highlight=False, soft_wrap=True)
     if results.failed:
         told = [f"{name}: {why}" for name, why in results.failed.items()]
         raise LabError(

@@ -33,10 +33,8 @@ def report_command(names: list[str], *, out: Path | None, lang: Language) -> Non
     records = _read(names)
     page = _write(build_runs_report(records, say), records, out)
     console = Console()
-    for record in records:
-        for gap in record.gaps:
-            console.print(gap, markup=False, highlight=False, soft_wrap=True)
-    console.print(f"{page} is written", markup=False, highlight=False, soft_wrap=True)
+    for line in (*_gaps(records, lang), _written(page, say)):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def compare_command(
@@ -53,17 +51,25 @@ def compare_command(
             {
                 "runs": sheets.runs.rows,
                 "differences": sheets.differences.rows,
-                "said": [str(one) for one in _said(report)],
-                "gaps": [gap for record in records for gap in record.gaps],
+                "said": _said(report),
+                "gaps": _gaps(records, lang),
                 "page": str(page),
             }
         )
         return
     console = Console()
-    console.print(_differences_table(sheets))
-    for line in (*(gap for record in records for gap in record.gaps), *_said(report)):
-        console.print(str(line), markup=False, highlight=False)
-    console.print(f"{page} is written", markup=False, highlight=False, soft_wrap=True)
+    console.print(_differences_table(sheets, say))
+    for line in (*_gaps(records, lang), *_said(report)):
+        console.print(line, markup=False, highlight=False)
+    console.print(_written(page, say), markup=False, highlight=False, soft_wrap=True)
+
+
+def _gaps(records: list[RunRecord], lang: Language) -> list[str]:
+    return [gap for record in records for gap in record.say_gaps(lang)]
+
+
+def _written(page: Path, say: Tongue) -> str:
+    return str(say("{page} is written", "已写出 {page}", page=str(page)))
 
 
 def _said(report: Report) -> list[str]:
@@ -126,14 +132,17 @@ def _write(report: Report, records: list[RunRecord], out: Path | None) -> Path:
     return write_report(report, out or single, facts)
 
 
-def _differences_table(sheets: RunSheets) -> Table | str:
+def _differences_table(sheets: RunSheets, say: Tongue) -> Table | str:
     _, *told = sheets.differences.columns
     if len(told) < 2:
-        return "their specs cannot be compared: not both can be read"
+        return say.pick(
+            "their specs cannot be compared: not both can be read",
+            "无法比较两者的配置：至少有一个读不出来",
+        )
     if not sheets.differences.rows:
-        return "their specs are the same"
+        return say.pick("their specs are the same", "两者的配置相同")
     table = narrow_table(gap=2)
-    table.add_column("key", overflow="fold")
+    table.add_column(say.pick("key", "键"), overflow="fold")
     for name in told:
         table.add_column(name, overflow="fold")
     for row in sheets.differences.rows:

@@ -1,4 +1,4 @@
-"""`Said`: words in both languages of the labs, before it is known which is asked for.
+"""`Said`: words in both languages, with holes for the facts of a student's code.
 
 Pages say sentences at once, by `Tongue`, and their holes hold quotes of sheets; a wrong hole there
 is a mistake of ours. Here the facts come from a process that ran a student's code: any may be
@@ -11,20 +11,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from drumline.core.language import Language
-from drumline.report.page.prose import Tongue
+from drumline.core.language import Both, Language
 
 
 @dataclass(frozen=True)
-class Said:
+class Said(Both):
     """One thing said in both languages; `{name}` stands for a fact."""
-
-    en: str
-    zh: str
 
     def within(self, language: Language, facts: Mapping[str, Any] | None = None) -> str:
         """Return it in one language, with the facts in their places."""
-        return Tongue(language).pick(self.en, self.zh).format_map(_Facts(facts or {}))
+        return super().within(language).format_map(_Facts(facts or {}))
 
 
 class _Facts(dict[str, Any]):

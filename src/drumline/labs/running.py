@@ -21,8 +21,8 @@ from drumline.core.lab import LabSettings
 from drumline.core.rundir import RunDir, write_atomic
 from drumline.labs.experiment import Experiment, Measurement, Training, runs_folder
 from drumline.labs.results import Results
-from drumline.launch.agents import Agents
 from drumline.launch.creation import new_run
+from drumline.launch.crews import Crews
 from drumline.launch.probe import Watch
 from drumline.launch.training import follow_training
 from drumline.report.progress import followed
@@ -75,8 +75,8 @@ def run_experiments(
     results = Results(folder=folder, settings=settings)
     runs = runs_folder(folder)
     _make(runs)
-    with Agents() as agents:  # torch is imported once for all runs
-        _run_all(experiments, results, runs, agents, reuse=reuse, watch=watch)
+    with Crews() as crews:
+        _run_all(experiments, results, runs, crews, reuse=reuse, watch=watch)
     return results
 
 
@@ -84,7 +84,7 @@ def _run_all(
     experiments: Sequence[Experiment],
     results: Results,
     runs: Path,
-    agents: Agents,
+    crews: Crews,
     *,
     reuse: bool,
     watch: Watch,
@@ -102,7 +102,7 @@ def _run_all(
             continue
         tell(None)
         try:
-            _run(experiment, runs, agents, tell)
+            _run(experiment, runs, crews, tell)
         except (InterruptError, KeyboardInterrupt):
             raise InterruptError(
                 f"interrupted in {told}; what is done stays in {runs}: go on with --reuse"
@@ -113,7 +113,7 @@ def _run_all(
                 results.failed[experiment.name] = error.message
 
 
-def _run(experiment: Experiment, runs: Path, agents: Agents, tell: Watch) -> None:
+def _run(experiment: Experiment, runs: Path, crews: Crews, tell: Watch) -> None:
     _clear(experiment, runs)
     if isinstance(experiment, Measurement):
         document = experiment.measure(tell)
@@ -125,7 +125,7 @@ def _run(experiment: Experiment, runs: Path, agents: Agents, tell: Watch) -> Non
         shown = followed(
             run, experiment.spec, lambda now: tell({"share": now.share, "now": now.now})
         )
-        follow_training(run, experiment.spec, agents, shown)
+        follow_training(run, experiment.spec, crews.of(experiment.spec), shown)
 
 
 def _same(experiment: Experiment, runs: Path) -> bool:

@@ -1,8 +1,8 @@
 """The agents of a run: one process per node, started together and ended together.
 
-Several runs may follow each other. On this host the agent and its worker server stay for the next
-one, which then starts without loading torch; unless a run has failed or was interrupted, or the
-next one's agent would be started with other modules, variables or in another folder.
+Several runs may follow each other. Agents and their worker servers stay for the next one, which
+then starts without loading torch; unless a run has failed or was interrupted, or the next one's
+agents would be started on other nodes, with other modules, variables or in another folder.
 
     drumline (this process, no torch)
       └─ agent of node k          python -m drumline.agent, a session of its own: Ctrl-C reaches us
@@ -15,7 +15,7 @@ than reading a spec, so both happen at once. How an agent gets its tasks: `agent
 
 Each process asks the kernel to end it with its parent, so that even `kill -9` of any of them leaves
 nothing running below it. Several nodes are simulated ones: each agent starts inside its node, and
-the network (`network.py`) ends with the agents.
+the network (`network.py`) stays and ends with the agents.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ class Agents:
     def __init__(self) -> None:
         self._agents: list[Agent] = []
         self._run: RunDir | None = None
+        self._plans: tuple[NodePlan, ...] = ()
         self._network: Network | None = None
         self._failed_at: float | None = None
         self.scratch = Scratch()
@@ -70,15 +71,16 @@ class Agents:
         Args:
             run: the run.
             tasks: one for each agent, in node order.
-            plans: the simulated nodes to make first, where there are several.
+            plans: the simulated nodes that they run on, where there are several.
         """
-        if plans:
-            self.end()  # one that was started ahead is outside of the nodes
+        if plans != self._plans or not self._would_be(tasks[0]):
+            self.end()
+        if plans and self._network is None:
             self._network = Network(plans, trains=not any(task.script for task in tasks))
+            self._plans = plans
+        if self._network is not None:
             note_network(run, self._network.describe())
         environment = self._environment(tasks[0])
-        if not all(agent.would_be(tasks[0].preload, environment) for agent in self._agents):
-            self.end()
         self._run = run
         for task in tasks:
             if task.node == len(self._agents):
@@ -117,9 +119,9 @@ class Agents:
     def stop(self) -> None:
         """End the run, and keep what the agents have printed; read `exit_codes` before.
 
-        An agent on this host whose task went well stays for the next run.
+        Agents stay for the next run where the tasks of all went well.
         """
-        if self._network is not None or self.exit_codes != [0]:
+        if any(code != 0 for code in self.exit_codes):
             self.end()
         self._keep_output()
 
@@ -129,6 +131,7 @@ class Agents:
         if self._network is not None:
             self._network.close()
             self._network = None
+        self._plans = ()
         self._keep_output()
         for agent in self._agents:
             agent.close()
@@ -140,6 +143,13 @@ class Agents:
             for node, agent in enumerate(self._agents):
                 agent.keep_output(self._run.logs / f"node-{node}.log")
         self._run = None
+
+    def _would_be(self, task: AgentTask) -> bool:
+        """Whether all that run would be the same, started here and now for this task."""
+        environment = self._environment(task)
+        return self._network_holds() and all(
+            agent.would_be(task.preload, environment) for agent in self._agents
+        )
 
     def _network_holds(self) -> bool:
         return self._network is None or self._network.holds()

@@ -1,7 +1,8 @@
 """`RunRecord`: what a run directory tells, as far as it can be read.
 
 A run that crashed half-way, one of an older version, a folder with nothing in it: what is there is
-read, and what is not is named in `gaps`, one sentence each.
+read, and what is not is named in `gaps`, one sentence each, in both languages: what an error said
+stays as it was.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import yaml
 
 from drumline.core.errors import DrumlineError
 from drumline.core.events import Event
+from drumline.core.language import Both, Language
 from drumline.core.rundir import RunDir
 from drumline.core.spec import RunSpec
 from drumline.report.ledger import NS, Ledger, common_steps, compute_ledger, warm_steps
@@ -66,7 +68,16 @@ class RunRecord:
     """of each rank that told it, beyond what it started with"""
     coverage: dict[str, Any] | None = None
     events: list[list[Event]] = field(default_factory=list)
-    gaps: list[str] = field(default_factory=list)
+    gaps: list[Both] = field(default_factory=list)
+
+    def lacks(self, en: str, zh: str) -> None:
+        """Name something that could not be read."""
+        self.gaps.append(Both(en, zh))
+
+    def say_gaps(self, language: Language) -> list[str]:
+        """Say what could not be read, a sentence each."""
+        colon = Both(": ", "：").within(language)
+        return [f"{self.name}{colon}{gap.within(language)}" for gap in self.gaps]
 
     @property
     def done(self) -> bool:
@@ -101,24 +112,38 @@ def read_record(run: RunDir) -> RunRecord:
     _read_spec(run, record)
     record.events = run.read_rank_events(_count_ranks(run, record))
     if not any(record.events):
-        record.gaps.append(f"{record.name}: no rank has logged anything")
+        record.lacks("no rank has logged anything", "没有任何进程留下日志")
         return record
     try:
         _read_events(record)
     except (KeyError, TypeError, ValueError, IndexError) as error:
-        record.gaps.append(
-            f"{record.name}: its events are not of this version ({type(error).__name__}: {error})"
+        told = f"{type(error).__name__}: {error}"
+        record.lacks(
+            f"its events are not of this version ({told})", f"事件日志不是本版本写的（{told}）"
         )
     if not record.done:
-        at = f"step {record.curve[-1].step}" if record.curve else "its start"
-        record.gaps.append(f"{record.name}: has no result; its events end at {at}{_why(record)}")
+        _tell_end(record)
     elif not record.curve and not record.gaps:
-        record.gaps.append(f"{record.name}: there is no step that all ranks have logged")
+        record.lacks(
+            "there is no step that all ranks have logged", "没有哪一步是全部进程都记录了的"
+        )
     return record
 
 
+def _tell_end(record: RunRecord) -> None:
+    """Say how far a run came that did not come to its end, and why it ended if that is known."""
+    en, zh = "its start", "开头"
+    if record.curve:
+        en, zh = f"step {record.curve[-1].step}", f"第 {record.curve[-1].step} 步"
+    why = _why(record)
+    record.lacks(
+        f"has no result; its events end at {en}" + (f": {why}" if why else ""),
+        f"没有结果，事件日志到{zh}为止" + (f"：{why}" if why else ""),
+    )
+
+
 def _why(record: RunRecord) -> str:
-    """Tell the error that ended a run, where a rank has logged one after its last start."""
+    """Return the error that ended a run, where a rank has logged one after its last start."""
     for log in record.events:
         said = ""
         for event in log:
@@ -127,7 +152,7 @@ def _why(record: RunRecord) -> str:
             elif event["event"] == "error" and not event.get("consequence"):
                 said = str(event.get("message") or "").partition("\n")[0]
         if said:
-            return f": {said}"
+            return said
     return ""
 
 
@@ -145,7 +170,7 @@ def _json(run: RunDir, name: str, record: RunRecord) -> dict[str, Any]:
     try:
         return run.read_json(name) or {}
     except DrumlineError as error:
-        record.gaps.append(f"{record.name}: {error.message}")
+        record.lacks(error.message, error.message)
         return {}
 
 
@@ -153,7 +178,7 @@ def _read_spec(run: RunDir, record: RunRecord) -> None:
     try:
         text = run.spec_file.read_bytes()
     except OSError:
-        record.gaps.append(f"{record.name}: there is no spec.yaml")
+        record.lacks("there is no spec.yaml", "没有 spec.yaml")
         return
     try:
         words = yaml.safe_load(text.decode())
@@ -161,7 +186,10 @@ def _read_spec(run: RunDir, record: RunRecord) -> None:
         record.spec = run.read_spec()
     except (yaml.YAMLError, ValueError, DrumlineError) as error:
         said = str(error).splitlines()[0]
-        record.gaps.append(f"{record.name}: its spec is damaged, or of another version ({said})")
+        record.lacks(
+            f"its spec is damaged, or of another version ({said})",
+            f"spec.yaml 已损坏，或出自其他版本（{said}）",
+        )
 
 
 def _read_events(record: RunRecord) -> None:

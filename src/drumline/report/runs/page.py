@@ -42,7 +42,7 @@ def build_runs_report(records: Sequence[RunRecord], say: Tongue) -> Report:
     said = say_findings(records, sheets, findings, say)
     names = say.join([record.name for record in records])
     sections: list[tuple[str, str, list[Block]]] = [
-        ("runs", say.pick("Runs", "运行"), [*_gaps(records), _runs_table(sheets, say)]),
+        ("runs", say.pick("Runs", "运行"), [*_gaps(records, say), _runs_table(sheets, say)]),
         ("differences", say.pick("What differs", "差异"), _differences(sheets, say)),
         ("curves", say.pick("Training", "训练过程"), _curves(sheets, say)),
         ("time", say.pick("Where the time went", "时间去向"), _time(sheets, say)),
@@ -65,8 +65,8 @@ def build_runs_report(records: Sequence[RunRecord], say: Tongue) -> Report:
     )
 
 
-def _gaps(records: Sequence[RunRecord]) -> list[Block]:
-    return [Notice(said=gap) for record in records for gap in record.gaps]
+def _gaps(records: Sequence[RunRecord], say: Tongue) -> list[Block]:
+    return [Notice(said=gap) for record in records for gap in record.say_gaps(say.lang)]
 
 
 def _runs_table(sheets: RunSheets, say: Tongue) -> Table:
