@@ -6,6 +6,7 @@ import pytest
 
 from drumline.core.errors import UsageError
 from drumline.core.lab import LabSettings
+from drumline.labs.curves import smoothed
 from drumline.labs.data_parallel import LAB as DATA_PARALLEL
 from drumline.labs.data_parallel.cases import label_groups
 from drumline.labs.optimizers import LAB as OPTIMIZERS
@@ -13,6 +14,7 @@ from drumline.report.page.blocks import Picture
 from drumline.report.page.pen import Pen
 from drumline.report.page.picture import render_inline
 from drumline.report.page.prose import Tongue
+from drumline.report.record import Point
 from lab_runs import make_runs, quotes_of, words_of, wrong_quotes
 
 LABS = {1: OPTIMIZERS, 3: DATA_PARALLEL}
@@ -88,12 +90,14 @@ def test_where_nothing_came_to_its_end_the_page_says_so(number, tmp_path):
 
 
 def test_a_learning_rate_that_diverged_is_a_finding(tmp_path):
-    results = make_runs(OPTIMIZERS, tmp_path, diverged=["momentum-lr10"])
+    results = make_runs(OPTIMIZERS, tmp_path, diverged=["momentum-lr0.2"])
     found = OPTIMIZERS.write_up(results, Tongue("en"))
     assert "With 0.2 it diverged." in words_of(found, "en")
     by_name = {one.name: one for one in OPTIMIZERS.experiments(LabSettings())}
-    assert by_name["momentum-lr10"].may_diverge
+    assert by_name["momentum-lr0.2"].may_diverge
     assert not by_name["momentum-1"].may_diverge
+    more = make_runs(OPTIMIZERS, tmp_path / "more", diverged=["gd-1", "gd-lr1"])
+    assert "From 0.1 up it diverged." in words_of(OPTIMIZERS.write_up(more, Tongue("en")), "en")
 
 
 def test_a_run_that_logged_nothing_is_left_out(tmp_path):
@@ -128,3 +132,9 @@ def test_on_simulated_nodes_every_rank_is_a_node():
     assert (specs["workers2-1"].nodes, specs["workers1-1"].nodes) == (2, 1)
     with pytest.raises(UsageError, match="nodes=16"):
         DATA_PARALLEL.experiments(LabSettings(nodes=40))
+
+
+def test_a_loss_that_ran_away_and_came_back_is_not_forgotten():
+    losses = [2.3, 4.5e30, *[2.5] * 30]
+    curve = [Point(step=k, samples=k, seconds=k, loss=loss) for k, loss in enumerate(losses, 1)]
+    assert [point.loss for point in smoothed(curve, 4)][-4:] == [2.5] * 4

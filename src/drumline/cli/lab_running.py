@@ -22,7 +22,12 @@ def run(
         typer.Argument(metavar="[KEY=VALUE]…", help="nodes, link, seed."),
     ] = None,
     full: Annotated[
-        bool, typer.Option("--full", help="The long form: more steps, seeds and cases.")
+        bool,
+        typer.Option(
+            "--full",
+            help="The long form: more steps, seeds and cases; on all of MNIST if it was fetched "
+            "(drumline data fetch mnist).",
+        ),
     ] = False,
     lang: Lang = Language.EN,
     out: Annotated[

@@ -9,7 +9,6 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import accumulate
 from typing import Any
 
 from drumline.labs.columns import factor_cells, mean_cells
@@ -47,11 +46,11 @@ def smoothed(curve: Sequence[Point], width: int) -> list[Point]:
     There are `width` of them, but never more than a quarter of the steps so far: where losses fall
     steeply, a mean over many would lag behind.
     """
-    sums = [0.0, *accumulate(point.loss for point in curve)]
     smooth = []
     for number, point in enumerate(curve, start=1):
         steps = max(1, min(width, number // 4))
-        mean = (sums[number] - sums[number - steps]) / steps
+        # each mean by itself: a running sum would forget all that follows a loss of 1e30
+        mean = statistics.fmean(past.loss for past in curve[number - steps : number])
         smooth.append(replace(point, loss=mean))
     return smooth
 

@@ -2,7 +2,7 @@
 
     <optimizer>-<n>            ours, for each seed
     <optimizer>-torch-<n>      torch's, by the same words
-    <optimizer>-lr<factor>     another learning rate, for fewer steps
+    <optimizer>-lr<rate>       another learning rate, for fewer steps
     <optimizer>-order-<kind>   the same first weights, the samples in another order (gd, sgd)
     gd-whole                   gradient descent with all samples at once, not in chunks
 
@@ -82,9 +82,14 @@ def seed_names(optimizer: str, of: Plan, *, engine: str = "drumline") -> list[st
     return [f"{optimizer}{by}-{number}" for number in range(1, of.repeats + 1)]
 
 
+def rate(optimizer: str, factor: float) -> float:
+    """Return a multiple of the usual learning rate, as a person would write it: 0.3 for 3 · 0.1."""
+    return float(f"{RATES[optimizer] * factor:g}")
+
+
 def rate_name(optimizer: str, factor: float) -> str:
     """Name the run at another learning rate; at the usual one it is that of the first seed."""
-    return f"{optimizer}-1" if factor == 1 else f"{optimizer}-lr{factor:g}"
+    return f"{optimizer}-1" if factor == 1 else f"{optimizer}-lr{rate(optimizer, factor):g}"
 
 
 def order_name(optimizer: str, order: str) -> str:
@@ -157,7 +162,7 @@ def _train(
         "optimizer": {
             "name": rule,
             "engine": engine,
-            "lr": RATES[optimizer] * factor,
+            "lr": rate(optimizer, factor),
             "momentum": MOMENTUM if optimizer == "momentum" else 0.0,
         },
         "epochs": epochs,

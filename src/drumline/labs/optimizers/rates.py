@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from drumline.labs.chapter import Chapter
 from drumline.labs.curves import smoothed
-from drumline.labs.optimizers.cases import OPTIMIZERS, RATES, Plan, rate_name
+from drumline.labs.optimizers.cases import OPTIMIZERS, Plan, rate, rate_name
 from drumline.labs.optimizers.descent import WIDTHS
 from drumline.labs.optimizers.names import optimizer_name, optimizer_names
 from drumline.labs.optimizers.pictures import draw_rates
@@ -81,7 +82,7 @@ def _sheet(results: Results, of: Plan) -> Sheet:
         for factor in of.factors:
             name = rate_name(optimizer, factor)
             record = results.record(name)
-            known = {"optimizer": optimizer, "factor": factor, "lr": RATES[optimizer] * factor}
+            known = {"optimizer": optimizer, "factor": factor, "lr": rate(optimizer, factor)}
             if record is not None and record.curve:
                 stood = _standing(record, optimizer, of)
                 lost = stood["loss"] is not None and stood["loss"] > LOST
@@ -138,24 +139,32 @@ def _about(sheet: Sheet, optimizer: str, say: Tongue, found: Findings) -> Said |
             near=say.pick(f"{100 * _NEAR:.0f} points", f"{100 * _NEAR:.0f} 个百分点"),
         )
     )
-    largest = max(rows, key=lambda row: float(row["lr"]))
     return say(
         "{start}{width}{end}",
         "{start}{width}{end}",
         start=start,
         width=width,
-        end=_about_largest(sheet, largest, best, say, found),
+        end=_about_largest(sheet, rows, best, say, found),
     )
 
 
 def _about_largest(
     sheet: Sheet,
-    largest: Mapping[str, Any],
+    rows: Sequence[Mapping[str, Any]],
     best: Mapping[str, Any],
     say: Tongue,
     found: Findings,
 ) -> Said:
-    """Tell what became of the largest rate."""
+    """Tell what became of the largest rate, and of those below it that diverged, too."""
+    falling = sorted(rows, key=lambda row: float(row["lr"]), reverse=True)
+    largest = falling[0]
+    lost = list(itertools.takewhile(lambda row: row["ended"] == "diverged", falling))
+    if len(lost) > 1:
+        return say(
+            " From {lr} up it diverged.",
+            "学习率从 {lr} 起发散。",
+            lr=_quote(sheet, lost[-1], "lr"),
+        )
     if largest["ended"] == "diverged" and largest["loss"] is None:
         return say(
             " With {lr} it diverged.", "学习率 {lr} 时发散。", lr=_quote(sheet, largest, "lr")

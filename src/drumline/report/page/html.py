@@ -150,16 +150,15 @@ def _own_words(own: OwnWords, say: Tongue) -> Markup:
 
 
 def _table(table: Table) -> Markup:
-    side = [Markup(' class="left"') if c.align == "left" else Markup("") for c in table.columns]
     head = Markup("").join(
-        Markup("<th{}>{}</th>").format(where, column.name)
-        for where, column in zip(side, table.columns, strict=True)
+        Markup('<th class="{}">{}</th>').format(column.align, column.name)
+        for column in table.columns
     )
     rows = Markup("").join(
         Markup("<tr>{}</tr>\n").format(
             Markup("").join(
-                Markup("<td{}>{}</td>").format(where, _table_cell(cell))
-                for where, cell in zip(side, cells, strict=True)
+                Markup('<td class="{}">{}</td>').format(column.align, _table_cell(cell))
+                for column, cell in zip(table.columns, cells, strict=True)
             )
         )
         for cells in table.cells()

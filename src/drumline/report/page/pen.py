@@ -67,6 +67,9 @@ _CHINESE = (
 _FILES = ("cjk", "wqy", "sourcehan", "pingfang", "simhei", "msyh", "uming", "ukai", "fallback")
 
 
+_BETWEEN_ROWS_IN = 0.12
+
+
 @functools.cache
 def chinese_font() -> str | None:
     """Find a font of this machine that has Chinese characters.
@@ -128,6 +131,8 @@ class Pen:
         across = min(columns or count, count)
         down = -(-count // across)
         figure = self.figure(height=height * down)
+        if down > 1:  # a title is not to be read with the label above it
+            figure.set_layout_engine("constrained", h_pad=_BETWEEN_ROWS_IN)
         grid = figure.subplots(down, across, squeeze=False)
         axes = [panel for row in grid for panel in row]
         for panel in axes[count:]:
