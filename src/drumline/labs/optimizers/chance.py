@@ -13,7 +13,7 @@ from itertools import pairwise
 from drumline.labs.chapter import Chapter
 from drumline.labs.forms import tiny
 from drumline.labs.optimizers.cases import ORDERED, ORDERS, Plan, order_name, seed_names
-from drumline.labs.optimizers.names import optimizer_name, optimizer_names
+from drumline.labs.optimizers.names import optimizer_column, optimizer_name
 from drumline.labs.optimizers.pictures import draw_chance
 from drumline.labs.results import Results
 from drumline.report.page.blocks import Column, Picture, Table
@@ -68,12 +68,7 @@ def write_chance(results: Results, of: Plan, say: Tongue, found: Findings) -> Ch
                 "损失上升的步数占比",
             ),
             columns=[
-                Column(
-                    key="optimizer",
-                    name=say.pick("optimizer", "优化器"),
-                    align="left",
-                    words=optimizer_names(say),
-                ),
+                optimizer_column(say),
                 Column(key="steps", name=say.pick("steps", "步数"), form=count),
                 Column(key="over_orders", name=say.pick("over orders", "对顺序"), form=tiny),
                 Column(key="over_seeds", name=say.pick("over seeds", "对种子"), form=tiny),

@@ -10,7 +10,7 @@ from drumline.labs.columns import factor_cells, mean_cells
 from drumline.labs.curves import curve_sheet, rows_of, score_sheet, smoothed
 from drumline.labs.judgement import judge_accuracy
 from drumline.labs.optimizers.cases import OPTIMIZERS, Plan, seed_names
-from drumline.labs.optimizers.names import optimizer_name, optimizer_names
+from drumline.labs.optimizers.names import optimizer_column, optimizer_name
 from drumline.labs.optimizers.pictures import draw_accuracy, draw_descent
 from drumline.labs.results import Results
 from drumline.report.interval import interval_names
@@ -136,12 +136,7 @@ def _last_until(rows: Sequence[Mapping[str, Any]], by: str, at: float) -> Mappin
 
 
 def _tables(ends: Sheet, equal: Sheet, say: Tongue) -> list[Table]:
-    name = Column(
-        key="optimizer",
-        name=say.pick("optimizer", "优化器"),
-        align="left",
-        words=optimizer_names(say),
-    )
+    name = optimizer_column(say)
     amounts = {
         "step": say.pick("steps", "步数"),
         "samples": say.pick("samples", "样本数"),

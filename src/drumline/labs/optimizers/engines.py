@@ -11,7 +11,7 @@ from drumline.labs.forms import tiny
 from drumline.labs.judgement import compare_sizes
 from drumline.labs.optimizers.cases import Plan
 from drumline.labs.optimizers.descent import WIDTHS, Runs, runs_of
-from drumline.labs.optimizers.names import optimizer_name, optimizer_names
+from drumline.labs.optimizers.names import optimizer_column, optimizer_name
 from drumline.labs.optimizers.pictures import draw_engines
 from drumline.labs.results import Results
 from drumline.report.interval import Interval, interval_cells, interval_names, read_interval
@@ -65,12 +65,7 @@ def write_engines(results: Results, of: Plan, say: Tongue, found: Findings) -> C
                 "用时之比，drumline ÷ torch（种子间 95 % 置信区间）",
             ),
             columns=[
-                Column(
-                    key="optimizer",
-                    name=say.pick("optimizer", "优化器"),
-                    align="left",
-                    words=optimizer_names(say),
-                ),
+                optimizer_column(say),
                 Column(key="largest", name=say.pick("largest difference", "最大差"), form=tiny),
                 Column(key="same", name=say.pick("same weights", "权重相同"), form=plain),
                 Column(key="repeats", name=say.pick("seeds", "种子数"), form=plain),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from drumline.report.page.blocks import Column
 from drumline.report.page.pen import Pen
 from drumline.report.page.prose import Tongue
 
@@ -13,9 +14,12 @@ _NAMES = {
 }
 
 
-def optimizer_names(say: Tongue) -> dict[str, str]:
-    """Return the names of all optimizers, for columns of tables."""
-    return {optimizer: say.pick(*names) for optimizer, names in _NAMES.items()}
+def optimizer_column(say: Tongue, **more: str) -> Column:
+    """Return the column of a table that names optimizers, and what `more` names."""
+    names = {optimizer: say.pick(*names) for optimizer, names in _NAMES.items()}
+    return Column(
+        key="optimizer", name=say.pick("optimizer", "优化器"), align="left", words=names | more
+    )
 
 
 def optimizer_name(say: Tongue | Pen, optimizer: str) -> str:

@@ -12,7 +12,7 @@ from drumline.labs.curves import largest_difference
 from drumline.labs.forms import tiny
 from drumline.labs.optimizers.cases import CHUNK, WHOLE, Plan
 from drumline.labs.optimizers.descent import runs_of
-from drumline.labs.optimizers.names import optimizer_name, optimizer_names
+from drumline.labs.optimizers.names import optimizer_column, optimizer_name
 from drumline.labs.optimizers.pictures import draw_profile
 from drumline.labs.results import Results
 from drumline.report.interval import interval_cells, interval_names, quartile_interval
@@ -40,7 +40,6 @@ def write_profile(results: Results, of: Plan, say: Tongue, found: Findings) -> C
         return None
     sheet = _sheet(cases)
     chapter = Chapter(heading=say.pick("Time and memory", "时间与内存"), sheets=[sheet])
-    names = {**optimizer_names(say), WHOLE: say.pick("GD, whole", "GD，整批")}
     chapter.results = [
         Picture(
             name="profile",
@@ -66,9 +65,7 @@ def write_profile(results: Results, of: Plan, say: Tongue, found: Findings) -> C
                 "每步用时：中位数（全部步与种子的四分位数）；内存：种子间平均值（95 % 置信区间）",
             ),
             columns=[
-                Column(
-                    key="optimizer", name=say.pick("optimizer", "优化器"), align="left", words=names
-                ),
+                optimizer_column(say, **{WHOLE: say.pick("GD, whole", "GD，整批")}),
                 Column(key="samples", name=say.pick("samples/step", "每步样本"), form=count),
                 Column(key="step_ms", name=say.pick("step", "每步用时"), form=milliseconds),
                 Column(key="update_ms", name=say.pick("update", "参数更新"), form=milliseconds),

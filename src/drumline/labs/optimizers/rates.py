@@ -11,7 +11,7 @@ from drumline.labs.chapter import Chapter
 from drumline.labs.curves import smoothed
 from drumline.labs.optimizers.cases import OPTIMIZERS, Plan, rate, rate_name
 from drumline.labs.optimizers.descent import WIDTHS
-from drumline.labs.optimizers.names import optimizer_name, optimizer_names
+from drumline.labs.optimizers.names import optimizer_column, optimizer_name
 from drumline.labs.optimizers.pictures import draw_rates
 from drumline.labs.results import Results
 from drumline.report.page.blocks import Column, Picture, Table
@@ -55,12 +55,7 @@ def write_rates(results: Results, of: Plan, say: Tongue, found: Findings) -> Cha
                 "按学习率（一个种子）；训练损失取最后若干步",
             ),
             columns=[
-                Column(
-                    key="optimizer",
-                    name=say.pick("optimizer", "优化器"),
-                    align="left",
-                    words=optimizer_names(say),
-                ),
+                optimizer_column(say),
                 Column(key="lr", name=say.pick("learning rate", "学习率"), form=plain),
                 Column(key="steps", name=say.pick("steps", "步数"), form=count),
                 Column(key="loss", name=say.pick("training loss", "训练损失"), form=plain),
