@@ -14,6 +14,10 @@ from namespaces import need_namespaces
 SMALL = ("model.width=32", "model.layers=2", "data.sequence=16", "data.samples=400", "steps=4")
 ACTIVATIONS = 32 * 16 * 32 * 4
 """bytes that cross a cut of that model in a step: batch × sequence × width × float32"""
+LOGITS = 32 * 16 * 65 * 4
+"""by RPC they go back to the leader, and their gradients to the last part"""
+EMBEDDING = 65 * 32 * 4
+"""tied: its gradient is added up over both ends"""
 
 
 def bench(drumline, *words, code=0):
@@ -25,18 +29,19 @@ def bench(drumline, *words, code=0):
 def test_forms_on_this_host(drumline):
     answer = bench(
         drumline,
-        *(*SMALL, "forms=alone,pipeline,tensor", "microbatches=4", "schedules=1f1b", "--json"),
+        *(*SMALL, "forms=alone,rpc,pipeline,tensor", "microbatches=4", "schedules=1f1b", "--json"),
         *("--csv", "rows.csv", "--figure", "f.png", "--traces", "traces", "--out", "kept"),
     )
     assert answer.err.splitlines() == [
-        "case 1 of 3: alone",
-        "case 2 of 3: pipeline 1f1b ×4",
-        "case 3 of 3: tensor",
+        "case 1 of 4: alone",
+        "case 2 of 4: rpc ×4",
+        "case 3 of 4: pipeline 1f1b ×4",
+        "case 4 of 4: tensor",
     ]
     document = answer.json
-    alone, pipeline, tensor = document["rows"]
+    alone, rpc, pipeline, tensor = document["rows"]
     assert (document["failed"], document["skipped"]) == ([], [])
-    assert [row["ranks"] for row in document["rows"]] == [1, 2, 2]
+    assert [row["ranks"] for row in document["rows"]] == [1, 2, 2, 2]
     for row in document["rows"]:
         assert len(row["losses"]) == 4
         assert row["losses"] == pytest.approx(alone["losses"], abs=1e-4)
@@ -49,7 +54,8 @@ def test_forms_on_this_host(drumline):
     assert pipeline["bubble_theory"] == 0.2
     assert 0 < pipeline["bubble"] < 1
     assert len(pipeline["bubble_idle_s"]) == len(pipeline["idle_s"]) == 2
-    assert pipeline["payload_bytes"] == [ACTIVATIONS, ACTIVATIONS]
+    assert pipeline["payload_bytes"] == [ACTIVATIONS + EMBEDDING] * 2
+    assert rpc["payload_bytes"] == [ACTIVATIONS + LOGITS + EMBEDDING] * 2
     assert len(pipeline["cuts"]) == 2
     assert alone["bubble"] is tensor["bubble"] is None
     with (drumline.folder / "rows.csv").open() as file:

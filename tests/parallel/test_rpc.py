@@ -242,7 +242,8 @@ def trace(rank, world_size):
             model = RpcModel(agents, part, optimizer=partial(build_optimizer, SGD), overlap=overlap)
             batch = [(torch.randn(8, 4), torch.randn(8, 2)) for _ in range(3)]
             model.train(batch, F.mse_loss, 1.0)
-            traffic.append(model.take_traffic())
+            others = [ask(ref, Part.take_traffic).wait() for ref in model.parts[1:]]
+            traffic.append([model.take_traffic(), *others])
         assert traffic[0] == traffic[1]
         return spans, traffic[0]
 

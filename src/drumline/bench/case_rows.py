@@ -4,8 +4,9 @@ Bytes are told in two ways, since one host and many differ in what can be counte
 
 - `link_bytes`: what left each simulated node by its interface, headers included, as the kernel
   counts; None on one host, where all ranks share the loopback or memory;
-- `payload_bytes`: what each rank handed to others, as it noted itself: messages that it sent, and
-  tensors that it brought to collectives; None where nobody noted it (RPC, PyTorch's engines).
+- `payload_bytes`: what each rank handed to others, as it noted itself: messages and RPC's tensors
+  that it sent, and tensors that it brought to collectives; None inside PyTorch's engines, where
+  nobody takes notes.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ def build_case_row(case: Case, run: RunDir, *, kept: bool) -> CaseRow:
     ledger = compute_ledger(events)
     alone = spec.world_size == 1
     payload = [0] if alone else payload_bytes(steps)
-    # inside PyTorch's engines nobody takes notes; of RPC's calls it is known when, not how much
+    # inside PyTorch's engines nobody takes notes
     noted = case.engine != "torch" or case.form == "data"
     return CaseRow(
         case=case.label,

@@ -21,7 +21,7 @@ from torch.optim import Optimizer
 
 from drumline.comm import Meter, Span
 from drumline.parallel import Holding
-from drumline.parallel.rpc import Agents, Part, RpcModel
+from drumline.parallel.rpc import Agents, Part, RpcModel, Traffic
 from drumline.train.diagnose import check_loss
 from drumline.train.evaluate import loss_sum
 from drumline.train.ground import Ground
@@ -46,16 +46,22 @@ def take_prepared(_: list[nn.Parameter]) -> Optimizer:
     return prepared.optimizer
 
 
-def note_calls(meter: Meter, part: int, parts: int, began: int) -> None:
+def note_calls(meter: Meter, part: int, parts: int, began: int, sent: int) -> None:
     """Turn the work that calls have brought to a part into messages, as the ledger wants them.
-
-    How much each carried is not known, so none counts as bytes.
 
     A part is idle from the end of one piece of work to the beginning of the next, which a call from
     another part begins: the part before it in forward, the one behind it in backward. The last part
     gets its gradients from the leader, whose time of sending nobody notes.
+
+    Args:
+        meter: has the work; gets the messages.
+        part: this rank's.
+        parts: how many there are.
+        began: when the step did.
+        sent: bytes of the tensors that this rank has sent; shared out evenly over its calls.
     """
     idle_since = began
+    calls = []
     for kind, _, _, since, until in sorted(meter.work, key=lambda work: work[3]):
         ahead = kind == "forward"
         source, target = (part - 1, part + 1) if ahead else (part + 1, part - 1)
@@ -63,8 +69,12 @@ def note_calls(meter: Meter, part: int, parts: int, began: int) -> None:
             meter.spans.append(Span(_CALL, 0, idle_since, since, (source, part)))
             meter.blocked.append([idle_since, since])
         if 0 <= target < parts:
+            calls.append(len(meter.spans))
             meter.spans.append(Span(_CALL, 0, until, until, (part, target)))
         idle_since = max(idle_since, until)
+    for number, at in enumerate(calls):
+        share = sent * (number + 1) // len(calls) - sent * number // len(calls)
+        meter.spans[at] = meter.spans[at]._replace(nbytes=share)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +133,8 @@ class RpcCompute:
         if parts > 1:
             with self.agents.listening():
                 dist.broadcast(told, src=0)
-        note_calls(self.ground.meter, self.ground.place.rank, parts, began)
+        rank = self.ground.place.rank
+        note_calls(self.ground.meter, rank, parts, began, self._take_traffic().nbytes)
         total, predictions = told.tolist()
         return Loss(total=total, predictions=round(predictions))
 
@@ -137,6 +148,10 @@ class RpcCompute:
     def close(self) -> None:
         """Leave RPC, all ranks together."""
         self.agents.leave()
+
+    def _take_traffic(self) -> Traffic:
+        """Return what this rank has sent since this was last called."""
+        return self.part.take_traffic() if self.leader is None else self.leader.take_traffic()
 
     def _lead(self, leader: RpcModel, turn: Turn) -> tuple[float, int]:
         pieces = self.ground.cut_batch(turn.batch.indices, self.ground.microbatches)

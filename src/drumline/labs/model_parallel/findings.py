@@ -194,9 +194,9 @@ def _how_counted(say: Tongue, nodes: int) -> str:
             "字节：经由链路离开各节点的量，含包头。",
         )
     return say.pick(
-        "Bytes: messages sent and tensors brought to collectives; what RPC carries is counted only "
-        "at the links of simulated nodes (nodes=2).",
-        "字节：发出的消息与交给集体通信的张量；RPC 传输的量只在模拟节点的链路上计数（nodes=2）。",
+        "Bytes: messages and RPC's tensors that were sent, and tensors brought to collectives; "
+        "without headers.",
+        "字节：发出的消息、RPC 发出的张量，以及交给集体通信的张量；不含包头。",
     )
 
 

@@ -72,6 +72,7 @@ class RpcModel:
             overlap: let microbatches follow each other at once; else each waits for the one before.
         """
         self._agents = agents
+        self._own = own
         self._clip_norm = clip_norm
         self.overlap = overlap
         """may be changed between steps"""
@@ -137,12 +138,11 @@ class RpcModel:
             job = Pass(microbatch=0, training=False)
             return self._receive(job, self._send(job, inputs))
 
-    def take_traffic(self) -> list[Traffic]:
-        """Return what payload each rank has sent since this was last called."""
-        with self._agents.watching():
-            found = [call.wait() for call in [ask(p, Part.take_traffic) for p in self.parts]]
+    def take_traffic(self) -> Traffic:
+        """Return what payload the leader's rank has sent since this was last called."""
+        found = self._own.take_traffic()
         logits, self._inbox.traffic = self._inbox.traffic, Traffic()
-        found[0].gradient_bytes += logits.gradient_bytes
+        found.gradient_bytes += logits.gradient_bytes
         return found
 
     def _send(self, job: Pass, inputs: Tensor) -> Future[None]:

@@ -49,10 +49,15 @@ class Pass:
 
 @dataclass(kw_only=True)
 class Traffic:
-    """Payload that a rank has sent: the bytes of tensors, without RPC's envelopes."""
+    """Payload that a rank has sent to train: bytes of tensors, without RPC's envelopes."""
 
     activation_bytes: int = 0
     gradient_bytes: int = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Both together."""
+        return self.activation_bytes + self.gradient_bytes
 
 
 class Receiver(Protocol):
@@ -104,7 +109,7 @@ class Part:
             outputs = self.module(tensor.to(self._device)).cpu()
         if self._note is not None:
             self._note_spans(self._note, job, outputs, began)
-        if not self._next.is_owner():
+        if job.training and not self._next.is_owner():
             self.traffic.activation_bytes += outputs.nbytes
         return hand_on(self._next, job, outputs)
 
