@@ -54,7 +54,7 @@ _PANELS = (
         key="peak_bytes",
         factor=_MB,
         title=("peak memory", "内存峰值"),
-        unit=("MB, largest rank (dots: each)", "MB，占用最多的进程（点：各进程）"),
+        unit=("MB, largest rank (dots: each)", "MB，进程最大值（点：各进程）"),
         dots=True,
     ),
     _Panel(
