@@ -103,8 +103,7 @@ def test_check_explains_in_the_language_of_the_folder(drumline, tmp_path):
         "✓ 沿环传递求平均",
         "待完成 计时器区分等待与传输",
         "背后的误解",
-        "drumline/comm/primitives.py",
-        "TASK.zh.md 第 2 节",
+        "阅读：drumline/comm/primitives.py 的 all_gather；TASK.zh.md 第 2 节",
         "实验 2：6 项检查中通过 4 项，错误 1 项，待完成 1 项，未运行 0 项",
     ):
         assert said in answer.out

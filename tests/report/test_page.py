@@ -28,7 +28,8 @@ from drumline.report.page.blocks import (
 )
 from drumline.report.page.findings import Findings
 from drumline.report.page.folder import WORDS, read_manifest, read_words, write_report
-from drumline.report.page.html import render_html
+from drumline.report.page.html import render_block, render_html
+from drumline.report.page.markdown import render_markdown
 from drumline.report.page.pen import PAGE_INK, Pen, chinese_font
 from drumline.report.page.prose import Tongue
 from drumline.report.page.sheet import Sheet, milliseconds, percent, times
@@ -235,6 +236,26 @@ def test_both_languages_need_the_same_holes():
     with pytest.raises(ValueError, match="holes"):
         Tongue("zh")("{a}", "{a}")
     assert str(Tongue("zh")("{a} is", "是 {a}", a="1")) == "是 1"
+
+
+def test_no_space_stands_between_chinese_words():
+    for name, said in (
+        ("SGD", "比 SGD 慢"),
+        ("按标签", "比按标签慢"),
+        ("动量 SGD", "比动量 SGD 慢"),
+    ):
+        assert str(Tongue("zh")("{a}", "比 {a} 慢", a=name)) == said
+
+
+def test_a_chinese_page_has_chinese_punctuation():
+    report = small_report("zh")
+    text = render_markdown(report)
+    assert "\n- cpu：a very" in text
+    assert re.search(r"`chunked_all_reduce`（comm/ring.py，第 \d+ 行）", text)
+    blocks = report.sections[0].blocks
+    picture = next(block for block in blocks if isinstance(block, Picture))
+    assert "c（data/waits.csv）</figcaption>" in render_block(picture, report)
+    assert re.search(r"comm/ring.py，第 \d+ 行</summary>", render_block(blocks[-1], report))
 
 
 def test_code_is_cut_out_as_it_stands():

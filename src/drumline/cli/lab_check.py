@@ -145,7 +145,7 @@ def _explain(console: Console, told: Explanation, verdict: Verdict, language: La
     for line in told.picture:
         console.print(Text(f"      {line}", style="cyan", no_wrap=True), soft_wrap=True)
     say("belief", told.belief)
-    say("read", "; ".join([*told.read, *([told.section] if told.section else [])]))
+    say("read", told.reading())
     if verdict.output.strip() and verdict.mistake in ("raises", "died", "hangs", "exits"):
         _say(console, "", word("printed", language) + word("colon", language))
         for line in verdict.output.strip().splitlines()[-_PRINTED_LINES:]:

@@ -70,7 +70,7 @@ LABS: tuple[Entry, ...] = (
         title=Said("Model parallelism by RPC", "基于 RPC 的模型并行"),
         about=Said(
             "a model in two parts with micro-batches that overlap, and a report of its sizes",
-            "把模型拆成两部分，让微批次在其中重叠推进，并报告各部分的大小",
+            "把模型拆成两部分，让微批次在其中重叠执行，并报告各部分的大小",
         ),
         needs=Said("3 processes, torch RPC", "3 个进程，torch RPC"),
         modules=("two_parts",),

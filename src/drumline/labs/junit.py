@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 from drumline.core.language import Language
 from drumline.labs.verdict import Result, Status, Verdict
-from drumline.labs.wording import explain, title_of
+from drumline.labs.wording import explain, title_of, word
 
 _FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
@@ -51,7 +51,9 @@ def _add(suite: ElementTree.Element, verdict: Verdict, lab: int, language: Langu
         failure.text = _clean("\n".join(told.lines()))
     else:
         ElementTree.SubElement(
-            case, "skipped", message=_clean(f"{title_of(verdict.check, language)}: {told.seen}")
+            case,
+            "skipped",
+            message=_clean(title_of(verdict.check, language) + word("colon", language) + told.seen),
         )
     if verdict.output:
         ElementTree.SubElement(case, "system-out").text = _clean(verdict.output)

@@ -156,7 +156,7 @@ def _parameters(
         ("nodes", say.pick("nodes", "节点数"), "right"),
         ("seed", say.pick("seed", "种子"), "right"),
         ("train_s", say.pick("time in steps", "训练用时"), "right"),
-        ("weights_sha256", say.pick("weights (sha256)", "权重 (sha256)"), "left"),
+        ("weights_sha256", say.pick("weights (sha256)", "权重（sha256）"), "left"),
     ]
     columns = [
         Column(key=key, name=name, form=seconds if key == "train_s" else str, align=align)

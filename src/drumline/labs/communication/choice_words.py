@@ -19,14 +19,14 @@ _SUMMED = {
         ("gradients", "梯度"),
         (
             "a sum is a mean with a learning rate as many times larger as there are ranks",
-            "求和相当于学习率按进程数放大的平均",
+            "求和相当于求平均并把学习率乘以进程数",
         ),
     ),
     "parameters": (
         ("parameters", "参数"),
         (
             "each step multiplies the parameters by the number of ranks",
-            "每一步都把参数放大进程数倍",
+            "每一步都把参数乘以进程数",
         ),
     ),
 }
@@ -44,7 +44,7 @@ def say_choices(sheets: CommunicationSheets, say: Tongue) -> Iterator[Sentence]:
     if gradients and parameters and None not in (gradients["accuracy"], parameters["accuracy"]):
         yield say(
             "Averaging gradients gave {a}, averaging parameters after each step {b}.",
-            "对梯度求平均得到 {a}，每步之后对参数求平均得到 {b}。",
+            "对梯度求平均的测试准确率为 {a}，每步之后对参数求平均的为 {b}。",
             a=sheets.choices.quote("accuracy", points, of="gradients", average="mean"),
             b=sheets.choices.quote("accuracy", points, of="parameters", average="mean"),
         )
@@ -63,7 +63,7 @@ def _sum_against_mean(
         yield say(
             "The mean of {of} reached {mean}; with their sum the loss was no number any more at "
             "step {step}: {why}.",
-            "对{of}求平均达到 {mean}；求和时损失在第 {step} 步已不再是数：{why}。",
+            "对{of}求平均的测试准确率为 {mean}；求和时损失在第 {step} 步已不再是有限的数：{why}。",
             step=choices.quote("diverged_at", count, of=of, average="sum"),
             **holes,
         )
@@ -75,21 +75,22 @@ def _sum_against_mean(
         yield say(
             "The mean of {of} reached {mean}, their sum {sum}, which is hardly better than "
             "guessing: {why}.",
-            "对{of}求平均达到 {mean}，求和仅为 {sum}，与猜测相差无几：{why}。",
+            "对{of}求平均的测试准确率为 {mean}，求和仅为 {sum}，与随机猜测相差无几：{why}。",
             **holes,
         )
     elif abs(gap) < _SAME_POINTS:
         yield say(
             "The mean of {of} reached {mean} and their sum {sum}, too near to each other to be "
             "told apart by one seed, although {why}.",
-            "对{of}求平均达到 {mean}，求和达到 {sum}，一个种子无法区分两者，尽管{why}。",
+            "对{of}求平均的测试准确率为 {mean}，求和为 {sum}，"
+            "仅凭一个种子无法区分两者，尽管{why}。",
             **holes,
         )
     else:
         more = ("more", "高于") if gap > 0 else ("less", "低于")
         yield say(
             "The sum of {of} reached {sum}, {more} than their mean with {mean} (one seed): {why}.",
-            "对{of}求和达到 {sum}，{more}求平均的 {mean}（一个种子）：{why}。",
+            "对{of}求和的测试准确率为 {sum}，{more}求平均的 {mean}（一个种子）：{why}。",
             more=say.pick(*more),
             **holes,
         )
@@ -121,7 +122,7 @@ def say_compression(
         "fp16 sent {ratio} the bytes; a step took {step} as long (what the quartiles of both "
         "allow), and the test accuracy was {half} against {full} with 32 bits.",
         "fp16 发送的字节为原来的 {ratio}；每步用时为原来的 {step}"
-        "（括号内为两者四分位所允许的范围），"
+        "（括号内为两者四分位数所允许的范围），"
         "测试准确率为 {half}，32 位时为 {full}。",
         ratio=ratio,
         step=step,

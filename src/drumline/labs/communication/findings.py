@@ -54,7 +54,7 @@ def _sizes(sheets: CommunicationSheets, say: Tongue) -> list[Block]:
             caption=say.pick(
                 "Crosses: what α·rounds + β·bytes, fitted to the other sizes, predicts. "
                 "native is the backend's own.",
-                "叉号：由其他大小拟合的 α·轮数 + β·字节数 所作的预测。native 为后端自带实现。",
+                "叉号：由其他大小拟合的 α·轮数 + β·字节数所作的预测。native 为后端自带实现。",
             ),
             draw=draw_sizes(sheets.collectives),
             sheets=[sheets.collectives],
@@ -68,7 +68,9 @@ def _sizes(sheets: CommunicationSheets, say: Tongue) -> list[Block]:
                 ranks,
                 Column(key="bytes", name=say.pick("size", "大小"), form=_size),
                 Column(
-                    key="ms", name=say.pick("time (quartiles)", "用时（四分位）"), form=milliseconds
+                    key="ms",
+                    name=say.pick("time (quartiles)", "用时（四分位数）"),
+                    form=milliseconds,
                 ),
                 Column(key="predicted_ms", name=say.pick("predicted", "预测"), form=milliseconds),
                 Column(key="error", name=say.pick("off by", "误差"), form=_signed),
@@ -141,7 +143,7 @@ def _strategies(sheets: CommunicationSheets, say: Tongue) -> list[Block]:
                 ),
                 Column(key="kind", name=say.pick("strategy", "策略"), align="left"),
                 Column(key="step_ms", name=say.pick("a step", "每步"), form=milliseconds),
-                Column(key="over_even", name=say.pick("over even", "与均等之比"), form=times),
+                Column(key="over_even", name=say.pick("over even", "与均等时之比"), form=times),
                 Column(key="wait_share", name=say.pick("waiting share", "等待占比"), form=percent),
                 Column(key="waits_most", name=say.pick("waits most", "等待最久"), form=rank),
                 Column(key="waited_for", name=say.pick("waits least", "等待最短"), form=rank),
@@ -158,7 +160,7 @@ def _delays(sheets: CommunicationSheets, say: Tongue) -> list[Block]:
             name="delays",
             title=say.pick(
                 f"Rank {LATE_RANK} sleeps {DELAY_MS} ms before the first collective of each step",
-                f"进程 {LATE_RANK} 在每步第一次集体通信之前休眠 {DELAY_MS} 毫秒",
+                f"进程 {LATE_RANK} 在每步第一次集合通信之前休眠 {DELAY_MS} 毫秒",
             ),
             draw=draw_delays(sheets.delays, DELAY_MS),
             sheets=[sheets.delays],
@@ -178,7 +180,7 @@ def _delays(sheets: CommunicationSheets, say: Tongue) -> list[Block]:
                     name=say.pick("the others wait", "其他进程等待"),
                     form=milliseconds,
                 ),
-                Column(key="blame", name=say.pick("of the lost time", "占损失时间"), form=percent),
+                Column(key="blame", name=say.pick("of the lost time", "占损耗时间"), form=percent),
             ],
         ),
     ]

@@ -46,7 +46,7 @@ def draw_sizes(collectives: Sheet) -> Draw:
                 title=pen.say(f"all_reduce, {count} ranks", f"all_reduce，{count} 个进程"),
                 x=pen.say("size of the tensor", "张量大小"),
                 y=pen.say(
-                    "ms, slowest rank (median, quartiles)", "毫秒，最慢进程（中位数，四分位）"
+                    "ms, slowest rank (median, quartiles)", "毫秒，最慢进程（中位数、四分位数）"
                 ),
                 legend=False,
             )
@@ -122,7 +122,7 @@ def draw_strategies(aggregation: Sheet) -> Draw:
                 axes,
                 title=pen.say(*SITUATIONS.get(situation, (situation, situation))),
                 x="",
-                y=pen.say("ms per step", "每步毫秒"),
+                y=pen.say("ms per step", "每步毫秒数"),
                 legend=False,
             )
         handles, labels = panels[0].get_legend_handles_labels()
@@ -154,10 +154,10 @@ def draw_delays(delays: Sheet, delay_ms: float) -> Draw:
         pen.finish(
             axes,
             title=pen.say(
-                "What a delay before the collective costs", "集体通信之前的延迟带来的代价"
+                "What a delay before the collective costs", "集合通信之前的延迟带来的代价"
             ),
             x="",
-            y=pen.say("ms per step (median, quartiles)", "每步毫秒（中位数，四分位）"),
+            y=pen.say("ms per step (median, quartiles)", "每步毫秒数（中位数、四分位数）"),
         )
         return figure
 

@@ -72,8 +72,8 @@ def _fastest(sheets: CommunicationSheets, findings: Findings, say: Tongue) -> It
             yield say(
                 "At {size} on {ranks} ranks {best} was the fastest of ours, {time}; the next, "
                 "{next}, took {ratio} as long, and their quartiles do not meet.",
-                "{size}、{ranks} 个进程时，{best} 最快，用时 {time}；其次 {next} 用时为其 {ratio}，"
-                "两者四分位区间不相交。",
+                "{size}、{ranks} 个进程时，自己实现的算法中 {best} 最快，用时 {time}；"
+                "其次是 {next}，用时为其 {ratio}，两者的四分位区间不相交。",
                 **holes,
             )
         else:
@@ -81,7 +81,7 @@ def _fastest(sheets: CommunicationSheets, findings: Findings, say: Tongue) -> It
                 "At {size} on {ranks} ranks {best} took {time} and {next} {ratio} as long; their "
                 "quartiles overlap, so neither is the faster one.",
                 "{size}、{ranks} 个进程时，{best} 用时 {time}，{next} 为其 {ratio}；"
-                "两者四分位区间重叠，不能说谁更快。",
+                "两者的四分位区间重叠，不能说谁更快。",
                 **holes,
             )
 
@@ -95,7 +95,7 @@ def _rings(sheets: CommunicationSheets, findings: Findings, say: Tongue) -> Iter
         yield say(
             "With {ranks} ranks ring moved {ratio} the bytes of chunked_ring: {whole} the tensor "
             "per rank against {chunks}.",
-            "{ranks} 个进程时，ring 传输的字节是 chunked_ring 的 {ratio}：每个进程发送张量的 "
+            "{ranks} 个进程时，ring 传输的字节数是 chunked_ring 的 {ratio}：每个进程发送张量的 "
             "{whole}，后者为 {chunks}。",
             ranks=str(ranks),
             ratio=findings.quote(
@@ -190,7 +190,7 @@ def _delays(sheets: CommunicationSheets, say: Tongue) -> Iterator[Sentence]:
             yield say(
                 "{kind}: a delay of {delay} ms on rank {rank} made a step {added} longer; {blame} "
                 "of all lost time was waiting for that rank.",
-                "{kind}：进程 {rank} 延迟 {delay} 毫秒，使每步增加 {added}；全部损失的时间中 "
+                "{kind}：进程 {rank} 延迟 {delay} 毫秒，使每步增加 {added}；全部损耗的时间中 "
                 "{blame} 是在等待该进程。",
                 **holes,
             )
@@ -200,6 +200,6 @@ def _delays(sheets: CommunicationSheets, say: Tongue) -> Iterator[Sentence]:
                 "{added}, which the quartiles do not tell from chance; {blame} of all lost time "
                 "was waiting for that rank.",
                 "{kind}：进程 {rank} 延迟 {delay} 毫秒，每步中位数变化 {added}，"
-                "但四分位区间重叠，不能与偶然相区别；全部损失的时间中 {blame} 是在等待该进程。",
+                "但四分位区间重叠，无法与偶然波动区分；全部损耗的时间中 {blame} 是在等待该进程。",
                 **holes,
             )

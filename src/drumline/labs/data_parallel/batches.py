@@ -184,7 +184,7 @@ def _about_accuracy(sheet: Sheet, say: Tongue) -> list[Said]:
         if gap < -_APART
         else ("more", "较高")
         if gap > _APART
-        else ("about the same, for one seed", "一个种子下大致相同")
+        else ("about the same, for one seed", "仅就一个种子而言大致相同")
     )
     said: list[Said] = [
         say(
@@ -214,7 +214,7 @@ def _about_accuracy(sheet: Sheet, say: Tongue) -> list[Said]:
         said.append(
             say(
                 "With a learning rate in proportion to the batch it reached {scaled}, " + ending[0],
-                "学习率与批量成比例时为 {scaled}，" + ending[1],
+                "学习率与批量成正比时，准确率为 {scaled}，" + ending[1],
                 scaled=sheet.quote("accuracy", points, batch=large, rule=RULES[1]),
             )
         )

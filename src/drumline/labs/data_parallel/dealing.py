@@ -179,7 +179,7 @@ def _table(parts: Sheet, say: Tongue) -> Table:
         "Coverage and overlap. Repeats: draws of a sample that the rank had in the epoch already; "
         "overlap: mean over pairs of ranks; label skew: total variation distance between a rank's "
         "labels and everyone's; largest part: against the mean.",
-        "覆盖与重叠。重复抽取：同一轮内再次抽到的样本；重叠：各进程对的平均值；"
+        "覆盖与重叠。重复抽取：同一轮内再次抽到的样本；重叠：每两个进程之间的平均值；"
         "标签倾斜度：进程标签分布与总体分布的全变差距离；最大份：相对于平均大小。",
     )
     return Table(sheet=parts, columns=columns, title=title)

@@ -114,15 +114,15 @@ def _about_adam(averaged: str, averaging: Sheet, say: Tongue, found: Findings) -
     if abs(loss) < _SAME:
         ending = (
             "too near to each other to be told apart by one seed.",
-            "一个种子无法区分两者。",
+            "仅凭一个种子无法区分两者。",
         )
     elif averaged == "gradients":
-        ending = ("a difference of {gap}.", "相差 {gap}。")
+        ending = ("a difference of {gap}.", "差值为 {gap}。")
     else:
         ending = (
             "a difference of {gap}: each rank scales its step by the gradients of its own digits, "
             "and the mean of such steps is not the step of the mean.",
-            "相差 {gap}：每个进程用自己那几个数字的梯度来缩放步长，"
+            "差值为 {gap}：每个进程用自己那几个数字的梯度来缩放步长，"
             "这些步长的平均并不等于平均梯度的步长。",
         )
     holes: dict[str, Filling] = {
@@ -164,7 +164,7 @@ def _about_alone(alone: Sheet, averaging: Sheet, say: Tongue) -> Said | None:
         "best and the part {worst_part} {worst}; all of them, averaged after each step, "
         "{together}.",
         "若不与其他进程聚合，在包含全部数字的测试集上，"
-        "部分 {best_part} 最好，达到 {best}，部分 {worst_part} 为 {worst}；"
+        "最好的一份（{best_part}）达到 {best}，最差的一份（{worst_part}）为 {worst}；"
         "每步聚合全部进程则为 {together}。",
         best_part=best["part"],
         worst_part=worst["part"],

@@ -61,7 +61,7 @@ def write_scaling(results: Results, of: Plan, say: Tongue, found: Findings) -> C
                 "cores. Stacked: mean over ranks and steps of the seed "
                 "with the median step.",
                 "全局批量不变，增加进程数，每个进程一个线程；误差线为种子间的 95 % 置信区间。"
-                "“全部核心”为一个使用全部核心的进程。堆叠图为中位数种子各进程、各步的平均。",
+                "“全部核心”为一个使用全部核心的进程。堆叠图取每步用时居中的那个种子，对各进程、各步求平均。",
             ),
             sheets=[times_of],
         ),

@@ -171,13 +171,13 @@ def _about_equal_samples(
             "together are its batch; no step's loss differed by more than {gap}, and the accuracy "
             "by {change}.",
             "样本数相同时，{workers} 个进程与单个进程的计算相同：全局打乱时各进程的批次合起来就是"
-            "单机的批次；任何一步的损失相差不超过 {gap}，准确率相差 {change}。",
+            "单机的批次；任何一步的损失相差不超过 {gap}，准确率的差值为 {change}。",
             **holes,
         )
     start = (
         "At equal samples the losses of {workers} workers and of one differed by up to {gap}, and "
         "the accuracy by {change}: ",
-        "样本数相同时，{workers} 个进程与单个进程的损失最多相差 {gap}，准确率相差 {change}：",
+        "样本数相同时，{workers} 个进程与单个进程的损失最多相差 {gap}，准确率的差值为 {change}：",
     )
     end = (
         (

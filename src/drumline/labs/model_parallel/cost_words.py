@@ -48,7 +48,8 @@ def _bubbles(sheets: ModelParallelSheets, findings: Findings, say: Tongue) -> It
     yield say(
         "The bubble, measured and in brackets by (p−1)/(m+p−1), with v·m instead of m where a rank "
         "has v chunks: {list}.",
-        "气泡的实测值，括号内为 (p−1)/(m+p−1) 的理论值（每个进程有 v 块时 m 换为 v·m）：{list}。",
+        "气泡的实测值，括号内为按 (p−1)/(m+p−1) 算出的理论值"
+        "（每个进程有 v 个模型块时，m 换为 v·m）：{list}。",
         list=list_quotes(say, [(row["case"], pair(row)) for row in shown]),
     )
     far = max(shown, key=lambda row: abs(row["bubble"] - row["bubble_theory"]))
@@ -62,7 +63,7 @@ def _bubbles(sheets: ModelParallelSheets, findings: Findings, say: Tongue) -> It
     if abs(gap) < _NEAR:
         yield say(
             "All are close to the formula; {case} is farthest, by {gap}.",
-            "都接近理论值；相差最大的是 {case}，为 {gap}。",
+            "都接近理论值；偏离最大的是 {case}，偏差为 {gap}。",
             gap=quote,
             case=far["case"],
         )
@@ -70,7 +71,7 @@ def _bubbles(sheets: ModelParallelSheets, findings: Findings, say: Tongue) -> It
         yield say(
             "{case} is farthest from it, by {gap}: the formula takes all pieces as equally long "
             "and messages as free, which real ones are not.",
-            "{case} 与理论值相差最大，为 {gap}：公式假设每一块用时相同、消息不占时间，"
+            "{case} 偏离理论值最大，偏差为 {gap}：公式假设每一块用时相同、消息不占时间，"
             "实际并非如此。",
             gap=quote,
             case=far["case"],
@@ -93,7 +94,7 @@ def _together(sheets: ModelParallelSheets, say: Tongue) -> Iterator[Sentence]:
                 "The trace of {case} shows the parts at work in turn: two of them computed at once "
                 "in {share} of a step (quartiles of the steps in brackets).",
                 "{case} 的时间线显示各部分轮流工作：两个部分同时计算的时间占一步的 {share}"
-                "（括号内为各步的四分位）。",
+                "（括号内为各步的四分位数）。",
                 case=turn["case"],
                 share=quote,
             )
@@ -102,7 +103,7 @@ def _together(sheets: ModelParallelSheets, say: Tongue) -> Iterator[Sentence]:
                 "In the trace of {case}, two parts computed at once in {share} of a step "
                 "(quartiles of the steps in brackets), although nothing lets them overlap.",
                 "{case} 的时间线中，两个部分同时计算的时间占一步的 {share}"
-                "（括号内为各步的四分位），尽管没有任何安排使它们重叠。",
+                "（括号内为各步的四分位数），尽管没有任何安排使它们重叠。",
                 case=turn["case"],
                 share=quote,
             )
@@ -159,8 +160,8 @@ def _memory(sheets: ModelParallelSheets, findings: Findings, say: Tongue) -> Ite
         yield say(
             "One process alone held {alone} at its peak; the largest rank of every other form held "
             "less, from {low} of it ({least}) to {high} ({most}).",
-            "单进程的内存峰值为 {alone}；其他每种形式中最大的进程都更少，从其 {low}（{least}）"
-            "到 {high}（{most}）。",
+            "单进程的内存峰值为 {alone}；其他每种形式中占用最多的进程也都低于它，"
+            "为其 {low}（{least}）到 {high}（{most}）。",
             **holes,
         )
     else:
@@ -168,7 +169,7 @@ def _memory(sheets: ModelParallelSheets, findings: Findings, say: Tongue) -> Ite
             "One process alone held {alone} at its peak; the largest rank of the other forms held "
             "from {low} of it ({least}) to {high} ({most}): a part of the model is not always a "
             "part of the memory.",
-            "单进程的内存峰值为 {alone}；其他形式中最大的进程为其 {low}（{least}）到 "
+            "单进程的内存峰值为 {alone}；其他形式中占用最多的进程为其 {low}（{least}）到 "
             "{high}（{most}）：模型的一部分并不总是只占一部分内存。",
             **holes,
         )
@@ -209,7 +210,7 @@ def _bytes(
         yield say(
             "By data parallelism {bytes} {how} in a step, by the other forms this many times as "
             "much: {list}.",
-            "数据并行每步有 {bytes} {how}，其他形式为其：{list}。",
+            "数据并行每步有 {bytes} {how}，其他形式与它之比：{list}。",
             bytes=sheets.forms.quote("sent_bytes", size, case="data"),
             how=say.pick(*how),
             list=list_quotes(say, items),

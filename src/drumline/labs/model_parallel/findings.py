@@ -64,7 +64,7 @@ def _forms(sheets: ModelParallelSheets, say: Tongue, *, nodes: int) -> list[Bloc
             title=say.pick("What each form costs", "各种形式的代价"),
             caption=say.pick(
                 "Dotted: one process alone, both its runs together. ",
-                "虚线：单进程，两次运行合计。",
+                "点线：单进程，两次运行合计。",
             )
             + _how_counted(say, nodes),
             draw=draw_forms(sheets),
@@ -74,7 +74,7 @@ def _forms(sheets: ModelParallelSheets, say: Tongue, *, nodes: int) -> list[Bloc
             sheet=sheets.forms,
             title=say.pick(
                 "Time: a step of the slowest rank, median (quartiles); speed-up over one process",
-                "时间：最慢进程的一步，中位数（四分位）；相对单进程的加速比",
+                "时间：最慢进程的一步，中位数（四分位数）；相对单进程的加速比",
             ),
             columns=[
                 case,
@@ -95,7 +95,7 @@ def _forms(sheets: ModelParallelSheets, say: Tongue, *, nodes: int) -> list[Bloc
             title=say.pick(
                 "Memory of the largest rank, bytes of all ranks, bubble, idle time of the idlest "
                 "rank, and the share of a step in which two ranks or more compute",
-                "最大进程的内存、全部进程的字节、气泡、最空闲进程的空闲时间，"
+                "占用最多的进程的内存、全部进程的字节、气泡、最空闲进程的空闲时间，"
                 "以及两个或更多进程同时计算的时间占比",
             ),
             columns=[
@@ -173,14 +173,14 @@ def _words(say: Tongue) -> Facts:
                     "cut between layers, a stage on each rank, by schedule S with m microbatches; "
                     "interleaved: two chunks on each rank",
                     "按层切分，每个进程一个阶段，按调度 S 执行 m 个微批次；"
-                    "interleaved：每个进程两块",
+                    "interleaved：每个进程两个模型块",
                 ),
             ),
             (
                 "tensor",
                 say.pick(
                     "the horizontal split: every layer is cut inside, a share on each rank",
-                    "水平划分：每一层内部切开，每个进程一份",
+                    "横向划分：每一层内部切开，每个进程一份",
                 ),
             ),
         ]
@@ -196,7 +196,7 @@ def _how_counted(say: Tongue, nodes: int) -> str:
     return say.pick(
         "Bytes: messages and RPC's tensors that were sent, and tensors brought to collectives; "
         "without headers.",
-        "字节：发出的消息、RPC 发出的张量，以及交给集体通信的张量；不含包头。",
+        "字节：发出的消息、RPC 发出的张量，以及交给集合通信的张量；不含包头。",
     )
 
 
@@ -238,7 +238,7 @@ def _trace(sheets: ModelParallelSheets, say: Tongue) -> list[Block]:
                 "Dotted: a step begins. Steps were chosen that took as long as most. Half as high: "
                 "pieces that ran beside each other on threads of one rank. Empty: data, update, "
                 "and what nobody noted.",
-                "虚线：一步开始。所选的步用时接近中位数。高度减半：同一进程的多个线程同时执行的部分。"
+                "点线：一步开始。所选的步用时接近中位数。高度减半：同一进程的多个线程同时执行的部分。"
                 "空白：读数据、更新参数，以及没有记录的时间。",
             ),
             draw=draw_trace(sheets.trace),

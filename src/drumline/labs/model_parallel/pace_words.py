@@ -222,16 +222,16 @@ def _microbatches(
         yield say(
             "By RPC, microbatches helped: with {count} a step took {many} instead of {one}, "
             "{ratio} as long, and the bubble went from {before} to {after}.",
-            "RPC 方式下，微批次有效：{count} 个微批次时每步 {many}，原为 {one}，用时为 {ratio}；"
-            "气泡从 {before} 变为 {after}。",
+            "RPC 方式下，微批次有效：{count} 个微批次时每步 {many}，一个时为 {one}，用时为后者的 "
+            "{ratio}；气泡从 {before} 变为 {after}。",
             **holes,
         )
     elif pace is Pace.SLOWER:
         yield say(
             "By RPC, microbatches did not pay: at best, with {count}, a step took {many} instead "
             "of {one}, {ratio} as long, though the bubble went from {before} to {after}.",
-            "RPC 方式下，微批次得不偿失：最好时（{count} 个）每步 {many}，原为 {one}，"
-            "用时为 {ratio}，而气泡从 {before} 变为 {after}。",
+            "RPC 方式下，微批次得不偿失：最好时（{count} 个）每步 {many}，一个时为 {one}，"
+            "用时为后者的 {ratio}，尽管气泡从 {before} 变为 {after}。",
             **holes,
         )
     else:
@@ -239,8 +239,8 @@ def _microbatches(
             "By RPC, {count} microbatches brought the bubble from {before} to {after}; a step took "
             "{many} instead of {one}, {ratio} as long, which the quartiles or the machine's own "
             "change explain.",
-            "RPC 方式下，{count} 个微批次使气泡从 {before} 变为 {after}；每步 {many}，原为 {one}，"
-            "用时为 {ratio}，在四分位区间或机器自身变化之内。",
+            "RPC 方式下，{count} 个微批次使气泡从 {before} 变为 {after}；每步 {many}，一个时为 "
+            "{one}，用时为后者的 {ratio}，差别在四分位区间或机器自身变化之内。",
             **holes,
         )
 
@@ -260,7 +260,7 @@ def _schedules(sheets: ModelParallelSheets, findings: Findings, say: Tongue) -> 
             "of all {count}; the largest rank of 1f1b held {memory} the memory of gpipe's.",
             "{count} 个微批次时，1f1b 每步 {early}，gpipe 每步 {late}{verdict}。"
             "反向之前，1f1b 最多保存 {kept} 个微批次的激活值，gpipe 保存全部 {count} 个；"
-            "1f1b 最大进程的内存为 gpipe 的 {memory}。",
+            "内存占用最多的进程，1f1b 为 gpipe 的 {memory}。",
             kept=str(min(count, early["ranks"])),
             count=str(count),
             early=sheets.forms.quote("step_ms", milliseconds, case=early["case"]),

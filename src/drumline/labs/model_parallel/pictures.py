@@ -47,14 +47,14 @@ _PANELS = (
         key="step_ms",
         factor=1,
         title=("time of a step", "每步用时"),
-        unit=("ms, median and quartiles", "毫秒，中位数与四分位"),
+        unit=("ms, median and quartiles", "毫秒，中位数与四分位数"),
         spread=True,
     ),
     _Panel(
         key="peak_bytes",
         factor=_MB,
         title=("peak memory", "内存峰值"),
-        unit=("MB, largest rank (dots: each)", "MB，最大的进程（点：各进程）"),
+        unit=("MB, largest rank (dots: each)", "MB，进程最大值（点：各进程）"),
         dots=True,
     ),
     _Panel(
@@ -142,8 +142,8 @@ def draw_microbatches(sheets: ModelParallelSheets) -> Draw:
         _draw_formula(right, lines, pen)
         right.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
         counts = sorted({row["microbatches"] for rows in lines.values() for row in rows})
-        time = pen.say("ms (median, quartiles)", "毫秒（中位数，四分位）")
-        share = pen.say("share of the ranks' time (median)", "占进程时间（中位数）")
+        time = pen.say("ms (median, quartiles)", "毫秒（中位数、四分位数）")
+        share = pen.say("share of the ranks' time (median)", "占进程时间的比例（中位数）")
         handles: dict[str, Any] = {}
         for axes, title, unit in (
             (left, pen.say("time of a step", "每步用时"), time),

@@ -39,7 +39,7 @@ def write_chance(results: Results, of: Plan, say: Tongue, found: Findings) -> Ch
     walks = _walks_sheet(runs, steps)
     scatter = _scatter_sheet(runs, seeds, steps)
     chapter = Chapter(
-        heading=say.pick("Deterministic against stochastic", "确定性与随机性算法"),
+        heading=say.pick("Deterministic against stochastic", "确定性方法与随机性方法"),
         sheets=[scatter, walks],
     )
     chapter.results = [
@@ -64,14 +64,14 @@ def write_chance(results: Results, of: Plan, say: Tongue, found: Findings) -> Ch
                 "Scatter of the loss over the first steps: mean over steps of the standard "
                 "deviation over orders of the data, and over seeds (other first weights, too); "
                 "share of steps after which the loss was higher",
-                "前若干步损失的波动：对样本顺序、对随机种子（初始权重也不同）的标准差的步均值；"
-                "损失上升的步数占比",
+                "前若干步损失的波动：不同样本顺序之间、不同随机种子（初始权重也不同）之间"
+                "的标准差，对各步求平均；损失上升的步数占比",
             ),
             columns=[
                 optimizer_column(say),
                 Column(key="steps", name=say.pick("steps", "步数"), form=count),
-                Column(key="over_orders", name=say.pick("over orders", "对顺序"), form=tiny),
-                Column(key="over_seeds", name=say.pick("over seeds", "对种子"), form=tiny),
+                Column(key="over_orders", name=say.pick("over orders", "顺序之间"), form=tiny),
+                Column(key="over_seeds", name=say.pick("over seeds", "种子之间"), form=tiny),
                 Column(key="rises", name=say.pick("steps uphill", "损失上升的步"), form=percent),
             ],
         ),
@@ -136,7 +136,7 @@ def _sentences(scatter: Sheet, say: Tongue, found: Findings) -> list[Said]:
                 "than before.",
                 "{name}：在 {steps} 步内，不同样本顺序之间损失的波动为 {orders}，"
                 "不同种子之间为 {seeds}；"
-                "{rises} 的步之后损失反而上升。",
+                "有 {rises} 的步在更新之后损失反而上升。",
                 name=optimizer_name(say, optimizer),
                 steps=scatter.quote("steps", count, optimizer=optimizer),
                 orders=scatter.quote("over_orders", tiny, optimizer=optimizer),

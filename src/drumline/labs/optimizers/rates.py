@@ -60,7 +60,9 @@ def write_rates(results: Results, of: Plan, say: Tongue, found: Findings) -> Cha
                 Column(key="steps", name=say.pick("steps", "步数"), form=count),
                 Column(key="loss", name=say.pick("training loss", "训练损失"), form=plain),
                 Column(key="accuracy", name=say.pick("test accuracy", "测试准确率"), form=points),
-                Column(key="ended", name=say.pick("ended", "结局"), align="left", words=endings),
+                Column(
+                    key="ended", name=say.pick("ended", "结束状态"), align="left", words=endings
+                ),
             ],
         ),
     ]

@@ -56,11 +56,16 @@ class Explanation:
             ("expected", self.expected),
             ("seen", self.seen),
             ("belief", self.belief),
-            ("read", "; ".join([*self.read, *([self.section] if self.section else [])])),
+            ("read", self.reading()),
         ]
         colon = word("colon", self.language)
         lines = [f"{word(name, self.language)}{colon}{text}" for name, text in said if text]
         return [*lines[:2], *(f"    {line}" for line in self.picture), *lines[2:]]
+
+    def reading(self) -> str:
+        """Return where to read, in one line."""
+        places = [*self.read, *([self.section] if self.section else [])]
+        return word("semicolon", self.language).join(places)
 
 
 def explain(verdict: Verdict, language: Language) -> Explanation:
@@ -78,7 +83,7 @@ def explain(verdict: Verdict, language: Language) -> Explanation:
         expected=entry.expected.within(language, verdict.facts),
         seen=_with_rank(entry.seen.within(language, verdict.facts), verdict, language),
         belief=entry.belief.within(language, verdict.facts),
-        read=tuple(_place(place) for place in entry.read),
+        read=tuple(_place(place, language) for place in entry.read),
         section=section if entry.section is not None else "",
         picture=verdict.picture,
     )
@@ -97,9 +102,11 @@ def word(name: str, language: Language) -> str:
     return Tongue(language).pick(WORDS[name].en, WORDS[name].zh)
 
 
-def _place(place: str) -> str:
+def _place(place: str, language: Language) -> str:
     file, _, symbol = place.partition(":")
-    return f"drumline/{file}, {symbol}" if symbol else f"drumline/{file}"
+    if not symbol:
+        return f"drumline/{file}"
+    return word("place", language).format(file=file, symbol=symbol)
 
 
 def _with_rank(seen: str, verdict: Verdict, language: Language) -> str:

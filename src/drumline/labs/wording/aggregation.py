@@ -47,8 +47,8 @@ MISTAKES: Mapping[str, Entry] = MappingProxyType(
                 "to it: every arrival overwrites the one before, and the last one is counted n "
                 "times, silently. Write [torch.zeros_like(t) for _ in range(n)].",
                 "“[torch.zeros_like(t)] * n 会创建 n 个张量。”它只创建一个张量和 n 个引用：每次到"
-                "达的数据都覆盖前一个，最后一个被悄悄数了 n 次。应写成 [torch.zeros_like(t) for _ "
-                "in range(n)]。",
+                "达的数据都覆盖前一个，最后一个被算了 n 次，而且不报错。应写成 "
+                "[torch.zeros_like(t) for _ in range(n)]。",
             ),
             read=("comm/primitives.py:all_gather",),
             section=2,
@@ -137,8 +137,8 @@ MISTAKES: Mapping[str, Entry] = MappingProxyType(
                 "Follow one element of a tensor through every message, with three ranks, on "
                 "paper. The usual ones: a buffer that is received into while it is still being "
                 "sent, a sum that is passed on in place of what came in, pieces of unequal size.",
-                "请用三个 rank，在纸上跟踪张量的一个元素经过每条消息。常见原因：缓冲还在发送时就被"
-                "接收覆盖；传下去的是累加和而不是收到的内容；各块大小不等。",
+                "请用三个 rank，在纸上跟踪张量的一个元素经过每条消息。常见原因：缓冲区还在发送时就"
+                "被接收覆盖；传下去的是累加和而不是收到的内容；各块大小不等。",
             ),
             read=(*_AVERAGES, "comm/ring.py:all_reduce"),
             section=3,
@@ -181,8 +181,8 @@ MISTAKES: Mapping[str, Entry] = MappingProxyType(
             seen=Said(
                 "transfer {transfer:.2f} s on rank 0 and {late_transfer:.2f} s on rank 1, though "
                 "the bytes were under way for {length:.2f} s",
-                "rank 0 上传输 {transfer:.2f} 秒，rank 1 上 {late_transfer:.2f} 秒，而字节在路上用"
-                "了 {length:.2f} 秒",
+                "rank 0 的传输为 {transfer:.2f} 秒，rank 1 为 {late_transfer:.2f} 秒，而数据实际在"
+                "路上用了 {length:.2f} 秒",
             ),
             belief=Said(
                 "“When the call has returned, it is done.” An asynchronous call returns as soon "
@@ -199,7 +199,7 @@ MISTAKES: Mapping[str, Entry] = MappingProxyType(
             expected=_TIMES,
             seen=Said(
                 "transfer {transfer:.2f} s on rank 0: its wait for rank 1 is inside",
-                "rank 0 上传输 {transfer:.2f} 秒：其中包含了等待 rank 1 的时间",
+                "rank 0 的传输为 {transfer:.2f} 秒：其中包含了等待 rank 1 的时间",
             ),
             belief=Said(
                 "“A collective's duration is its communication time.” It begins for good when the "
@@ -218,7 +218,7 @@ MISTAKES: Mapping[str, Entry] = MappingProxyType(
             expected=_TIMES,
             seen=Said(
                 "wait {wait:.2f} s on rank 0 (transfer {transfer:.2f} s)",
-                "rank 0 上等待 {wait:.2f} 秒（传输 {transfer:.2f} 秒）",
+                "rank 0 的等待为 {wait:.2f} 秒（传输 {transfer:.2f} 秒）",
             ),
             belief=Said(
                 "The clock must be read before waiting as well as after: wait is from this rank's "
@@ -233,7 +233,7 @@ MISTAKES: Mapping[str, Entry] = MappingProxyType(
             expected=_TIMES,
             seen=Said(
                 "transfer {transfer:.2f} s on rank 0 and {late_transfer:.2f} s on rank 1",
-                "rank 0 上传输 {transfer:.2f} 秒，rank 1 上 {late_transfer:.2f} 秒",
+                "rank 0 的传输为 {transfer:.2f} 秒，rank 1 为 {late_transfer:.2f} 秒",
             ),
             belief=Said(
                 "Something else is inside the measured time: a second communication, or work that "

@@ -39,7 +39,7 @@ MISTAKES: Mapping[str, Entry] = MappingProxyType(
             seen=Said(
                 "{twice} indices too many: ranks have samples in common (epoch {epoch}; parts of "
                 "{counts})",
-                "多出 {twice} 个下标：不同 rank 有相同的样本（第 {epoch} 轮；各部分大小 {counts}）",
+                "多出 {twice} 个下标：不同 rank 有相同的样本（第 {epoch} 轮；各份大小 {counts}）",
             ),
             belief=Said(
                 "“A shuffle on every rank is the same shuffle.” Each rank is a process of its "
@@ -59,22 +59,22 @@ MISTAKES: Mapping[str, Entry] = MappingProxyType(
             seen=Said(
                 "{missing} of {samples} samples belong to nobody (epoch {epoch}; parts of "
                 "{counts})",
-                "{samples} 个样本中有 {missing} 个不属于任何 rank（第 {epoch} 轮；各部分大小 "
+                "{samples} 个样本中有 {missing} 个不属于任何 rank（第 {epoch} 轮；各份大小 "
                 "{counts}）",
             ),
             belief=Said(
                 "“n // ranks samples each, and done.” Where that does not come out even, the last "
                 "ones fall between the ranks, and are never trained on. Round the running total, "
                 "not each part; or take order[rank::ranks].",
-                "“每个 rank 分 n // ranks 个就行。”除不尽时，最后几个样本会落在缝隙里，永远得不到"
-                "训练。应当对累计值取整，而不是对每一部分取整；或者取 order[rank::ranks]。",
+                "“每个 rank 分 n // ranks 个就行。”除不尽时，最后几个样本会被漏掉，永远不参与"
+                "训练。应当对累计值取整，而不是对每一份取整；或者取 order[rank::ranks]。",
             ),
             read=("data/partition.py:cut", "data/coverage.py:coverage"),
             section=2,
         ),
         "partition-unequal": Entry(
-            expected=Said("parts that differ by one sample at most", "各部分最多相差一个样本"),
-            seen=Said("parts of {counts}", "各部分大小为 {counts}"),
+            expected=Said("parts that differ by one sample at most", "各份最多相差一个样本"),
+            seen=Said("parts of {counts}", "各份大小为 {counts}"),
             belief=Said(
                 "A rank with more samples takes more steps than the others, which wait for it, or "
                 "hang in a collective that nobody else calls any more.",
@@ -86,11 +86,11 @@ MISTAKES: Mapping[str, Entry] = MappingProxyType(
         ),
         "partition-not-random": Entry(
             expected=Said("samples dealt out at random", "样本随机分配"),
-            seen=Said("each part in the order in which the data lie", "每一部分都按数据原来的顺序"),
+            seen=Said("each part in the order in which the data lie", "每一份都按数据原来的顺序"),
             belief=Said(
                 "Data often lie sorted by label; parts cut from them as they lie are then of one "
                 "label each, and batches, too. Shuffle with a seeded generator first.",
-                "数据常按标签排列；按原顺序切分会让每一部分、每个批次都只有一种标签。请先用带种子的"
+                "数据常按标签排列；按原顺序切分会让每一份、每个批次都只有一种标签。请先用带种子的"
                 "生成器打乱。",
             ),
             read=("data/partition.py:partition",),
@@ -187,7 +187,8 @@ MISTAKES: Mapping[str, Entry] = MappingProxyType(
                 "the same ones every rank computes the same gradient, and its average is that "
                 "gradient: {ranks} processes for the work of one. Put the rank into the seed.",
                 "“种子照例处处相同。”这里恰恰要求各 rank 不同。抽到相同的样本，各 rank 就算出相同"
-                "的梯度，平均之后还是它：{ranks} 个进程只做了一个进程的事。请把 rank 放进种子。",
+                "的梯度，平均之后还是它：{ranks} 个进程只做了一个进程的事。请让 rank 成为种子的一"
+                "部分。",
             ),
             read=("data/partition.py:draw", "data/coverage.py:coverage"),
             section=3,

@@ -11,7 +11,7 @@ from drumline.labs.wording.entry import Entry
 TITLES: Mapping[str, Said] = MappingProxyType(
     {
         "model.outputs": Said(
-            "two parts compute what the whole model does", "两部分合起来与完整模型计算一致"
+            "two parts compute what the whole model does", "两部分合起来的计算与完整模型一致"
         ),
         "model.overlap": Said("micro-batches overlap", "微批次在两部分之间重叠"),
         "model.parameters": Said("the leader reaches all parameters", "主进程能够引用全部参数"),
@@ -77,7 +77,7 @@ MISTAKES: Mapping[str, Entry] = MappingProxyType(
                 "tensor only through the RPC call itself. detach(), .data, torch.no_grad() or "
                 "numpy cut the way back, and the part before that never learns.",
                 "“发送过去的张量还是同一个张量。”分布式自动求导只沿着 RPC 调用本身回溯。detach()、"
-                ".data、torch.no_grad() 或 numpy 都会切断回路，前面的部分就永远学不到东西。",
+                ".data、torch.no_grad() 或 numpy 都会切断反向的通路，前面的部分就永远学不到东西。",
             ),
             read=("parallel/rpc/parts.py:Part.take", "parallel/rpc/leader.py:RpcModel.train"),
             section=3,

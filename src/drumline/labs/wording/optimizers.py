@@ -48,13 +48,13 @@ MISTAKES: Mapping[str, Entry] = MappingProxyType(
         "momentum-ignored": Entry(
             expected=Said(
                 "with momentum={momentum:g} the buffer b ← {momentum:g}·b + g, and w moves by b",
-                "当 momentum={momentum:g} 时，缓冲 b ← {momentum:g}·b + g，w 按 b 移动",
+                "当 momentum={momentum:g} 时，缓冲区 b ← {momentum:g}·b + g，w 按 b 移动",
             ),
             seen=Said("the same weights as without momentum", "权重与没有动量时完全相同"),
             belief=Said(
                 "Momentum is a memory: b must outlive the step. A buffer that is made anew in "
                 "every step is always the gradient alone.",
-                "动量是一种记忆：b 必须保留到下一步。如果每一步都新建缓冲，它永远只等于当前梯度。",
+                "动量是一种记忆：b 必须保留到下一步。如果每步都新建缓冲区，它永远只等于当前梯度。",
             ),
             read=("optim/sgd.py:SGD._gather_speed",),
             section=2,
@@ -65,16 +65,16 @@ MISTAKES: Mapping[str, Entry] = MappingProxyType(
                 "对每个参数 b ← {momentum:g}·b + g，第一步 b ← g，然后 w ← w − lr·b",
             ),
             seen=Said(
-                "parameter {parameter} goes elsewhere (table)", "参数 {parameter} 走向别处（见表）"
+                "parameter {parameter} goes elsewhere (table)", "参数 {parameter} 更新有误（见表）"
             ),
             belief=Said(
                 "The usual ones: one buffer for all parameters instead of one for each; (1 − μ)·g "
                 "in place of g (that is a running mean, as in Adam); μ on the wrong term; the "
                 "buffer and the gradient being one tensor, so that the next backward overwrites "
                 "it (clone it).",
-                "常见原因：所有参数共用一个缓冲，而不是每个参数一个；用 (1 − μ)·g 代替 g（那是 "
-                "Adam 式的滑动平均）；μ 乘错了项；缓冲与梯度是同一个张量，下一次反向传播会覆盖它（"
-                "应当 clone）。",
+                "常见原因：所有参数共用一个缓冲区，而不是每个参数一个；用 (1 − μ)·g 代替 g（那是 "
+                "Adam 式的滑动平均）；μ 乘错了项；缓冲区与梯度是同一个张量，下一次反向传播会覆盖它"
+                "（应当 clone）。",
             ),
             read=("optim/sgd.py:SGD.update", "optim/sgd.py:SGD._gather_speed"),
             section=2,

@@ -53,7 +53,7 @@ def _frame(say: Tongue) -> dict[str, str]:
         "contents": say.pick("contents", "目录"),
         "footer": say.pick(
             "numbers with a dotted line are cells of the CSV files in data/",
-            "带点线的数字都取自 data/ 中 CSV 文件的单元格",
+            "带点状下划线的数字都取自 data/ 中 CSV 文件的单元格",
         ),
     }
 
@@ -130,9 +130,9 @@ def _markdown(text: str) -> Markup:
 
 
 def _code(code: Code, say: Tongue) -> Markup:
-    at = say.pick(f"line {code.line}", f"第 {code.line} 行")
+    at = say.pick(f", line {code.line}", f"，第 {code.line} 行")
     return Markup(
-        "<details><summary><code>{}</code> · {}, {}</summary><pre><code>{}</code></pre></details>"
+        "<details><summary><code>{}</code> · {}{}</summary><pre><code>{}</code></pre></details>"
     ).format(code.symbol, code.path, at, code.text)
 
 
@@ -179,10 +179,11 @@ def _table_cell(cell: Quote) -> Any:
 
 def _picture(picture: Picture, report: Report) -> Markup:
     drawn = Markup(render_inline(picture, report.lang))
-    files_of = ", ".join(f"data/{sheet.name}.csv" for sheet in picture.sheets)
+    say = Tongue(report.lang)
+    files_of = say.pick(", ", "、").join(f"data/{sheet.name}.csv" for sheet in picture.sheets)
     caption = [said(picture.caption)] if picture.caption else []
     if files_of:
-        caption.append(escape(f"({files_of})"))
+        caption.append(escape(say.pick(f"({files_of})", f"（{files_of}）")))
     return Markup(
         '<figure><b>{}</b><div class="scroll">{}</div><figcaption>{}</figcaption></figure>'
-    ).format(said(picture.title), drawn, Markup(" ").join(caption))
+    ).format(said(picture.title), drawn, Markup(say.pick(" ", "")).join(caption))

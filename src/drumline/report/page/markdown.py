@@ -37,10 +37,10 @@ def _render(block: Block, say: Tongue) -> str:
         case Notice(said=sentence):
             return f"> **!** {sentence}"
         case Facts(items=items):
-            return "\n".join(f"- {name}: {value}" for name, value in items)
+            return "\n".join(f"- {name}{say.pick(': ', '：')}{value}" for name, value in items)
         case Code(path=path, symbol=symbol, line=line, text=text):
-            at = say.pick("line", "行")
-            return f"`{symbol}` ({path}, {at} {line})\n\n```python\n{text}\n```"
+            at = say.pick(f" ({path}, line {line})", f"（{path}，第 {line} 行）")
+            return f"`{symbol}`{at}\n\n```python\n{text}\n```"
         case OwnWords(text=text):
             heading = say.pick("### In my own words", "### 我的分析")
             return f"{heading}\n\n{_lowered(text)}"

@@ -10,6 +10,8 @@ from drumline.core.language import Language
 from drumline.report.page.sheet import Quote
 
 _HOLE = re.compile(r"\{(\w+)\}")
+_HAN = "[\u3000-\u303f\u4e00-\u9fff\uff00-\uffef]"
+"""a Chinese character, or its punctuation"""
 
 
 @dataclass(frozen=True)
@@ -77,4 +79,15 @@ def fill(template: str, holes: Mapping[str, Filling]) -> Sentence:
             parts.append(filling if isinstance(filling, Quote) else str(filling))
         at = match.end()
     parts.append(template[at:])
-    return Sentence(tuple(part for part in parts if part != ""))
+    return Sentence(_close_up([part for part in parts if part != ""]))
+
+
+def _close_up(parts: list[str | Quote]) -> tuple[str | Quote, ...]:
+    """Drop a space beside a hole that has come to stand between two Chinese characters."""
+    for at in range(1, len(parts)):
+        left, right = parts[at - 1], parts[at]
+        if isinstance(left, str) and re.search(f"{_HAN} $", left) and re.match(_HAN, str(right)):
+            parts[at - 1] = left[:-1]
+        elif isinstance(right, str) and re.search(f"{_HAN}$", str(left)):
+            parts[at] = re.sub(f"^ (?={_HAN})", "", right)
+    return tuple(parts)

@@ -80,7 +80,9 @@ def _runs_table(sheets: RunSheets, say: Tongue) -> Table:
         Column(key="accuracy", name=say.pick("test accuracy", "测试准确率"), form=points),
         Column(key="train_s", name=say.pick("in steps", "训练用时"), form=seconds),
         Column(
-            key="step_ms", name=say.pick("a step (quartiles)", "每步（四分位）"), form=milliseconds
+            key="step_ms",
+            name=say.pick("a step (quartiles)", "每步（四分位数）"),
+            form=milliseconds,
         ),
         Column(key="samples_per_s", name=say.pick("samples/s", "样本/秒"), form=count),
         Column(key="peak_bytes", name=say.pick("peak memory", "内存峰值"), form=size),

@@ -40,7 +40,7 @@ def draw_curves(curves: Sheet, scores: Sheet) -> Callable[[Pen], Figure]:
                 panel,
                 title=pen.say("Training loss", "训练损失"),
                 x=label,
-                y=pen.say("loss of the batch", "批损失"),
+                y=pen.say("loss of the batch", "批次损失"),
                 legend=False,
             )
         if scores.rows:

@@ -58,7 +58,7 @@ def _of_one(number: int, sheets: RunSheets, say: Tongue) -> list[Sentence]:
             say(
                 "{name}: {share} of the time that ranks lost to communication was waiting for rank "
                 "{rank}, more than for any other.",
-                "{name}：各进程因通信损失的时间中，{share} 是在等待进程 {rank}，多于其他任何进程。",
+                "{name}：各进程因通信损耗的时间中，{share} 是在等待进程 {rank}，多于其他任何进程。",
                 name=name,
                 share=sheets.runs.quote_row(number, "waited_share", percent),
                 rank=str(row["waited_for"]),
