@@ -32,6 +32,8 @@ def _collectives() -> dict[str, Any]:
                         "median_s": median,
                         "low_s": median * 0.95,
                         "high_s": median * 1.05,
+                        "wait_s": 2e-5 * ranks,
+                        "transfer_s": median - 2e-5 * ranks,
                         "predicted_s": median * 1.1,
                         "prediction_error": 0.1,
                         "payload_bytes": None if moved is None else [int(moved * size * ranks)],

@@ -19,8 +19,9 @@ from drumline.core.schedule import Call
 from drumline.probe.collectives import build_exercise
 
 
-def turn(ns, wire, *, size=16, algorithm="ring", backend="gloo"):
-    return {"algorithm": algorithm, "backend": backend, "size": size, "ns": ns, "wire": wire}
+def turn(ns, wire, *, began=0, size=16, algorithm="ring", backend="gloo"):
+    who = {"algorithm": algorithm, "backend": backend}
+    return {**who, "size": size, "began": began, "ns": ns, "wire": wire}
 
 
 def nodes(*rates):
@@ -41,6 +42,8 @@ def row(size, seconds, *, algorithm="chunked_ring", ranks=4):
         median_s=seconds,
         low_s=seconds,
         high_s=seconds,
+        wait_s=0.0,
+        transfer_s=seconds,
         algorithm_bandwidth=0.0,
         bus_bandwidth=0.0,
         wire_bytes=None,
@@ -62,6 +65,16 @@ def test_a_turn_takes_as_long_as_its_slowest_rank():
     assert only.wire_bytes == [42, 41]
     assert only.payload_bytes == [16, 16]
     assert only.link_share is None
+
+
+def test_the_slowest_rank_waits_until_the_last_has_begun():
+    early = [turn(5000, 0, began=100), turn(4000, 0, began=3000), turn(900, 0, began=0)]
+    late = [turn(2600, 0, began=2500), turn(3000, 0, began=4000), turn(500, 0, began=2000)]
+    (only,) = build_rows("all_reduce", [{"turns": early}, {"turns": late}], ())
+    # 2400 + 2600, 1000 + 3000, and one that had its end before the other began: 900 + 0
+    assert only.wait_s == pytest.approx(1000e-9)
+    assert only.transfer_s == pytest.approx(2600e-9)
+    assert only.median_s == pytest.approx(4000e-9)
 
 
 def test_ranks_of_one_node_share_its_counter():
@@ -87,6 +100,16 @@ def test_rows_are_in_order_of_size_and_rivals_apart():
         (16, "shm", 1),
         (32, "gloo", 2),
     ]
+
+
+def test_what_is_made_of_the_backends_collectives_is_known_from_outside_only():
+    turns = [turn(1000, 0, algorithm="all_gather"), turn(2000, 0, algorithm="all_gather", size=32)]
+    rows = build_rows("all_reduce", [{"turns": turns}] * 2, nodes(8_000_000, 8_000_000))
+    assert [each.payload_bytes for each in rows] == [None, None]
+    assert path_of(rows[0]) == (1, 16)
+    assert rows[0].link_share == pytest.approx(16e-6 / 1e-6)
+    (own,) = build_rows("all_gather", [{"turns": [turn(1000, 0, algorithm="ring")]}] * 2, ())
+    assert own.payload_bytes is not None
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,18 @@
 """What the turns of a bench come to: a row for each algorithm, backend, number of ranks and size.
 
-A turn's time is that of its slowest rank. What it is held against:
+A turn's time is that of its slowest rank: until the last rank has begun it waits, from then on it
+transfers. All ranks have met before, so what they wait is how far apart they came out of that.
+
+What the time is held against:
 
 *link share*: bytes that the algorithm moves over the busiest link ÷ the link's rate ÷ the time. 1
 is its limit. For all_reduce by chunked_ring of b bytes on n nodes: 2(n−1)/n · b / rate ÷ time.
 Small tensors can pass it: the two frames that a token bucket holds are not held back.
 
 *alpha, beta*: fitted to all sizes of an algorithm on a backend, t = alpha · rounds + beta · bytes
-(`drumline.core.cost`). What the backend itself does is not known: `native` counts as one round, of
-the bytes that no algorithm can do without, so its alpha is that of a call and not of a message.
+(`drumline.core.cost`). What the backend itself does is not known: `native`, and what is made of the
+backend's other collectives, count as one round, of the bytes that no algorithm can do without, so
+their alpha is that of a call and not of a message.
 
 *predicted*: from a fit on the other sizes alone, so that no size predicts itself.
 """
@@ -20,7 +24,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from drumline.core.bench import ELEMENT_BYTES, NATIVE
+from drumline.core.bench import COMPOSED, ELEMENT_BYTES, NATIVE
 from drumline.core.cost import AlphaBeta, Path, Point, bandwidths, bus_factor, fit, waiting_path
 from drumline.core.nodes import NodePlan
 from drumline.core.schedule import Call, plan, whole_elements
@@ -49,6 +53,10 @@ class Row:
     """first quartile"""
     high_s: float
     """third quartile"""
+    wait_s: float
+    """of the slowest rank, until the last has begun (median)"""
+    transfer_s: float
+    """of the same rank, from then on (median)"""
     algorithm_bandwidth: float
     """bytes/s, as nccl-tests has it; so is the next"""
     bus_bandwidth: float
@@ -125,7 +133,8 @@ def build_rows(
             elements=whole_elements(collective, ranks, size, ELEMENT_BYTES),
             ranks_per_node=workers,
         )
-        times = [max(each["turns"][number]["ns"] for each in answers) / 1e9 for number in numbers]
+        parts = [_split([each["turns"][number] for each in answers]) for number in numbers]
+        times = [wait + transfer for wait, transfer in parts]
         low, median, high = quartiles(times)
         algorithm_bandwidth, bus_bandwidth = bandwidths(collective, ranks, call.nbytes, median)
         leaders = answers[::workers]  # ranks of one node read the same counter
@@ -146,6 +155,8 @@ def build_rows(
                 median_s=median,
                 low_s=low,
                 high_s=high,
+                wait_s=statistics.median(wait for wait, _ in parts),
+                transfer_s=statistics.median(transfer for _, transfer in parts),
                 algorithm_bandwidth=algorithm_bandwidth,
                 bus_bandwidth=bus_bandwidth,
                 wire_bytes=[int(statistics.median(each)) for each in wire] if counted else None,
@@ -156,9 +167,17 @@ def build_rows(
     return sorted(rows, key=lambda row: row.asked_size)
 
 
+def _split(turn: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
+    """Return what the slowest rank of a turn waited and transferred, in seconds."""
+    slowest = max(turn, key=lambda rank: rank["ns"])
+    last = max(rank["began"] for rank in turn)
+    wait = min(last - slowest["began"], slowest["ns"])  # of a broadcast a rank may have its end
+    return wait / 1e9, (slowest["ns"] - wait) / 1e9
+
+
 def payload(call: Call, nodes: int) -> list[int] | None:
     """Return what each node sends to the others; on one node, what all ranks send each other."""
-    if call.algorithm == NATIVE:
+    if _by_backend(call.algorithm, call.collective):
         return None
     workers = call.ranks // nodes
     sent = [0] * nodes
@@ -173,14 +192,14 @@ def limit_s(call: Call, plans: Sequence[NodePlan]) -> float | None:
     """Return the least time that the shaped links allow; None where no link is shaped.
 
     Each node's link carries what its ranks send to other nodes, and at the same time what they
-    receive; the one that takes longest is the limit. `native` is taken for an algorithm that moves
-    as few bytes as any can.
+    receive; the one that takes longest is the limit. What the backend does itself is taken for an
+    algorithm that moves as few bytes as any can.
     """
     rates = [each.rate for each in plans]
     if not rates or all(rate is None for rate in rates):
         return None
     out, back = [0.0] * len(rates), [0.0] * len(rates)
-    if call.algorithm == NATIVE:
+    if _by_backend(call.algorithm, call.collective):
         out = back = [_least_bytes(call, len(rates))] * len(rates)
     else:
         workers = call.ranks // len(rates)
@@ -197,6 +216,11 @@ def limit_s(call: Call, plans: Sequence[NodePlan]) -> float | None:
     return max(times)
 
 
+def _by_backend(algorithm: str, collective: str) -> bool:
+    """Whether the backend decides what travels; an algorithm of ours may have the same name."""
+    return algorithm == NATIVE or (collective == "all_reduce" and algorithm in COMPOSED)
+
+
 def _least_bytes(call: Call, nodes: int) -> float:
     """What must cross a node's link, whatever the algorithm: nccl-tests' factor, between nodes."""
     return call.nbytes * bus_factor(call.collective, nodes)
@@ -204,7 +228,7 @@ def _least_bytes(call: Call, nodes: int) -> float:
 
 def path_of(row: Row) -> Path:
     """Return the rounds and bytes that a row's time is made of."""
-    if row.algorithm == NATIVE:
+    if _by_backend(row.algorithm, row.collective):
         return Path(1, round(row.size * bus_factor(row.collective, row.ranks)))
     return waiting_path(
         Call(

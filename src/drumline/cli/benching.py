@@ -34,9 +34,10 @@ def collectives(
 ) -> None:
     """Time a collective by many algorithms and backends, on this host or on simulated links.
 
-    Keys: collective, algorithms (native: the backend's own), backends (gloo, shm, mpi, nccl),
-    sizes, workers, nodes, link.rate, slow_nodes, rounds, timeout_s. Lists have commas. All rivals
-    take turns in one run; each is checked for a right result first.
+    Keys: collective, algorithms (native: the backend's own; reduce_broadcast, gather_scatter and
+    all_gather: an all_reduce made of others), backends (gloo, shm, mpi, nccl), sizes, workers,
+    nodes, link.rate, slow_nodes, rounds, timeout_s. Lists have commas. All rivals take turns in one
+    run; each is checked for a right result first.
 
     [bold]Examples[/bold]
 

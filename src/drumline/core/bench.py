@@ -19,6 +19,8 @@ from drumline.core.units import parse_bytes
 
 NATIVE = "native"
 """as an algorithm: the backend's own collective"""
+COMPOSED = ("reduce_broadcast", "gather_scatter", "all_gather")
+"""as algorithms of all_reduce: the same sum out of other collectives of the backend"""
 MAX_RANKS = 16
 """the values that ranks bring are powers of two, whose sums float32 holds exactly"""
 SMALLEST, LARGEST = 4, 2**26
@@ -132,7 +134,8 @@ class CollectivesSpec(BenchSpec):
         "barrier",
     ] = "all_reduce"
     algorithms: Annotated[tuple[str, ...], Commas, Once, Field(min_length=1)] = ()
-    """those of `drumline explain`, and native: the backend's own (default: all of them)"""
+    """those of `drumline explain`, and native: the backend's own (default: all of these); for
+    all_reduce also reduce_broadcast, gather_scatter and all_gather, which are made of others"""
     backends: Annotated[
         tuple[Literal["gloo", "shm", "mpi", "nccl"], ...], Commas, Once, Field(min_length=1)
     ] = ("gloo",)
@@ -147,7 +150,8 @@ class CollectivesSpec(BenchSpec):
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        known = [*PLANS[self.collective], NATIVE]
+        composed = COMPOSED if self.collective == "all_reduce" else ()
+        known = [*PLANS[self.collective], NATIVE, *composed]
         check_names(self.algorithms, known, f"{self.collective} algorithm", "algorithms")
         for workers in self.workers:
             self._check_ranks(workers)

@@ -121,7 +121,7 @@ class Contest:
         return [max(FEWEST, min(MOST, int(share / max(each, 1e-9)))) for each in took.tolist()]
 
     def run(self, counts: Sequence[int]) -> list[dict[str, Any]]:
-        """Take the turns; returns how long each took this rank, and what it put on the wire."""
+        """Take the turns; returns when each began, how long it took, what it put on the wire."""
         order = list(take_turns(counts, len(self._rivals)))
         exercises = [self._silent(size) for size in self._sizes]
         idle = self._idle_bytes()
@@ -138,7 +138,7 @@ class Contest:
             after = self._count()
             sent = None if before is None or after is None else max(0, after - before - idle)
             who = {"algorithm": rival.algorithm, "backend": rival.backend}
-            turns.append({**who, "size": self._sizes[k], "ns": took, "wire": sent})
+            turns.append({**who, "size": self._sizes[k], "began": began, "ns": took, "wire": sent})
         self._tell(1, "done")
         return turns
 

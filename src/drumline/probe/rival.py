@@ -1,4 +1,4 @@
-"""`Rival`: one way to carry out a collective, by an algorithm of ours or by the backend itself."""
+"""`Rival`: one way to carry out a collective, by an algorithm of ours or by the backend's own."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from torch.distributed import ProcessGroup
 
 from drumline.comm import Channel
 from drumline.comm.pieces import Pieces
-from drumline.core.bench import NATIVE
+from drumline.core.bench import COMPOSED, NATIVE
 from drumline.core.errors import CommError
 from drumline.core.schedule import Call
+from drumline.parallel.aggregate import BY_PRIMITIVES
 from drumline.probe.exercise import CPU, Exercise
 
 
@@ -38,6 +39,8 @@ class Rival:
         """Carry out the collective; every rank calls this."""
         if self.algorithm == NATIVE:
             run_native(exercise, self.group)
+        elif self.algorithm in COMPOSED and exercise.call.collective == "all_reduce":
+            BY_PRIMITIVES[self.algorithm](exercise.buffers["tensor"], self.group)
         else:
             assert self.channel is not None
             exercise.run(self.channel, by=self.algorithm)

@@ -2,7 +2,7 @@
 
 | name | what |
 |---|---|
-| collectives | all_reduce by every algorithm, over sizes and ranks, with its prediction |
+| collectives | all_reduce in every way, by size and ranks: wait, transfer, and its prediction |
 | aggregation | strategies averaging a model's gradients: even nodes, a slow CPU, a slow link |
 | even-K, late-K | training by strategy K, without and with a rank that comes late by a delay |
 | mean-gradients … | sum against mean, gradients against parameters |
@@ -32,6 +32,18 @@ KINDS = (
     "parameter_server",
 )
 """the ways to average that are compared"""
+WAYS = (
+    "native",
+    "reduce_broadcast",
+    "gather_scatter",
+    "all_gather",
+    "linear",
+    "ring",
+    "chunked_ring",
+    "tree",
+    "halving_doubling",
+)
+"""the ways to one all_reduce that are timed by size and ranks; linear is the parameter server"""
 DELAYED = ("allreduce", "chunked_ring", "parameter_server")
 """those that train with a late rank"""
 DELAY_MS = 25
@@ -56,7 +68,7 @@ def plan_experiments(settings: LabSettings) -> Sequence[Experiment]:
 def _collectives(settings: LabSettings) -> Measurement:
     words: dict[str, Any] = {
         "sizes": ["4KiB", "64KiB", "1MiB", "4MiB"],
-        "algorithms": ["native", "linear", "tree", "ring", "chunked_ring", "halving_doubling"],
+        "algorithms": list(WAYS),
         "workers": [2, 4],
         **({"rounds": 6} if not settings.full else {}),
     }

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from drumline.labs.communication.experiments import DELAY_MS, LATE_RANK
+from drumline.labs.communication.names import way_names
 from drumline.labs.communication.pictures import (
     SITUATIONS,
     draw_curves,
     draw_delays,
     draw_sizes,
+    draw_splits,
     draw_strategies,
 )
 from drumline.labs.communication.sentences import say_all
@@ -43,7 +45,7 @@ def write_up(results: Results, say: Tongue) -> WriteUp:
 def _sizes(sheets: CommunicationSheets, say: Tongue) -> list[Block]:
     if not sheets.collectives.rows:
         return []
-    ways = say.pick("algorithm", "算法")
+    way = Column(key="algorithm", name=say.pick("way", "方式"), align="left", words=way_names(say))
     ranks = Column(key="ranks", name=say.pick("ranks", "进程数"), form=count)
     return [
         Picture(
@@ -53,10 +55,26 @@ def _sizes(sheets: CommunicationSheets, say: Tongue) -> list[Block]:
             ),
             caption=say.pick(
                 "Crosses: what α·rounds + β·bytes, fitted to the other sizes, predicts. "
-                "native is the backend's own.",
-                "叉号：由其他大小拟合的 α·轮数 + β·字节数所作的预测。native 为后端自带实现。",
+                "native: the backend's own. The parameter server is linear of bench collectives.",
+                "叉号：由其他大小拟合的 α·轮数 + β·字节数所作的预测。"
+                "参数服务器即 bench collectives 的 linear。",
             ),
             draw=draw_sizes(sheets.collectives),
+            sheets=[sheets.collectives],
+        ),
+        Picture(
+            name="splits",
+            title=say.pick(
+                "The same calls: waiting and transfer of the slowest rank, beside the prediction",
+                "同样的调用：最慢进程的等待与传输，以及预测值",
+            ),
+            caption=say.pick(
+                "Waiting: until the last rank has begun, although all have met just before. "
+                "Medians of each, so that both together are not quite the median of the time.",
+                "等待：直到最后一个进程开始为止，尽管各进程刚刚同步过。两部分各取中位数，"
+                "其和与总用时的中位数略有出入。",
+            ),
+            draw=draw_splits(sheets.collectives),
             sheets=[sheets.collectives],
         ),
         Table(
@@ -64,7 +82,7 @@ def _sizes(sheets: CommunicationSheets, say: Tongue) -> list[Block]:
             title=say.pick("Times and predictions", "用时与预测"),
             folded=True,
             columns=[
-                Column(key="algorithm", name=ways, align="left"),
+                way,
                 ranks,
                 Column(key="bytes", name=say.pick("size", "大小"), form=_size),
                 Column(
@@ -72,6 +90,8 @@ def _sizes(sheets: CommunicationSheets, say: Tongue) -> list[Block]:
                     name=say.pick("time (quartiles)", "用时（四分位数）"),
                     form=milliseconds,
                 ),
+                Column(key="wait_ms", name=say.pick("waiting", "等待"), form=milliseconds),
+                Column(key="transfer_ms", name=say.pick("transfer", "传输"), form=milliseconds),
                 Column(key="predicted_ms", name=say.pick("predicted", "预测"), form=milliseconds),
                 Column(key="error", name=say.pick("off by", "误差"), form=_signed),
             ],
@@ -82,7 +102,7 @@ def _sizes(sheets: CommunicationSheets, say: Tongue) -> list[Block]:
                     sheet=sheets.bytes,
                     title=say.pick("What a rank sends on average", "每个进程平均发送的字节"),
                     columns=[
-                        Column(key="algorithm", name=ways, align="left"),
+                        way,
                         ranks,
                         Column(key="bytes", name=say.pick("tensor", "张量"), form=_size),
                         Column(key="sent", name=say.pick("sent", "发送"), form=size),

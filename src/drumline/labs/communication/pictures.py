@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from drumline.labs.communication.names import way_name
 from drumline.labs.strokes import error_bars
 from drumline.report.bench_tables import format_size
 from drumline.report.page.pen import LEDGER, Pen
+from drumline.report.page.prose import Tongue
 from drumline.report.page.sheet import Sheet
 
 if TYPE_CHECKING:
@@ -71,7 +73,7 @@ def _draw_sizes(axes: Axes, rows: Sequence[Mapping[str, Any]], pen: Pen) -> None
             ms=4,
             capsize=2,
             lw=1.2,
-            label=algorithm,
+            label=way_name(Tongue(pen.speaks), algorithm),
         )
         guessed = [(row["bytes"], row["predicted_ms"]) for row in own if row["predicted_ms"]]
         kept = [(size, guess) for size, guess in guessed if guess > _WORST * min(y)]
@@ -84,6 +86,55 @@ def _draw_sizes(axes: Axes, rows: Sequence[Mapping[str, Any]], pen: Pen) -> None
     axes.set_yscale("log")
     axes.set_xticks(sizes, [format_size(size) for size in sizes])
     axes.minorticks_off()
+
+
+def draw_splits(collectives: Sheet) -> Draw:
+    """A panel for each number of ranks and size: by way a bar of wait and transfer."""
+
+    def draw(pen: Pen) -> Figure:
+        rows = collectives.rows
+        ways = list(dict.fromkeys(row["algorithm"] for row in rows))
+        ranks, sizes = (sorted({row[key] for row in rows}) for key in ("ranks", "bytes"))
+        places = [(count, size) for count in ranks for size in sizes]
+        figure, panels = pen.panels(len(places), columns=len(sizes), height=2.6)
+        for number, (axes, (count, size)) in enumerate(zip(panels, places, strict=True)):
+            own = [row for row in rows if (row["ranks"], row["bytes"]) == (count, size)]
+            _draw_split(axes, own, ways, pen)
+            first = number % len(sizes) == 0
+            names = [way_name(Tongue(pen.speaks), way) for way in ways]
+            axes.set_yticks(range(len(ways)), names if first else [""] * len(ways))
+            axes.invert_yaxis()
+            pen.finish(
+                axes,
+                title=pen.say(
+                    f"{count} ranks, {format_size(size)}", f"{count} 个进程，{format_size(size)}"
+                ),
+                x=pen.say("ms", "毫秒"),
+                y="",
+                legend=False,
+            )
+        handles, labels = panels[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside upper center", ncols=3)
+        return figure
+
+    return draw
+
+
+def _draw_split(
+    axes: Axes, rows: Sequence[Mapping[str, Any]], ways: Sequence[str], pen: Pen
+) -> None:
+    at = [ways.index(row["algorithm"]) for row in rows]
+    before = [0.0] * len(rows)
+    for part, zh in (("wait", "等待"), ("transfer", "传输")):
+        lengths = [row[f"{part}_ms"] for row in rows]
+        axes.barh(at, lengths, 0.75, left=before, color=LEDGER[part], label=pen.say(part, zh))
+        before = [a + b for a, b in zip(before, lengths, strict=True)]
+    longest = max(before, default=0.0)
+    guessed = [(row["predicted_ms"], k) for row, k in zip(rows, at, strict=True)]
+    # a line that falls below nothing, or far off, is told by the table
+    kept = [(guess, k) for guess, k in guessed if guess and 0 < guess < 2 * longest]
+    x, y = ([pair[index] for pair in kept] for index in (0, 1))
+    axes.plot(x, y, "x", color=pen.ink, ms=5, label=pen.say("predicted", "预测"))
 
 
 def draw_strategies(aggregation: Sheet) -> Draw:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from drumline.labs.communication.choice_words import say_choices, say_compression
 from drumline.labs.communication.experiments import DELAY_MS, LATE_RANK
+from drumline.labs.communication.names import way_name
 from drumline.labs.communication.sheets import CommunicationSheets
 from drumline.report.bench_tables import format_size
 from drumline.report.interval import read_interval
@@ -24,6 +25,7 @@ def say_all(sheets: CommunicationSheets, findings: Findings, say: Tongue) -> lis
     """Say everything that can be said."""
     return [
         *_fastest(sheets, findings, say),
+        *_waits(sheets, findings, say),
         *_rings(sheets, findings, say),
         *_predictions(sheets, findings, say),
         *_bottlenecks(sheets, findings, say),
@@ -34,14 +36,12 @@ def say_all(sheets: CommunicationSheets, findings: Findings, say: Tongue) -> lis
 
 
 def _fastest(sheets: CommunicationSheets, findings: Findings, say: Tongue) -> Iterator[Sentence]:
-    """The best of the algorithms, for the smallest and the largest tensor."""
-    rows = [row for row in sheets.collectives.rows if row["algorithm"] != "native"]
+    """The best of all ways, for the smallest and the largest tensor."""
+    rows = sheets.collectives.rows
     if not rows:
         return
     ranks = max(row["ranks"] for row in rows)
-    for bytes_ in sorted({row["bytes"] for row in rows})[
-        :: max(1, len({r["bytes"] for r in rows}) - 1)
-    ]:
+    for bytes_ in _ends(rows):
         own = sorted(
             (row for row in rows if row["bytes"] == bytes_ and row["ranks"] == ranks),
             key=lambda row: row["ms"],
@@ -56,11 +56,11 @@ def _fastest(sheets: CommunicationSheets, findings: Findings, say: Tongue) -> It
         holes: dict[str, Any] = {
             "size": format_size(bytes_),
             "ranks": str(ranks),
-            "best": first["algorithm"],
+            "best": way_name(say, first["algorithm"]),
             "time": sheets.collectives.quote(
                 "ms", milliseconds, algorithm=first["algorithm"], **where
             ),
-            "next": second["algorithm"],
+            "next": way_name(say, second["algorithm"]),
             "ratio": findings.quote(
                 f"{second['algorithm']} over {first['algorithm']} at {bytes_} bytes",
                 second["ms"] / first["ms"],
@@ -70,9 +70,9 @@ def _fastest(sheets: CommunicationSheets, findings: Findings, say: Tongue) -> It
         }
         if not rivals:
             yield say(
-                "At {size} on {ranks} ranks {best} was the fastest of ours, {time}; the next, "
+                "At {size} on {ranks} ranks {best} was the fastest way, {time}; the next, "
                 "{next}, took {ratio} as long, and their quartiles do not meet.",
-                "{size}、{ranks} 个进程时，自己实现的算法中 {best} 最快，用时 {time}；"
+                "{size}、{ranks} 个进程时，{best} 最快，用时 {time}；"
                 "其次是 {next}，用时为其 {ratio}，两者的四分位区间不相交。",
                 **holes,
             )
@@ -84,6 +84,49 @@ def _fastest(sheets: CommunicationSheets, findings: Findings, say: Tongue) -> It
                 "两者的四分位区间重叠，不能说谁更快。",
                 **holes,
             )
+
+
+def _ends(rows: Sequence[Mapping[str, Any]]) -> list[int]:
+    """Return the smallest and the largest size, or the only one."""
+    sizes = {row["bytes"] for row in rows}
+    return sorted({min(sizes), max(sizes)})
+
+
+def _waits(sheets: CommunicationSheets, findings: Findings, say: Tongue) -> Iterator[Sentence]:
+    """What of a call is waiting for the last rank, for the smallest and the largest tensor."""
+    rows = [row for row in sheets.collectives.rows if row["wait_ms"] + row["transfer_ms"] > 0]
+    if not rows:
+        return
+    ranks = max(row["ranks"] for row in rows)
+    for bytes_ in _ends(rows):
+        own = [row for row in rows if (row["ranks"], row["bytes"]) == (ranks, bytes_)]
+        if len(own) < 2:
+            continue
+        own.sort(key=_wait_share)
+        quotes = {
+            hole: findings.quote(
+                f"share of waiting, {row['algorithm']}, {ranks} ranks, {bytes_} bytes",
+                _wait_share(row),
+                percent,
+                of="collectives.csv: wait_ms, transfer_ms",
+            )
+            for hole, row in (("low", own[0]), ("high", own[-1]))
+        }
+        yield say(
+            "At {size} on {ranks} ranks, {low} ({a}) to {high} ({b}) of a call was waiting for the "
+            "last rank to begin; the rest was transfer.",
+            "{size}、{ranks} 个进程时，一次调用中有 {low}（{a}）至 {high}（{b}）"
+            "是在等待最后一个进程开始，其余为传输。",
+            size=format_size(bytes_),
+            ranks=str(ranks),
+            a=way_name(say, own[0]["algorithm"]),
+            b=way_name(say, own[-1]["algorithm"]),
+            **quotes,
+        )
+
+
+def _wait_share(row: Mapping[str, Any]) -> float:
+    return float(row["wait_ms"] / (row["wait_ms"] + row["transfer_ms"]))
 
 
 def _rings(sheets: CommunicationSheets, findings: Findings, say: Tongue) -> Iterator[Sentence]:

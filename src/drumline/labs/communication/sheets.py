@@ -47,7 +47,10 @@ def build_sheets(results: Results) -> CommunicationSheets:
 
 
 def _collectives(results: Results) -> Sheet:
-    columns = ("algorithm", "ranks", "bytes", "ms", "ms_low", "ms_high", "predicted_ms", "error")
+    columns = (
+        *("algorithm", "ranks", "bytes", *interval_names("ms")),
+        *("wait_ms", "transfer_ms", "predicted_ms", "error"),
+    )
     sheet = Sheet(name="collectives", columns=columns)
     for row in (results.document("collectives") or {}).get("rows", []):
         predicted = row["predicted_s"]
@@ -58,6 +61,8 @@ def _collectives(results: Results) -> Sheet:
             ms=row["median_s"] * 1e3,
             ms_low=row["low_s"] * 1e3,
             ms_high=row["high_s"] * 1e3,
+            wait_ms=row["wait_s"] * 1e3,
+            transfer_ms=row["transfer_s"] * 1e3,
             predicted_ms=None if predicted is None else predicted * 1e3,
             error=row["prediction_error"],
         )
