@@ -22,10 +22,10 @@ _QUIET = (
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
     *("--hide-scrollbars", "--disable-dev-shm-usage", "--remote-debugging-pipe"),
 )
-# what is wider than the window, but for what scrolls by itself
+# what is wider than the window, but for what scrolls by itself: nothing does on paper
 _OFF_THE_PAGE = """
 [...document.querySelectorAll('body *')]
-  .filter(one => !one.closest('.scroll, pre, svg'))
+  .filter(one => !one.closest(matchMedia('print').matches ? 'pre, svg' : '.scroll, pre, svg'))
   .filter(one => one.getBoundingClientRect().right > window.innerWidth + 1)
   .map(one => one.tagName + ' ' + one.textContent.slice(0, 40))
 """

@@ -34,6 +34,8 @@ SCALES = {
     **{unit: 1024.0**-power for power, unit in enumerate(("KiB", "MiB"), start=1)},
 }
 """by which a value is multiplied for its unit"""
+A4 = 718
+"""its width in pixels, between the margins"""
 HALF_WIDTH = re.compile(r"[一-鿿][,;:()]|[,;:)][一-鿿]")
 
 
@@ -143,6 +145,8 @@ def test_a_reader_sees_the_whole_report_and_the_numbers_of_its_files(number, tmp
             for width in (1280, 390):
                 browser.open(tmp_path / lang / PAGE, width=width, dark=width == 390)
                 assert browser.faults() == [], (number, lang, width)
+            browser.open(tmp_path / lang / PAGE, width=A4, paper=True)
+            assert browser.faults() == [], (number, lang, "on paper")
 
 
 def test_a_number_that_is_not_its_cell_is_found():
