@@ -14,6 +14,8 @@ from namespaces import need_namespaces
 SMALL = ("model.width=32", "model.layers=2", "data.sequence=16", "data.samples=400", "steps=4")
 ACTIVATIONS = 32 * 16 * 32 * 4
 """bytes that cross a cut of that model in a step: batch × sequence × width × float32"""
+TIED = 65 * 32 * 4
+"""the embedding, which is both first and last: letters × width × float32"""
 
 
 def bench(drumline, *words, code=0):
@@ -49,7 +51,7 @@ def test_forms_on_this_host(drumline):
     assert pipeline["bubble_theory"] == 0.2
     assert 0 < pipeline["bubble"] < 1
     assert len(pipeline["bubble_idle_s"]) == len(pipeline["idle_s"]) == 2
-    assert pipeline["payload_bytes"] == [ACTIVATIONS, ACTIVATIONS]
+    assert pipeline["payload_bytes"] == [ACTIVATIONS + TIED] * 2
     assert len(pipeline["cuts"]) == 2
     assert alone["bubble"] is tensor["bubble"] is None
     with (drumline.folder / "rows.csv").open() as file:

@@ -7,6 +7,7 @@ embedding that is both first and last).
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
@@ -15,6 +16,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed import ProcessGroup
 
+from drumline.comm import Meter, members_of
 from drumline.parallel.axes import Axes
 
 
@@ -29,6 +31,7 @@ class TiedGradients:
         axes: Axes,
         *,
         timeout_s: float,
+        meter: Meter | None = None,
     ) -> None:
         """Make the groups; every rank of the mesh calls this.
 
@@ -38,7 +41,9 @@ class TiedGradients:
             stage_of: in which stage each parameter is, by name.
             axes: this rank's place.
             timeout_s: how long to wait for the others.
+            meter: notes each sum.
         """
+        self._meter = meter
         mesh = axes.mesh
         own = dict(model.named_parameters(remove_duplicate=False))
         self._sums: list[tuple[nn.Parameter, ProcessGroup]] = []
@@ -60,4 +65,7 @@ class TiedGradients:
         for param, group in self._sums:
             if param.grad is None:
                 param.grad = torch.zeros_like(param)
+            arrived = time.monotonic_ns()
             dist.all_reduce(param.grad, group=group)
+            if self._meter is not None:
+                self._meter.record("tied", param.grad.nbytes, arrived, members_of(group))

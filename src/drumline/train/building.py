@@ -97,6 +97,7 @@ def _build_pipelined(ground: Ground, outline: nn.Module) -> PipelinedModel:
             {name: part % stages for name, part in cuts.part_of.items()},
             axes,
             timeout_s=spec.timeout_s,
+            meter=ground.meter,
         ),
         optimizer=ground.optimizer(model),
         holding=hold_part(model, axes, aliases=cuts.aliases, parts=stages, part=axes.stage),
