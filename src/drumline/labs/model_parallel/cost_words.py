@@ -51,7 +51,7 @@ def _bubbles(sheets: ModelParallelSheets, findings: Findings, say: Tongue) -> It
         "气泡的实测值，括号内为 (p−1)/(m+p−1) 的理论值（每个进程有 v 块时 m 换为 v·m）：{list}。",
         list=list_quotes(say, [(row["case"], pair(row)) for row in shown]),
     )
-    far = max(shown, key=lambda row: abs(row["bubble"] - row["bubble_theory"]))
+    far = max(rows, key=lambda row: abs(row["bubble"] - row["bubble_theory"]))
     gap = far["bubble"] - far["bubble_theory"]
     quote = findings.quote(
         f"bubble of {far['case']} beyond the formula",
