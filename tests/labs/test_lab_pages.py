@@ -10,7 +10,9 @@ from drumline.core.lab import LabSettings
 from drumline.labs.curves import smoothed
 from drumline.labs.data_parallel import LAB as DATA_PARALLEL
 from drumline.labs.data_parallel.cases import label_groups
+from drumline.labs.data_parallel.heat_maps import draw_overlap
 from drumline.labs.data_parallel.hiding_words import _about_adam
+from drumline.labs.data_parallel.pictures import draw_hiding
 from drumline.labs.optimizers import LAB as OPTIMIZERS
 from drumline.labs.optimizers.rates import _about
 from drumline.labs.strokes import error_bars
@@ -151,6 +153,28 @@ def test_a_difference_between_two_accuracies_has_no_sign():
     said = str(_about_adam("parameters", averaging, Tongue("en"), Findings()))
     assert "by label ended at 93.50 % with Adam and averaged parameters, shuffle at 95.30 %" in said
     assert "a difference of 1.80 points" in said
+
+
+def test_many_ranks_are_drawn_without_what_has_no_room():
+    """Of sixteen, numbers would lie over each other, and a legend over the curves."""
+    many = range(16)
+    overlaps = Sheet(name="overlaps", columns=("kind", "span", "rank", "other", "share"))
+    local = Sheet(name="local_losses", columns=("kind", "rank", "step", "loss"))
+    for rank in many:
+        for kind in ("shuffle", "by_label"):
+            local.add(kind=kind, rank=rank, step=1, loss=1.0 + rank)
+        for span in ("first_epoch", "run"):
+            for other in many:
+                overlaps.add(kind="shuffle", span=span, rank=rank, other=other, share=0.5)
+    empty = Sheet(name="empty", columns=("part",))
+    pen = Pen(lang="en")
+    with pen.drawing():
+        for axes in draw_overlap(pen, overlaps, ["shuffle"]).axes:
+            assert {text.get_text() for text in axes.texts} == {""}
+            assert len(axes.get_xticks()) == 8
+        losses = draw_hiding(pen, local, empty, empty).axes[0]
+    named = [text.get_text() for text in losses.get_legend().get_texts()]
+    assert named == ["shuffle, each rank", "by label, each rank"]
 
 
 def test_a_run_that_logged_nothing_is_left_out(tmp_path):
