@@ -171,7 +171,7 @@ def test_many_ranks_are_drawn_without_what_has_no_room():
     with pen.drawing():
         for axes in draw_overlap(pen, overlaps, ["shuffle"]).axes:
             assert {text.get_text() for text in axes.texts} == {""}
-            assert len(axes.get_xticks()) == 8
+            assert len(axes.get_xticks()) == 6
         losses = draw_hiding(pen, local, empty, empty).axes[0]
     named = [text.get_text() for text in losses.get_legend().get_texts()]
     assert named == ["shuffle, each rank", "by label, each rank"]

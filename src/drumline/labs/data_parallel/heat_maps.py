@@ -68,8 +68,8 @@ def draw_overlap(pen: Pen, overlaps: Sheet, kinds: Sequence[str]) -> Figure:
         write = _nothing if crowded else _in_percent
         draw_heat(pen, axes, matrix, write=write, top=1.0, color=2)
         axes.set_aspect("equal")
-        axes.set_xticks(ranks[:: _stride(ranks, _ROOM)])
-        axes.set_yticks(ranks[:: _stride(ranks, _ROOM)])
+        axes.set_xticks(ranks[:: _stride(ranks, 6)])
+        axes.set_yticks(ranks[:: _stride(ranks, 6)])
         if below == 0:
             _name(pen, axes, kind, x="")
         else:
