@@ -52,6 +52,8 @@ def _aggregation() -> dict[str, Any]:
             "wait_ms": 2.0 * rank * slow,
             "transfer_ms": 3.0,
             "step_ms": 10.0 * slow + number,
+            "step_ms_low": 9.0 * slow + number,
+            "step_ms_high": 11.0 * slow + number,
         }
         for situation, slow in (("even", 1), ("slow cpu", 2), ("slow link", 3))
         for number, kind in enumerate(KINDS)

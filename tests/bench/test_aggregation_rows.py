@@ -37,6 +37,7 @@ def test_waiting_is_what_passes_before_the_last_arrival():
     assert (first.compute_ms, first.wait_ms, first.transfer_ms) == pytest.approx((2, 4, 5))
     assert (second.compute_ms, second.wait_ms, second.transfer_ms) == pytest.approx((6, 0, 5))
     assert first.step_ms == second.step_ms == pytest.approx(11)
+    assert (first.step_ms_low, first.step_ms_high) == pytest.approx((11, 11))
 
 
 def test_a_bottleneck_is_held_against_the_even_nodes():

@@ -16,8 +16,8 @@ ACTIVATIONS = 32 * 16 * 32 * 4
 """bytes that cross a cut of that model in a step: batch × sequence × width × float32"""
 LOGITS = 32 * 16 * 65 * 4
 """by RPC they go back to the leader, and their gradients to the last part"""
-EMBEDDING = 65 * 32 * 4
-"""tied: its gradient is added up over both ends"""
+TIED = 65 * 32 * 4
+"""the embedding, which is both first and last: letters × width × float32"""
 
 
 def bench(drumline, *words, code=0):
@@ -54,8 +54,8 @@ def test_forms_on_this_host(drumline):
     assert pipeline["bubble_theory"] == 0.2
     assert 0 < pipeline["bubble"] < 1
     assert len(pipeline["bubble_idle_s"]) == len(pipeline["idle_s"]) == 2
-    assert pipeline["payload_bytes"] == [ACTIVATIONS + EMBEDDING] * 2
-    assert rpc["payload_bytes"] == [ACTIVATIONS + LOGITS + EMBEDDING] * 2
+    assert pipeline["payload_bytes"] == [ACTIVATIONS + TIED] * 2
+    assert rpc["payload_bytes"] == [ACTIVATIONS + LOGITS + TIED] * 2
     assert len(pipeline["cuts"]) == 2
     assert alone["bubble"] is tensor["bubble"] is None
     with (drumline.folder / "rows.csv").open() as file:

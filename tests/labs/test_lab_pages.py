@@ -1,5 +1,6 @@
 """Labs 1 and 3, written up from run directories that nobody trained."""
 
+import math
 import re
 
 import pytest
@@ -9,11 +10,18 @@ from drumline.core.lab import LabSettings
 from drumline.labs.curves import smoothed
 from drumline.labs.data_parallel import LAB as DATA_PARALLEL
 from drumline.labs.data_parallel.cases import label_groups
+from drumline.labs.data_parallel.heat_maps import draw_overlap
+from drumline.labs.data_parallel.hiding_words import _about_adam
+from drumline.labs.data_parallel.pictures import draw_hiding
 from drumline.labs.optimizers import LAB as OPTIMIZERS
+from drumline.labs.optimizers.rates import _about
+from drumline.labs.strokes import error_bars
 from drumline.report.page.blocks import Picture
+from drumline.report.page.findings import Findings
 from drumline.report.page.pen import Pen
 from drumline.report.page.picture import render_inline
 from drumline.report.page.prose import Tongue
+from drumline.report.page.sheet import Sheet
 from drumline.report.record import Point
 from lab_runs import make_runs, quotes_of, words_of, wrong_quotes
 
@@ -98,6 +106,75 @@ def test_a_learning_rate_that_diverged_is_a_finding(tmp_path):
     assert not by_name["momentum-1"].may_diverge
     more = make_runs(OPTIMIZERS, tmp_path / "more", diverged=["gd-1", "gd-lr1"])
     assert "From 0.1 up it diverged." in words_of(OPTIMIZERS.write_up(more, Tongue("en")), "en")
+
+
+def test_a_rate_that_is_best_at_the_border_may_not_be_the_best():
+    sheet = Sheet(name="rates", columns=("optimizer", "factor", "lr", "loss", "accuracy", "ended"))
+    for lr, adam, sgd in ((0.01, 0.7, 0.9), (0.1, 0.8, 0.8), (1, 0.9, 0.7)):
+        for optimizer, accuracy in (("adam", adam), ("sgd", sgd), ("gd", 0.5 + 0.1 * (lr == 0.1))):
+            row = {"factor": lr, "lr": lr, "loss": 1.0, "accuracy": accuracy, "ended": "done"}
+            sheet.add(optimizer=optimizer, **row)
+    said = {
+        name: str(_about(sheet, name, Tongue("en"), Findings())) for name in ("adam", "sgd", "gd")
+    }
+    assert "did best with 1: 90.00 %. That is the largest rate tried" in said["adam"]
+    assert "did best with 0.01: 90.00 %. That is the smallest rate tried" in said["sgd"]
+    assert "rate tried:" not in said["gd"]
+
+
+def test_one_interval_that_is_unknown_does_not_hide_the_others():
+    rows = [
+        {"ms": 5.0, "ms_low": 4.0, "ms_high": 7.0},
+        {"ms": 9.0, "ms_low": None, "ms_high": None},
+        {"ms": 2.0, "ms_low": 2.5, "ms_high": 3.0},
+    ]
+    down, up = error_bars(rows, "ms")
+    assert (down[0], up[0], down[2], up[2]) == (1, 2, 0, 1)
+    assert math.isnan(down[1])
+    assert math.isnan(up[1])
+    assert error_bars(rows[1:2], "ms") is None
+
+
+def test_what_is_told_at_equal_time_has_its_interval(whole):
+    number, lab, results = whole
+    if number == 3:
+        found = lab.write_up(results, Tongue("en"))
+        sheets = {sheet.name: sheet for sheet in found.sheets}
+        for row in sheets["equal_time"].rows:
+            assert row["loss_low"] <= row["loss"] <= row["loss_high"]
+            assert row["accuracy_low"] <= row["accuracy"] <= row["accuracy_high"]
+        assert all(row["accuracy_low"] is not None for row in sheets["scaling"].rows)
+
+
+def test_a_difference_between_two_accuracies_has_no_sign():
+    averaging = Sheet(name="averaging", columns=("kind", "optimizer", "averaged", "accuracy"))
+    for kind, accuracy in (("shuffle", 0.953), ("by_label", 0.935)):
+        averaging.add(kind=kind, optimizer="adam", averaged="parameters", accuracy=accuracy)
+    said = str(_about_adam("parameters", averaging, Tongue("en"), Findings()))
+    assert "by label ended at 93.50 % with Adam and averaged parameters, shuffle at 95.30 %" in said
+    assert "a difference of 1.80 points" in said
+
+
+def test_many_ranks_are_drawn_without_what_has_no_room():
+    """Of sixteen, numbers would lie over each other, and a legend over the curves."""
+    many = range(16)
+    overlaps = Sheet(name="overlaps", columns=("kind", "span", "rank", "other", "share"))
+    local = Sheet(name="local_losses", columns=("kind", "rank", "step", "loss"))
+    for rank in many:
+        for kind in ("shuffle", "by_label"):
+            local.add(kind=kind, rank=rank, step=1, loss=1.0 + rank)
+        for span in ("first_epoch", "run"):
+            for other in many:
+                overlaps.add(kind="shuffle", span=span, rank=rank, other=other, share=0.5)
+    empty = Sheet(name="empty", columns=("part",))
+    pen = Pen(lang="en")
+    with pen.drawing():
+        for axes in draw_overlap(pen, overlaps, ["shuffle"]).axes:
+            assert {text.get_text() for text in axes.texts} == {""}
+            assert len(axes.get_xticks()) == 6
+        losses = draw_hiding(pen, local, empty, empty).axes[0]
+    named = [text.get_text() for text in losses.get_legend().get_texts()]
+    assert named == ["shuffle, each rank", "by label, each rank"]
 
 
 def test_a_run_that_logged_nothing_is_left_out(tmp_path):

@@ -1,5 +1,6 @@
 """Lab 4, written up from run directories that nobody trained."""
 
+import json
 import re
 
 import pytest
@@ -9,12 +10,17 @@ from drumline.core.lab import LabSettings
 from drumline.labs.model_parallel import LAB
 from drumline.labs.model_parallel.experiments import AGAIN, plan_named_cases
 from drumline.labs.model_parallel.judging import Pace, judge_pace
+from drumline.labs.model_parallel.pace_words import _against_data
+from drumline.labs.model_parallel.sheets import ModelParallelSheets
 from drumline.labs.model_parallel.timeline import lay_out, pick_typical, share_together
+from drumline.report.interval import interval_names
 from drumline.report.page.audit import audit_numbers
 from drumline.report.page.blocks import Paragraph, Picture, Report, Section, Table
+from drumline.report.page.findings import Findings
 from drumline.report.page.html import render_html
 from drumline.report.page.markdown import render_markdown
 from drumline.report.page.prose import Sentence, Tongue
+from drumline.report.page.sheet import Sheet
 from drumline.report.page.source import excerpt
 from model_parallel_runs import STEPS, make_runs
 
@@ -80,6 +86,29 @@ def test_sentences_follow_the_quartiles(whole):
     assert "The machine itself changed by 2.0 %" in text
 
 
+def test_data_parallelism_is_ahead_only_of_what_is_behind_for_certain():
+    """One split is a little slower by its median, and its quartiles reach those of data."""
+    columns = ("case", "form", *interval_names("step_ms"))
+    forms = Sheet(name="forms", columns=columns)
+    for case, low, middle, high in (
+        ("data", 9, 10, 11),
+        ("tensor", 13, 14, 15),
+        ("rpc", 10, 15, 16),
+    ):
+        ends = {"step_ms": middle, "step_ms_low": low, "step_ms_high": high}
+        forms.add(case=case, form=case, **ends)
+    baseline = Sheet(name="baseline", columns=("drift",))
+    sheets = ModelParallelSheets(
+        forms=forms, ranks=forms, baseline=baseline, curves=forms, trace=forms
+    )
+    (said,) = map(str, _against_data(sheets, Findings(), Tongue("en")))
+    assert "of the splits of the model, rpc 15 ms" in said
+    assert "which is faster cannot be told" in said
+    forms.rows.pop()
+    (said,) = map(str, _against_data(sheets, Findings(), Tongue("en")))
+    assert "faster than every split of the model; the fastest, tensor, took 14 ms" in said
+
+
 def test_the_bubble_is_the_formulas_where_all_pieces_take_the_same_time(whole):
     forms = next(
         sheet for sheet in LAB.write_up(whole, Tongue("en")).sheets if sheet.name == "forms"
@@ -91,6 +120,34 @@ def test_the_bubble_is_the_formulas_where_all_pieces_take_the_same_time(whole):
             assert row["together"] == pytest.approx((count - 1) / (count + 1), abs=1e-6)
     ranks = {(row["case"], row["ranks"]) for row in forms.rows}
     assert {("alone", 1), ("alone again", 1), ("tensor", 2), ("rpc ×4", 2)} <= ranks
+
+
+def test_the_bubble_farthest_from_the_formula_is_that_of_all_forms(tmp_path):
+    """Eight microbatches are not in the list of examples, and may be the farthest."""
+    results = make_runs(tmp_path)
+    for log in (tmp_path / "runs" / "rpc-x8" / "events").iterdir():
+        log.write_text("".join(map(_spread, log.read_text().splitlines(keepends=True))))
+    text = text_of(LAB.write_up(results, Tongue("en")), "en")
+    assert re.search(r"rpc ×8 is farthest from it, by \+[0-9.]+ points", text)
+
+
+def _spread(line):
+    """Halve all pieces of work, so that the other half is bubble."""
+    event = json.loads(line)
+    for piece in event.get("work", ()):
+        piece[4] = (piece[3] + piece[4]) // 2
+    return json.dumps(event) + "\n"
+
+
+def test_a_stage_that_waits_for_the_end_of_the_step_is_idle(whole):
+    """Its work leaves half of the window, whatever of that was noted as a message."""
+    ranks = next(
+        sheet for sheet in LAB.write_up(whole, Tongue("en")).sheets if sheet.name == "ranks"
+    )
+    idle = {(row["case"], row["rank"]): row["idle_ms"] for row in ranks.rows}
+    assert idle["rpc ×1", 1] == pytest.approx(139 / 2)
+    assert idle["pipeline ×1", 0] == idle["pipeline ×1", 1] == pytest.approx(79 / 2)
+    assert idle["data", 0] == pytest.approx(1)  # as noted
 
 
 def test_losses_that_do_not_agree_are_said_to_be_so(tmp_path):

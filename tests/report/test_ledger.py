@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drumline.report.ledger import compute_ledger
+from drumline.report.ledger import compute_ledger, step_seconds
 
 MS = 10**6
 START = {"event": "start", "attempt": 0}
@@ -344,3 +344,46 @@ def test_collectives_of_different_groups_are_told_apart():
     ledger = compute_ledger(events)
     assert seconds(ledger, "wait", "transfer") == [(10, 10), (35, 10), (0, 10), (0, 10)]
     assert seconds(ledger, "caused") == [(0,), (0,), (10,), (35,)]
+
+
+def at(number, began, ended):
+    """A step of one rank, from and until so many ms."""
+    return {**step(number, total=ended - began), "t": began * MS}
+
+
+def test_what_a_rank_is_late_counts_once():
+    """Rank 1 is late in step 1, and rank 0 waits for it in step 2: 60 ms have passed, not 85."""
+    steps = [[at(1, 0, 15), at(1, 0, 35)], [at(2, 15, 60), at(2, 35, 60)]]
+    assert step_seconds(steps) == pytest.approx([0.035, 0.025])
+
+
+def test_time_between_steps_is_in_none():
+    """A look at the test set lies between them, and rank 1 comes back from it late."""
+    steps = [[at(1, 0, 10), at(1, 0, 10)], [at(2, 100, 130), at(2, 110, 130)]]
+    assert step_seconds(steps) == pytest.approx([0.010, 0.030])
+
+
+def test_a_clock_that_began_anew_shares_nothing_with_the_step_before():
+    assert step_seconds([[at(1, 900, 910)], [at(2, 0, 20)]]) == pytest.approx([0.010, 0.020])
+
+
+def test_steps_that_do_not_tell_when_they_began_take_as_long_as_their_longest():
+    steps = [[{"total": 3 * MS}, {"total": 5 * MS}], [{"total": 4 * MS}, {"total": 2 * MS}]]
+    assert step_seconds(steps) == pytest.approx([0.005, 0.004])
+
+
+@given(
+    st.lists(
+        st.lists(st.integers(1, 50), min_size=3, max_size=3),
+        min_size=1,
+        max_size=8,
+    )
+)
+def test_steps_add_up_to_the_time_that_passed(computing):
+    """Three ranks compute for so long in each step, and none ends it before all have."""
+    steps, began = [], [0, 0, 0]
+    for number, mine in enumerate(computing):
+        ended = [max(b + c for b, c in zip(began, mine, strict=True)) + rank for rank in range(3)]
+        steps.append([at(number, b, e) for b, e in zip(began, ended, strict=True)])
+        began = ended
+    assert sum(step_seconds(steps)) == pytest.approx(max(began) / 1000)

@@ -48,7 +48,7 @@ def test_each_panel_has_its_numbers_and_a_dot_for_each_rank(figure):
         dots = [sorted(line.get_xdata()) for line in axes.lines[:2]]
         panels[axes.get_title()] = (texts, dots)
     assert panels == {
-        "a step of the slowest rank": (["100", "100", "100"], []),
+        "a step of all ranks": (["100", "100", "100"], []),
         "throughput": (["640", "640", "640"], []),
         "peak memory (a dot: a rank)": (["30", "20", "30"], [[30], [12, 20]]),
         "bytes sent (a dot: a rank)": (["0", "3.5", "—"], [[0], [2, 3.5]]),

@@ -76,6 +76,22 @@ def test_a_stage_that_is_lost_is_named(drumline, kind, sent):
     assert err.startswith(f"drumline: rank 1 {how}"), err
 
 
+def test_all_that_a_stage_waits_for_is_in_the_ledger(drumline):
+    """Also for the backward of the stage before it, which no message tells: by what comes then."""
+    job = ("model=gpt-mini", "model.width=32", "model.layers=2", "data=shakespeare")
+    job = (*job, "data.sequence=16", "data.samples=64", "data.batch=8", "evaluate=false")
+    drumline.train(*job, "max_steps=4", "strategy={kind: pipeline, microbatches: 1}", "workers=2")
+    for event in events(drumline.folder / "runs" / "run-1", 1):
+        if event["event"] == "step":
+            tied, loss = event["spans"][-2:]
+            assert [(op, nbytes) for op, nbytes, *_ in (tied, loss)] == [
+                ("tied", 8320),
+                ("loss", 0),
+            ]
+            since, until = event["blocked"][-1]
+            assert since <= tied[2] <= tied[3] <= loss[2] <= loss[3] <= until
+
+
 def test_norms_that_would_see_microbatches_are_named():
     model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 4))
 

@@ -7,7 +7,6 @@ same here: before the last rank has arrived at a bucket, and after.
 
 from __future__ import annotations
 
-import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from drumline.bench.machine import describe_machine
+from drumline.bench.rows import quartiles
 from drumline.core.bench import AggregationSpec
 from drumline.core.nodes import NodePlan
 from drumline.launch.probe import Watch, probed
@@ -38,7 +38,9 @@ class RankRow:
     transfer_ms: float
     """after the last rank had arrived"""
     step_ms: float
-    """median of the slowest rank's step, the same for all ranks"""
+    """median of the slowest rank's step, the same for all ranks, as are the quartiles"""
+    step_ms_low: float
+    step_ms_high: float
     over_even: float | None = None
     """this rank's wait and transfer over those without a bottleneck"""
 
@@ -119,7 +121,8 @@ def build_rank_rows(
         logs = [answer["steps"][kind] for answer in answers]
         ledger = compute_ledger(logs)
         counted = [[step["total"] for step in log[1:] or log] for log in logs]
-        slowest = [max(totals) / 1e6 for totals in zip(*counted, strict=True)]
+        slowest = [max(totals) / 1e6 for totals in zip(*counted, strict=True)]  # all begin at once
+        low, median, high = quartiles(slowest)
         per_step = 1000 / max(1, ledger.steps)
         for row in ledger.ranks:
             rows.append(
@@ -131,7 +134,9 @@ def build_rank_rows(
                     compute_ms=row.compute_s * per_step,
                     wait_ms=row.wait_s * per_step,
                     transfer_ms=row.transfer_s * per_step,
-                    step_ms=statistics.median(slowest),
+                    step_ms=median,
+                    step_ms_low=low,
+                    step_ms_high=high,
                 )
             )
     return rows

@@ -12,6 +12,7 @@ Bytes are told in two ways, since one host and many differ in what can be counte
 from __future__ import annotations
 
 import dataclasses
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,8 +20,8 @@ from drumline.bench.cases import Case
 from drumline.bench.rows import quartiles
 from drumline.core.events import Event
 from drumline.core.rundir import RunDir
-from drumline.report.bubble import measure_bubble
-from drumline.report.ledger import NS, common_steps, compute_ledger, warm_steps
+from drumline.report.bubble import Bubble, measure_bubble
+from drumline.report.ledger import NS, common_steps, step_seconds, warm_steps
 from drumline.report.record import mean_loss
 
 
@@ -41,7 +42,7 @@ class CaseRow:
     steps: int
     """that were counted"""
     median_s: float
-    """of the slowest rank, as are the quartiles"""
+    """until the last rank was done, as are the quartiles"""
     low_s: float
     high_s: float
     samples_per_s: float
@@ -57,7 +58,7 @@ class CaseRow:
     bubble_theory: float | None
     bubble_idle_s: list[float] | None
     idle_s: list[float] | None
-    """how long each rank did nothing but wait and transfer; None where nobody noted it"""
+    """how long each rank had nothing to do but wait and transfer; None where nobody noted it"""
     loss: float
     """of the last step"""
     loss_difference: float | None = None
@@ -72,11 +73,9 @@ def build_case_row(case: Case, run: RunDir, *, kept: bool) -> CaseRow:
     events = run.read_rank_events(spec.world_size)
     summary = run.read_json("summary.json") or {}
     steps = warm_steps(events)
-    slowest = [max(event["total"] for event in step) * NS for step in steps]
-    low, median, high = quartiles(slowest)
+    low, median, high = quartiles(step_seconds(steps))
     losses = [mean_loss(ranks) for ranks in common_steps(events)]
     bubble = measure_bubble(events, spec.axes)
-    ledger = compute_ledger(events)
     alone = spec.world_size == 1
     payload = [0] if alone else payload_bytes(steps)
     # inside PyTorch's engines nobody takes notes
@@ -102,7 +101,7 @@ def build_case_row(case: Case, run: RunDir, *, kept: bool) -> CaseRow:
         bubble=None if bubble is None else bubble.measured,
         bubble_theory=None if bubble is None else bubble.theory,
         bubble_idle_s=None if bubble is None else bubble.idle_s,
-        idle_s=[row.exposed_s / ledger.steps for row in ledger.ranks] if noted else None,
+        idle_s=_idle(steps, bubble) if noted else None,
         loss=losses[-1],
         losses=losses,
         run_dir=str(run.path) if kept else None,
@@ -124,6 +123,20 @@ def compare_with_alone(rows: Sequence[CaseRow]) -> list[CaseRow]:
         )
         for row in rows
     ]
+
+
+def _idle(steps: Sequence[Sequence[Event]], bubble: Bubble | None) -> list[float]:
+    """Return how long each rank was idle in a step, median over steps.
+
+    That is what it noted, or what it had no piece of work for, if that is more: a part that is
+    called by RPC does not note how long the call of its backward is in coming.
+    """
+    noted = [
+        statistics.median(sum(until - since for since, until in event["blocked"]) for event in log)
+        * NS
+        for log in zip(*steps, strict=True)
+    ]
+    return noted if bubble is None else list(map(max, noted, bubble.idle_s))
 
 
 def payload_bytes(steps: Sequence[Sequence[Event]]) -> list[int] | None:

@@ -35,7 +35,7 @@ class ScalingRow:
     rounds: int
     """that were counted"""
     round_s: list[float]
-    """the median step of the slowest rank, in each of them"""
+    """the median step, until its slowest rank is done, in each of them"""
     median_s: float
     """over rounds"""
     low_s: float | None

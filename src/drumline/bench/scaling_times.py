@@ -7,8 +7,8 @@ steps' time for every step; what the smallest count spent on the same work is no
     smallest   │ compute         │ data │                                  × its ranks × the work
                                  └ lost, by what it was spent on ┘
 
-*other* is what faster ranks are ahead of the slowest at the end of a step, so that the parts add up
-to the step of the slowest rank, and all that was lost is 1 − efficiency, but for medians and means.
+*other* is what a rank was between two steps while another was in one, so that the parts add up to
+the time of a step, and all that was lost is 1 − efficiency, but for medians and means.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from drumline.core.errors import UsageError
 from drumline.core.events import Event
 from drumline.core.rundir import RunDir
 from drumline.core.spec import RunSpec
-from drumline.report.ledger import NS, compute_ledger, warm_steps
+from drumline.report.ledger import compute_ledger, step_seconds, warm_steps
 
 _WHOLE = 0.95
 """of a batch: a step with less is the last of an epoch, which has what is left"""
@@ -49,7 +49,7 @@ class RunTimes:
     """One run."""
 
     steps_s: list[float]
-    """of the slowest rank, without the first step and without short ones"""
+    """until the last rank was done, without the first step and without short ones"""
     parts: Parts
     backend: str
     on_cpu: bool
@@ -68,7 +68,7 @@ def read_times(run: RunDir, spec: RunSpec) -> RunTimes:
         UsageError: the data have not enough samples for one step.
     """
     events = whole_steps(run.read_rank_events(spec.world_size), batch=spec.data.batch)
-    slowest = [max(event["total"] for event in step) * NS for step in warm_steps(events)]
+    steps_s = step_seconds(warm_steps(events))
     ledger = compute_ledger(events)
     per_step = 1 / (ledger.steps * len(ledger.ranks))
     summed = {
@@ -78,11 +78,11 @@ def read_times(run: RunDir, spec: RunSpec) -> RunTimes:
         "transfer": sum(row.exposed_transfer_s for row in ledger.ranks),
     }
     means = {name: seconds * per_step for name, seconds in summed.items()}
-    ahead = statistics.fmean(slowest) - sum(row.total_s for row in ledger.ranks) * per_step
+    between = statistics.fmean(steps_s) - sum(row.total_s for row in ledger.ranks) * per_step
     setup = next((event for event in events[0] if event["event"] == "setup"), {})
     return RunTimes(
-        steps_s=slowest,
-        parts=Parts(**means, other=ahead),
+        steps_s=steps_s,
+        parts=Parts(**means, other=between),
         backend=(run.read_json("summary.json") or {})["backend"],
         on_cpu=str(setup.get("device", "cpu")).startswith("cpu"),
         path=str(run.path),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -58,14 +59,17 @@ def draw_band(
 
 
 def error_bars(rows: Sequence[Mapping[str, Any]], column: str) -> list[list[float]] | None:
-    """Return how far intervals reach down and up, as error bars want it; None: one is unknown."""
-    ends = [(row[f"{column}_low"], row[column], row[f"{column}_high"]) for row in rows]
-    if any(low is None or high is None for low, _, high in ends):
-        return None
-    return [
-        [max(0.0, value - low) for low, value, _ in ends],
-        [max(0.0, high - value) for _, value, high in ends],
+    """Return how far intervals reach down and up, as error bars want it; None: all are unknown.
+
+    One that is unknown reaches nowhere: nan, which is not drawn.
+    """
+    names = (f"{column}_low", column, f"{column}_high")
+    ends = [tuple(math.nan if row[name] is None else row[name] for name in names) for row in rows]
+    bars = [  # of nan and 0, max returns the first
+        [max(value - low, 0.0) for low, value, _ in ends],
+        [max(high - value, 0.0) for _, value, high in ends],
     ]
+    return None if all(math.isnan(bar) for side in bars for bar in side) else bars
 
 
 def draw_heat(

@@ -41,7 +41,7 @@ class TiedGradients:
             stage_of: in which stage each parameter is, by name.
             axes: this rank's place.
             timeout_s: how long to wait for the others.
-            meter: gets to know of each sum.
+            meter: notes each sum.
         """
         self._meter = meter
         mesh = axes.mesh
@@ -68,6 +68,4 @@ class TiedGradients:
             arrived = time.monotonic_ns()
             dist.all_reduce(param.grad, group=group)
             if self._meter is not None:
-                self._meter.record(
-                    "tied", param.grad.nbytes, arrived, members_of(group), blocks=True
-                )
+                self._meter.record("tied", param.grad.nbytes, arrived, members_of(group))

@@ -117,6 +117,32 @@ def warm_steps(events: Sequence[Sequence[Event]]) -> list[list[Event]]:
     return [step for step in common if not step[0].get("first")] or common
 
 
+def step_seconds(steps: Sequence[Sequence[Event]]) -> list[float]:
+    """Return how long all ranks together took for each step, on one clock.
+
+    A step lasts until its last rank is done, and begins where the one before it ended, or where its
+    first rank begins, if that is later. The longest of the ranks' own times would count twice what
+    one rank is late: in its own step, and in the next one of those that wait for it.
+
+        rank 0   ├─ step 1 ─┤├─────── step 2 ────────┤
+        rank 1   ├────── step 1 ─────┤├─── step 2 ───┤
+                 ├───────────────────┤├──────────────┤
+    """
+    found: list[float] = []
+    until: int | None = None
+    for ranks in steps:
+        if not all("t" in event for event in ranks):  # older runs
+            found.append(max(event["total"] for event in ranks) * NS)
+            continue
+        start = min(event["t"] for event in ranks)
+        end = max(event["t"] + event["total"] for event in ranks)
+        # a host that started again counts its clock from 0: then nothing is shared
+        shared = until - start if until is not None and start < until < end else 0
+        found.append((end - start - shared) * NS)
+        until = end
+    return found
+
+
 def common_steps(events: Sequence[Sequence[Event]]) -> list[list[Event]]:
     """Return the steps that all ranks have logged, in order, each as one event per rank."""
     by_rank = [_steps(log) for log in events]

@@ -83,7 +83,7 @@ def _panels(rows: Sequence[Values]) -> list[_Bars]:
     idle = [_scaled(row["idle_s"], 1e3) for row in rows]
     return [
         _Bars(
-            title="a step of the slowest rank",
+            title="a step of all ranks",
             unit="ms: median, quartiles",
             values=[row["median_s"] * 1e3 for row in rows],
             form="{:.0f}",

@@ -20,7 +20,14 @@ from drumline.core.events import Event
 from drumline.core.language import Both, Language
 from drumline.core.rundir import RunDir
 from drumline.core.spec import RunSpec
-from drumline.report.ledger import NS, Ledger, common_steps, compute_ledger, warm_steps
+from drumline.report.clocks import on_one_clock
+from drumline.report.ledger import (
+    Ledger,
+    common_steps,
+    compute_ledger,
+    step_seconds,
+    warm_steps,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +38,7 @@ class Point:
     samples: int
     """seen by all ranks until then"""
     seconds: float
-    """spent in steps until then, by the slowest rank"""
+    """spent in steps until then, by all ranks together"""
     loss: float
     """over the whole batch of the step"""
 
@@ -63,7 +70,7 @@ class RunRecord:
     scores: list[Score] = field(default_factory=list)
     ledger: Ledger | None = None
     step_s: list[float] = field(default_factory=list)
-    """the slowest rank's time of each warm step"""
+    """how long each warm step took, until its last rank was done"""
     peak_bytes: list[int] = field(default_factory=list)
     """of each rank that told it, beyond what it started with"""
     coverage: dict[str, Any] | None = None
@@ -99,7 +106,7 @@ class RunRecord:
 
     @property
     def median_step_s(self) -> float | None:
-        """A warm step of the slowest rank."""
+        """A warm step, until its last rank was done."""
         return statistics.median(self.step_s) if self.step_s else None
 
 
@@ -194,8 +201,9 @@ def _read_spec(run: RunDir, record: RunRecord) -> None:
 
 def _read_events(record: RunRecord) -> None:
     seconds = samples = 0.0
-    for ranks in common_steps(record.events):
-        seconds += max(event["total"] for event in ranks) * NS
+    common = common_steps(on_one_clock(record.events))
+    for ranks, took in zip(common, step_seconds(common), strict=True):
+        seconds += took
         samples += _samples(ranks, record)
         record.curve.append(
             Point(
@@ -220,8 +228,7 @@ def _read_events(record: RunRecord) -> None:
                     )
                 )
     record.ledger = compute_ledger(record.events)
-    warm = warm_steps(record.events)
-    record.step_s = [max(event["total"] for event in ranks) * NS for ranks in warm]
+    record.step_s = step_seconds(warm_steps(record.events))
     ends = [event for log in record.events for event in log if event["event"] == "end"]
     peaks = [end.get("peak_gpu_bytes", end.get("peak_bytes")) for end in ends]
     record.peak_bytes = [peak for peak in peaks if peak is not None]

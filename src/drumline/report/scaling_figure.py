@@ -117,7 +117,7 @@ def _panels(mode: str, first: Values) -> list[_Panel]:
     return [
         _Panel(
             title=f"{mode}: time ({whose})",
-            unit="ms per step of the slowest rank",
+            unit="ms per step, until the slowest rank is done",
             keys=("median_s", "low_s", "high_s"),
             scale=1e3,
             ideal=lambda times, smallest: smallest / times if strong else smallest,

@@ -20,6 +20,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from drumline.comm import members_of
 from drumline.parallel import Holding, Strategy, TiedGradients, clip_split_gradients
 from drumline.train.diagnose import check_loss
 from drumline.train.ground import Ground
@@ -113,5 +114,8 @@ class PipelinedModel:
         if axes.pipeline is None:
             return summed
         told = torch.tensor(summed, dtype=torch.float64, device=self.ground.device)
+        arrived = time.monotonic_ns()
         dist.broadcast(told, group=axes.pipeline, group_src=last)
+        # where stages whose backwards end first wait for the others; one number is no traffic
+        self.ground.meter.record("loss", 0, arrived, members_of(axes.pipeline))
         return float(told)

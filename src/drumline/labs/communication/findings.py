@@ -153,7 +153,10 @@ def _strategies(sheets: CommunicationSheets, say: Tongue) -> list[Block]:
         ),
         Table(
             sheet=sheets.strategies,
-            title=say.pick("Strategies by situation", "各情形下的策略"),
+            title=say.pick(
+                "Strategies by situation; in brackets the quartiles, or what they allow",
+                "各情形下的策略；括号内为四分位，或其所允许的范围",
+            ),
             columns=[
                 Column(
                     key="situation",
@@ -228,7 +231,10 @@ def _choices(sheets: CommunicationSheets, say: Tongue) -> list[Block]:
         blocks.append(
             Table(
                 sheet=sheets.choices,
-                title=say.pick("What is averaged, and how", "聚合对象与方式"),
+                title=say.pick(
+                    "What is averaged, and how; the loss is the mean over the last epoch",
+                    "聚合对象与方式；损失为最后一轮的平均值",
+                ),
                 columns=[
                     Column(
                         key="of",

@@ -79,7 +79,7 @@ def _fastest(sheets: CommunicationSheets, findings: Findings, say: Tongue) -> It
         else:
             yield say(
                 "At {size} on {ranks} ranks {best} took {time} and {next} {ratio} as long; their "
-                "quartiles overlap, so neither is the faster one.",
+                "quartiles overlap, so which is faster cannot be told.",
                 "{size}、{ranks} 个进程时，{best} 用时 {time}，{next} 为其 {ratio}；"
                 "两者的四分位区间重叠，不能说谁更快。",
                 **holes,
@@ -192,10 +192,10 @@ def _bottlenecks(
         own.sort(key=lambda row: row["over_even"])
         least, most = own[0], own[-1]
         said = say(
-            "With {what}, a step took {low} ({a}) to {high} ({b}) as long as on even nodes; by "
-            "{b}, {share} of all communication time was waiting",
-            "{what}时，每步用时为均等节点的 {low}（{a}）至 {high}（{b}）；{b} 的通信时间中有 "
-            "{share} 是等待",
+            "With {what}, a step took from {low} by {a} to {high} by {b} as long as on even nodes; "
+            "by {b}, {share} of all communication time was waiting",
+            "{what}时，每步用时从 {a} 的 {low} 到 {b} 的 {high}（与均等节点相比）；"
+            "{b} 的通信时间中有 {share} 是等待",
             what=say.pick(en, zh),
             a=least["kind"],
             b=most["kind"],

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, cast
 
 from drumline.labs.communication.experiments import AVERAGES, COMPRESSED, DELAYED, LATE_RANK, OF
 from drumline.labs.curves import smoothed
 from drumline.labs.results import Results
-from drumline.report.interval import Interval, interval_cells, interval_names, quartile_interval
+from drumline.report.interval import (
+    Interval,
+    interval_cells,
+    interval_names,
+    quartile_interval,
+    read_interval,
+)
 from drumline.report.page.sheet import Sheet
 from drumline.report.record import RunRecord
 
@@ -90,42 +98,51 @@ def _bytes(results: Results) -> Sheet:
 
 
 def _aggregation(results: Results) -> Sheet:
-    columns = ("situation", "kind", "rank", "compute_ms", "wait_ms", "transfer_ms", "step_ms")
+    parts = ("situation", "kind", "rank", "compute_ms", "wait_ms", "transfer_ms")
+    columns = (*parts, *interval_names("step_ms"))
     sheet = Sheet(name="aggregation", columns=columns)
     for row in (results.document("aggregation") or {}).get("rows", []):
-        sheet.add(**{key: row[key] for key in columns})
+        sheet.add(**{key: row.get(key) for key in columns})  # older runs have no quartiles
     return sheet
 
 
 def _strategies(aggregation: Sheet) -> Sheet:
     """Each strategy in each situation: over its ranks, and against the even nodes."""
     columns = (
-        "situation",
-        "kind",
-        "step_ms",
-        "over_even",
-        "wait_share",
-        "waits_most",
-        "waited_for",
+        *("situation", "kind", *interval_names("step_ms", "over_even")),
+        *("wait_share", "waits_most", "waited_for"),
     )
     sheet = Sheet(name="strategies", columns=columns)
-    groups: dict[tuple[str, str], list[dict[str, float]]] = {}
+    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for row in aggregation.rows:
         groups.setdefault((row["situation"], row["kind"]), []).append(dict(row))
-    even = {kind: rows[0]["step_ms"] for (name, kind), rows in groups.items() if name == "even"}
+    steps = {key: read_interval(rows[0], "step_ms") for key, rows in groups.items()}
     for (situation, kind), rows in groups.items():
         wait, moved = (sum(row[key] for row in rows) for key in ("wait_ms", "transfer_ms"))
         by_wait = sorted(rows, key=lambda row: row["wait_ms"])
         sheet.add(
             situation=situation,
             kind=kind,
-            step_ms=rows[0]["step_ms"],
-            over_even=rows[0]["step_ms"] / even[kind] if even.get(kind) else None,
+            **interval_cells("step_ms", steps[situation, kind]),
+            **interval_cells("over_even", _over(steps, situation, kind)),
             wait_share=wait / (wait + moved) if wait + moved else None,
             waits_most=int(by_wait[-1]["rank"]),
             waited_for=int(by_wait[0]["rank"]),
         )
     return sheet
+
+
+def _over(steps: Mapping[tuple[str, str], Interval], situation: str, kind: str) -> Interval | None:
+    """Return how long a step takes against that on even nodes, and what the quartiles allow."""
+    step, even = steps[situation, kind], steps.get(("even", kind))
+    if even is None or not even.middle:
+        return None
+    ratio = step.middle / even.middle
+    ends = (step.low, step.high, even.low, even.high)
+    if situation == "even" or any(not end for end in ends):
+        return Interval(middle=ratio, low=None, high=None)
+    low, high, even_low, even_high = cast(tuple[float, ...], ends)
+    return Interval(middle=ratio, low=low / even_high, high=high / even_low)
 
 
 def _delays(results: Results) -> Sheet:

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+_ROOM = 8
+"""ranks whose numbers can be read in one of the small panels"""
+
 
 def draw_labels(pen: Pen, labels: Sheet, parts: Sheet, kinds: Sequence[str]) -> Figure:
     """Draw the share of each label in what each rank drew, a panel for each kind; then coverage."""
@@ -26,7 +29,7 @@ def draw_labels(pen: Pen, labels: Sheet, parts: Sheet, kinds: Sequence[str]) -> 
         shares = {(row["label"], row["rank"]): row["share"] for row in rows}
         matrix = [[shares[digit, rank] for rank in ranks] for digit in digits]
         draw_heat(pen, axes, matrix, write=_in_percent, top=top)
-        axes.set_xticks(range(len(ranks)), [str(rank) for rank in ranks])
+        axes.set_xticks(ranks[:: _stride(ranks, 10)])
         axes.set_yticks(range(len(digits)), [str(digit) for digit in digits])
         _name(pen, axes, kind, x=pen.say("rank", "进程"))
         if number % 3 == 0:
@@ -53,6 +56,7 @@ def draw_overlap(pen: Pen, overlaps: Sheet, kinds: Sequence[str]) -> Figure:
         ("run", pen.say("whole run", "整个训练")),
     )
     figure, panels = pen.panels(2 * len(kinds), columns=len(kinds), height=2.0)
+    crowded = False
     for place, axes in enumerate(panels):
         below, column = divmod(place, len(kinds))
         kind, (span, span_name) = kinds[column], spans[below]
@@ -60,23 +64,40 @@ def draw_overlap(pen: Pen, overlaps: Sheet, kinds: Sequence[str]) -> Figure:
         ranks = sorted({row["rank"] for row in rows})
         shares = {(row["rank"], row["other"]): row["share"] for row in rows}
         matrix = [[shares[rank, other] for other in ranks] for rank in ranks]
-        draw_heat(pen, axes, matrix, write=_in_percent, top=1.0, color=2)
+        crowded = len(ranks) > _ROOM
+        write = _nothing if crowded else _in_percent
+        draw_heat(pen, axes, matrix, write=write, top=1.0, color=2)
         axes.set_aspect("equal")
-        axes.set_xticks(range(len(ranks)), [str(rank) for rank in ranks])
-        axes.set_yticks(range(len(ranks)), [str(rank) for rank in ranks])
+        axes.set_xticks(ranks[:: _stride(ranks, 6)])
+        axes.set_yticks(ranks[:: _stride(ranks, 6)])
         if below == 0:
             _name(pen, axes, kind, x="")
         else:
             axes.set_xlabel(pen.say("rank", "进程"))
         if column == 0:
             axes.set_ylabel(f"{span_name}\n{pen.say('rank', '进程')}")
-    figure.suptitle(pen.say("common samples, in %", "共同样本比例（%）"), fontsize=9)
+    title = pen.say("common samples, in %", "共同样本比例（%）")
+    if crowded:
+        title = pen.say(
+            "common samples, from 0 % (empty) to 100 % (the diagonal)",
+            "共同样本比例，从 0 %（空白）到 100 %（对角线）",
+        )
+    figure.suptitle(title, fontsize=9)
     return figure
 
 
 def _name(pen: Pen, axes: Axes, kind: str, *, x: str) -> None:
     axes.set_title(kind_name(pen, kind).replace(" (", "\n(").replace("（", "\n（"), fontsize=9)
     axes.set_xlabel(x)
+
+
+def _stride(ranks: Sequence[int], room: int) -> int:
+    """Return which of the ranks is named, each or every so many, that so many names have room."""
+    return -(-len(ranks) // room)
+
+
+def _nothing(_: float) -> str:
+    return ""
 
 
 def _in_percent(share: float) -> str:

@@ -6,7 +6,7 @@ import statistics
 
 from drumline.labs.data_parallel.cases import KINDS, SKEWED
 from drumline.labs.data_parallel.names import kind_name
-from drumline.labs.forms import point_change, tiny
+from drumline.labs.forms import point_size, tiny
 from drumline.report.page.findings import Findings
 from drumline.report.page.prose import Filling, Said, Tongue
 from drumline.report.page.sheet import Sheet, plain, points, times
@@ -138,9 +138,9 @@ def _about_adam(averaged: str, averaging: Sheet, say: Tongue, found: Findings) -
     }
     if abs(loss) >= _SAME:
         holes["gap"] = found.quote(
-            f"accuracy of {KINDS[0]} minus {SKEWED}, adam, {averaged}",
-            loss,
-            point_change(say),
+            f"accuracy of {KINDS[0]} against {SKEWED}, adam, {averaged}",
+            abs(loss),
+            point_size(say),
             of="averaging: accuracy",
         )
     return say(

@@ -121,10 +121,10 @@ def _table(ends: Sheet, say: Tongue) -> Table:
     ]
     title = say(
         "At the end of the run: mean over seeds, of losses the geometric one (95 % interval). "
-        "Step: median of the slowest rank. Waiting: share of all ranks' time spent waiting "
-        "for another rank.",
-        "训练结束时：各种子平均值，损失为几何平均（95 % 置信区间）。每步用时：最慢进程的中位数。"
-        "等待占比：全部进程的时间中用于等待其他进程的部分。",
+        "Step: median, until the slowest rank is done. Waiting: share of all ranks' time spent "
+        "waiting for another rank.",
+        "训练结束时：各种子平均值，损失为几何平均（95 % 置信区间）。"
+        "每步用时：到最慢进程完成为止，中位数。等待占比：全部进程的时间中用于等待其他进程的部分。",
     )
     return Table(sheet=ends, columns=columns, title=title)
 

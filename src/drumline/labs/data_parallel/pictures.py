@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _RULES = {"sgd": "SGD", "adam": "Adam"}
+_COLORS = 7
+"""ranks that can be told apart by colour, with one more for those that need not be"""
 
 
 def draw_learning(pen: Pen, curves: Sheet, scores: Sheet, kinds: Sequence[str]) -> Figure:
@@ -67,15 +69,17 @@ def draw_hiding(pen: Pen, local: Sheet, averaging: Sheet, alone: Sheet) -> Figur
     kinds = list(dict.fromkeys(row["kind"] for row in local.rows))
     for style, kind in enumerate(kinds):
         rows = rows_of(local, "kind", kind)
-        for rank in sorted({row["rank"] for row in rows}):
+        ranks = sorted({row["rank"] for row in rows})
+        alike = style == 0 or len(ranks) > _COLORS
+        for rank in ranks:
             mine = [row for row in rows if row["rank"] == rank]
             losses.plot(
                 [row["step"] for row in mine],
                 [row["loss"] for row in mine],
-                color=pen.color(7 if style == 0 else rank),
+                color=pen.color(7 if style == 0 else 0 if alike else rank),
                 linestyle="--" if style == 0 else "-",
-                linewidth=0.9 if style == 0 else 1.4,
-                label=_local_name(pen, kind, rank, style),
+                linewidth=0.9 if alike else 1.4,
+                label=_local_name(pen, kind, rank, alike=alike),
             )
     losses.set_yscale("log")
     pen.finish(
@@ -88,8 +92,8 @@ def draw_hiding(pen: Pen, local: Sheet, averaging: Sheet, alone: Sheet) -> Figur
     return figure
 
 
-def _local_name(pen: Pen, kind: str, rank: int, style: int) -> str | None:
-    if style == 0:  # all ranks alike: one name for them
+def _local_name(pen: Pen, kind: str, rank: int, *, alike: bool) -> str | None:
+    if alike:  # one name for all ranks
         return kind_name(pen, kind) + pen.say(", each rank", "，各进程") if rank == 0 else None
     return kind_name(pen, kind) + pen.say(f", rank {rank}", f"，进程 {rank}")
 

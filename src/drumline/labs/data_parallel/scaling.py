@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from drumline.labs.chapter import Chapter
+from drumline.labs.columns import mean_cells
 from drumline.labs.curves import curve_sheet, rows_of, score_sheet
 from drumline.labs.data_parallel.cases import CORES, Plan, seed_names, workers_name
 from drumline.labs.data_parallel.cost_pictures import draw_equal_cost, draw_scaling
@@ -94,12 +95,12 @@ def _setups(results: Results, of: Plan) -> Setups:
 
 
 def _scaling_sheet(setups: Setups) -> Sheet:
-    intervals = interval_names("step_ms", "speedup", "efficiency")
+    intervals = interval_names("step_ms", "speedup", "efficiency", "accuracy")
     sheet = Sheet(
         name="scaling",
         columns=(
             *("setup", "workers", "repeats", *intervals),
-            *("samples_per_s", "accuracy", *(f"{account}_ms" for account in ACCOUNTS)),
+            *("samples_per_s", *(f"{account}_ms" for account in ACCOUNTS)),
         ),
     )
     for setup, records in setups.items():
@@ -116,7 +117,7 @@ def _scaling_sheet(setups: Setups) -> Sheet:
             **interval_cells("speedup", speedup),
             **interval_cells("efficiency", efficiency),
             samples_per_s=statistics.median(_rate(record) for record in records),
-            accuracy=_mean([record.accuracy for record in records]),
+            **mean_cells("accuracy", [record.accuracy for record in records], most=1.0),
             **_accounts(records),
         )
     return sheet
@@ -160,33 +161,36 @@ def _accounts(records: Sequence[RunRecord]) -> dict[str, float | None]:
     return {f"{account}_ms": 1000 * seconds_ / turns for account, seconds_ in sums.items()}
 
 
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return statistics.fmean(known) if known else None
-
-
 def _equal_sheet(curves: Sheet, scores: Sheet, setups: list[str]) -> Sheet:
     """Tabulate where each setup stood when the fastest had done all its samples."""
     rows = {setup: rows_of(curves, "setup", setup) for setup in setups}
     ends = {setup: float(lines[-1]["seconds"]) for setup, lines in rows.items() if lines}
     within = min(ends.values())
-    sheet = Sheet(name="equal_time", columns=("setup", "within_s", "samples", "loss", "accuracy"))
+    looked = {"loss": curves, "accuracy": scores}
+    columns = ("setup", "within_s", "samples", *interval_names(*looked))
+    sheet = Sheet(name="equal_time", columns=columns)
     for setup in ends:
         sheet.add(
             setup=setup,
             within_s=within,
             samples=at_time(rows[setup], within, "samples"),
-            loss=at_time(rows[setup], within, "loss"),
-            accuracy=at_time(rows_of(scores, "setup", setup), within, "accuracy"),
+            **{
+                column: at_time(rows_of(of, "setup", setup), within, column)
+                for key, of in looked.items()
+                for column in interval_names(key)
+            },
         )
     return sheet
 
 
 def at_time(rows: Sequence[Mapping[str, Any]], when: float, column: str) -> float | None:
-    """Return a column at a time, between two rows on the line through them; None: too early."""
+    """Return a column at a time, between two rows on the line through them.
+
+    None: it is too early, or a row lacks a value (the interval of one seed).
+    """
     before = [row for row in rows if row["seconds"] <= when]
     after = [row for row in rows if row["seconds"] > when]
-    if not before:
+    if not before or any(row[column] is None for row in (before[-1], *after[:1])):
         return None
     last = before[-1]
     if not after:
@@ -209,9 +213,9 @@ def _tables(times_of: Sheet, equal: Sheet, say: Tongue) -> list[Table]:
             sheet=times_of,
             title=say.pick(
                 "Strong scaling: the same batch on more workers. Step: median and quartiles; "
-                "speed-up and efficiency: mean over seeds (95 % interval).",
+                "speed-up, efficiency and accuracy: mean over seeds (95 % interval).",
                 "强扩展：同样的全局批量，更多进程。每步用时：中位数与四分位数；"
-                "加速比与效率：种子间平均值（95 % 置信区间）。",
+                "加速比、效率与准确率：种子间平均值（95 % 置信区间）。",
             ),
             columns=[
                 setup,
@@ -225,9 +229,11 @@ def _tables(times_of: Sheet, equal: Sheet, say: Tongue) -> list[Table]:
         Table(
             sheet=equal,
             title=say.pick(
-                "At equal time: where each stood when the fastest had seen all its samples "
-                "(accuracy between two looks at the test set: on the line through them)",
-                "相同时间下：最快者完成全部样本时各自的进度（两次测试之间的准确率按直线插值）",
+                "At equal time: where each stood when the fastest had seen all its samples; mean "
+                "over seeds, 95 % interval (accuracy between two looks at the test set: on the "
+                "line through them)",
+                "相同时间下：最快者完成全部样本时各自的进度；种子间平均值，95 % 置信区间"
+                "（两次测试之间的准确率按直线插值）",
             ),
             columns=[
                 setup,

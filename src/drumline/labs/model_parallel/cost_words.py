@@ -52,7 +52,7 @@ def _bubbles(sheets: ModelParallelSheets, findings: Findings, say: Tongue) -> It
         "（每个进程有 v 个模型块时，m 换为 v·m）：{list}。",
         list=list_quotes(say, [(row["case"], pair(row)) for row in shown]),
     )
-    far = max(shown, key=lambda row: abs(row["bubble"] - row["bubble_theory"]))
+    far = max(rows, key=lambda row: abs(row["bubble"] - row["bubble_theory"]))
     gap = far["bubble"] - far["bubble_theory"]
     quote = findings.quote(
         f"bubble of {far['case']} beyond the formula",

@@ -73,8 +73,9 @@ def _forms(sheets: ModelParallelSheets, say: Tongue, *, nodes: int) -> list[Bloc
         Table(
             sheet=sheets.forms,
             title=say.pick(
-                "Time: a step of the slowest rank, median (quartiles); speed-up over one process",
-                "时间：最慢进程的一步，中位数（四分位数）；相对单进程的加速比",
+                "Time: a step until its slowest rank is done, median (quartiles); speed-up over "
+                "one process",
+                "时间：一步，到最慢进程完成为止，中位数（四分位数）；相对单进程的加速比",
             ),
             columns=[
                 case,

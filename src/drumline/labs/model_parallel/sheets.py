@@ -12,7 +12,6 @@ from drumline.core.rundir import RunDir
 from drumline.labs.experiment import runs_folder
 from drumline.labs.model_parallel.experiments import AGAIN, plan_named_cases
 from drumline.labs.model_parallel.timeline import (
-    MS_PER_NS,
     Piece,
     Step,
     lay_out,
@@ -20,7 +19,7 @@ from drumline.labs.model_parallel.timeline import (
     share_together,
 )
 from drumline.labs.results import Results
-from drumline.report.ledger import warm_steps
+from drumline.report.ledger import step_seconds, warm_steps
 from drumline.report.page.sheet import Sheet
 
 TRACED = ("rpc ×1", "rpc ×4", "pipeline gpipe ×4", "pipeline 1f1b ×4")
@@ -66,8 +65,8 @@ class _Done:
 
     @property
     def step_ms(self) -> list[float]:
-        """Of the slowest rank."""
-        return [max(event["total"] for event in step) * MS_PER_NS for step in self.steps]
+        """Until the last rank was done."""
+        return [1e3 * seconds for seconds in step_seconds(self.steps)]
 
 
 def build_sheets(results: Results) -> ModelParallelSheets:

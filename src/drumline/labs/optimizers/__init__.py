@@ -31,15 +31,26 @@ def _summarize(sheets: Mapping[str, Sheet], say: Tongue) -> Said:
     rows = [] if ends is None else [row for row in ends.rows if row["accuracy"] is not None]
     if ends is None or equal is None or not rows:
         return say("Nothing came to its end.", "没有任何实验完成。")
-    best = max(rows, key=lambda row: row["accuracy"])
+    best, *others = sorted(rows, key=lambda row: -row["accuracy"])
     by_samples = [row for row in equal.rows if row["by"] == "samples"]
     first = min(by_samples, key=lambda row: row["loss"])
     last = max(by_samples, key=lambda row: row["loss"])
+    behind: Said = (
+        say(
+            ", before {name} with {accuracy}",
+            "，其次是 {name}：{accuracy}",
+            name=optimizer_name(say, others[0]["optimizer"]),
+            accuracy=ends.quote("accuracy", points, optimizer=others[0]["optimizer"]),
+        )
+        if others
+        else ""
+    )
     return say(
-        "{best} ended with the highest test accuracy, {accuracy}. At equal samples the training "
-        "loss lay between {low} with {first} and {high} with {last}.",
-        "{best} 的最终测试准确率最高：{accuracy}。样本数相同时，训练损失从 {first} 的 {low} "
-        "到 {last} 的 {high}。",
+        "{best} ended with the highest mean test accuracy, {accuracy}{behind}. At equal samples "
+        "the training loss lay between {low} with {first} and {high} with {last}.",
+        "{best} 的平均最终测试准确率最高：{accuracy}{behind}。"
+        "样本数相同时，训练损失从 {first} 的 {low} 到 {last} 的 {high}。",
+        behind=behind,
         best=optimizer_name(say, best["optimizer"]),
         accuracy=ends.quote("accuracy", points, optimizer=best["optimizer"]),
         low=equal.quote("loss", plain, by="samples", optimizer=first["optimizer"]),

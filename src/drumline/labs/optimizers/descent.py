@@ -218,7 +218,8 @@ def _about_accuracy(runs: Runs, ends: Sheet, say: Tongue) -> list[Said]:
     found = [judge_accuracy(runs[best], runs[other]) for other in rest]
     orders = {other: one.order for other, one in zip(rest, found, strict=True) if one is not None}
     start = say("Final test accuracy: {list}.", "最终测试准确率：{list}。", list=_join(listed, say))
-    if not rest or len(orders) < len(rest) or Order.ONCE in orders.values():
+    unclear = {Order.ONCE, Order.LESS}  # of other seeds than the mean, where some failed
+    if not rest or len(orders) < len(rest) or unclear & set(orders.values()):
         return [start]
     level = [optimizer_name(say, other) for other in rest if orders[other] is not Order.MORE]
     if not level:

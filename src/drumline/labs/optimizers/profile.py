@@ -46,11 +46,13 @@ def write_profile(results: Results, of: Plan, say: Tongue, found: Findings) -> C
             title=say.pick("Where time goes, and what memory it takes", "时间去向与内存占用"),
             draw=lambda pen: draw_profile(pen, sheet),
             caption=say(
-                "Left: time for a thousand samples, by parts of a step (medians). Right: peak of "
-                "memory beyond what the process started with, mean over seeds with 95 % intervals; "
-                "hatched: what the optimizer keeps from step to step, computed. “whole”: GD with "
-                "all samples at once instead of chunks of {chunk}.",
-                "左：每一千个样本的用时，按一步的各部分（中位数）。右：进程启动后新增内存的峰值，"
+                "Left: time for a thousand samples, by parts of a step (medians; data: until the "
+                "first batch is there). Right: peak of memory beyond what the process started "
+                "with, mean over seeds with 95 % intervals; hatched: what the optimizer keeps from "
+                "step to step, computed. “whole”: GD with all samples at once instead of "
+                "chunks of {chunk}.",
+                "左：每一千个样本的用时，按一步的各部分（中位数；数据：到第一批就绪为止）。"
+                "右：进程启动后新增内存的峰值，"
                 "为种子间平均值与 95 % 置信区间；斜线部分为优化器跨步保存的状态（计算得出）。"
                 "“整批”：GD 一次计算全部样本，而不是每块 {chunk} 个。",
                 chunk=CHUNK,

@@ -107,9 +107,10 @@ def _about(sheet: Sheet, optimizer: str, say: Tongue, found: Findings) -> Said |
         return None
     best = max(told, key=lambda row: row["accuracy"])
     good = [row for row in told if row["accuracy"] >= best["accuracy"] - _NEAR]
+    edge = _about_edge([float(row["lr"]) for row in rows], float(best["lr"]), say)
     start = say(
-        "{name} did best with {lr}: {accuracy}.",
-        "{name} 在学习率 {lr} 时最好：{accuracy}。",
+        "{name} did best with {lr}: {accuracy}." + edge,
+        "{name} 在学习率 {lr} 时最好：{accuracy}。" + edge,
         name=optimizer_name(say, optimizer),
         lr=_quote(sheet, best, "lr"),
         accuracy=sheet.quote("accuracy", points, optimizer=optimizer, factor=best["factor"]),
@@ -143,6 +144,21 @@ def _about(sheet: Sheet, optimizer: str, say: Tongue, found: Findings) -> Said |
         width=width,
         end=_about_largest(sheet, rows, best, say, found),
     )
+
+
+def _about_edge(rates: Sequence[float], best: float, say: Tongue) -> str:
+    """Tell where rates beyond those tried might have done better still."""
+    if best == max(rates):
+        return say.pick(
+            " That is the largest rate tried: one beyond it may do better.",
+            "这是尝试过的最大学习率，更大的取值可能更好。",
+        )
+    if best == min(rates):
+        return say.pick(
+            " That is the smallest rate tried: one below it may do better.",
+            "这是尝试过的最小学习率，更小的取值可能更好。",
+        )
+    return ""
 
 
 def _about_largest(
