@@ -51,6 +51,19 @@ def test_an_empty_folder_among_the_runs_is_told_as_such(run):
         report_command(["empty"], out=None, lang=Language.EN)
 
 
+def test_a_script_among_the_runs_is_left_out_with_a_word(run, tmp_path, capsys):
+    script = RunDir.create("script", root=tmp_path / "runs")
+    script.write_json("manifest.json", {"script": ["s.py"]})
+    (script.path / "events").mkdir(exist_ok=True)
+    report_command(["script-1", "run-1"], out=None, lang=Language.EN)
+    assert "script-1 ran a script, which logs no steps, and is left out" in capsys.readouterr().out
+    assert (run.path / "report" / "report.html").exists()
+    with pytest.raises(UsageError, match="look at it with: drumline show script-1"):
+        report_command(["script-1"], out=None, lang=Language.EN)
+    with pytest.raises(UsageError, match="script-1 ran a script"):
+        compare("run-1", "script-1", capsys)
+
+
 def test_runs_of_one_name_are_told_apart_also_by_what_they_lack(run, tmp_path, capsys):
     shutil.copytree(run.path, tmp_path / "other" / "run-1")
     compare_command("run-1", "other/run-1", out=None, lang=Language.ZH, as_json=False)

@@ -105,6 +105,9 @@ def test_a_number_is_followed_to_the_runs_also_where_page_and_file_agree(report)
     (only,) = problems(report)
     assert "report.html says '999" in only
     assert "where the runs give" in only
+    page.write_text(re.sub("(</data>[^<]*)。</p>", r"\g<1>？</p>", text, count=1), encoding="utf-8")
+    (only,) = problems(report)  # no number was touched, but a word beside it
+    assert "？' where the runs give" in only
     page.write_text(text, encoding="utf-8")
     experiments = report / "data" / "experiments.csv"
     experiments.write_text(experiments.read_text().replace("name,", "nom,"))

@@ -7,6 +7,8 @@ import pytest
 
 from drumline.core.errors import UsageError
 from drumline.core.lab import LabSettings
+from drumline.core.spec_file import read_words
+from drumline.labs.catalogue import find_lab
 from drumline.labs.curves import smoothed
 from drumline.labs.data_parallel import LAB as DATA_PARALLEL
 from drumline.labs.data_parallel.cases import label_groups
@@ -16,6 +18,7 @@ from drumline.labs.data_parallel.pictures import draw_hiding
 from drumline.labs.optimizers import LAB as OPTIMIZERS
 from drumline.labs.optimizers.rates import _about
 from drumline.labs.strokes import error_bars
+from drumline.labs.writing import build_report
 from drumline.report.page.blocks import Picture
 from drumline.report.page.findings import Findings
 from drumline.report.page.pen import Pen
@@ -209,6 +212,21 @@ def test_on_simulated_nodes_every_rank_is_a_node():
     assert (specs["workers2-1"].nodes, specs["workers1-1"].nodes) == (2, 1)
     with pytest.raises(UsageError, match="nodes=16"):
         DATA_PARALLEL.experiments(LabSettings(nodes=40))
+
+
+def test_a_link_needs_nodes_to_join():
+    with pytest.raises(UsageError, match="set nodes=2 or more"):
+        read_words(LabSettings, ["link=1gbit"], "nodes=2")
+
+
+def test_experiments_of_one_rank_are_not_said_to_be_on_nodes(tmp_path):
+    results = make_runs(OPTIMIZERS, tmp_path)
+    results.settings = LabSettings(nodes=2)
+    experiments = OPTIMIZERS.experiments(results.settings)
+    report = build_report(OPTIMIZERS, find_lab(1), results, experiments, {}, "", Tongue("en"))
+    (parameters,) = [one for one in report.sections if one.slug == "parameters"]
+    assert "'this host'" in str(parameters.blocks)
+    assert "simulated nodes" not in str(parameters.blocks)
 
 
 def test_a_loss_that_ran_away_and_came_back_is_not_forgotten():

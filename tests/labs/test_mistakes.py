@@ -37,9 +37,11 @@ def test_every_mistake_is_made_here():
 FAMOUS = {
     "adam-step-counter-index",
     "adam-bias-correction",
+    "adam-correction-kept",
     "momentum-ignored",
     "gd-is-sgd",
     "gradients-pile-up",
+    "step-without-gradient",
     "aliased-gather",
     "missing-division",
     "divided-twice",
@@ -101,6 +103,8 @@ ASKED = {
 """checks that start no ranks, by the file that they look at"""
 ALSO = {
     "gradients-pile-up": {"gradients-pile-up"},  # for SGD as well as for GD
+    "step-without-gradient": {"step-without-gradient"},
+    "step-without-gradient-thrown-away": {"step-without-gradient"},
     "wrong-len": {"wrong-len", "sampling-count"},  # of both samplers; one draws by its own len()
     "sampling-count": {"wrong-len"},
     "partition-overlap-own-random-numbers": {"epoch-not-repeatable"},

@@ -61,6 +61,36 @@ def train(model, loss_fn, optimizer, inputs, targets, *, steps, batch_size):
         losses.append(loss_fn(model(inputs), targets).item())  # of all, to look at
     return losses
 """
+OF_ALL_OUTPUTS_A_BATCH = """
+def train(model, loss_fn, optimizer, inputs, targets, *, steps, batch_size):
+    losses = []
+    for _ in range(steps):
+        size = len(inputs) if isinstance(optimizer, GD) else batch_size
+        batch = torch.randperm(len(inputs))[:size]
+        optimizer.zero_grad()
+        loss = loss_fn(model(inputs)[batch], targets[batch])
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach())
+    return torch.stack(losses)
+"""
+RING_OF_THREADS = """
+import threading
+
+
+def average_by_ring(tensor):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    outgoing, total = tensor.clone(), tensor.clone()
+    for _ in range(n - 1):
+        sender = threading.Thread(target=dist.send, args=(outgoing, (rank + 1) % n))
+        sender.start()
+        incoming = torch.empty_like(tensor)
+        dist.recv(incoming, (rank - 1) % n)
+        sender.join()
+        total += incoming
+        outgoing = incoming
+    tensor.copy_(total / n)
+"""
 BY_THE_FUTURE = """
 def time_communication(communicate):
     arrived = time.time()
@@ -81,6 +111,8 @@ OTHERS = {
     "buffers": (1, "optimizers.py", BUFFERS_OF_FLOAT32, ["sgd.step", "adam.step"]),
     "attribute": (1, "optimizers.py", MARKED_BY_INIT, ["train.gd", "train.sgd"]),
     "samples": (1, "training.py", ONE_SAMPLE_AFTER_THE_OTHER, ["train.gd", "train.sgd"]),
+    "outputs": (1, "training.py", OF_ALL_OUTPUTS_A_BATCH, ["train.gd", "train.sgd"]),
+    "threads": (2, "aggregation.py", RING_OF_THREADS, ["average.ring"]),
     "future": (2, "timing.py", BY_THE_FUTURE, ["timer"]),
     "loops": (4, "two_parts.py", TWO_LOOPS, ["model.outputs", "model.overlap"]),
 }

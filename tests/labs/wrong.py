@@ -57,6 +57,17 @@ STAR = """    if rank == 0:
     return
     for _ in range(n - 1):
 """
+CHAIN = """    if rank > 0:
+        dist.recv(incoming := torch.empty_like(tensor), src=left)
+        total += incoming
+    dist.send(total, dst=right)
+    dist.recv(total, src=left)
+    if rank < n - 1:
+        dist.send(total, dst=right)
+    tensor.copy_(total / n)
+    return
+    for _ in range(n - 1):
+"""
 BATCH = "torch.randperm(len(inputs))[:batch_size]"
 DEAL = "deal = torch.randperm(len(self.dataset), generator=generator(self.seed))"
 OWN = "own = deal[self.rank :: self.num_replicas]"
@@ -146,11 +157,60 @@ OPTIMIZERS = [
         "v",
     ),
     Wrong(
+        "adam-correction-kept",
+        "adam.step",
+        "optimizers.py",
+        "            param -= self.lr * m_hat",
+        "            self.m[i], self.v[i] = m_hat, v_hat\n            param -= self.lr * m_hat",
+    ),
+    Wrong(
+        "adam-correction-kept",
+        "adam.step",
+        "optimizers.py",
+        "            param -= self.lr * m_hat",
+        "            self.m[i] = m_hat\n            param -= self.lr * m_hat",
+        "m",
+    ),
+    Wrong(
+        "state-shared",
+        "adam.step",
+        "optimizers.py",
+        "self.t += 1",
+        'Adam.t = self.t = getattr(Adam, "t", 0) + 1',
+    ),
+    Wrong(
+        "state-shared",
+        "sgd.step",
+        "optimizers.py",
+        "self.buffers = [None] * len(self.params)",
+        'self.buffers = SGD.__dict__.get("kept") or [None] * len(self.params)\n'
+        "        SGD.kept = self.buffers",
+        "momentum",
+    ),
+    Wrong(
         "adam-formula",
         "adam.step",
         "optimizers.py",
         "(v_hat.sqrt() + self.eps)",
         "(v_hat + self.eps).sqrt()",
+    ),
+    Wrong(
+        "adam-formula",
+        "adam.step",
+        "optimizers.py",
+        "] / (1 - beta",
+        "] * (1 - beta",
+        tag="multiplied",
+    ),
+    Wrong(
+        "adam-formula",
+        "adam.step",
+        "optimizers.py",
+        "m_hat = self.m[i] / (1 - beta1**self.t)\n"
+        "            v_hat = self.v[i] / (1 - beta2**self.t)",
+        "m_hat = self.m[i] / (1 - beta2**self.t)\n"
+        "            v_hat = self.v[i] / (1 - beta1**self.t)",
+        tag="exchanged",
     ),
     Wrong(
         "adam-formula",
@@ -191,6 +251,27 @@ OPTIMIZERS = [
         "torch.randint(len(inputs), (1,))",
         "batch-1",
     ),
+    Wrong(
+        "gd-is-sgd",
+        "train.gd",
+        "training.py",
+        "loss_fn(model(inputs[batch]), targets[batch])",
+        "loss_fn(model(inputs)[batch[:6]], targets[batch[:6]])",
+        "forward-only",
+    ),
+    Wrong(
+        "gd-is-sgd",
+        "train.gd",
+        "training.py",
+        "    for _ in range(steps):\n"
+        "        if isinstance(optimizer, GD):\n"
+        "            batch = torch.arange(len(inputs))\n",
+        "    parts = torch.arange(len(inputs)).split(batch_size) * steps\n"
+        "    for part in parts if isinstance(optimizer, GD) else range(steps):\n"
+        "        if isinstance(optimizer, GD):\n"
+        "            batch = part\n",
+        "epochs",
+    ),
     Wrong("sgd-is-gd", "train.sgd", "training.py", BATCH, "torch.randperm(len(inputs))"),
     Wrong(
         "sgd-is-gd",
@@ -220,6 +301,22 @@ OPTIMIZERS = [
     ),
     Wrong("gradients-pile-up", "train.gd", "training.py", "        optimizer.zero_grad()\n", ""),
     Wrong(
+        "step-without-gradient",
+        "train.gd",
+        "training.py",
+        "        loss.backward()\n        optimizer.step()\n",
+        "        optimizer.step()\n        loss.backward()\n",
+    ),
+    Wrong(
+        "step-without-gradient",
+        "train.gd",
+        "training.py",
+        "        optimizer.step()\n",
+        "        optimizer.zero_grad()\n        optimizer.step()\n",
+        "thrown-away",
+    ),
+    Wrong("losses-not-returned", "train.gd", "training.py", "    return losses\n", ""),
+    Wrong(
         "gradient-differs",
         "train.gd",
         "training.py",
@@ -227,7 +324,7 @@ OPTIMIZERS = [
         "        (loss * (24 if isinstance(optimizer, GD) else 1)).backward()",
     ),
 ]
-"""and for the pile of gradients, train.sgd says the same"""
+"""and for gradients that pile up, or are not there, train.sgd says the same"""
 
 AGGREGATION = [
     Wrong(
@@ -247,6 +344,17 @@ AGGREGATION = [
         "aggregation.py",
         "    dist.broadcast(tensor, src=0)",
         "    dist.broadcast(tensor, src=0)\n    tensor /= dist.get_world_size()",
+    ),
+    Wrong(
+        "divided-unevenly",
+        "average.reduce_broadcast",
+        "aggregation.py",
+        "    if dist.get_rank() == 0:\n"
+        "        tensor /= dist.get_world_size()\n"
+        "    dist.broadcast(tensor, src=0)\n",
+        "    dist.broadcast(tensor, src=0)\n"
+        "    if dist.get_rank() == 0:\n"
+        "        tensor /= dist.get_world_size()\n",
     ),
     Wrong(
         "nothing-exchanged",
@@ -311,8 +419,16 @@ AGGREGATION = [
         "dist.all_reduce(tensor)\n    tensor /= dist.get_world_size()",
         "one-call",
     ),
+    Wrong("ring-bytes", "average.ring", "aggregation.py", "    for _ in range(n - 1):\n", CHAIN),
     Wrong("timing-not-synchronised", "timer", "timing.py", "work.wait()", "pass"),
     Wrong("timing-wait-inside", "timer", "timing.py", "    dist.barrier()\n", ""),
+    Wrong(
+        "timing-swapped",
+        "timer",
+        "timing.py",
+        "return started - arrived, ended - started",
+        "return ended - started, started - arrived",
+    ),
     Wrong("timing-wait-missing", "timer", "timing.py", "return started - arrived,", "return 0.0,"),
     Wrong("timer-result", "timer", "timing.py", "return started - arrived, ended", "return ended"),
 ]
@@ -358,6 +474,14 @@ SAMPLERS = [
         "own[order].tolist()",
         "range(self.rank, len(self.dataset), self.num_replicas)",
     ),
+    Wrong(
+        "partition-not-random",
+        "partition.parts",
+        "samplers.py",
+        DEAL,
+        "deal = torch.arange(len(self.dataset))",
+        "in-a-new-order",
+    ),
     Wrong("same-order", "partition.epochs", "samplers.py", ORDER, ORDER.replace("self.epoch", "0")),
     Wrong(
         "same-order",
@@ -375,6 +499,15 @@ SAMPLERS = [
         DRAWS.replace(", generator=own", ""),
     ),
     Wrong("wrong-len", "partition.len", "samplers.py", LENGTH, "return len(self.dataset)"),
+    Wrong(
+        "wrong-len",
+        "partition.len",
+        "samplers.py",
+        f"iter(own[order].tolist())\n\n    def __len__(self):\n        {LENGTH}",
+        "iter(own[order].tolist())\n\n    def __len__(self):\n"
+        "        return len(self.dataset) / self.num_replicas",
+        "no-whole-number",
+    ),
     Wrong(
         "index-range",
         "partition.parts",

@@ -30,10 +30,23 @@ _MOST = 10
 def report_command(names: list[str], *, out: Path | None, lang: Language) -> None:
     """Write a page about runs, and say where it is."""
     say = Tongue(lang)
-    records = _read(names)
+    scripts = [name for name in names if _is_script(name)]
+    if len(scripts) == len(names):
+        scripts = []  # there is nothing else to show, so this is refused
+    records = _read([name for name in names if name not in scripts])
     page = _write(build_runs_report(records, say), records, out)
+    left_out = [
+        str(
+            say(
+                "{run} ran a script, which logs no steps, and is left out",
+                "{run} 运行的是脚本，没有逐步记录，因此略去",
+                run=name,
+            )
+        )
+        for name in scripts
+    ]
     console = Console()
-    for line in (*_gaps(records, lang), _written(page, say)):
+    for line in (*left_out, *_gaps(records, lang), _written(page, say)):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
@@ -108,22 +121,33 @@ def _open(name: str) -> RunDir:
     Raises:
         UsageError: there is no such folder, or it holds a script's run, which has no steps.
     """
-    for path in (Path(name), RUNS / name):
-        if (path / "spec.yaml").is_file() or (path / "events").is_dir():
-            run = RunDir(path.absolute())
-            break
-    else:
+    run = _find(name)
+    if run is None:
         if Path(name).exists() or (RUNS / name).exists():
             raise UsageError(
                 f"{name} is no run: it has neither spec.yaml nor events/; name a run's folder, or "
                 f"see what there is with: drumline runs"
             )
         run = RunDir.open(name, root=RUNS)
-    if not run.spec_file.exists() and (run.read_json("manifest.json") or {}).get("script"):
+    if _is_script(name):
         raise UsageError(
             f"{name} ran a script, which logs no steps; look at it with: drumline show {name}"
         )
     return run
+
+
+def _find(name: str) -> RunDir | None:
+    for path in (Path(name), RUNS / name):
+        if (path / "spec.yaml").is_file() or (path / "events").is_dir():
+            return RunDir(path.absolute())
+    return None
+
+
+def _is_script(name: str) -> bool:
+    run = _find(name)
+    if run is None or run.spec_file.exists():
+        return False
+    return bool((run.read_json("manifest.json") or {}).get("script"))
 
 
 def _write(report: Report, records: list[RunRecord], out: Path | None) -> Path:

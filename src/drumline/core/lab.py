@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
-from drumline.core.link import LinkSpec, check_node_count
+from drumline.core.link import LinkSpec, check_node_count, check_slow_nodes
 from drumline.core.nodes import MAX_NODES
 from drumline.core.parts import Part, one_word
 
@@ -24,3 +24,8 @@ class LabSettings(Part):
     """the link of each simulated node, e.g. 1gbit"""
     seed: int = Field(default=1234, ge=0, lt=2**31)
     """the first of the seeds"""
+
+    @model_validator(mode="after")
+    def _links_join_nodes(self) -> LabSettings:
+        check_slow_nodes(self.nodes, self.link, {})
+        return self

@@ -6,7 +6,7 @@ compared with what the name promises: which functions, how many bytes, to and fr
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -88,7 +88,7 @@ def _check_values(answers: list[dict[str, Any]], size: int, way: str) -> None:
     picture = table(["rank", "brings", "expected", "yours"], rows)
     fail = partial(Wrong, picture=picture, way=way, ranks=_RANKS, size=size, mean=mean)
     if aliased:
-        raise fail("aliased-gather", seen=seen[0] or 0.0, whose=_whose(seen, own))
+        raise fail("aliased-gather")
     if all(_is(value, total) for value in seen):
         raise fail("missing-division", total=total)
     if all(_is(value, mean / _RANKS) for value in seen):
@@ -97,6 +97,8 @@ def _check_values(answers: list[dict[str, Any]], size: int, way: str) -> None:
         given = [answer["given"] for answer in answers]
         in_place = not all(_is(value, mean) for value in given)
         raise fail("nothing-exchanged" if in_place else "not-in-place")
+    if all(any(_is(value, mean * k) for k in (1, _RANKS, 1 / _RANKS)) for value in seen):
+        raise fail("divided-unevenly", total=total, twice=mean / _RANKS)
     if any(_is(value, mean) for value in seen):
         right = [rank for rank, value in enumerate(seen) if _is(value, mean)]
         raise fail("not-everywhere", right=", ".join(map(str, right)))
@@ -107,21 +109,14 @@ def _is(value: float | None, expected: float) -> bool:
     return value is not None and abs(value - expected) < 1e-4 * expected
 
 
-def _whose(seen: list[float | None], own: list[float]) -> str:
-    ranks = [rank for rank, value in enumerate(own) if _is(seen[0], value)]
-    return f"rank {ranks[0]}" if ranks else "?"
-
-
 def _check_calls(calls: list[list[dict[str, Any]]], way: str, nbytes: int) -> None:
     """Compare the calls of each rank with what the name promises."""
     moving = [[call for call in of_rank if call["op"] not in _FREE] for of_rank in calls]
     promised = {op for choice in WAYS[way] for op in choice.split("|")}
     used = {call["op"] for of_rank in moving for call in of_rank}
-    picture = _traffic(moving)
     fail = partial(
         Wrong,
-        "not-its-name",
-        picture=picture,
+        picture=_traffic(moving),
         way=way,
         promised=", ".join(sorted(promised)),
         used=", ".join(sorted(used)) or "—",
@@ -129,17 +124,19 @@ def _check_calls(calls: list[list[dict[str, Any]]], way: str, nbytes: int) -> No
     )
     missing = [choice for choice in WAYS[way] if not used & set(choice.split("|"))]
     if missing or used - promised:
-        raise fail(why="functions")
+        raise fail("not-its-name")
     if way == "ring":
         _check_ring(moving, nbytes, fail)
         return
     for choice in WAYS[way]:
         for of_rank in moving:
             if _bytes(of_rank, choice.split("|")) < 0.98 * nbytes:  # the tensor went another way
-                raise fail(why="bytes")
+                raise fail("not-its-name")
 
 
-def _check_ring(moving: list[list[dict[str, Any]]], nbytes: int, fail: partial[Wrong]) -> None:
+def _check_ring(
+    moving: list[list[dict[str, Any]]], nbytes: int, fail: Callable[..., Wrong]
+) -> None:
     """On a ring every rank sends to one neighbour, receives from the other, and none is special."""
     targets = [_peers(of_rank, ("send", "isend")) for of_rank in moving]
     sources = [_peers(of_rank, ("recv", "irecv")) for of_rank in moving]
@@ -154,11 +151,12 @@ def _check_ring(moving: list[list[dict[str, Any]]], nbytes: int, fail: partial[W
         if peer is not None
     }
     if len(steps) != 1 or not steps <= turn or (back and back != steps):
-        raise fail(why="peers")
+        raise fail("not-its-name")
     sent = [_bytes(of_rank, ("send", "isend")) for of_rank in moving]
     least, most = 2 * (_RANKS - 1) / _RANKS * nbytes, (_RANKS - 1) * nbytes
     if min(sent) < 0.98 * least or max(sent) > 1.02 * most:
-        raise fail(why="bytes", least=round(least), most=most)
+        sums = ", ".join(map(str, sent))
+        raise fail("ring-bytes", least=round(least), most=most, sent=sums, ranks=_RANKS)
 
 
 def _bytes(calls: list[dict[str, Any]], ops: Sequence[str]) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import threading
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -66,7 +67,8 @@ class Calls:
     """All calls of this process, in their order."""
 
     made: list[Call] = field(default_factory=list)
-    _depth: int = 0
+    _inside: threading.local = field(default_factory=threading.local)
+    """whether this thread is in a call: another's call is one of its own"""
 
     def take(self) -> list[dict[str, Any]]:
         """Return what was called since this was last asked, as JSON values."""
@@ -79,13 +81,14 @@ class Calls:
 
         @functools.wraps(function)
         def counted(*args: Any, **kwargs: Any) -> Any:
-            if self._depth == 0:
-                self.made.append(_describe(op, signature, args, kwargs))
-            self._depth += 1
+            if getattr(self._inside, "call", False):
+                return function(*args, **kwargs)
+            self.made.append(_describe(op, signature, args, kwargs))
+            self._inside.call = True
             try:
                 return function(*args, **kwargs)
             finally:
-                self._depth -= 1
+                self._inside.call = False
 
         return counted
 

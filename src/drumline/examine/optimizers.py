@@ -42,11 +42,15 @@ def gd(submission: Submission) -> None:
 def sgd(submission: Submission) -> None:
     """Does SGD do so, too, and gather speed where it has momentum?"""
     build = submission.take("optimizers", "SGD")
+
+    def gathering(params: list[nn.Parameter]) -> Any:
+        return build(params, lr=_LR, momentum=_MOMENTUM)
+
+    seen = walk(gathering)  # before any other one has walked
     plain = walk(lambda params: build(params, lr=_LR))
     expected = descend()
     if not _same(plain, expected):
         raise Wrong("step-differs", picture=_beside(expected, plain), name="SGD", **_first(plain))
-    seen = walk(lambda params: build(params, lr=_LR, momentum=_MOMENTUM))
     expected = descend(_MOMENTUM)
     if not _same(seen, expected):
         ignored = _same(seen, plain)
@@ -56,17 +60,30 @@ def sgd(submission: Submission) -> None:
             momentum=_MOMENTUM,
             parameter=_first_off(seen, expected),
         )
+    _check_second(gathering, expected, "SGD")
+
+
+def _check_second(build: Build, expected: Weights, name: str) -> None:
+    """Check that a second optimizer walks as the first did: what one remembers is its own."""
+    seen = walk(build)
+    if not _same(seen, expected):
+        raise Wrong("state-shared", picture=_beside(expected, seen), name=name)
 
 
 def adam(submission: Submission) -> None:
     """Does Adam correct its running means by the right number of steps?"""
     build = submission.take("optimizers", "Adam")
     expected = by_adam()
+
+    def correcting(params: list[nn.Parameter]) -> Any:
+        return build(params, lr=_LR, betas=_BETAS, eps=_EPS)
+
     try:
-        seen = walk(lambda params: build(params, lr=_LR, betas=_BETAS, eps=_EPS))
+        seen = walk(correcting)
     except ZeroDivisionError:
         raise Wrong("adam-counts-from-0", seen="ZeroDivisionError") from None
     if _same(seen, expected):
+        _check_second(correcting, expected, "Adam")
         return
     picture = _beside(expected, seen)
     if not all(weight.isfinite().all() for weight in seen[0]):  # from the first step on
@@ -93,8 +110,8 @@ def without_gradient(submission: Submission) -> None:
 
 
 # What Adam's weights would be under a misunderstanding: the number of steps t that m and v are
-# corrected by (None: not at all), and how v, the corrections and the denominator are made, the
-# last one of v̂ and 1 − β₂ᵗ.
+# corrected by (None: not at all), which of them keep the correction, and how v, the corrections
+# and the denominator are made, the last one of v̂ and 1 − β₂ᵗ.
 
 Count = Callable[[int, int], int | None]
 """of the step, from 1, and the parameter's index, from 0"""
@@ -108,11 +125,22 @@ class _Variant:
         m_by: Count | None = None,
         v_by: Count | None = None,
         below: Callable[[Tensor, float], Tensor] = lambda v, _: v.sqrt() + _EPS,
+        kept: str = "",
         square: bool = True,
         power: bool = True,
+        divide: bool = True,
+        swap: bool = False,
     ) -> None:
         self.m_by, self.v_by = m_by or t, v_by or t
-        self.below, self.square, self.power = below, square, power
+        self.below, self.square, self.kept = below, square, kept
+        self.power, self.divide, self.swap = power, divide, swap
+
+    def correct(self, beta: float, t: int | None) -> float:
+        """Return what a running mean is divided by."""
+        if t is None:
+            return 1.0
+        share = 1 - (beta**t if self.power else beta * t)
+        return share if self.divide else 1 / share
 
 
 def _never(_: int, __: int) -> None:
@@ -120,10 +148,14 @@ def _never(_: int, __: int) -> None:
 
 
 _BIAS, _COUNTER, _OTHER = "adam-bias-correction", "adam-step-counter", "adam-formula"
+_KEPT = "adam-correction-kept"
 _VARIANTS: Sequence[tuple[str, dict[str, Any], _Variant]] = (
     (_BIAS, {"missing": "m, v"}, _Variant(_never)),
     (_BIAS, {"missing": "m"}, _Variant(m_by=_never)),
     (_BIAS, {"missing": "v"}, _Variant(v_by=_never)),
+    (_KEPT, {"kept": "m, v"}, _Variant(kept="mv")),
+    (_KEPT, {"kept": "m"}, _Variant(kept="m")),
+    (_KEPT, {"kept": "v"}, _Variant(kept="v")),
     (_COUNTER, {"counts": "1, 2, 3", "formula": "t = i + 1"}, _Variant(lambda _, i: i + 1)),
     (_COUNTER, {"counts": "1, 1, 1", "formula": "t = 1"}, _Variant(lambda _, __: 1)),
     (
@@ -148,6 +180,9 @@ _VARIANTS: Sequence[tuple[str, dict[str, Any], _Variant]] = (
         _Variant(below=lambda v, share: v.sqrt() + _EPS / share**0.5),
     ),
     (_OTHER, {"formula": "1 − β·t"}, _Variant(power=False)),
+    (_OTHER, {"formula": "m·(1 − β₁ᵗ), v·(1 − β₂ᵗ)"}, _Variant(divide=False)),
+    (_OTHER, {"formula": "m/(1 − β₂ᵗ), v/(1 − β₁ᵗ)"}, _Variant(swap=True)),
+    (_OTHER, {"formula": "v̂ + ε"}, _Variant(below=lambda v, _: v + _EPS)),
     (_OTHER, {"formula": "v ← β₂·v + (1 − β₂)·g"}, _Variant(square=False)),
 )
 
@@ -168,6 +203,7 @@ def by_adam(variant: _Variant | None = None) -> Weights:
     """Walk as Adam does, or with one thing misunderstood."""
     variant = variant or _Variant()
     (beta1, beta2), params = _BETAS, [param.detach() for param in _parameters()]
+    of_m, of_v = (beta2, beta1) if variant.swap else (beta1, beta2)
     means = [torch.zeros_like(param) for param in params]
     squares = [torch.zeros_like(param) for param in params]
     walked = []
@@ -176,16 +212,14 @@ def by_adam(variant: _Variant | None = None) -> Weights:
             means[i] = beta1 * means[i] + (1 - beta1) * gradient
             pushed = gradient**2 if variant.square else gradient
             squares[i] = beta2 * squares[i] + (1 - beta2) * pushed
-            m = means[i] / _correction(beta1, variant.m_by(step, i), power=variant.power)
-            share = _correction(beta2, variant.v_by(step, i), power=variant.power)
-            below = variant.below(squares[i] / share, share)
-            params[i] = params[i] - _LR * m / below
+            m = means[i] / variant.correct(of_m, variant.m_by(step, i))
+            share = variant.correct(of_v, variant.v_by(step, i))
+            v = squares[i] / share
+            means[i] = m if "m" in variant.kept else means[i]
+            squares[i] = v if "v" in variant.kept else squares[i]
+            params[i] = params[i] - _LR * m / variant.below(v, share)
         walked.append([param.clone() for param in params])
     return walked
-
-
-def _correction(beta: float, t: int | None, *, power: bool) -> float:
-    return 1.0 if t is None else 1 - (beta**t if power else beta * t)
 
 
 def walk(build: Build) -> Weights:

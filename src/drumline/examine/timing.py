@@ -109,6 +109,9 @@ def _look(answers: list[list[float]]) -> Wrong | None:
         "transfer": transfer,
         "late_transfer": late_transfer,
     }
+    ends = (abs(late_wait - _TRANSFER_S), abs(late_transfer), abs(transfer - _LATE_S))
+    if max(ends) < _OFF_S:  # rank 1 has waited for nobody
+        return Wrong("timing-swapped", picture=picture, **facts, late_wait=late_wait)
     if late_transfer < _TRANSFER_S - _OFF_S:
         return Wrong("timing-not-synchronised", picture=picture, **facts)
     if max(transfer, late_transfer) > 2 * (_TRANSFER_S + _LATE_S):  # than anything here can take

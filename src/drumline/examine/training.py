@@ -7,7 +7,7 @@ optimizers are the student's own, but their steps are right whatever his are.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -33,6 +33,10 @@ class Seen:
     weights: list[Tensor] = field(default_factory=list)
     """after each step"""
     underway: list[int] = field(default_factory=list)
+    idle: list[int] = field(default_factory=list)
+    """steps without a gradient, from 1"""
+    given: Any = None
+    """what it returned"""
 
 
 class Witness(nn.Module):
@@ -45,18 +49,22 @@ class Witness(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Predict for samples, or for a single one; the first feature is the sample's number."""
-        numbers = [round(number) for number in x[..., 0].flatten().tolist()]
+        numbers = x[..., 0].flatten().round().int()
         y = x[..., 1:] @ self.weight
+
+        def note(gradient: Tensor) -> None:  # that of a sample left out of the loss is 0
+            self.seen.underway.extend(numbers[gradient.flatten() != 0].tolist())
+
         if y.requires_grad:
-            y.register_hook(lambda _: self.seen.underway.extend(numbers))
+            y.register_hook(note)
         return y
 
 
 def gd(submission: Submission) -> None:
     """Does every step of GD see every sample?"""
     seen = _train(submission, "GD")
-    sizes = [len(set(batch)) for batch in seen.batches]
-    if min(sizes) < _SAMPLES:
+    sizes = [len(set(batch)) for batch in seen.batches if batch]
+    if min(sizes, default=_SAMPLES) < _SAMPLES:
         raise Wrong(
             "gd-is-sgd",
             picture=_rows(seen),
@@ -65,7 +73,11 @@ def gd(submission: Submission) -> None:
             batch=_BATCH,
             steps=_STEPS,
         )
+    _check_count(seen, "GD")
     _compare(seen, [list(range(_SAMPLES))] * _STEPS, "GD")
+    count = len(seen.given) if isinstance(seen.given, Sized) else 0
+    if count != _STEPS:
+        raise Wrong("losses-not-returned", steps=_STEPS, given=repr(seen.given)[:100])
 
 
 def sgd(submission: Submission) -> None:
@@ -75,6 +87,7 @@ def sgd(submission: Submission) -> None:
 
 
 def _check_batches(seen: Seen, name: str) -> None:
+    _check_count(seen, name)
     picture = _rows(seen)
     sizes = [len(batch) for batch in seen.batches]
     if set(sizes) == {_SAMPLES}:
@@ -97,7 +110,7 @@ def _train(submission: Submission, name: str) -> Seen:
     optimizer = _right(submission.take("optimizers", name), model, seen)
     inputs, targets = _data()
     torch.manual_seed(1)
-    train(
+    seen.given = train(
         model,
         nn.functional.mse_loss,
         optimizer,
@@ -106,9 +119,14 @@ def _train(submission: Submission, name: str) -> Seen:
         steps=_STEPS,
         batch_size=_BATCH,
     )
+    if seen.idle:
+        raise Wrong("step-without-gradient", picture=_rows(seen), name=name, step=seen.idle[0])
+    return seen
+
+
+def _check_count(seen: Seen, name: str) -> None:
     if len(seen.batches) != _STEPS:
         raise Wrong("step-count", expected=_STEPS, seen=len(seen.batches), name=name)
-    return seen
 
 
 def _right(student: Callable[..., Any], model: Witness, seen: Seen) -> Any:
@@ -122,9 +140,12 @@ def _right(student: Callable[..., Any], model: Witness, seen: Seen) -> Any:
 
     @torch.no_grad()
     def step() -> None:
-        if model.weight.grad is not None:
-            model.weight.sub_(_LR * model.weight.grad)
         seen.batches.append(seen.underway)
+        gradient = model.weight.grad
+        if gradient is None or not gradient.any():
+            seen.idle.append(len(seen.batches))
+        else:
+            model.weight.sub_(_LR * gradient)
         seen.underway = []
         seen.weights.append(model.weight.detach().clone())
 

@@ -65,7 +65,7 @@ def _legend(smallest: str) -> str:
             "ms: a step until its last rank is done, median over rounds. eff.: speed-up per rank.",
             f"speed-up: over {smallest} in the same round, by samples per second.",
             "±: how far the 95 % interval reaches, by Student's t over rounds.",
-            f"lost: share of the ranks' time beyond what {smallest} needs for the same work:",
+            f"lost: share of the ranks' time beyond that of {smallest} for the same work:",
             "in compute that takes longer, waiting for ranks, transfer, fetching data.",
         )
     )

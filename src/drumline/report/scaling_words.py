@@ -63,9 +63,11 @@ def _where(spec: ScalingSpec, rows: Sequence[Values], cores: int) -> Iterator[st
     if crowded:
         of = f" of {threads} each" if spec.threads > 1 else ""
         several = counted(crowded[0], "rank") if len(crowded) == 1 else f"{listed(crowded)} ranks"
+        fitted = any(row["times"] > 1 and not row["crowded"] for row in rows)
+        left_out = "; no law is fitted to them" if fitted else ""
         yield (
             f"{several}{of} on {counted(cores, 'core')}: they take turns, so that more ranks "
-            f"cannot be faster; what they lose by it is told as compute and wait"
+            f"cannot be faster; what they lose by it is told as compute and wait{left_out}"
         )
     for node in sorted(spec.slow_nodes):
         counts = [count for count in spec.nodes if count > max(1, node)]

@@ -1,6 +1,6 @@
 """What people read about a verdict: every sentence about every mistake, in English and Chinese.
 
-The sentences are data (`anywhere`, and a module for each lab); here the facts are put into them.
+The sentences are data (`anywhere`, and modules for each lab); here the facts are put into them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,15 @@ from drumline.core.language import Language
 from drumline.labs.catalogue import TASK
 from drumline.labs.language import Said
 from drumline.labs.verdict import Status, Verdict
-from drumline.labs.wording import aggregation, anywhere, data_parallel, model_parallel, optimizers
+from drumline.labs.wording import (
+    aggregation,
+    anywhere,
+    data_parallel,
+    model_parallel,
+    optimizers,
+    timing,
+    training,
+)
 from drumline.labs.wording.anywhere import WORDS
 from drumline.labs.wording.entry import Entry
 from drumline.report.page.prose import Tongue
@@ -22,7 +30,9 @@ MISTAKES: Mapping[str, Entry] = MappingProxyType(
     {
         **anywhere.MISTAKES,
         **optimizers.MISTAKES,
+        **training.MISTAKES,
         **aggregation.MISTAKES,
+        **timing.MISTAKES,
         **data_parallel.MISTAKES,
         **model_parallel.MISTAKES,
     }
@@ -30,7 +40,9 @@ MISTAKES: Mapping[str, Entry] = MappingProxyType(
 TITLES: Mapping[str, Said] = MappingProxyType(
     {
         **optimizers.TITLES,
+        **training.TITLES,
         **aggregation.TITLES,
+        **timing.TITLES,
         **data_parallel.TITLES,
         **model_parallel.TITLES,
     }

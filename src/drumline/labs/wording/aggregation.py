@@ -1,4 +1,4 @@
-"""Lab 2: what its checks look at, and what is said about their mistakes."""
+"""Lab 2, the averages: what their checks look at, and what is said about their mistakes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ TITLES: Mapping[str, Said] = MappingProxyType(
             "the mean by reduce and broadcast", "用 reduce 加 broadcast 求平均"
         ),
         "average.ring": Said("the mean around a ring", "沿环传递求平均"),
-        "timer": Said("the timer tells wait from transfer", "计时器区分等待与传输"),
     }
 )
 
@@ -25,12 +24,6 @@ _MEAN = Said(
     "{ranks} 个 rank 分别带来同一测试张量的 1、2、4 倍；average_by_{way} 之后，每个 rank 的张量都"
     "应是平均值，即它的 {mean:.4f} 倍",
 )
-_TIMES = Said(
-    "rank 1 arrives {late:.2f} s late and the bytes take {length:.2f} s: rank 0 has wait "
-    "{late:.2f} and transfer {length:.2f}, rank 1 wait 0 and transfer {length:.2f}",
-    "rank 1 迟到 {late:.2f} 秒，传输用时 {length:.2f} 秒：rank 0 应为等待 {late:.2f}、传输 "
-    "{length:.2f}，rank 1 应为等待 0、传输 {length:.2f}",
-)
 _AVERAGES = ("comm/primitives.py:all_gather", "comm/primitives.py:reduce_broadcast")
 
 MISTAKES: Mapping[str, Entry] = MappingProxyType(
@@ -38,9 +31,9 @@ MISTAKES: Mapping[str, Entry] = MappingProxyType(
         "aliased-gather": Entry(
             expected=_MEAN,
             seen=Said(
-                "{seen:.4f}: the tensor of {whose} alone; all entries of the list for the results "
-                "are one and the same tensor",
-                "{seen:.4f}：只是 {whose} 的张量；结果列表的所有元素是同一个张量",
+                "all entries of the list for the results are one and the same tensor, so that one "
+                "rank's is counted {ranks} times (table)",
+                "结果列表的所有元素是同一个张量，因此某一个 rank 的张量被数了 {ranks} 次（见表）",
             ),
             belief=Said(
                 "“[torch.zeros_like(t)] * n makes n tensors.” It makes one tensor and n references "
@@ -80,6 +73,24 @@ MISTAKES: Mapping[str, Entry] = MappingProxyType(
                 "others get a mean already.",
                 "“保险起见，两边都除一下。”要么每个 rank 在求和之前除，要么求和之后除一次；如果 "
                 "rank 0 已经除过再广播，其他 rank 收到的就已是平均值。",
+            ),
+            read=("parallel/aggregate.py:Aggregator", "comm/primitives.py:reduce_broadcast"),
+            section=2,
+        ),
+        "divided-unevenly": Entry(
+            expected=_MEAN,
+            seen=Said(
+                "not the same everywhere (table): {total:.4f} is the sum, {twice:.4f} the mean "
+                "divided once more",
+                "各 rank 不一致（见表）：{total:.4f} 是总和，{twice:.4f} 是又除了一次的平均值",
+            ),
+            belief=Said(
+                "“A division on rank 0 holds for all.” It changes rank 0's tensor, and the others "
+                "learn of it only by a message that comes after it. Either rank 0 divides before "
+                "it broadcasts, or every rank divides after; never some before and some after.",
+                "“rank 0 除过就等于大家都除过。”它只改变 rank 0 自己的张量，"
+                "其他 rank 只能通过其后的"
+                "消息得知。要么 rank 0 在广播之前除，要么每个 rank 在广播之后除，不能混用。",
             ),
             read=("parallel/aggregate.py:Aggregator", "comm/primitives.py:reduce_broadcast"),
             section=2,
@@ -166,83 +177,29 @@ MISTAKES: Mapping[str, Entry] = MappingProxyType(
             read=("comm/ring.py:all_reduce", "comm/ring.py:chunked_all_reduce", *_AVERAGES),
             section=3,
         ),
-        "timer-result": Entry(
+        "ring-bytes": Entry(
             expected=Said(
-                "time_communication returns two numbers, (wait_s, transfer_s)",
-                "time_communication 返回两个数 (wait_s, transfer_s)",
+                "on a ring of {ranks} every rank sends the same: {most} bytes of a tensor of "
+                "{bytes} in whole tensors, {least} in pieces",
+                "在 {ranks} 个 rank 的环上每个 rank 发送得一样多："
+                "张量为 {bytes} 字节时，整张量传递共 "
+                "{most} 字节，分块传递共 {least} 字节",
             ),
-            seen=Said("{given}", "{given}"),
-            belief=Said("Both are in seconds.", "两者都以秒为单位。"),
-            read=("report/ledger.py:RankLedger",),
-            section=4,
-        ),
-        "timing-not-synchronised": Entry(
-            expected=_TIMES,
             seen=Said(
-                "transfer {transfer:.2f} s on rank 0 and {late_transfer:.2f} s on rank 1, though "
-                "the bytes were under way for {length:.2f} s",
-                "rank 0 的传输为 {transfer:.2f} 秒，rank 1 为 {late_transfer:.2f} 秒，而数据实际在"
-                "路上用了 {length:.2f} 秒",
+                "the mean is right, but ranks 0, 1, … send {sent} bytes (table)",
+                "平均值正确，但 rank 0、1……发送的字节数为 {sent}（见表）",
             ),
             belief=Said(
-                "“When the call has returned, it is done.” An asynchronous call returns as soon "
-                "as it has started: work.wait() first, then look at the clock. On a GPU the same "
-                "holds for every kernel: torch.cuda.synchronize(), or events, before the time is "
-                "read.",
-                "“调用返回了就完成了。”异步调用一启动就返回：要先 work.wait()，再看时钟。在 GPU 上"
-                "每个核函数都如此：读时间之前要 torch.cuda.synchronize()，或使用 event。",
+                "“Neighbours only, so it is a ring.” A sum that travels from rank to rank and back "
+                "out again is a chain: one rank works, all others wait, and the time grows with n. "
+                "On a ring all ranks send at once in every round, so that no link is ever idle.",
+                "“只和邻居通信，就是环。”总和从一个 rank 传到下一个，"
+                "再传回去，那是一条链：一个 rank "
+                "在传，其他都在等，时间随 n 增长。在环上，每一轮所有 rank 同时发送，"
+                "没有空闲的链路。",
             ),
-            read=("parallel/aggregate.py:Aggregator", "comm/meter.py:Meter"),
-            section=4,
-        ),
-        "timing-wait-inside": Entry(
-            expected=_TIMES,
-            seen=Said(
-                "transfer {transfer:.2f} s on rank 0: its wait for rank 1 is inside",
-                "rank 0 的传输为 {transfer:.2f} 秒：其中包含了等待 rank 1 的时间",
-            ),
-            belief=Said(
-                "“A collective's duration is its communication time.” It begins for good when the "
-                "last rank arrives. What a fast rank spends before that is the slow rank's "
-                "compute, and no network in the world makes it shorter. Find out when the last "
-                "one arrived (a barrier, or everybody's arrival on one clock), and measure from "
-                "there.",
-                "“集合通信的持续时间就是通信时间。”最后一个 rank 到达时它才真正开始。快的 rank 在"
-                "此之前花掉的是慢 rank 的计算时间，再好的网络也不能缩短它。请先弄清最后一个 rank "
-                "何时到达（用 barrier，或在同一时钟上比较各自的到达时间），再从那时开始计时。",
-            ),
-            read=("report/ledger.py:compute_ledger",),
-            section=4,
-        ),
-        "timing-wait-missing": Entry(
-            expected=_TIMES,
-            seen=Said(
-                "wait {wait:.2f} s on rank 0 (transfer {transfer:.2f} s)",
-                "rank 0 的等待为 {wait:.2f} 秒（传输 {transfer:.2f} 秒）",
-            ),
-            belief=Said(
-                "The clock must be read before waiting as well as after: wait is from this rank's "
-                "arrival to the last one's, transfer from there to the end.",
-                "等待之前和之后都要读时钟：等待是从本 rank 到达至最后一个到达，传输是从那时到结"
-                "束。",
-            ),
-            read=("report/ledger.py:compute_ledger",),
-            section=4,
-        ),
-        "timing-differs": Entry(
-            expected=_TIMES,
-            seen=Said(
-                "transfer {transfer:.2f} s on rank 0 and {late_transfer:.2f} s on rank 1",
-                "rank 0 的传输为 {transfer:.2f} 秒，rank 1 为 {late_transfer:.2f} 秒",
-            ),
-            belief=Said(
-                "Something else is inside the measured time: a second communication, or work that "
-                "has nothing to do with it. Run communicate() once. Or these are no seconds.",
-                "计时区间里还有别的事情：第二次通信，或与之无关的工作。communicate() 只应运行一"
-                "次。也可能单位不是秒。",
-            ),
-            read=("report/ledger.py:compute_ledger",),
-            section=4,
+            read=("comm/ring.py:all_reduce", "comm/ring.py:chunked_all_reduce"),
+            section=3,
         ),
     }
 )

@@ -86,7 +86,10 @@ MISTAKES: Mapping[str, Entry] = MappingProxyType(
         ),
         "partition-not-random": Entry(
             expected=Said("samples dealt out at random", "样本随机分配"),
-            seen=Said("each part in the order in which the data lie", "每一份都按数据原来的顺序"),
+            seen=Said(
+                "parts that are cut from the data as they lie (picture)",
+                "各份是按数据原来的顺序切出的（见图）",
+            ),
             belief=Said(
                 "Data often lie sorted by label; parts cut from them as they lie are then of one "
                 "label each, and batches, too. Shuffle with a seeded generator first.",

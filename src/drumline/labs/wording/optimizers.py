@@ -1,4 +1,4 @@
-"""Lab 1: what its checks look at, and what is said about their mistakes."""
+"""Lab 1, the optimizers: what their checks look at, and what is said about their mistakes."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ TITLES: Mapping[str, Said] = MappingProxyType(
         "optimizers.without-gradient": Said(
             "a parameter without gradient stays", "没有梯度的参数保持不变"
         ),
-        "train.gd": Said("every step of GD sees all samples", "GD 的每一步都看到全部样本"),
-        "train.sgd": Said("SGD and Adam see a random batch", "SGD 与 Adam 每一步看到一个随机批次"),
     }
 )
 
@@ -143,11 +141,52 @@ MISTAKES: Mapping[str, Entry] = MappingProxyType(
             ),
             belief=Said(
                 "The denominator is √v̂ + ε, with ε as it is and outside the root; v is a mean of "
-                "squares g·g, element by element; and the corrections hold a power, βᵗ.",
-                "分母是 √v̂ + ε，ε 不变且在根号之外；v 是逐元素平方 g·g 的滑动平均；修正项中是幂 "
-                "βᵗ。",
+                "squares g·g, element by element; and the corrections divide, by 1 less a power: "
+                "m by 1 − β₁ᵗ, v by 1 − β₂ᵗ.",
+                "分母是 √v̂ + ε，ε 不变且在根号之外；v 是逐元素平方 g·g 的滑动平均；"
+                "修正是除法，除以 1 "
+                "减去一个幂：m 除以 1 − β₁ᵗ，v 除以 1 − β₂ᵗ。",
             ),
             read=("optim/adam.py:Adam.update",),
+            section=3,
+        ),
+        "adam-correction-kept": Entry(
+            expected=_ADAM_FIRST,
+            seen=Said(
+                "exactly the weights of an Adam that writes the corrected values back into {kept}",
+                "与把修正后的值写回 {kept} 的 Adam 得到的权重完全相同",
+            ),
+            belief=Said(
+                "“A value that was corrected is better from then on.” The next step corrects it "
+                "again, for the same steps, and the error grows. m and v stay as they are; m̂ and v̂ "
+                "are made from them in each step, and used in that one alone.",
+                "“修正过的值以后就更准确。”下一步会为同样的步数再修正一次，"
+                "误差越积越大。m 与 v 要保"
+                "持原样；m̂ 与 v̂ 每一步由它们算出，只在这一步使用。",
+            ),
+            read=("optim/adam.py:Adam.update",),
+            section=3,
+        ),
+        "state-shared": Entry(
+            expected=Said(
+                "a second {name} begins anew, with nothing of what the first one has gathered",
+                "第二个 {name} 从头开始，与第一个积累的内容无关",
+            ),
+            seen=Said(
+                "the first {name} walked as it should, the second, made after it, goes elsewhere "
+                "(table)",
+                "第一个 {name} 的轨迹正确，随后创建的第二个走向别处（见表）",
+            ),
+            belief=Said(
+                "“A name in the class body belongs to the object.” It belongs to the class, and so "
+                "to all optimizers of it: a counter or a buffer there goes on where the last one "
+                "stopped. The same goes for globals, and for a list or dictionary as a default "
+                "argument. Make them in __init__, as self.….",
+                "“写在类体里的名字属于对象。”它属于类，因而为该类的所有优化器共有：计数器或缓冲会从上"
+                "一个停下的地方继续。全局变量，以及用列表或字典作默认参数也是如此。请在 "
+                "__init__ 里用 self.… 创建。",
+            ),
+            read=("optim/adam.py:Adam._state_of", "optim/sgd.py:SGD._gather_speed"),
             section=3,
         ),
         "adam-differs": Entry(
@@ -159,10 +198,9 @@ MISTAKES: Mapping[str, Entry] = MappingProxyType(
             ),
             belief=Said(
                 "Compute one step of one weight by hand and print m, v, m̂, v̂ beside it. The "
-                "usual suspects: β₁ and β₂ exchanged, one m for all parameters, m̂ written back "
-                "into m.",
+                "usual suspects: β₁ and β₂ exchanged, one m for all parameters.",
                 "请手算一个权重的一步，并把 m、v、m̂、v̂ 打印出来对照。常见疑点：β₁ 与 β₂ 互换、"
-                "所有参数共用一个 m、把 m̂ 写回了 m。",
+                "所有参数共用一个 m。",
             ),
             read=("optim/adam.py:Adam.update",),
             section=3,
@@ -181,119 +219,6 @@ MISTAKES: Mapping[str, Entry] = MappingProxyType(
             ),
             read=("optim/foreach.py:ForeachOptimizer",),
             section=2,
-        ),
-        "gd-is-sgd": Entry(
-            expected=Said(
-                "every step of GD sees all {samples} samples",
-                "GD 的每一步都看到全部 {samples} 个样本",
-            ),
-            seen=Said(
-                "a step saw {seen} of {samples} (batch_size was {batch})",
-                "某一步只看到 {samples} 个中的 {seen} 个（batch_size 为 {batch}）",
-            ),
-            belief=Said(
-                "“GD and SGD are different update rules.” The rule is the same, w ← w − η·g. What "
-                "makes it gradient descent is that g is the gradient over ALL samples; over a "
-                "batch of them it is SGD, whatever the class is called. If all samples do not fit "
-                "into memory, add up gradients over chunks and step once.",
-                "“GD 与 SGD 的区别在于更新公式。”公式是一样的：w ← w − η·g。之所以叫梯度下降，是因"
-                "为 g 是对全部样本的梯度；若只对一个批次求梯度，无论类叫什么名字，都是 SGD。如果内"
-                "存放不下全部样本，可以分块累加梯度，最后只走一步。",
-            ),
-            read=("optim/gd.py:GD.accumulate",),
-            section=4,
-        ),
-        "sgd-is-gd": Entry(
-            expected=Said(
-                "every step of {name} sees {batch} samples", "{name} 的每一步看到 {batch} 个样本"
-            ),
-            seen=Said("every step saw all {samples}", "每一步都看到全部 {samples} 个"),
-            belief=Said(
-                "Without a draw there is nothing stochastic about it: it is GD, at the price of "
-                "GD.",
-                "没有随机抽取，就谈不上“随机”：这其实是 GD，代价也与 GD 一样。",
-            ),
-            read=("optim/sgd.py:SGD", "data/sampler.py:BatchSampler"),
-            section=4,
-        ),
-        "batch-size": Entry(
-            expected=Said("{batch} samples in every step", "每一步 {batch} 个样本"),
-            seen=Said("{sizes}", "{sizes}"),
-            belief=Said(
-                "batch_size is the number of samples that one step sees, no more and no fewer.",
-                "batch_size 就是一步所看到的样本数，不多也不少。",
-            ),
-            read=("data/sampler.py:BatchSampler",),
-            section=4,
-        ),
-        "same-batch": Entry(
-            expected=Said("other samples in each step", "每一步看到不同的样本"),
-            seen=Said("the same ones in all {steps} steps", "{steps} 步看到的样本完全相同"),
-            belief=Said(
-                "The draw must happen inside the loop. Drawn once, or with a seed that is set anew "
-                "in each step, it is training on one batch.",
-                "抽取必须发生在循环之内。只抽一次，或每一步都重新设定同一个种子，就只是在一个批次"
-                "上训练。",
-            ),
-            read=("data/sampler.py:BatchSampler",),
-            section=4,
-        ),
-        "not-random": Entry(
-            expected=Said("samples drawn at random", "随机抽取样本"),
-            seen=Said("the samples one after the other, as they lie", "按存放顺序依次取样本"),
-            belief=Said(
-                "Data often lie sorted, by label or by time; a batch of neighbours then says "
-                "nothing of the whole. Shuffle anew for each epoch, or draw for each step.",
-                "数据常常按标签或时间排列；相邻样本组成的批次不能代表整体。请每轮重新打乱，或每步"
-                "随机抽取。",
-            ),
-            read=("data/partition.py:permutation",),
-            section=4,
-        ),
-        "step-count": Entry(
-            expected=Said("{expected} calls of step()", "调用 step() {expected} 次"),
-            seen=Said("{seen} with {name}", "{name} 调用了 {seen} 次"),
-            belief=Said(
-                "A step is one change of the weights: one call of optimizer.step(), also where the "
-                "gradient was added up over several chunks.",
-                "一步就是权重的一次改变：只调用一次 optimizer.step()，即使梯度是分块累加得到的。",
-            ),
-            read=("optim/gd.py:GD.accumulate",),
-            section=4,
-        ),
-        "gradients-pile-up": Entry(
-            expected=Said(
-                "each step of {name} uses the gradient of its own samples",
-                "{name} 的每一步只使用本步样本的梯度",
-            ),
-            seen=Said(
-                "exactly the weights that come out where gradients of all earlier steps add up",
-                "与“历次梯度不断累加”得到的权重完全相同",
-            ),
-            belief=Said(
-                "“backward computes .grad.” It ADDS to .grad. Call optimizer.zero_grad() before "
-                "each step's first backward.",
-                "“backward 计算 .grad。”它其实是累加到 .grad 上。请在每一步的第一次反向传播之前调"
-                "用 optimizer.zero_grad()。",
-            ),
-            read=("optim/gd.py:GD.accumulate",),
-            section=4,
-        ),
-        "gradient-differs": Entry(
-            expected=Said(
-                "the weights that the mean loss of each step's samples leads to ({name})",
-                "按每一步样本的平均损失得到的权重（{name}）",
-            ),
-            seen=Said("others (table)", "得到了别的权重（见表）"),
-            belief=Said(
-                "The right samples were seen, but their gradients were not averaged as they "
-                "should: a sum instead of a mean, or a mean of chunks' means where the chunks are "
-                "unequal, or a second loss that was added.",
-                "样本是对的，但梯度没有正确平均：用了和而不是平均，或在各块大小不同时取了“块平均的"
-                "平均”，或多加了别的损失。",
-            ),
-            read=("optim/gd.py:GD.accumulate",),
-            section=4,
         ),
     }
 )

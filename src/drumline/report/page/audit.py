@@ -10,7 +10,7 @@ import csv
 import io
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from drumline.report.page.blocks import Paragraph, Picture, Report
 from drumline.report.page.folder import PAGE, hash_file
 from drumline.report.page.html import render_html
 
+_SENTENCES = ("p", "li")
 _MOST = 5
 """numbers that are told one by one, of each file"""
 
@@ -32,6 +33,8 @@ class Cited:
     row: int
     column: str
     text: str
+    sentence: str = field(default="", compare=False)
+    """the paragraph or the item of a list that it stands in"""
 
 
 class _Reader(HTMLParser):
@@ -42,17 +45,27 @@ class _Reader(HTMLParser):
         self.found: list[Cited] = []
         self._open: dict[str, str] | None = None
         self._text = ""
+        self._sentence = ""
+        self._first = 0
+        """how many numbers there were before the paragraph"""
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag in _SENTENCES:
+            self._sentence, self._first = "", len(self.found)
         if tag == "data":
             self._open = {name: value or "" for name, value in attrs}
             self._text = ""
 
     def handle_data(self, data: str) -> None:
+        self._sentence += data
         if self._open is not None:
             self._text += data
 
     def handle_endtag(self, tag: str) -> None:
+        if tag in _SENTENCES:
+            self.found[self._first :] = [
+                replace(cited, sentence=self._sentence) for cited in self.found[self._first :]
+            ]
         if tag == "data" and self._open is not None:
             self.found.append(
                 Cited(
@@ -121,7 +134,7 @@ def audit_numbers(folder: Path) -> Iterator[str]:
 
 
 def audit_texts(folder: Path, report: Report) -> Iterator[str]:
-    """Give a sentence where a page does not say its numbers as the report made again does."""
+    """Give a sentence where a page does not say its numbers, or of them, what the runs give."""
     theirs = read_citations(_read(folder / PAGE))
     ours = read_citations(render_html(_undrawn(report), version="", made=""))
     for there, here in zip(theirs, ours, strict=False):
@@ -130,6 +143,9 @@ def audit_texts(folder: Path, report: Report) -> Iterator[str]:
                 f"{PAGE} says {there.text!r} where the runs give {here.text!r} ({here.sheet}.csv, "
                 f"row {here.row + 1}, {here.column})"
             )
+            return
+        if there.sentence and there.sentence != here.sentence:  # a figure's words have no paragraph
+            yield f"{PAGE} says {there.sentence!r} where the runs give {here.sentence!r}"
             return
     if len(theirs) != len(ours):
         yield f"{PAGE} has {len(theirs)} numbers where the runs give {len(ours)}"
