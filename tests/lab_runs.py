@@ -36,9 +36,10 @@ def make_runs(
     without: Collection[str] = (),
     diverged: Collection[str] = (),
     documents: Mapping[str, Any] | None = None,
+    settings: LabSettings | None = None,
 ) -> Results:
     """Leave what all experiments of a lab would, but those named; measurements: `documents`."""
-    settings = LabSettings()
+    settings = settings or LabSettings()
     for experiment in lab.experiments(settings):
         if experiment.name in without:
             continue

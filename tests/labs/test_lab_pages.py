@@ -8,17 +8,17 @@ import pytest
 from drumline.core.errors import UsageError
 from drumline.core.lab import LabSettings
 from drumline.core.spec_file import read_words
-from drumline.labs.catalogue import find_lab
 from drumline.labs.curves import smoothed
 from drumline.labs.data_parallel import LAB as DATA_PARALLEL
 from drumline.labs.data_parallel.cases import label_groups
 from drumline.labs.data_parallel.heat_maps import draw_overlap
 from drumline.labs.data_parallel.hiding_words import _about_adam
 from drumline.labs.data_parallel.pictures import draw_hiding
+from drumline.labs.experiment import Training
 from drumline.labs.optimizers import LAB as OPTIMIZERS
 from drumline.labs.optimizers.rates import _about
+from drumline.labs.report_run import load_lab
 from drumline.labs.strokes import error_bars
-from drumline.labs.writing import build_report
 from drumline.report.page.blocks import Picture
 from drumline.report.page.findings import Findings
 from drumline.report.page.pen import Pen
@@ -26,7 +26,7 @@ from drumline.report.page.picture import render_inline
 from drumline.report.page.prose import Tongue
 from drumline.report.page.sheet import Sheet
 from drumline.report.record import Point
-from lab_runs import make_runs, quotes_of, words_of, wrong_quotes
+from lab_runs import SAMPLES, make_runs, quotes_of, words_of, wrong_quotes
 
 LABS = {1: OPTIMIZERS, 3: DATA_PARALLEL}
 PICTURES = {
@@ -219,17 +219,27 @@ def test_a_link_needs_nodes_to_join():
         read_words(LabSettings, ["link=1gbit"], "nodes=2")
 
 
-def test_experiments_of_one_rank_are_not_said_to_be_on_nodes(tmp_path):
-    results = make_runs(OPTIMIZERS, tmp_path)
-    results.settings = LabSettings(nodes=2)
-    experiments = OPTIMIZERS.experiments(results.settings)
-    report = build_report(OPTIMIZERS, find_lab(1), results, experiments, {}, "", Tongue("en"))
-    (parameters,) = [one for one in report.sections if one.slug == "parameters"]
-    assert "'this host'" in str(parameters.blocks)
-    assert "simulated nodes" not in str(parameters.blocks)
+@pytest.mark.parametrize("number", [1, 2, 3, 4])
+def test_every_lab_runs_on_nodes(number):
+    experiments = load_lab(number).experiments(LabSettings(nodes=2))
+    assert 2 in {one.spec.nodes for one in experiments if isinstance(one, Training)}
 
 
 def test_a_loss_that_ran_away_and_came_back_is_not_forgotten():
     losses = [2.3, 4.5e30, *[2.5] * 30]
     curve = [Point(step=k, samples=k, seconds=k, loss=loss) for k, loss in enumerate(losses, 1)]
     assert [point.loss for point in smoothed(curve, 4)][-4:] == [2.5] * 4
+
+
+def test_optimizers_on_nodes_pay_for_averaging(tmp_path):
+    settings = LabSettings.model_validate({"nodes": 2, "link": "1gbit"})
+    results = make_runs(OPTIMIZERS, tmp_path, settings=settings)
+    assert {one.spec.nodes for one in OPTIMIZERS.experiments(settings)} == {2}
+    found = OPTIMIZERS.write_up(results, Tongue("en"))
+    assert wrong_quotes(found) == []
+    assert "Between nodes, averaging the gradients took " in words_of(found, "en")
+    (profile,) = (sheet for sheet in found.sheets if sheet.name == "profile")
+    row = profile.rows[profile.find(optimizer="sgd")]
+    assert row["samples"] == SAMPLES // 6, "of both ranks together"
+    parts = ("data", "compute", "communication", "update")
+    assert sum(row[f"{part}_ms"] for part in parts) == pytest.approx(row["step_ms"], rel=0.2)

@@ -124,7 +124,7 @@ def _parameters(
     rate = settings.link.rate
     limit = say.pick("no limit", "不限速") if rate is None else format_rate(rate)
     where = say.pick("this host", "本机")
-    if settings.nodes > 1 and any(row["nodes"] != 1 for row in listed.rows):
+    if settings.nodes > 1:
         where = say.pick(
             f"{settings.nodes} simulated nodes, links: {limit}",
             f"{settings.nodes} 个模拟节点，链路：{limit}",

@@ -1,4 +1,4 @@
-"""What lab 1 runs, each on one worker with the machine's threads.
+"""What lab 1 runs, each on one worker with the machine's threads, or on a rank of each node.
 
     <optimizer>-<n>            ours, for each seed
     <optimizer>-torch-<n>      torch's, by the same words
@@ -7,6 +7,8 @@
     gd-whole                   gradient descent with all samples at once, not in chunks
 
 GD takes one step for all samples, so it gets many epochs, and still fewer steps than the others.
+On simulated nodes ranks share each batch and average their gradients: the same steps, at another
+price.
 """
 
 from __future__ import annotations
@@ -151,6 +153,9 @@ def _train(
     data: dict[str, Any] | None = None,
 ) -> Training:
     rule = "sgd" if optimizer == "momentum" else optimizer
+    place: dict[str, Any] = {}
+    if settings.nodes > 1:
+        place = {"nodes": settings.nodes, "link": settings.link.model_dump()}
     words = {
         "name": name,
         "model": "mlp",
@@ -167,6 +172,7 @@ def _train(
         },
         "epochs": epochs,
         "workers": 1,
+        **place,
         "device": "cpu",
         "seed": settings.seed if seed is None else seed,
         "checkpoint": {"every_steps": _NEVER, "keep": 1},  # at the end only: steps are timed

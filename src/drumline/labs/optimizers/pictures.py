@@ -141,14 +141,18 @@ def draw_profile(pen: Pen, sheet: Sheet) -> Figure:
     rows = [row for row in sheet.rows if row["update_ms"] is not None and row["samples"]]
     parts = {
         "compute": (pen.say("forward, backward", "前向与反向"), LEDGER["compute"]),
+        "communication": (pen.say("communication", "通信"), LEDGER["wait"]),
         "update": (pen.say("update", "参数更新"), LEDGER["transfer"]),
         "data": (pen.say("data", "数据"), LEDGER["data"]),
     }
+    if not any(row["communication_ms"] for row in rows):
+        del parts["communication"]
     foot = [0.0] * len(rows)
     for part, (name, color) in parts.items():
         heights = [1000 * row[f"{part}_ms"] / row["samples"] for row in rows]
         time.bar(range(len(rows)), heights, bottom=foot, color=color, label=name)
         foot = [low + height for low, height in zip(foot, heights, strict=True)]
+    time.set_ylim(0, 1.5 * max(foot, default=1.0))  # room for the legend
     known = [row for row in rows if row["peak_bytes"] is not None]
     bars = error_bars(known, "peak_bytes") if len(known) > 0 else None
     memory.bar(

@@ -28,7 +28,7 @@ COPIES = {"gd": 0, "sgd": 0, "momentum": 1, "adam": 2}
 _FLOAT = 4
 _ROUNDING = 1e-3
 """losses nearer than this, over a whole run, differ by rounding"""
-PARTS = ("data", "compute", "update")
+PARTS = ("data", "compute", "communication", "update")
 
 
 def write_profile(results: Results, of: Plan, say: Tongue, found: Findings) -> Chapter | None:
@@ -78,6 +78,7 @@ def write_profile(results: Results, of: Plan, say: Tongue, found: Findings) -> C
     ]
     chapter.said = [
         *_about_update(sheet, say, found),
+        *_about_nodes(sheet, say, found),
         *_about_state(sheet, say),
         *_about_whole(sheet, runs.get("gd"), whole, say, found),
     ]
@@ -94,15 +95,15 @@ def _sheet(cases: dict[str, list[RunRecord]]) -> Sheet:
         ),
     )
     for case, records in cases.items():
-        steps = [ranks[0] for record in records for ranks in warm_steps(record.events)]
-        totals = [1000 * NS * event["total"] for event in steps]
-        peaks = [float(record.peak_bytes[0]) for record in records if record.peak_bytes]
+        steps = [ranks for record in records for ranks in warm_steps(record.events)]
+        totals = [1000 * took for record in records for took in record.step_s]
+        peaks = [float(max(record.peak_bytes)) for record in records if record.peak_bytes]
         parameters = records[0].summary.get("parameters")
         sheet.add(
             optimizer=case,
-            samples=steps[0]["samples"] if steps else None,
+            samples=sum(event["samples"] for event in steps[0]) if steps else None,
             **interval_cells("step_ms", quartile_interval(totals) if totals else None),
-            **_parts(steps),
+            **_parts([ranks[0] for ranks in steps]),
             **mean_cells("peak_bytes", peaks),
             state_bytes=None if parameters is None else COPIES.get(case, 0) * _FLOAT * parameters,
         )
@@ -110,14 +111,22 @@ def _sheet(cases: dict[str, list[RunRecord]]) -> Sheet:
 
 
 def _parts(steps: Sequence[Event]) -> dict[str, float | None]:
-    """Return the medians of a step's parts, in milliseconds."""
+    """Return the medians of the parts of a rank's steps, in milliseconds.
+
+    Communication is what nothing hid; one rank alone has none.
+    """
     if not steps or "update" not in steps[0]:  # older runs lack it
         return {f"{part}_ms": None for part in PARTS}
     values = {
         "data": [event["data"] for event in steps],
-        "compute": [event["total"] - event["data"] - event["update"] for event in steps],
+        "communication": [
+            sum(until - since for since, until in event["blocked"]) for event in steps
+        ],
         "update": [event["update"] for event in steps],
     }
+    values["compute"] = [
+        event["total"] - sum(parts) for event, *parts in zip(steps, *values.values(), strict=True)
+    ]
     return {f"{part}_ms": 1000 * NS * statistics.median(found) for part, found in values.items()}
 
 
@@ -150,6 +159,38 @@ def _about_update(sheet: Sheet, say: Tongue, found: Findings) -> list[Said]:
                 percent,
                 of="profile: update_ms, step_ms",
             ),
+        )
+    ]
+
+
+def _about_nodes(sheet: Sheet, say: Tongue, found: Findings) -> list[Said]:
+    """Tell what the ranks of several nodes pay for averaging their gradients."""
+    shares = {
+        row["optimizer"]: row["communication_ms"] / row["step_ms"]
+        for row in sheet.rows
+        if row["optimizer"] != WHOLE and row["communication_ms"]
+    }
+    if not shares:
+        return []
+    low, high = min(shares, key=lambda one: shares[one]), max(shares, key=lambda one: shares[one])
+    quotes = {
+        hole: found.quote(
+            f"share of communication in a step of {optimizer}",
+            shares[optimizer],
+            percent,
+            of="profile: communication_ms, step_ms",
+        )
+        for hole, optimizer in (("low", low), ("high", high))
+    }
+    return [
+        say(
+            "Between nodes, averaging the gradients took {low} ({a}) to {high} ({b}) of a step, by "
+            "medians, beyond what compute hid.",
+            "节点之间，梯度平均占一步的 {low}（{a}）至 {high}（{b}）："
+            "按中位数，不含被计算掩盖的部分。",
+            a=optimizer_name(say, low),
+            b=optimizer_name(say, high),
+            **quotes,
         )
     ]
 
