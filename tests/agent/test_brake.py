@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -54,6 +55,9 @@ def test_who_ends_is_forgotten_and_who_lives_goes_free(tmp_path):
             time.sleep(0.01)
         left = [path.name for path in (tmp_path / "register").iterdir()]
         assert left == [str(lives.pid)]
+    assert list(tmp_path.iterdir()) == [], "the next brake must not take old numbers for workers"
+    files = [os.readlink(path) for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
+    assert f"/proc/{lives.pid}/schedstat" not in files
     assert [state(lives) == "T" for _ in range(20) if time.sleep(0.005) is None] == [False] * 20
     lives.kill()
     lives.communicate()
@@ -70,7 +74,7 @@ def test_who_ends_before_the_brake_has_seen_it_is_forgotten(tmp_path):
         deadline = time.monotonic() + 10
         while list(register.iterdir()) and time.monotonic() < deadline:
             time.sleep(0.01)
-    assert list(register.iterdir()) == []
+        assert list(register.iterdir()) == []
 
 
 @pytest.mark.parametrize("share", [1.0])

@@ -36,7 +36,7 @@ def test_all_rivals_on_the_loopback(drumline):
         assert max(row["wait_s"], row["transfer_s"]) > 0
     for row in (row for row in rows if row["algorithm"] in ("ring", "chunked_ring")):
         assert row["payload_bytes"][0] >= 2 * row["size"]
-        assert row["wire_bytes"][0] >= 0  # others use this host's loopback, too
+        assert len(row["wire_bytes"]) == 1  # how many is open: others use this loopback, too
     assert [(fit["backend"], fit["algorithm"]) for fit in document["fits"]] == rivals
     assert all(fit["alpha_s"] + fit["beta_s_per_byte"] > 0 for fit in document["fits"])
     with (drumline.folder / "rows.csv").open() as file:

@@ -58,6 +58,7 @@ def test_forms_on_this_host(drumline):
     assert rpc["payload_bytes"] == [ACTIVATIONS + LOGITS + TIED] * 2
     assert len(pipeline["cuts"]) == 2
     assert alone["bubble"] is tensor["bubble"] is None
+    assert alone["idle_s"] == [0], "it has nobody to wait for"
     with (drumline.folder / "rows.csv").open() as file:
         assert [line["case"] for line in csv.DictReader(file)] == [
             row["case"] for row in document["rows"]

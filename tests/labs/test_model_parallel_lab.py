@@ -198,11 +198,17 @@ def test_two_ranks_compute_together_where_both_have_work():
 def test_a_trace_shows_usual_steps_and_threads_side_by_side():
     def step(number, total):
         work = [["forward", 0, 0, 5, 20], ["forward", 1, 0, 10, 30], ["backward", 0, 0, 25, 40]]
-        return [{"step": number, "t": 5, "total": total, "blocked": [[1, 1], [2, 4]], "work": work}]
+        times = {"t": 100 * number, "total": total, "blocked": [[1, 1], [2, 4]], "work": work}
+        return [{"step": number, **times}]
 
     steps = [step(n, total) for n, total in enumerate([90, 11, 50, 10, 12], start=1)]
     assert [one[0]["step"] for one in pick_typical(steps, 2)] == [4, 5]
     assert pick_typical(steps[:1], 2) == steps[:1]
+    early, late = ((0, 1), (1, 19), (20, 20)), ((0, 10), (10, 10), (20, 20))
+    pairs = [
+        [{"t": t, "total": total} for t, total in both] for both in zip(early, late, strict=True)
+    ]
+    assert pick_typical(pairs, 2) == pairs[:2], "10, 10 and 20, whatever rank 0 has waited"
     shown = [(piece.kind, piece.lane) for piece in lay_out(steps[:1])]
     lanes = [("forward", 0), ("forward", 1), ("backward", 0)]
     assert shown == [("step", 0), ("waiting", 0), *lanes]

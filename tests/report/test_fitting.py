@@ -7,6 +7,8 @@ from rich.console import Console
 
 from drumline.report.bench_tables import aggregation_table, collectives_table, fits_table
 from drumline.report.fitting import Column, FittingTable
+from drumline.report.model_table import _legend as model_legend
+from drumline.report.scaling_table import _legend as scaling_legend
 
 TABLE = FittingTable(
     columns=[
@@ -48,6 +50,11 @@ def test_the_least_important_go_first_and_those_of_one_turn_together():
     narrow = render(TABLE, 12)
     assert narrow[:4] == ["who", "────", "ring", "tree"]
     assert " ".join(narrow[4:]) == "no room for a, b, the c: see --json or a wider terminal"
+
+
+def test_what_stands_below_a_table_has_room_in_a_usual_terminal():
+    for legend in (model_legend(1), model_legend(2), scaling_legend("16 ranks")):
+        assert max(map(len, legend.splitlines())) <= 80
 
 
 def bench_row(size, algorithm):

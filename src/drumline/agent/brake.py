@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import threading
 import time
@@ -54,9 +55,11 @@ class Brake:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._thread.is_alive():
+        if self._share < 1:
             self._done.set()
             self._thread.join()
+            # an agent stays for the next run: by then a number may be another process's
+            shutil.rmtree(self._folder, ignore_errors=True)
 
     def _run(self) -> None:
         workers: dict[str, _Worker] = {}
@@ -73,6 +76,7 @@ class Brake:
         finally:
             for worker in workers.values():
                 worker.let_go()
+                worker.close()
 
     def _find_new(self, workers: dict[str, _Worker]) -> None:
         for pid in os.listdir(self._folder):
@@ -109,8 +113,7 @@ class _Worker:
             else:
                 self._release_if_paid(self._stopped_at)
         except OSError:
-            os.close(self._handle)
-            os.close(self._clock)
+            self.close()
             return False
         return True
 
@@ -118,6 +121,11 @@ class _Worker:
         """Let it run freely."""
         with contextlib.suppress(OSError):
             signal.pidfd_send_signal(self._handle, signal.SIGCONT)
+
+    def close(self) -> None:
+        """Look at it no more."""
+        os.close(self._handle)
+        os.close(self._clock)
 
     def _charge(self) -> None:
         busy = self._read_busy()

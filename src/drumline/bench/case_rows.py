@@ -101,7 +101,7 @@ def build_case_row(case: Case, run: RunDir, *, kept: bool) -> CaseRow:
         bubble=None if bubble is None else bubble.measured,
         bubble_theory=None if bubble is None else bubble.theory,
         bubble_idle_s=None if bubble is None else bubble.idle_s,
-        idle_s=_idle(steps, bubble) if noted else None,
+        idle_s=[0.0] if alone else _idle(steps, bubble) if noted else None,
         loss=losses[-1],
         losses=losses,
         run_dir=str(run.path) if kept else None,

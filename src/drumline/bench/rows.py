@@ -24,7 +24,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from drumline.core.bench import COMPOSED, ELEMENT_BYTES, NATIVE
+from drumline.core.bench import BY_BACKEND, ELEMENT_BYTES
 from drumline.core.cost import AlphaBeta, Path, Point, bandwidths, bus_factor, fit, waiting_path
 from drumline.core.nodes import NodePlan
 from drumline.core.schedule import Call, plan, whole_elements
@@ -171,13 +171,14 @@ def _split(turn: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
     """Return what the slowest rank of a turn waited and transferred, in seconds."""
     slowest = max(turn, key=lambda rank: rank["ns"])
     last = max(rank["began"] for rank in turn)
-    wait = min(last - slowest["began"], slowest["ns"])  # of a broadcast a rank may have its end
+    # of a broadcast, a rank may be done before the last has begun
+    wait = min(last - slowest["began"], slowest["ns"])
     return wait / 1e9, (slowest["ns"] - wait) / 1e9
 
 
 def payload(call: Call, nodes: int) -> list[int] | None:
     """Return what each node sends to the others; on one node, what all ranks send each other."""
-    if _by_backend(call.algorithm, call.collective):
+    if call.algorithm in BY_BACKEND:
         return None
     workers = call.ranks // nodes
     sent = [0] * nodes
@@ -199,7 +200,7 @@ def limit_s(call: Call, plans: Sequence[NodePlan]) -> float | None:
     if not rates or all(rate is None for rate in rates):
         return None
     out, back = [0.0] * len(rates), [0.0] * len(rates)
-    if _by_backend(call.algorithm, call.collective):
+    if call.algorithm in BY_BACKEND:
         out = back = [_least_bytes(call, len(rates))] * len(rates)
     else:
         workers = call.ranks // len(rates)
@@ -216,11 +217,6 @@ def limit_s(call: Call, plans: Sequence[NodePlan]) -> float | None:
     return max(times)
 
 
-def _by_backend(algorithm: str, collective: str) -> bool:
-    """Whether the backend decides what travels; an algorithm of ours may have the same name."""
-    return algorithm == NATIVE or (collective == "all_reduce" and algorithm in COMPOSED)
-
-
 def _least_bytes(call: Call, nodes: int) -> float:
     """What must cross a node's link, whatever the algorithm: nccl-tests' factor, between nodes."""
     return call.nbytes * bus_factor(call.collective, nodes)
@@ -228,7 +224,7 @@ def _least_bytes(call: Call, nodes: int) -> float:
 
 def path_of(row: Row) -> Path:
     """Return the rounds and bytes that a row's time is made of."""
-    if _by_backend(row.algorithm, row.collective):
+    if row.algorithm in BY_BACKEND:
         return Path(1, round(row.size * bus_factor(row.collective, row.ranks)))
     return waiting_path(
         Call(

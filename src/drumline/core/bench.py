@@ -21,6 +21,8 @@ NATIVE = "native"
 """as an algorithm: the backend's own collective"""
 COMPOSED = ("reduce_broadcast", "gather_scatter", "all_gather")
 """as algorithms of all_reduce: the same sum out of other collectives of the backend"""
+BY_BACKEND = (NATIVE, *COMPOSED)
+"""algorithms whose messages only the backend knows"""
 MAX_RANKS = 16
 """the values that ranks bring are powers of two, whose sums float32 holds exactly"""
 SMALLEST, LARGEST = 4, 2**26

@@ -68,4 +68,6 @@ class TiedGradients:
             arrived = time.monotonic_ns()
             dist.all_reduce(param.grad, group=group)
             if self._meter is not None:
+                if param.grad.is_cuda:  # only queued: its end is what the ledger wants
+                    torch.cuda.current_stream(param.grad.device).synchronize()
                 self._meter.record("tied", param.grad.nbytes, arrived, members_of(group))

@@ -79,7 +79,7 @@ def fits_table(fits: Sequence[Values]) -> RenderableType:
     table = FittingTable(columns=columns)
     note = (
         "fitted to all sizes: time = alpha · rounds + beta · bytes on the critical path\n"
-        "(native: one round, as its messages are not known)"
+        "(one round where only the backend knows the messages, as by native)"
     )
     return Group(Text("what a message costs", style="bold"), table, Text(note))
 

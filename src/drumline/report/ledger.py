@@ -55,7 +55,7 @@ class Ledger:
     steps: int = 0
     collectives: int = 0
     nbytes: int = 0
-    """bytes that rank 0 reduced, sent or received, over the steps counted"""
+    """bytes that rank 0 reduced, sent or received (by RPC: sent), over the steps counted"""
     lost_s: float = field(default=0.0)
 
     @property

@@ -62,7 +62,7 @@ def _table(rows: Sequence[Values]) -> FittingTable:
 def _legend(smallest: str) -> str:
     return "\n".join(
         (
-            "ms: a step until its last rank is done, median over rounds. eff.: speed-up per rank.",
+            "ms: a step of all ranks, median over rounds. eff.: speed-up per rank.",
             f"speed-up: over {smallest} in the same round, by samples per second.",
             "±: how far the 95 % interval reaches, by Student's t over rounds.",
             f"lost: share of the ranks' time beyond that of {smallest} for the same work:",

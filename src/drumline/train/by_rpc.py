@@ -61,20 +61,23 @@ def note_calls(meter: Meter, part: int, parts: int, began: int, sent: int) -> No
         sent: bytes of the tensors that this rank has sent; shared out evenly over its calls.
     """
     idle_since = began
-    calls = []
-    for kind, _, _, since, until in sorted(meter.work, key=lambda work: work[3]):
+    came, went = [], []
+    for kind, microbatch, _, since, until in sorted(meter.work, key=lambda work: work[3]):
         ahead = kind == "forward"
         source, target = (part - 1, part + 1) if ahead else (part + 1, part - 1)
-        if 0 <= source < parts and since > idle_since:
-            meter.spans.append(Span(_CALL, 0, idle_since, since, (source, part)))
-            meter.blocked.append([idle_since, since])
+        if 0 <= source < parts:
+            span = Span(_CALL, 0, min(idle_since, since), since, (source, part))
+            came.append((microbatch, span))
+            if since > idle_since:
+                meter.blocked.append([idle_since, since])
         if 0 <= target < parts:
-            calls.append(len(meter.spans))
-            meter.spans.append(Span(_CALL, 0, until, until, (part, target)))
+            went.append((microbatch, Span(_CALL, 0, until, until, (part, target))))
         idle_since = max(idle_since, until)
-    for number, at in enumerate(calls):
-        share = sent * (number + 1) // len(calls) - sent * number // len(calls)
-        meter.spans[at] = meter.spans[at]._replace(nbytes=share)
+    # threads may take the microbatches in another order on each side: both tell them by number
+    meter.spans += [span for _, span in sorted(came)]
+    for number, (_, span) in enumerate(sorted(went)):
+        share = sent * (number + 1) // len(went) - sent * number // len(went)
+        meter.spans.append(span._replace(nbytes=share))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from drumline.core.events import Event
+from drumline.report.ledger import step_seconds
 
 MS_PER_NS = 1e-6
 Step = Sequence[Event]
@@ -66,13 +67,13 @@ def _merged(intervals: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 def pick_typical(steps: Sequence[Step], count: int) -> Sequence[Step]:
     """Return so many neighbouring steps that took as long as most do."""
-    totals = [max(event["total"] for event in step) for step in steps]
-    if len(totals) <= count:
+    times = step_seconds(steps)
+    if len(times) <= count:
         return steps
-    usual = statistics.median(totals)
+    usual = statistics.median(times)
     first = min(
-        range(len(totals) - count + 1),
-        key=lambda at: max(abs(total - usual) for total in totals[at : at + count]),
+        range(len(times) - count + 1),
+        key=lambda at: max(abs(took - usual) for took in times[at : at + count]),
     )
     return steps[first : first + count]
 
