@@ -11,6 +11,7 @@ import pytest
 
 from drumline.core.errors import CommError
 from drumline.core.nodes import NODES, NodePlan, address_of
+from drumline.launch.hub import _FORGET as FORGET
 from drumline.launch.network import Network, find_way, missing_tools
 from namespaces import need_namespaces, network_namespaces
 
@@ -77,6 +78,17 @@ def test_nodes_reach_each_other_at_the_links_rate_and_nobody_else():
             assert on(network, 0, sys.executable, "-c", REACH).stdout == "[1]\n"
             assert on(network, 1, sys.executable, "-c", REACH).stdout == "[0, 2]\n"
     assert network_namespaces() <= before
+
+
+def test_what_tcp_learned_of_a_link_is_forgotten():
+    need_namespaces()
+    ours = FORGET.read_text()
+    with Network(plans(2)) as network:
+        said = [on(network, node, "cat", str(FORGET)).stdout.strip() for node in range(2)]
+    assert FORGET.read_text() == ours, "the machine's own network stays as it is"
+    if not os.access(FORGET, os.W_OK):
+        pytest.skip("/proc/sys cannot be written here")
+    assert said == ["1", "1"]
 
 
 def test_the_network_is_gone_with_its_hub():

@@ -12,12 +12,14 @@ behind: the hub ends with its launcher, and the kernel takes the network apart.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Iterable
+from pathlib import Path
 
 from drumline.core.lifeline import die_with_parent
 from drumline.core.nodes import NodePlan
@@ -32,6 +34,8 @@ from drumline.launch.shaping import (
 )
 
 _CLONE_NEWNET = 0x40000000
+_FORGET = Path("/proc/sys/net/ipv4/tcp_no_metrics_save")
+"""what TCP learned of a link in one run is not to make the next one faster or slower"""
 
 
 def main() -> int:
@@ -72,6 +76,8 @@ def open_namespace() -> str:
     try:
         _call("unshare", _CLONE_NEWNET)
         space = os.open("/proc/self/ns/net", os.O_RDONLY)
+        with contextlib.suppress(OSError):  # a container may keep /proc/sys from being written
+            _FORGET.write_text("1")
         _call("setns", home, _CLONE_NEWNET)
     finally:
         os.close(home)
