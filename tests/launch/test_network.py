@@ -86,9 +86,8 @@ def test_what_tcp_learned_of_a_link_is_forgotten():
     with Network(plans(2)) as network:
         said = [on(network, node, "cat", str(FORGET)).stdout.strip() for node in range(2)]
     assert FORGET.read_text() == ours, "the machine's own network stays as it is"
-    if not os.access(FORGET, os.W_OK):
-        pytest.skip("/proc/sys cannot be written here")
-    assert said == ["1", "1"]
+    wanted = "1" if os.access(FORGET, os.W_OK) else ours.strip()  # a container may keep it as it is
+    assert said == [wanted, wanted]
 
 
 def test_the_network_is_gone_with_its_hub():
