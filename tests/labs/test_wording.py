@@ -77,8 +77,8 @@ def _assigned(node: ast.AST) -> str | None:
 def test_the_sheets_have_the_sections_that_mistakes_name(lab):
     files = starter_files(lab)
     named = {entry.section for entry in OF_LAB[lab.number].values()}
-    for sheet in SHEETS.values():
-        sections = [int(n) for n in re.findall(r"^## (\d+)\. ", files[sheet], re.MULTILINE)]
+    for table in SHEETS.values():
+        sections = [int(n) for n in re.findall(r"^## (\d+)\. ", files[table], re.MULTILINE)]
         assert sections == list(range(1, 9))
         assert named <= set(sections)
 

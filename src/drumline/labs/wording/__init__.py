@@ -24,7 +24,7 @@ from drumline.labs.wording import (
 )
 from drumline.labs.wording.anywhere import WORDS
 from drumline.labs.wording.entry import Entry
-from drumline.report.page.prose import Tongue
+from drumline.report.page.translator import Translator
 
 MISTAKES: Mapping[str, Entry] = MappingProxyType(
     {
@@ -88,8 +88,8 @@ def explain(verdict: Verdict, language: Language) -> Explanation:
         seen = Said("{where}", "{where}").within(language, verdict.facts)
         return Explanation(language=language, seen=seen)
     entry = MISTAKES[verdict.mistake or "raises"]
-    sheet = TASK.within(language)
-    section = word("section", language).format(sheet=sheet, number=entry.section)
+    table = TASK.within(language)
+    section = word("section", language).format(table=table, number=entry.section)
     return Explanation(
         language=language,
         expected=entry.expected.within(language, verdict.facts),
@@ -111,7 +111,7 @@ def title_of(check: str, language: Language) -> str:
 
 def word(name: str, language: Language) -> str:
     """Return one of the words that stand around the sentences."""
-    return Tongue(language).pick(WORDS[name].en, WORDS[name].zh)
+    return Translator(language).pick(WORDS[name].en, WORDS[name].zh)
 
 
 def _place(place: str, language: Language) -> str:

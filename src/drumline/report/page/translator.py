@@ -1,4 +1,4 @@
-"""`Tongue`: the language of a page; and `Sentence`: words around quoted numbers."""
+"""`Translator`: the language of a page; and `Sentence`: words around quoted numbers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from drumline.core.language import Language
-from drumline.report.page.sheet import Quote
+from drumline.report.page.table import CellRef
 
 _HOLE = re.compile(r"\{(\w+)\}")
 _HAN = "[\u3000-\u303f\u4e00-\u9fff\uff00-\uffef]"
@@ -18,24 +18,24 @@ _HAN = "[\u3000-\u303f\u4e00-\u9fff\uff00-\uffef]"
 class Sentence:
     """Text and quotes, one after the other."""
 
-    parts: tuple[str | Quote, ...]
+    parts: tuple[str | CellRef, ...]
 
     def __str__(self) -> str:
         """Return it as plain text."""
         return "".join(map(str, self.parts))
 
     @property
-    def quotes(self) -> tuple[Quote, ...]:
+    def refs(self) -> tuple[CellRef, ...]:
         """The numbers in it."""
-        return tuple(part for part in self.parts if isinstance(part, Quote))
+        return tuple(part for part in self.parts if isinstance(part, CellRef))
 
 
-Said = str | Sentence
-Filling = str | int | Quote | Sentence
+Text = str | Sentence
+Filling = str | int | CellRef | Sentence
 
 
 @dataclass(frozen=True)
-class Tongue:
+class Translator:
     """Says things in one of the languages."""
 
     lang: Language = Language.EN
@@ -68,7 +68,7 @@ class Tongue:
 
 def fill(template: str, holes: Mapping[str, Filling]) -> Sentence:
     """Put quotes and words into the `{holes}` of a text."""
-    parts: list[str | Quote] = []
+    parts: list[str | CellRef] = []
     at = 0
     for match in _HOLE.finditer(template):
         parts.append(template[at : match.start()])
@@ -76,13 +76,13 @@ def fill(template: str, holes: Mapping[str, Filling]) -> Sentence:
         if isinstance(filling, Sentence):
             parts += filling.parts
         else:
-            parts.append(filling if isinstance(filling, Quote) else str(filling))
+            parts.append(filling if isinstance(filling, CellRef) else str(filling))
         at = match.end()
     parts.append(template[at:])
     return Sentence(_close_up([part for part in parts if part != ""]))
 
 
-def _close_up(parts: list[str | Quote]) -> tuple[str | Quote, ...]:
+def _close_up(parts: list[str | CellRef]) -> tuple[str | CellRef, ...]:
     """Drop a space beside a hole that has come to stand between two Chinese characters."""
     for at in range(1, len(parts)):
         left, right = parts[at - 1], parts[at]
