@@ -26,7 +26,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "train": {"parallel", "comm", "data", "models", "optim", "core"},
     "probe": {"parallel", "comm", "models", "core"},
     "agent": {"train", "comm", "core"},
-    "examine": {"comm", "core"},
+    "grader": {"comm", "core"},
     "launch": {"core"},
     "report": {"core"},
     "bench": {"launch", "report", "core"},
@@ -36,7 +36,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cli": {"bench", "cluster", "labs", "node", "launch", "report", "core", "data"},
 }
 OPERATIONS = {"core", "launch", "report", "bench", "labs", "node", "cluster", "cli"}
-RUNTIME = {"comm", "data", "models", "optim", "parallel", "train", "probe", "agent", "examine"}
+RUNTIME = {"comm", "data", "models", "optim", "parallel", "train", "probe", "agent", "grader"}
 # Modules of `data` that hold tensors. The others serve both columns, and know numpy at most.
 TENSORS = {"data.dataset", "data.sampler", "data.splits"}
 HEAVY = {"torch", "safetensors", "tensorboard"}

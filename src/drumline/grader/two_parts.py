@@ -22,10 +22,10 @@ import torch.distributed.autograd as dist_autograd
 import torch.distributed.rpc as rpc
 from torch import Tensor, nn
 
-from drumline.examine.outcome import Wrong
-from drumline.examine.pictures import Span, table, time_line
-from drumline.examine.ranks import by_rpc
-from drumline.examine.submission import Submission
+from drumline.grader.outcome import Wrong
+from drumline.grader.pictures import Span, table, time_line
+from drumline.grader.ranks import by_rpc
+from drumline.grader.submission import Submission
 
 _RANKS = 3  # the leader, and an owner for each part
 _WORKERS = ("worker1", "worker2")

@@ -21,9 +21,9 @@ import torch.distributed.rpc as rpc
 
 from drumline.comm.group import interface_towards, pin_interface
 from drumline.comm.store import LOOPBACK
-from drumline.examine.fork import Fork, fork, watch
-from drumline.examine.outcome import WRONG, Foreign, Outcome, outcome, told
-from drumline.examine.submission import Submission
+from drumline.grader.fork import Fork, fork, watch
+from drumline.grader.outcome import WRONG, Foreign, Outcome, outcome, told
+from drumline.grader.submission import Submission
 
 LEADER = 0
 _LAST_S = 1.0  # what a rank that is about to end gets, once another one has told of a failure

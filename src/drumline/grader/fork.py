@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from drumline.core.lifeline import die_with_parent
-from drumline.examine.outcome import is_inside, place
+from drumline.grader.outcome import is_inside, place
 
 _TELL_STACK = signal.SIGUSR1
 _STACK_S = 2.0  # what a process gets to write its stack, at most

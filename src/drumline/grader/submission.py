@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from drumline.examine.outcome import Wrong
+from drumline.grader.outcome import Wrong
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,10 +15,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from drumline.examine.outcome import Wrong
-from drumline.examine.pictures import bars
-from drumline.examine.ranks import on_ranks
-from drumline.examine.submission import Submission
+from drumline.grader.outcome import Wrong
+from drumline.grader.pictures import bars
+from drumline.grader.ranks import on_ranks
+from drumline.grader.submission import Submission
 
 _LATE_S, _TRANSFER_S = 0.5, 0.4
 _OFF_S = 0.19  # what a busy machine may add or take

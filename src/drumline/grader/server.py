@@ -23,11 +23,11 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from drumline.core.scratch import Scratch
-from drumline.examine.checks import CHECKS, Check
-from drumline.examine.fork import Fork, fork, watch
-from drumline.examine.outcome import NOT_RUN, PASS, WRONG, Outcome, outcome, outcome_of
-from drumline.examine.strays import end_strays
-from drumline.examine.submission import Submission
+from drumline.grader.checks import CHECKS, Check
+from drumline.grader.fork import Fork, fork, watch
+from drumline.grader.outcome import NOT_RUN, PASS, WRONG, Outcome, outcome, outcome_of
+from drumline.grader.strays import end_strays
+from drumline.grader.submission import Submission
 
 _OPTIMIZING = (1,)  # labs in which students may build on torch.optim
 _FOR_RANKS_S = 5.0  # more for a check that itself watches ranks until the timeout

@@ -6,6 +6,7 @@ import ast
 import re
 import shlex
 import string
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -16,19 +17,13 @@ from drumline.cli.main import main  # noqa: F401  commands hang themselves on th
 from drumline.core.bench import AggregationSpec, CollectivesSpec
 from drumline.core.language import Language
 from drumline.core.spec_file import load_spec, read_words
-from drumline.examine.checks import CHECKS
+from drumline.grader.checks import CHECKS
 from drumline.labs.catalogue import LABS
-from drumline.labs.language import Said
+from drumline.labs.explanation import load_pointers, load_text
 from drumline.labs.start import starter_files
-from drumline.labs.wording import MISTAKES, TITLES, anywhere
-from drumline.labs.wording import aggregation as lab2
-from drumline.labs.wording import data_parallel as lab3
-from drumline.labs.wording import model_parallel as lab4
-from drumline.labs.wording import optimizers as lab1
 
 SOURCE = Path(drumline.__file__).parent
-PLACES = sorted({place for entry in MISTAKES.values() for place in entry.read})
-OF_LAB = {1: lab1.MISTAKES, 2: lab2.MISTAKES, 3: lab3.MISTAKES, 4: lab4.MISTAKES}
+PLACES = sorted({place for pointer in load_pointers().values() for place in pointer.read})
 CHINESE = re.compile("[\u4e00-\u9fff]")
 SHEETS = {Language.EN: "TASK.md", Language.ZH: "TASK.zh.md"}
 
@@ -37,24 +32,55 @@ def fields(text: str) -> set[str]:
     return {name for _, name, _, _ in string.Formatter().parse(text) if name}
 
 
-def every_said() -> list[Said]:
-    entries = MISTAKES.values()
-    sentences = [said for e in entries for said in (e.expected, e.seen, e.belief)]
-    return [*sentences, *TITLES.values(), *anywhere.WORDS.values()]
+def all_text(language: Language) -> dict[str, str]:
+    """Return every text of a language by its key."""
+    text = load_text(language)
+    mistakes = {
+        f"{name}.{part}": said
+        for name, mistake in text.mistakes.items()
+        for part, said in asdict(mistake).items()
+    }
+    return {
+        **text.labels,
+        **{f"title {name}": one for name, one in text.titles.items()},
+        **mistakes,
+    }
 
 
 def test_both_languages_say_the_same_facts():
-    for said in every_said():
-        assert fields(said.en) == fields(said.zh), said
-        assert bool(said.en) == bool(said.zh), said
-        words = re.sub(r"{[^}]*}", "", said.en)
+    english, chinese = all_text(Language.EN), all_text(Language.ZH)
+    assert list(english) == list(chinese)
+    for key, en in english.items():
+        zh = chinese[key]
+        assert fields(en) == fields(zh), key
+        assert bool(en) == bool(zh), key
+        words = re.sub(r"{[^}]*}", "", en)
         if re.search("[a-z]{3}", words):
-            assert CHINESE.search(said.zh), said
+            assert CHINESE.search(zh), key
 
 
-def test_every_check_has_a_title():
+@pytest.mark.parametrize("language", Language)
+def test_every_check_and_mistake_has_its_text(language):
+    text = load_text(language)
     names = {check.name for checks in CHECKS.values() for check in checks}
-    assert {name for name in names if not name.endswith(".import")} == set(TITLES)
+    assert {name for name in names if not name.endswith(".import")} == set(text.titles)
+    assert list(text.mistakes) == list(load_pointers())
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("labels: {yes: 3}\ntitles: {}\nmistakes: {}", "expected text, got 3"),
+        ("labels: {}\ntitles: {}", "unexpected keys"),
+        ("labels: {}\ntitles: {}\nmistakes: {a: {expected: b, seen: c}}", "belief"),
+    ],
+)
+def test_text_that_is_off_is_refused(text, error, tmp_path, monkeypatch):
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "verdicts.en.yaml").write_text(text)
+    monkeypatch.setattr("drumline.labs.explanation.files", lambda _: tmp_path)
+    with pytest.raises((TypeError, ValueError), match=error):
+        load_text.__wrapped__(Language.EN)
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -76,7 +102,7 @@ def _assigned(node: ast.AST) -> str | None:
 @pytest.mark.parametrize("lab", LABS, ids=lambda lab: lab.name)
 def test_the_sheets_have_the_sections_that_mistakes_name(lab):
     files = starter_files(lab)
-    named = {entry.section for entry in OF_LAB[lab.number].values()}
+    named = {p.section for p in load_pointers().values() if p.lab == lab.number}
     for sheet in SHEETS.values():
         sections = [int(n) for n in re.findall(r"^## (\d+)\. ", files[sheet], re.MULTILINE)]
         assert sections == list(range(1, 9))

@@ -8,8 +8,8 @@ from functools import partial
 import pytest
 import torch.distributed as dist
 
-from drumline.examine import optimizers, pictures
-from drumline.examine.fork import fork, watch
+from drumline.grader import optimizers, pictures
+from drumline.grader.fork import fork, watch
 from drumline.optim import SGD, Adam
 from drumline.optim.gd import GD
 
@@ -38,7 +38,7 @@ def test_no_two_misunderstandings_look_alike():
 def count_some(meeting: str) -> list[list[object]]:
     import torch
 
-    from drumline.examine.counting import count_calls
+    from drumline.grader.counting import count_calls
 
     calls = count_calls()
     store = dist.FileStore(meeting, 1)

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from drumline.examine.outcome import Wrong
-from drumline.examine.pictures import coverage, table
-from drumline.examine.submission import Submission
+from drumline.grader.outcome import Wrong
+from drumline.grader.pictures import coverage, table
+from drumline.grader.submission import Submission
 
 _SAMPLES, _RANKS = 103, 4  # not divisible on purpose
 _SEED = 5

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from drumline.examine.outcome import Wrong
-from drumline.examine.pictures import table
-from drumline.examine.ranks import on_ranks
-from drumline.examine.submission import Submission
+from drumline.grader.outcome import Wrong
+from drumline.grader.pictures import table
+from drumline.grader.ranks import on_ranks
+from drumline.grader.submission import Submission
 
 _RANKS = 3
 _SOURCE = 0

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 
-from drumline.examine import (
+from drumline.grader import (
     aggregation,
     optimizers,
     replicas,
@@ -16,7 +16,7 @@ from drumline.examine import (
     training,
     two_parts,
 )
-from drumline.examine.submission import Submission
+from drumline.grader.submission import Submission
 
 Question = Callable[[Submission], None]
 

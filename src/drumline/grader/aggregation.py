@@ -13,11 +13,11 @@ from typing import Any
 
 import torch
 
-from drumline.examine.counting import POINT_TO_POINT, count_calls
-from drumline.examine.outcome import Wrong
-from drumline.examine.pictures import table
-from drumline.examine.ranks import on_ranks
-from drumline.examine.submission import Submission
+from drumline.grader.counting import POINT_TO_POINT, count_calls
+from drumline.grader.outcome import Wrong
+from drumline.grader.pictures import table
+from drumline.grader.ranks import on_ranks
+from drumline.grader.submission import Submission
 
 WAYS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {

@@ -1,6 +1,6 @@
 """Checks of a student's code for a lab: what runs beside it, with torch, in processes of its own.
 
-`python -m drumline.examine` reads requests and answers with events, JSON lines both (`server`). It
+`python -m drumline.grader` reads requests and answers with events, JSON lines both (`server`). It
 has imported torch once and never runs a student's line itself: every check is a fork of it, so that
 a check starts at once, and a submission that hangs, exits or crashes costs only its own check.
 

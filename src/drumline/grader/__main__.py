@@ -1,4 +1,4 @@
-"""`python -m drumline.examine`: the server of checks, warm before it is asked."""
+"""`python -m drumline.grader`: the server of checks, warm before it is asked."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def main() -> None:
     sys.dont_write_bytecode = True
     import gc
 
-    from drumline.examine import server
-    from drumline.examine.strays import adopt_orphans
+    from drumline.grader import server
+    from drumline.grader.strays import adopt_orphans
 
     gc.freeze()  # a collection in a fork would touch, and thereby copy, what it shares
     adopt_orphans()
