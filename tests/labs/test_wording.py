@@ -15,7 +15,6 @@ from drumline.cli.app import app, lab_app
 from drumline.cli.main import main  # noqa: F401  commands hang themselves on the app
 from drumline.core.bench import AggregationSpec, CollectivesSpec
 from drumline.core.language import Language
-from drumline.core.spec_file import load_spec, read_words
 from drumline.examine.checks import CHECKS
 from drumline.labs.catalogue import LABS
 from drumline.labs.language import Said
@@ -25,6 +24,7 @@ from drumline.labs.wording import aggregation as lab2
 from drumline.labs.wording import data_parallel as lab3
 from drumline.labs.wording import model_parallel as lab4
 from drumline.labs.wording import optimizers as lab1
+from drumline.spec.load import load_spec, read_words
 
 SOURCE = Path(drumline.__file__).parent
 PLACES = sorted({place for entry in MISTAKES.values() for place in entry.read})
