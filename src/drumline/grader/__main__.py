@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 
-from drumline.core.lifeline import die_with_parent
+from drumline.core.processes import die_with_parent
 
 
 def main() -> None:

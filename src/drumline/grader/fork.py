@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from drumline.core.lifeline import die_with_parent
+from drumline.core.processes import die_with_parent
 from drumline.grader.outcome import is_inside, place
 
 _TELL_STACK = signal.SIGUSR1

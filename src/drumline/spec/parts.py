@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from drumline.core.units import parse_bytes
+from drumline.core.formatting import parse_bytes
 
 PartitionKind = Literal["shuffle", "random", "sampling", "contiguous", "by_label", "dirichlet"]
 Bytes = Annotated[int, BeforeValidator(parse_bytes, json_schema_input_type=int | str), Field(gt=0)]

@@ -14,9 +14,9 @@ from typing import Any, get_args
 
 from pydantic_core import ErrorDetails
 
-from drumline.core.nearest import nearest
-from drumline.core.parts import ClashError, Part
-from drumline.core.spec import SHORTHAND, RunSpec
+from drumline.core.formatting import nearest
+from drumline.spec.parts import ClashError, Part
+from drumline.spec.run_spec import SHORTHAND, RunSpec
 
 KeyPath = tuple[str, ...]
 Places = dict[KeyPath, str]
@@ -79,7 +79,7 @@ _EXAMPLES = {
 _LIKE, _MUCH_LIKE = 0.6, 0.8
 
 
-def explain(detail: ErrorDetails, places: Places, spec: type[Part] = RunSpec) -> str:
+def explain_error(detail: ErrorDetails, places: Places, spec: type[Part] = RunSpec) -> str:
     """Turn one of pydantic's errors into a sentence for the person who wrote the spec.
 
     Args:

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drumline.core.errors import SpecError
-from drumline.core.parts import PartitionSpec, SlowRank
-from drumline.core.spec import BUILTIN_MODELS, RunSpec
-from drumline.core.spec_file import dump_spec, load_spec, validate_spec
+from drumline.spec.load import dump_spec, load_spec, validate_spec
+from drumline.spec.parts import PartitionSpec, SlowRank
+from drumline.spec.run_spec import BUILTIN_MODELS, RunSpec
 
 DESIGN = """\
 name: mnist-ring

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drumline.core.units import (
+from drumline.core.formatting import (
     format_bytes,
     format_rate,
     format_seconds,

@@ -1,8 +1,11 @@
-"""Sizes, rates and times as people write them: `1MiB`, `25 MB`, `1gbit`, `12.3 s`."""
+"""What people write and read: sizes (`1MiB`), rates (`1gbit`), times (`12.3 s`), lists of things,
+and the name that was probably meant by a misspelled one.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from decimal import Decimal
 
 _BYTES = {
@@ -84,3 +87,28 @@ def format_seconds(seconds: float) -> str:
     if minutes < 60:
         return f"{minutes} min {rest:02d} s"
     return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def listed(things: Iterable[object]) -> str:
+    """Write a list with commas and a last `and`."""
+    *most, last = map(str, things)
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+def counted(count: int, thing: str, things: str | None = None) -> str:
+    """Write how many there are: 1 layer, 3 layers; give the plural where it has more than an s."""
+    return f"{count} {thing if count == 1 else things or f'{thing}s'}"
+
+
+def name_ranks(ranks: Iterable[int | str]) -> str:
+    """Write ranks: rank 1, or ranks 1 and 3."""
+    names = list(ranks)
+    return f"rank{'' if len(names) == 1 else 's'} {listed(names)}"
+
+
+def nearest(word: str, known: Iterable[str], otherwise: str = "") -> str:
+    """Return `did you mean 'that'?` with the known word that is nearest, or else `otherwise`."""
+    import difflib  # rarely needed, and not by --help
+
+    near = difflib.get_close_matches(word.replace("-", "_"), list(known), n=1, cutoff=0.5)
+    return f"did you mean {near[0]!r}?" if near else otherwise

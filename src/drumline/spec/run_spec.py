@@ -13,7 +13,10 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, model_validator
 
-from drumline.core.link import (
+from drumline.core.formatting import nearest
+from drumline.core.nodes import MAX_NODES, NodePlan
+from drumline.core.task import MAX_WORKERS
+from drumline.spec.link import (
     LinkSpec,
     SlowNode,
     check_meeting,
@@ -21,10 +24,8 @@ from drumline.core.link import (
     check_slow_nodes,
     plan_nodes,
 )
-from drumline.core.mesh import Mesh, MeshSpec, settle_mesh
-from drumline.core.nearest import nearest
-from drumline.core.nodes import MAX_NODES, NodePlan
-from drumline.core.parts import (
+from drumline.spec.mesh import Mesh, MeshSpec, settle_mesh
+from drumline.spec.parts import (
     Bytes,
     CheckpointSpec,
     ClashError,
@@ -37,9 +38,7 @@ from drumline.core.parts import (
     SlowRank,
     one_word,
 )
-from drumline.core.split import check_split, settle_aggregator
-from drumline.core.strategy import REDUCING_KINDS, StrategySpec
-from drumline.core.task import MAX_WORKERS
+from drumline.spec.strategy import REDUCING_KINDS, StrategySpec, check_split, settle_aggregator
 
 __all__ = [
     "BUILTIN_MODELS",

@@ -20,8 +20,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from drumline.core.listing import counted
-from drumline.core.parts import ClashError, Part
+from drumline.core.formatting import counted
+from drumline.spec.parts import ClashError, Part
 
 Axis = Literal["data", "pipeline", "tensor"]
 AXES: tuple[Axis, ...] = ("data", "pipeline", "tensor")

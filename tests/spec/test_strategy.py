@@ -3,8 +3,8 @@
 import pytest
 
 from drumline.core.errors import SpecError
-from drumline.core.spec_file import load_spec
-from drumline.core.split import microbatches_of
+from drumline.spec.load import load_spec
+from drumline.spec.strategy import microbatches_of
 
 MICROBATCHES = "strategy.microbatches=4"
 

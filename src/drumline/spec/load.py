@@ -15,9 +15,11 @@ import yaml
 from pydantic import ValidationError
 
 from drumline.core.errors import SpecError
-from drumline.core.explain import KeyPath, Places, explain
-from drumline.core.parts import Part
-from drumline.core.spec import SHORTHAND, RunSpec
+from drumline.core.files import write_atomic
+from drumline.core.rundir import RunDir
+from drumline.spec.parts import Part
+from drumline.spec.run_spec import SHORTHAND, RunSpec
+from drumline.spec.validation_errors import KeyPath, Places, explain_error
 
 P = TypeVar("P", bound=Part)
 _EXAMPLE = "drumline train model=cnn workers=2 strategy.kind=ring"
@@ -69,6 +71,16 @@ def _forget_old_strategy(
     kind = named.get("kind") if isinstance(named, dict) else named
     if isinstance(old, dict) and kind not in (None, old.get("kind")):
         values["strategy"] = {key: old[key] for key in ("kind", *lasting) if key in old}
+
+
+def read_run_spec(run: RunDir) -> RunSpec:
+    """Read the resolved spec of a run."""
+    return load_spec(run.spec_file)
+
+
+def write_run_spec(run: RunDir, spec: RunSpec) -> None:
+    """Write the resolved spec into a run's directory."""
+    write_atomic(run.spec_file, dump_spec(spec))
 
 
 def spec_words(spec: RunSpec) -> dict[str, str]:
@@ -140,7 +152,7 @@ def _validate(kind: type[P], values: Mapping[str, Any], places: Places) -> P:
     try:
         return kind.model_validate(values)
     except ValidationError as error:
-        lines = [explain(detail, places, kind) for detail in error.errors()]
+        lines = [explain_error(detail, places, kind) for detail in error.errors()]
         raise SpecError("\n".join(dict.fromkeys(lines))) from None
 
 

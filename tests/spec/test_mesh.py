@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drumline.core.mesh import AXES, Mesh, MeshSpec, settle_mesh
-from drumline.core.parts import ClashError
+from drumline.spec.mesh import AXES, Mesh, MeshSpec, settle_mesh
+from drumline.spec.parts import ClashError
 
 sizes = st.integers(1, 4)
 

@@ -7,9 +7,9 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field, PlainSerializer
 
+from drumline.core.formatting import format_rate, parse_rate
 from drumline.core.nodes import MAX_NODES, PREFIX, NodePlan, address_of
-from drumline.core.parts import ClashError, Part
-from drumline.core.units import format_rate, parse_rate
+from drumline.spec.parts import ClashError, Part
 
 # Below, one frame takes longer than a collective may; above, no machine of today comes close.
 SLOWEST, FASTEST = 10**6, 4 * 10**11

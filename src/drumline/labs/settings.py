@@ -6,9 +6,9 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, model_validator
 
-from drumline.core.link import LinkSpec, check_node_count, check_slow_nodes
 from drumline.core.nodes import MAX_NODES
-from drumline.core.parts import Part, one_word
+from drumline.spec.link import LinkSpec, check_node_count, check_slow_nodes
+from drumline.spec.parts import Part, one_word
 
 
 class LabSettings(Part):
