@@ -12,17 +12,18 @@ from typing import Any
 
 import numpy as np
 
-from drumline.core.lab import LabSettings
 from drumline.core.language import Language
 from drumline.core.rundir import RunDir
 from drumline.data.coverage import coverage
 from drumline.labs.experiment import Measurement, Training
 from drumline.labs.lab import Lab, WriteUp
 from drumline.labs.results import Results
+from drumline.labs.settings import LabSettings
 from drumline.report.page.blocks import Paragraph, Picture, Report, Section, TableBlock
 from drumline.report.page.markdown import render_markdown
 from drumline.report.page.table import CellRef
 from drumline.report.page.translator import Sentence, Text
+from drumline.spec.load import write_run_spec
 
 MS = 1_000_000
 SAMPLES = 240
@@ -58,7 +59,7 @@ def make_runs(
 def _leave(folder: Path, training: Training) -> None:
     spec = training.spec
     run = RunDir.create("", root=folder, exact=folder / "runs" / training.name)
-    run.write_spec(spec)
+    write_run_spec(run, spec)
     run.write_json("manifest.json", {"cpu_count": 2})
     whole = spec.optimizer.name == "gd"
     per_epoch = 1 if whole else 6
@@ -127,7 +128,7 @@ def _accuracy(training: Training, epoch: int) -> float:
 
 def _diverge(folder: Path, training: Training) -> None:
     run = RunDir.create("", root=folder, exact=folder / "runs" / training.name)
-    run.write_spec(training.spec)
+    write_run_spec(run, training.spec)
     error = {"event": "error", "type": "DivergenceError", "message": "the loss is nan"}
     run.rank_events(0).write_text(json.dumps(error) + "\n")
 

@@ -8,9 +8,9 @@ import re
 import pytest
 
 from drumline.core.errors import DataError
-from drumline.core.lab import LabSettings
 from drumline.labs.communication import LAB
 from drumline.labs.experiment import Training
+from drumline.labs.settings import LabSettings
 from drumline.report.page.blocks import Picture
 from drumline.report.page.source import excerpt
 from drumline.report.page.style import FigureStyle

@@ -8,10 +8,10 @@ import re
 import pytest
 
 from drumline.core.errors import LabError, UsageError
-from drumline.core.lab import LabSettings
 from drumline.labs.catalogue import find_lab
 from drumline.labs.report_run import load_lab, run_lab
 from drumline.labs.running import alone
+from drumline.labs.settings import LabSettings
 from drumline.labs.verifying import verify
 from drumline.labs.writing import build_report
 from drumline.report.page.html import render_html

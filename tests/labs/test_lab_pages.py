@@ -6,8 +6,6 @@ import re
 import pytest
 
 from drumline.core.errors import UsageError
-from drumline.core.lab import LabSettings
-from drumline.core.spec_file import read_words
 from drumline.labs.curves import smoothed
 from drumline.labs.data_parallel import LAB as DATA_PARALLEL
 from drumline.labs.data_parallel.cases import label_groups
@@ -18,6 +16,7 @@ from drumline.labs.experiment import Training
 from drumline.labs.optimizers import LAB as OPTIMIZERS
 from drumline.labs.optimizers.rates import _about
 from drumline.labs.report_run import load_lab
+from drumline.labs.settings import LabSettings
 from drumline.labs.strokes import error_bars
 from drumline.report.page.blocks import Picture
 from drumline.report.page.findings import Findings
@@ -26,6 +25,7 @@ from drumline.report.page.style import FigureStyle
 from drumline.report.page.table import Table
 from drumline.report.page.translator import Translator
 from drumline.report.record import Point
+from drumline.spec.load import read_words
 from lab_runs import SAMPLES, make_runs, quotes_of, words_of, wrong_quotes
 
 LABS = {1: OPTIMIZERS, 3: DATA_PARALLEL}

@@ -8,13 +8,13 @@ import pytest
 
 from drumline.core.language import Language
 from drumline.core.rundir import RunDir
-from drumline.core.spec_file import validate_spec
 from drumline.report.differences import find_differences
 from drumline.report.page.audit import audit_numbers, read_citations
 from drumline.report.page.folder import write_report
 from drumline.report.page.translator import Translator
 from drumline.report.record import read_record
 from drumline.report.runs.page import build_runs_report
+from drumline.spec.load import validate_spec, write_run_spec
 
 STEP = 10_000_000  # ns
 
@@ -23,7 +23,7 @@ def make_run(path, *, steps=8, slow=None, done=True, **words):
     """A run of two ranks as training leaves it; `slow`: a rank that comes late by half a step."""
     run = RunDir.create("x", root=path.parent, exact=path)
     spec = validate_spec({"name": path.name, "model": "mlp", "max_steps": steps, **words})
-    run.write_spec(spec)
+    write_run_spec(run, spec)
     run.write_json("manifest.json", {"started": "2026-01-01", "hosts": ["h"], "packages": {}})
     for rank in range(2):
         with run.rank_events(rank).open("w") as file:

@@ -17,12 +17,12 @@ from drumline.bench.collectives import run_collectives
 from drumline.cli.printing import print_json
 from drumline.core.bench import AggregationSpec, CollectivesSpec
 from drumline.core.errors import RunDirError, UsageError
-from drumline.core.spec_file import read_words
-from drumline.core.units import format_bytes
+from drumline.core.formatting import format_bytes
 from drumline.launch.probe import Watch
 from drumline.report.bench_tables import aggregation_table, collectives_table, fits_table
 from drumline.report.figures import draw_aggregation, draw_collectives
 from drumline.report.page.table import Table
+from drumline.spec.load import read_words
 
 Draw = Callable[[Path, list[dict[str, Any]]], list[Path]]
 

@@ -10,13 +10,13 @@ from rich.console import Console
 from drumline.cli.bench import watched
 from drumline.cli.printing import print_json
 from drumline.core.errors import LabError
-from drumline.core.lab import LabSettings
 from drumline.core.language import Language
-from drumline.core.spec_file import read_words
 from drumline.labs.catalogue import find_lab
 from drumline.labs.report_run import run_lab
+from drumline.labs.settings import LabSettings
 from drumline.labs.verifying import verify
 from drumline.report.page.translator import Translator
+from drumline.spec.load import read_words
 
 LAB_FOLDERS = Path("labs")
 _EXAMPLE = "drumline lab run 2 nodes=4 link=100mbit"

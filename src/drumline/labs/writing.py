@@ -13,12 +13,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from drumline.core.lab import LabSettings
-from drumline.core.units import format_rate
+from drumline.core.formatting import format_rate
 from drumline.labs.catalogue import Entry, read_principle
 from drumline.labs.experiment import Experiment, Training
 from drumline.labs.lab import Lab, WriteUp
 from drumline.labs.results import Results
+from drumline.labs.settings import LabSettings
 from drumline.report.page.blocks import (
     Block,
     Column,

@@ -4,6 +4,6 @@
                                                                                    │
                                          report.html · report.md · figures/ · data/ · manifest.json
 
-A number in a sentence is never typed: it is a `CellRef` of a table's cell, so that a page cannot say
-what its data do not. Every text exists in English and in Chinese (`Tongue`). No torch.
+A number in a sentence is never typed: it is a `CellRef` of a table, so that a page cannot say what
+its data do not. Every text exists in English and in Chinese (`Translator`). No torch.
 """

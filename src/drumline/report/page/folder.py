@@ -20,7 +20,7 @@ from typing import Any
 
 from drumline import __version__
 from drumline.core.errors import RunDirError, UsageError
-from drumline.core.rundir import write_atomic
+from drumline.core.files import write_atomic
 from drumline.report.page.blocks import Report
 from drumline.report.page.html import render_html
 from drumline.report.page.markdown import render_markdown

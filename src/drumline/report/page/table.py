@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from drumline.core.units import format_bytes, format_seconds
+from drumline.core.formatting import format_bytes, format_seconds
 
 Form = Callable[[float], str]
 """how a number is written, with its unit"""
