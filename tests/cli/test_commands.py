@@ -135,7 +135,7 @@ def test_signs_that_the_terminal_does_not_have_are_replaced(ask, make_run):
 
 @pytest.fixture(scope="module")
 def schema():
-    from drumline.core.spec import RunSpec
+    from drumline.spec.run_spec import RunSpec
 
     return RunSpec.model_json_schema()
 

@@ -22,7 +22,7 @@ from drumline.cluster.machine import Machine
 from drumline.cluster.playbook_files import playbook_digests
 from drumline.cluster.spec import ClusterSpec, EnvironmentSpec
 from drumline.core.errors import SpecError
-from drumline.core.inside import stays_inside
+from drumline.core.files import stays_inside
 
 PLAYBOOKS = Path(__file__).parent / "playbooks"
 MAKER = Path(__file__).parents[1] / "node" / "environment.py"
