@@ -66,7 +66,7 @@ def run_script(run_path: Path, script: tuple[str, ...]) -> None:
     from drumline.comm.group import pin_interface
     from drumline.comm.store import LOOPBACK
     from drumline.core.rundir import RunDir
-    from drumline.train.process import rank_process
+    from drumline.train.rank import rank_process
 
     with rank_process(RunDir(run_path), runs_script=True):
         pin_interface(os.environ.get("MASTER_ADDR", LOOPBACK))  # mpirun names none

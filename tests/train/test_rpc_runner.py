@@ -6,7 +6,7 @@ import pytest
 
 from drumline.comm import Meter
 from drumline.report.ledger import compute_ledger
-from drumline.train.by_rpc import note_calls
+from drumline.train.runners.rpc import note_calls
 
 MS = 10**6
 

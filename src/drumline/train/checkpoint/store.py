@@ -3,7 +3,7 @@
     checkpoints/step-000000094/
         model.safetensors            parameters and buffers (model-part-K, where it is split)
         optimizer.safetensors        its tensors (-part-K; -rank-N, where copies differ)
-        state.json                   progress, scalars, the SHA-256 of each file, and its own
+        state.json                   state, scalars, the SHA-256 of each file, and its own
 
 Tensors have the names and shapes of the whole model, however it was split (`train.snapshot`). All
 files are written into a hidden folder, synced, and the folder is renamed into place: it is
@@ -29,15 +29,15 @@ from torch.optim import Optimizer
 from drumline.core.errors import CheckpointError
 from drumline.models import tensors_sha256
 from drumline.parallel import Holding
-from drumline.train.snapshot import Snapshot, load_model, load_optimizer
-from drumline.train.tensor_files import TensorFiles, sync, write_tensors
+from drumline.train.checkpoint.snapshot import Snapshot, load_model, load_optimizer
+from drumline.train.checkpoint.tensor_files import TensorFiles, sync, write_tensors
 
 STATE = "state.json"
 WHOLE = Holding()
 
 
-@dataclass(frozen=True, kw_only=True)
-class Progress:
+@dataclass(kw_only=True)
+class TrainState:
     """How far a run has come."""
 
     step: int
@@ -56,7 +56,7 @@ class Checkpoint:
     """A checkpoint on disk whose hashes were checked."""
 
     path: Path
-    progress: Progress
+    state: TrainState
     scalars: Mapping[str, Any]
     """by file"""
 
@@ -101,7 +101,7 @@ class CheckpointStore:
 
     def save(
         self,
-        progress: Progress,
+        state: TrainState,
         snapshot: Snapshot,
         holding: Holding = WHOLE,
         *,
@@ -113,7 +113,7 @@ class CheckpointStore:
         """Write a checkpoint; every rank calls this. Returns its path on the leader.
 
         Args:
-            progress: how far the run has come.
+            state: how far the run has come.
             snapshot: this rank's part, whole where this rank writes it.
             holding: which part that is, and whether this rank writes it.
             rank: this rank.
@@ -122,7 +122,7 @@ class CheckpointStore:
             gather: called in its place where ranks write to several disks; brings what they have
                 written into a folder to the leader's.
         """
-        draft = self._folder / f".draft-{progress.step:09d}"
+        draft = self._folder / f".draft-{state.step:09d}"
         suffix = f"-part-{holding.part}" if holding.parts > 1 else ""
         try:
             if holding.writes or not shared:
@@ -132,11 +132,11 @@ class CheckpointStore:
                 write_tensors(draft / f"model{suffix}.safetensors", snapshot.model)
             if holding.parts > 1 or not shared:
                 barrier() if gather is None else gather(draft)
-            return self._publish(draft, progress) if rank == 0 else None
+            return self._publish(draft, state) if rank == 0 else None
         except OSError as error:
             if rank == 0:  # others leave the draft to the next writer: peers may be writing to it
                 shutil.rmtree(draft, ignore_errors=True)
-            raise self._explain(error, progress.step) from error
+            raise self._explain(error, state.step) from error
 
     def newest(self, damaged: Callable[[Path, str], None]) -> Checkpoint | None:
         """Return the newest checkpoint whose hashes are right; None where none was ever written.
@@ -177,20 +177,20 @@ class CheckpointStore:
                 f"all ranks must see the same run directory"
             ) from None
 
-    def _publish(self, draft: Path, progress: Progress) -> Path:
+    def _publish(self, draft: Path, state: TrainState) -> Path:
         scalars = {
             file.stem: json.loads(file.read_text()) for file in draft.glob("optimizer*.json")
         }
         for file in draft.glob("optimizer*.json"):
             file.unlink()
-        state = {
-            **vars(progress),
+        content = {
+            **vars(state),
             "scalars": scalars,
             "sha256": {file.name: _sha256(file) for file in sorted(draft.iterdir())},
         }
-        _write_synced(draft / STATE, json.dumps({**state, "seal": _seal(state)}).encode())
+        _write_synced(draft / STATE, json.dumps({**content, "seal": _seal(content)}).encode())
         sync(draft)
-        final = self.path_of(progress.step)
+        final = self.path_of(state.step)
         if _is_whole(final):  # the same step again, after a restart: the same weights
             shutil.rmtree(draft)
         else:
@@ -222,14 +222,14 @@ class CheckpointStore:
 
 
 def _read(path: Path) -> Checkpoint:
-    state = json.loads((path / STATE).read_text())
-    if state.pop("seal") != _seal(state):
+    content = json.loads((path / STATE).read_text())
+    if content.pop("seal") != _seal(content):
         raise ValueError(f"{STATE} does not have the hash that was written with it")
-    for name, expected in state["sha256"].items():
+    for name, expected in content["sha256"].items():
         if _sha256(path / name) != expected:
             raise ValueError(f"{name} does not have the hash that was written with it")
-    progress = Progress(**{key: state[key] for key in Progress.__dataclass_fields__})
-    return Checkpoint(path, progress, state["scalars"])
+    state = TrainState(**{key: content[key] for key in TrainState.__dataclass_fields__})
+    return Checkpoint(path, state, content["scalars"])
 
 
 def _is_whole(path: Path) -> bool:
@@ -254,8 +254,8 @@ def _write_synced(path: Path, content: bytes) -> None:
         os.fsync(file.fileno())
 
 
-def _seal(state: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
+def _seal(content: Mapping[str, object]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _sha256(path: Path) -> str:

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from drumline.comm import Meeting
 from drumline.core.rundir import RunDir
-from drumline.train.place import Place
+from drumline.train.rank import RankInfo
 
 _CHUNK = 16 << 20
 
@@ -36,9 +36,15 @@ class Disks:
     """Who sees which run directory; every rank makes one, once it is in the group."""
 
     def __init__(
-        self, run: RunDir, place: Place, meeting: Meeting, *, device: torch.device, within_s: float
+        self,
+        run: RunDir,
+        rank: RankInfo,
+        meeting: Meeting,
+        *,
+        device: torch.device,
+        within_s: float,
     ) -> None:
-        self._place = place
+        self._rank = rank
         self._meeting = meeting
         self._within_s = within_s
         self._device = device if dist.get_backend() == "nccl" else torch.device("cpu")
@@ -54,11 +60,11 @@ class Disks:
         """Bring what ranks have written into a folder to the leader's; every rank calls this."""
         self.wait()
         for rank in self.elsewhere:
-            if self._place.rank == rank:
+            if self._rank.rank == rank:
                 self._wait_for_turn(rank)
                 self._send(folder, 0)
                 shutil.rmtree(folder, ignore_errors=True)
-            elif self._place.leads:
+            elif self._rank.leads:
                 self._give_turn(rank)
                 self._receive(folder, rank)
             self._turns += 1
@@ -75,9 +81,9 @@ class Disks:
                 f"say what it has for rank {rank}", _hash(folder / seal), self._within_s
             )
             if known[rank] != known[0]:
-                if self._place.leads:
+                if self._rank.leads:
                     self._send(folder, rank)
-                elif self._place.rank == rank:
+                elif self._rank.rank == rank:
                     draft = folder.with_name(f".from-leader-{folder.name}")
                     shutil.rmtree(draft, ignore_errors=True)
                     self._receive(draft, 0)
@@ -90,14 +96,14 @@ class Disks:
         """Find out who does not see the leader's disk; the first rank of its node stands for it."""
         name = run.path / f".leader-{self._meeting.session}"
         token = ""
-        if self._place.leads:
+        if self._rank.leads:
             token = secrets.token_hex(8)
             name.write_text(token)
         token = self._meeting.tell_all("write to its disk", token, self._within_s)[0]
         sees = name.exists() and name.read_text() == token
-        alone = not sees and self._place.local_rank == 0
+        alone = not sees and self._rank.local_rank == 0
         told = self._meeting.tell_all("look at its disk", str(int(alone)), self._within_s)
-        if self._place.leads:
+        if self._rank.leads:
             name.unlink(missing_ok=True)
         return [rank for rank, word in enumerate(told) if word == "1"]
 

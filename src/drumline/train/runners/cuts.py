@@ -24,8 +24,8 @@ from drumline.parallel.split import (
 from drumline.parallel.tensor import Exchange, apply_tensor_parallel, shares_of
 from drumline.spec.run_spec import RunSpec
 from drumline.spec.strategy import cuts_layers, microbatches_of
+from drumline.train.context import TrainContext
 from drumline.train.evaluate import loss_sum
-from drumline.train.ground import Ground
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,11 +71,11 @@ class Cuts:
         ]
 
 
-def plan_cuts(ground: Ground, outline: nn.Module, parts: int) -> Cuts:
+def plan_cuts(context: TrainContext, outline: nn.Module, parts: int) -> Cuts:
     """Decide where to cut; every rank calls this, and gets the same answer.
 
     Args:
-        ground: says how, and has a microbatch to measure layers with.
+        context: says how, and has a microbatch to measure layers with.
         outline: the model without its weights.
         parts: how many parts are needed.
 
@@ -83,16 +83,16 @@ def plan_cuts(ground: Ground, outline: nn.Module, parts: int) -> Cuts:
         UsageError: it cannot be cut into so many parts.
     """
     layers = find_layers(outline)
-    balance = ground.spec.strategy.balance
+    balance = context.spec.strategy.balance
     if not isinstance(balance, str):
         bounds = parse_balance(balance, layers, parts)
     elif balance == "bytes":
         bounds = partition(count_bytes(outline, layers), parts)
     else:
         partition([1.0] * len(layers), parts)  # refuses before anybody waits for the times
-        times = torch.zeros(len(layers), dtype=torch.float64, device=ground.device)
+        times = torch.zeros(len(layers), dtype=torch.float64, device=context.device)
         if dist.get_rank() == 0 and parts > 1:
-            measured = measure_times(outline, layers, ground.example, loss_sum)
+            measured = measure_times(outline, layers, context.example, loss_sum)
             times += torch.tensor(measured).to(times)
         dist.broadcast(times, src=0)
         bounds = partition(times.tolist(), parts)
@@ -123,24 +123,24 @@ def note_statistics(spec: RunSpec, model: nn.Module) -> str | None:
     )
 
 
-def build_parts(ground: Ground, cuts: Cuts, numbers: Sequence[int]) -> list[nn.Module]:
+def build_parts(context: TrainContext, cuts: Cuts, numbers: Sequence[int]) -> list[nn.Module]:
     """Build some of the parts, with the weights that the whole model would have."""
-    spec, group = ground.spec, ground.axes.tensor
+    spec, group = context.spec, context.axes.tensor
     names = set().union(*(cuts.names_of(number) for number in numbers))
     model = build_partial(
         spec.model,
-        classes=ground.data.classes,
+        classes=context.data.classes,
         seed=spec.seed,
         dtype=getattr(torch, spec.dtype),
         wanted=names.__contains__,
     )
     if group is not None:
-        engine, meter = spec.strategy.engine, ground.meter
+        engine, meter = spec.strategy.engine, context.meter
         model = apply_tensor_parallel(model, group, engine=engine, meter=meter)
     stages = []
     for number in numbers:
         first, last = cuts.bounds[number : number + 2]
-        stages.append(build_stage(model, cuts.layers, first, last).to(ground.device))
+        stages.append(build_stage(model, cuts.layers, first, last).to(context.device))
     return stages
 
 

@@ -1,4 +1,4 @@
-"""`RpcCompute`: the model's parts on all ranks, and one rank that calls them.
+"""`RpcRunner`: the model's parts on all ranks, and one rank that calls them.
 
 The leader's calls do all of a step: forward, backward, the optimizers of all parts. The other ranks
 serve these calls on a thread of RPC's, and wait with everybody else for what the step came to:
@@ -17,15 +17,17 @@ from dataclasses import dataclass, field
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.distributed_c10d import _get_default_store
 from torch.optim import Optimizer
 
 from drumline.comm import Meter, Span
-from drumline.parallel import Holding
-from drumline.parallel.rpc import Agents, Part, RpcModel, Traffic
-from drumline.train.diagnose import check_loss
+from drumline.optim import build_optimizer
+from drumline.parallel.rpc import Agents, Part, RpcModel, Traffic, join_rpc
+from drumline.train.context import TrainContext
+from drumline.train.divergence import check_loss
 from drumline.train.evaluate import loss_sum
-from drumline.train.ground import Ground
-from drumline.train.turn import Loss, Turn
+from drumline.train.runners.base import Loss, ModelRunner, StepInputs
+from drumline.train.runners.cuts import build_parts, hold_part, plan_cuts
 
 _CALL = "call"
 
@@ -81,72 +83,63 @@ def note_calls(meter: Meter, part: int, parts: int, began: int, sent: int) -> No
 
 
 @dataclass(frozen=True, kw_only=True)
-class RpcCompute:
-    """A `Compute` of one part, driven from rank 0."""
+class RpcRunner(ModelRunner):
+    """A `ModelRunner` of one part, driven from rank 0."""
 
-    ground: Ground
     agents: Agents
     part: Part
-    optimizer: Optimizer
-    holding: Holding
     tied: list[tuple[str, ...]]
-    cuts: list[list[str]]
     leader: RpcModel | None = field(init=False)
     """only rank 0 has it"""
 
     def __post_init__(self) -> None:
         prepared.optimizer = self.optimizer
         leader = None
-        if self.ground.place.rank == 0:
+        if self.context.rank.rank == 0:
             leader = RpcModel(
                 self.agents,
                 self.part,
                 optimizer=take_prepared,
-                clip_norm=self.ground.spec.clip_norm,
+                clip_norm=self.context.spec.clip_norm,
                 tied=self.tied,
-                overlap=self.ground.microbatches > 1,
+                overlap=self.context.microbatches > 1,
             )
         else:
             self.agents.offer(self.part)
         object.__setattr__(self, "leader", leader)
 
     @property
-    def model(self) -> nn.Module:
-        """This rank's part."""
-        return self.part.module
-
-    @property
     def counts(self) -> bool:
         """The leader has the loss."""
         return self.leader is not None
 
-    def forward_backward(self, turn: Turn) -> Loss:
+    def forward_backward(self, step: StepInputs) -> Loss:
         """Take the step on the leader; wait for it on the others."""
-        parts = self.ground.axes.mesh.size
+        parts = self.context.axes.mesh.size
         if parts > 1:
             with self.agents.listening():
                 dist.barrier()  # all begin together: what a rank notes from here on is of this step
         began = time.monotonic_ns()
-        told = torch.zeros(2, dtype=torch.float64, device=self.ground.device)
+        told = torch.zeros(2, dtype=torch.float64, device=self.context.device)
         if self.leader is not None:
-            told.copy_(torch.tensor(self._lead(self.leader, turn), dtype=told.dtype))
+            told.copy_(torch.tensor(self._lead(self.leader, step), dtype=told.dtype))
         else:
-            turn.clock.data_ready()
-            time.sleep(self.ground.delay_s)
+            step.clock.data_ready()
+            time.sleep(self.context.delay_s)
         if parts > 1:
             with self.agents.listening():
                 dist.broadcast(told, src=0)
-        rank = self.ground.place.rank
-        note_calls(self.ground.meter, rank, parts, began, self._take_traffic().nbytes)
+        rank = self.context.rank.rank
+        note_calls(self.context.meter, rank, parts, began, self._take_traffic().nbytes)
         total, predictions = told.tolist()
         return Loss(total=total, predictions=round(predictions))
 
-    def update(self, turn: Turn) -> None:
+    def update(self, step: StepInputs) -> None:
         """Nothing to do: the leader's step has moved all parts."""
 
     def predict(self, inputs: Tensor) -> Tensor | None:
         """Return the scores on the leader; the others serve."""
-        return None if self.leader is None else self.leader.predict(inputs).to(self.ground.device)
+        return None if self.leader is None else self.leader.predict(inputs).to(self.context.device)
 
     def close(self) -> None:
         """Leave RPC, all ranks together."""
@@ -156,25 +149,45 @@ class RpcCompute:
         """Return what this rank has sent since this was last called."""
         return self.part.take_traffic() if self.leader is None else self.leader.take_traffic()
 
-    def _lead(self, leader: RpcModel, turn: Turn) -> tuple[float, int]:
-        pieces = self.ground.cut_batch(turn.batch.indices, self.ground.microbatches)
-        microbatches = [self.ground.data.train.batch(piece) for piece in pieces]
-        turn.clock.data_ready()
+    def _lead(self, leader: RpcModel, step: StepInputs) -> tuple[float, int]:
+        pieces = self.context.cut_batch(step.batch.indices, self.context.microbatches)
+        microbatches = [self.context.data.train.batch(piece) for piece in pieces]
+        step.clock.data_ready()
         predictions = sum(targets.numel() for _, targets in microbatches)
-        time.sleep(self.ground.delay_s)
-        seed = (self.ground.spec.seed * 1_000_003 + turn.number) % 2**31
+        time.sleep(self.context.delay_s)
+        seed = (self.context.spec.seed * 1_000_003 + step.number) % 2**31
 
         def checked(logits: Tensor, targets: Tensor) -> Tensor:
-            summed = loss_sum(logits.to(self.ground.device), targets)
-            check_loss(
-                summed.item() / targets.numel(),
-                model=self.model,
-                inputs=None,
-                step=turn.number,
-                rank=self.ground.place.rank,
-                lr=turn.lr,
-            )
+            summed = loss_sum(logits.to(self.context.device), targets)
+            check_loss(summed.item() / targets.numel(), self, step, None)
             return summed
 
-        losses = leader.train(microbatches, checked, 1 / predictions, lr=turn.lr, seed=seed)
+        losses = leader.train(microbatches, checked, 1 / predictions, lr=step.lr, seed=seed)
         return sum(losses), predictions
+
+
+def build_rpc_runner(context: TrainContext, outline: nn.Module) -> RpcRunner:
+    """Cut the model by layers, and build this rank's part of it; every rank calls this."""
+    spec, rank = context.spec, context.rank
+    agents = join_rpc(
+        _get_default_store(),
+        rank=rank.rank,
+        world_size=rank.world_size,
+        timeout_s=spec.timeout_s,
+        leader=context.leader,
+    )
+    cuts = plan_cuts(context, outline, rank.world_size)
+    (module,) = build_parts(context, cuts, [rank.rank])
+    part = Part(module, number=rank.rank, device=context.device, note=context.meter.note_work)
+    return RpcRunner(
+        context=context,
+        model=module,
+        agents=agents,
+        part=part,
+        optimizer=build_optimizer(spec.optimizer, part.trained().values()),
+        shard=hold_part(
+            module, context.axes, aliases=cuts.aliases, parts=rank.world_size, part=rank.rank
+        ),
+        tied=cuts.tied_apart,
+        cuts=cuts.describe(),
+    )

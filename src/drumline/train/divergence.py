@@ -3,55 +3,57 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from drumline.core.errors import DivergenceError
-from drumline.spec.strategy import Compress
+
+if TYPE_CHECKING:
+    from drumline.train.runners.base import ModelRunner, StepInputs
 
 
-def check_loss(
-    loss: float, *, model: nn.Module, inputs: Tensor | None, step: int, rank: int, lr: float
-) -> None:
-    """Stop the run if the loss is no number any more.
+def check_loss(loss: float, runner: ModelRunner, step: StepInputs, inputs: Tensor | None) -> None:
+    """Stop the run if the loss is NaN or infinite.
 
     Args:
         loss: of this step.
-        model: what this rank holds of the model.
+        runner: has what this rank holds of the model.
+        step: its number and learning rate are named.
         inputs: of the step; None where the model is a stage, whose inputs are gone.
-        step: the step's number.
-        rank: this rank.
-        lr: the learning rate.
 
     Raises:
         DivergenceError: names step, rank and the first bad tensor.
     """
     if loss - loss == 0:  # neither NaN nor infinite
         return
-    tensor = first_bad_tensor(model, inputs)
+    rank, tensor = runner.context.rank.rank, first_bad_tensor(runner.model, inputs)
     raise DivergenceError(
-        f"the loss is {loss} at step {step} on rank {rank}; the first bad tensor is {tensor}; "
-        f"lower the learning rate (it is {lr:g}), set clip_norm=1, or look at the data",
-        step=step,
+        f"the loss is {loss} at step {step.number} on rank {rank}; the first bad tensor is "
+        f"{tensor}; lower the learning rate (it is {step.lr:g}), set clip_norm=1, or look at the "
+        f"data",
+        step=step.number,
         rank=rank,
         tensor=tensor,
     )
 
 
 @torch.no_grad()
-def check_gradients(
-    model: nn.Module, *, compress: Compress, step: int, rank: int, lr: float
-) -> None:
-    """Stop the run if a gradient that was sent in 16 bits is no number any more.
+def check_gradients(runner: ModelRunner, step: StepInputs) -> None:
+    """Stop the run if a gradient that was sent in 16 bits is NaN or infinite.
 
     The ranks that averaged it hold the same bits, so they stop together, before they step.
 
     Raises:
         DivergenceError: names step, rank and parameter.
     """
-    grads = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    compress, rank = runner.context.compress, runner.context.rank.rank
+    if compress == "none":
+        return
+    named = runner.model.named_parameters()
+    grads = {name: p.grad for name, p in named if p.grad is not None}
     if torch.isfinite(nn.utils.get_total_norm(list(grads.values()), norm_type=math.inf)):
         return
     name = next(name for name, grad in grads.items() if _bad(grad))
@@ -59,9 +61,10 @@ def check_gradients(
     if compress == "fp16":
         ends, instead = ", which ends at 65504", "set strategy.compress=bf16 or none, "
     raise DivergenceError(
-        f"the gradient of {name} is not finite at step {step} on rank {rank}, averaged in "
-        f"{compress}{ends}; {instead}lower the learning rate (it is {lr:g}), or look at the data",
-        step=step,
+        f"the gradient of {name} is not finite at step {step.number} on rank {rank}, averaged in "
+        f"{compress}{ends}; {instead}lower the learning rate (it is {step.lr:g}), or look at the "
+        f"data",
+        step=step.number,
         rank=rank,
         tensor=name,
     )
@@ -69,7 +72,7 @@ def check_gradients(
 
 @torch.no_grad()
 def check_weights(model: nn.Module, *, step: int, rank: int) -> None:
-    """Stop the run if a parameter is no number any more, before it gets into a checkpoint.
+    """Stop the run if a parameter is NaN or infinite, before it gets into a checkpoint.
 
     Raises:
         DivergenceError: names step, rank and parameter.

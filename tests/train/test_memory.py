@@ -17,10 +17,10 @@ from drumline.models import MLP, Linear
 from drumline.optim import Adam
 from drumline.parallel import Holding
 from drumline.spec.parts import OptimizerSpec
-from drumline.train import memory_limit
-from drumline.train.checkpoint import CheckpointStore, Progress
-from drumline.train.memory_limit import explain_memory, limit_memory
-from drumline.train.snapshot import take_snapshot
+from drumline.train import memory
+from drumline.train.checkpoint.snapshot import take_snapshot
+from drumline.train.checkpoint.store import CheckpointStore, TrainState
+from drumline.train.memory import explain_memory, limit_memory
 
 MIB = 2**20
 TRAIN = """
@@ -29,7 +29,7 @@ import torch
 from torch import nn
 from drumline.spec.parts import OptimizerSpec
 from drumline.optim import build_optimizer
-from drumline.train.memory_limit import explain_memory, limit_memory
+from drumline.train.memory import explain_memory, limit_memory
 
 layers, limit = int(sys.argv[1]), int(sys.argv[2])
 torch.set_num_threads(1)
@@ -85,8 +85,8 @@ import torch
 from torch import nn
 from drumline.optim import Adam
 from drumline.parallel import Holding
-from drumline.train.checkpoint import CheckpointStore
-from drumline.train.memory_limit import limit_memory
+from drumline.train.checkpoint.store import CheckpointStore
+from drumline.train.memory import limit_memory
 
 torch.set_num_threads(1)
 part = nn.Sequential(nn.Linear(1024, 1024, bias=False))
@@ -115,7 +115,7 @@ def test_a_part_is_read_in_the_memory_of_a_part(tmp_path: Path) -> None:
     ]
     snapshot = take_snapshot(model, optimizer, Holding())
     store = CheckpointStore(tmp_path, keep=1)
-    store.save(Progress(step=1), snapshot, rank=0, barrier=lambda: None)
+    store.save(TrainState(step=1), snapshot, rank=0, barrier=lambda: None)
     answer = subprocess.run(
         [sys.executable, "-c", RESUME, str(tmp_path)], capture_output=True, text=True, timeout=100
     )
@@ -126,14 +126,14 @@ def test_a_part_is_read_in_the_memory_of_a_part(tmp_path: Path) -> None:
 BEGIN = """
 import sys
 from drumline.spec.load import load_spec
-from drumline.train.assembly import load_material
-from drumline.train.memory_limit import check_room, memory_budget
+from drumline.train.context import load_data_and_model
+from drumline.train.memory import check_room, memory_budget
 
 import torch
 torch.set_num_threads(1)
 spec = load_spec(None, sys.argv[1:])
 with memory_budget(spec) as held:
-    load_material(spec, held)
+    load_data_and_model(spec, held)
     held.clear()
     check_room(spec)
     print("it fits")
@@ -213,6 +213,6 @@ def test_what_is_needed_depends_on_the_optimizer(optimizer: OptimizerSpec, times
 def test_where_there_is_no_such_limit_it_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory_limit, "_STATUS", tmp_path / "none")
+    monkeypatch.setattr(memory, "_STATUS", tmp_path / "none")
     with pytest.raises(UsageError, match=r"memory_bytes needs Linux, .*; leave it out"):
         limit_memory(10)
