@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from drumline.core.language import Language
 from drumline.report.page.table import CellRef
 
-_HOLE = re.compile(r"\{(\w+)\}")
+_HOLE = re.compile(r"\{(\w+(?:\.\w+)?(?::\w+)?)\}")
+"""`{name}`; where the text is data, `{row.column}` or `{row.column:form}`, too"""
 _HAN = "[\u3000-\u303f\u4e00-\u9fff\uff00-\uffef]"
 """a Chinese character, or its punctuation"""
 
@@ -46,7 +47,7 @@ class Translator:
         Raises:
             ValueError: the two languages do not have the same holes, or one is not filled.
         """
-        asked = {tuple(sorted(set(_HOLE.findall(text)))) for text in (en, zh)}
+        asked = {tuple(sorted(find_holes(text))) for text in (en, zh)}
         if asked != {tuple(sorted(holes))}:
             raise ValueError(f"the holes of {en!r} and {zh!r} are not {sorted(holes)}")
         return fill(self.pick(en, zh), holes)
@@ -64,6 +65,11 @@ class Translator:
         # a space stands only beside what is not Chinese
         before, after = (" " if char.isascii() else "" for char in (items[-2][-1], items[-1][0]))
         return "、".join(items[:-1]) + before + "和" + after + items[-1]
+
+
+def find_holes(template: str) -> set[str]:
+    """Return what stands between the braces of a text."""
+    return set(_HOLE.findall(template))
 
 
 def fill(template: str, holes: Mapping[str, Filling]) -> Sentence:
