@@ -16,7 +16,7 @@ from drumline.core.errors import UsageError
 from drumline.core.parts import OptimizerSpec
 from drumline.models import MLP, Linear
 from drumline.optim import Adam
-from drumline.parallel import Holding
+from drumline.parallel import ShardSpec
 from drumline.train import memory_limit
 from drumline.train.checkpoint import CheckpointStore, Progress
 from drumline.train.memory_limit import explain_memory, limit_memory
@@ -113,7 +113,7 @@ def test_a_part_is_read_in_the_memory_of_a_part(tmp_path: Path) -> None:
         model[0].weight.mean().item(),
         float(optimizer.state[model[0].weight]["exp_avg"][0, 0]),
     ]
-    snapshot = take_snapshot(model, optimizer, Holding())
+    snapshot = take_snapshot(model, optimizer, ShardSpec())
     store = CheckpointStore(tmp_path, keep=1)
     store.save(Progress(step=1), snapshot, rank=0, barrier=lambda: None)
     answer = subprocess.run(

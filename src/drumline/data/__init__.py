@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from drumline.data.dataset import Dataset, build_dataset
     from drumline.data.folders import default_folder
     from drumline.data.idx import read_idx
-    from drumline.data.partitioner import DataPartitioner, Partition
+    from drumline.data.partition import DataPartitioner, Partition
     from drumline.data.plan import BatchPlan
     from drumline.data.sampler import BatchSampler, LocalBatch, PartitionSampler
     from drumline.data.splits import ImageSplit, Split, TextSplit

@@ -230,7 +230,7 @@ MISTAKES: Mapping[str, Entry] = MappingProxyType(
                 "平均也毫无意义。另外 dist.broadcast 填充的是传给它的那个张量：传一个随后丢弃的 "
                 "clone，什么也不会改变。",
             ),
-            read=("parallel/data_parallel.py:broadcast_state", "parallel/same_model.py"),
+            read=("parallel/data_parallel.py:broadcast_state", "parallel/data_parallel.py"),
             section=4,
         ),
         "buffers-not-broadcast": Entry(
