@@ -41,11 +41,11 @@ __all__ = [
 _MODULES = {
     "BatchPlan": "plan",
     "BatchSampler": "sampler",
-    "DataPartitioner": "partitioner",
+    "DataPartitioner": "partition",
     "Dataset": "dataset",
     "ImageSplit": "splits",
     "LocalBatch": "sampler",
-    "Partition": "partitioner",
+    "Partition": "partition",
     "PartitionSampler": "sampler",
     "Split": "splits",
     "TextSplit": "splits",

@@ -137,7 +137,7 @@ class ShmBarrier:
         self._broken: Exception | None = None
 
     def set_up(self) -> None:
-        """Make the semaphores; the leader calls this before any rank meets."""
+        """Make the semaphores; the leader calls this before any rank waits."""
         self._mutex.set_up(1)
         for semaphore in self._all:
             semaphore.set_up(0)

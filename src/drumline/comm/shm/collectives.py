@@ -2,10 +2,10 @@
 
 Each piece of a tensor goes through the same stations:
 
-    copy in ─► meet ─► read what the others have put there
-                  └──► (many ranks) add up one share each ─► meet ─► read the whole sum
+    copy in ─► wait ─► read what the others have put there
+                  └──► (many ranks) add up one share each ─► wait ─► read the whole sum
 
-n ranks, a tensor of b bytes; what each rank reads and writes, and how often it meets per piece:
+n ranks, a tensor of b bytes; what each rank reads and writes, and how many barriers a piece takes:
 
     all_reduce, 2 ranks or few bytes   b in, n·b read and added              1 barrier
     all_reduce, otherwise              b in, b added (its share of n), b out 2 barriers
@@ -150,7 +150,7 @@ def _begins(flat: Tensor, count: int) -> range:
 
 @lru_cache(maxsize=1024)
 def _call(kind: str, op: str, dtype: torch.dtype | None, numel: int, more: str) -> bytes:
-    """Write down a call as the others must make it too, for `Gate.meet` to compare."""
+    """Write down a call as the others must make it too, for `ShmBarrier.wait` to compare."""
     text = f"{kind} {op}".strip() + more
     if dtype is not None:
         text += f" of {numel} {str(dtype).removeprefix('torch.')}"

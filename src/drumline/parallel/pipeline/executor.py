@@ -8,7 +8,7 @@
     Backward            ──>  .grad of parameters; gradient of the input; it is dropped
     SendGradient        ──>  gradient of the input          ──>  gradients, to the stage before
 
-Passages are kept in one place, so that the number of live microbatches is counted, not computed.
+Saved forwards are kept in one place, so that live microbatches are counted, not computed.
 
 The loss is a sum over predictions, and its gradient is `scale`: what the last stage starts backward
 with in place of a message. So microbatches of different sizes add up to the gradient of the mean.

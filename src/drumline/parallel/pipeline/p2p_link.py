@@ -1,4 +1,4 @@
-"""A point-to-point link: the tensors that travel one way through the pipeline, activations or gradients.
+"""A point-to-point link: what travels one way through the pipeline, activations or gradients.
 
     stage 0 ── activations ──> stage 1 ── activations ──> stage 2
     stage 0 <── gradients ──── stage 1 <── gradients ──── stage 2

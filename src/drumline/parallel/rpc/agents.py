@@ -7,8 +7,8 @@
     leave: goes last ◄──────── all gather ─────► leave
 
 Where a call fails, the leader asks every rank for a sign of life: a process that is gone is known
-by its broken connection, at once; one that is stopped, or cut off, by its heartbeat, after `timeout_s`.
-The others learn it from the leader, or from the heartbeat themselves.
+by its broken connection, at once; one that is stopped, or cut off, by its missing heartbeat, after
+`timeout_s`. The others learn it from the leader, or from the heartbeat themselves.
 """
 
 from __future__ import annotations
