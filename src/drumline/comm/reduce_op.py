@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.distributed import ReduceOp
 
 from drumline.core.errors import UsageError
-from drumline.core.nearest import nearest
+from drumline.core.formatting import nearest
 
 
 class Op(StrEnum):

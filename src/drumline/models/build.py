@@ -9,7 +9,6 @@ import torch
 from torch import nn
 
 from drumline.core.errors import DrumlineError, SpecError
-from drumline.core.spec import ModelSpec
 from drumline.models.factory import (
     GIVEN,
     check_names,
@@ -20,6 +19,7 @@ from drumline.models.factory import (
 )
 from drumline.models.gpt import GPT
 from drumline.models.vision import CNN, MLP, LeNet, Linear
+from drumline.spec.run_spec import ModelSpec
 
 _BUILTIN: dict[str, type[nn.Module]] = {
     "linear": Linear,

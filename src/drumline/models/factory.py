@@ -21,7 +21,7 @@ from typing import Any, get_args, get_type_hints
 from torch import nn
 
 from drumline.core.errors import SpecError
-from drumline.core.nearest import nearest
+from drumline.core.formatting import nearest
 
 GIVEN = "classes"  # comes from the data, not from the spec
 

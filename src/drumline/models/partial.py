@@ -43,8 +43,8 @@ from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from drumline.core.spec import ModelSpec
 from drumline.models.build import call_factory
+from drumline.spec.run_spec import ModelSpec
 
 _TORCH = os.path.join(os.path.dirname(torch.__file__), "")
 _INIT = os.path.join(_TORCH, "nn", "init.py")

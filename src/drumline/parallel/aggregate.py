@@ -54,8 +54,8 @@ from drumline.comm import (
     reduce_broadcast,
 )
 from drumline.core.errors import UsageError
-from drumline.core.nearest import nearest
-from drumline.core.strategy import Compress
+from drumline.core.formatting import nearest
+from drumline.spec.strategy import Compress
 
 FORMATS: Mapping[Compress, torch.dtype] = MappingProxyType(
     {"fp16": torch.float16, "bf16": torch.bfloat16}

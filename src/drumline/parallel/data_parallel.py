@@ -30,9 +30,9 @@ from torch.distributed import ProcessGroup
 
 from drumline.comm import SMALL, Agreement, CommStream, Meter, ShmGroup
 from drumline.core.errors import CommError, UsageError
-from drumline.core.strategy import Compress
 from drumline.parallel.aggregate import Aggregator, Average
 from drumline.parallel.bucket import Allocate, Bucket, build_buckets
+from drumline.spec.strategy import Compress
 
 DEFAULT_BUCKET_BYTES = 2**20
 

@@ -25,13 +25,13 @@ from torch.nn.parallel import DistributedDataParallel
 
 from drumline.comm import Meter
 from drumline.core.errors import UsageError
-from drumline.core.spec import StrategySpec
 from drumline.parallel.aggregate import Aggregator
 from drumline.parallel.bucket import FlatParameters
 from drumline.parallel.data_parallel import DataParallel, broadcast_state, check_same_model
 from drumline.parallel.dynamo import ddp_settings
 from drumline.parallel.hook import comm_hook
 from drumline.parallel.naive import average_gradients, average_parameters
+from drumline.spec.strategy import StrategySpec
 
 
 class Strategy(Protocol):

@@ -31,7 +31,7 @@ from mmap import mmap
 from drumline.comm.lost_peers import LostPeerError
 from drumline.comm.shm.watch import ProcessWatch
 from drumline.core.errors import CommError
-from drumline.core.listing import name_ranks
+from drumline.core.formatting import name_ranks
 
 SLOT_BYTES = 64
 """room for a sem_t (32 bytes on 64-bit Linux), and no two on a cache line"""

@@ -1,6 +1,5 @@
 """Pipeline parallelism: schedules, our executor of them, and PyTorch's behind the same words."""
 
-from drumline.core.split import bubble
 from drumline.parallel.pipeline.engine import TorchEngine
 from drumline.parallel.pipeline.executor import Executor
 from drumline.parallel.pipeline.schedule import SCHEDULES, peak_live
