@@ -103,8 +103,8 @@ def _assigned(node: ast.AST) -> str | None:
 def test_the_sheets_have_the_sections_that_mistakes_name(lab):
     files = starter_files(lab)
     named = {p.section for p in load_pointers().values() if p.lab == lab.number}
-    for sheet in SHEETS.values():
-        sections = [int(n) for n in re.findall(r"^## (\d+)\. ", files[sheet], re.MULTILINE)]
+    for table in SHEETS.values():
+        sections = [int(n) for n in re.findall(r"^## (\d+)\. ", files[table], re.MULTILINE)]
         assert sections == list(range(1, 9))
         assert named <= set(sections)
 

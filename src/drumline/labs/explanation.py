@@ -143,8 +143,8 @@ def explain(verdict: Verdict, language: Language) -> Explanation:
     pointer = load_pointers()[mistake]
     section = ""
     if pointer.section is not None:
-        sheet = TASK.within(language)
-        section = label("section", language).format(sheet=sheet, number=pointer.section)
+        table = TASK.within(language)
+        section = label("section", language).format(table=table, number=pointer.section)
     return Explanation(
         language=language,
         expected=_fill(text.expected, verdict.facts),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from drumline.report.differences import find_differences
 from drumline.report.interval import interval_cells, interval_names, quartile_interval
-from drumline.report.page.sheet import Sheet
+from drumline.report.page.table import Table
 from drumline.report.record import RunRecord
 
 COLUMN = "key"
@@ -16,24 +16,24 @@ LEDGER_PARTS = ("data", "compute", "wait", "transfer")
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunSheets:
+class RunTables:
     """All sheets of the page."""
 
-    runs: Sheet
-    differences: Sheet
-    curves: Sheet
-    scores: Sheet
-    ledger: Sheet
+    runs: Table
+    differences: Table
+    curves: Table
+    scores: Table
+    ledger: Table
 
-    def all(self) -> list[Sheet]:
+    def all(self) -> list[Table]:
         """Return those that have rows."""
         every = (self.runs, self.differences, self.curves, self.scores, self.ledger)
-        return [sheet for sheet in every if sheet.rows]
+        return [table for table in every if table.rows]
 
 
-def build_sheets(records: Sequence[RunRecord]) -> RunSheets:
+def build_tables(records: Sequence[RunRecord]) -> RunTables:
     """Read the numbers out of the records."""
-    return RunSheets(
+    return RunTables(
         runs=_runs(records),
         differences=_differences(records),
         curves=_curves(records),
@@ -42,8 +42,8 @@ def build_sheets(records: Sequence[RunRecord]) -> RunSheets:
     )
 
 
-def _runs(records: Sequence[RunRecord]) -> Sheet:
-    sheet = Sheet(
+def _runs(records: Sequence[RunRecord]) -> Table:
+    table = Table(
         name="runs",
         columns=(
             *("run", "done", "model", "data", "strategy", "ranks", "steps", "loss", "accuracy"),
@@ -55,7 +55,7 @@ def _runs(records: Sequence[RunRecord]) -> Sheet:
         step = quartile_interval(record.step_s).scaled(1e3) if record.step_s else None
         worst, share = _worst(record)
         last = record.curve[-1] if record.curve else None
-        sheet.add(
+        table.add(
             run=record.name,
             done="yes" if record.done else "no",
             model=_word(record, "model", "name"),
@@ -73,7 +73,7 @@ def _runs(records: Sequence[RunRecord]) -> Sheet:
             waited_share=share,
             weights_sha256=str(record.summary.get("weights_sha256") or "")[:16],
         )
-    return sheet
+    return table
 
 
 def _word(record: RunRecord, part: str, key: str) -> str:
@@ -92,36 +92,36 @@ def _worst(record: RunRecord) -> tuple[int | None, float | None]:
     return (rank, ledger.blame[rank]) if ledger.blame[rank] else (None, None)
 
 
-def _differences(records: Sequence[RunRecord]) -> Sheet:
+def _differences(records: Sequence[RunRecord]) -> Table:
     told = [record for record in records if record.words]
     names = [record.name for record in told]
-    sheet = Sheet(name="differences", columns=(COLUMN, *names))
+    table = Table(name="differences", columns=(COLUMN, *names))
     if len(told) > 1:
         for key, values in find_differences([record.words for record in told]).items():
-            sheet.add(**dict(zip((COLUMN, *names), (key, *values), strict=True)))
-    return sheet
+            table.add(**dict(zip((COLUMN, *names), (key, *values), strict=True)))
+    return table
 
 
-def _curves(records: Sequence[RunRecord]) -> Sheet:
-    sheet = Sheet(name="curves", columns=("run", "step", "samples", "seconds", "loss"))
+def _curves(records: Sequence[RunRecord]) -> Table:
+    table = Table(name="curves", columns=("run", "step", "samples", "seconds", "loss"))
     for record in records:
         for point in record.curve:
-            sheet.add(
+            table.add(
                 run=record.name,
                 step=point.step,
                 samples=point.samples,
                 seconds=point.seconds,
                 loss=point.loss,
             )
-    return sheet
+    return table
 
 
-def _scores(records: Sequence[RunRecord]) -> Sheet:
+def _scores(records: Sequence[RunRecord]) -> Table:
     columns = ("run", "step", "samples", "seconds", "test_loss", "accuracy")
-    sheet = Sheet(name="scores", columns=columns)
+    table = Table(name="scores", columns=columns)
     for record in records:
         for score in record.scores:
-            sheet.add(
+            table.add(
                 run=record.name,
                 step=score.step,
                 samples=score.samples,
@@ -129,19 +129,19 @@ def _scores(records: Sequence[RunRecord]) -> Sheet:
                 test_loss=score.test_loss,
                 accuracy=score.accuracy,
             )
-    return sheet
+    return table
 
 
-def _ledger(records: Sequence[RunRecord]) -> Sheet:
+def _ledger(records: Sequence[RunRecord]) -> Table:
     """Per rank and step, in milliseconds; wait and transfer are what was not hidden by compute."""
     columns = ("run", "rank", *(f"{part}_ms" for part in LEDGER_PARTS), "caused_ms")
-    sheet = Sheet(name="ledger", columns=columns)
+    table = Table(name="ledger", columns=columns)
     for record in records:
         if record.ledger is None or not record.ledger.steps:
             continue
         scale = 1e3 / record.ledger.steps
         for row in record.ledger.ranks:
-            sheet.add(
+            table.add(
                 run=record.name,
                 rank=row.rank,
                 data_ms=row.data_s * scale,
@@ -150,4 +150,4 @@ def _ledger(records: Sequence[RunRecord]) -> Sheet:
                 transfer_ms=row.exposed_transfer_s * scale,
                 caused_ms=row.caused_s * scale,
             )
-    return sheet
+    return table

@@ -1,4 +1,4 @@
-"""`Pen`: how figures are drawn, so that they look alike, read well, and suit the page.
+"""`FigureStyle`: how figures are drawn, so that they look alike, read well, and suit the page.
 
 Ink is a placeholder on the page: its colour is replaced by `currentColor`, so that one drawing
 serves the light and the dark page. In files it is nearly black, on white.
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from drumline.core.language import Language
-from drumline.report.page.prose import Tongue
+from drumline.report.page.translator import Texts, Translator
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -91,7 +91,7 @@ def chinese_font() -> str | None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pen:
+class FigureStyle:
     """Draws in one language, with one ink."""
 
     lang: Language
@@ -102,9 +102,13 @@ class Pen:
         """The language of the words in figures: Chinese only where a font has it."""
         return self.lang if chinese_font() is not None else Language.EN
 
+    def translator(self, texts: Texts) -> Translator:
+        """Return the labels of a figure, from the texts of a package."""
+        return Translator(self.speaks, texts)
+
     def say(self, en: str, zh: str) -> str:
         """Return a label."""
-        return Tongue(self.speaks).pick(en, zh)
+        return Translator(self.speaks).pick(en, zh)
 
     def color(self, number: int) -> str:
         """Return the colour of the n-th of things that are compared."""

@@ -1,4 +1,4 @@
-"""`Sheet`: a table of measured values, one CSV file; and `Quote`: one of its cells in a sentence.
+"""`Table`: a table of measured values, one CSV file; and `CellRef`: one of its cells in a sentence.
 
     page:  71 % (66–75)  of …          <data value="0.7134" data-sheet="waits" data-row="3" …>
     file:  data/waits.csv, row 3:      ring,0,0.7134,0.662,0.751
@@ -25,11 +25,11 @@ NOTHING = "–"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Quote:
+class CellRef:
     """One cell, as a sentence says it."""
 
     text: str
-    sheet: str
+    table: str
     row: int
     """counted from 0, without the header"""
     column: str
@@ -44,7 +44,7 @@ class Quote:
 
 
 @dataclass(kw_only=True)
-class Sheet:
+class Table:
     """Rows of plain values under fixed columns."""
 
     name: str
@@ -79,11 +79,11 @@ class Sheet:
             raise LookupError(f"sheet {self.name!r} has {len(found)} rows with {where}")
         return found[0]
 
-    def quote(self, column: str, form: Form, /, **where: Any) -> Quote:
+    def cell(self, column: str, form: Form, /, **where: Any) -> CellRef:
         """Quote the cell of the one row with these values."""
-        return self.quote_row(self.find(**where), column, form)
+        return self.cell_at(self.find(**where), column, form)
 
-    def quote_row(self, row: int, column: str, form: Form) -> Quote:
+    def cell_at(self, row: int, column: str, form: Form) -> CellRef:
         """Quote a cell; one without a value is a dash.
 
         Where the sheet has columns `<column>_low` and `<column>_high`, and both have values, they
@@ -93,11 +93,11 @@ class Sheet:
         low, high = f"{column}_low", f"{column}_high"
         first, last = values.get(low), values.get(high)
         text = write(values[column], form)
-        quote = Quote(text=text, sheet=self.name, row=row, column=column, value=values[column])
+        ref = CellRef(text=text, table=self.name, row=row, column=column, value=values[column])
         if first is None or last is None or values[column] is None:
-            return quote
+            return ref
         text = f"{text} ({_span(first, last, form)})"
-        return dataclasses.replace(quote, text=text, low=low, high=high)
+        return dataclasses.replace(ref, text=text, low=low, high=high)
 
     def to_csv(self) -> str:
         """Return the file's text; a list has spaces between its items."""
