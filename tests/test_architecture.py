@@ -45,7 +45,7 @@ TENSORS = {"data.dataset", "data.sampler", "data.splits"}
 HEAVY = {"torch", "safetensors", "tensorboard"}
 CLOUD = {"boto3", "botocore", "asyncssh", "ansible", "ansible_runner"}
 DRAWERS = {"utils", "util", "helpers", "helper", "common", "misc", "manager", "managers"}
-MAX_LINES = 300
+MAX_LINES = 400  # a reminder, no reason to cut: one subject that a reader wants to see whole
 
 
 @dataclass(frozen=True)
