@@ -14,14 +14,14 @@ its name. What the runs do not allow is not written: a chapter without contents 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from drumline.labs.forms import FORMS
 from drumline.labs.lab import WriteUp
 from drumline.labs.plots import Plot
 from drumline.labs.results import Results
-from drumline.labs.text import LabText
+from drumline.labs.text import LabText, lab_text
 from drumline.report.interval import Interval
 from drumline.report.page.blocks import Block, Column, Markdown, Paragraph, Picture, TableBlock
 from drumline.report.page.findings import Findings
@@ -67,7 +67,7 @@ class Chapter:
             folded: its title alone is seen until it is opened.
         """
         if table.rows:
-            text = self.text.get
+            text = self.text.text
             section = f"tables.{key or table.name}"
             shown = [
                 Column(
@@ -93,10 +93,10 @@ class Chapter:
             tables: what it shows.
             holes: of its title or caption.
         """
-        text = self.text.within(f"{self.text.scope}.figures.{name}")
+        text = self.text.within(f"figures.{name}")
 
         def drawn(style: FigureStyle) -> Figure:
-            plot = Plot(lang=style.lang, ink=style.ink, text=text.in_language(style.speaks))
+            plot = Plot(lang=style.lang, ink=style.ink, text=replace(text, lang=style.speaks))
             return draw(plot, *tables)
 
         picture = Picture(
@@ -110,7 +110,7 @@ class Chapter:
 
     def _part(self, key: str, holes: Mapping[str, object]) -> Sentence:
         """Return one of several texts that share their holes."""
-        own = {hole.partition(".")[0] for hole in find_holes(self.text.get(key))}
+        own = {hole.partition(".")[0] for hole in find_holes(self.text.text(key))}
         return self.write(key, **{name: holes[name] for name in own})
 
     def say(self, key: str, /, **holes: object) -> None:
@@ -123,9 +123,9 @@ class Chapter:
         Raises:
             ValueError: these are not the holes of the text.
         """
-        wanted = find_holes(self.text.get(key))
+        wanted = find_holes(self.text.text(key))
         if {hole.partition(".")[0] for hole in wanted} != holes.keys():
-            raise ValueError(f"{self.text.lab}: {key} has holes {sorted(wanted)}, not {[*holes]}")
+            raise ValueError(f"{self.text.scope}.{key} has {sorted(wanted)}, not {[*holes]}")
         return self.text(key, **{hole: self._fill(hole, holes) for hole in wanted})
 
     def _fill(self, hole: str, holes: Mapping[str, Any]) -> Filling:
@@ -165,7 +165,7 @@ class Chapter:
 
     def list_up(self, items: Sequence[Sentence]) -> Sentence:
         """Put items into one sentence, with commas between them."""
-        comma = self.text.get("comma")
+        comma = self.text.text("comma")
         parts: list[str | CellRef] = []
         for number, item in enumerate(items):
             parts += [*([comma] if number else []), *item.parts]
@@ -189,18 +189,18 @@ def chapters(
 
     def write_up(results: Results, say: Translator) -> WriteUp:
         findings, tables = Findings(), dict[str, RecordTable[Any]]()
+        text = lab_text(lab, say.lang)
         written = []
         for name, write in writers.items():
-            text = LabText(lab, say.lang, name)
-            chapter = Chapter(text=text, findings=findings, tables=tables)
+            chapter = Chapter(text=text.within(name), findings=findings, tables=tables)
             write(chapter, results)
             if chapter.results or chapter.sentences:
                 written.append(chapter)
-        text = LabText(lab, say.lang, "summary")
-        summary = summarize(Chapter(text=text, findings=findings, tables=tables))
+        end = Chapter(text=text.within("summary"), findings=findings, tables=tables)
+        summary = summarize(end)
         noted = [findings.table] if findings.table.rows else []
         return WriteUp(
-            summary=text("nothing") if summary is None else summary,
+            summary=end.write("nothing") if summary is None else summary,
             results=[block for one in written for block in (*_heading(one), *one.results)],
             analysis=_analysis(written),
             tables=[*tables.values(), *noted],
@@ -210,7 +210,7 @@ def chapters(
 
 
 def _heading(chapter: Chapter) -> list[Block]:
-    heading = chapter.text.get("heading", "")
+    heading = chapter.text.text("heading", "")
     return [Markdown(text=f"### {heading}")] if heading else []
 
 

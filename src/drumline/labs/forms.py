@@ -19,15 +19,15 @@ from drumline.report.page.table import (
 from drumline.report.page.translator import Translator
 
 
-def point_change(say: Translator | LabText) -> Form:
+def point_change(say: Translator) -> Form:
     """Return the form of a difference of shares: `+0.30 points`."""
-    unit = say.pick("points", "个百分点") if isinstance(say, Translator) else say.get("points")
+    unit = say.pick("points", "个百分点") if not isinstance(say, LabText) else say.text("points")
     return lambda value: f"{100 * value:+.2f} {unit}"
 
 
-def point_size(say: Translator | LabText) -> Form:
+def point_size(say: Translator) -> Form:
     """Return the form of a reach in shares, without a sign: `1.42 points`."""
-    unit = say.pick("points", "个百分点") if isinstance(say, Translator) else say.get("points")
+    unit = say.pick("points", "个百分点") if not isinstance(say, LabText) else say.text("points")
     return lambda value: f"{100 * value:.2f} {unit}"
 
 

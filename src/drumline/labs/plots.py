@@ -31,7 +31,7 @@ class Plot(FigureStyle):
 
     def label(self, key: str, /, **values: object) -> str:
         """Return a label, its holes filled."""
-        return self.text.get(key).format(**values)
+        return self.text.text(key).format(**values)
 
     def name(self, kind: str, value: str) -> str:
         """Return what a reader reads for a value of a column."""
@@ -39,7 +39,7 @@ class Plot(FigureStyle):
 
     def panel(self, axes: Axes, key: str, *, legend: bool = True, y: bool = True) -> None:
         """Give a panel its title and the names of its axes, which may be without one."""
-        title, across, up = (self.text.get(f"{key}.{part}", "") for part in ("title", "x", "y"))
+        title, across, up = (self.text.text(f"{key}.{part}", "") for part in ("title", "x", "y"))
         self.finish(axes, title=title, x=across, y=up if y else "", legend=legend)
 
 
