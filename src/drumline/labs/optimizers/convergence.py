@@ -43,15 +43,7 @@ from drumline.labs.repeats import (
 from drumline.labs.results import Results
 from drumline.report.interval import Interval
 from drumline.report.order import Order
-from drumline.report.page.table import (
-    RecordTable,
-    count,
-    percent,
-    plain,
-    points,
-    seconds,
-    times,
-)
+from drumline.report.page.table import RecordTable, count, percent, plain, points, seconds, times
 from drumline.report.page.translator import Sentence
 from drumline.report.record import RunRecord
 
