@@ -27,7 +27,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "train": {"parallel", "comm", "data", "models", "optim", "spec", "core"},
     "probe": {"parallel", "comm", "models", "spec", "core"},
     "agent": {"train", "comm", "core"},
-    "examine": {"comm", "core"},
+    "grader": {"comm", "core"},
     "launch": {"spec", "core"},
     "report": {"spec", "core"},
     "bench": {"launch", "report", "spec", "core"},
@@ -39,13 +39,13 @@ MAY_IMPORT: dict[str, set[str]] = {
 # Specs of benches, on their way out of core.
 LEAVING = {"core.bench", "core.model_bench", "core.scaling_bench", "core.trained"}
 OPERATIONS = {"core", "spec", "launch", "report", "bench", "labs", "node", "cluster", "cli"}
-RUNTIME = {"comm", "data", "models", "optim", "parallel", "train", "probe", "agent", "examine"}
+RUNTIME = {"comm", "data", "models", "optim", "parallel", "train", "probe", "agent", "grader"}
 # Modules of `data` that hold tensors. The others serve both columns, and know numpy at most.
 TENSORS = {"data.dataset", "data.sampler", "data.splits"}
 HEAVY = {"torch", "safetensors", "tensorboard"}
 CLOUD = {"boto3", "botocore", "asyncssh", "ansible", "ansible_runner"}
 DRAWERS = {"utils", "util", "helpers", "helper", "common", "misc", "manager", "managers"}
-MAX_LINES = 300
+MAX_LINES = 400  # a reminder, no reason to cut: one subject that a reader wants to see whole
 
 
 @dataclass(frozen=True)
@@ -267,7 +267,7 @@ def test_a_good_tree_has_no_breaches(tree):
         ("comm/a.py", "try:\n    import asyncssh\nexcept ImportError:\n    pass\n", "asyncssh in"),
         ("comm/utils.py", "", "named as a drawer"),
         ("comm/helpers/__init__.py", "", "named as a drawer"),
-        ("comm/a.py", "x = 1\n" * 300, "look for the second noun"),
+        ("comm/a.py", "x = 1\n" * (MAX_LINES + 1), "look for the second noun"),
         ("magic/__init__.py", "", "a package that the table does not know"),
     ],
 )

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import _get_default_store
 
-from drumline.comm import Meeting
+from drumline.comm import StoreBarrier
 from drumline.core.events import EventWriter
 from drumline.core.rundir import RunDir
 from drumline.models import weights_sha256
@@ -43,7 +43,7 @@ def train_in(run, rank, world_size, values):
     data, model = load_data_and_model(spec)
     context = build_context(spec, info, torch.device("cpu"), data, model)
     runner = build_runner(context, model)
-    meeting = Meeting(_get_default_store(), rank=rank, world_size=world_size)
+    meeting = StoreBarrier(_get_default_store(), rank=rank, world_size=world_size)
     session = torch.tensor(time.time_ns())
     dist.broadcast(session, src=0)
     meeting.session = str(session.item())

@@ -21,7 +21,7 @@ from drumline.cluster.keys import fingerprint, make_key_pair
 from drumline.cluster.machine import Machine
 from drumline.cluster.ssh_files import Origin, pin_host_key
 from drumline.core.errors import ClusterError, HostError
-from drumline.core.files import write_atomic
+from drumline.core.rundir import write_atomic
 from sshd import RELAY, alive, free_port, wait_until
 
 

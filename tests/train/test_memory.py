@@ -15,7 +15,7 @@ from torch import nn
 from drumline.core.errors import UsageError
 from drumline.models import MLP, Linear
 from drumline.optim import Adam
-from drumline.parallel import Holding
+from drumline.parallel import ShardSpec
 from drumline.spec.parts import OptimizerSpec
 from drumline.train import memory
 from drumline.train.checkpoint.snapshot import take_snapshot
@@ -84,7 +84,7 @@ from pathlib import Path
 import torch
 from torch import nn
 from drumline.optim import Adam
-from drumline.parallel import Holding
+from drumline.parallel import ShardSpec
 from drumline.train.checkpoint.store import CheckpointStore
 from drumline.train.memory import limit_memory
 
@@ -93,8 +93,8 @@ part = nn.Sequential(nn.Linear(1024, 1024, bias=False))
 optimizer = Adam(part.parameters())
 limit_memory(24 * 2**20)
 found = CheckpointStore(Path(sys.argv[1]), keep=1).at(1)
-found.load_model(part, Holding(parts=8))
-found.load_optimizer(optimizer, part, Holding(parts=8))
+found.load_model(part, ShardSpec(parts=8))
+found.load_optimizer(optimizer, part, ShardSpec(parts=8))
 (state,) = optimizer.state.values()
 print(part[0].weight.mean().item(), state["exp_avg"].mean().item())
 """
@@ -113,7 +113,7 @@ def test_a_part_is_read_in_the_memory_of_a_part(tmp_path: Path) -> None:
         model[0].weight.mean().item(),
         float(optimizer.state[model[0].weight]["exp_avg"][0, 0]),
     ]
-    snapshot = take_snapshot(model, optimizer, Holding())
+    snapshot = take_snapshot(model, optimizer, ShardSpec())
     store = CheckpointStore(tmp_path, keep=1)
     store.save(TrainState(step=1), snapshot, rank=0, barrier=lambda: None)
     answer = subprocess.run(

@@ -17,7 +17,14 @@ from drumline.core.errors import UsageError
 from drumline.data import BatchSampler, Dataset, build_dataset
 from drumline.models import build_model, build_outline, parameter_count
 from drumline.optim import build_optimizer
-from drumline.parallel import Alone, Axes, Strategy, build_axes, build_strategy, postpone_dynamo
+from drumline.parallel import (
+    Axes,
+    SingleProcess,
+    Strategy,
+    build_axes,
+    build_strategy,
+    postpone_dynamo,
+)
 from drumline.spec.mesh import AXES
 from drumline.spec.run_spec import RunSpec
 from drumline.spec.strategy import Compress, cuts_layers, microbatches_of
@@ -106,7 +113,7 @@ class TrainContext:
     def strategy(self, model: nn.Module) -> Strategy:
         """Average gradients over the copies of what this rank holds."""
         if self.axes.mesh.data == 1 < self.axes.mesh.size:
-            return Alone(model)
+            return SingleProcess(model)
         return build_strategy(self.spec.strategy, model, self.meter, self.axes.data)
 
     def optimizer(self, model: nn.Module) -> Optimizer:

@@ -13,17 +13,17 @@ import torch.distributed as dist
 
 from drumline.comm import (
     LOOPBACK,
-    Choice,
+    BackendChoice,
+    BackendContext,
     Host,
-    Meeting,
-    Situation,
+    StoreBarrier,
     build_store,
     choose_backend,
     join_group,
     measure_clock,
-    meeting_host,
     most_on_one,
     ranks_with,
+    rendezvous_host,
     this_host,
 )
 from drumline.core.events import EventWriter
@@ -39,7 +39,7 @@ from drumline.train.rank import RankInfo
 class Ranks:
     """The ranks of a run, once all have come."""
 
-    barrier: Meeting
+    barrier: StoreBarrier
     hosts: list[Host]
     leader: str
     """the address of rank 0"""
@@ -56,11 +56,11 @@ def meet_ranks(
     store = build_store(
         init,
         rank=rank.rank,
-        meeting=run.rendezvous,
+        rendezvous=run.rendezvous,
         tag=os.environ.get("MASTER_PORT", "0"),  # the agents renew it with each restart
         timeout_s=spec.timeout_s,
     )
-    meeting = Meeting(store, rank=rank.rank, world_size=rank.world_size, name=rank.name_of)
+    meeting = StoreBarrier(store, rank=rank.rank, world_size=rank.world_size, name=rank.name_of)
     if WORDS in os.environ:  # each rank was started on its own, with options of its own
         meeting.agree(json.loads(os.environ[WORDS]), spec.timeout_s)
     meeting.gather("come", spec.timeout_s)
@@ -73,11 +73,11 @@ def meet_ranks(
 
 def join_ranks(
     ranks: Ranks, spec: RunSpec, rank: RankInfo, device: torch.device, events: EventWriter
-) -> Choice:
+) -> BackendChoice:
     """Start the process group; blocks until all ranks have loaded what they need."""
     meeting = ranks.barrier
     meeting.gather("finish loading", max(spec.timeout_s, PATIENCE_S))
-    situation = Situation(
+    situation = BackendContext(
         store=meeting.store,
         rank=rank.rank,
         world_size=rank.world_size,
@@ -116,7 +116,7 @@ def _leader(init: str) -> str:
     """The address that ranks were told, or where they meet without one."""
     if init.startswith("tcp://"):
         return urlsplit(init).hostname or LOOPBACK
-    return os.environ.get("MASTER_ADDR", LOOPBACK) if init == "env" else meeting_host()
+    return os.environ.get("MASTER_ADDR", LOOPBACK) if init == "env" else rendezvous_host()
 
 
 def leave_ranks() -> None:

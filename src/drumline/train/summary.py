@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from drumline.comm import Choice
+from drumline.comm import BackendChoice
 from drumline.core.rundir import RunDir
 from drumline.data.coverage import coverage
 from drumline.models import weights_sha256
@@ -25,7 +25,7 @@ class Result:
 
 
 def write_summary(
-    run: RunDir, context: TrainContext, runner: ModelRunner, result: Result, backend: Choice
+    run: RunDir, context: TrainContext, runner: ModelRunner, result: Result, backend: BackendChoice
 ) -> None:
     """Write which rank saw which samples, and then the summary: its presence means `done`."""
     spec, mesh, train = context.spec, context.axes.mesh, context.data.train

@@ -29,7 +29,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from drumline.comm import Wire
+from drumline.comm import InterfaceCounter
 from drumline.core.events import EventWriter
 from drumline.core.rundir import RunDir
 from drumline.data import LocalBatch
@@ -92,7 +92,7 @@ def train(run: RunDir, spec: RunSpec, rank: RankInfo, events: EventWriter) -> No
             **context.describe_split(runner.cuts),
         )
         events.flush()
-        wire = Wire()
+        wire = InterfaceCounter()
         sent = wire.sent_bytes() or 0
         result = trainer.run()  # (5)
     sent = (wire.sent_bytes() or 0) - sent

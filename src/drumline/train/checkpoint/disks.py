@@ -25,7 +25,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from drumline.comm import Meeting
+from drumline.comm import StoreBarrier
 from drumline.core.rundir import RunDir
 from drumline.train.rank import RankInfo
 
@@ -39,7 +39,7 @@ class Disks:
         self,
         run: RunDir,
         rank: RankInfo,
-        meeting: Meeting,
+        meeting: StoreBarrier,
         *,
         device: torch.device,
         within_s: float,

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from drumline.comm import Meeting
+from drumline.comm import StoreBarrier
 from drumline.core.errors import UsageError
 from drumline.core.events import EventWriter
 from drumline.core.rundir import RunDir
@@ -29,7 +29,7 @@ class RunCheckpoints:
     """The checkpoints of a run; every rank makes one, and calls its methods when the others do."""
 
     def __init__(
-        self, run: RunDir, context: TrainContext, events: EventWriter, meeting: Meeting
+        self, run: RunDir, context: TrainContext, events: EventWriter, meeting: StoreBarrier
     ) -> None:
         spec = context.spec
         self._store = CheckpointStore(run.checkpoints, keep=spec.checkpoint.keep)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from drumline.data import LocalBatch
-from drumline.parallel import Holding, clip_split_gradients
+from drumline.parallel import ShardSpec, clip_split_gradients
 from drumline.train.clock import StepClock
 from drumline.train.context import TrainContext
 
@@ -51,7 +51,7 @@ class ModelRunner(ABC):
     model: nn.Module
     """what this rank holds: its parameters are what its optimizer moves"""
     optimizer: Optimizer
-    shard: Holding
+    shard: ShardSpec
     """which part of the whole model that is"""
     cuts: list[list[str]] | None = None
     """the layers of each part, where the model is cut by layers"""
