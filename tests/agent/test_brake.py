@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from drumline.agent.brake import Brake
+from drumline.agent.cpu_throttle import CpuThrottle
 
 # signs in, says so, computes for a while and tells which share of that time it had the CPU
 SPIN = """
 import sys, time
-from drumline.agent.brake import sign_in
+from drumline.agent.cpu_throttle import sign_in
 sign_in(sys.argv[1])
 print("ready", flush=True)
 time.sleep(0.1)
@@ -26,7 +26,7 @@ print((time.process_time() - cpu) / (time.monotonic() - wall))
 """
 
 
-def spin(brake: Brake, seconds: float) -> subprocess.Popen[str]:
+def spin(brake: CpuThrottle, seconds: float) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", SPIN, brake.register, str(seconds)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout.readline() == "ready\n"
@@ -38,7 +38,7 @@ def state(process: subprocess.Popen[str]) -> str:
 
 
 def test_a_worker_computes_its_share_of_the_time(tmp_path):
-    with Brake(0.25, tmp_path / "register") as brake:
+    with CpuThrottle(0.25, tmp_path / "register") as brake:
         workers = [spin(brake, 1.5) for _ in range(2)]
         shares = [float(worker.communicate(timeout=30)[0]) for worker in workers]
     assert max(shares) < 0.35
@@ -46,7 +46,7 @@ def test_a_worker_computes_its_share_of_the_time(tmp_path):
 
 
 def test_who_ends_is_forgotten_and_who_lives_goes_free(tmp_path):
-    with Brake(0.05, tmp_path / "register") as brake:
+    with CpuThrottle(0.05, tmp_path / "register") as brake:
         ended, lives = spin(brake, 60), spin(brake, 60)
         ended.kill()
         ended.wait()
@@ -70,7 +70,7 @@ def test_who_ends_before_the_brake_has_seen_it_is_forgotten(tmp_path):
     register = tmp_path / "register"
     register.mkdir()
     (register / str(gone.pid)).touch()
-    with Brake(0.05, register):
+    with CpuThrottle(0.05, register):
         deadline = time.monotonic() + 10
         while list(register.iterdir()) and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -79,6 +79,6 @@ def test_who_ends_before_the_brake_has_seen_it_is_forgotten(tmp_path):
 
 @pytest.mark.parametrize("share", [1.0])
 def test_a_whole_share_needs_no_brake(tmp_path, share):
-    with Brake(share, tmp_path / "register") as brake:
+    with CpuThrottle(share, tmp_path / "register") as brake:
         assert brake.register == ""
     assert list(tmp_path.iterdir()) == []

@@ -8,7 +8,7 @@ import os
 import pytest
 
 from drumline.core.errors import UsageError
-from drumline.launch.meeting import refuse_bad_meeting
+from drumline.launch.preflight import refuse_bad_init_file
 
 
 @contextlib.contextmanager
@@ -25,15 +25,15 @@ def nobody():
 
 
 def test_a_file_that_can_be_made_is_not_left_there(tmp_path):
-    refuse_bad_meeting(f"file://{tmp_path}/meeting")
+    refuse_bad_init_file(f"file://{tmp_path}/meeting")
     assert list(tmp_path.iterdir()) == []
     for other in ("env", "tcp", "file", "tcp://127.0.0.1:29500"):
-        refuse_bad_meeting(other)
+        refuse_bad_init_file(other)
 
 
 def test_a_file_that_we_may_not_make_is_refused():
     with nobody(), pytest.raises(UsageError) as caught:
-        refuse_bad_meeting("file:///etc/drumline-meeting")
+        refuse_bad_init_file("file:///etc/drumline-meeting")
     assert caught.value.message == (
         "init: file:///etc/drumline-meeting: the file cannot be made (Permission denied); name one "
         "in a folder that you can write to, or write init: file to do without"

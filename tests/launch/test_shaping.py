@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from drumline.core.nodes import NodePlan, address_of
-from drumline.launch.shaping import (
+from drumline.launch.hub import (
     burst,
     link_lines,
     node_lines,

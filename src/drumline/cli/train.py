@@ -15,11 +15,10 @@ from drumline.cli.resume import resumed_run
 from drumline.core.errors import InterruptError, SpecError, UsageError
 from drumline.core.rundir import RunDir
 from drumline.launch.agents import Agents
-from drumline.launch.creation import RUNS, new_run
-from drumline.launch.gpu import refuse_without_gpu
 from drumline.launch.join import OuterLauncher
-from drumline.launch.meeting import refuse_bad_meeting
 from drumline.launch.mpirun import refuse_without_mpi
+from drumline.launch.preflight import refuse_bad_init_file, refuse_without_gpu
+from drumline.launch.runs import RUNS, new_run
 from drumline.launch.training import follow_training
 from drumline.report.display import open_display
 from drumline.report.progress import RunProgress
@@ -48,7 +47,7 @@ def train_command(
         print_result(run, spec, as_json=as_json)
     else:
         spec = load_spec(file, overrides)
-        refuse_bad_meeting(spec.init)
+        refuse_bad_init_file(spec.init)
         refuse_without_gpu(spec)
         if spec.backend == "mpi":
             refuse_without_mpi()

@@ -34,7 +34,7 @@ def sign_in(register: str) -> None:
     Path(register, str(os.getpid())).touch()
 
 
-class Brake:
+class CpuThrottle:
     """Slows the workers that sign in, from a thread of this process, until the context ends."""
 
     def __init__(self, share: float, register: Path) -> None:

@@ -1,4 +1,7 @@
-"""Where ranks meet by a file: never one that another run has left, and removed at the end."""
+"""What is refused before anything is started: NCCL without a GPU, a file that ranks cannot meet by.
+
+`init: file` names a file by which ranks meet: never one that another run has left.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,33 @@ from drumline.core.errors import UsageError
 from drumline.core.rundir import RunDir
 from drumline.spec.run_spec import RunSpec
 
+# device files of NVIDIA's driver, of its Jetson boards, of Windows' Linux, of AMD's driver
+_SIGNS = ("nvidia*", "nvhost*", "dxg", "kfd")
+
+
+def may_have_gpu(devices: Path = Path("/dev")) -> bool:
+    """Whether anything speaks for a GPU; only PyTorch knows whether it can use it."""
+    there = any(True for sign in _SIGNS for _ in devices.glob(sign))
+    return there or shutil.which("nvidia-smi") is not None
+
+
+def refuse_without_gpu(spec: RunSpec) -> None:
+    """Say that there is no GPU before anything is started.
+
+    Raises:
+        UsageError: the backend moves GPU tensors, and nothing here speaks for a GPU.
+    """
+    if spec.backend == "nccl" and not may_have_gpu():
+        raise UsageError(
+            "backend: nccl moves GPU tensors, and this machine has no GPU (no device file of one, "
+            "no nvidia-smi); set backend=auto"
+        )
+
+
 _SCHEME = "file://"
 
 
-def refuse_bad_meeting(init: str) -> None:
+def refuse_bad_init_file(init: str) -> None:
     """Refuse a file that ranks cannot meet by; found out by making it.
 
     One that is there already has another run's addresses in it, which torch would read; one that
@@ -47,7 +73,7 @@ def refuse_bad_meeting(init: str) -> None:
 
 
 @contextlib.contextmanager
-def fresh_meeting(run: RunDir, spec: RunSpec) -> Iterator[None]:
+def fresh_rendezvous(run: RunDir, spec: RunSpec) -> Iterator[None]:
     """Start without traces of an earlier session of this run, and leave none."""
     shutil.rmtree(run.rendezvous, ignore_errors=True)
     try:

@@ -3,6 +3,10 @@
 The agent imports this module too, to name the function; what only workers need is imported inside.
 An agent may have been started ahead of its task, and its worker server with it: then a worker has
 another folder and other variables than the server that it was forked from (`Setting`).
+
+`python -m drumline.agent.worker RUNDIR [SCRIPT…]` is what mpirun starts for each rank. It forks
+the rank, before torch is loaded, and waits for it: somebody must note how a rank ended that was
+killed and cannot tell. When mpirun ends, so do both.
 """
 
 from __future__ import annotations
@@ -10,11 +14,16 @@ from __future__ import annotations
 import os
 import runpy
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from drumline.agent.brake import sign_in
+from drumline.agent.cpu_throttle import sign_in
+from drumline.core.errors import CommError
+from drumline.core.events import EventWriter
+from drumline.core.processes import die_with_parent
+from drumline.core.rundir import RunDir
 from drumline.core.task import MODULE
 
 
@@ -78,3 +87,37 @@ def run_script(run_path: Path, script: tuple[str, ...]) -> None:
             sys.argv = list(script)
             sys.path[0] = str(Path(script[0]).resolve().parent)
             runpy.run_path(script[0], run_name="__main__")
+
+
+_AS_TORCHRUN = {
+    "RANK": "OMPI_COMM_WORLD_RANK",
+    "WORLD_SIZE": "OMPI_COMM_WORLD_SIZE",
+    "LOCAL_RANK": "OMPI_COMM_WORLD_LOCAL_RANK",
+    "LOCAL_WORLD_SIZE": "OMPI_COMM_WORLD_LOCAL_SIZE",
+}
+
+
+def run_mpi_rank() -> int:
+    """Fork the rank, and return its exit code."""
+    die_with_parent()
+    run = RunDir(Path(sys.argv[1]))
+    if "OMPI_COMM_WORLD_RANK" not in os.environ:
+        raise CommError("this mpirun is not Open MPI's; pip install 'drumline[mpi]' brings that")
+    os.environ.update({name: os.environ[theirs] for name, theirs in _AS_TORCHRUN.items()})
+    parent = os.getpid()
+    child = os.fork()
+    if child == 0:
+        die_with_parent(parent)  # before torch, which takes a while to load
+        run_rank(str(run.path), "", *sys.argv[2:])
+        return 0
+    _, status = os.waitpid(child, 0)
+    code = os.waitstatus_to_exitcode(status)
+    if code != 0:
+        rank = int(os.environ["RANK"])
+        with EventWriter(run.node_events(0)) as events:
+            events.write("worker_exit", rank=rank, exit_code=code, time=time.time())
+    return code if code >= 0 else 128 - code
+
+
+if __name__ == "__main__":
+    sys.exit(run_mpi_rank())
