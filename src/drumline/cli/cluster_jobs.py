@@ -29,7 +29,7 @@ from drumline.cluster.roster import read_former
 from drumline.cluster.spec import ClusterSpec
 from drumline.cluster.up import read_machines
 from drumline.core.errors import HostError, UsageError
-from drumline.core.units import format_seconds
+from drumline.core.formatting import format_seconds
 from drumline.node.job import JobState
 
 _NARROW = 60

@@ -22,8 +22,7 @@ from drumline.cluster.receipt import Receipt
 from drumline.cluster.spec import LONGEST_HOURS, ClusterSpec, Ec2Spec
 from drumline.cluster.template import cluster_template
 from drumline.core.errors import ClusterError, DrumlineError, InterruptError, UsageError
-from drumline.core.listing import counted
-from drumline.core.units import format_seconds
+from drumline.core.formatting import counted, format_seconds
 
 _PROVIDERS = ("ec2", "ssh", "twin")
 

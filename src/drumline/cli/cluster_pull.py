@@ -22,8 +22,7 @@ from drumline.cluster.pull import Pulled, Puller
 from drumline.cluster.spec import ClusterSpec
 from drumline.cluster.storage import seen_here, upload_run
 from drumline.core.errors import ClusterError, HostError, UsageError
-from drumline.core.listing import counted
-from drumline.core.units import format_bytes
+from drumline.core.formatting import counted, format_bytes
 from drumline.node.job import JOB_ID
 from drumline.node.refusal import shown_url
 

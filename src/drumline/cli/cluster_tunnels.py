@@ -31,7 +31,7 @@ from drumline.cluster.services import (
 from drumline.cluster.spec import ClusterSpec
 from drumline.cluster.up import read_machines
 from drumline.core.errors import HostError, UsageError
-from drumline.core.listing import listed
+from drumline.core.formatting import listed
 
 _ANSWER_S = 10.0
 

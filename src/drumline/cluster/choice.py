@@ -8,8 +8,8 @@ from pathlib import Path
 from drumline.cluster.home import ClusterHome, clusters_root
 from drumline.cluster.spec import ClusterSpec
 from drumline.core.errors import UsageError
-from drumline.core.listing import listed
-from drumline.core.spec_file import read_file
+from drumline.core.formatting import listed
+from drumline.spec.load import read_file
 
 FILE = Path("cluster.yaml")
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from drumline.core.rundir import write_atomic
+from drumline.core.files import write_atomic
 
 HOME = "DRUMLINE_HOME"
 """names the folder that all clusters' folders are in"""

@@ -15,7 +15,7 @@ from typing import TextIO
 
 from drumline.cluster.home import ClusterHome
 from drumline.core.errors import ClusterError
-from drumline.core.units import format_seconds
+from drumline.core.formatting import format_seconds
 
 
 @contextlib.contextmanager

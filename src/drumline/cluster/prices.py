@@ -17,7 +17,7 @@ from typing import Any
 
 from drumline.cluster.home import clusters_root
 from drumline.core.errors import ClusterError
-from drumline.core.rundir import write_atomic
+from drumline.core.files import write_atomic
 
 HOURS_A_MONTH = 730
 """by which AWS counts disks"""

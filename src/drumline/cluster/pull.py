@@ -25,7 +25,7 @@ from drumline.cluster.remote import Remote, node_python
 from drumline.cluster.taker import Taker, Wanted
 from drumline.cluster.together import settled
 from drumline.core.errors import ClusterError, HostError
-from drumline.core.rundir import write_atomic
+from drumline.core.files import write_atomic
 from drumline.node.job import ENDED
 
 NOTE = ".pulled.json"

@@ -16,7 +16,7 @@ from drumline.cluster.lock import locked
 from drumline.cluster.provider import Resource, Say
 from drumline.cluster.spec import ClusterSpec
 from drumline.core.errors import CloudError, ClusterError, DrumlineError, UsageError
-from drumline.core.spec_file import read_file
+from drumline.spec.load import read_file
 
 _NO_ACCOUNT = ("credentials", "region")
 _ANY_REGION = "us-east-1"  # to ask which regions there are

@@ -13,7 +13,7 @@ from typing import Any
 from drumline.cluster.home import ClusterHome, clusters_root
 from drumline.cluster.machine import Machine
 from drumline.cluster.provider import Resource
-from drumline.core.rundir import write_atomic
+from drumline.core.files import write_atomic
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,9 +9,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from drumline.core.link import LinkSpec
-from drumline.core.parts import ClashError, Part
 from drumline.core.task import MAX_WORKERS
+from drumline.spec.link import LinkSpec
+from drumline.spec.parts import ClashError, Part
 
 MAX_NODES = 64
 LONGEST_HOURS = 24 * 30

@@ -26,7 +26,7 @@ from drumline.cluster.home import ClusterHome
 from drumline.cluster.keys import KEY, plain_key
 from drumline.cluster.machine import Machine
 from drumline.core.errors import ClusterError
-from drumline.core.rundir import write_atomic
+from drumline.core.files import write_atomic
 
 ALIVE_S, ALIVE_COUNT = 5, 2
 """a node that says nothing is asked so often, and given up after so many questions"""

@@ -18,7 +18,7 @@ from pathlib import Path
 from drumline.cluster.remote import Remote, node_python
 from drumline.cluster.together import all_of
 from drumline.core.errors import ClusterError, HostError
-from drumline.core.listing import listed
+from drumline.core.formatting import listed
 from drumline.node.manifest import Manifest
 from drumline.node.refusal import shown_url
 from drumline.node.store import Copied, Store

@@ -23,8 +23,7 @@ from drumline.cluster.remote import Done, Flow, Remote, last_line
 from drumline.cluster.together import all_of, start_all
 from drumline.cluster.way import host_error
 from drumline.core.errors import HostError, UsageError
-from drumline.core.listing import counted
-from drumline.core.units import format_bytes
+from drumline.core.formatting import counted, format_bytes
 from drumline.node.code_folder import Entry
 from drumline.node.receive import FRAME, PACKED, RAW
 

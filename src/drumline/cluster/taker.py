@@ -20,7 +20,7 @@ from typing import Any
 
 from drumline.cluster.remote import Flow, last_line
 from drumline.core.errors import ClusterError, HostError
-from drumline.core.inside import stays_inside
+from drumline.core.files import stays_inside
 
 _ANSWER_S, _STOP_S = 120.0, 10.0
 _AHEAD = 32  # questions that a node has not answered yet: they fit its input's buffer

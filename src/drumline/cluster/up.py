@@ -44,8 +44,8 @@ from drumline.cluster.ssh_files import Origin, pin_host_key, write_config
 from drumline.cluster.ssh_hosts import SshHosts
 from drumline.cluster.term import decide_term, refuse_passed
 from drumline.core.errors import ClusterError, DrumlineError, HostError
-from drumline.core.rundir import write_atomic
-from drumline.core.spec_file import read_file
+from drumline.core.files import write_atomic
+from drumline.spec.load import read_file
 
 BOOT_S = 600.0
 """for a machine's SSH server to answer, counted from when the provider says that it runs"""

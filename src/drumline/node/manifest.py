@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from drumline.core.inside import stays_inside
+from drumline.core.files import stays_inside
 
 MANIFEST = "manifest.sha256.json"
 

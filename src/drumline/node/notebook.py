@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from drumline.core.rundir import write_atomic
+from drumline.core.files import write_atomic
 from drumline.node.service import Program, Service, ServiceError, serve
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from drumline.core.errors import SpecError
-from drumline.core.spec_file import dump_spec, validate_spec
+from drumline.spec.load import dump_spec, validate_spec
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ from typing import Any
 from ansible.plugins.callback import CallbackBase
 
 from drumline.cluster.hang_up import hang_up
-from drumline.core.lifeline import when_parent_ends
+from drumline.core.processes import when_parent_ends
 
 DOCUMENTATION = """
     name: drumline_events

@@ -22,7 +22,7 @@ import time
 from typing import Any
 
 from drumline.cluster.twin import kernel
-from drumline.core.lifeline import die_with_parent
+from drumline.core.processes import die_with_parent
 
 _ALL = (
     kernel.NEW_MOUNTS
