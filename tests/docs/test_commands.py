@@ -10,6 +10,8 @@ import ast
 import itertools
 import re
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 import yaml
@@ -98,14 +100,15 @@ def run(drumline, some: list[Block]) -> list[str]:
         from twins import need_twins
 
         need_twins()
-    folder = drumline.folder / "proj"
-    folder.mkdir()
-    shell = PageShell(folder, drumline.environment())
-    try:
-        return shell.run(some)
-    finally:
-        if "twin" in how:
-            drumline("reap", "--yes", DRUMLINE_HOME=shell.environment["DRUMLINE_HOME"])
+    with tempfile.TemporaryDirectory() as short:  # paths that do not break lines
+        folder = Path(short, "proj")
+        folder.mkdir()
+        shell = PageShell(folder, drumline.environment())
+        try:
+            return shell.run(some)
+        finally:
+            if "twin" in how:
+                drumline("reap", "--yes", DRUMLINE_HOME=shell.environment["DRUMLINE_HOME"])
 
 
 @pytest.mark.parametrize("page", ENGLISH)
