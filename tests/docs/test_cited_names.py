@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 
 import pytest
-from doc_pages import ROOT
+from doc_pages import LANGUAGES, ROOT, pages
 
 PAGES = ("CONTRIBUTING.md", "ARCHITECTURE.md")
 SOURCE = ROOT / "src" / "drumline"
@@ -88,6 +88,14 @@ def cited_names(text: str) -> set[str]:
 def test_cited_files_exist(page):
     text = (ROOT / page).read_text()
     assert sorted(path for path in cited_paths(text) if not exists(path)) == []
+
+
+@pytest.mark.parametrize("page", [p for lang in LANGUAGES for p in pages(lang).values()], ids=str)
+def test_source_files_that_pages_cite_exist(page):
+    """Readers are sent to the source of an algorithm."""
+    packages = "|".join(path.name for path in SOURCE.iterdir() if path.name != "labs")
+    cited = re.findall(rf"`((?:{packages})/[\w/]*(?:\.py)?)`", page.read_text())
+    assert [path for path in cited if not (SOURCE / path).exists()] == []
 
 
 @pytest.mark.parametrize("page", PAGES)
