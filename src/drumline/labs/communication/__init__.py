@@ -21,7 +21,7 @@ LAB = Lab(
         ("comm/primitives.py", "all_gather"),
         ("comm/linear.py", "all_reduce"),
         ("parallel/aggregate.py", "Aggregator"),
-        ("parallel/compress.py", "pack"),
+        ("parallel/aggregate.py", "pack"),
     ),
     write_up=chapters(
         "communication",

@@ -1,9 +1,9 @@
-"""A passage: one microbatch's way through one chunk, forward now and backward later.
+"""What one microbatch's forward through one chunk leaves for its backward.
 
-`Passage` keeps what autograd keeps. `Recomputed` keeps only the input and the state of the random
-numbers, and goes forward again when backward comes (Chen et al. 2016, "Training Deep Nets with
-Sublinear Memory Cost"; GPipe does it for each microbatch). Dropout draws the same numbers again;
-layers that count their calls, as batch norm does, count twice.
+`SavedForward` keeps the autograd graph. `Checkpointed` is activation checkpointing: it keeps only
+the input and the random state, and computes forward again when backward comes (Chen et al. 2016,
+"Training Deep Nets with Sublinear Memory Cost"; GPipe does it for each microbatch). Dropout draws
+the same numbers again; layers that count their calls, as batch norm does, count twice.
 
 PyTorch's own `torch.utils.checkpoint` does the same for any part of a graph, and imports the
 compiler. Here a chunk is a whole graph, and a page is enough.
@@ -20,7 +20,7 @@ from torch import Tensor
 Run = Callable[[Tensor], Tensor]
 
 
-class Passage:
+class SavedForward:
     """Keep the graph between forward and backward."""
 
     def __init__(self, run: Run, inputs: Tensor) -> None:
@@ -43,7 +43,7 @@ class Passage:
         return torch.zeros_like(self._inputs) if self._inputs.grad is None else self._inputs.grad
 
 
-class Recomputed(Passage):
+class Checkpointed(SavedForward):
     """Keep the input, and compute the graph again."""
 
     def __init__(self, run: Run, inputs: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""`Pulse`: whether the other ranks still live, told by beats that each leaves in the store.
+"""`Heartbeat`: whether the other ranks still live, told by beats that each leaves in the store.
 
 RPC itself tells little: a call to a stopped process just takes long, and who waits to be called is
 told nothing at all. So a thread of each rank counts up in the store, and looks how the others do:
@@ -21,7 +21,7 @@ from collections.abc import Sequence
 
 from torch.distributed import Store
 
-from drumline.comm.peer import LostPeerError
+from drumline.comm.lost_peers import LostPeerError
 from drumline.core.formatting import name_ranks
 
 _EVERY_S = 0.2
@@ -29,7 +29,7 @@ _GOODBYE_S = 1.0
 _WORD = "word"
 
 
-class Pulse:
+class Heartbeat:
     """The beats of this rank, and what it hears of the others."""
 
     def __init__(self, store: Store, *, rank: int, world_size: int, timeout_s: float) -> None:
@@ -47,7 +47,7 @@ class Pulse:
         self._loss: LostPeerError | None = None
         self._to_say: str | None = None
         self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._beat, name="drumline-pulse", daemon=True)
+        self._thread = threading.Thread(target=self._beat, name="drumline-heartbeat", daemon=True)
         self._thread.start()
 
     def check(self) -> None:

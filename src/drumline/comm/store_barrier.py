@@ -1,4 +1,4 @@
-"""`Meeting`: all ranks at one store, before and beside the process group.
+"""`StoreBarrier`: a barrier at the key-value store, before and beside the process group.
 
 The group's collectives give up after `timeout_s`, and what they say then names no rank. Here each
 rank leaves a mark in the store, so that it is known who has not come; and a wait may be longer
@@ -6,7 +6,7 @@ where one rank does what the others must wait for (loading, writing a checkpoint
 
 Ranks that were started one by one compare what they were started with (`agree`):
 
-    (1) rank 0 leaves its words
+    (1) rank 0 leaves its arguments
     (2) each other rank reads them, and leaves a mark if its own are the same;
     (3) if not, it leaves the difference in the place of every mark, so that nobody waits for more
 """
@@ -30,7 +30,7 @@ _LINGER_S = 0.5
 _SAME = "the same"
 
 
-class Meeting:
+class StoreBarrier:
     """The ranks of a run, at the store that they all know."""
 
     def __init__(
@@ -45,7 +45,7 @@ class Meeting:
         """told apart from an earlier group at the same store, as torchrun's restarts have it"""
 
     def gather(self, what: str, within_s: float) -> None:
-        """Wait until every rank has called this with the same word; every rank must.
+        """Wait until every rank has called this with the same label; every rank must.
 
         Raises:
             PeerError: some have not come in time; says which.
@@ -54,14 +54,14 @@ class Meeting:
         self.store.set(keys[self._rank], "1")
         self._wait(keys, what, within_s)
 
-    def tell_all(self, what: str, word: str, within_s: float) -> list[str]:
-        """Return the words of all ranks, in rank order; every rank calls this with its own.
+    def tell_all(self, what: str, value: str, within_s: float) -> list[str]:
+        """Return the values of all ranks, in rank order; every rank calls this with its own.
 
         Raises:
             PeerError: some have not come in time; says which.
         """
         keys = {rank: f"{self.session}/{what}/{rank}" for rank in range(self._world_size)}
-        self.store.set(keys[self._rank], word)
+        self.store.set(keys[self._rank], value)
         self._wait(keys, what, within_s)
         return [value.decode() for value in self.store.multi_get(list(keys.values()))]
 
@@ -109,29 +109,29 @@ class Meeting:
         self._waits += 1
         self.gather(f"come to wait {self._waits}", within_s)
 
-    def agree(self, words: Mapping[str, str], within_s: float) -> None:
-        """Make sure that all ranks were started with the same words; every rank calls this.
+    def agree(self, arguments: Mapping[str, str], within_s: float) -> None:
+        """Make sure that all ranks were started with the same arguments; every rank calls this.
 
         Args:
-            words: what this rank was started with: under each key the word that says so.
+            arguments: what this rank was started with, by key.
             within_s: how long to wait for the others.
 
         Raises:
-            UsageError: another rank has other words; all ranks say which, and what each has.
+            UsageError: another rank has other arguments; all ranks say which, and what each has.
             PeerError: some have not come in time; says which.
         """
-        first, others = "words/0", {r: f"words/{r}" for r in range(1, self._world_size)}
+        first, others = "arguments/0", {r: f"arguments/{r}" for r in range(1, self._world_size)}
         if self._rank == 0:
-            self.store.set(first, json.dumps([self._world_size, dict(words)]))  # (1)
+            self.store.set(first, json.dumps([self._world_size, dict(arguments)]))  # (1)
         else:
             self._wait({0: first}, "come", within_s)
             world_size, theirs = json.loads(self.store.get(first))
-            difference = self._compare(words, theirs)
+            difference = self._compare(arguments, theirs)
             if not difference:
                 self.store.set(others[self._rank], _SAME)  # (2)
             else:
                 for rank in range(1, max(world_size, self._world_size)):
-                    self.store.set(f"words/{rank}", difference)  # (3)
+                    self.store.set(f"arguments/{rank}", difference)  # (3)
         self._wait(others, "come", within_s)
         told = {self.store.get(key).decode() for key in others.values()} - {_SAME}
         if told:
@@ -145,7 +145,7 @@ class Meeting:
         if not differ:
             return ""
         here, there = (
-            listed(words.get(key, f"no {key}") for key in differ) for words in (mine, theirs)
+            listed(one.get(key, f"no {key}") for key in differ) for one in (mine, theirs)
         )
         return (
             f"rank {self._name(self._rank)} has {here}, but rank {self._name(0)} has {there}; "

@@ -1,4 +1,4 @@
-"""`Holding`: what of the model a rank holds, told in the whole model's names and shapes.
+"""`ShardSpec`: what of the model a rank holds, told in the whole model's names and shapes.
 
 A checkpoint is written in these, whatever the split was, so that any other split can read it:
 
@@ -22,7 +22,7 @@ from drumline.parallel.tensor.shares import Share
 
 
 @dataclass(frozen=True, kw_only=True)
-class Holding:
+class ShardSpec:
     """A rank's part of the model; by default all of it."""
 
     part: int = 0

@@ -1,18 +1,39 @@
-"""Which simulated nodes can be reached from here: asked when a collective has timed out.
+"""Peers that are gone: the error that says so, and a probe that tells a dead rank from a cut link.
 
-A rank that is stopped and a link that is cut look the same to a collective: silence. But a machine
-answers for itself: a connection to a port that nobody listens on is refused at once, by the kernel,
-whatever its processes do. Over a cut link nothing comes back.
+The launcher looks for the rank that failed first; a rank that only lost its peer raises
+`LostPeerError`, recognised by its text, too, since PyTorch's C++ parts pass on the text alone.
+
+A stopped rank and a cut link look the same to a collective: silence. But a host answers for itself:
+its kernel refuses a connection to a closed port at once, whatever its processes do. Over a cut link
+nothing comes back (`unreachable_nodes`).
 """
 
 from __future__ import annotations
 
 import errno
+import re
 import select
 import socket
 import time
+from collections.abc import Iterable
 
 from drumline.core.nodes import node_addresses
+
+_LOST = re.compile(r"\(drumline (shm|mpi|rpc)\)")
+
+
+class LostPeerError(RuntimeError):
+    """A collective cannot end, because another rank is gone or does not come."""
+
+    def __init__(self, message: str, *, backend: str, ranks: Iterable[int]) -> None:
+        super().__init__(f"{message} (drumline {backend})")
+        self.ranks = tuple(ranks)
+
+
+def tells_of_lost_peer(text: str) -> bool:
+    """Whether an error's text is that of a `LostPeerError`, whatever its type has become."""
+    return _LOST.search(text) is not None
+
 
 _CLOSED_PORT = 9
 

@@ -1,7 +1,6 @@
-"""A rank's plan: its instructions by the schedule's name, refused where they cannot be carried out.
+"""A rank's instructions by the schedule's name, refused where they cannot be carried out.
 
-`schedule.py` trusts its arguments, so that the algorithms stay short. Whoever takes a schedule from
-a user comes here.
+`schedule.py` trusts its arguments, so that the algorithms stay short. User input is checked here.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from drumline.core.formatting import nearest
 from drumline.parallel.pipeline.schedule import SCHEDULES, Instruction
 
 
-def check_plan(schedule: str, *, stages: int, chunks: int) -> None:
+def check_schedule(schedule: str, *, stages: int, chunks: int) -> None:
     """Refuse a schedule that nobody knows, or that cannot have so many chunks a rank.
 
     Raises:
@@ -33,7 +32,7 @@ def check_plan(schedule: str, *, stages: int, chunks: int) -> None:
         )
 
 
-def read_plan(
+def read_instructions(
     schedule: str, stage: int, stages: int, microbatches: int, chunks: int
 ) -> tuple[Instruction, ...]:
     """Return the instructions of a rank.
@@ -41,7 +40,7 @@ def read_plan(
     Raises:
         UsageError: there is no microbatch, or no such schedule.
     """
-    check_plan(schedule, stages=stages, chunks=chunks)
+    check_schedule(schedule, stages=stages, chunks=chunks)
     if microbatches < 1:
         raise UsageError(
             f"a pipeline needs microbatches, but got {microbatches}; cut the batch into at least "

@@ -1,10 +1,8 @@
-"""Waiting for MPI without burning a core, and not forever.
+"""MPI requests: waiting without spinning and not forever, and sends and receives as `dist.Work`.
 
-MPI's own blocking waits spin. Here a request is tested, at first without a pause, then with longer
-and longer ones, until the time is over; then whoever did not come is named.
-
-Who did not come is asked through the store: each rank that gives up says so there, and one that
-has not said so a moment later is the one that all wait for.
+MPI's own blocking waits spin. `RequestWaiter` tests a request with exponential backoff until the
+timeout; then it names the rank that did not come. It finds that out through the store: each rank
+that gives up says so there, and one that has not said so a moment later is the one all wait for.
 """
 
 from __future__ import annotations
@@ -15,9 +13,11 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
+import torch.distributed as dist
+from torch import Tensor
 from torch.distributed import Store
 
-from drumline.comm.peer import LostPeerError
+from drumline.comm.lost_peers import LostPeerError
 from drumline.core.formatting import name_ranks
 
 _SPIN_S = 2e-4
@@ -25,7 +25,7 @@ _PAUSES_S = (5e-5, 1e-3)  # shortest, longest
 _ASK_S = 1.0
 
 
-class Patience:
+class RequestWaiter:
     """How long the ranks of a group wait for each other, and how they find out who is missing."""
 
     def __init__(self, store: Store, rank: int, names: Sequence[int], timeout_s: float) -> None:
@@ -91,3 +91,68 @@ def new_status() -> Any:
     from drumline.comm.mpi.library import load_mpi
 
     return load_mpi().Status()
+
+
+# tensors of messages that were given up: MPI may still read or write them, so they stay
+_ABANDONED: list[list[Tensor]] = []
+
+
+class Message(dist.Work):
+    """A send or receive under way; the tensor is kept until it is done."""
+
+    def __init__(
+        self,
+        request: Any,
+        waiter: RequestWaiter,
+        what: str,
+        peer: int | None,
+        parts: list[Tensor],
+    ) -> None:
+        """Follow a request.
+
+        Args:
+            request: from MPI.
+            waiter: how long to wait.
+            what: the call, for errors.
+            peer: the other rank in the group; None: any.
+            parts: the tensor that MPI reads or writes; if there is a second, where to copy it then.
+        """
+        super().__init__()
+        self._request, self._waiter, self._what = request, waiter, what
+        self._peer, self._parts = peer, parts
+        self._status: Any = None
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Block until the tensor may be used again."""
+        if self._status is None:
+            peers = None if self._peer is None else [self._peer]
+            try:
+                self._finish(self._waiter.wait(self._request, self._what, peers))
+            except LostPeerError:
+                _ABANDONED.append(self._parts)
+                raise
+        return True
+
+    def is_completed(self) -> bool:
+        """Whether it is done; never blocks."""
+        status = new_status()
+        if self._status is None and self._request.Test(status):
+            self._finish(status)
+        return self._status is not None
+
+    def result(self) -> list[Tensor]:
+        """Block for, and return, the tensor."""
+        self.wait()
+        return self._parts[-1:]
+
+    def source_rank(self) -> int:
+        """Who sent it (a rank in the group)."""
+        self.wait()
+        return int(self._status.Get_source()) if self._peer is None else self._peer
+
+    _source_rank = source_rank
+
+    def _finish(self, status: Any) -> None:
+        self._status = status
+        if len(self._parts) == 2:
+            self._parts[1].detach().copy_(self._parts[0])

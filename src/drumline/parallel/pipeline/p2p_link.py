@@ -1,10 +1,10 @@
-"""A lane: the tensors that travel one way through the pipeline, activations or gradients.
+"""A point-to-point link: what travels one way through the pipeline, activations or gradients.
 
     stage 0 ── activations ──> stage 1 ── activations ──> stage 2
     stage 0 <── gradients ──── stage 1 <── gradients ──── stage 2
 
 Each way has a channel of its own: where a rank's neighbours on both sides are the same one, a
-gradient could be taken for an activation otherwise. Within a lane both sides go by their schedules,
+gradient could be taken for an activation otherwise. Within a link both sides go by their schedules,
 in which the sends of one side and the receives of the other come in the same order.
 
 (1) A receiver must know shape and dtype before the tensor comes. Both follow from the shape of the
@@ -12,7 +12,7 @@ in which the sends of one side and the receives of the other come in the same or
     in a header, and both sides remember.
 (2) gloo moves a tensor only when its receive is posted. The next ones are, while the stage computes
     on an earlier one.
-(3) Sends go on behind the stage's back. A lane with `window` of them waits for the oldest before
+(3) Sends go on behind the stage's back. A link with `window` of them waits for the oldest before
     the next: with stages × chunks that cannot block for good (the tests of the schedules go through
     it), and what was sent does not pile up in memory.
 
@@ -38,14 +38,14 @@ _MOST_DIMS = 8
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
-class Form(NamedTuple):
+class TensorMeta(NamedTuple):
     """What a receiver must know of a tensor."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
 
     @classmethod
-    def of(cls, tensor: Tensor) -> Form:
+    def of(cls, tensor: Tensor) -> TensorMeta:
         """Read a tensor's form."""
         return cls(tuple(tensor.shape), tensor.dtype)
 
@@ -53,8 +53,8 @@ class Form(NamedTuple):
         return f"{str(self.dtype).removeprefix('torch.')}{list(self.shape)}"
 
 
-class Lane:
-    """One rank's end of a lane: it sends to one neighbour, and receives from the other."""
+class P2PLink:
+    """One rank's end of a link: it sends to one neighbour, and receives from the other."""
 
     def __init__(
         self,
@@ -74,8 +74,8 @@ class Lane:
         self._meter = meter
         self._window = window
         self._device = device
-        self._told: dict[Hashable, Form] = {}
-        self._known: dict[Hashable, Form] = {}
+        self._told: dict[Hashable, TensorMeta] = {}
+        self._known: dict[Hashable, TensorMeta] = {}
         self._coming: deque[Hashable] = deque()
         self._posted: deque[tuple[Tensor, Handle]] = deque()
         self._sent: deque[tuple[Handle, ...]] = deque()
@@ -90,7 +90,7 @@ class Lane:
         self._coming = deque(topics)
         self._post()
 
-    def know(self, topic: Hashable, form: Form) -> None:
+    def know(self, topic: Hashable, form: TensorMeta) -> None:
         """Say what form a topic has, where this rank knows before anybody tells it."""
         self._known[topic] = form
 
@@ -100,7 +100,7 @@ class Lane:
             self._looped.append(tensor)
             return
         began = time.monotonic_ns()
-        header = [] if topic is None else self._tell(topic, Form.of(tensor))
+        header = [] if topic is None else self._tell(topic, TensorMeta.of(tensor))
         self._sent.append((*header, self._channel.isend(_on_host(tensor), self._to)))
         if len(self._sent) > self._window:  # (3)
             wait_all(self._sent.popleft())
@@ -134,7 +134,7 @@ class Lane:
     def _loops(self) -> bool:
         return self._to == self._channel.rank
 
-    def _tell(self, topic: Hashable, form: Form) -> list[Handle]:
+    def _tell(self, topic: Hashable, form: TensorMeta) -> list[Handle]:
         """Send a header ahead of the first tensor of a topic (1)."""
         if topic not in self._told:
             self._told[topic] = form
@@ -168,7 +168,7 @@ def _on_host(tensor: Tensor) -> Tensor:
     return torch.empty_like(tensor, device="cpu", pin_memory=True).copy_(tensor)
 
 
-def _write_header(form: Form) -> Tensor:
+def _write_header(form: TensorMeta) -> Tensor:
     if form.dtype not in _DTYPES or len(form.shape) > _MOST_DIMS:
         names = ", ".join(str(dtype).removeprefix("torch.") for dtype in _DTYPES)
         raise UsageError(
@@ -179,11 +179,11 @@ def _write_header(form: Form) -> Tensor:
     return torch.tensor([_DTYPES.index(form.dtype), len(form.shape), *form.shape, *rest])
 
 
-def _read_header(header: Tensor) -> Form:
+def _read_header(header: Tensor) -> TensorMeta:
     dtype, dims, *shape = header.tolist()
     if not (0 <= dtype < len(_DTYPES) and 0 <= dims <= _MOST_DIMS):
         raise CommError(
             f"the stage before sent {header.tolist()} where a header with dtype, dimensions and "
             f"shape was due; all ranks must run the same schedule with the same microbatches"
         )
-    return Form(tuple(shape[:dims]), _DTYPES[dtype])
+    return TensorMeta(tuple(shape[:dims]), _DTYPES[dtype])
