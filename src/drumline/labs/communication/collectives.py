@@ -219,7 +219,7 @@ def write_strategies(chapter: Chapter, results: Results) -> None:
     chapter.show(
         strategies,
         *("situation", "kind", "step_ms", "over_even", "wait_share", "waits_most", "waited_for"),
-        forms=dict.fromkeys(("waits_most", "waited_for"), chapter.text.get("rank").format),
+        forms=dict.fromkeys(("waits_most", "waited_for"), chapter.text.text("rank").format),
     )
     for situation in ("slow cpu", "slow link"):
         _say_bottleneck(chapter, situation, strategies.where(situation=situation))
@@ -267,7 +267,7 @@ def _say_bottleneck(chapter: Chapter, situation: str, rows: Sequence[StrategyRow
     known = ranked(rows, lambda row: row.over_even)
     if len(known) < 2:
         return
-    what = chapter.text.get(f"bottleneck.{situation}")
+    what = chapter.text.text(f"bottleneck.{situation}")
     said = chapter.write("bottleneck.steps", what=what, least=known[0], most=known[-1])
     if (known[-1].wait_share or 0.0) < _WAITS:
         chapter.say("bottleneck.transfers", said=said)

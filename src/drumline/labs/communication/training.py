@@ -185,7 +185,7 @@ def _say_choices(chapter: Chapter, rows: Sequence[ChoiceRow]) -> None:
 
 
 def _say_sum(chapter: Chapter, mean: ChoiceRow, reached: float, total: ChoiceRow) -> None:
-    holes = {"mean": mean, "sum": total, "why": chapter.text.get(f"sum.why.{mean.of}")}
+    holes = {"mean": mean, "sum": total, "why": chapter.text.text(f"sum.why.{mean.of}")}
     if total.diverged_at is not None:
         chapter.say("sum.diverged", **holes)
     if total.accuracy is None:

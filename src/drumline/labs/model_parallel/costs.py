@@ -79,7 +79,7 @@ def _say_bytes(chapter: Chapter, cases: Cases, *, nodes: int) -> None:
             )
             items.append(chapter.write("bytes.item", case=case, ratio=ratio))
     if items:
-        how = chapter.text.get("bytes.links" if nodes > 1 else "bytes.messages")
+        how = chapter.text.text("bytes.links" if nodes > 1 else "bytes.messages")
         chapter.say("bytes.all", data=data, how=how, list=chapter.list_up(items))
 
 
@@ -105,8 +105,8 @@ def write_agreement(chapter: Chapter) -> Sentence | None:
     if not rows:
         return None
     worst, apart = max(rows, key=lambda pair: pair[1])
-    key = "same bits" if apart == 0 else "rounding" if apart < _AGREE else "apart"
-    return chapter.write(f"losses.{key}", row=worst)
+    kind = "same bits" if apart == 0 else "rounding" if apart < _AGREE else "apart"
+    return chapter.write(f"losses.{kind}", row=worst)
 
 
 def _say_weights(chapter: Chapter, cases: Cases) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from drumline.labs.chapter import Chapter
 from drumline.labs.model_parallel.cases import (
@@ -56,10 +57,11 @@ def write_forms(chapter: Chapter, cases: Cases, *, nodes: int) -> None:
     chapter.tabulate("curves", CurveRow, cases.curves)
     if cases.trace:
         chapter.tabulate("trace", TraceRow, cases.trace)
-    glossary = [(name, chapter.text.get(f"glossary.{name}")) for name in _GLOSSARY]
+    glossary = [(name, chapter.text.text(f"glossary.{name}")) for name in _GLOSSARY]
     chapter.results.append(Facts(items=glossary))
-    counted = chapter.text.get("counted.links" if nodes > 1 else "counted.messages")
-    chapter.picture("forms", draw_forms(cases.baseline), forms, ranks, counted=counted)
+    counted = chapter.text.text("counted.links" if nodes > 1 else "counted.messages")
+    draw = partial(draw_forms, baseline=cases.baseline)
+    chapter.picture("forms", draw, forms, ranks, counted=counted)
     columns = ("ranks", "step_ms", "samples_per_s", "speedup", "loss", "loss_difference")
     chapter.show(forms, "case", *columns, key="time")
     columns = ("peak_bytes", "sent_bytes", "bubble", "bubble_theory", "together", "idle_ms")
@@ -131,7 +133,7 @@ def write_microbatches(chapter: Chapter, cases: Cases) -> None:
     """Write what microbatches and schedules do, and what the formula says of the bubble."""
     rows = [row for row in cases.forms if row.bubble is not None]
     if rows:
-        draw = draw_microbatches(cases.baseline)
+        draw = partial(draw_microbatches, baseline=cases.baseline)
         chapter.picture("microbatches", draw, chapter.tables["forms"])
     _say_microbatches(chapter, [row for row in rows if row.form == "rpc"], cases.drift)
     _say_schedules(chapter, cases)
@@ -175,7 +177,7 @@ def _say_schedules(chapter: Chapter, cases: Cases) -> None:
         count=count,
         early=early,
         late=late,
-        verdict=chapter.text.get("no difference") if order is Order.LEVEL else "",
+        verdict=chapter.text.text("no difference") if order is Order.LEVEL else "",
         memory=memory,
     )
 
@@ -198,7 +200,7 @@ def _say_bubbles(chapter: Chapter, rows: Sequence[FormRow]) -> None:
 
 
 def _points(chapter: Chapter) -> Form:
-    unit = chapter.text.get("points")
+    unit = chapter.text.text("points")
     return lambda value: f"{100 * value:+.1f} {unit}"
 
 
