@@ -175,11 +175,13 @@ class Chapter:
 
     def list_up(self, items: Sequence[Sentence]) -> Sentence:
         """Put items into one sentence, with commas between them."""
-        comma = self.text.text("comma")
-        parts: list[str | CellRef] = []
-        for number, item in enumerate(items):
-            parts += [*([comma] if number else []), *item.parts]
-        return Sentence(tuple(parts))
+        return self.concat(items, "comma")
+
+    def concat(self, items: Sequence[Sentence], between: str = "space") -> Sentence:
+        """Put sentences one after the other, with a text between them."""
+        gap = self.text.text(between)
+        parts = [part for item in items for part in (gap, *item.parts)]
+        return Sentence(tuple(parts[1:]))
 
 
 Writer = Callable[[Chapter, Results], None]
