@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from drumline.labs.communication.experiments import AVERAGES, COMPRESSED, DELAYED, LATE_RANK, OF
-from drumline.labs.curves import smoothed
+from drumline.labs.repeats import smoothed
 from drumline.labs.results import Results
 from drumline.report.interval import (
     Interval,
