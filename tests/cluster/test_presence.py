@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from drumline.cli import tunnels
+from drumline.cli import connection, tunnels
 from drumline.cli.cluster import extend_command
 from drumline.cli.connection import reached
 from drumline.cli.jobs import logs_command, status_command

@@ -1,4 +1,4 @@
-"""What `cluster init`, `plan`, `up`, `down`, `extend`, `inventory`, `reap` and `prices` do and print."""
+"""What making and removing clusters does and prints: `plan`, `up`, `down`, `reap`, `extend`, …"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `status`, `logs` and `cancel` do and print; logs of nodes that are gone as `pull` kept them."""
+"""What `status`, `logs` and `cancel` do and print, also of jobs whose nodes are gone."""
 
 from __future__ import annotations
 
