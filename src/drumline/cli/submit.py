@@ -1,34 +1,49 @@
-"""What `submit` does: files, checkpoints, the job, what it prints, and how it ends."""
+"""What `submit` does: files, checkpoints, the job, what it prints, and how it ends.
+
+A job is followed to its end over as many connections as that takes. One that trains by a spec is
+shown as a run on this machine would be: its events are pulled as they grow (`TrainingView`).
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import sys
+import time
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from drumline.cli.cluster_connection import connected
-from drumline.cli.cluster_following import follow_to_end
-from drumline.cli.cluster_pull import pulled_folder
-from drumline.cli.cluster_training import TrainingView
-from drumline.cli.job_words import Printer, say, tell_end
+from rich.console import Console
+
+from drumline.cli.connection import Printer, connected, say, tell_end
+from drumline.cli.printing import print_result
+from drumline.cli.pull import default_folder, note_place, pulled_folder
+from drumline.cli.train import title_of
 from drumline.cluster.choice import find_cluster
 from drumline.cluster.fleet import Fleet
 from drumline.cluster.following import Following, Talk
 from drumline.cluster.home import ClusterHome
 from drumline.cluster.jobs import Request, submit, submit_and_hear
 from drumline.cluster.package import push_package
+from drumline.cluster.presence import GONE
+from drumline.cluster.pull import Puller
+from drumline.cluster.remote import Remote
 from drumline.cluster.resuming import offer_checkpoints
 from drumline.cluster.spec import ClusterSpec
 from drumline.cluster.storage import keep_copies
 from drumline.cluster.sync import sync_folder
-from drumline.core.errors import HostError, InterruptError, UsageError
+from drumline.cluster.up import read_machines
+from drumline.core.errors import ClusterError, HostError, InterruptError, UsageError
 from drumline.core.formatting import counted, format_bytes
+from drumline.core.rundir import RunDir
 from drumline.core.task import MODULE
 from drumline.node.job import JobState
 from drumline.node.refusal import shown_url
-from drumline.spec.load import dump_spec, load_spec
+from drumline.report.display import Display, open_display
+from drumline.report.progress import RunProgress
+from drumline.spec.load import dump_spec, load_spec, read_run_spec
 
 _QUEUED_S = 3.0
 _SPEC_ENDS = (".yaml", ".yml")
@@ -205,3 +220,133 @@ def path_from_here(script: str) -> str:
         f"{script} is outside of {Path.cwd()}, which alone travels to the nodes; go to a folder "
         f"that has it inside"
     )
+
+
+_AGAIN_S, _PAUSE_S = 180.0, 2.0
+
+
+async def follow_to_end(
+    spec: ClusterSpec,
+    home: ClusterHome,
+    fleet: Fleet,
+    following: Following,
+    *,
+    talks: Sequence[Talk] = (),
+    view: TrainingView | None = None,
+) -> JobState:
+    """Follow a job, also where connections are lost meanwhile: the job does not need us.
+
+    Args:
+        spec: of the cluster.
+        home: of the cluster.
+        fleet: its nodes.
+        following: of the job.
+        talks: nodes that tell of the job already.
+        view: draws its training.
+
+    Raises:
+        HostError: the cluster is gone, or cannot be reached any more.
+    """
+    try:
+        if talks:
+            return await following.listen(talks)
+        return await _follow(fleet, following, view)
+    except HostError as error:
+        lost, told, until = error, "", time.monotonic() + _AGAIN_S
+    while time.monotonic() < until:
+        if not read_machines(home):
+            raise HostError(
+                f"the cluster {home.name} was removed meanwhile, and {following.job_id} with it; "
+                f"what was pulled of it shows: drumline logs {following.job_id}",
+                reason=GONE,
+            )
+        if lost.message != told:
+            say(f"{lost.message}; connecting again")
+        told = lost.message
+        try:
+            async with connected(spec, home, some=True) as again:
+                return await _follow(again, following, view)
+        except HostError as error:
+            if error.fields.get("reason") == GONE:
+                raise
+            lost = error
+            await asyncio.sleep(_PAUSE_S)
+    raise lost
+
+
+async def _follow(fleet: Fleet, following: Following, view: TrainingView | None) -> JobState:
+    shown = contextlib.nullcontext() if view is None else view.shown(fleet.remotes)
+    async with shown:
+        return await following.run(fleet.remotes)
+
+
+_EVERY_S = 0.5
+_GROWING = ("run/events/", "run/logs/")
+_SMALL = ("state.json", "run/spec.yaml", "run/manifest.json", "run/summary.json")
+
+
+class TrainingView:
+    """Pulls a job's run directory while it trains, and draws what is new."""
+
+    def __init__(self, home: ClusterHome, job_id: str) -> None:
+        self.folder = default_folder(home, job_id)
+        self._home = home
+        self._job_id = job_id
+        self._display: Display | None = None
+
+    @property
+    def run(self) -> RunDir:
+        """The run, as far as it is here."""
+        return RunDir(self.folder / "run")
+
+    @contextlib.asynccontextmanager
+    async def shown(self, remotes: Sequence[Remote]) -> AsyncIterator[None]:
+        """Show the run while the context lasts; at the run's end all of it is here."""
+        async with Puller(remotes, self._job_id, self.folder) as puller:
+            note_place(self._home, self._job_id, self.folder)
+            over = asyncio.Event()
+            drawing = asyncio.create_task(self._draw(puller, over))
+            try:
+                yield
+            finally:
+                over.set()  # a pull that was cut short could not be continued
+                try:
+                    await drawing
+                finally:
+                    if self._display is not None:
+                        self._display.close()
+                        self._display = None
+
+    def print_result(self) -> None:
+        """Print summary and ledger, where the run has finished."""
+        if (self.run.path / "summary.json").exists():
+            print_result(self.run, read_run_spec(self.run), as_json=False)
+
+    async def _draw(self, puller: Puller, over: asyncio.Event) -> None:
+        """Pull what is drawn, and draw it, until it is over; an ended run's other files then.
+
+        Checkpoints of a run that goes on stay on the nodes: they may be large, and change.
+        """
+        last = False
+        while not last:
+            last = over.is_set()
+            with contextlib.suppress(ClusterError):  # the job's own connection tells of that
+                pulled = await puller.pull(_is_drawn)
+                if last and pulled.ended:
+                    await puller.pull()
+            self._update()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(over.wait(), _EVERY_S)
+
+    def _update(self) -> None:
+        if self._display is None and self.run.spec_file.exists():
+            spec = read_run_spec(self.run)
+            progress = RunProgress(self.run, spec.world_size, nodes=spec.nodes)
+            named = RunDir(Path(self._job_id))
+            self._display = open_display(Console(), progress, title_of(named, spec))
+        if self._display is not None:
+            self._display.update()
+
+
+def _is_drawn(name: str) -> bool:
+    return name in _SMALL or name.startswith(_GROWING)

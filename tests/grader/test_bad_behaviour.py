@@ -9,9 +9,9 @@ import time
 from pathlib import Path
 
 import pytest
-from wrong import SOLUTIONS
 
 from drumline.labs.check import GraderProcess, Status
+from wrong import SOLUTIONS
 
 
 @pytest.fixture

@@ -1,23 +1,31 @@
-"""What `status`, `logs` and `cancel` do, and print."""
+"""What `status`, `logs` and `cancel` do and print, also of jobs whose nodes are gone."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from drumline.cli.cluster_connection import connected, no_nodes, reached
-from drumline.cli.cluster_following import follow_to_end
-from drumline.cli.cluster_life import describe_limits
-from drumline.cli.job_words import Printer, refuse_rank, say, tell_end
-from drumline.cli.kept_logs import kept_jobs, print_kept
+from drumline.cli.cluster import describe_limits
+from drumline.cli.connection import (
+    Printer,
+    connected,
+    no_nodes,
+    reached,
+    refuse_rank,
+    say,
+    tell_end,
+)
 from drumline.cli.node_table import print_machines
 from drumline.cli.printing import print_json
+from drumline.cli.submit import follow_to_end
 from drumline.cluster.choice import FILE, find_cluster, read_cluster
 from drumline.cluster.following import Following
 from drumline.cluster.home import ClusterHome
@@ -28,7 +36,7 @@ from drumline.cluster.receipt import bill
 from drumline.cluster.roster import read_former
 from drumline.cluster.spec import ClusterSpec
 from drumline.cluster.up import read_machines
-from drumline.core.errors import HostError, UsageError
+from drumline.core.errors import ClusterError, HostError, UsageError
 from drumline.core.formatting import format_seconds
 from drumline.node.job import JobState
 
@@ -167,3 +175,53 @@ def _job_table(jobs: list[dict[str, Any]], *, narrow: bool) -> Table:
         title = () if narrow else (str(job["title"]),)
         table.add_row(str(job["id"]), state.phase, code, took, *title)
     return table
+
+
+def kept_jobs(home: ClusterHome) -> dict[str, Path]:
+    """Return the folders of the jobs whose logs are here, the newest last."""
+    noted = {path.parent.name: Path(path.read_text()) for path in home.jobs.glob("*/pulled")}
+    kept = {name: folder for name, folder in noted.items() if _log_files(folder).is_dir()}
+    return dict(sorted(kept.items(), key=lambda item: _log_files(item[1]).stat().st_mtime))
+
+
+def print_kept(home: ClusterHome, job: str | None, *, follow: bool, rank: int | None) -> int:
+    """Print what was pulled of a job; returns the exit code: where it is followed, the job's own.
+
+    Raises:
+        UsageError: nothing was pulled of it, or there is no such rank.
+        ClusterError: it is to be followed, but its end is not known.
+    """
+    kept = kept_jobs(home)
+    if job is None and kept:
+        job = list(kept)[-1]
+    if job not in kept:
+        known = f"kept are {', '.join(sorted(kept))}" if kept else "and no job was pulled from it"
+        raise UsageError(f"the cluster {home.name} is not up, {known}; drumline up makes it")
+    logs = {
+        int(path.stem.partition("-")[2]): path for path in _log_files(kept[job]).glob("rank-*.log")
+    }
+    refuse_rank(job, rank, logs)
+    for number, log in sorted(logs.items()):
+        if rank in (None, number):
+            for line in log.read_text(errors="replace").splitlines():
+                print(f"[{number}] {line}")
+    if not follow:
+        return 0
+    state = _state(kept[job])
+    if not state.over:
+        raise ClusterError(
+            f"{job} was {state.phase} when it was pulled last; the nodes are gone, and nobody "
+            f"knows how it ended"
+        )
+    return tell_end(job, state)
+
+
+def _log_files(folder: Path) -> Path:
+    return folder / "run" / "logs"
+
+
+def _state(folder: Path) -> JobState:
+    try:
+        return JobState.from_json(json.loads((folder / "state.json").read_text()))
+    except (OSError, ValueError):
+        return JobState()

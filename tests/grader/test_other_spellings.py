@@ -5,9 +5,9 @@ from __future__ import annotations
 import shutil
 
 import pytest
-from wrong import SOLUTIONS
 
 from drumline.labs.check import Status
+from wrong import SOLUTIONS
 
 BUFFERS_OF_FLOAT32 = """
 class SGD(Optimizer):

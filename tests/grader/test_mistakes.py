@@ -5,13 +5,13 @@ from __future__ import annotations
 import shutil
 
 import pytest
-from wrong import ALL, SOLUTIONS, Wrong
 
 from drumline.core.language import Language
 from drumline.labs.catalogue import LABS
 from drumline.labs.check import Status
 from drumline.labs.explanation import explain, load_pointers, title_of
 from drumline.labs.start import starter_files
+from wrong import ALL, SOLUTIONS, Wrong
 
 ANYWHERE = {
     "missing-file",

@@ -1,14 +1,16 @@
-"""What `cluster init`, `plan`, `up`, `down`, `extend` and `inventory` do, and print."""
+"""What making and removing clusters does and prints: `plan`, `up`, `down`, `reap`, `extend`, …"""
 
 from __future__ import annotations
 
 import asyncio
 import re
+import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
 
 from rich.console import Console
+from rich.prompt import Confirm
 from rich.table import Table
 
 from drumline.cli.node_table import NodeRows, print_machines
@@ -128,7 +130,7 @@ def down_command(
 
 def extend_command(by: str, which: str | None, *, as_json: bool) -> None:
     """Move the nodes' deadline."""
-    from drumline.cli.cluster_connection import connected
+    from drumline.cli.connection import connected
     from drumline.cluster.limits import parse_duration, set_limits
     from drumline.cluster.lock import locked
     from drumline.cluster.up import read_machines
@@ -253,7 +255,7 @@ def _pull_first(spec: ClusterSpec, home: ClusterHome, rows: NodeRows, give_up: l
     Raises:
         ClusterError: a node that is there does not give it; says how to go on without.
     """
-    from drumline.cli.cluster_pull import pull_all
+    from drumline.cli.pull import pull_all
     from drumline.cluster.down import find_own
     from drumline.cluster.making import build_provider
     from drumline.cluster.up import read_machines
@@ -281,3 +283,48 @@ def _pull_first(spec: ClusterSpec, home: ClusterHome, rows: NodeRows, give_up: l
                     f"--no-pull"
                 ) from None
             tried = there
+
+
+_QUESTION = "Remove every cluster that drumline ever made, here and in your AWS account?"
+
+
+def reap_command(*, yes: bool, regions: list[str], as_json: bool) -> None:
+    """Remove it all, once somebody has said yes."""
+    from drumline.cluster.reaping import reap_all
+
+    console = Console(stderr=as_json, highlight=False)
+    if not yes:
+        if not sys.stdin.isatty():
+            raise UsageError("reap removes all clusters; nobody can be asked here: add --yes")
+        if not Confirm.ask(_QUESTION, console=console, default=False):
+            return
+    with NodeRows(console, "reaping") as rows:
+        reaped = reap_all(rows.say, regions)
+    if as_json:
+        print_json(asdict(reaped))
+        return
+    for resource in reaped.removed:
+        console.print(f"removed {resource.kind} {resource.identity} {resource.detail}".rstrip())
+    for note in reaped.notes:
+        console.print(note, soft_wrap=True)
+    if not reaped.removed:
+        console.print("nothing was left")
+
+
+def prices_command(region: str | None, *, as_json: bool) -> None:
+    """Fetch the price list."""
+    from drumline.cluster.ec2.cloud import Cloud, open_session
+    from drumline.cluster.prices import refresh, refreshed_table
+
+    session = open_session(region=region)
+    cloud = Cloud(session, region=region)
+    with NodeRows(Console(stderr=as_json, highlight=False), "prices") as rows:
+        rows.say(cloud.region, "asking for the price list")
+        table = refresh(cloud, [cloud.region])
+    if as_json:
+        print_json(table.to_json())
+    else:
+        count = len(table.machines[cloud.region])
+        print(f"{count} prices of {cloud.region}, {table.date}: {refreshed_table()}")
+    if table.doubt:
+        print(f"drumline: {table.doubt}", file=sys.stderr)

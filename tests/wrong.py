@@ -6,7 +6,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-SOLUTIONS = Path(__file__).parent / "solutions"
+SOLUTIONS = Path(__file__).parent / "grader" / "solutions"
 
 
 @dataclass(frozen=True)

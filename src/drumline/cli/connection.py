@@ -1,20 +1,77 @@
-"""Connecting to a cluster that is up, for the commands that use it."""
+"""Connecting to a cluster that is up, and what a person is told of its nodes and jobs."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Container, Sequence
+import sys
+from collections.abc import AsyncIterator, Collection, Container, Sequence
 
-from drumline.cli.job_words import say
 from drumline.cluster.fleet import Fleet
+from drumline.cluster.following import Line
 from drumline.cluster.home import ClusterHome
 from drumline.cluster.machine import Machine
 from drumline.cluster.presence import GONE, cluster_gone, find_gone
 from drumline.cluster.spec import ClusterSpec
 from drumline.cluster.together import raise_for_all
 from drumline.cluster.up import read_machines
-from drumline.core.errors import HostError, UsageError
+from drumline.core.errors import DrumlineError, HostError, UsageError
+from drumline.core.formatting import format_seconds, name_ranks
+from drumline.node.job import JobState
+
+
+def say(line: str) -> None:
+    """Tell a person something that is not a job's output."""
+    print(line, file=sys.stderr, flush=True)
+
+
+class Printer:
+    """Prints what ranks print, with the rank in front."""
+
+    def __init__(self) -> None:
+        self.lines = 0
+
+    def __call__(self, line: Line) -> None:
+        """Print one."""
+        self.lines += 1
+        print(f"{line.prefix} {line.text}", flush=True)
+
+
+def tell_end(job_id: str, state: JobState) -> int:
+    """Say how a job ended; returns the exit code to pass on."""
+    took = ""
+    if state.started is not None and state.ended is not None:
+        took = f" after {format_seconds(state.ended - state.started)}"
+    say(f"{job_id} is {state.phase}{took}")
+    if state.phase == "done":
+        return 0
+    if state.error:
+        raise _JobError(state.error, code=state.code or 1)
+    return state.code or 1
+
+
+def refuse_rank(job_id: str, rank: int | None, ranks: Collection[int]) -> None:
+    """Refuse a rank that a job does not have.
+
+    Raises:
+        UsageError: names those that it has.
+    """
+    if rank is None or rank in ranks:
+        return
+    if isinstance(ranks, range) and len(ranks) > 2:
+        has = f"has ranks 0 to {len(ranks) - 1}"
+    else:
+        has = f"has {name_ranks(sorted(ranks))}" if ranks else "never had any"
+    raise UsageError(f"no rank {rank}: {job_id} {has}")
+
+
+class _JobError(DrumlineError):
+    """A job that failed, with its own exit code."""
+
+    def __init__(self, message: str, *, code: int) -> None:
+        super().__init__(message)
+        self.exit_code = code  # type: ignore[misc]
+
 
 _CONNECT_S = 30.0
 _TRY_S = 10.0

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from drumline.cli.cluster_connection import connected, no_nodes
+from drumline.cli.connection import connected, no_nodes
 from drumline.cli.node_table import NodeRows
 from drumline.cluster.banner import wait_for_banner
 from drumline.cluster.choice import find_cluster
