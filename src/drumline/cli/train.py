@@ -25,8 +25,7 @@ from drumline.core.processes import die_with_parent
 from drumline.core.rundir import RunDir
 from drumline.core.task import SCRATCH
 from drumline.launch.agents import Agents
-from drumline.launch.join import BY_HAND
-from drumline.launch.join import OuterLauncher
+from drumline.launch.join import BY_HAND, OuterLauncher
 from drumline.launch.mpirun import refuse_without_mpi
 from drumline.launch.outcome import check_outcome
 from drumline.launch.preflight import fresh_rendezvous, refuse_bad_init_file, refuse_without_gpu
