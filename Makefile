@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
-EXTRAS := dev,tensorboard,lightning,accelerate,mpi,cluster,notebook
+EXTRAS := dev,tensorboard,lightning,accelerate,mpi,cluster,notebook,docs
 # half of a test's time is waiting, so two run at once; those of a file share what is made for them
 TESTS := -m pytest -n 2 --dist loadfile
 ALL := -m 'soak or not soak'
@@ -13,7 +13,7 @@ ALL := -m 'soak or not soak'
 LACKING := sshd ssh ssh-keygen ip tc chromium docker docker-compose
 
 .PHONY: demo test test-all test-bare test-floors coverage check lint dist \
-	install install-dev format labs bench clean
+	install install-dev format labs bench docs clean
 
 demo: install
 	$(BIN)/drumline train examples/demo.yaml
@@ -79,6 +79,11 @@ labs: install
 
 bench: install-dev
 	$(BIN)/python benchmarks/run_all.py
+
+# The variable silences a banner about MkDocs' future that is printed on every build.
+docs: install-dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "the documentation is in site/: open site/index.html"
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage-data

@@ -23,6 +23,8 @@ ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / ".venv-floors"
 PYTHON = FOLDER / "bin" / "python"
 PIP = (str(PYTHON), "-m", "pip", "--quiet", "--disable-pip-version-check")
+TOOLS = ("dev", "docs")
+"""extras for who works on the project"""
 NO_TESTS = ("build", "coverage", "mypy", "ruff", "twine", "types-PyYAML")
 """tools of the extra `dev` that the tests do without"""
 TESTS = (
@@ -47,7 +49,7 @@ TESTS = (
 def floors(project: dict[str, dict[str, list[str]]]) -> dict[str, str]:
     """Return the lowest version of each package that the project and its extras allow."""
     found = {}
-    extras = (needs for extra, needs in project["optional-dependencies"].items() if extra != "dev")
+    extras = (needs for extra, needs in project["optional-dependencies"].items() if extra not in TOOLS)
     for text in [*project["dependencies"], *(each for needs in extras for each in needs)]:
         requirement = Requirement(text)
         (bound,) = requirement.specifier
@@ -59,7 +61,7 @@ def pins() -> dict[str, str]:
     """Return the versions of constraints.txt."""
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     pairs = (line.split("==") for line in lines if line and not line.startswith("#"))
-    return {name: version for name, version in pairs}
+    return dict(pairs)
 
 
 def choose_torch(floor: str) -> str:

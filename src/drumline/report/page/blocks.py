@@ -51,6 +51,16 @@ class Column:
     """what a reader reads for the keys of the sheet"""
 
 
+def build_columns(names: Mapping[str, str], /, **forms: Form | None) -> list[Column]:
+    """Build columns from their names by key; a form is for numbers, None for text, at the left."""
+    return [
+        Column(key=key, name=names[key], align="left")
+        if form is None
+        else Column(key=key, name=names[key], form=form)
+        for key, form in forms.items()
+    ]
+
+
 @dataclass(frozen=True, kw_only=True)
 class TableBlock:
     """A sheet, or some of its columns and rows, to be read."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from drumline.core.language import Language
-from drumline.report.page.translator import Translator
+from drumline.report.page.translator import Texts, Translator
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -101,6 +101,10 @@ class FigureStyle:
     def speaks(self) -> Language:
         """The language of the words in figures: Chinese only where a font has it."""
         return self.lang if chinese_font() is not None else Language.EN
+
+    def translator(self, texts: Texts) -> Translator:
+        """Return the labels of a figure, from the texts of a package."""
+        return Translator(self.speaks, texts)
 
     def say(self, en: str, zh: str) -> str:
         """Return a label."""
