@@ -11,6 +11,8 @@ TESTS := -m pytest -n 2 --dist loadfile
 ALL := -m 'soak or not soak'
 # what a bare machine lacks; tests that need it are skipped there
 LACKING := sshd ssh ssh-keygen ip tc chromium docker docker-compose
+CONCERNED = $(shell grep -rlE 'namespaces|sshd|ssh_nodes|twins|browser|ssh-keygen|docker' \
+	tests --include='test_*.py')
 
 .PHONY: demo test test-all test-bare test-floors coverage check lint dist \
 	install install-dev format labs bench docs clean
@@ -46,12 +48,12 @@ test-all: install-dev
 # test-all, with the lines that it runs in any process; then: coverage report
 coverage: install-dev
 	@scripts/system-packages
-	rm -rf .coverage-data
+	rm -rf .coverage-data .venv-floors
 	$(BIN)/coverage run $(TESTS) $(ALL)
 
-# what concerns the programs that a bare machine lacks, as if they were not here
+# as on a bare machine, the tests that this may concern: each passes or is skipped
 test-bare: install-dev
-	env -u CI scripts/without $(LACKING) -- $(BIN)/python $(TESTS) --bare
+	env -u CI scripts/without $(LACKING) -- $(BIN)/python $(TESTS) $(CONCERNED)
 
 # the oldest versions that pyproject.toml allows, in an environment of their own
 test-floors: install-dev
@@ -86,4 +88,4 @@ docs: install-dev
 	@echo "the documentation is in site/: open site/index.html"
 
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage-data
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage-data .venv-floors

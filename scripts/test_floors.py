@@ -25,8 +25,12 @@ PYTHON = FOLDER / "bin" / "python"
 PIP = (str(PYTHON), "-m", "pip", "--quiet", "--disable-pip-version-check")
 TOOLS = ("dev", "docs")
 """extras for who works on the project"""
-NO_TESTS = ("build", "coverage", "mypy", "ruff", "twine", "types-PyYAML")
+NO_HINTS = ("aiobotocore<2.13",)
+"""what pip would find out in minutes: the newest that goes with botocore's floor"""
+TESTS = ("build", "coverage", "mypy", "ruff", "twine", "types-PyYAML")
 """tools of the extra `dev` that the tests do without"""
+HINTS = ("aiobotocore<2.13",)
+"""what pip would find out in minutes: the newest that goes with botocore's floor"""
 TESTS = (
     "tests/test_public_surface.py",
     "tests/cli/test_commands.py",
@@ -49,8 +53,9 @@ TESTS = (
 def floors(project: dict[str, dict[str, list[str]]]) -> dict[str, str]:
     """Return the lowest version of each package that the project and its extras allow."""
     found = {}
-    extras = (needs for extra, needs in project["optional-dependencies"].items() if extra not in TOOLS)
-    for text in [*project["dependencies"], *(each for needs in extras for each in needs)]:
+    extras = project["optional-dependencies"]
+    optional = (text for extra in extras if extra not in TOOLS for text in extras[extra])
+    for text in (*project["dependencies"], *optional):
         requirement = Requirement(text)
         (bound,) = requirement.specifier
         found[canonicalize_name(requirement.name)] = bound.version
@@ -85,7 +90,7 @@ def install() -> None:
     tools = [Requirement(text) for text in project["optional-dependencies"]["dev"]]
     tools = [tool for tool in tools if tool.name not in NO_TESTS]
     known = pins()
-    wanted = [f"{name}=={version}" for name, version in versions.items()]
+    wanted = [*HINTS, *(f"{name}=={version}" for name, version in versions.items())]
     for tool in tools:
         extras = f"[{','.join(sorted(tool.extras))}]" if tool.extras else ""
         wanted.append(f"{tool.name}{extras}=={known[canonicalize_name(tool.name)]}")
