@@ -19,33 +19,37 @@ SOURCE = Path(__file__).parents[1] / "src" / "drumline"
 MAY_IMPORT: dict[str, set[str]] = {
     "core": set(),
     "spec": {"core"},
-    "comm": {"core"},
+    "schedules": {"core"},
+    "comm": {"schedules", "core"},
     "data": {"spec", "core"},
     "models": {"spec", "core"},
     "optim": {"spec", "core"},
     "parallel": {"comm", "optim", "spec", "core"},
     "train": {"parallel", "comm", "data", "models", "optim", "spec", "core"},
-    "probe": {"parallel", "comm", "models", "spec", "core"},
+    "probe": {"parallel", "comm", "models", "schedules", "spec", "core"},
     "agent": {"train", "comm", "core"},
     "grader": {"comm", "core"},
     "launch": {"spec", "core"},
-    "report": {"spec", "core"},
-    "bench": {"launch", "report", "spec", "core"},
+    "report": {"schedules", "spec", "core"},
+    "bench": {"launch", "report", "schedules", "spec", "core"},
     "labs": {"bench", "launch", "report", "spec", "core", "data"},
     "node": {"launch", "spec", "core"},
     "cluster": {"node", "launch", "spec", "core"},
-    "cli": {"bench", "cluster", "labs", "node", "launch", "report", "spec", "core", "data"},
+    "cli": {
+        *("bench", "cluster", "labs", "node", "launch", "report"),
+        *("schedules", "spec", "core", "data"),
+    },
 }
-# Specs of benches, on their way out of core.
-LEAVING = {"core.bench", "core.model_bench", "core.scaling_bench", "core.trained"}
-OPERATIONS = {"core", "spec", "launch", "report", "bench", "labs", "node", "cluster", "cli"}
+OPERATIONS = {
+    *("core", "spec", "schedules", "launch", "report", "bench", "labs", "node", "cluster", "cli"),
+}
 RUNTIME = {"comm", "data", "models", "optim", "parallel", "train", "probe", "agent", "grader"}
 # Modules of `data` that hold tensors. The others serve both columns, and know numpy at most.
 TENSORS = {"data.dataset", "data.sampler", "data.splits"}
 HEAVY = {"torch", "safetensors", "tensorboard"}
 CLOUD = {"boto3", "botocore", "asyncssh", "ansible", "ansible_runner"}
 DRAWERS = {"utils", "util", "helpers", "helper", "common", "misc", "manager", "managers"}
-MAX_LINES = 300
+MAX_LINES = 400  # a reminder, no reason to cut: one subject that a reader wants to see whole
 
 
 @dataclass(frozen=True)
@@ -126,7 +130,7 @@ def check(source: Path) -> list[str]:
             breaches += _check_outside(where, module, found)
             for target in targets(found, modules, package):
                 other = target.partition(".")[0]
-                if other == home or not module or module == "__main__" or module in LEAVING:
+                if other == home or not module or module == "__main__":
                     continue
                 edges.setdefault(home, set()).add(other)
                 if other not in MAY_IMPORT.get(home, set()):
@@ -267,7 +271,7 @@ def test_a_good_tree_has_no_breaches(tree):
         ("comm/a.py", "try:\n    import asyncssh\nexcept ImportError:\n    pass\n", "asyncssh in"),
         ("comm/utils.py", "", "named as a drawer"),
         ("comm/helpers/__init__.py", "", "named as a drawer"),
-        ("comm/a.py", "x = 1\n" * 300, "look for the second noun"),
+        ("comm/a.py", "x = 1\n" * (MAX_LINES + 1), "look for the second noun"),
         ("magic/__init__.py", "", "a package that the table does not know"),
     ],
 )

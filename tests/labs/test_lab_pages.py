@@ -19,12 +19,10 @@ from drumline.labs.report_run import load_lab
 from drumline.labs.settings import LabSettings
 from drumline.labs.strokes import error_bars
 from drumline.report.page.blocks import Picture
-from drumline.report.page.findings import Findings
-from drumline.report.page.picture import render_inline
-from drumline.report.page.style import FigureStyle
-from drumline.report.page.table import Table
+from drumline.report.page.table import Findings, Table
 from drumline.report.page.translator import Translator
-from drumline.report.record import Point
+from drumline.report.plots import FigureStyle, render_inline
+from drumline.report.runs.record import Point
 from drumline.spec.load import read_words
 from lab_runs import SAMPLES, make_runs, quotes_of, words_of, wrong_quotes
 

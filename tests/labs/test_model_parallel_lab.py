@@ -13,14 +13,12 @@ from drumline.labs.model_parallel.pace_words import _against_data
 from drumline.labs.model_parallel.sheets import ModelParallelSheets
 from drumline.labs.model_parallel.timeline import lay_out, pick_typical, share_together
 from drumline.labs.settings import LabSettings
-from drumline.report.interval import interval_names
+from drumline.report.intervals import interval_names
 from drumline.report.page.audit import audit_numbers
-from drumline.report.page.blocks import Paragraph, Picture, Report, Section, TableBlock
-from drumline.report.page.findings import Findings
+from drumline.report.page.blocks import Paragraph, Picture, Report, Section, TableBlock, excerpt
 from drumline.report.page.html import render_html
 from drumline.report.page.markdown import render_markdown
-from drumline.report.page.source import excerpt
-from drumline.report.page.table import Table
+from drumline.report.page.table import Findings, Table
 from drumline.report.page.translator import Sentence, Translator
 from model_parallel_runs import STEPS, make_runs
 

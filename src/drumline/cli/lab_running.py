@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from drumline.cli.app import Json, lab_app
-from drumline.core.language import Language
+from drumline.report.page.translator import Language
 
 Lang = Annotated[Language, typer.Option("--lang", help="Of the report.")]
 

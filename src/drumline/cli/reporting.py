@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from drumline.cli.app import Json, app
-from drumline.core.language import Language
+from drumline.report.page.translator import Language
 
 Lang = Annotated[Language, typer.Option("--lang", help="Of the page.")]
 Out = Annotated[Path | None, typer.Option("-o", "--out", help="The folder of the page.")]

@@ -10,7 +10,7 @@ from rich.console import Console
 from drumline.core.errors import UsageError
 from drumline.core.rundir import RunDir
 from drumline.launch.creation import RUNS
-from drumline.report.trace import build_trace
+from drumline.report.ledger.trace import build_trace
 from drumline.spec.load import read_run_spec
 
 _SHOWN = 20

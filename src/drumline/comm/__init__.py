@@ -17,7 +17,7 @@ from drumline.comm.shm import ShmGroup
 from drumline.comm.store import LOOPBACK, build_store, join_store, meeting_host, serve_store
 from drumline.comm.stream import CommStream
 from drumline.comm.wire import Wire
-from drumline.core.schedule import DEFAULTS
+from drumline.schedules.collectives import DEFAULTS
 
 __all__ = [
     "ALGORITHMS",

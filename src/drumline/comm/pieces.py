@@ -7,7 +7,7 @@ from itertools import accumulate
 
 from torch import Tensor
 
-from drumline.core.rounds import even, segment_bytes
+from drumline.schedules.rounds import even, segment_bytes
 
 __all__ = ["Pieces", "segments"]
 

@@ -9,8 +9,7 @@ from typing import TypeVar
 from drumline.labs.lab import WriteUp
 from drumline.labs.results import Results
 from drumline.report.page.blocks import Block, Markdown, Paragraph
-from drumline.report.page.findings import Findings
-from drumline.report.page.table import Table
+from drumline.report.page.table import Findings, Table
 from drumline.report.page.translator import Text, Translator
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from drumline.report.interval import Interval, interval_cells, mean_interval, ratio_interval
+from drumline.report.intervals import Interval, interval_cells, mean_interval, ratio_interval
 
 
 def mean_cells(

@@ -12,9 +12,9 @@ from dataclasses import replace
 from typing import Any
 
 from drumline.labs.columns import factor_cells, mean_cells
-from drumline.report.interval import interval_names
+from drumline.report.intervals import interval_names
 from drumline.report.page.table import Table
-from drumline.report.record import Point, RunRecord
+from drumline.report.runs.record import Point, RunRecord
 
 Runs = Mapping[str, Sequence[RunRecord]]
 """runs by what they show; the runs of one differ in their seed alone"""

@@ -18,9 +18,9 @@ from xml.etree import ElementTree
 
 import yaml
 
-from drumline.core.language import Language
 from drumline.labs.catalogue import TASK
 from drumline.labs.check import Result, Status, Verdict
+from drumline.report.page.translator import Language
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # seven times as fast
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from drumline.report.interval import Interval, mean_interval, ratio_interval
-from drumline.report.order import Order, compare
-from drumline.report.record import RunRecord
+from drumline.report.intervals import Interval, Order, compare, mean_interval, ratio_interval
+from drumline.report.runs.record import RunRecord
 
 
 @dataclass(frozen=True, kw_only=True)

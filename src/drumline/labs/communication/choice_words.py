@@ -7,8 +7,7 @@ from typing import Any
 
 from drumline.labs.communication.experiments import OF
 from drumline.labs.communication.sheets import CommunicationSheets
-from drumline.report.page.findings import Findings
-from drumline.report.page.table import Table, count, points, times
+from drumline.report.page.table import Findings, Table, count, points, times
 from drumline.report.page.translator import Sentence, Translator
 
 _CHANCE = 0.2

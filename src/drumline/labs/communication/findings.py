@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from drumline.bench.communication.tables import format_size
 from drumline.labs.communication.experiments import DELAY_MS, LATE_RANK
 from drumline.labs.communication.names import way_names
 from drumline.labs.communication.pictures import (
@@ -16,10 +17,17 @@ from drumline.labs.communication.sentences import say_all
 from drumline.labs.communication.sheets import CommunicationSheets, build_sheets
 from drumline.labs.lab import WriteUp
 from drumline.labs.results import Results
-from drumline.report.bench_tables import format_size
 from drumline.report.page.blocks import Block, Column, Paragraph, Picture, TableBlock
-from drumline.report.page.findings import Findings
-from drumline.report.page.table import count, milliseconds, percent, plain, points, size, times
+from drumline.report.page.table import (
+    Findings,
+    count,
+    milliseconds,
+    percent,
+    plain,
+    points,
+    size,
+    times,
+)
 from drumline.report.page.translator import Translator
 
 

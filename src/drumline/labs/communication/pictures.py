@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from drumline.bench.communication.tables import format_size
 from drumline.labs.communication.names import way_name
 from drumline.labs.strokes import error_bars
-from drumline.report.bench_tables import format_size
-from drumline.report.page.style import LEDGER, FigureStyle
 from drumline.report.page.table import Table
 from drumline.report.page.translator import Translator
+from drumline.report.plots import LEDGER, FigureStyle
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

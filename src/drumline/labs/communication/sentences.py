@@ -6,15 +6,13 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from drumline.bench.communication.tables import format_size
 from drumline.labs.communication.choice_words import say_choices, say_compression
 from drumline.labs.communication.experiments import DELAY_MS, LATE_RANK
 from drumline.labs.communication.names import way_name
 from drumline.labs.communication.sheets import CommunicationSheets
-from drumline.report.bench_tables import format_size
-from drumline.report.interval import read_interval
-from drumline.report.order import Order, compare
-from drumline.report.page.findings import Findings
-from drumline.report.page.table import milliseconds, percent, plain, times
+from drumline.report.intervals import Order, compare, read_interval
+from drumline.report.page.table import Findings, milliseconds, percent, plain, times
 from drumline.report.page.translator import Sentence, Translator
 
 _WAITS = 0.1

@@ -10,7 +10,7 @@ from typing import Any, cast
 from drumline.labs.communication.experiments import AVERAGES, COMPRESSED, DELAYED, LATE_RANK, OF
 from drumline.labs.curves import smoothed
 from drumline.labs.results import Results
-from drumline.report.interval import (
+from drumline.report.intervals import (
     Interval,
     interval_cells,
     interval_names,
@@ -18,7 +18,7 @@ from drumline.report.interval import (
     read_interval,
 )
 from drumline.report.page.table import Table
-from drumline.report.record import RunRecord
+from drumline.report.runs.record import RunRecord
 
 
 @dataclass(frozen=True, kw_only=True)

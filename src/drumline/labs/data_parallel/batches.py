@@ -8,10 +8,18 @@ from drumline.labs.data_parallel.cases import BATCH, LR, Plan, batch_name
 from drumline.labs.data_parallel.cost_pictures import draw_batches
 from drumline.labs.results import Results
 from drumline.report.page.blocks import Column, Picture, TableBlock
-from drumline.report.page.findings import Findings
-from drumline.report.page.table import Table, count, milliseconds, percent, plain, points, times
+from drumline.report.page.table import (
+    Findings,
+    Table,
+    count,
+    milliseconds,
+    percent,
+    plain,
+    points,
+    times,
+)
 from drumline.report.page.translator import Text, Translator
-from drumline.report.record import RunRecord
+from drumline.report.runs.record import RunRecord
 
 RULES = ("same", "scaled")
 _SMALL = 8

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from drumline.labs.curves import rows_of
 from drumline.labs.data_parallel.cases import CORES
 from drumline.labs.strokes import draw_band, error_bars
-from drumline.report.page.style import LEDGER, FigureStyle
 from drumline.report.page.table import Table
+from drumline.report.plots import LEDGER, FigureStyle
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

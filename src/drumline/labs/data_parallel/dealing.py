@@ -12,8 +12,7 @@ from drumline.labs.data_parallel.heat_maps import draw_labels, draw_overlap
 from drumline.labs.data_parallel.names import kind_name, kind_names, kinds_explained
 from drumline.labs.results import Results
 from drumline.report.page.blocks import Column, Facts, Picture, TableBlock
-from drumline.report.page.findings import Findings
-from drumline.report.page.table import Table, percent, times
+from drumline.report.page.table import Findings, Table, percent, times
 from drumline.report.page.translator import Text, Translator
 
 SPANS = ("first_epoch", "run")

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from drumline.labs.data_parallel.names import kind_name
 from drumline.labs.strokes import draw_heat
-from drumline.report.page.style import FigureStyle
 from drumline.report.page.table import Table
+from drumline.report.plots import FigureStyle
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

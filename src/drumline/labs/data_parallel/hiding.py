@@ -24,10 +24,9 @@ from drumline.labs.data_parallel.names import kind_names
 from drumline.labs.data_parallel.pictures import draw_hiding
 from drumline.labs.results import Results
 from drumline.report.page.blocks import Column, Picture, TableBlock
-from drumline.report.page.findings import Findings
-from drumline.report.page.table import Table, count, plain, points
+from drumline.report.page.table import Findings, Table, count, plain, points
 from drumline.report.page.translator import Translator
-from drumline.report.record import RunRecord
+from drumline.report.runs.record import RunRecord
 
 AVERAGING = (
     (KINDS[0], "sgd", "gradients"),

@@ -7,8 +7,7 @@ import statistics
 from drumline.labs.data_parallel.cases import KINDS, SKEWED
 from drumline.labs.data_parallel.names import kind_name
 from drumline.labs.forms import point_size, tiny
-from drumline.report.page.findings import Findings
-from drumline.report.page.table import Table, plain, points, times
+from drumline.report.page.table import Findings, Table, plain, points, times
 from drumline.report.page.translator import Filling, Text, Translator
 
 _SAME = 0.01

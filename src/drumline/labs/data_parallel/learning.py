@@ -15,13 +15,11 @@ from drumline.labs.forms import point_change, point_size
 from drumline.labs.judgement import judge_accuracy
 from drumline.labs.material import TEST_SAMPLES
 from drumline.labs.results import Results
-from drumline.report.interval import interval_names
-from drumline.report.order import Order
+from drumline.report.intervals import Order, interval_names
 from drumline.report.page.blocks import Column, Picture, TableBlock
-from drumline.report.page.findings import Findings
-from drumline.report.page.table import Table, count, milliseconds, percent, plain, points
+from drumline.report.page.table import Findings, Table, count, milliseconds, percent, plain, points
 from drumline.report.page.translator import Text, Translator
-from drumline.report.record import RunRecord
+from drumline.report.runs.record import RunRecord
 
 WIDTH = 20
 """steps that a drawn loss is the mean of"""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from drumline.labs.data_parallel.cases import ALPHA, Plan, label_groups
-from drumline.report.page.style import FigureStyle
 from drumline.report.page.translator import Translator
+from drumline.report.plots import FigureStyle
 
 _NAMES = {
     "shuffle": ("shuffle", "全局打乱"),

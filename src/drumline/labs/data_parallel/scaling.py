@@ -15,10 +15,10 @@ from drumline.labs.data_parallel.learning import WIDTH
 from drumline.labs.data_parallel.scaling_words import say_scaling
 from drumline.labs.judgement import compare_sizes
 from drumline.labs.results import Results
-from drumline.report.interval import Interval, interval_cells, interval_names, quartile_interval
+from drumline.report.intervals import Interval, interval_cells, interval_names, quartile_interval
 from drumline.report.page.blocks import Column, Picture, TableBlock
-from drumline.report.page.findings import Findings
 from drumline.report.page.table import (
+    Findings,
     Table,
     count,
     milliseconds,
@@ -29,7 +29,7 @@ from drumline.report.page.table import (
     times,
 )
 from drumline.report.page.translator import Translator
-from drumline.report.record import RunRecord
+from drumline.report.runs.record import RunRecord
 
 ACCOUNTS = ("compute", "wait", "transfer", "data")
 Setups = dict[str, list[RunRecord]]

@@ -5,10 +5,9 @@ from __future__ import annotations
 from drumline.labs.curves import largest_difference
 from drumline.labs.data_parallel.cases import CORES
 from drumline.labs.forms import point_change, tiny
-from drumline.report.interval import read_interval
-from drumline.report.order import Order, compare
-from drumline.report.page.findings import Findings
+from drumline.report.intervals import Order, compare, read_interval
 from drumline.report.page.table import (
+    Findings,
     Table,
     count,
     milliseconds,
@@ -19,7 +18,7 @@ from drumline.report.page.table import (
     times,
 )
 from drumline.report.page.translator import Filling, Text, Translator
-from drumline.report.record import RunRecord
+from drumline.report.runs.record import RunRecord
 
 _EQUAL = 1e-3
 """losses nearer than this, over a whole run, differ by rounding"""

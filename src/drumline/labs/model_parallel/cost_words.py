@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from drumline.labs.forms import tiny
 from drumline.labs.model_parallel.judging import Row, list_quotes
 from drumline.labs.model_parallel.sheets import ALONE, TRACED, ModelParallelSheets
-from drumline.report.page.findings import Findings
-from drumline.report.page.table import CellRef, Form, milliseconds, percent, size, times
+from drumline.report.page.table import CellRef, Findings, Form, milliseconds, percent, size, times
 from drumline.report.page.translator import Sentence, Translator
 
 AGREE = 1e-4

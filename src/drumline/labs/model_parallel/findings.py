@@ -11,8 +11,7 @@ from drumline.labs.model_parallel.sheets import ModelParallelSheets, build_sheet
 from drumline.labs.model_parallel.trace_picture import draw_trace
 from drumline.labs.results import Results
 from drumline.report.page.blocks import Block, Column, Facts, Paragraph, Picture, TableBlock
-from drumline.report.page.findings import Findings
-from drumline.report.page.table import count, milliseconds, percent, plain, size, times
+from drumline.report.page.table import Findings, count, milliseconds, percent, plain, size, times
 from drumline.report.page.translator import Sentence, Text, Translator
 
 

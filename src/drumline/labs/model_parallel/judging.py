@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
-from drumline.report.interval import read_interval
-from drumline.report.order import Order, compare
+from drumline.report.intervals import Order, compare, read_interval
 from drumline.report.page.table import CellRef
 from drumline.report.page.translator import Sentence, Translator
 

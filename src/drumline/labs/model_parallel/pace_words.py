@@ -7,10 +7,8 @@ from typing import Any
 
 from drumline.labs.model_parallel.judging import Pace, Row, judge_pace, list_quotes
 from drumline.labs.model_parallel.sheets import ALONE, ALONE_AGAIN, ModelParallelSheets
-from drumline.report.interval import read_interval
-from drumline.report.order import Order, compare
-from drumline.report.page.findings import Findings
-from drumline.report.page.table import milliseconds, percent, times
+from drumline.report.intervals import Order, compare, read_interval
+from drumline.report.page.table import Findings, milliseconds, percent, times
 from drumline.report.page.translator import Sentence, Translator
 
 _LEVEL = (", which is no difference beyond the spread", "，差别在波动范围之内")

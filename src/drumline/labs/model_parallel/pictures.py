@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from drumline.labs.model_parallel.experiments import SWEPT
 from drumline.labs.model_parallel.sheets import ALONE, ModelParallelSheets
 from drumline.labs.strokes import error_bars
-from drumline.report.page.style import COLORS, FigureStyle
 from drumline.report.page.table import NOTHING, Table, plain
+from drumline.report.plots import COLORS, FigureStyle
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

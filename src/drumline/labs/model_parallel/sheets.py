@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from drumline.bench.case_rows import CaseRow, build_case_row, compare_with_alone
-from drumline.bench.rows import quartiles
+from drumline.bench.model_parallel.rows import CaseRow, build_case_row, compare_with_alone
 from drumline.core.rundir import RunDir
 from drumline.labs.experiment import runs_folder
 from drumline.labs.model_parallel.experiments import AGAIN, plan_named_cases
@@ -19,7 +18,8 @@ from drumline.labs.model_parallel.timeline import (
     share_together,
 )
 from drumline.labs.results import Results
-from drumline.report.ledger import step_seconds, warm_steps
+from drumline.report.intervals import quartiles
+from drumline.report.ledger.accounts import step_seconds, warm_steps
 from drumline.report.page.table import Table
 
 TRACED = ("rpc ×1", "rpc ×4", "pipeline gpipe ×4", "pipeline 1f1b ×4")

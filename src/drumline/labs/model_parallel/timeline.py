@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from drumline.core.events import Event
-from drumline.report.ledger import step_seconds
+from drumline.report.ledger.accounts import step_seconds
 
 MS_PER_NS = 1e-6
 Step = Sequence[Event]

@@ -17,10 +17,9 @@ from drumline.labs.optimizers.names import optimizer_column, optimizer_name
 from drumline.labs.optimizers.pictures import draw_chance
 from drumline.labs.results import Results
 from drumline.report.page.blocks import Column, Picture, TableBlock
-from drumline.report.page.findings import Findings
-from drumline.report.page.table import Table, count, percent, plain, times
+from drumline.report.page.table import Findings, Table, count, percent, plain, times
 from drumline.report.page.translator import Text, Translator
-from drumline.report.record import RunRecord
+from drumline.report.runs.record import RunRecord
 
 
 def write_chance(results: Results, of: Plan, say: Translator, found: Findings) -> Chapter | None:

@@ -13,13 +13,11 @@ from drumline.labs.optimizers.cases import OPTIMIZERS, Plan, seed_names
 from drumline.labs.optimizers.names import optimizer_column, optimizer_name
 from drumline.labs.optimizers.pictures import draw_accuracy, draw_descent
 from drumline.labs.results import Results
-from drumline.report.interval import interval_names
-from drumline.report.order import Order
+from drumline.report.intervals import Order, interval_names
 from drumline.report.page.blocks import Column, Picture, TableBlock
-from drumline.report.page.findings import Findings
-from drumline.report.page.table import Table, count, plain, points, seconds
+from drumline.report.page.table import Findings, Table, count, plain, points, seconds
 from drumline.report.page.translator import Sentence, Text, Translator
-from drumline.report.record import RunRecord
+from drumline.report.runs.record import RunRecord
 
 WIDTH = 20
 """steps that a drawn loss is the mean of, but for GD, which does not scatter"""

@@ -14,14 +14,19 @@ from drumline.labs.optimizers.descent import WIDTHS, Runs, runs_of
 from drumline.labs.optimizers.names import optimizer_column, optimizer_name
 from drumline.labs.optimizers.pictures import draw_engines
 from drumline.labs.results import Results
-from drumline.report.interval import Interval, interval_cells, interval_names, read_interval
-from drumline.report.ledger import NS, warm_steps
-from drumline.report.order import Order, compare
+from drumline.report.intervals import (
+    Interval,
+    Order,
+    compare,
+    interval_cells,
+    interval_names,
+    read_interval,
+)
+from drumline.report.ledger.accounts import NS, warm_steps
 from drumline.report.page.blocks import Column, Picture, TableBlock
-from drumline.report.page.findings import Findings
-from drumline.report.page.table import Table, plain, times
+from drumline.report.page.table import Findings, Table, plain, times
 from drumline.report.page.translator import Text, Translator
-from drumline.report.record import RunRecord
+from drumline.report.runs.record import RunRecord
 
 
 def write_engines(results: Results, of: Plan, say: Translator, found: Findings) -> Chapter | None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from drumline.report.page.blocks import Column
-from drumline.report.page.style import FigureStyle
 from drumline.report.page.translator import Translator
+from drumline.report.plots import FigureStyle
 
 _NAMES = {
     "gd": ("GD", "GD"),

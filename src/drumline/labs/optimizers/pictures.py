@@ -9,8 +9,8 @@ from drumline.labs.curves import rows_of
 from drumline.labs.optimizers.cases import OPTIMIZERS, WHOLE
 from drumline.labs.optimizers.names import optimizer_name
 from drumline.labs.strokes import draw_band, error_bars
-from drumline.report.page.style import LEDGER, FigureStyle
 from drumline.report.page.table import Table
+from drumline.report.plots import LEDGER, FigureStyle
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -15,13 +15,12 @@ from drumline.labs.optimizers.descent import runs_of
 from drumline.labs.optimizers.names import optimizer_column, optimizer_name
 from drumline.labs.optimizers.pictures import draw_profile
 from drumline.labs.results import Results
-from drumline.report.interval import interval_cells, interval_names, quartile_interval
-from drumline.report.ledger import NS, warm_steps
+from drumline.report.intervals import interval_cells, interval_names, quartile_interval
+from drumline.report.ledger.accounts import NS, warm_steps
 from drumline.report.page.blocks import Column, Picture, TableBlock
-from drumline.report.page.findings import Findings
-from drumline.report.page.table import Table, count, milliseconds, percent, size, times
+from drumline.report.page.table import Findings, Table, count, milliseconds, percent, size, times
 from drumline.report.page.translator import Text, Translator
-from drumline.report.record import RunRecord
+from drumline.report.runs.record import RunRecord
 
 COPIES = {"gd": 0, "sgd": 0, "momentum": 1, "adam": 2}
 """tensors as large as the weights that an optimizer keeps from step to step"""

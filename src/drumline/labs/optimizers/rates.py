@@ -15,10 +15,9 @@ from drumline.labs.optimizers.names import optimizer_column, optimizer_name
 from drumline.labs.optimizers.pictures import draw_rates
 from drumline.labs.results import Results
 from drumline.report.page.blocks import Column, Picture, TableBlock
-from drumline.report.page.findings import Findings
-from drumline.report.page.table import Table, count, plain, points
+from drumline.report.page.table import Findings, Table, count, plain, points
 from drumline.report.page.translator import Text, Translator
-from drumline.report.record import RunRecord
+from drumline.report.runs.record import RunRecord
 
 LOST = 10 * math.log(10)
 """a loss beyond this, ten times that of guessing among ten digits, has diverged"""

@@ -1,4 +1,6 @@
-"""`Translator`: texts in the language of a page; and `Sentence`: text around cited numbers.
+"""`Language`: which of two languages the labs and the pages speak; and `Both`: words in both.
+
+`Translator`: texts in the language of a page; and `Sentence`: text around cited numbers.
 
 Texts are data: `text/en.yaml` and `text/zh.yaml` of a package, nested mappings whose leaves are
 looked up by dotted keys. `{holes}` in them are filled with numbers, names and other sentences.
@@ -13,13 +15,33 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from functools import cache
 from importlib.resources import files
 
 import yaml
 
-from drumline.core.language import Language
 from drumline.report.page.table import CellRef
+
+
+class Language(StrEnum):
+    """What is said to students and readers of reports is said in either."""
+
+    EN = "en"
+    ZH = "zh"
+
+
+@dataclass(frozen=True)
+class Both:
+    """One thing said in both languages, before it is known which is asked for."""
+
+    en: str
+    zh: str
+
+    def within(self, language: Language) -> str:
+        """Return it in one language."""
+        return self.zh if language == Language.ZH else self.en
+
 
 _HOLE = re.compile(r"\{(\w+)\}")
 _HAN = "[\u3000-\u303f\u4e00-\u9fff\uff00-\uffef]"
