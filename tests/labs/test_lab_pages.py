@@ -6,7 +6,7 @@ import re
 import pytest
 
 from drumline.core.errors import UsageError
-from drumline.labs.curves import smoothed
+from drumline.labs.chapter import Chapter
 from drumline.labs.data_parallel import LAB as DATA_PARALLEL
 from drumline.labs.data_parallel.cases import label_groups
 from drumline.labs.data_parallel.heat_maps import draw_overlap
@@ -14,10 +14,13 @@ from drumline.labs.data_parallel.hiding_words import _about_adam
 from drumline.labs.data_parallel.pictures import draw_hiding
 from drumline.labs.experiment import Training
 from drumline.labs.optimizers import LAB as OPTIMIZERS
-from drumline.labs.optimizers.rates import _about
+from drumline.labs.optimizers.convergence import RateRow, say_rates
+from drumline.labs.plots import error_bars
+from drumline.labs.repeats import smoothed
 from drumline.labs.report_run import load_lab
 from drumline.labs.settings import LabSettings
-from drumline.labs.strokes import error_bars
+from drumline.labs.text import lab_text
+from drumline.report.intervals import Interval
 from drumline.report.page.blocks import Picture
 from drumline.report.page.table import Findings, Table
 from drumline.report.page.translator import Translator
@@ -38,6 +41,12 @@ def whole(request, tmp_path_factory):
     """All runs of a lab: its number, the lab, what the runs left."""
     lab = LABS[request.param]
     return request.param, lab, make_runs(lab, tmp_path_factory.mktemp("whole"))
+
+
+def new_chapter(lab, section):
+    """A chapter that is still empty."""
+    text = lab_text(lab, "en").within(section)
+    return Chapter(text=text, findings=Findings(), tables={})
 
 
 BAD = re.compile(r"\b(nan|None|inf)\b")
@@ -112,31 +121,33 @@ def test_a_learning_rate_that_diverged_is_a_finding(tmp_path):
 
 
 def test_a_rate_that_is_best_at_the_border_may_not_be_the_best():
-    table = Table(name="rates", columns=("optimizer", "factor", "lr", "loss", "accuracy", "ended"))
+    rows = {"adam": [], "sgd": [], "gd": []}
     for lr, adam, sgd in ((0.01, 0.7, 0.9), (0.1, 0.8, 0.8), (1, 0.9, 0.7)):
         for optimizer, accuracy in (("adam", adam), ("sgd", sgd), ("gd", 0.5 + 0.1 * (lr == 0.1))):
             row = {"factor": lr, "lr": lr, "loss": 1.0, "accuracy": accuracy, "ended": "done"}
-            table.add(optimizer=optimizer, **row)
-    said = {
-        name: str(_about(table, name, Translator("en"), Findings()))
-        for name in ("adam", "sgd", "gd")
-    }
+            rows[optimizer].append(RateRow(optimizer=optimizer, **row))
+    chapter = new_chapter("optimizers", "rates")
+    chapter.tabulate("rates", RateRow, [row for own in rows.values() for row in own])
+    for own in rows.values():
+        say_rates(chapter, own)
+    said = dict(zip(rows, map(str, chapter.sentences), strict=True))
     assert "did best with 1: 90.00 %. That is the largest rate tried" in said["adam"]
     assert "did best with 0.01: 90.00 %. That is the smallest rate tried" in said["sgd"]
     assert "rate tried:" not in said["gd"]
 
 
 def test_one_interval_that_is_unknown_does_not_hide_the_others():
-    rows = [
-        {"ms": 5.0, "ms_low": 4.0, "ms_high": 7.0},
-        {"ms": 9.0, "ms_low": None, "ms_high": None},
-        {"ms": 2.0, "ms_low": 2.5, "ms_high": 3.0},
+    values = [
+        Interval(middle=5.0, low=4.0, high=7.0),
+        Interval(middle=9.0, low=None, high=None),
+        Interval(middle=2.0, low=2.5, high=3.0),
     ]
-    down, up = error_bars(rows, "ms")
+    down, up = error_bars(values)
     assert (down[0], up[0], down[2], up[2]) == (1, 2, 0, 1)
     assert math.isnan(down[1])
     assert math.isnan(up[1])
-    assert error_bars(rows[1:2], "ms") is None
+    assert error_bars(values[1:2]) is None
+    assert error_bars([None]) is None
 
 
 def test_what_is_told_at_equal_time_has_its_interval(whole):

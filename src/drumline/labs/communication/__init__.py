@@ -19,7 +19,7 @@ LAB = Lab(
         ("comm/primitives.py", "all_gather"),
         ("comm/linear.py", "all_reduce"),
         ("parallel/aggregate.py", "Aggregator"),
-        ("parallel/compress.py", "pack"),
+        ("parallel/aggregate.py", "pack"),
     ),
     write_up=write_up,
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from drumline.labs.chapter import write_chapters
 from drumline.labs.data_parallel import cases
 from drumline.labs.data_parallel.batches import write_batches
 from drumline.labs.data_parallel.dealing import write_dealing
@@ -11,6 +10,7 @@ from drumline.labs.data_parallel.learning import write_learning
 from drumline.labs.data_parallel.scaling import write_scaling
 from drumline.labs.data_parallel.summary import summarize
 from drumline.labs.lab import Lab, WriteUp
+from drumline.labs.old_chapter import write_chapters
 from drumline.labs.results import Results
 from drumline.report.page.translator import Translator
 

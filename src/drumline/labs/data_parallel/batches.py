@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from drumline.labs.chapter import Chapter
 from drumline.labs.curves import curve_sheet
 from drumline.labs.data_parallel.cases import BATCH, LR, Plan, batch_name
 from drumline.labs.data_parallel.cost_pictures import draw_batches
+from drumline.labs.old_chapter import Chapter
 from drumline.labs.results import Results
 from drumline.report.page.blocks import Column, Picture, TableBlock
 from drumline.report.page.table import (

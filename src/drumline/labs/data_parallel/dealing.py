@@ -6,10 +6,10 @@ import math
 import statistics
 from typing import Any
 
-from drumline.labs.chapter import Chapter
 from drumline.labs.data_parallel.cases import KINDS, Plan
 from drumline.labs.data_parallel.heat_maps import draw_labels, draw_overlap
 from drumline.labs.data_parallel.names import kind_name, kind_names, kinds_explained
+from drumline.labs.old_chapter import Chapter
 from drumline.labs.results import Results
 from drumline.report.page.blocks import Column, Facts, Picture, TableBlock
 from drumline.report.page.table import Findings, Table, percent, times

@@ -8,7 +8,6 @@ parameters), and in what a rank's part teaches without the others.
 
 from __future__ import annotations
 
-from drumline.labs.chapter import Chapter
 from drumline.labs.curves import largest_difference
 from drumline.labs.data_parallel.cases import (
     KINDS,
@@ -22,6 +21,7 @@ from drumline.labs.data_parallel.hiding_words import say_hiding
 from drumline.labs.data_parallel.learning import WIDTH
 from drumline.labs.data_parallel.names import kind_names
 from drumline.labs.data_parallel.pictures import draw_hiding
+from drumline.labs.old_chapter import Chapter
 from drumline.labs.results import Results
 from drumline.report.page.blocks import Column, Picture, TableBlock
 from drumline.report.page.table import Findings, Table, count, plain, points

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import statistics
 
-from drumline.labs.chapter import Chapter
 from drumline.labs.columns import factor_cells, mean_cells
 from drumline.labs.curves import curve_sheet, score_sheet, smoothed
 from drumline.labs.data_parallel.cases import KINDS, Plan, seed_names
@@ -14,6 +13,7 @@ from drumline.labs.data_parallel.pictures import draw_learning
 from drumline.labs.forms import point_change, point_size
 from drumline.labs.judgement import judge_accuracy
 from drumline.labs.material import TEST_SAMPLES
+from drumline.labs.old_chapter import Chapter
 from drumline.labs.results import Results
 from drumline.report.intervals import Order, interval_names
 from drumline.report.page.blocks import Column, Picture, TableBlock

@@ -6,7 +6,6 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from drumline.labs.chapter import Chapter
 from drumline.labs.columns import mean_cells
 from drumline.labs.curves import curve_sheet, rows_of, score_sheet
 from drumline.labs.data_parallel.cases import CORES, Plan, seed_names, workers_name
@@ -14,6 +13,7 @@ from drumline.labs.data_parallel.cost_pictures import draw_equal_cost, draw_scal
 from drumline.labs.data_parallel.learning import WIDTH
 from drumline.labs.data_parallel.scaling_words import say_scaling
 from drumline.labs.judgement import compare_sizes
+from drumline.labs.old_chapter import Chapter
 from drumline.labs.results import Results
 from drumline.report.intervals import Interval, interval_cells, interval_names, quartile_interval
 from drumline.report.page.blocks import Column, Picture, TableBlock

@@ -1,11 +1,9 @@
-"""`Language`: which of two languages the labs and the pages speak; and `Both`: words in both.
-
-`Translator`: texts in the language of a page; and `Sentence`: text around cited numbers.
+"""`Translator`: texts in the language of a page; and `Sentence`: text around cited numbers.
 
 Texts are data: `text/en.yaml` and `text/zh.yaml` of a package, nested mappings whose leaves are
 looked up by dotted keys. `{holes}` in them are filled with numbers, names and other sentences.
 
-    time:                                 say = Translator(lang, load_texts("drumline.report.runs"))
+    time:                                 say = Translator(lang, load_texts("drumline.report"))
       title: Where the time went          say.text("time.title")
       waited: "{run} waited {share}"      say("time.waited", run="a", share=table.cell(…))
 """
@@ -22,6 +20,12 @@ from importlib.resources import files
 import yaml
 
 from drumline.report.page.table import CellRef
+
+_HOLE = re.compile(r"\{(\w+(?:\.\w+)?(?::\w+)?)\}")
+"""`{name}`; labs have `{row.column}` and `{row.column:form}`, too"""
+_HAN = "[\u3000-\u303f\u4e00-\u9fff\uff00-\uffef]"
+"""a Chinese character, or its punctuation"""
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # seven times as fast
 
 
 class Language(StrEnum):
@@ -41,12 +45,6 @@ class Both:
     def within(self, language: Language) -> str:
         """Return it in one language."""
         return self.zh if language == Language.ZH else self.en
-
-
-_HOLE = re.compile(r"\{(\w+)\}")
-_HAN = "[\u3000-\u303f\u4e00-\u9fff\uff00-\uffef]"
-"""a Chinese character, or its punctuation"""
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # seven times as fast
 
 
 @dataclass(frozen=True)
@@ -95,7 +93,7 @@ def check_texts(texts: Texts, name: str) -> None:
     if odd := sorted(en.keys() ^ zh.keys()):
         raise ValueError(f"{name}: only one language has {', '.join(odd)}")
     for key, text in en.items():
-        if set(_HOLE.findall(text)) != set(_HOLE.findall(zh[key])):
+        if find_holes(text) != find_holes(zh[key]):
             raise ValueError(f"{name}: {key} has not the same {{holes}} in both languages")
 
 
@@ -129,7 +127,7 @@ class Translator:
         if zh is not None:  # TODO: the last callers that give both languages
             check_texts({Language.EN: {"": key}, Language.ZH: {"": zh}}, repr(key))
         template = self.text(key) if zh is None else self.pick(key, zh)
-        if set(_HOLE.findall(template)) != set(holes):
+        if find_holes(template) != holes.keys():
             raise ValueError(f"the holes of {key!r}, {template!r}, are not {sorted(holes)}")
         return fill(template, holes)
 
@@ -155,6 +153,11 @@ class Translator:
         # a space stands only beside what is not Chinese
         before, after = (" " if char.isascii() else "" for char in (items[-2][-1], items[-1][0]))
         return "、".join(items[:-1]) + before + "和" + after + items[-1]
+
+
+def find_holes(template: str) -> set[str]:
+    """Return what stands between the braces of a text."""
+    return set(_HOLE.findall(template))
 
 
 def fill(template: str, holes: Mapping[str, Filling]) -> Sentence:
