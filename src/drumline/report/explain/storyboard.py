@@ -303,7 +303,7 @@ def render_page(explanation: Explanation) -> str:
     }
     # In a script element only "</" could end it early, and "<!--" confuse it.
     text = json.dumps(document, separators=(",", ":")).replace("<", "\\u003c")
-    template = files("drumline.report").joinpath("player.html").read_text(encoding="utf-8")
+    template = files("drumline.report.explain").joinpath("player.html").read_text(encoding="utf-8")
     return template.replace(_HOLE, text, 1)
 
 
