@@ -39,7 +39,7 @@ _COLLECTIVES = "drumline bench collectives nodes=4 workers=1 link=1gbit sizes=64
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wishes:
+class OutputOptions:
     """Where the results are to go."""
 
     as_json: bool
@@ -65,7 +65,7 @@ class Wishes:
             )
 
 
-def collectives_command(words: list[str], wishes: Wishes) -> None:
+def collectives_command(words: list[str], wishes: OutputOptions) -> None:
     """Measure collectives, and show what came out."""
     spec = read_words(CollectivesSpec, words, _COLLECTIVES)
     wishes.check()
@@ -85,7 +85,7 @@ def collectives_command(words: list[str], wishes: Wishes) -> None:
     tell_files(console, result.machine, wishes, pictures)
 
 
-def aggregation_command(words: list[str], wishes: Wishes) -> None:
+def aggregation_command(words: list[str], wishes: OutputOptions) -> None:
     """Measure how strategies average gradients, and show what came out."""
     spec = read_words(AggregationSpec, words, _AGGREGATION)
     wishes.check()
@@ -110,7 +110,7 @@ def aggregation_command(words: list[str], wishes: Wishes) -> None:
 
 
 def write_files(
-    rows: list[Row], wishes: Wishes, draw: Callable[[Path, list[Row]], list[Path]]
+    rows: list[Row], wishes: OutputOptions, draw: Callable[[Path, list[Row]], list[Path]]
 ) -> list[Path]:
     """Write the rows as CSV and draw them, where that is wished; returns the pictures.
 
@@ -128,7 +128,7 @@ def write_files(
 
 
 def tell_files(
-    console: Console, machine: Mapping[str, object], wishes: Wishes, pictures: list[Path]
+    console: Console, machine: Mapping[str, object], wishes: OutputOptions, pictures: list[Path]
 ) -> None:
     """Say how busy the machine was, and which files were written."""
     cores = machine["cpu_count"]
