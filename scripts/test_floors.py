@@ -23,14 +23,12 @@ ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / ".venv-floors"
 PYTHON = FOLDER / "bin" / "python"
 PIP = (str(PYTHON), "-m", "pip", "--quiet", "--disable-pip-version-check")
-TOOLS = ("dev", "docs")
-"""extras for who works on the project"""
-NO_HINTS = ("aiobotocore<2.13",)
-"""what pip would find out in minutes: the newest that goes with botocore's floor"""
-TESTS = ("build", "coverage", "mypy", "ruff", "twine", "types-PyYAML")
-"""tools of the extra `dev` that the tests do without"""
 HINTS = ("aiobotocore<2.13",)
 """what pip would find out in minutes: the newest that goes with botocore's floor"""
+TOOLS = ("dev", "docs")
+"""extras for who works on the project"""
+NO_TESTS = ("build", "coverage", "mypy", "ruff", "twine", "types-PyYAML")
+"""tools of the extra `dev` that the tests do without"""
 TESTS = (
     "tests/test_public_surface.py",
     "tests/cli/test_commands.py",
