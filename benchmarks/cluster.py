@@ -89,7 +89,7 @@ class Cluster:
             "from pathlib import Path\n"
             "from drumline.cluster.choice import find_cluster\n"
             "from drumline.cli.cluster_connection import connected\n"
-            "from drumline.cluster.sync import sync_folder\n"
+            "from drumline.cluster.files.sync import sync_folder\n"
             "async def main():\n"
             "    spec, home = find_cluster(None)\n"
             "    async with connected(spec, home) as fleet:\n"

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from drumline.cluster.machine import Machine
-from drumline.cluster.remote import Done
+from drumline.cluster.ssh.remote import Done
 from drumline.core.errors import HostError
 
 SOURCE = Path(__file__).parents[1] / "src"

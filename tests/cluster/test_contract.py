@@ -11,7 +11,7 @@ import pytest
 from twins import need_twins
 
 from drumline.cluster.home import ClusterHome
-from drumline.cluster.keys import cluster_key
+from drumline.cluster.ssh.keys import cluster_key
 from drumline.cluster.making import build_provider
 from drumline.cluster.provider import Provider
 from drumline.cluster.spec import ClusterSpec
@@ -80,7 +80,7 @@ def ssh(tmp_path, monkeypatch):
 
 @pytest.fixture
 def twin(tmp_path, monkeypatch):
-    from drumline.cluster.twin.processes import find_processes
+    from drumline.cluster.providers.twin.processes import find_processes
 
     need_twins()
     monkeypatch.setenv("DRUMLINE_HOME", str(tmp_path / "home"))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from ec2_lists import IMAGE, REGION
 
-from drumline.cluster.ec2 import Ec2Provider, open_session
-from drumline.cluster.ec2.refusals import KINDS, kind_of
+from drumline.cluster.providers.ec2 import Ec2Provider, open_session
+from drumline.cluster.providers.ec2.refusals import KINDS, kind_of
 from drumline.cluster.home import ClusterHome
 from drumline.cluster.spec import ClusterSpec
 from drumline.core.errors import CloudError
@@ -156,7 +156,7 @@ def test_a_node_that_ends_at_once_says_why(aws, ec2_cluster):
 
 def test_nodes_that_never_run_are_named(aws, ec2_cluster):
     aws.pending_looks = 10_000
-    from drumline.cluster.ec2 import nodes
+    from drumline.cluster.providers.ec2 import nodes
 
     nodes_within = nodes.RUN_WITHIN_S
     try:
@@ -210,7 +210,7 @@ def test_no_region(aws, monkeypatch):
 def test_a_region_that_does_not_answer(aws, monkeypatch):
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
-    from drumline.cluster.ec2 import cloud
+    from drumline.cluster.providers.ec2 import cloud
 
     monkeypatch.setattr(cloud, "_PATIENT", cloud._ONCE)
     error = refused(lambda: provider({"region": "eu-nowhere-9"}).plan())

@@ -15,11 +15,11 @@ import asyncssh
 import pytest
 
 from drumline.cluster import sign_in
-from drumline.cluster.connection import MAX_CHANNELS
-from drumline.cluster.fleet import Fleet
-from drumline.cluster.keys import fingerprint, make_key_pair
+from drumline.cluster.ssh.connection import MAX_CHANNELS
+from drumline.cluster.ssh.fleet import Fleet
+from drumline.cluster.ssh.keys import fingerprint, make_key_pair
 from drumline.cluster.machine import Machine
-from drumline.cluster.ssh_files import Origin, pin_host_key
+from drumline.cluster.ssh.known_hosts import Origin, pin_host_key
 from drumline.core.errors import ClusterError, HostError
 from drumline.core.rundir import write_atomic
 from sshd import RELAY, alive, free_port, wait_until

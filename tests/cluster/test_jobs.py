@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from drumline.cluster.following import Following
-from drumline.cluster.jobs import Request, cancel, newest, status, submit, submit_and_hear
+from drumline.cluster.jobs.follow import Following
+from drumline.cluster.jobs.submit import Request, cancel, newest, status, submit, submit_and_hear
 from drumline.core.errors import ClusterError, UsageError
 from drumline.core.events import read_events
 from drumline.report.ledger import compute_ledger

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from drumline.cluster import limits
-from drumline.cluster.ec2 import NodeBoot, cloud_config, limits_script
-from drumline.cluster.ec2.request import USER_DATA_BYTES
+from drumline.cluster.life import limits
+from drumline.cluster.providers.ec2 import NodeBoot, cloud_config, limits_script
+from drumline.cluster.providers.ec2.request import USER_DATA_BYTES
 from drumline.core.errors import HostError
 from local_remote import bare_node
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from drumline.cluster.environment import environment_hash, read_environment_files
+from drumline.cluster.provision.environment import environment_hash, read_environment_files
 from drumline.cluster.playbook_files import playbook_digests
 from drumline.cluster.spec import ClusterSpec
 

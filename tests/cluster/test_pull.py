@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from drumline.cli.cluster_training import TrainingView
-from drumline.cluster.pull import NOTE, Pulled, Puller
+from drumline.cluster.files.pull import NOTE, Pulled, Puller
 from drumline.core.errors import ClusterError, HostError
 from drumline.node.job import JobFolder
 from drumline.node.send import list_job

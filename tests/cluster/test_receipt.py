@@ -8,13 +8,13 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from drumline.cluster.down import take_down
-from drumline.cluster.ec2.past import read_end
+from drumline.cluster.life.down import take_down
+from drumline.cluster.providers.ec2.past import read_end
 from drumline.cluster.home import ClusterHome
-from drumline.cluster.receipt import bill
+from drumline.cluster.life.receipt import bill
 from drumline.cluster.roster import former_machines
 from drumline.cluster.spec import ClusterSpec
-from drumline.cluster.up import read_machines, write_spec
+from drumline.cluster.life.up import read_machines, write_spec
 
 USD = 0.526 + 0.005 + 100 * 0.08 / 730
 

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from drumline.cluster import resuming
-from drumline.cluster.resuming import offer_checkpoints
+from drumline.cluster.jobs import resume
+from drumline.cluster.jobs.resume import offer_checkpoints
 from drumline.core.errors import HostError, UsageError
 from local_remote import local_node
 

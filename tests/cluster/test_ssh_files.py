@@ -10,9 +10,9 @@ import sys
 import pytest
 
 from drumline.cluster.home import ClusterHome
-from drumline.cluster.keys import cluster_key, host_key, make_key_pair
+from drumline.cluster.ssh.keys import cluster_key, host_key, make_key_pair
 from drumline.cluster.machine import Machine
-from drumline.cluster.ssh_files import (
+from drumline.cluster.ssh.known_hosts import (
     Origin,
     end_shared,
     pin_host_key,

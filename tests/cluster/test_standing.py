@@ -15,7 +15,7 @@ from drumline.cluster.lock import locked
 from drumline.cluster.machine import Machine
 from drumline.cluster.spec import ClusterSpec
 from drumline.cluster.term import decide_term
-from drumline.cluster.up import _refuse_another, write_spec
+from drumline.cluster.life.up import _refuse_another, write_spec
 from drumline.core.errors import ClusterError, HostError
 
 

@@ -13,7 +13,7 @@ import fsspec
 import pytest
 from moto.server import ThreadedMotoServer
 
-from drumline.cluster.storage import fetch_run, keep_copies, latest, stored_runs, upload_run
+from drumline.cluster.files.storage import fetch_run, keep_copies, latest, stored_runs, upload_run
 from drumline.core.errors import ClusterError, HostError
 from drumline.node import keeper
 from drumline.node.job import Job, JobFolder

@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 
 import drumline
-from drumline.cluster import sync as sync_module
-from drumline.cluster.fleet import Fleet
-from drumline.cluster.manifest import scan
-from drumline.cluster.package import push_package
-from drumline.cluster.sync import sync_folder
+from drumline.cluster.files import sync as sync_module
+from drumline.cluster.ssh.fleet import Fleet
+from drumline.cluster.files.manifest import scan
+from drumline.cluster.files.package import push_package
+from drumline.cluster.files.sync import sync_folder
 from drumline.cluster.together import start_all
 from drumline.core.errors import HostError, UsageError
 from local_remote import LocalRemote, bare_node

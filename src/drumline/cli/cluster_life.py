@@ -16,9 +16,9 @@ from drumline.cli.node_rows import NodeRows
 from drumline.cli.printing import print_json
 from drumline.cluster.choice import FILE, find_cluster, read_cluster
 from drumline.cluster.home import ClusterHome
-from drumline.cluster.limits import describe_deadline
+from drumline.cluster.life.limits import describe_deadline
 from drumline.cluster.provider import Plan, Resource
-from drumline.cluster.receipt import Receipt
+from drumline.cluster.life.receipt import Receipt
 from drumline.cluster.spec import LONGEST_HOURS, ClusterSpec, Ec2Spec
 from drumline.cluster.template import cluster_template
 from drumline.core.errors import ClusterError, DrumlineError, InterruptError, UsageError
@@ -55,7 +55,7 @@ def plan_command(words: list[str], *, as_json: bool) -> None:
 
 def up_command(words: list[str], *, as_json: bool) -> None:
     """Make the cluster."""
-    from drumline.cluster.up import bring_up
+    from drumline.cluster.life.up import bring_up
 
     spec, folder = read_words(words)
     console = Console(stderr=as_json, highlight=False)
@@ -104,7 +104,7 @@ def down_command(
     as_json: bool,
 ) -> None:
     """Remove the cluster."""
-    from drumline.cluster.down import take_down
+    from drumline.cluster.life.down import take_down
 
     try:
         spec, home = find_cluster(which)
@@ -131,9 +131,9 @@ def down_command(
 def extend_command(by: str, which: str | None, *, as_json: bool) -> None:
     """Move the nodes' deadline."""
     from drumline.cli.cluster_connection import connected
-    from drumline.cluster.limits import parse_duration, set_limits
+    from drumline.cluster.life.limits import parse_duration, set_limits
     from drumline.cluster.lock import locked
-    from drumline.cluster.up import read_machines
+    from drumline.cluster.life.up import read_machines
 
     seconds = parse_duration(by)
     spec, home = find_cluster(which)
@@ -168,7 +168,7 @@ def extend_command(by: str, which: str | None, *, as_json: bool) -> None:
 def inventory_command(which: str | None, *, host: str | None) -> None:
     """Print what Ansible asks for."""
     from drumline.cluster.inventory import inventory_host, inventory_list
-    from drumline.cluster.up import read_machines
+    from drumline.cluster.life.up import read_machines
 
     _, home = find_cluster(which)
     document = inventory_list(read_machines(home), home.ssh / "config")
@@ -256,9 +256,9 @@ def _pull_first(spec: ClusterSpec, home: ClusterHome, rows: NodeRows, give_up: l
         ClusterError: a node that is there does not give it; says how to go on without.
     """
     from drumline.cli.cluster_pull import pull_all
-    from drumline.cluster.down import find_own
+    from drumline.cluster.life.down import find_own
     from drumline.cluster.making import build_provider
-    from drumline.cluster.up import read_machines
+    from drumline.cluster.life.up import read_machines
 
     provider, noted = build_provider(spec, home), read_machines(home)
     given_up = {find_own(spec, provider.machines(), name).identity for name in give_up}

@@ -17,7 +17,7 @@ _QUESTION = "Remove every cluster that drumline ever made, here and in your AWS 
 
 def reap_command(*, yes: bool, regions: list[str], as_json: bool) -> None:
     """Remove it all, once somebody has said yes."""
-    from drumline.cluster.reaping import reap_all
+    from drumline.cluster.life.reap import reap_all
 
     console = Console(stderr=as_json, highlight=False)
     if not yes:
@@ -40,7 +40,7 @@ def reap_command(*, yes: bool, regions: list[str], as_json: bool) -> None:
 
 def prices_command(region: str | None, *, as_json: bool) -> None:
     """Fetch the price list."""
-    from drumline.cluster.ec2.cloud import Cloud, open_session
+    from drumline.cluster.providers.ec2.cloud import Cloud, open_session
     from drumline.cluster.prices import refresh, refreshed_table
 
     session = open_session(region=region)

@@ -14,15 +14,15 @@ from drumline.cli.cluster_pull import pulled_folder
 from drumline.cli.cluster_training import TrainingView
 from drumline.cli.job_words import Printer, say, tell_end
 from drumline.cluster.choice import find_cluster
-from drumline.cluster.fleet import Fleet
-from drumline.cluster.following import Following, Talk
+from drumline.cluster.ssh.fleet import Fleet
+from drumline.cluster.jobs.follow import Following, Talk
 from drumline.cluster.home import ClusterHome
-from drumline.cluster.jobs import Request, submit, submit_and_hear
-from drumline.cluster.package import push_package
-from drumline.cluster.resuming import offer_checkpoints
+from drumline.cluster.jobs.submit import Request, submit, submit_and_hear
+from drumline.cluster.files.package import push_package
+from drumline.cluster.jobs.resume import offer_checkpoints
 from drumline.cluster.spec import ClusterSpec
-from drumline.cluster.storage import keep_copies
-from drumline.cluster.sync import sync_folder
+from drumline.cluster.files.storage import keep_copies
+from drumline.cluster.files.sync import sync_folder
 from drumline.core.errors import HostError, InterruptError, UsageError
 from drumline.core.listing import counted
 from drumline.core.spec_file import dump_spec, load_spec

@@ -13,8 +13,8 @@ from drumline.cli.cluster_pull import default_folder, note_place
 from drumline.cli.printing import print_result
 from drumline.cli.train import title_of
 from drumline.cluster.home import ClusterHome
-from drumline.cluster.pull import Puller
-from drumline.cluster.remote import Remote
+from drumline.cluster.files.pull import Puller
+from drumline.cluster.ssh.remote import Remote
 from drumline.core.errors import ClusterError
 from drumline.core.rundir import RunDir
 from drumline.report.display import Display, open_display

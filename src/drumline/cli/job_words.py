@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Collection
 
-from drumline.cluster.following import Line
+from drumline.cluster.jobs.follow import Line
 from drumline.core.errors import DrumlineError, UsageError
 from drumline.core.listing import name_ranks
 from drumline.core.units import format_seconds

@@ -18,7 +18,7 @@ import time
 
 from drumline.cluster.machine import Machine
 from drumline.cluster.provider import Say
-from drumline.cluster.way import Way, host_error
+from drumline.cluster.ssh.transport import Way, host_error
 from drumline.core.errors import HostError
 
 CONNECT_S = 5.0

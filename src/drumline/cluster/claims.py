@@ -16,8 +16,8 @@ from typing import Any, Literal
 
 from drumline.cluster.home import ClusterHome
 from drumline.cluster.machine import Machine
-from drumline.cluster.remote import Remote
-from drumline.cluster.way import host_error
+from drumline.cluster.ssh.remote import Remote
+from drumline.cluster.ssh.transport import host_error
 from drumline.core.errors import ClusterError, HostError
 
 _ASK_S = 60.0

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import asyncssh
 
-from drumline.cluster.keys import plain_key
+from drumline.cluster.ssh.keys import plain_key
 from drumline.cluster.spec import HostSpec
-from drumline.cluster.ssh_files import Origin, Pin
+from drumline.cluster.ssh.known_hosts import Origin, Pin
 from drumline.core.errors import ClusterError
 
 _KNOWN = ("~/.ssh/known_hosts", "~/.ssh/known_hosts2", "/etc/ssh/ssh_known_hosts")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from drumline.cluster.home import ClusterHome
-from drumline.cluster.keys import check_key, cluster_key, host_key, public_key
+from drumline.cluster.ssh.keys import check_key, cluster_key, host_key, public_key
 from drumline.cluster.provider import Provider
 from drumline.cluster.spec import ClusterSpec
 
@@ -21,17 +21,17 @@ def build_provider(spec: ClusterSpec, home: ClusterHome, *, creates: bool = Fals
         CloudError: the cloud's credentials or region are missing.
     """
     if spec.provider == "ssh":
-        from drumline.cluster.ssh_hosts import SshHosts
+        from drumline.cluster.providers.ssh import SshHosts
 
         return SshHosts(spec, home)
     if spec.provider == "twin":
-        from drumline.cluster.twin.provider import TwinProvider
+        from drumline.cluster.providers.twin.provider import TwinProvider
 
         own = public_key(cluster_key(home)) if creates else ""
         keys = [host_key(home, node).private for node in range(spec.nodes)] if creates else []
         return TwinProvider(spec, home, public_key=own, host_keys=keys)
-    from drumline.cluster.ec2.provider import Ec2Provider
-    from drumline.cluster.ec2.user_data import NodeBoot, cloud_config
+    from drumline.cluster.providers.ec2.provider import Ec2Provider
+    from drumline.cluster.providers.ec2.user_data import NodeBoot, cloud_config
 
     own = ""
     if creates:

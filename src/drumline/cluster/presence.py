@@ -13,12 +13,12 @@ from concurrent.futures import Future
 from functools import partial
 
 from drumline.cluster.home import ClusterHome
-from drumline.cluster.limits import describe_deadline
+from drumline.cluster.life.limits import describe_deadline
 from drumline.cluster.machine import Machine
 from drumline.cluster.making import build_provider
 from drumline.cluster.provider import Provider
 from drumline.cluster.spec import ClusterSpec
-from drumline.cluster.way import host_error
+from drumline.cluster.ssh.transport import host_error
 from drumline.core.errors import DrumlineError, HostError
 
 ASK_S = 10.0

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from drumline.cluster.remote import Flow, Remote, last_line, node_python
+from drumline.cluster.ssh.remote import Flow, Remote, last_line, node_python
 from drumline.cluster.together import all_of
 from drumline.core.errors import DrumlineError, HostError
 

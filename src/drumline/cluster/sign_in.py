@@ -8,10 +8,10 @@ from typing import Any
 import asyncssh
 
 from drumline.cluster.home import ClusterHome
-from drumline.cluster.keys import KEY, check_key, fingerprint
+from drumline.cluster.ssh.keys import KEY, check_key, fingerprint
 from drumline.cluster.machine import Machine
-from drumline.cluster.ssh_files import ALIVE_COUNT, ALIVE_S, Pin, alias
-from drumline.cluster.way import Way, host_error
+from drumline.cluster.ssh.known_hosts import ALIVE_COUNT, ALIVE_S, Pin, alias
+from drumline.cluster.ssh.transport import Way, host_error
 from drumline.core.errors import HostError
 
 SIGN_IN_S = 20.0

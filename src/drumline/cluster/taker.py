@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from drumline.cluster.remote import Flow, last_line
+from drumline.cluster.ssh.remote import Flow, last_line
 from drumline.core.errors import ClusterError, HostError
 from drumline.core.inside import stays_inside
 

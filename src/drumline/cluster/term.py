@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from drumline.cluster.home import ClusterHome
-from drumline.cluster.limits import allowed_hours
+from drumline.cluster.life.limits import allowed_hours
 from drumline.cluster.machine import Machine
-from drumline.cluster.receipt import bill
+from drumline.cluster.life.receipt import bill
 from drumline.cluster.spec import ClusterSpec
 from drumline.core.errors import ClusterError
 

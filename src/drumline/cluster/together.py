@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TypeVar
 
-from drumline.cluster.remote import Flow, Remote
+from drumline.cluster.ssh.remote import Flow, Remote
 from drumline.core.errors import DrumlineError, HostError
 
 T = TypeVar("T")

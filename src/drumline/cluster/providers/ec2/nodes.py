@@ -1,0 +1,256 @@
+"""Launching the nodes: all in one zone, each exactly once, whatever happens in between.
+
+    node 0 ──▶ refused for capacity? ──▶ the next zone
+       │
+    the others, at once ──▶ one refused? ──▶ those of this zone end, then the next zone
+       │
+    all run, with addresses
+
+A node's launch carries a client token made from cluster, node, zone and attempt. After a crash, the
+same call comes back with the same instance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from drumline.cluster.providers.ec2.cloud import Cloud, kind
+from drumline.cluster.providers.ec2.holdings import LIVE, STOPPED, Holding, instance_holding, instances
+from drumline.cluster.providers.ec2.network import Place
+from drumline.cluster.providers.ec2.refusals import Asked
+from drumline.cluster.providers.ec2.removal import end_instances
+from drumline.cluster.providers.ec2.request import Groundwork, launch_request
+from drumline.cluster.providers.ec2.tags import Filter, client_token, of_cluster
+from drumline.cluster.life.journal import Journal
+from drumline.cluster.provider import Say
+from drumline.core.errors import CloudError
+
+MOVE_ON = ("capacity", "unsupported", "spot-price")
+"""refusals that another zone may not have"""
+RUN_WITHIN_S = 600
+_POLL_S = 2
+_AT_ONCE = 8
+_ATTEMPTS = 20
+
+UserData = Callable[[int], str]
+"""what a node is told at boot"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launcher:
+    """Launches nodes onto prepared ground."""
+
+    cloud: Cloud
+    journal: Journal
+    ground: Groundwork
+    user_data: UserData
+    say: Say
+
+    def launch(
+        self, missing: Sequence[int], places: Sequence[Place], *, fixed: bool
+    ) -> list[Holding]:
+        """Launch the missing nodes in the first zone that has room for all of them; return them.
+
+        Args:
+            missing: the nodes' numbers.
+            places: zones in the order to try.
+            fixed: other nodes are there already, so that there is just the one zone.
+        """
+        refused: dict[str, CloudError] = {}
+        for place in self._last_tried_first(places):
+            try:
+                return self._launch_in(missing, place)
+            except CloudError as error:
+                if kind(error) not in MOVE_ON:
+                    raise
+                refused[place.zone] = error
+                self.say(place.zone, f"refused: {error.fields['code']}")
+                if not fixed:
+                    self._end_those_of(missing, place)
+        last = next(reversed(refused.values()))
+        if len(refused) == 1:
+            raise last
+        told = ", ".join(f"{zone}: {error.fields['code']}" for zone, error in refused.items())
+        raise CloudError(
+            f"no zone has {len(missing)} {self.ground.spec.ec2.instance_type} ({told}). The last: "
+            f"{last.message}",
+            **last.fields,
+        )
+
+    def _last_tried_first(self, places: Sequence[Place]) -> list[Place]:
+        """Begin with the zone of a launch that may have arrived without our knowing."""
+        unsure = {str(intent.what.get("zone")) for intent in self.journal.open_intents(_LAUNCH)}
+        return sorted(places, key=lambda place: place.zone not in unsure)
+
+    def _launch_in(self, missing: Sequence[int], place: Place) -> list[Holding]:
+        used = {
+            str(holding.described.get("ClientToken", ""))
+            for holding in instances(self.cloud, self._filters(), gone=True)
+            if holding.state not in LIVE
+        }
+        first, *others = missing
+        leader = self._launch_one(first, place, used)
+        pool = ThreadPoolExecutor(max_workers=_AT_ONCE, thread_name_prefix="launch")
+        try:
+            # Every launch is waited for before any error is told: none is left on its way.
+            futures = [pool.submit(self._launch_one, node, place, used) for node in others]
+            errors = [error for future in futures if (error := future.exception()) is not None]
+        finally:
+            pool.shutdown(cancel_futures=True)
+        if errors:
+            raise min(errors, key=lambda error: isinstance(error, CloudError))
+        return [leader, *(future.result() for future in futures)]
+
+    def _launch_one(self, node: int, place: Place, used: set[str]) -> Holding:
+        """Launch one node; where its token was used up by an instance that is gone, by the next."""
+        identity = self.ground.identity
+        ec2 = self.ground.spec.ec2
+        about = Asked(action="", region="", instance_type=ec2.instance_type, zone=place.zone)
+        user_data = self.user_data(node)
+        for attempt in range(_ATTEMPTS):
+            token = client_token(identity, node, place.zone, attempt)
+            if token in used:
+                continue
+            request = launch_request(self.ground, node, place, token=token, user_data=user_data)
+            intent = self.journal.intend(_LAUNCH, node=node, zone=place.zone, token=token)
+            try:
+                answer = self.cloud.call("launch", _LAUNCH, about, **request)
+            except CloudError as error:
+                if error.fields.get("answered"):
+                    self.journal.failed(intent, error.message)
+                if kind(error) != "repeated":
+                    raise
+                if (there := self._of_token(token)) is None:
+                    continue
+            else:
+                there = instance_holding(answer["Instances"][0])
+                self.journal.did(intent, instance=there.identity)
+            if there.state in LIVE:
+                self.say(f"worker{node}", f"launched as {there.identity} in {place.zone}")
+                return there
+        raise CloudError(
+            f"node {node} was launched {_ATTEMPTS} times and ended each time; look at why with aws "
+            f"ec2 describe-instances, remove the cluster with drumline down, then try again",
+            kind="other",
+        )
+
+    def _of_token(self, token: str) -> Holding | None:
+        """Return the instance that a token has made, if it is there still."""
+        filters = [{"Name": "client-token", "Values": [token]}]
+        return next((held for held in instances(self.cloud, filters) if held.live), None)
+
+    def _end_those_of(self, missing: Sequence[int], place: Place) -> None:
+        """End what this zone has given: a cluster is in one zone."""
+        made = [
+            held
+            for held in instances(self.cloud, self._filters())
+            if held.live
+            and held.node in missing
+            and held.described["Placement"]["AvailabilityZone"] == place.zone
+        ]
+        if made:
+            self.say(place.zone, f"ending its {len(made)} node(s): all must be in one zone")
+            end_instances(self.cloud, self.journal, made, self.say)
+
+    def _filters(self) -> list[Filter]:
+        return of_cluster(self.ground.spec.name, self.ground.identity)
+
+
+_LAUNCH = "run_instances"
+
+
+def wait_running(
+    cloud: Cloud, filters: Sequence[Filter], expected: Mapping[int, str], say: Say
+) -> list[Holding]:
+    """Wait until all nodes run; return the instances that there are then.
+
+    Args:
+        cloud: the way to AWS.
+        filters: the cluster's.
+        expected: which instance each node is; EC2's listings may not show it yet.
+        say: told when a node's state changes.
+
+    Raises:
+        CloudError: one ended at once, was stopped, or does not come in time; says which and why.
+    """
+    told: dict[int, str] = {}
+    for _ in range(RUN_WITHIN_S // _POLL_S):
+        held = {one.identity: one for one in instances(cloud, filters, gone=True)}
+        refuse_stopped([one for one in held.values() if one.identity in expected.values()])
+        states = {}
+        for node, identity in expected.items():
+            there = held.get(identity)
+            states[node] = "coming" if there is None else there.state
+            if there is not None and not there.live:
+                raise _ended(node, there)
+        for node, state in states.items():
+            if told.get(node) != state:
+                say(f"worker{node}", state)
+        told = states
+        if all(state == "running" for state in states.values()):
+            return [holding for holding in held.values() if holding.live]
+        cloud.sleep(_POLL_S)
+    late = ", ".join(f"worker{node} is {state}" for node, state in told.items())
+    raise CloudError(
+        f"not all nodes run after {RUN_WITHIN_S} s: {late}; run this again to wait longer, or "
+        f"drumline down",
+        kind="timeout",
+    )
+
+
+def places_of(places: Sequence[Place], there: Mapping[int, Holding]) -> list[Place]:
+    """Return the place where the nodes are that there are already."""
+    first = there[min(there)].described
+    zone = first["Placement"]["AvailabilityZone"]
+    subnet = first.get("SubnetId", "")
+    same = [place for place in places if place.subnet == subnet]
+    return same or [
+        Place(
+            zone=zone,
+            subnet=subnet,
+            vpc=first.get("VpcId", ""),
+            public="PublicIpAddress" in first,
+        )
+    ]
+
+
+def by_node(held: Sequence[Holding]) -> dict[int, Holding]:
+    """Return the live instances by node; the elder where there are two."""
+    live = [holding for holding in held if holding.kind == "instance" and holding.live]
+    live.sort(key=lambda holding: str(holding.described.get("LaunchTime", "")), reverse=True)
+    return {holding.node: holding for holding in live}
+
+
+def refuse_stopped(held: Sequence[Holding]) -> None:
+    """Refuse nodes that somebody has stopped: what is on their disks is not ours to give up.
+
+    Raises:
+        CloudError: there are some; names them, and the ways out.
+    """
+    stopped = [one for one in held if one.kind == "instance" and one.state in STOPPED]
+    if stopped:
+        names = ", ".join(f"worker{one.node} ({one.identity}) is {one.state}" for one in stopped)
+        ids = " ".join(one.identity for one in stopped)
+        raise CloudError(
+            f"{names}, which drumline never does; start it again (aws ec2 start-instances "
+            f"--instance-ids {ids}) or give it up with what is on it (aws ec2 terminate-instances "
+            f"--instance-ids {ids}), then run drumline up again; drumline down removes it, too",
+            kind="stopped",
+            node=stopped[0].node,
+        )
+
+
+def _ended(node: int, holding: Holding) -> CloudError:
+    """Say why a node ended as soon as it was launched."""
+    reason = holding.described.get("StateReason", {})
+    code, message = str(reason.get("Code", "")), reason.get("Message") or "EC2 gives no reason"
+    short = "InsufficientInstanceCapacity" in code
+    return CloudError(
+        f"worker{node} ({holding.identity}) ended as soon as it was launched: {message}; run this "
+        f"again to replace it{', or take other ec2.zones' if short else ''}",
+        kind="capacity" if short else "other",
+        code=code,
+        node=node,
+    )

@@ -1,0 +1,248 @@
+"""The `ssh` provider: machines that you own. It makes a folder on them, and removes that folder.
+
+Nothing is created in any cloud, and the machines themselves are never ended. Each is known by its
+host key (`host_keys`), and says itself whose its folder is (`claims`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import getpass
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from drumline.cluster.claims import Claims, joined
+from drumline.cluster.ssh.fleet import Fleet, say_nothing
+from drumline.cluster.home import ClusterHome
+from drumline.cluster.host_keys import find_host_keys
+from drumline.cluster.ssh.keys import check_key
+from drumline.cluster.machine import Machine
+from drumline.cluster.provider import Plan, Resource, Say
+from drumline.cluster.ssh.remote import Remote
+from drumline.cluster.spec import ClusterSpec
+from drumline.cluster.ssh.known_hosts import Pin, read_pins, write_pins
+from drumline.core.errors import ClusterError, DrumlineError, HostError, UsageError
+
+REACH_S = 30.0
+"""a machine that one owns is up, or it is not"""
+
+
+class SshHosts:
+    """Machines of your own, for one cluster."""
+
+    name = "ssh"
+
+    def __init__(self, spec: ClusterSpec, home: ClusterHome, *, reach_s: float = REACH_S) -> None:
+        self._spec = spec
+        self._home = home
+        self._reach_s = reach_s
+        self._hosts = spec.ssh.hosts[: spec.nodes]
+        self._claims = Claims(home)
+
+    def plan(self) -> Plan:
+        """Say what `create` would do; asks nobody."""
+        folders = [
+            Resource(kind="folder", identity="", cluster=self._spec.name, detail=_where(one))
+            for one in self.machines()
+        ]
+        return Plan(
+            resources=tuple(folders),
+            priced="machines of your own cost nothing here",
+            hours=self._spec.max_hours,
+            notes=("the machines stay on; down removes the folder, and what runs out of it",),
+        )
+
+    def create(self, say: Say) -> list[Machine]:
+        """Check that each machine can be reached and is who it should be, and claim its folder.
+
+        Raises:
+            ClusterError: one cannot be used; names all of them. Nothing was claimed then.
+        """
+        machines = self.machines()
+        self._check_unlike(machines)
+        pins = self._find_pins()
+        self._home.make()
+        self._home.cluster_id()
+        for machine, found in zip(machines, pins, strict=True):
+            write_pins(self._home, machine.node, found)
+        asyncio.run(self._claim(machines, say))
+        return machines
+
+    async def _claim(self, machines: Sequence[Machine], say: Say) -> None:
+        """Make the folders ours: all of them, or none."""
+        async with self._fleet(machines, say) as fleet:
+            answers = await fleet.all(lambda remote: self._claims.ask(remote, "claim"))
+            refused = [answer.taken() for answer in answers if not answer.fits]
+            if refused:
+                for remote, answer in zip(fleet.remotes, answers, strict=True):
+                    if answer.new:
+                        with contextlib.suppress(HostError):  # the reason is the refusal
+                            await self._claims.ask(remote, "clear")
+                raise joined(refused)
+            for remote in fleet.remotes:
+                say(remote.machine.name, f"{remote.machine.root} is ready")
+
+    def refuse_moved(self, before: Sequence[Machine]) -> None:
+        """Refuse a list on which a machine that has our folder is missing, or has another place.
+
+        Raises:
+            ClusterError: nobody would find that folder any more; says how to go on.
+        """
+        now = {machine.node: machine for machine in self.machines()}
+        for old in before:
+            place, new = f"{_where(old)}:{old.port}", now.get(old.node)
+            other = "no such node" if new is None else f"{_where(new)}:{new.port}"
+            if place != other:
+                raise ClusterError(
+                    f"{old.name} of {self._spec.name} is in {place}, but cluster.yaml says {other} "
+                    f"now, and nobody would remove what is there; write it as it was, or remove "
+                    f"the cluster first with: drumline down"
+                )
+
+    def adopt(self, identity: str) -> None:
+        """Take over a cluster of this name that another machine has made.
+
+        Raises:
+            ClusterError: no machine has anything of it.
+        """
+        self._home.make()
+        self._home.note(id=identity)
+        if not self.resources():
+            raise ClusterError(
+                f"none of ssh.hosts has a folder of the cluster {self._spec.name} with the id "
+                f"{identity}; drumline.json in {self._spec.ssh.root} there says whose it is"
+            )
+
+    def machines(self) -> list[Machine]:
+        """Return the machines, in node order."""
+        user = getpass.getuser()
+        return [
+            Machine(
+                node=node,
+                host=host.host,
+                address=host.address or host.host,
+                user=host.user or user,
+                port=host.port,
+                key_file="" if host.key_file is None else _absolute(host.key_file),
+                root=self._spec.ssh.root,
+                identity=f"{host.host}:{host.port}",
+            )
+            for node, host in enumerate(self._hosts)
+        ]
+
+    def resources(self) -> list[Resource]:
+        """Ask each machine what of ours is on it; one that does not answer may have something."""
+        return asyncio.run(self._each(self._resources))
+
+    def remove(self, say: Say) -> None:
+        """End what runs out of our folders, and remove them; all machines are tried.
+
+        Raises:
+            HostError: a machine could not be asked, or has a folder of another laptop's cluster of
+                this name; what is on it stays.
+        """
+
+        async def clear(remote: Remote) -> list[Resource]:
+            answer = await self._claims.ask(remote, "clear")
+            if not answer.ours and (answer.owner or {}).get("cluster") == self._spec.name:
+                raise answer.taken()
+            say(remote.machine.name, "removed" if answer.ours else "has nothing of this cluster")
+            return []
+
+        unknown = asyncio.run(self._each(clear, say))
+        if unknown:
+            raise HostError(
+                f"{'; '.join(one.detail for one in unknown)}; what is there stays",
+                reason="remove",
+            )
+
+    async def _each(self, function: Any, say: Say = say_nothing) -> list[Resource]:
+        """Call a function for each machine; one that fails becomes a resource of unknown state."""
+
+        async def one(machine: Machine) -> list[Resource]:
+            try:
+                if not read_pins(self._home, machine.node):
+                    pins = find_host_keys(self._hosts[machine.node])
+                    write_pins(self._home, machine.node, pins)
+                async with self._fleet([machine], say) as fleet:
+                    found: list[Resource] = await function(fleet.leader)
+            except DrumlineError as error:
+                return [
+                    Resource(
+                        kind="folder",
+                        identity=f"{machine.identity}:{machine.root}",
+                        state="unknown",
+                        cluster=self._spec.name,
+                        detail=error.message,
+                    )
+                ]
+            return found
+
+        parts = await asyncio.gather(*(one(machine) for machine in self.machines()))
+        return [resource for part in parts for resource in part]
+
+    async def _resources(self, remote: Remote) -> list[Resource]:
+        machine = remote.machine
+        answer = await self._claims.ask(remote, "list")
+        if not answer.ours:
+            return []
+        place = f"{machine.identity}:{machine.root}"
+        folder = Resource(
+            kind="folder",
+            identity=place,
+            state="present",
+            cluster=self._spec.name,
+            detail=_where(machine),
+        )
+        running = [
+            Resource(
+                kind="process",
+                identity=f"{place}#{number}",
+                state="running",
+                cluster=self._spec.name,
+                detail=words,
+            )
+            for number, words in enumerate(answer.processes)
+        ]
+        return [folder, *running]
+
+    def _fleet(self, machines: Sequence[Machine], say: Say) -> Any:
+        return Fleet.open(machines, self._home, timeout_s=self._reach_s, say=say)
+
+    def _find_pins(self) -> list[list[Pin]]:
+        """Find the keys of all machines, and look at those that we sign in with.
+
+        Raises:
+            ClusterError: some cannot be used; names each.
+        """
+        found, failed = [], []
+        for host in self._hosts:
+            try:
+                if host.key_file:
+                    check_key(host.key_file)
+                found.append(find_host_keys(host))
+            except ClusterError as error:
+                failed.append(error)
+        if failed:
+            raise joined(failed)
+        return found
+
+    def _check_unlike(self, machines: Sequence[Machine]) -> None:
+        seen: dict[str, str] = {}
+        for machine in machines:
+            if machine.identity in seen:
+                raise UsageError(
+                    f"ssh.hosts names {machine.identity} twice, as {seen[machine.identity]} and "
+                    f"{machine.name}, but each node needs a machine of its own; take one out"
+                )
+            seen[machine.identity] = machine.name
+
+
+def _absolute(key_file: str) -> str:
+    return os.path.abspath(os.path.expanduser(key_file)) if key_file else ""
+
+
+def _where(machine: Machine) -> str:
+    return f"{machine.root} on {machine.user}@{machine.host}"

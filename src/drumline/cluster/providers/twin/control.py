@@ -1,0 +1,228 @@
+"""`Control`: talks to the host of a folder's simulated nodes, and starts it where there is none."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import drumline
+from drumline.cluster.providers.twin import reach
+from drumline.cluster.providers.twin.folder import find_server
+from drumline.cluster.providers.twin.order import NodeOrder
+from drumline.cluster.providers.twin.processes import end_processes, processes_of
+from drumline.core.errors import ClusterError, CommError
+from drumline.launch.network import AS_ROOT, AS_USER, Way, find_way
+
+_INSTEAD = "use machines of another kind (provider: ssh, or ec2)"
+_START_S = 30.0
+_END_S = 10.0
+_ANSWER_S = 60.0
+_NODE_S = 5.0
+_NO_QDISC = "qdisc kind is unknown"
+
+
+@dataclass(frozen=True)
+class Control:
+    """The nodes of one folder; `home` is absolute."""
+
+    home: Path
+
+    def start(self, *, until_empty: bool = False) -> None:
+        """Start the host if it does not run; returns when it answers.
+
+        Args:
+            until_empty: it is to end with its last node.
+
+        Raises:
+            ClusterError: nodes cannot be simulated here.
+        """
+        if self._runs():
+            return
+        check_server()
+        end_processes(self.home, within_s=_END_S)
+        self._make_folder()
+        module = ["-S", "-s", "-P", "-m", "drumline.cluster.providers.twin.host", str(self.home)]
+        command = ["setsid", "--fork", *make_of(find_twin_way()), sys.executable, *module]
+        answer = self._launch([*command, *(["--until-empty"] if until_empty else [])])
+        if "error" in answer:
+            raise ClusterError(f"simulated nodes cannot be made: {answer['error']}")
+
+    def add(self, orders: Sequence[NodeOrder]) -> list[dict[str, Any]]:
+        """Make nodes, all at once; returns what `status` says of them.
+
+        Raises:
+            ClusterError: one of them cannot be made.
+        """
+        wanted = [order.to_json() for order in orders]
+        answer = self.ask("add", timeout_s=_ANSWER_S + _NODE_S * len(wanted), nodes=wanted)
+        nodes: list[dict[str, Any]] = answer["nodes"]
+        return nodes
+
+    def status(self) -> list[dict[str, Any]]:
+        """Return what became of each node: name, state, pid, addresses, folder, since."""
+        nodes: list[dict[str, Any]] = self.ask("status")["nodes"]
+        return nodes
+
+    def ask(self, do: str, *, timeout_s: float = _ANSWER_S, **words: Any) -> dict[str, Any]:
+        """Ask the host for something, and return its answer.
+
+        Raises:
+            ClusterError: it does not run, does not answer, or says no.
+        """
+        try:
+            with self.dial() as line:
+                line.settimeout(timeout_s)
+                line.sendall(json.dumps({"do": do, **words}).encode() + b"\n")
+                with line.makefile("rb") as answers:
+                    answer: dict[str, Any] = json.loads(answers.readline() or b"null")
+        except (OSError, ValueError) as error:
+            raise ClusterError(
+                f"the simulated nodes of {self.home} do not answer ({error}); run drumline up"
+            ) from None
+        if answer is None:
+            raise ClusterError(f"the simulated nodes of {self.home} ended; run drumline up")
+        if "error" in answer:
+            raise ClusterError(_explain(do, str(answer["error"])))
+        return answer
+
+    def dial(self) -> socket.socket:
+        """Open a line to the host.
+
+        Raises:
+            OSError: it does not run.
+        """
+        return socket.socket(fileno=reach.dial(str(self.home)).detach())
+
+    def enter(self, name: str) -> tuple[str, ...]:
+        """What to put before a command to run it in a node's network, with this machine's files.
+
+        Raises:
+            ClusterError: there is no such node.
+        """
+        for process in processes_of(self.home):
+            if process.name == name and process.is_first:
+                own = os.readlink("/proc/self/ns/user")
+                foreign = os.readlink(f"/proc/{process.pid}/ns/user") != own
+                way = AS_USER if foreign else AS_ROOT
+                return way.enter(process.pid, f"/proc/{process.pid}/ns/net")
+        raise ClusterError(f"there is no simulated node {name} in {self.home}")
+
+    def _runs(self) -> bool:
+        """Whether the host answers; one that is about to leave is waited for.
+
+        Raises:
+            ClusterError: it is there, but does not answer.
+        """
+        deadline = time.monotonic() + _END_S
+        while any(not process.name for process in processes_of(self.home)):
+            try:
+                self.ask("status")
+            except ClusterError:
+                if time.monotonic() >= deadline:
+                    raise
+                time.sleep(0.05)
+            else:
+                return True
+        return False
+
+    def _make_folder(self) -> None:
+        if ":" in str(self.home) or "\n" in str(self.home):
+            raise ClusterError(
+                f"simulated nodes cannot have homes in {self.home}: there is a colon in it; set "
+                f"DRUMLINE_HOME to another folder"
+            )
+        try:
+            self.home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise ClusterError(
+                f"cannot make the simulated nodes' folder {self.home}: {error.strerror}; set "
+                f"DRUMLINE_HOME to one that can be written"
+            ) from None
+
+    def _launch(self, command: list[str]) -> dict[str, Any]:
+        """Start the host, detached from us, and hear what it says."""
+        keep = ("PATH", "LANG", "LC_ALL")  # nothing of ours is to be found on a node
+        environment = {name: os.environ[name] for name in keep if name in os.environ}
+        environment["PYTHONPATH"] = str(Path(str(drumline.__file__)).parents[1])
+        log = os.open(self.home / "host.log", os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
+        hear, say = os.pipe()
+        try:
+            subprocess.run(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=say,
+                stderr=log,
+                env=environment,
+                check=True,
+            )
+            os.close(say)
+            say = -1
+            if not select.select([hear], [], [], _START_S)[0]:
+                return {"error": f"the host does not start within {_START_S:g} s"}
+            said = os.read(hear, 65536)
+        except (OSError, subprocess.SubprocessError) as error:
+            return {"error": str(error)}
+        finally:
+            for descriptor in (hear, say, log):
+                if descriptor >= 0:
+                    os.close(descriptor)
+        if not said:
+            words = (self.home / "host.log").read_text(errors="replace").splitlines()
+            return {"error": words[-1] if words else "the host ended without a word"}
+        answer: dict[str, Any] = json.loads(said)
+        return answer
+
+
+def check_server() -> None:
+    """Make sure that there is an SSH server for the nodes.
+
+    Raises:
+        ClusterError: there is none; says how to get it.
+    """
+    if find_server() is None:
+        raise ClusterError(
+            "simulated nodes need the SSH server of OpenSSH (sshd), which is not here; install it "
+            f"(apt-get install openssh-server), or {_INSTEAD}"
+        )
+
+
+def find_twin_way() -> Way:
+    """Find out how namespaces can be made here.
+
+    Raises:
+        ClusterError: they cannot; says what to do.
+    """
+    try:
+        return find_way(instead=_INSTEAD)
+    except CommError as error:
+        raise ClusterError(error.message) from None
+
+
+def make_of(way: Way) -> list[str]:
+    """What to put before the host's command.
+
+    Root that may not make networks gets another number inside: the SSH server of a root wants to
+    become other users, and there are none in that user namespace.
+    """
+    if not way.by_user_namespace or os.geteuid() != 0:
+        return list(way.make)
+    other = ["--map-user=1000", "--map-group=1000"]
+    return [w for word in way.make for w in (other if word == "--map-current-user" else [word])]
+
+
+def _explain(do: str, reason: str) -> str:
+    if _NO_QDISC in reason:
+        return (
+            "twin.link needs netem (delay_ms) or tbf (rate), which this kernel does not have "
+            "(modprobe sch_netem sch_tbf); leave delay_ms or rate out"
+        )
+    return f"simulated nodes: {do} failed: {' '.join(reason.split())}"

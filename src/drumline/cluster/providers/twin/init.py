@@ -1,0 +1,138 @@
+"""`python -m drumline.cluster.providers.twin.init HOME NAME HOST`: a node's first process.
+
+Its process is number 1 of the node's process namespace, so that the kernel ends everything on the
+node with it: sessions, and jobs that have left their session. It knows nothing of networks; the
+host puts the node's link into its namespace from outside.
+
+    host ── starts ──▶ (1) new namespaces, fork ──▶ (2) number 1 in them
+         ◀─ {"pid": …} ─┘                              │
+         ── what to mount and to start, one line ─────▶│ (3)
+         ◀─ {} or {"error": …} ────────────────────────┘ (4) sshd, timer, reap, until SIGTERM
+
+Standard library only, and little of it: it is started once for each node.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from typing import Any
+
+from drumline.cluster.providers.twin import kernel
+from drumline.core.lifeline import die_with_parent
+
+_ALL = (
+    kernel.NEW_MOUNTS
+    | kernel.NEW_HOST_NAME
+    | kernel.NEW_IPC
+    | kernel.NEW_PROCESSES
+    | kernel.NEW_NETWORK
+)
+
+
+def main() -> int:
+    """Be a node."""
+    die_with_parent(int(sys.argv[3]))
+    kernel.unshare(_ALL)  # (1)
+    pid = os.fork()
+    if pid:
+        _say({"pid": pid})
+        _hang_up(2)  # the line to the host is the node's alone
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    die_with_parent()  # where the parent went before that, there is nobody to read from below
+    request = sys.stdin.readline()
+    if not request:
+        return 0
+    wanted = json.loads(request)
+    try:
+        furnish(wanted)  # (3)
+    except OSError as error:
+        _say({"error": f"{error.strerror or error} {error.filename or ''}".strip()})
+        return 1
+    _say({})
+    _hang_up(os.open(os.devnull, os.O_RDONLY))
+    live(wanted)
+    return 0
+
+
+def furnish(wanted: dict[str, Any]) -> None:
+    """Give the node files, a name and limits of its own.
+
+    Raises:
+        OSError: the kernel refuses.
+    """
+    kernel.detach_mounts()
+    for target, options in wanted["memory"]:
+        kernel.mount_memory(target, options)
+    for folder in wanted["folders"]:
+        os.makedirs(folder, exist_ok=True)
+    for source, target in wanted["binds"]:
+        kernel.mount_bind(source, target)
+    try:
+        kernel.mount_processes()
+    except OSError:  # a container that hides parts of /proc: then process lists are the machine's
+        print("no /proc of its own", file=sys.stderr)
+    kernel.set_host_name(wanted["name"])
+    for name, content in wanted["limits"].items():
+        path = os.path.join(wanted["limits_folder"], name)
+        os.makedirs(wanted["limits_folder"], exist_ok=True)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(content)
+    os.umask(0o022)  # the host's is stricter
+    kernel.keep_only_low_ports()
+
+
+def live(wanted: dict[str, Any]) -> None:
+    """Start the SSH server when it is time, look after the limits, and reap, until SIGTERM. (4)"""
+    awaited = {signal.SIGCHLD, signal.SIGTERM}
+    signal.pthread_sigmask(signal.SIG_BLOCK, awaited)
+    now = time.monotonic()
+    jobs = [(now + wanted["boot_s"], 0.0, wanted["server"])]
+    jobs += [(now, wanted["check_s"], wanted["timer"])]
+    jobs = [job for job in jobs if job[2]]
+    while True:
+        now = time.monotonic()
+        for job in [job for job in jobs if job[0] <= now]:
+            jobs.remove(job)
+            _start(job[2])
+            if job[1]:
+                jobs.append((now + job[1], job[1], job[2]))
+        pause = min((job[0] - now for job in jobs), default=3600.0)
+        got = signal.sigtimedwait(awaited, max(0.0, pause))
+        if got is not None and got.si_signo == signal.SIGTERM:
+            return
+        _reap()
+
+
+def _start(command: list[str]) -> None:
+    environment = {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ}
+    try:
+        os.posix_spawn(command[0], command, environment, setsigmask=(), setsigdef=(signal.SIGPIPE,))
+    except OSError as error:
+        print(f"cannot start {command[0]}: {error}", file=sys.stderr)
+
+
+def _reap() -> None:
+    """Collect processes that have ended: ours, and those whose parents have left them."""
+    while True:
+        try:
+            if os.waitpid(-1, os.WNOHANG)[0] == 0:
+                return
+        except ChildProcessError:
+            return
+
+
+def _hang_up(other: int) -> None:
+    os.dup2(other, 0)
+    os.dup2(2, 1)
+
+
+def _say(values: dict[str, object]) -> None:
+    os.write(1, json.dumps(values).encode() + b"\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
