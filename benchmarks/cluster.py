@@ -87,7 +87,7 @@ class Cluster:
         code = (
             "import asyncio, sys, time\n"
             "from pathlib import Path\n"
-            "from drumline.cluster.choice import find_cluster\n"
+            "from drumline.cluster.spec import find_cluster\n"
             "from drumline.cli.cluster_connection import connected\n"
             "from drumline.cluster.files.sync import sync_folder\n"
             "async def main():\n"

@@ -19,8 +19,8 @@ import pytest
 from ec2_lists import IMAGE
 from ec2_stand_in import PUBLIC_KEY
 
-from drumline.cluster.providers.ec2 import reap
 from drumline.cluster.home import ClusterHome
+from drumline.cluster.providers.ec2 import reap
 
 NODES = 2
 SOURCE = Path(__file__).parents[2] / "src"

@@ -9,7 +9,7 @@ import pytest
 from drumline.cluster.providers.ec2 import ACTIONS, Cloud, all_regions, policy_document
 from drumline.cluster.providers.ec2.cloud import partition_of
 from drumline.cluster.providers.ec2.policy import IMPLIED
-from drumline.cluster.prices import refresh
+from drumline.cluster.providers.ec2.prices import refresh
 from drumline.core.errors import CloudError
 
 

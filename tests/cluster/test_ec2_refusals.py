@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from ec2_lists import IMAGE, REGION
 
-from drumline.cluster.providers.ec2 import Ec2Provider, open_session
-from drumline.cluster.providers.ec2.refusals import KINDS, kind_of
 from drumline.cluster.home import ClusterHome
+from drumline.cluster.providers.ec2 import Ec2Provider, open_session
+from drumline.cluster.providers.ec2.errors import KINDS, kind_of
 from drumline.cluster.spec import ClusterSpec
 from drumline.core.errors import CloudError
 
@@ -156,14 +156,14 @@ def test_a_node_that_ends_at_once_says_why(aws, ec2_cluster):
 
 def test_nodes_that_never_run_are_named(aws, ec2_cluster):
     aws.pending_looks = 10_000
-    from drumline.cluster.providers.ec2 import nodes
+    from drumline.cluster.providers.ec2 import launch
 
-    nodes_within = nodes.RUN_WITHIN_S
+    nodes_within = launch.RUN_WITHIN_S
     try:
-        nodes.RUN_WITHIN_S = 8
+        launch.RUN_WITHIN_S = 8
         error = refused(lambda: ec2_cluster().create(quiet))
     finally:
-        nodes.RUN_WITHIN_S = nodes_within
+        launch.RUN_WITHIN_S = nodes_within
     assert "worker0 is pending, worker1 is pending" in error.message
     assert error.fields["kind"] == "timeout"
 

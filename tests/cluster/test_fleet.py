@@ -14,11 +14,10 @@ from pathlib import Path
 import asyncssh
 import pytest
 
-from drumline.cluster import sign_in
+from drumline.cluster.machine import Machine
 from drumline.cluster.ssh.connection import MAX_CHANNELS
 from drumline.cluster.ssh.fleet import Fleet
 from drumline.cluster.ssh.keys import fingerprint, make_key_pair
-from drumline.cluster.machine import Machine
 from drumline.cluster.ssh.known_hosts import Origin, pin_host_key
 from drumline.core.errors import ClusterError, HostError
 from drumline.core.rundir import write_atomic
@@ -324,7 +323,7 @@ def restart(server):
 
 
 def test_a_node_that_hangs_is_noticed_and_named(servers, monkeypatch):
-    monkeypatch.setattr(sign_in, "ALIVE_S", 1)  # else it takes 15 s
+    monkeypatch.setattr("drumline.cluster.ssh.connection.ALIVE_S", 1)  # else it takes 15 s
     servers.start(0)
     hung = servers.start(1)
 

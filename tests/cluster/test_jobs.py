@@ -91,7 +91,7 @@ async def end_spares(nodes):
     for remote in nodes.remotes:
         root = remote.machine.root
         python = f"{root}/env/bin/python"
-        await remote.run([python, "-m", "drumline.node.spare", root, "--end"], timeout_s=30)
+        await remote.run([python, "-m", "drumline.node.handoff", root, "--end"], timeout_s=30)
 
 
 def do(coroutine):

@@ -14,9 +14,9 @@ from drumline.cli.cluster_jobs import logs_command, status_command
 from drumline.cli.cluster_life import extend_command
 from drumline.cli.cluster_pull import note_place
 from drumline.cluster.home import ClusterHome
+from drumline.cluster.life.up import write_spec
 from drumline.cluster.machine import Machine
 from drumline.cluster.spec import ClusterSpec
-from drumline.cluster.life.up import write_spec
 from drumline.core.errors import ClusterError, DrumlineError, HostError, UsageError
 from sshd import free_port
 

@@ -8,13 +8,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from drumline.cluster.life.down import take_down
-from drumline.cluster.providers.ec2.past import read_end
 from drumline.cluster.home import ClusterHome
-from drumline.cluster.life.receipt import bill
-from drumline.cluster.roster import former_machines
-from drumline.cluster.spec import ClusterSpec
+from drumline.cluster.life.down import take_down
+from drumline.cluster.life.receipt import bill, former_machines
 from drumline.cluster.life.up import read_machines, write_spec
+from drumline.cluster.providers.ec2.inventory import read_end
+from drumline.cluster.spec import ClusterSpec
 
 USD = 0.526 + 0.005 + 100 * 0.08 / 730
 

@@ -17,9 +17,7 @@ from drumline.cluster.files.storage import fetch_run, keep_copies, latest, store
 from drumline.core.errors import ClusterError, HostError
 from drumline.node import keeper
 from drumline.node.job import Job, JobFolder
-from drumline.node.manifest import MANIFEST, Manifest
-from drumline.node.refusal import shown_url
-from drumline.node.store import Store
+from drumline.node.storage import MANIFEST, Manifest, Store, shown_url
 from local_remote import local_node
 
 

@@ -16,11 +16,11 @@ import pytest
 
 import drumline
 from drumline.cluster.files import sync as sync_module
-from drumline.cluster.ssh.fleet import Fleet
 from drumline.cluster.files.manifest import scan
 from drumline.cluster.files.package import push_package
 from drumline.cluster.files.sync import sync_folder
-from drumline.cluster.together import start_all
+from drumline.cluster.ssh.fleet import Fleet
+from drumline.cluster.ssh.remote import start_all
 from drumline.core.errors import HostError, UsageError
 from local_remote import LocalRemote, bare_node
 

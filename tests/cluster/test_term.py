@@ -7,9 +7,9 @@ import time
 import pytest
 
 from drumline.cluster.home import ClusterHome
+from drumline.cluster.life.limits import decide_term, refuse_passed
 from drumline.cluster.machine import Machine
 from drumline.cluster.spec import ClusterSpec
-from drumline.cluster.term import decide_term, refuse_passed
 from drumline.core.errors import ClusterError
 
 HOUR = 3600.0

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from drumline.node import spare
-from drumline.node.charge import Charge
+from drumline.node import handoff
+from drumline.node.handoff import Charge
 from drumline.node.job import Job, JobFolder, is_held
 
 IDLE = SimpleNamespace(ended=False)
@@ -34,11 +34,11 @@ class Waiting:
         assert self.open.wait(10)
 
     def _wait(self, root, mine, after_s):
-        with spare._door(root / "jobs") as door:
+        with handoff._door(root / "jobs") as door:
             door.settimeout(0.1)
             self.open.set()
             time.sleep(after_s)
-            self.got = spare._expect(door, root, mine, IDLE)
+            self.got = handoff._expect(door, root, mine, IDLE)
 
     def end(self):
         self.thread.join(20)
@@ -47,8 +47,8 @@ class Waiting:
 
 
 def test_the_spare_runs_it_after_the_last_word(charge, tmp_path):
-    waiting = Waiting(tmp_path, spare.stamp(tmp_path))
-    assert spare.hand_over(charge)
+    waiting = Waiting(tmp_path, handoff.stamp(tmp_path))
+    assert handoff.hand_over(charge)
     got = waiting.end()
     charge.let_go()
     assert got.folder == charge.folder
@@ -58,20 +58,20 @@ def test_the_spare_runs_it_after_the_last_word(charge, tmp_path):
 
 
 def test_a_spare_that_answers_too_late_does_not_run_it(charge, tmp_path, monkeypatch):
-    monkeypatch.setattr(spare, "_ANSWER_S", 0.2)
-    monkeypatch.setattr(spare, "_WAIT_S", 1.5)
-    waiting = Waiting(tmp_path, spare.stamp(tmp_path), after_s=0.6)
-    assert not spare.hand_over(charge), "who submits runs it"
+    monkeypatch.setattr(handoff, "_ANSWER_S", 0.2)
+    monkeypatch.setattr(handoff, "_WAIT_S", 1.5)
+    waiting = Waiting(tmp_path, handoff.stamp(tmp_path), after_s=0.6)
+    assert not handoff.hand_over(charge), "who submits runs it"
     assert waiting.end() is None
     charge.let_go()
     assert not is_held(charge.folder.path / "runner"), "the spare keeps no lock"
 
 
 def test_words_that_are_none_leave_no_lock(charge, tmp_path, monkeypatch):
-    monkeypatch.setattr(spare, "_WAIT_S", 0.5)
+    monkeypatch.setattr(handoff, "_WAIT_S", 0.5)
     waiting = Waiting(tmp_path, "s")
     for words in (b"{", b'{"stamp": "s"}', b'{"stamp": "s", "ticket": "", "id": "../x"}'):
-        assert spare._ask(tmp_path, words, [charge.hold]) in (b"", None)
+        assert handoff._ask(tmp_path, words, [charge.hold]) in (b"", None)
     assert waiting.end() is None
     os.close(charge.hold)
     assert not is_held(charge.folder.path / "runner")

@@ -10,8 +10,8 @@ import time
 import pytest
 
 from drumline.core.errors import ClusterError, WorkerError
-from drumline.node import asking, runner, submit
-from drumline.node.code_folder import locked
+from drumline.node import requests, runner, submit
+from drumline.node.folder import locked
 from drumline.node.follow import Follower
 from drumline.node.job import Job, JobFolder
 from drumline.node.runner import Over, Runner
@@ -103,4 +103,4 @@ def test_a_notebook_does_not_wait_for_a_killed_job(tmp_path):
     os.close(folder.hold())
     shown = []
     with pytest.raises(WorkerError, match="job j1 failed: the process that ran the job"):
-        asking._follow(folder, shown.append)
+        requests._follow(folder, shown.append)

@@ -9,12 +9,12 @@ import pytest
 from drumline.core.errors import RunDirError, SpecError
 from drumline.core.events import EventWriter
 from drumline.core.rundir import RunDir
+from drumline.node.exit_reports import collect, exit_code_of, judge, note
 from drumline.node.job import Job, JobFolder
 from drumline.node.runner import TIMES
 from drumline.node.snapshot import bring_checkpoints, take_snapshot
-from drumline.node.spec_job import settle_spec
 from drumline.node.tail import Tail
-from drumline.node.testimony import collect, exit_code_of, judge, note
+from drumline.node.tasks import settle_spec
 
 
 @pytest.fixture

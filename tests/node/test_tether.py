@@ -9,8 +9,8 @@ import time
 import pytest
 
 from drumline.core.errors import ClusterError
-from drumline.node import tether as module
-from drumline.node.tether import listen, tie, welcome
+from drumline.node import peer as module
+from drumline.node.peer import listen, tie, welcome
 
 LOOPBACK = "127.0.0.1"
 SECRET = b"of this job"

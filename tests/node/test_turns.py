@@ -8,8 +8,7 @@ import time
 import pytest
 
 from drumline.core.errors import ClusterError, UsageError
-from drumline.node.job import Job, JobFolder, JobState, all_jobs
-from drumline.node.turns import Ticket
+from drumline.node.job import Job, JobFolder, JobState, Ticket, all_jobs
 
 
 def make(root, name="train-1", **words):

@@ -7,13 +7,13 @@ import contextlib
 from collections.abc import AsyncIterator, Container, Sequence
 
 from drumline.cli.job_words import say
-from drumline.cluster.ssh.fleet import Fleet
 from drumline.cluster.home import ClusterHome
-from drumline.cluster.machine import Machine
-from drumline.cluster.presence import GONE, cluster_gone, find_gone
-from drumline.cluster.spec import ClusterSpec
-from drumline.cluster.together import raise_for_all
+from drumline.cluster.life.limits import GONE, cluster_gone, find_gone
 from drumline.cluster.life.up import read_machines
+from drumline.cluster.machine import Machine
+from drumline.cluster.spec import ClusterSpec
+from drumline.cluster.ssh.fleet import Fleet
+from drumline.cluster.ssh.remote import raise_for_all
 from drumline.core.errors import HostError, UsageError
 
 _CONNECT_S = 30.0

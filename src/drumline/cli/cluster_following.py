@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from drumline.cli.cluster_connection import connected
 from drumline.cli.cluster_training import TrainingView
 from drumline.cli.job_words import say
-from drumline.cluster.ssh.fleet import Fleet
-from drumline.cluster.jobs.follow import Following, Talk
 from drumline.cluster.home import ClusterHome
-from drumline.cluster.presence import GONE
-from drumline.cluster.spec import ClusterSpec
+from drumline.cluster.jobs.follow import Following, Talk
+from drumline.cluster.life.limits import GONE
 from drumline.cluster.life.up import read_machines
+from drumline.cluster.spec import ClusterSpec
+from drumline.cluster.ssh.fleet import Fleet
 from drumline.core.errors import HostError
 from drumline.node.job import JobState
 

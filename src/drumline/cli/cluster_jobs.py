@@ -18,16 +18,14 @@ from drumline.cli.job_words import Printer, refuse_rank, say, tell_end
 from drumline.cli.kept_logs import kept_jobs, print_kept
 from drumline.cli.machine_table import print_machines
 from drumline.cli.printing import print_json
-from drumline.cluster.choice import FILE, find_cluster, read_cluster
-from drumline.cluster.jobs.follow import Following
 from drumline.cluster.home import ClusterHome
+from drumline.cluster.jobs.follow import Following
 from drumline.cluster.jobs.submit import cancel, newest, status
-from drumline.cluster.machine import Machine
-from drumline.cluster.presence import GONE, cluster_gone
-from drumline.cluster.life.receipt import bill
-from drumline.cluster.roster import read_former
-from drumline.cluster.spec import ClusterSpec
+from drumline.cluster.life.limits import GONE, cluster_gone
+from drumline.cluster.life.receipt import bill, read_former
 from drumline.cluster.life.up import read_machines
+from drumline.cluster.machine import Machine
+from drumline.cluster.spec import FILE, ClusterSpec, find_cluster, read_cluster
 from drumline.core.errors import HostError, UsageError
 from drumline.core.units import format_seconds
 from drumline.node.job import JobState

@@ -14,13 +14,19 @@ from rich.table import Table
 from drumline.cli.machine_table import print_machines
 from drumline.cli.node_rows import NodeRows
 from drumline.cli.printing import print_json
-from drumline.cluster.choice import FILE, find_cluster, read_cluster
 from drumline.cluster.home import ClusterHome
 from drumline.cluster.life.limits import describe_deadline
-from drumline.cluster.provider import Plan, Resource
 from drumline.cluster.life.receipt import Receipt
-from drumline.cluster.spec import LONGEST_HOURS, ClusterSpec, Ec2Spec
-from drumline.cluster.template import cluster_template
+from drumline.cluster.providers import Plan, Resource
+from drumline.cluster.spec import (
+    FILE,
+    LONGEST_HOURS,
+    ClusterSpec,
+    Ec2Spec,
+    cluster_template,
+    find_cluster,
+    read_cluster,
+)
 from drumline.core.errors import ClusterError, DrumlineError, InterruptError, UsageError
 from drumline.core.listing import counted
 from drumline.core.units import format_seconds
@@ -43,7 +49,7 @@ def init_command(provider: str, name: str | None, *, force: bool) -> None:
 
 def plan_command(words: list[str], *, as_json: bool) -> None:
     """Say what `up` would do."""
-    from drumline.cluster.making import build_provider
+    from drumline.cluster.providers import build_provider
 
     spec, _ = read_words(words)
     found = build_provider(spec, ClusterHome.of(spec.name)).plan()
@@ -131,8 +137,8 @@ def down_command(
 def extend_command(by: str, which: str | None, *, as_json: bool) -> None:
     """Move the nodes' deadline."""
     from drumline.cli.cluster_connection import connected
+    from drumline.cluster.home import locked
     from drumline.cluster.life.limits import parse_duration, set_limits
-    from drumline.cluster.lock import locked
     from drumline.cluster.life.up import read_machines
 
     seconds = parse_duration(by)
@@ -167,8 +173,8 @@ def extend_command(by: str, which: str | None, *, as_json: bool) -> None:
 
 def inventory_command(which: str | None, *, host: str | None) -> None:
     """Print what Ansible asks for."""
-    from drumline.cluster.inventory import inventory_host, inventory_list
     from drumline.cluster.life.up import read_machines
+    from drumline.cluster.provision.playbook import inventory_host, inventory_list
 
     _, home = find_cluster(which)
     document = inventory_list(read_machines(home), home.ssh / "config")
@@ -257,8 +263,8 @@ def _pull_first(spec: ClusterSpec, home: ClusterHome, rows: NodeRows, give_up: l
     """
     from drumline.cli.cluster_pull import pull_all
     from drumline.cluster.life.down import find_own
-    from drumline.cluster.making import build_provider
     from drumline.cluster.life.up import read_machines
+    from drumline.cluster.providers import build_provider
 
     provider, noted = build_provider(spec, home), read_machines(home)
     given_up = {find_own(spec, provider.machines(), name).identity for name in give_up}

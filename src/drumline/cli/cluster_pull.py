@@ -13,19 +13,18 @@ from rich.console import Console
 
 from drumline.cli.cluster_connection import connected
 from drumline.cli.node_rows import NodeRows
-from drumline.cluster.choice import find_cluster
-from drumline.cluster.ssh.fleet import Fleet
+from drumline.cluster.files.pull import Pulled, Puller
+from drumline.cluster.files.storage import seen_here, upload_run
 from drumline.cluster.home import ClusterHome
 from drumline.cluster.jobs.submit import status
-from drumline.cluster.provider import Say
-from drumline.cluster.files.pull import Pulled, Puller
-from drumline.cluster.spec import ClusterSpec
-from drumline.cluster.files.storage import seen_here, upload_run
+from drumline.cluster.providers import Say
+from drumline.cluster.spec import ClusterSpec, find_cluster
+from drumline.cluster.ssh.fleet import Fleet
 from drumline.core.errors import ClusterError, HostError, UsageError
 from drumline.core.listing import counted
 from drumline.core.units import format_bytes
 from drumline.node.job import JOB_ID
-from drumline.node.refusal import shown_url
+from drumline.node.storage import shown_url
 
 
 def pull_command(job: str | None, which: str | None, *, into: Path | None, watch: bool) -> None:

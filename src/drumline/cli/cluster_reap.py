@@ -41,7 +41,7 @@ def reap_command(*, yes: bool, regions: list[str], as_json: bool) -> None:
 def prices_command(region: str | None, *, as_json: bool) -> None:
     """Fetch the price list."""
     from drumline.cluster.providers.ec2.cloud import Cloud, open_session
-    from drumline.cluster.prices import refresh, refreshed_table
+    from drumline.cluster.providers.ec2.prices import refresh, refreshed_table
 
     session = open_session(region=region)
     cloud = Cloud(session, region=region)

@@ -13,23 +13,22 @@ from drumline.cli.cluster_following import follow_to_end
 from drumline.cli.cluster_pull import pulled_folder
 from drumline.cli.cluster_training import TrainingView
 from drumline.cli.job_words import Printer, say, tell_end
-from drumline.cluster.choice import find_cluster
-from drumline.cluster.ssh.fleet import Fleet
-from drumline.cluster.jobs.follow import Following, Talk
-from drumline.cluster.home import ClusterHome
-from drumline.cluster.jobs.submit import Request, submit, submit_and_hear
 from drumline.cluster.files.package import push_package
-from drumline.cluster.jobs.resume import offer_checkpoints
-from drumline.cluster.spec import ClusterSpec
 from drumline.cluster.files.storage import keep_copies
 from drumline.cluster.files.sync import sync_folder
+from drumline.cluster.home import ClusterHome
+from drumline.cluster.jobs.follow import Following, Talk
+from drumline.cluster.jobs.resume import offer_checkpoints
+from drumline.cluster.jobs.submit import Request, submit, submit_and_hear
+from drumline.cluster.spec import ClusterSpec, find_cluster
+from drumline.cluster.ssh.fleet import Fleet
 from drumline.core.errors import HostError, InterruptError, UsageError
 from drumline.core.listing import counted
 from drumline.core.spec_file import dump_spec, load_spec
 from drumline.core.task import MODULE
 from drumline.core.units import format_bytes
 from drumline.node.job import JobState
-from drumline.node.refusal import shown_url
+from drumline.node.storage import shown_url
 
 _QUEUED_S = 3.0
 _SPEC_ENDS = (".yaml", ".yml")

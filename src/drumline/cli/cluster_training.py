@@ -12,8 +12,8 @@ from rich.console import Console
 from drumline.cli.cluster_pull import default_folder, note_place
 from drumline.cli.printing import print_result
 from drumline.cli.train import title_of
-from drumline.cluster.home import ClusterHome
 from drumline.cluster.files.pull import Puller
+from drumline.cluster.home import ClusterHome
 from drumline.cluster.ssh.remote import Remote
 from drumline.core.errors import ClusterError
 from drumline.core.rundir import RunDir

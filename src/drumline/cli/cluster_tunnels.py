@@ -13,23 +13,23 @@ from rich.console import Console
 
 from drumline.cli.cluster_connection import connected, no_nodes
 from drumline.cli.node_rows import NodeRows
-from drumline.cluster.banner import wait_for_banner
-from drumline.cluster.choice import find_cluster
-from drumline.cluster.ssh.fleet import Fleet, say_nothing
 from drumline.cluster.home import ClusterHome
-from drumline.cluster.jobs.submit import Request, submit
-from drumline.cluster.machine import Machine
-from drumline.cluster.presence import find_gone
-from drumline.cluster.provision.provision import Provisioner
-from drumline.cluster.requests import LaunchRequest, serve_requests
 from drumline.cluster.jobs.services import (
+    LaunchRequest,
     MissingServiceError,
     ServiceName,
     open_service,
+    serve_requests,
     stay_busy,
 )
-from drumline.cluster.spec import ClusterSpec
+from drumline.cluster.jobs.submit import Request, submit
+from drumline.cluster.life.limits import find_gone
 from drumline.cluster.life.up import read_machines
+from drumline.cluster.machine import Machine
+from drumline.cluster.provision.provision import Provisioner
+from drumline.cluster.spec import ClusterSpec, find_cluster
+from drumline.cluster.ssh.fleet import Fleet, say_nothing
+from drumline.cluster.ssh.transport import wait_for_banner
 from drumline.core.errors import HostError, UsageError
 from drumline.core.listing import listed
 

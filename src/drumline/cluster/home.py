@@ -4,26 +4,35 @@ $DRUMLINE_HOME/clusters/<name>/     (default ~/.drumline/clusters/<name>/)
     cluster.yaml      the spec that it was made from              written by `up`
     cluster.json      its id, when it was made, its nodes         written by `up`
     journal.jsonl     intents and results of all that costs       appended around each call
-    lock              held by whoever changes the cluster; names its holder
+    lock              held by the command that changes the cluster; names its holder
     ssh/              id_ed25519, known_hosts, config, sockets    nobody else may read it
     jobs/<id>/        what `submit` knows of each job; what `pull` brought
     ansible/          the last run's log
     twin/             what simulated nodes consist of
 
-Everything in it can be lost: a cloud's resources carry the cluster's name and id as tags, and
-`down` and `reap` work from those alone.
+All of it can be lost: a cloud's resources carry the cluster's name and id as tags, and `down` and
+`reap` work from those alone.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import getpass
 import json
 import os
 import secrets
+import socket
+import sys
+import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
+from drumline.core.errors import ClusterError
 from drumline.core.rundir import write_atomic
+from drumline.core.units import format_seconds
 
 HOME = "DRUMLINE_HOME"
 """names the folder that all clusters' folders are in"""
@@ -115,3 +124,62 @@ class ClusterHome:
         if "id" not in facts:
             self.note(id=secrets.token_hex(4))
         return str(self.read_facts()["id"])
+
+
+@contextlib.contextmanager
+def locked(home: ClusterHome) -> Iterator[None]:
+    """Hold the cluster's lock; it goes with this process, whatever ends it.
+
+    Raises:
+        ClusterError: another command holds it; says which, whose and since when.
+    """
+    with _take(home) as file:
+        file.truncate(0)
+        with contextlib.suppress(OSError):  # it holds on a full disk, too, without its name
+            os.write(file.fileno(), json.dumps(_holder()).encode())
+        try:
+            yield
+        finally:
+            file.truncate(0)
+
+
+def _take(home: ClusterHome) -> TextIO:
+    """Open the lock's file and lock it; again, where `down` has removed it in between."""
+    while True:
+        home.make()
+        file = open(home.lock, "a+")  # noqa: SIM115  closed by whoever holds it
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            note = file.read()
+            file.close()
+            raise ClusterError(
+                f"the cluster {home.name} is being changed by {_describe(note)}; wait until that "
+                f"has ended, or end it"
+            ) from None
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(file.fileno()), os.stat(home.lock)):
+                return file
+        file.close()
+
+
+def _holder() -> dict[str, object]:
+    words = " ".join(["drumline", *sys.argv[1:2]])
+    return {"pid": os.getpid(), "what": words, "user": _user(), "at": time.time()}
+
+
+def _user() -> str:
+    try:
+        return f"{getpass.getuser()} on {socket.gethostname()}"
+    except (KeyError, OSError):  # a user without a name
+        return f"user {os.getuid()} on {socket.gethostname()}"
+
+
+def _describe(note: str) -> str:
+    try:
+        holder = json.loads(note)
+        since = format_seconds(max(0.0, time.time() - holder["at"]))
+        return f"`{holder['what']}` (process {holder['pid']} of {holder['user']}, since {since})"
+    except (ValueError, KeyError, TypeError):
+        return "another command"

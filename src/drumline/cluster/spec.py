@@ -1,16 +1,25 @@
-"""`ClusterSpec`: what `cluster.yaml` says: which machines, for how long, and what is on them."""
+"""`ClusterSpec`: what `cluster.yaml` says: which machines, for how long, and what is on them.
+
+Also which cluster a command means (./cluster.yaml, or a name), and what `drumline cluster init`
+writes.
+"""
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
+from drumline.cluster.home import ClusterHome, clusters_root
+from drumline.core.errors import UsageError
 from drumline.core.link import LinkSpec
+from drumline.core.listing import listed
 from drumline.core.parts import ClashError, Part
+from drumline.core.spec_file import read_file
 from drumline.core.task import MAX_WORKERS
 
 MAX_NODES = 64
@@ -186,3 +195,123 @@ def _storage_beside(folder: Path, url: str | None) -> str | None:
     path = url.removeprefix("file://")
     named = path.startswith("/") or "::" in path or "://" in path
     return url if named else _beside(folder, path)
+
+
+FILE = Path("cluster.yaml")
+
+
+def read_cluster(file: Path | None, words: Iterable[str] = ()) -> ClusterSpec:
+    """Read the cluster that is to be made; `file` None is ./cluster.yaml.
+
+    Raises:
+        UsageError: there is no such file.
+        SpecError: it does not make sense; says which line, and the way out.
+    """
+    path = FILE if file is None else file
+    if not path.exists():
+        raise UsageError(
+            f"no {path} here; write one with: drumline cluster init (twin rehearses on this "
+            f"machine, ec2 and ssh are the others), or name another file: drumline up OTHER.yaml"
+        )
+    return read_file(ClusterSpec, path, words).beside(path.absolute().parent)
+
+
+def find_cluster(name: str | None, file: Path | None = None) -> tuple[ClusterSpec, ClusterHome]:
+    """Find a cluster that exists: by its name, by a file, by ./cluster.yaml, or the only one.
+
+    Raises:
+        UsageError: there is none, or several; names them.
+    """
+    if name is None and (file is not None or FILE.exists()):
+        name = read_cluster(file).name
+    known = known_clusters()
+    if name is None:
+        if len(known) != 1:
+            raise UsageError(_which(known))
+        name = known[0]
+    if name not in known:
+        names = f"; there {'is' if len(known) == 1 else 'are'} {listed(known)}" if known else ""
+        raise UsageError(f"no cluster {name} is up{names}; make it with: drumline up")
+    home = ClusterHome.of(name)
+    return read_file(ClusterSpec, home.spec_file), home
+
+
+def known_clusters() -> list[str]:
+    """Name the clusters that this machine knows of."""
+    return sorted(path.parent.name for path in clusters_root().glob("*/cluster.yaml"))
+
+
+def _which(known: list[str]) -> str:
+    if not known:
+        return "no cluster is up; write a cluster.yaml (drumline cluster init), then: drumline up"
+    return f"which cluster? {listed(known)} are up; name one: --cluster {known[0]}"
+
+
+_HEAD = """\
+# A cluster that is made by `drumline up` and removed by `drumline down`.
+# `drumline plan` says what it will consist of and cost, and changes nothing.
+
+name: {name}            # part of every resource's name and tags
+provider: {provider}
+nodes: 2
+workers: auto           # ranks on each node: one for each GPU, or one
+"""
+
+_LIMITS = """
+# Nodes end themselves, even if this laptop never comes back:
+max_hours: 8            # after so long at most (drumline extend 2h moves it)
+idle_minutes: 60        # after so long without a job; null: never
+{budget}
+"""
+
+_ENVIRONMENT = """
+environment:
+  # requirements: requirements.txt   # installed on all nodes
+  # playbook: mine.yml               # an Ansible playbook of yours, after ours
+  python: auto          # the interpreter to stand on; auto: the one that has PyTorch
+
+# storage: s3://bucket/prefix   # run directories are copied there; any fsspec URL, or a folder
+"""
+
+_EC2 = """
+ec2:
+  # region: eu-central-1             # default: your AWS configuration's
+  instance_type: g4dn.xlarge
+  ami: auto             # AWS's deep-learning image; or ami-…, or an SSM parameter (/aws/service/…)
+  spot: false           # cheaper, and may be taken away
+  disk_gb: 100
+  # zones: [eu-central-1a, eu-central-1b]   # tried in this order when capacity is short
+  # subnet: subnet-…                        # default: the region's default network
+  # key_file: ~/.ssh/id_ed25519             # default: a key is made for the cluster
+  # allow_from: 203.0.113.7/32              # who may reach SSH; default: the address you call from
+  # instance_profile: my-profile            # lets nodes write to the storage
+"""
+
+_SSH = """
+ssh:
+  root: ~/drumline      # the folder on them that everything goes to
+  hosts:                # node 0, the leader, first
+    - {host: 192.0.2.10, user: me}
+    - {host: 192.0.2.11, user: me, port: 22}
+      # also: key_file, address (as the other nodes see it), host_key (as in known_hosts)
+"""
+
+_TWIN = """
+# Simulated nodes on this machine, each with a real SSH server and a link of its own.
+twin:
+  link: {rate: 1gbit}
+"""
+
+_PARTS = {"ec2": _EC2, "ssh": _SSH, "twin": _TWIN}
+
+
+def cluster_template(provider: str, name: str) -> str:
+    """Return the text for one provider."""
+    budget = "budget_usd: 20          # before they have cost more"
+    limits = _LIMITS.format(budget=budget if provider == "ec2" else "").rstrip("\n") + "\n"
+    return (
+        _HEAD.format(name=name, provider=provider)
+        + (limits if provider != "ssh" else "")
+        + _ENVIRONMENT
+        + _PARTS[provider]
+    )

@@ -9,12 +9,12 @@ import time
 from typing import Any
 
 from drumline.core.errors import ClusterError, DrumlineError
-from drumline.node.crew import Crew
+from drumline.node.agent import Crew
+from drumline.node.exit_reports import collect
 from drumline.node.job import JobFolder
+from drumline.node.peer import Message, Tether, tie
 from drumline.node.runner import TICK_S, Over, Runner, explain
 from drumline.node.tasks import Terms, build_task
-from drumline.node.testimony import collect
-from drumline.node.tether import Message, Tether, tie
 
 _TIE_S = 20.0
 _LOST_GRACE_S = 1.5  # nobody waits for what these ranks have to say any more

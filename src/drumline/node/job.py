@@ -1,16 +1,25 @@
-"""`Job`: what a node is asked to do, and the folder that holds it. No pydantic, no torch.
+"""`Job`: what a node is asked to do, the folder that holds it, and its place in the queue.
 
 R/jobs/<id>/             nobody else may read it
     job.json             the `Job`                                   written once, by `submit`
-    secret               by which the nodes of this job know each other
+    secret               shared by the nodes of this job, to authenticate each other
     work/                the code as it was when the job was submitted; the ranks' folder
     run/                 the run directory (`drumline.core.rundir`)
-    state.json           how far it has come                         written by whoever runs it
-    runner               locked by whoever runs it, while that lives
+    state.json           its progress                                written by the runner
+    runner               locked by the runner, while that lives
     runner.log           what that printed
-    cancel               somebody wants it to end
+    cancel               there as soon as somebody cancels the job
 
 Every node has such a folder for each job. The leader's state is the job's.
+
+Jobs run one after the other, in the order in which they were submitted. Each takes a ticket, a file
+in R/jobs/queue with an increasing number. The runner holds it locked as long as it lives, so that
+the kernel passes the turn on even after `kill -9`. A job runs when nobody holds a smaller number.
+
+    jobs/queue/000007-train-3f9a      locked: runs
+    jobs/queue/000008-train-77c1      locked: waits for 7
+
+No pydantic, no torch.
 """
 
 from __future__ import annotations
@@ -255,3 +264,51 @@ def is_held(path: Path) -> bool:
     finally:
         os.close(handle)
     return False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ticket:
+    """A place in the queue."""
+
+    path: Path
+    handle: int
+    """the lock; whoever has this descriptor open holds the place"""
+
+    @classmethod
+    def take(cls, root: Path, job: str) -> Ticket:
+        """Stand at the end of a node's queue."""
+        folder = root / "jobs" / "queue"
+        folder.mkdir(parents=True, exist_ok=True)
+        guard = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(guard, fcntl.LOCK_EX)
+            last = max((_number(path) for path in folder.glob("[0-9]*")), default=0)
+            draft = folder / f".{job}"
+            handle = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fcntl.flock(handle, fcntl.LOCK_EX)  # locked before anybody sees it
+            path = folder / f"{last + 1:06d}-{job}"
+            draft.rename(path)
+        finally:
+            os.close(guard)
+        return cls(path=path, handle=handle)
+
+    def ahead(self) -> list[str]:
+        """Name the jobs that come before; tickets that nobody holds any more are removed."""
+        before = []
+        for path in sorted(self.path.parent.glob("[0-9]*")):
+            if path.name >= self.path.name:
+                break
+            if is_held(path):
+                before.append(path.name.partition("-")[2])
+            else:
+                path.unlink(missing_ok=True)
+        return before
+
+    def drop(self) -> None:
+        """Let the next one go."""
+        self.path.unlink(missing_ok=True)
+        os.close(self.handle)
+
+
+def _number(path: Path) -> int:
+    return int(path.name.partition("-")[0])

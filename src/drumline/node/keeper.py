@@ -19,9 +19,9 @@ from typing import Any
 
 from drumline.core.errors import ClusterError
 from drumline.core.rundir import write_atomic
-from drumline.node.busy import Busy
+from drumline.node.folder import Busy
 from drumline.node.job import JobFolder
-from drumline.node.store import Store
+from drumline.node.storage import Store
 
 _LOOK_S = 1.0
 _PATIENCE_S = 600.0

@@ -24,14 +24,13 @@ from typing import Any
 
 from drumline.core.errors import DrumlineError, RunDirError
 from drumline.launch.creation import FAILURE
-from drumline.node.crew import Crew
-from drumline.node.job import JobFolder
+from drumline.node.agent import Crew
+from drumline.node.exit_reports import exit_code_of, is_explained, judge, note
+from drumline.node.job import JobFolder, Ticket
+from drumline.node.peer import Message, Tether, welcome
 from drumline.node.runner import CANCELLED, TICK_S, Over, Runner, explain
 from drumline.node.snapshot import bring_checkpoints
 from drumline.node.tasks import Terms, build_task
-from drumline.node.testimony import exit_code_of, is_explained, judge, note
-from drumline.node.tether import Message, Tether, welcome
-from drumline.node.turns import Ticket
 
 COME_S = 60.0
 """how long a follower may take to connect"""
@@ -96,7 +95,7 @@ class Leader(Runner):
             workers=self.workers, timeout_s=self.job.timeout_s, restarts=self.job.restarts
         )
         if self.job.spec:
-            from drumline.node.spec_job import settle_spec
+            from drumline.node.tasks import settle_spec
 
             spec = settle_spec(self.job.spec, nodes=self.job.nodes, workers=self.workers)
             text = spec.text

@@ -29,8 +29,7 @@ import zlib
 from contextlib import suppress
 from typing import Any, BinaryIO
 
-from drumline.node.busy import Busy
-from drumline.node.code_folder import Code, Entry, locked, wanted_folders
+from drumline.node.folder import Busy, Code, Entry, locked, wanted_folders
 
 FRAME = struct.Struct(">BI")
 RAW, PACKED = 0, 1

@@ -18,11 +18,10 @@ from pathlib import Path
 
 from drumline.core.errors import DrumlineError
 from drumline.launch.manifest import build_manifest
-from drumline.node.busy import Busy
-from drumline.node.crew import Crew, variables_for
-from drumline.node.gpus import default_workers
+from drumline.node.agent import Crew, variables_for
+from drumline.node.folder import Busy
 from drumline.node.job import Job, JobFolder, Phase
-from drumline.node.tasks import preloads_for
+from drumline.node.tasks import default_workers, preloads_for
 
 TICK_S = 0.05
 NODE_FREE_S = 20.0

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from drumline.core.errors import UsageError
-from drumline.node.busy import Busy
+from drumline.node.folder import Busy
 from drumline.node.job import JobFolder
 
 PIECE = 36 << 10  # bytes of a line before base64, so that a line stays below 64 KiB

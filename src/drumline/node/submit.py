@@ -21,15 +21,13 @@ from pathlib import Path
 from typing import Any
 
 from drumline.core.errors import ClusterError, DrumlineError
-from drumline.node.charge import Charge
-from drumline.node.code_folder import Code, locked
-from drumline.node.job import Job, JobFolder
+from drumline.node.folder import Code, locked
+from drumline.node.handoff import Charge, hand_over
+from drumline.node.job import Job, JobFolder, Ticket
+from drumline.node.peer import listen
 from drumline.node.runner import detach
 from drumline.node.snapshot import take_snapshot
-from drumline.node.spare import hand_over
 from drumline.node.tail import Tail, print_tail
-from drumline.node.tether import listen
-from drumline.node.turns import Ticket
 
 _LOCK_S = 45.0
 """how long a sync may keep the code from us: shorter than the laptop waits for an answer"""

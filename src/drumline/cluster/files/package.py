@@ -3,7 +3,7 @@
     R/lib ──▶ R/lib-<hash>/drumline/…      the link is replaced in one step; jobs that run keep
                                            the edition that they were started with
 
-An edition goes when it is more than a day old and no job holds it (`drumline.node.edition`).
+An edition goes when it is more than a day old and no job holds it (`drumline.node.agent`).
 Nothing but python3 and tar need be there.
 """
 

@@ -4,7 +4,7 @@
     or by the laptop         pull, then           ──▶  storage      `upload_run`
     another cluster          storage ──▶ a run directory again      `latest`, `fetch_run`
 
-What lies there, and why it is whole at every moment, says `drumline.node.store`.
+What lies there, and why it is whole at every moment, says `drumline.node.storage`.
 """
 
 from __future__ import annotations
@@ -15,13 +15,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from drumline.cluster.ssh.remote import Remote, node_python
-from drumline.cluster.together import all_of
+from drumline.cluster.ssh.remote import Remote, all_of, node_python
 from drumline.core.errors import ClusterError, HostError
 from drumline.core.listing import listed
-from drumline.node.manifest import Manifest
-from drumline.node.refusal import shown_url
-from drumline.node.store import Copied, Store
+from drumline.node.storage import Copied, Manifest, Store, shown_url
 
 LAPTOP = "laptop"
 EVERY_S = 30.0

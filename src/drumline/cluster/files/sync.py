@@ -15,17 +15,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from drumline.cluster.files.manifest import Manifest, scan
 from drumline.cluster.home import ClusterHome
 from drumline.cluster.machine import Machine
-from drumline.cluster.files.manifest import Manifest, scan
-from drumline.cluster.provider import Say
-from drumline.cluster.ssh.remote import Done, Flow, Remote, last_line
-from drumline.cluster.together import all_of, start_all
+from drumline.cluster.providers import Say
+from drumline.cluster.ssh.remote import Done, Flow, Remote, all_of, last_line, start_all
 from drumline.cluster.ssh.transport import host_error
 from drumline.core.errors import HostError, UsageError
 from drumline.core.listing import counted
 from drumline.core.units import format_bytes
-from drumline.node.code_folder import Entry
+from drumline.node.folder import Entry
 from drumline.node.receive import FRAME, PACKED, RAW
 
 ROUNDS = 3

@@ -1,1 +1,1 @@
-"""TODO: what this package owns."""
+"""Jobs, from the laptop: submit, follow, resume; Jupyter and TensorBoard as services."""

@@ -13,8 +13,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from drumline.cluster.ssh.remote import Flow, Remote, node_python
-from drumline.cluster.together import start_all
+from drumline.cluster.ssh.remote import Flow, Remote, node_python, start_all
 from drumline.core.errors import ERRORS, DrumlineError, HostError
 from drumline.node.job import JobState
 

@@ -13,13 +13,13 @@ import tempfile
 from pathlib import Path
 from typing import IO
 
-from drumline.cluster.life.limits import kept_busy
-from drumline.cluster.provider import Say
-from drumline.cluster.ssh.remote import Done, Flow, Remote
 from drumline.cluster.files.storage import fetch_run, latest
+from drumline.cluster.life.limits import kept_busy
+from drumline.cluster.providers import Say
+from drumline.cluster.ssh.remote import Done, Flow, Remote
 from drumline.cluster.ssh.transport import host_error
 from drumline.core.errors import UsageError
-from drumline.node.refusal import shown_url
+from drumline.node.storage import shown_url
 
 LATEST = "latest"
 _PIECE = 1 << 18

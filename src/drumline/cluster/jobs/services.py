@@ -3,7 +3,10 @@
     browser ── 127.0.0.1:local ══ SSH ══▶ leader's 127.0.0.1:port
 
 The tunnel lasts as long as the connection, which is as long as the command runs. The service itself
-goes on, and is found again by the next command.
+keeps running, and the next command finds it.
+
+Beside the tunnel to Jupyter, the laptop starts the jobs that notebooks on the leader request;
+`drumline.node.requests` has the other side, and the diagram.
 """
 
 from __future__ import annotations
@@ -11,17 +14,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from drumline.cluster.provider import Say
-from drumline.cluster.ssh.remote import Remote, node_python
-from drumline.cluster.together import settled
-from drumline.core.errors import HostError
+from drumline.cluster.providers import Say
+from drumline.cluster.ssh.remote import Flow, Remote, all_of, last_line, node_python, settled
+from drumline.core.errors import DrumlineError, HostError
 
 ServiceName = Literal["jupyter", "tensorboard"]
-MODULES: dict[ServiceName, str] = {"jupyter": "notebook", "tensorboard": "board"}
 _PAGES: dict[ServiceName, tuple[str, str]] = {
     "jupyter": ("/api/status", "/lab"),
     "tensorboard": ("/", "/"),
@@ -84,10 +85,9 @@ async def stay_busy(leader: Remote, remotes: Sequence[Remote]) -> None:
         await asyncio.sleep(_AGAIN_S if failed else _TOUCH_S)
 
 
-async def _ask(leader: Remote, name: ServiceName, word: str) -> dict[str, Any]:
-    module = f"drumline.node.{MODULES[name]}"
-    words = [node_python(leader.machine), "-m", module, leader.machine.root, word]
-    done = await leader.run(words, timeout_s=_START_S)
+async def _ask(leader: Remote, name: ServiceName, command: str) -> dict[str, Any]:
+    module = [node_python(leader.machine), "-m", "drumline.node.services"]
+    done = await leader.run([*module, leader.machine.root, name, command], timeout_s=_START_S)
     node = leader.machine.name
     try:
         answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -142,3 +142,71 @@ async def _first_line(port: int, path: str, token: str) -> str:
         writer.close()
         with contextlib.suppress(OSError):
             await writer.wait_closed()
+
+
+_PLACE_S, _STOP_S = 120.0, 10.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchRequest:
+    """What a notebook wants to run on all nodes."""
+
+    argv: tuple[str, ...]
+    workers: int | None = None
+
+
+Submit = Callable[[LaunchRequest], Awaitable[str]]
+"""starts a job on all nodes from the code that they have, and returns its id"""
+
+
+async def serve_requests(remotes: Sequence[Remote], submit: Submit) -> None:
+    """Start what notebooks ask for, until cancelled or the connection ends.
+
+    Raises:
+        HostError: the connection to the leader ended.
+    """
+    leader = remotes[0]
+    words = [node_python(leader.machine), "-m", "drumline.node.requests", leader.machine.root]
+    flow = await leader.start(words)
+    try:
+        async for line in flow.lines():
+            await _serve(line, remotes, submit, flow)
+        done = await flow.wait()
+        said = done.stderr.decode(errors="replace").strip()[-400:] or "the connection ended"
+        name = leader.machine.name
+        raise HostError(f"{name} takes no more requests of notebooks: {said}", node=name)
+    finally:
+        flow.stop()
+        with contextlib.suppress(HostError, TimeoutError):
+            await asyncio.wait_for(flow.wait(), _STOP_S)
+
+
+async def _serve(line: bytes, remotes: Sequence[Remote], submit: Submit, flow: Flow) -> None:
+    """Serve one request; what goes wrong is told to whoever asked."""
+    answer: dict[str, Any] = {}
+    try:
+        asked = json.loads(line)
+        answer["id"] = str(asked["id"])
+        request = LaunchRequest(
+            argv=tuple(str(word) for word in asked["argv"]),
+            workers=None if asked["workers"] is None else int(asked["workers"]),
+        )
+        files = json.dumps(asked["files"]).encode()
+        await all_of(_place(remote, files) for remote in remotes[1:])
+        answer["job"] = await submit(request)
+    except DrumlineError as error:
+        answer["error"] = error.message
+    except (ValueError, KeyError, TypeError) as error:
+        answer["error"] = f"this is no request: {error}"
+    if "id" in answer:
+        await flow.write(json.dumps(answer).encode() + b"\n")
+
+
+async def _place(remote: Remote, files: bytes) -> None:
+    """Put the leader's changed files into another node's project folder."""
+    words = [node_python(remote.machine), "-m", "drumline.node.requests", remote.machine.root]
+    done = await remote.run([*words, "place"], given=files, timeout_s=_PLACE_S)
+    if done.code:
+        name = remote.machine.name
+        said = last_line(done.stderr)
+        raise HostError(f"{name} did not take the leader's files: {said}", node=name)

@@ -17,8 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from drumline.cluster.jobs.follow import Talk, revive
-from drumline.cluster.ssh.remote import Remote, last_line, node_python
-from drumline.cluster.together import all_of, raise_for_all
+from drumline.cluster.ssh.remote import Remote, all_of, last_line, node_python, raise_for_all
 from drumline.core.errors import DrumlineError, HostError, UsageError
 from drumline.node.job import Job, JobState
 
@@ -94,7 +93,7 @@ async def status(remotes: Sequence[Remote]) -> list[dict[str, Any]]:
     lost: list[HostError] = []
     for remote in remotes:
         try:
-            done = await remote.run(_command(remote, "status"), timeout_s=_ANSWER_S)
+            done = await remote.run(_command(remote, "control", "status"), timeout_s=_ANSWER_S)
         except HostError as error:
             lost.append(error)
             continue
@@ -115,7 +114,9 @@ async def cancel(remotes: Sequence[Remote], job_id: str) -> JobState:
     lost: list[HostError] = []
     for remote in remotes:  # any node passes it on; the leader knows best
         try:
-            done = await remote.run(_command(remote, "cancel", job_id), timeout_s=_ANSWER_S)
+            done = await remote.run(
+                _command(remote, "control", "cancel", job_id), timeout_s=_ANSWER_S
+            )
         except HostError as error:
             lost.append(error)
             continue

@@ -1,1 +1,1 @@
-"""TODO: what this package owns."""
+"""The life of a cluster: up, the limits that end it, its journal and receipt, down and reap."""

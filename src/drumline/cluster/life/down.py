@@ -9,16 +9,19 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from drumline.cluster.home import ClusterHome
-from drumline.cluster.lock import locked
-from drumline.cluster.machine import Machine
-from drumline.cluster.making import build_provider
-from drumline.cluster.provider import Provider, Resource, Say
-from drumline.cluster.life.receipt import Receipt, bill, keep_receipt
-from drumline.cluster.roster import every_machine, living_machines
-from drumline.cluster.spec import ClusterSpec
-from drumline.cluster.ssh.known_hosts import end_shared
+from drumline.cluster.home import ClusterHome, locked
+from drumline.cluster.life.receipt import (
+    Receipt,
+    bill,
+    every_machine,
+    keep_receipt,
+    living_machines,
+)
 from drumline.cluster.life.up import read_machines
+from drumline.cluster.machine import Machine
+from drumline.cluster.providers import Provider, Resource, Say, build_provider
+from drumline.cluster.spec import ClusterSpec
+from drumline.cluster.ssh.config import end_shared
 from drumline.core.errors import ClusterError, HostError, RunDirError, UsageError
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)

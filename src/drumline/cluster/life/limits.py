@@ -1,11 +1,21 @@
-"""How long nodes may live: the limits that they keep themselves, and moving them.
+"""How long nodes may live: the limits that they enforce themselves, and moving them.
 
     R/limits/deadline        seconds of the epoch: nodes end themselves then
-    R/limits/idle_minutes    … or after so long without a job; nothing in it: never
-    R/limits/busy            touched while a job runs or files travel (`drumline.node.busy`), while
+    R/limits/idle_minutes    … or after so long without a job; empty: never
+    R/limits/busy            touched while a job runs or files travel (`node/folder.py`), while
                              a tunnel is open or a node is set up, and when the limits are set
 
-A timer on the node looks at these each minute (`files/limits.sh`); the laptop is not needed.
+A timer on the node checks these each minute (`limits.sh`); the laptop is not needed. Each `up`
+decides the deadline (`Term`):
+
+    all nodes are new        from the first one's start: max_hours, or what the budget pays for
+    again                    what it was; what `extend` has added stays
+    again, other limits      moved by as much as they were: max_hours 8 → 10 is two hours more
+    some nodes are new       no longer than the budget lasts, after what lost ones have cost
+
+The limits that a term was computed from are recorded with it, so that an interrupted `up` does not
+forget that they have changed. Whether a node has ended is asked of the provider: to SSH, it looks
+like one behind a firewall.
 """
 
 from __future__ import annotations
@@ -13,12 +23,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+import threading
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
-from drumline.cluster.ssh.remote import Remote
+from drumline.cluster.home import ClusterHome
+from drumline.cluster.life.receipt import bill
+from drumline.cluster.machine import Machine
+from drumline.cluster.providers import Provider, build_provider
 from drumline.cluster.spec import ClusterSpec
-from drumline.core.errors import HostError, UsageError
+from drumline.cluster.ssh.remote import Remote
+from drumline.cluster.ssh.transport import host_error
+from drumline.core.errors import ClusterError, DrumlineError, HostError, UsageError
 
 _SET = (
     'mkdir -p "$1" && cd "$1" && printf "%s\\n" "$2" > .deadline && printf "%s\\n" "$3" > '
@@ -93,3 +113,167 @@ def parse_duration(text: str) -> float:
 def describe_deadline(deadline: float) -> str:
     """Say when that is, by this machine's clock."""
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(deadline))
+
+
+_KEYS = ("max_hours", "budget_usd", "idle_minutes")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Term:
+    """How long nodes may live."""
+
+    deadline: float | None
+    """when they end themselves, as seconds of the epoch; None: never, they are the user's own"""
+    began: float = 0.0
+    """since when the budget counts"""
+    limits: Mapping[str, float | None]
+    """what it was reckoned from"""
+    changes: tuple[str, ...] = ()
+    """limits that are others than the last time: `max_hours 8 → 10`"""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what cluster.json keeps."""
+        return {"deadline": self.deadline, "began": self.began, "limits": dict(self.limits)}
+
+
+def refuse_passed(spec: ClusterSpec, home: ClusterHome, noted: Sequence[Machine]) -> None:
+    """Refuse new limits that would end nodes at once.
+
+    Raises:
+        ClusterError: they would; says since when the nodes are there.
+    """
+    facts, now = home.read_facts(), time.time()
+    deadline = facts.get("deadline")
+    if deadline is None or deadline <= now:  # they have ended already
+        return
+    moved = float(deadline) + _moved_s(spec, facts, sum(one.price_usd for one in noted))
+    if moved <= now:
+        changes = ", ".join(_changes(spec, facts))
+        hours = (now - min((one.since for one in noted), default=now)) / 3600
+        raise ClusterError(
+            f"{changes}: by that, the nodes would end at once, since they have been there for "
+            f"{hours:.1f} h; allow more, or remove them: drumline down"
+        )
+
+
+def decide_term(
+    spec: ClusterSpec,
+    home: ClusterHome,
+    machines: Sequence[Machine],
+    *,
+    made: Sequence[Machine],
+    former: Sequence[Machine],
+) -> Term:
+    """Say until when the nodes live.
+
+    Args:
+        spec: what is wanted.
+        home: says what was decided the last time.
+        machines: all nodes.
+        made: those of them that were not there the last time.
+        former: machines that were lost.
+    """
+    facts, limits = home.read_facts(), _limits(spec)
+    if spec.provider == "ssh":
+        return Term(deadline=None, limits=limits)
+    now = time.time()
+    price = sum(machine.price_usd for machine in machines)
+    known = facts.get("deadline")
+    if known is None or len(made) == len(machines):
+        began = min((machine.since for machine in machines if machine.since), default=now)
+        deadline = began + allowed_hours(spec, price) * 3600
+        return Term(deadline=deadline, began=began, limits=limits)
+    began = float(facts.get("began", 0.0))
+    deadline = float(known) + _moved_s(spec, facts, price)
+    if made and spec.budget_usd is not None and price:
+        counted = [*(one for one in former if one.since >= began), *machines]
+        spent = sum(line.usd for line in bill(counted, now, None))
+        deadline = min(deadline, now + max(0.0, spec.budget_usd - spent) / price * 3600)
+    return Term(deadline=deadline, began=began, limits=limits, changes=_changes(spec, facts))
+
+
+def _limits(spec: ClusterSpec) -> dict[str, float | None]:
+    return {key: getattr(spec, key) for key in _KEYS}
+
+
+def _changes(spec: ClusterSpec, facts: Mapping[str, Any]) -> tuple[str, ...]:
+    new, old = _limits(spec), facts.get("limits", {})
+    return tuple(
+        f"{key} {_word(old[key])} → {_word(new[key])}"
+        for key in _KEYS
+        if key in old and old[key] != new[key]
+    )
+
+
+def _word(value: float | None) -> str:
+    return "none" if value is None else f"{value:g}"
+
+
+def _moved_s(spec: ClusterSpec, facts: Mapping[str, Any], price_usd: float) -> float:
+    """Return by how much the limits have moved the deadline since the last `up`."""
+    if "limits" not in facts:
+        return 0.0
+    before = spec.model_copy(update=facts["limits"])
+    return (allowed_hours(spec, price_usd) - allowed_hours(before, price_usd)) * 3600
+
+
+ASK_S = 10.0
+"""how long the provider may take to answer"""
+GONE = "gone"
+"""the `reason` of what the provider does not have any more"""
+
+
+async def find_ended(
+    provider: Callable[[], Provider], machines: Sequence[Machine]
+) -> list[Machine]:
+    """Ask the provider which machines are there no more; no answer is no news.
+
+    Args:
+        provider: makes it, or gives it; called in a thread.
+        machines: those that there should be.
+    """
+    answer: Future[set[str]] = Future()
+
+    def ask() -> None:
+        answer.set_running_or_notify_cancel()
+        try:
+            answer.set_result({machine.identity for machine in provider().machines()})
+        except BaseException as error:
+            answer.set_exception(error)
+
+    # a thread of its own: one of asyncio's would be waited for, however often AWS is tried
+    threading.Thread(target=ask, daemon=True).start()
+    try:
+        living = await asyncio.wait_for(asyncio.wrap_future(answer), ASK_S)
+    except (DrumlineError, TimeoutError):
+        return []
+    return [machine for machine in machines if machine.identity not in living]
+
+
+async def find_gone(
+    spec: ClusterSpec, home: ClusterHome, machines: Sequence[Machine]
+) -> list[HostError]:
+    """Return an error for each machine that has ended: `node` says which, `reason` is gone."""
+    ended = await find_ended(partial(build_provider, spec, home), machines)
+    why = f"has ended {_when(home)}; drumline up makes it again"
+    return [host_error(machine, GONE, why) for machine in ended]
+
+
+def cluster_gone(home: ClusterHome) -> HostError:
+    """Return the error for a cluster of which no node is left."""
+    return HostError(
+        f"the cluster {home.name} is gone: its nodes have ended {_when(home)}; make it again with: "
+        f"drumline up, or clear up after it with: drumline down",
+        reason=GONE,
+    )
+
+
+def _when(home: ClusterHome) -> str:
+    """Say as much of when nodes ended as is known without them."""
+    deadline = home.read_facts().get("deadline")
+    if deadline is None:
+        return "or were removed"
+    at = describe_deadline(deadline)
+    if deadline < time.time():
+        return f"at the limit ({at}), or before"
+    return f"before the limit ({at}), idle or otherwise"

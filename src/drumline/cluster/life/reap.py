@@ -9,12 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from drumline.cluster.choice import known_clusters
+from drumline.cluster.home import ClusterHome, locked
 from drumline.cluster.life.down import forget, take_down
-from drumline.cluster.home import ClusterHome
-from drumline.cluster.lock import locked
-from drumline.cluster.provider import Resource, Say
-from drumline.cluster.spec import ClusterSpec
+from drumline.cluster.providers import Resource, Say
+from drumline.cluster.spec import ClusterSpec, known_clusters
 from drumline.core.errors import CloudError, ClusterError, DrumlineError, UsageError
 from drumline.core.spec_file import read_file
 
@@ -82,7 +80,7 @@ def _drop(known: dict[str, ClusterSpec | None], provider: str, profile: str | No
 
 
 def _reap_twins(say: Say) -> list[Resource]:
-    from drumline.cluster.providers.twin.processes import find_processes
+    from drumline.cluster.providers.twin.control import find_processes
     from drumline.cluster.providers.twin.provider import reap
 
     there = [

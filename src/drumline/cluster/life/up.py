@@ -24,32 +24,29 @@ from pathlib import Path
 
 import yaml
 
-from drumline.cluster.provision.environment import read_environment_files
-from drumline.cluster.ssh.fleet import Fleet
-from drumline.cluster.home import ClusterHome
-from drumline.cluster.ssh.keys import host_key
-from drumline.cluster.life.limits import set_limits
-from drumline.cluster.lock import locked
-from drumline.cluster.machine import Machine
-from drumline.cluster.making import build_provider
 from drumline.cluster.files.package import pack, push_package
-from drumline.cluster.presence import GONE, find_ended
-from drumline.cluster.provider import Provider, Say
-from drumline.cluster.provision.provision import Provisioner
-from drumline.cluster.ssh.remote import Remote, node_python
-from drumline.cluster.roster import former_machines
-from drumline.cluster.ssh.rotation import rotate_host_key
-from drumline.cluster.spec import ClusterSpec
-from drumline.cluster.ssh.known_hosts import Origin, pin_host_key, write_config
+from drumline.cluster.home import ClusterHome, locked
+from drumline.cluster.life.limits import GONE, decide_term, find_ended, refuse_passed, set_limits
+from drumline.cluster.life.receipt import former_machines
+from drumline.cluster.machine import Machine
+from drumline.cluster.providers import Provider, Say, build_provider
 from drumline.cluster.providers.ssh import SshHosts
-from drumline.cluster.term import decide_term, refuse_passed
+from drumline.cluster.provision.environment import read_environment_files
+from drumline.cluster.provision.provision import Provisioner
+from drumline.cluster.spec import ClusterSpec
+from drumline.cluster.ssh.config import write_config
+from drumline.cluster.ssh.fleet import Fleet
+from drumline.cluster.ssh.keys import host_key
+from drumline.cluster.ssh.known_hosts import Origin, pin_host_key
+from drumline.cluster.ssh.remote import Remote, node_python
+from drumline.cluster.ssh.rotation import rotate_host_key
 from drumline.core.errors import ClusterError, DrumlineError, HostError
 from drumline.core.rundir import write_atomic
 from drumline.core.spec_file import read_file
 
 BOOT_S = 600.0
 """for a machine's SSH server to answer, counted from when the provider says that it runs"""
-_DETACHED = 'setsid "$1" -m drumline.node.spare "$2" >/dev/null 2>&1 </dev/null &'
+_DETACHED = 'setsid "$1" -m drumline.node.handoff "$2" >/dev/null 2>&1 </dev/null &'
 _PATIENCE_S = 120.0  # for its user to be let in, after that
 _LOOK_S = 5.0  # so often we ask whether a machine that does not answer is still there
 

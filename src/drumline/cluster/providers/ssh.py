@@ -1,7 +1,11 @@
 """The `ssh` provider: machines that you own. It makes a folder on them, and removes that folder.
 
-Nothing is created in any cloud, and the machines themselves are never ended. Each is known by its
-host key (`host_keys`), and says itself whose its folder is (`claims`).
+Nothing is created in any cloud, and the machines themselves are never ended. Each is authenticated
+by its host key (`known_hosts.find_host_keys`).
+
+R/drumline.json on a machine holds the mark: the cluster's name and id, which node it is, and who
+made it; the machine is asked by `node/ownership.py`. Only the cluster with that id may use or
+remove the folder: two laptops may choose the same name.
 """
 
 from __future__ import annotations
@@ -9,21 +13,121 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import getpass
+import json
 import os
+import socket
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any, Literal
 
-from drumline.cluster.claims import Claims, joined
-from drumline.cluster.ssh.fleet import Fleet, say_nothing
 from drumline.cluster.home import ClusterHome
-from drumline.cluster.host_keys import find_host_keys
-from drumline.cluster.ssh.keys import check_key
 from drumline.cluster.machine import Machine
-from drumline.cluster.provider import Plan, Resource, Say
-from drumline.cluster.ssh.remote import Remote
+from drumline.cluster.providers import Plan, Resource, Say
 from drumline.cluster.spec import ClusterSpec
-from drumline.cluster.ssh.known_hosts import Pin, read_pins, write_pins
+from drumline.cluster.ssh.fleet import Fleet, say_nothing
+from drumline.cluster.ssh.keys import check_key
+from drumline.cluster.ssh.known_hosts import Pin, find_host_keys, read_pins, write_pins
+from drumline.cluster.ssh.remote import Remote
+from drumline.cluster.ssh.transport import host_error
 from drumline.core.errors import ClusterError, DrumlineError, HostError, UsageError
+
+_ASK_S = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What a machine says of its folder."""
+
+    machine: Machine
+    owner: dict[str, Any] | None
+    """the mark that is there now; {}: files without one, None: nothing"""
+    ours: bool
+    """whether it is this cluster's, or was until we had it removed"""
+    new: bool = False
+    """whether this claim has made it so"""
+    processes: tuple[str, ...] = ()
+    """what runs there"""
+
+    @property
+    def fits(self) -> bool:
+        """Whether it is ours, and of the very node that the machine is now."""
+        mark = self.owner or {}
+        here = (self.machine.node, self.machine.identity)
+        return self.ours and (mark.get("node"), mark.get("host")) == here
+
+    def taken(self) -> HostError:
+        """Return the error that says whose the folder is, and the way out."""
+        root, mark = self.machine.root, self.owner
+        if not mark:
+            text = (
+                f"{root} has files in it that are not Drumline's, and would be lost with the "
+                f"cluster; empty it, or set ssh.root to another folder"
+            )
+        elif self.ours:
+            text = (
+                f"{root} is that of worker{mark['node']} of this very cluster; name each machine "
+                f"once in ssh.hosts, in the order that they had, or remove the cluster first: "
+                f"drumline down"
+            )
+        elif "id" in mark and "cluster" in mark:
+            text = (
+                f"{root} is that of worker{mark['node']} of the cluster {mark['cluster']}, made by "
+                f"{mark['by']}; remove that cluster first (drumline down there, or here with --id "
+                f"{mark['id']}), or set ssh.root to another folder"
+            )
+        else:
+            text = f"{root} is that of something else; set ssh.root to another folder"
+        return host_error(self.machine, "taken", text)
+
+
+@dataclass(frozen=True)
+class Claims:
+    """One cluster's folders on machines of one's own."""
+
+    home: ClusterHome
+
+    async def ask(self, remote: Remote, what: Literal["claim", "list", "clear"]) -> Answer:
+        """Ask a machine of its folder, or to make it ours, or to remove it if it is.
+
+        Raises:
+            HostError: it cannot be asked, or not be done.
+        """
+        source = files("drumline.node").joinpath("ownership.py").read_bytes()
+        mark = json.dumps(self._mark(remote.machine))
+        words = ["python3", "-IS", "-", what, remote.machine.root, mark]
+        done = await remote.run(words, given=source, timeout_s=_ASK_S)
+        try:
+            answer: dict[str, Any] = json.loads(done.stdout)
+        except ValueError:
+            answer = {"error": done.stderr.decode(errors="replace").strip()[-200:]}
+        if "error" in answer:
+            raise host_error(remote.machine, "setup", str(answer["error"]))
+        return Answer(
+            machine=remote.machine,
+            owner=answer["owner"],
+            ours=answer["ours"],
+            new=answer.get("new", False),
+            processes=tuple(answer.get("processes", ())),
+        )
+
+    def _mark(self, machine: Machine) -> dict[str, Any]:
+        return {
+            "cluster": self.home.name,
+            "id": self.home.read_facts().get("id", ""),
+            "node": machine.node,
+            "host": machine.identity,
+            "by": f"{getpass.getuser()}@{socket.gethostname()}",
+        }
+
+
+def joined(errors: Sequence[ClusterError]) -> ClusterError:
+    """Return one error for all machines that cannot be used."""
+    first = errors[0]
+    if len(errors) == 1:
+        return first
+    return type(first)("; ".join(error.message for error in errors), **first.fields)
+
 
 REACH_S = 30.0
 """a machine that one owns is up, or it is not"""

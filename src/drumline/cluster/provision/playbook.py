@@ -1,11 +1,16 @@
-"""One run of `ansible-playbook`, with files and settings of our own.
+"""One run of `ansible-playbook`, with an inventory, files and settings of our own.
 
-    a scratch folder/  ansible.cfg  inventory.json  variables.json  site.yml    gone at its end
+    a scratch folder/  ansible.cfg  inventory.json  variables.json  site.yml    removed at its end
     home.ansible/      last.log  home/
 
-The user's Ansible and SSH settings are not read: they were written for other machines. What tasks
-do comes back as lines of JSON, from a callback plugin in this package; it also ends Ansible where
-this process is gone.
+    all ── drumline ──┬── leader     worker0
+                      └── workers    worker1, worker2, …
+
+The user's Ansible and SSH settings are not read: they were written for other machines. Task results
+come back as JSON lines from a callback plugin in this package, which also ends Ansible when this
+process is gone. `drumline inventory --list` prints the same inventory as a dynamic one, so that any
+playbook can be run on the cluster; hosts have the names of the cluster's SSH configuration, which
+says the rest (address, port, user, key, pinned host key).
 """
 
 from __future__ import annotations
@@ -15,6 +20,7 @@ import contextlib
 import json
 import os
 import re
+import shlex
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -22,9 +28,87 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-from drumline.cluster.hang_up import hang_up
-from drumline.core.errors import ClusterError
+from drumline.cluster.machine import Machine
+from drumline.cluster.ssh.config import hang_up
+from drumline.core.errors import ClusterError, UsageError
 from drumline.core.scratch import Scratch
+
+
+def inventory_list(
+    machines: Sequence[Machine],
+    ssh_config: Path,
+    *,
+    pythons: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """Return the document that an inventory script prints for `--list`.
+
+    Args:
+        machines: all nodes, in node order.
+        ssh_config: the cluster's SSH configuration; its hosts are called worker0, worker1, …
+        pythons: the interpreter that runs Ansible's modules, by node name, where it is known.
+    """
+    leader, workers = machines[:1], machines[1:]
+    return {
+        "_meta": {
+            "hostvars": {
+                machine.name: {
+                    **host_variables(machine),
+                    "ansible_python_interpreter": (pythons or {}).get(machine.name, "auto_silent"),
+                }
+                for machine in machines
+            }
+        },
+        "all": {"children": ["drumline"]},
+        "drumline": {
+            "children": ["leader", "workers"],
+            "vars": {
+                "ansible_ssh_common_args": f"-F {shlex.quote(str(ssh_config))}",
+                "drumline_leader": leader[0].address if leader else "",
+                "drumline_nodes": len(machines),
+            },
+        },
+        "leader": {"hosts": [machine.name for machine in leader]},
+        "workers": {"hosts": [machine.name for machine in workers]},
+    }
+
+
+def inventory_host(document: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return what an inventory script prints for `--host NAME`.
+
+    Raises:
+        UsageError: there is no such node; names those that there are.
+    """
+    hosts: dict[str, dict[str, Any]] = document["_meta"]["hostvars"]
+    if name not in hosts:
+        raise UsageError(f"no node {name!r}; this cluster has {', '.join(hosts) or 'none'}")
+    return hosts[name]
+
+
+def host_variables(machine: Machine) -> dict[str, Any]:
+    """Return what playbooks may want to know of a node."""
+    return {
+        "ansible_connection": "ssh",
+        "ansible_remote_tmp": f"{machine.root}/.ansible",
+        "drumline_root": machine.root,
+        "drumline_node": machine.node,
+        "drumline_address": machine.address,
+    }
+
+
+def static_inventory(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the same in the form of an inventory file, which needs no script to be run."""
+    hosts = document["_meta"]["hostvars"]
+
+    def group(name: str) -> dict[str, Any]:
+        found = document[name]
+        return {
+            "hosts": {host: hosts[host] for host in found.get("hosts", ())},
+            "children": {child: group(child) for child in found.get("children", ())},
+            "vars": found.get("vars", {}),
+        }
+
+    return {"all": group("all")}
+
 
 Tell = Callable[[str, str, str], None]
 """tells a person what happens: (node, task, state); states are start, ok, changed, skipped, …"""

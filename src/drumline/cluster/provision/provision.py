@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from drumline.cluster.life.limits import kept_busy
 from drumline.cluster.provision.environment import (
     MAKER,
     PLAYBOOKS,
@@ -24,11 +25,16 @@ from drumline.cluster.provision.environment import (
     node_stamp,
     read_environment_files,
 )
-from drumline.cluster.inventory import inventory_list, static_inventory
-from drumline.cluster.life.limits import kept_busy
-from drumline.cluster.provision.playbook import Failure, Outcome, PlaybookRun, Tell
-from drumline.cluster.ssh.remote import Remote
+from drumline.cluster.provision.playbook import (
+    Failure,
+    Outcome,
+    PlaybookRun,
+    Tell,
+    inventory_list,
+    static_inventory,
+)
 from drumline.cluster.spec import ClusterSpec
+from drumline.cluster.ssh.remote import Remote
 from drumline.core.errors import ClusterError, HostError
 
 _PROBE = """

@@ -12,13 +12,12 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import TypeVar
 
-from drumline.cluster.banner import wait_for_banner
-from drumline.cluster.ssh.connection import Connection
 from drumline.cluster.home import ClusterHome
 from drumline.cluster.machine import Machine
-from drumline.cluster.provider import Say
-from drumline.cluster.ssh.remote import Remote
-from drumline.cluster.together import all_of
+from drumline.cluster.providers import Say
+from drumline.cluster.ssh.connection import Connection
+from drumline.cluster.ssh.remote import Remote, all_of
+from drumline.cluster.ssh.transport import wait_for_banner
 from drumline.core.errors import DrumlineError, HostError
 
 T = TypeVar("T")

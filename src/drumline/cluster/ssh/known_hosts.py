@@ -1,36 +1,30 @@
-"""The cluster's own `known_hosts` and `config`, for us, for OpenSSH and for Ansible.
+"""Pinned host keys: the keys that each node may prove itself with, in the cluster's `known_hosts`.
 
-    ssh -F ~/.drumline/clusters/NAME/ssh/config worker1
+A node's key is pinned under a name that no other machine has (`drumline-NAME-workerK`), since a
+cloud gives the addresses of removed machines to new ones. Each pin says where its key was made:
+`injected` from here, `given` by the user, or `made-there`.
 
-With `-F`, OpenSSH reads neither the user's configuration nor the machine's, so that nobody's
-`Host *` changes anything. A node's key is pinned under a name that no other machine has
-(`drumline-NAME-workerK`), since a cloud gives the addresses of removed machines to new ones. Each
-pin says where its key was made: `injected` from here, `given` by the user, or `made-there`.
+For machines of your own, the key is what cluster.yaml gives, or what your known_hosts has. Your
+files are only read. There is no trust on first use: a key that nobody has told us is never taken
+from the machine itself.
 """
 
 from __future__ import annotations
 
-import hashlib
-import os
-import shlex
-import shutil
-import stat
-import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from drumline.cluster.hang_up import hang_up
+import asyncssh
+
 from drumline.cluster.home import ClusterHome
-from drumline.cluster.ssh.keys import KEY, plain_key
-from drumline.cluster.machine import Machine
+from drumline.cluster.spec import HostSpec
+from drumline.cluster.ssh.keys import plain_key
 from drumline.core.errors import ClusterError
 from drumline.core.rundir import write_atomic
 
-ALIVE_S, ALIVE_COUNT = 5, 2
-"""a node that says nothing is asked so often, and given up after so many questions"""
-_MAX_SOCKET_FOLDER = 45  # a socket's path has 103 characters; ssh adds 40 for %C and 18 of its own
+_KNOWN = ("~/.ssh/known_hosts", "~/.ssh/known_hosts2", "/etc/ssh/ssh_known_hosts")
 
 
 class Origin(StrEnum):
@@ -84,105 +78,37 @@ def pin_host_key(home: ClusterHome, node: int, key: str, origin: Origin) -> None
     write_pins(home, node, [Pin(key=plain_key(key), origin=origin)])
 
 
-def write_config(home: ClusterHome, machines: Sequence[Machine]) -> Path:
-    """Write the configuration that OpenSSH and Ansible reach the nodes with; returns its path."""
-    home.make()
-    parts = ["# Written by Drumline, at each `up`. Use it with: ssh -F THIS-FILE worker0\n"]
-    parts += [_section(home, machine) for machine in machines]
-    parts.append(_for_all(home))
-    path = home.ssh / "config"
-    write_atomic(path, "\n".join(parts), mode=0o600)
-    return path
-
-
-def socket_folder(home: ClusterHome) -> Path:
-    """Return where OpenSSH's shared connections are, with a path that is short enough; makes it.
+def find_host_keys(host: HostSpec) -> list[Pin]:
+    """Return the keys that a machine may prove itself with: the spec's, or your known_hosts'.
 
     Raises:
-        ClusterError: somebody else has made a folder of that name.
+        ClusterError: there is none; says how to get one, and how to check it.
     """
-    inside = home.ssh / "s"
-    if len(os.fsencode(inside)) <= _MAX_SOCKET_FOLDER:
-        inside.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return inside
-    mark = hashlib.sha256(os.fsencode(home.path.absolute())).hexdigest()[:8]
-    root = tempfile.gettempdir()
-    root = root if len(os.fsencode(root)) <= _MAX_SOCKET_FOLDER - 25 else "/tmp"
-    folder = Path(root) / f"drumline-{os.getuid()}-{mark}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    found = folder.lstat()
-    if found.st_uid != os.getuid() or not stat.S_ISDIR(found.st_mode) or found.st_mode & 0o077:
+    if host.host_key is not None:
+        return [Pin(key=plain_key(host.host_key), origin=Origin.GIVEN)]
+    found: list[Pin] = []
+    for name in _KNOWN:
+        path = Path(name).expanduser()
+        try:
+            known = asyncssh.read_known_hosts(str(path))
+        except (OSError, ValueError, asyncssh.Error):
+            continue
+        keys, _, revoked = known.match(host.host, "", None if host.port == 22 else host.port)[:3]
+        found += [
+            Pin(key=plain_key(key.export_public_key().decode()), origin=Origin.GIVEN)
+            for key in keys
+            if key not in revoked
+        ]
+    if not found:
+        port = "" if host.port == 22 else f"-p {host.port} "
         raise ClusterError(
-            f"{folder} is not a folder of yours alone, so connections cannot be kept in it; remove "
-            f"it, or set TMPDIR to another folder"
+            f"the host key of {host.host} is not known, so that anybody could answer in its place; "
+            f"get it with: ssh-keyscan -t ed25519 {port}{host.host} (check it on the machine "
+            f"itself: ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub), and write it into "
+            f"cluster.yaml as host_key: ssh-ed25519 …",
+            host=host.host,
         )
-    return folder
-
-
-def end_shared(home: ClusterHome) -> None:
-    """End the connections that OpenSSH and Ansible keep for a minute, and remove their folder."""
-    hang_up(socket_folder(home))
-    shutil.rmtree(socket_folder(home), ignore_errors=True)
-
-
-def _section(home: ClusterHome, machine: Machine) -> str:
-    name = alias(home.name, machine.node)
-    words = [
-        ("HostName", quoted(machine.host.replace("%", "%%"))),
-        ("Port", str(machine.port)),
-        ("User", quoted(machine.user)),
-        ("HostKeyAlias", name),
-    ]
-    if machine.key_file != "":  # else: the agent's keys, and ~/.ssh/id_*
-        key = machine.key_file or home.ssh / KEY
-        words += [("IdentityFile", _path(Path(key).expanduser())), ("IdentitiesOnly", "yes")]
-    if machine.proxy:  # the rest of the line goes to a shell, after %-signs were replaced
-        words.append(("ProxyCommand", _one_line(shlex.join(machine.proxy)).replace("%", "%%")))
-    lines = "".join(f"    {key} {value}\n" for key, value in words)
-    return f"Host {machine.name} {name}\n{lines}"
-
-
-def _for_all(home: ClusterHome) -> str:
-    words = [
-        ("UserKnownHostsFile", _path(known_hosts_file(home))),
-        ("GlobalKnownHostsFile", "/dev/null"),
-        ("StrictHostKeyChecking", "yes"),
-        ("CheckHostIP", "no"),
-        ("UpdateHostKeys", "no"),
-        ("PasswordAuthentication", "no"),
-        ("KbdInteractiveAuthentication", "no"),
-        ("ForwardAgent", "no"),
-        ("ServerAliveInterval", str(ALIVE_S)),
-        ("ServerAliveCountMax", str(ALIVE_COUNT)),
-        ("ConnectTimeout", "15"),
-        ("ControlMaster", "auto"),
-        ("ControlPath", _path(socket_folder(home), "/%C")),
-        ("ControlPersist", "60"),
-    ]
-    return "Host *\n" + "".join(f"    {key} {value}\n" for key, value in words)
-
-
-def _path(path: Path, end: str = "") -> str:
-    """Write a path so that OpenSSH reads it back: quoted, with %-signs that mean themselves."""
-    text = str(path.absolute())
-    if "${" in text:
-        raise ClusterError(
-            f"OpenSSH would take the ${{…}} in {text} for a variable; set DRUMLINE_HOME to a "
-            f"folder without it"
-        )
-    return quoted(text.replace("%", "%%") + end)
-
-
-def quoted(word: str) -> str:
-    """Write a word of the configuration so that spaces, quotes and # belong to it."""
-    word = _one_line(word)
-    return '"' + word.replace("\\", "\\\\").replace('"', '\\"') + '"'
-
-
-def _one_line(word: str) -> str:
-    if "\n" in word or "\r" in word:
-        raise ClusterError(f"{word!r} has a line break, which SSH's configuration cannot hold")
-    return word
+    return list(dict.fromkeys(found))
 
 
 def _read_all(home: ClusterHome) -> dict[str, list[Pin]]:

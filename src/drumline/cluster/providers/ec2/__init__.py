@@ -1,9 +1,10 @@
 """Machines of Amazon EC2.
 
-provider ── ground (key pair, groups) ── nodes (launch, wait) ── removal (by tags alone)
-    └── image, network, cost: what is read before anything is made
+provider ── shared_resources (key pair, groups) ── launch (nodes) ── removal (by tags alone)
+    └── image, network, prices: what is read before anything is created
 
-`cloud` is the one way to AWS, `refusals` tells its errors apart, `policy` says what it must allow.
+`cloud` is the only client of AWS, `errors` classifies its errors, `policy` lists what it must
+allow, `inventory` reads resources back by their tags.
 """
 
 from drumline.cluster.providers.ec2.cloud import Cloud, open_session

@@ -17,7 +17,7 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, UnknownRegionError
 from botocore.parsers import ResponseParserError
 
-from drumline.cluster.providers.ec2.refusals import Asked, explain
+from drumline.cluster.providers.ec2.errors import Asked, explain
 from drumline.core.errors import CloudError
 
 Sleep = Callable[[float], None]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from drumline.cluster.providers.ec2.tags import CLUSTER
+from drumline.cluster.providers.ec2.inventory import CLUSTER
 
 READS = (
     "ec2:DescribeImages",

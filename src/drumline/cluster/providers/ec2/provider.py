@@ -1,11 +1,11 @@
 """`Ec2Provider`: the machines of one cluster at Amazon EC2.
 
-    create:  what is there? ─▶ type, zones, image ─▶ key pair ─▶ security group ─▶ placement group
+    create:  what exists? ─▶ type, zones, image ─▶ key pair ─▶ security group ─▶ placement group
              ─▶ nodes ─▶ they run
 
 Reading comes first, so that what cannot work is refused before anything exists. Then each step
-makes what is missing. What is there is told by tags alone; the folder on this machine only adds
-the id, and what was about to happen when somebody pulled the plug.
+creates what is missing. Tags alone say what exists; the folder on this machine only adds the id,
+and what was about to happen when the process died.
 """
 
 from __future__ import annotations
@@ -16,13 +16,21 @@ from collections.abc import Sequence
 
 import boto3
 
+from drumline.cluster.home import ClusterHome
+from drumline.cluster.life.journal import Journal
+from drumline.cluster.machine import Machine
+from drumline.cluster.providers import Plan, Resource, Say
 from drumline.cluster.providers.ec2.cloud import Cloud, Sleep, open_session
-from drumline.cluster.providers.ec2.cost import Cost, cost_of, node_price
-from drumline.cluster.providers.ec2.ground import Ground, refuse_another_id
-from drumline.cluster.providers.ec2.holdings import Holding, instances, scan
-from drumline.cluster.providers.ec2.image import find_image, type_facts
-from drumline.cluster.providers.ec2.network import allowed_network, find_places
-from drumline.cluster.providers.ec2.nodes import (
+from drumline.cluster.providers.ec2.image import Image, TypeFacts, find_image, type_facts
+from drumline.cluster.providers.ec2.inventory import (
+    Holding,
+    instances,
+    of_cluster,
+    past_machines,
+    scan,
+)
+from drumline.cluster.providers.ec2.launch import (
+    Groundwork,
     Launcher,
     UserData,
     by_node,
@@ -30,17 +38,44 @@ from drumline.cluster.providers.ec2.nodes import (
     refuse_stopped,
     wait_running,
 )
-from drumline.cluster.providers.ec2.past import past_machines
-from drumline.cluster.providers.ec2.planning import missing_resources
+from drumline.cluster.providers.ec2.network import Place, allowed_network, find_places
+from drumline.cluster.providers.ec2.prices import Cost, cost_of, node_price
 from drumline.cluster.providers.ec2.removal import end_instances, remove_all
-from drumline.cluster.providers.ec2.request import Groundwork
-from drumline.cluster.providers.ec2.tags import of_cluster
-from drumline.cluster.home import ClusterHome
-from drumline.cluster.life.journal import Journal
-from drumline.cluster.machine import Machine
-from drumline.cluster.provider import Plan, Resource, Say
+from drumline.cluster.providers.ec2.shared_resources import Ground, refuse_another_id
 from drumline.cluster.spec import ClusterSpec
 from drumline.core.errors import CloudError, RunDirError
+
+
+def missing_resources(
+    spec: ClusterSpec,
+    held: Sequence[Holding],
+    facts: TypeFacts,
+    places: Sequence[Place],
+    image: Image,
+) -> list[Resource]:
+    """Return what `create` would make."""
+    there = by_node(held)
+    kinds = {holding.kind for holding in held}
+    name = spec.name
+    made = []
+    if "key-pair" not in kinds:
+        made.append(Resource(kind="key-pair", identity="", cluster=name))
+    if "security-group" not in kinds:
+        given = spec.ec2.allow_from
+        whom = "you alone" if given == "auto" else given
+        rules = f"SSH from {whom}, everything among nodes"
+        made.append(Resource(kind="security-group", identity="", cluster=name, detail=rules))
+    grouped = spec.nodes > 1 and spec.ec2.placement_group and facts.placement
+    if grouped and "placement-group" not in kinds:
+        made.append(Resource(kind="placement-group", identity="", cluster=name))
+    zones = " or ".join(place.zone for place in places)
+    market = " spot" if spec.ec2.spot else ""
+    detail = f"{spec.ec2.instance_type}{market} in {zones}, {image.name}"
+    for node in range(spec.nodes):
+        if node not in there:
+            what = f"worker{node}: {detail}, {spec.ec2.disk_gb} GB"
+            made.append(Resource(kind="instance", identity="", cluster=name, detail=what))
+    return made
 
 
 class Ec2Provider:

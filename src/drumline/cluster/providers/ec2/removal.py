@@ -16,11 +16,17 @@ from collections.abc import Sequence
 
 import boto3
 
-from drumline.cluster.providers.ec2.cloud import Cloud, Sleep, kind
-from drumline.cluster.providers.ec2.holdings import GONE, Holding, instances, scan
-from drumline.cluster.providers.ec2.tags import Filter, of_anybody
 from drumline.cluster.life.journal import Journal
-from drumline.cluster.provider import Resource, Say
+from drumline.cluster.providers import Resource, Say
+from drumline.cluster.providers.ec2.cloud import Cloud, Sleep, kind
+from drumline.cluster.providers.ec2.inventory import (
+    GONE,
+    Filter,
+    Holding,
+    instances,
+    of_anybody,
+    scan,
+)
 from drumline.core.errors import CloudError
 
 END_WITHIN_S = 900

@@ -2,7 +2,7 @@
 
     host key    made by the laptop, so that it knows the node at first contact; rotated then, since
                 anybody on the node can read this text
-    limits      a timer that looks at R/limits each minute (`files/limits.sh`) and powers off
+    limits      a timer that looks at R/limits each minute (`life/limits.sh`) and powers off
 
 A node must end even if everything else fails, so there are three of them: the timer; a plain
 `shutdown -h` a while after the deadline, planned again when the deadline moves; and, before any of
@@ -48,7 +48,7 @@ class NodeBoot:
 
 def limits_script() -> str:
     """Return the script that ends a node; simulated nodes run the very same one."""
-    return resources.files("drumline.cluster").joinpath("files/limits.sh").read_text()
+    return resources.files("drumline.cluster.life").joinpath("limits.sh").read_text()
 
 
 def cloud_config(boot: NodeBoot) -> str:

@@ -1,10 +1,16 @@
-"""`Control`: talks to the host of a folder's simulated nodes, and starts it where there is none."""
+"""`Control`: the client of the host that holds a folder's simulated nodes; starts it if needed.
+
+Which nodes run is read from /proc, not from notes of ours.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -16,11 +22,96 @@ from typing import Any
 
 import drumline
 from drumline.cluster.providers.twin import reach
-from drumline.cluster.providers.twin.folder import find_server
-from drumline.cluster.providers.twin.order import NodeOrder
-from drumline.cluster.providers.twin.processes import end_processes, processes_of
+from drumline.cluster.providers.twin.folder import NodeOrder, find_server
 from drumline.core.errors import ClusterError, CommError
 from drumline.launch.network import AS_ROOT, AS_USER, Way, find_way
+from drumline.node.services import start_time
+
+_MODULE = re.compile(rb"drumline\.cluster\.(?:providers\.)?twin\.(host|init)")
+"""as version 0.1 was called, too: its nodes may still run"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TwinProcess:
+    """A process that holds nodes (`name` is ""), or one of a node's first two."""
+
+    pid: int
+    start: int
+    """in the machine's own ticks: with the pid, it names a process for good"""
+    home: Path
+    name: str = ""
+    is_first: bool = False
+    """it is number 1 of its node: while it lives, the node does"""
+
+    @property
+    def since(self) -> float:
+        """When it started, as seconds of the epoch."""
+        booted = next(
+            float(line.split()[1])
+            for line in Path("/proc/stat").read_text().splitlines()
+            if line.startswith("btime")
+        )
+        return booted + self.start / os.sysconf("SC_CLK_TCK")
+
+    def kill(self) -> None:
+        """End it, if it is still the one that was found."""
+        with contextlib.suppress(OSError):
+            handle = os.pidfd_open(self.pid)
+            try:
+                if start_time(self.pid) == self.start:
+                    signal.pidfd_send_signal(handle, signal.SIGKILL)
+            finally:
+                os.close(handle)
+
+
+def find_processes() -> list[TwinProcess]:
+    """Find the processes of all simulated nodes on this machine, of any cluster."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError, ValueError, IndexError):  # it ended meanwhile
+            argv = (entry / "cmdline").read_bytes().split(b"\0")
+            place = argv.index(b"-m") + 1
+            module = _MODULE.fullmatch(argv[place])
+            if module is None or b"unshare" in os.path.basename(argv[0]):
+                continue  # the latter: on its way to become the host
+            pid = int(entry.name)
+            start = start_time(pid)
+            if start is None:
+                continue
+            found.append(
+                TwinProcess(
+                    pid=pid,
+                    start=start,
+                    home=Path(os.fsdecode(argv[place + 1])),
+                    name=os.fsdecode(argv[place + 2]) if module[1] == b"init" else "",
+                    is_first=_is_first(entry),
+                )
+            )
+    return found
+
+
+def processes_of(home: Path) -> list[TwinProcess]:
+    """Find the processes of the nodes that one folder holds."""
+    return [process for process in find_processes() if process.home == home]
+
+
+def end_processes(home: Path, *, within_s: float) -> list[TwinProcess]:
+    """End all processes of a folder's nodes; returns those that are left after so long."""
+    deadline = time.monotonic() + within_s
+    while left := processes_of(home):
+        for process in left:
+            process.kill()
+        if time.monotonic() >= deadline:
+            break
+        time.sleep(0.02)
+    return left
+
+
+def _is_first(entry: Path) -> bool:
+    lines = (entry / "status").read_text().splitlines()
+    numbers = next((line.split()[1:] for line in lines if line.startswith("NSpid:")), [])
+    return len(numbers) > 1 and numbers[-1] == "1"
+
 
 _INSTEAD = "use machines of another kind (provider: ssh, or ec2)"
 _START_S = 30.0

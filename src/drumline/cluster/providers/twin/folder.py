@@ -1,4 +1,4 @@
-"""A node's folder: the files that make it a machine of its own, written before it starts.
+"""`NodeOrder`: a simulated node as ordered; and its folder, written before it starts.
 
 workerK/
     home/        the home folder of its user
@@ -7,9 +7,9 @@ workerK/
     bin/         poweroff, shutdown, halt: they end the node, never this machine; systemctl
     etc/         passwd, group, shadow: as here, but the user's home is the node's
     ssh/         its /etc/ssh: sshd_config, ssh_host_ed25519_key, authorized_keys
-    node.log     what its first process and its SSH server say
+    node.log     output of its first process and its SSH server
 
-Mounts that only the node sees put them where programs look for them.
+Bind mounts in the node's mount namespace put them where programs look for them.
 """
 
 from __future__ import annotations
@@ -19,12 +19,78 @@ import pwd
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from drumline.cluster.providers.twin.order import NodeOrder
+HUB = "10.77.0.254"
+"""the switch's own address: from there the host reaches the nodes' SSH servers"""
 
-LIMITS = Path(__file__).parents[1] / "files" / "limits.sh"
+
+@dataclass(frozen=True, kw_only=True)
+class NodeOrder:
+    """One node. Without a `host_key` it has no SSH server: a place to try the network from."""
+
+    name: str
+    """its host name, too; unique on the switch"""
+    folder: str
+    """all its files; made if missing"""
+    addresses: tuple[str, ...]
+    """with the length of their network's prefix: 10.77.0.1/24"""
+    routes: tuple[str, ...] = ()
+    """further networks that are on the same switch: 10.77.1.0/24"""
+    user: str = ""
+    """what the user that runs all this is called there; "": as here"""
+    host_key: str = field(default="", repr=False)
+    """the SSH server's private key, in OpenSSH's format"""
+    public_keys: tuple[str, ...] = ()
+    """who is let in, as lines of authorized_keys"""
+    rate: int | None = None
+    """of its link: bits per second in either direction"""
+    delay_ms: float = 0.0
+    boot_s: float = 0.0
+    """the SSH server starts so much later"""
+    limits: Mapping[str, str] = field(default_factory=dict)
+    """files for R/limits: deadline, idle_minutes, busy"""
+    check_s: float = 5.0
+    """how often they are looked at"""
+    disk_mb: int | None = None
+    """R is a disk of this size, in memory; None: a folder like any other"""
+
+    @property
+    def path(self) -> Path:
+        """The node's folder."""
+        return Path(self.folder)
+
+    @property
+    def home(self) -> Path:
+        """The home folder of its user."""
+        return self.path / "home"
+
+    @property
+    def root(self) -> Path:
+        """Where everything goes that Drumline puts on the node."""
+        return self.path / "drumline"
+
+    @property
+    def bare_addresses(self) -> list[str]:
+        """Its addresses alone."""
+        return [address.partition("/")[0] for address in self.addresses]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Self:
+        """Read it back."""
+        lists = ("addresses", "routes", "public_keys")
+        plain: dict[str, Any] = {k: tuple(v) if k in lists else v for k, v in values.items()}
+        return cls(**plain)
+
+
+LIMITS = Path(__file__).parents[2] / "life" / "limits.sh"
 _PORT = 22
 _SBIN = "/usr/local/sbin:/usr/sbin:/sbin"
 _PATH = "/usr/local/bin:/usr/bin:/bin"

@@ -1,4 +1,4 @@
-"""`python -m drumline.cluster.providers.twin.host HOME [--until-empty]`: what holds simulated nodes.
+"""`python -m drumline.cluster.providers.twin.host HOME [--until-empty]`: holds simulated nodes.
 
 It outlives the command that starts it, in a network namespace without a name, and answers on a
 socket that only its owner can open, in JSON lines:
@@ -30,11 +30,10 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from drumline.cluster.providers.twin.node import Node
-from drumline.cluster.providers.twin.order import NodeOrder
-from drumline.cluster.providers.twin.wiring import hub_lines
+from drumline.cluster.providers.twin.folder import NodeOrder
+from drumline.cluster.providers.twin.node import Node, hub_lines
 from drumline.launch.hub import batch
-from drumline.node.service import start_time
+from drumline.node.services import start_time
 
 _CONNECT_S = 20.0
 _EMPTY_S = 60.0

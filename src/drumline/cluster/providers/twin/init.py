@@ -1,19 +1,20 @@
 """`python -m drumline.cluster.providers.twin.init HOME NAME HOST`: a node's first process.
 
-Its process is number 1 of the node's process namespace, so that the kernel ends everything on the
-node with it: sessions, and jobs that have left their session. It knows nothing of networks; the
-host puts the node's link into its namespace from outside.
+It is PID 1 of the node's PID namespace, so that the kernel ends everything on the node with it:
+sessions, and jobs that have left their session. It knows nothing of networks; the host moves the
+node's link into its namespace from outside.
 
-    host ── starts ──▶ (1) new namespaces, fork ──▶ (2) number 1 in them
+    host ── starts ──▶ (1) new namespaces, fork ──▶ (2) PID 1 in them
          ◀─ {"pid": …} ─┘                              │
          ── what to mount and to start, one line ─────▶│ (3)
          ◀─ {} or {"error": …} ────────────────────────┘ (4) sshd, timer, reap, until SIGTERM
 
-Standard library only, and little of it: it is started once for each node.
+Standard library only, and little of it: it is started once for each node. Linux only.
 """
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import signal
@@ -21,22 +22,75 @@ import sys
 import time
 from typing import Any
 
-from drumline.cluster.providers.twin import kernel
 from drumline.core.lifeline import die_with_parent
 
-_ALL = (
-    kernel.NEW_MOUNTS
-    | kernel.NEW_HOST_NAME
-    | kernel.NEW_IPC
-    | kernel.NEW_PROCESSES
-    | kernel.NEW_NETWORK
-)
+NEW_MOUNTS = 0x00020000
+NEW_HOST_NAME = 0x04000000
+NEW_IPC = 0x08000000
+NEW_PROCESSES = 0x20000000
+NEW_NETWORK = 0x40000000
+
+_MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_BIND, _MS_REC, _MS_PRIVATE = 2, 4, 8, 4096, 16384, 1 << 18
+_PR_CAP_AMBIENT, _AMBIENT_RAISE, _AMBIENT_CLEAR = 47, 2, 4
+_CAP_NET_BIND_SERVICE = 10
+
+
+def unshare(kinds: int) -> None:
+    """Leave the namespaces of these kinds for new ones."""
+    _call("unshare", kinds)
+
+
+def detach_mounts() -> None:
+    """Keep what is mounted from here on from being seen in other mount namespaces."""
+    _call("mount", None, b"/", None, _MS_REC | _MS_PRIVATE, None)
+
+
+def mount_processes() -> None:
+    """Make /proc show this namespace's processes."""
+    flags = _MS_NOSUID | _MS_NODEV | _MS_NOEXEC
+    _call("mount", b"proc", b"/proc", b"proc", flags, None)
+
+
+def mount_memory(target: str, options: str) -> None:
+    """Mount an empty file system that lives in memory."""
+    flags = _MS_NOSUID | _MS_NODEV
+    _call("mount", b"tmpfs", os.fsencode(target), b"tmpfs", flags, options.encode())
+
+
+def mount_bind(source: str, target: str) -> None:
+    """Show a file or folder at another place, too."""
+    _call("mount", os.fsencode(source), os.fsencode(target), None, _MS_BIND, None)
+
+
+def set_host_name(name: str) -> None:
+    """Call this machine, as the namespace has it, by another name."""
+    _call("sethostname", name.encode(), len(name.encode()))
+
+
+def keep_only_low_ports() -> None:
+    """Let programs that are started from here keep one right: to listen on ports below 1024.
+
+    In a user namespace a process has all rights over it, and by those over its own read-only
+    files; programs on a node are to find what they would find on a machine.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(_PR_CAP_AMBIENT, _AMBIENT_CLEAR, 0, 0, 0)
+    libc.prctl(_PR_CAP_AMBIENT, _AMBIENT_RAISE, _CAP_NET_BIND_SERVICE, 0, 0)
+
+
+def _call(name: str, *arguments: int | bytes | None) -> None:
+    if getattr(ctypes.CDLL(None, use_errno=True), name)(*arguments) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"{name}: {os.strerror(code)}")
+
+
+_ALL = NEW_MOUNTS | NEW_HOST_NAME | NEW_IPC | NEW_PROCESSES | NEW_NETWORK
 
 
 def main() -> int:
     """Be a node."""
     die_with_parent(int(sys.argv[3]))
-    kernel.unshare(_ALL)  # (1)
+    unshare(_ALL)  # (1)
     pid = os.fork()
     if pid:
         _say({"pid": pid})
@@ -64,25 +118,25 @@ def furnish(wanted: dict[str, Any]) -> None:
     Raises:
         OSError: the kernel refuses.
     """
-    kernel.detach_mounts()
+    detach_mounts()
     for target, options in wanted["memory"]:
-        kernel.mount_memory(target, options)
+        mount_memory(target, options)
     for folder in wanted["folders"]:
         os.makedirs(folder, exist_ok=True)
     for source, target in wanted["binds"]:
-        kernel.mount_bind(source, target)
+        mount_bind(source, target)
     try:
-        kernel.mount_processes()
+        mount_processes()
     except OSError:  # a container that hides parts of /proc: then process lists are the machine's
         print("no /proc of its own", file=sys.stderr)
-    kernel.set_host_name(wanted["name"])
+    set_host_name(wanted["name"])
     for name, content in wanted["limits"].items():
         path = os.path.join(wanted["limits_folder"], name)
         os.makedirs(wanted["limits_folder"], exist_ok=True)
         with open(path, "w", encoding="utf-8") as file:
             file.write(content)
     os.umask(0o022)  # the host's is stricter
-    kernel.keep_only_low_ports()
+    keep_only_low_ports()
 
 
 def live(wanted: dict[str, Any]) -> None:

@@ -14,18 +14,19 @@ from typing import Any
 
 from drumline.cluster.home import ClusterHome, clusters_root
 from drumline.cluster.machine import Machine
-from drumline.cluster.provider import Plan, Resource, Say
-from drumline.cluster.spec import ClusterSpec
+from drumline.cluster.providers import Plan, Resource, Say
 from drumline.cluster.providers.twin import reach
-from drumline.cluster.providers.twin.control import Control, check_server, find_twin_way
-from drumline.cluster.providers.twin.folder import login_name
-from drumline.cluster.providers.twin.order import NodeOrder
-from drumline.cluster.providers.twin.processes import (
+from drumline.cluster.providers.twin.control import (
+    Control,
     TwinProcess,
+    check_server,
     end_processes,
     find_processes,
+    find_twin_way,
     processes_of,
 )
+from drumline.cluster.providers.twin.folder import NodeOrder, login_name
+from drumline.cluster.spec import ClusterSpec
 from drumline.core.errors import ClusterError
 from drumline.core.nodes import address_of
 

@@ -1,4 +1,4 @@
-"""An Ansible callback: tells what each task did on each node as lines of JSON, for `provision.py`.
+"""An Ansible callback: tells what each task did on each node as lines of JSON, for `playbook.py`.
 
 It writes a few chosen fields only: the arguments of a task may hold what no log should. And it ends
 Ansible, with all that it started, when the process that listens is gone.
@@ -15,7 +15,6 @@ from typing import Any
 
 from ansible.plugins.callback import CallbackBase
 
-from drumline.cluster.hang_up import hang_up
 from drumline.core.lifeline import when_parent_ends
 
 DOCUMENTATION = """
@@ -79,5 +78,7 @@ class CallbackModule(CallbackBase):  # type: ignore[misc]  # Ansible has no type
 
 def _give_up() -> None:
     """Hang up on the nodes, for else a command there would be waited for, and end Ansible."""
+    from drumline.cluster.ssh.config import hang_up  # loads asyncssh
+
     hang_up(Path(os.environ["ANSIBLE_CONFIG"]).parent)
     os.kill(os.getpid(), signal.SIGTERM)  # which it passes on to its workers

@@ -1,4 +1,4 @@
-"""What a node's ranks and agent say of how they ended, carried to the leader.
+"""Exit reports: how a node's ranks and agent ended, carried to the leader.
 
 Ranks write their errors into the run directory of their own node. The leader collects them into its
 own, so that `drumline.launch.outcome` finds the first failing rank among all.

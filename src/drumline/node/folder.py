@@ -1,8 +1,12 @@
-"""R/code, the project's folder on a node: what is in it, and the lock that is held to change it.
+"""R, the node's folder, as far as files travel into it: R/code with its lock, and the busy sign.
 
-Whoever takes a snapshot of it for a job holds the lock meanwhile. R/code.json notes what the last
-sync left, so that files which are as they were need not be read again. Nothing but the standard
-library, Python 3.8.
+R/code is the project's folder. Whoever takes a snapshot of it for a job holds the lock meanwhile.
+R/code.json records what the last sync left, so that unchanged files need not be read again.
+
+R/limits/busy is touched while a job runs or files travel. A node that nobody has touched for a
+while ends itself (`cluster/life/limits.sh`).
+
+Standard library only, Python 3.8.
 """
 
 from __future__ import annotations
@@ -16,6 +20,29 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Literal, NamedTuple
+
+EVERY_S = 10.0
+
+
+class Busy:
+    """Keeps the node from ending itself; call `tick` as often as something moves."""
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        self._folder = os.path.join(root, "limits")
+        self._next = float("-inf")
+
+    def tick(self) -> None:
+        """Touch the file, if that was not done just now."""
+        now = time.monotonic()
+        if now < self._next:
+            return
+        self._next = now + EVERY_S
+        with suppress(OSError):  # a disk that is full must not end what goes on
+            os.makedirs(self._folder, exist_ok=True)
+            path = os.path.join(self._folder, "busy")
+            with open(path, "a"):
+                os.utime(path)
+
 
 LOCK_S = 60.0
 _PIECE = 1 << 20

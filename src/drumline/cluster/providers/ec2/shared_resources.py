@@ -10,12 +10,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from drumline.cluster.providers.ec2.cloud import Cloud, kind
-from drumline.cluster.providers.ec2.holdings import Holding, scan
-from drumline.cluster.providers.ec2.network import flatten, permission, wanted_rules
-from drumline.cluster.providers.ec2.tags import of_cluster, resource_name, tag_specifications, tags_of
 from drumline.cluster.life.journal import Journal
-from drumline.cluster.provider import Say
+from drumline.cluster.providers import Say
+from drumline.cluster.providers.ec2.cloud import Cloud, kind
+from drumline.cluster.providers.ec2.inventory import (
+    Holding,
+    of_cluster,
+    resource_name,
+    scan,
+    tag_specifications,
+    tags_of,
+)
+from drumline.cluster.providers.ec2.network import flatten, permission, wanted_rules
 from drumline.core.errors import CloudError
 
 _SEEN_AFTER_S = 30

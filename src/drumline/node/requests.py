@@ -6,8 +6,8 @@
 
 No node has a key to another one, so the leader cannot start anything elsewhere by itself. It asks
 the laptop, which is connected to all nodes while the tunnel to Jupyter is open. All that the laptop
-can be asked for is a job on this very cluster. `python -m drumline.node.asking ROOT` is the
-leader's side of that connection; while it runs, it holds R/requests/served.
+can be asked for is a job on this very cluster. `python -m drumline.node.requests ROOT` is the
+leader's side of that connection; while it runs, it holds R/requests/served locked.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from typing import Any, TextIO
 from drumline.core.errors import ClusterError, WorkerError
 from drumline.core.inside import stays_inside
 from drumline.core.rundir import write_atomic
-from drumline.node.code_folder import locked
+from drumline.node.folder import locked
 from drumline.node.job import JobFolder
 
 ROOT = "DRUMLINE_ROOT"

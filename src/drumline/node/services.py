@@ -1,19 +1,27 @@
-"""`Service`: a program on the leader that outlives the command that started it.
+"""JupyterLab, TensorBoard on the leader: `python -m drumline.node.services ROOT NAME start|stop`.
 
 R/services/<name>/     for its owner alone
     state.json         process, its start time, and port; what a second start finds and reuses
-    log                what the program prints
+    log                output of the program
     lock               held while one is started or ended
 
-A process is known by its number and its start time together: numbers are used again.
+A `Service` outlives the command that started it. A process is identified by its PID and its start
+time together, since PIDs are reused. Services listen on the loopback interface only.
+
+JupyterLab admits whoever has its token. The token is random, and is in one file that only its owner
+can read: not in the arguments or environment of a process, and in no log. Jupyter's own settings,
+the user's as well, are not read: they may admit others. TensorBoard shows what the jobs in R/jobs
+have written: run/tensorboard, and what a Lightning script leaves in work/lightning_logs.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import importlib.util
 import json
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -70,7 +78,7 @@ class Service:
             return None
         return state if start_time(state["pid"]) == state["since"] else None
 
-    def start(self, build: Callable[[int], Program]) -> dict[str, Any]:
+    def launch(self, build: Callable[[int], Program]) -> dict[str, Any]:
         """Start the program that `build` gives for a port, unless it runs; returns its state.
 
         Raises:
@@ -170,14 +178,121 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def serve(name: str, start: Callable[[Service], dict[str, Any]]) -> None:
-    """Do what the words of the command say (ROOT start|stop); answer with a line of JSON."""
-    root, word = sys.argv[1:]
+def start_tensorboard(service: Service) -> dict[str, Any]:
+    """Start TensorBoard, unless it runs; returns its port."""
+    if importlib.util.find_spec("tensorboard") is None:
+        raise ServiceError(
+            "tensorboard is not installed on the leader", missing="tensorboard>=2.16"
+        )
+    jobs = service.root / "jobs"
+    jobs.mkdir(parents=True, exist_ok=True)
+
+    def build(port: int) -> Program:
+        args = ["--host=127.0.0.1", f"--port={port}", f"--logdir={jobs}", "--reload_interval=5"]
+        return Program(
+            argv=[sys.executable, "-m", "tensorboard.main", *args],
+            folder=jobs,
+            variables={**os.environ, "TMPDIR": str(service.folder)},  # where it notes its port
+        )
+
+    return {"port": service.launch(build)["port"]}
+
+
+def start_jupyter(service: Service) -> dict[str, Any]:
+    """Start JupyterLab in R/code, unless it runs; returns its port and token."""
+    lab = find_lab()
+    (service.root / "code").mkdir(parents=True, exist_ok=True)
+
+    def build(port: int) -> Program:
+        config = service.folder / "config.json"
+        write_atomic(config, json.dumps(settings(service, port, lab)), mode=0o600)
+        return Program(
+            argv=[sys.executable, "-m", "jupyterlab", f"--config={config}", "--no-browser"],
+            folder=service.root / "code",
+            variables=variables(service, lab),
+        )
+
+    state = service.launch(build)
+    config = json.loads((service.folder / "config.json").read_text())
+    return {"port": state["port"], "token": config["IdentityProvider"]["token"]}
+
+
+def settings(service: Service, port: int, lab: Path) -> dict[str, Any]:
+    """Return Jupyter's configuration, with a new token in it."""
+    return {
+        "IdentityProvider": {"token": secrets.token_urlsafe(32)},
+        "ServerApp": {
+            "ip": "127.0.0.1",
+            "port": port,
+            "port_retries": 0,
+            "open_browser": False,
+            "root_dir": str(service.root / "code"),
+            "allow_root": os.getuid() == 0,
+        },
+        "LabApp": {
+            "app_dir": str(lab),
+            "check_for_updates_class": "jupyterlab.handlers.announcements.NeverCheckForUpdate",
+            "news_url": None,
+        },
+    }
+
+
+def variables(service: Service, lab: Path) -> dict[str, str]:
+    """Return the process's variables: everything that Jupyter writes goes to our folder."""
+    own = {
+        "JUPYTER_CONFIG_DIR": "config",
+        "JUPYTER_DATA_DIR": "data",
+        "JUPYTER_RUNTIME_DIR": "runtime",
+        "IPYTHONDIR": "ipython",
+    }
+    share = lab.parent
+    return {
+        **{key: value for key, value in os.environ.items() if not key.startswith("JUPYTER")},
+        **{key: str(service.folder / name) for key, name in own.items()},
+        "DRUMLINE_ROOT": str(service.root),  # for `drumline.node.requests`
+        "JUPYTER_PATH": str(share),
+        "JUPYTER_CONFIG_PATH": str(share.parents[1] / "etc" / "jupyter"),
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
+    }
+
+
+def find_lab() -> Path:
+    """Return JupyterLab's application folder, which lies beside the packages, not in them.
+
+    Raises:
+        ServiceError: it is not installed.
+    """
+    found = importlib.util.find_spec("jupyterlab")
+    if found is None or found.origin is None or importlib.util.find_spec("ipykernel") is None:
+        raise ServiceError("jupyterlab is not installed on the leader", missing="jupyterlab>=4.2")
+    above = [Path(sys.prefix), *Path(found.origin).parents]
+    for prefix in above:
+        if (prefix / "share" / "jupyter" / "lab" / "static").is_dir():
+            return prefix / "share" / "jupyter" / "lab"
+    raise ServiceError(
+        f"jupyterlab in {found.origin} is incomplete: no share/jupyter/lab/static",
+        missing="jupyterlab>=4.2",
+    )
+
+
+_START: Mapping[str, Callable[[Service], dict[str, Any]]] = {
+    "jupyter": start_jupyter,
+    "tensorboard": start_tensorboard,
+}
+
+
+def main(argv: list[str]) -> None:
+    """Start or stop a service; answers with a line of JSON."""
+    root, name, command = argv
     service = Service(Path(root), name)
     try:
-        answer = start(service) if word == "start" else {"stopped": service.stop()}
+        answer = _START[name](service) if command == "start" else {"stopped": service.stop()}
     except ServiceError as error:
         answer = {"error": str(error), "missing": error.missing}
     except (OSError, RunDirError) as error:
-        answer = {"error": f"cannot {word} {name}: {error}", "missing": ""}
+        answer = {"error": f"cannot {command} {name}: {error}", "missing": ""}
     print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

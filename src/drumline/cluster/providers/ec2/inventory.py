@@ -1,14 +1,83 @@
-"""`Holding`: something that exists at EC2 because of this tool, read back by its tags."""
+"""What exists at EC2 because of this tool, read back by its tags; and the tags themselves.
+
+Tags are part of the request that creates a resource, never added later: there is no moment at which
+something exists that `down` and `reap` would not find. Names and client tokens are derived from the
+cluster's id, so that a call that is repeated after a crash finds what the first one created.
+
+EC2 lists an instance for about an hour after its end. The journal keeps what this machine launched
+and terminated, whether an `up` came to record it or not: nodes of an abandoned zone, too.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import hashlib
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
+from drumline.cluster.life.journal import Journal
+from drumline.cluster.machine import Machine
+from drumline.cluster.providers import Resource
 from drumline.cluster.providers.ec2.cloud import Cloud
-from drumline.cluster.providers.ec2.tags import CLUSTER, IDENTITY, NODE, Filter, read_tags
-from drumline.cluster.provider import Resource
+
+CLUSTER = "drumline:cluster"
+"""the cluster's name; whatever has this tag was made by this tool"""
+IDENTITY = "drumline:id"
+"""the cluster's id: two clusters of one name, from two laptops, differ in it"""
+NODE = "drumline:node"
+"""a node's number"""
+
+Filter = dict[str, Any]
+
+
+def resource_name(cluster: str, identity: str) -> str:
+    """Return what a cluster's security group, placement group and key pair are called."""
+    return f"drumline-{cluster}-{identity}"
+
+
+def tags_of(cluster: str, identity: str, node: int | None = None) -> list[dict[str, str]]:
+    """Return the tags of a cluster's resource, or of one of its nodes."""
+    name = resource_name(cluster, identity)
+    tags = {CLUSTER: cluster, IDENTITY: identity, "Name": name}
+    if node is not None:
+        tags |= {NODE: str(node), "Name": f"{name}-worker{node}"}
+    return [{"Key": key, "Value": value} for key, value in tags.items()]
+
+
+def tag_specifications(kinds: Sequence[str], tags: list[dict[str, str]]) -> list[dict[str, Any]]:
+    """Return the part of a request that tags what it creates."""
+    return [{"ResourceType": kind, "Tags": tags} for kind in kinds]
+
+
+def read_tags(described: Mapping[str, Any]) -> dict[str, str]:
+    """Return a described resource's tags."""
+    return {tag["Key"]: tag["Value"] for tag in described.get("Tags", ())}
+
+
+def of_cluster(cluster: str, identity: str | None = None) -> list[Filter]:
+    """Return filters for what belongs to a cluster of this name, or to just the one of this id."""
+    filters: list[Filter] = [{"Name": f"tag:{CLUSTER}", "Values": [cluster]}]
+    if identity is not None:
+        filters.append({"Name": f"tag:{IDENTITY}", "Values": [identity]})
+    return filters
+
+
+def of_anybody() -> list[Filter]:
+    """Return filters for everything that this tool ever made."""
+    return [{"Name": "tag-key", "Values": [CLUSTER]}]
+
+
+def client_token(identity: str, node: int, zone: str, attempt: int) -> str:
+    """Return the token that makes launching a node in a zone happen once.
+
+    EC2 answers a repeated token with the instance of the first call. A node that is lost and made
+    again is another attempt. It has 64 characters at most, which is EC2's limit.
+    """
+    words = f"{identity}/{node}/{zone}/{attempt}"
+    return f"drumline-{hashlib.sha256(words.encode()).hexdigest()[:48]}"
+
 
 LIVE = ("pending", "running", "stopping", "stopped")
 """an instance in these states is there, or can come back, with its disk"""
@@ -171,3 +240,50 @@ def _interfaces(cloud: Cloud, filters: Sequence[Filter]) -> Iterator[Holding]:
             tags={tag["Key"]: tag["Value"] for tag in interface.get("TagSet", ())},
             described=interface,
         )
+
+
+_MOMENT = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (?:GMT|UTC)\)")
+
+
+def past_machines(
+    cloud: Cloud, filters: Sequence[Filter], journal: Journal, price: Callable[[str | None], float]
+) -> list[Machine]:
+    """Return the machines of a cluster that have ended, each with its end where that is known.
+
+    Args:
+        cloud: the way to AWS.
+        filters: the cluster's.
+        journal: the cluster's.
+        price: what a machine of a type costs per hour; of None: of the cluster's type.
+    """
+    ends: dict[str, float] = {}
+    for intent, result in journal.done("terminate_instances"):
+        for identity in intent.what.get("instances", ()):
+            ends.setdefault(identity, float(result["at"]))
+    found: dict[str, Machine] = {}
+    for intent, result in journal.done("run_instances"):
+        identity = str(result.get("instance", ""))
+        found[identity] = _machine(int(intent.what["node"]), identity, price(None), intent.at)
+    for holding in instances(cloud, filters, gone=True):
+        described = holding.described
+        since = described["LaunchTime"].timestamp()
+        usd = price(described.get("InstanceType"))
+        machine = _machine(holding.node, holding.identity, usd, since)
+        found[holding.identity] = machine.at(until=read_end(described))
+        if holding.live:
+            del found[holding.identity]
+    return [one.at(until=one.until or ends.get(one.identity, 0.0)) for one in found.values()]
+
+
+def read_end(described: Mapping[str, Any]) -> float:
+    """Return when an instance ended, as EC2 describes it; 0: it does not say."""
+    moment = _MOMENT.search(str(described.get("StateTransitionReason", "")))
+    if moment is None:
+        return 0.0
+    return datetime.strptime(moment[1], "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC).timestamp()
+
+
+def _machine(node: int, identity: str, price_usd: float, since: float) -> Machine:
+    return Machine(
+        node=node, host="", address="", user="", identity=identity, price_usd=price_usd, since=since
+    )

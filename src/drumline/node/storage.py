@@ -5,25 +5,157 @@
     events/rank-0.jsonl~         or with a tilde: see below
     manifest.sha256.json         what belongs to the copy, with checksums; written last
 
-A node may be gone in the middle of a copy. So a file that has changed is written beside the one
-that the manifest names, then the new manifest takes its place, then the old file is removed: at
-every moment there is one whole copy. A manifest is replaced in one step by every storage.
+A node may disappear in the middle of a copy. So a changed file is written beside the one that the
+manifest names, then the new manifest replaces the old one, then the old file is removed: at every
+moment there is one complete copy. Every storage replaces a manifest atomically.
+
+fsspec has a class for each kind of storage, each with errors of its own; `explained` classifies
+them by their names and messages.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
+import re
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from drumline.core.errors import ClusterError
-from drumline.node.manifest import MANIFEST, Manifest, StoredFile
-from drumline.node.refusal import NO_BUCKET, explained, kind_of, shown_url
+from drumline.core.inside import stays_inside
+
+MANIFEST = "manifest.sha256.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredFile:
+    """One file of a copy."""
+
+    key: str
+    """where it is, relative to the manifest"""
+    sha256: str
+    bytes: int
+    mtime: float
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> StoredFile:
+        """Read it back."""
+        return cls(
+            key=_safe(values["key"]),
+            sha256=str(values["sha256"]),
+            bytes=int(values["bytes"]),
+            mtime=float(values["mtime"]),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """What one writer's copy of a run consists of."""
+
+    run: str
+    writer: str
+    written: float = 0.0
+    """seconds of the epoch"""
+    ended: bool = False
+    """whether the run had ended"""
+    files: dict[str, StoredFile] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        """Return the document."""
+        files = {name: vars(file) for name, file in sorted(self.files.items())}
+        return json.dumps({**vars(self), "files": files}, indent=1)
+
+    @classmethod
+    def from_json(cls, text: str | bytes, *, run: str, writer: str) -> Manifest:
+        """Read it back.
+
+        Args:
+            text: the document; whoever may write to the storage may have made it up.
+            run: whose copy it is, by the place where it was found, whatever it says itself.
+            writer: by whom, likewise.
+
+        Raises:
+            ValueError, TypeError, KeyError, AttributeError: it is no such document.
+        """
+        values = json.loads(text)
+        files = values.pop("files").items()
+        return cls(
+            run=_part(run),
+            writer=_part(writer),
+            written=float(values["written"]),
+            ended=bool(values["ended"]),
+            files={_safe(name): StoredFile.from_json(file) for name, file in files},
+        )
+
+
+def _part(name: str) -> str:
+    """Return a name that is one folder's, and no way elsewhere."""
+    if name in ("", ".", "..") or "/" in name or "\0" in name:
+        raise ValueError(f"{name!r} is no folder's name")
+    return name
+
+
+def _safe(name: str) -> str:
+    if not stays_inside(name):
+        raise ValueError(f"{name!r} leaves the folder")
+    return name
+
+
+NO_BUCKET = "does not exist"
+_USER = re.compile(r"(?<=://)[^/\s]+@")
+
+
+def shown_url(url: str) -> str:
+    """Return a storage's address without what nobody else should see: password and parameters."""
+    return _USER.sub("", url.partition("?")[0])
+
+
+@contextlib.contextmanager
+def explained(url: str) -> Iterator[None]:
+    """Turn what storages raise into one sentence with the way out."""
+    shown = shown_url(url)
+    try:
+        yield
+    except ClusterError:
+        raise
+    except ImportError as error:
+        package = {"s3": "s3fs", "gs": "gcsfs", "gcs": "gcsfs"}.get(url.partition("://")[0])
+        fix = f"pip install {package}" if package else "install the package that it names"
+        raise ClusterError(
+            f"the storage {shown} needs a package that is not installed ({error}); {fix}, here or "
+            f"by the requirements of your cluster.yaml"
+        ) from None
+    except Exception as error:
+        kind, fix = kind_of(error)
+        if not kind:
+            raise
+        said = str(error).replace(url, shown)
+        raise ClusterError(f"the storage {shown} {kind} ({said}); {fix}", kind=kind) from None
+
+
+def kind_of(error: Exception) -> tuple[str, str]:
+    """Say what an error of a storage means, and what to do."""
+    said = f"{type(error).__name__} {error}"
+    if isinstance(error, ValueError) and "rotocol not known" in said:
+        return "has a protocol that fsspec does not know", "write s3://bucket/prefix, for example"
+    if "NoCredentials" in said or "Unable to locate credentials" in said:
+        fix = "on nodes, give ec2.instance_profile; on the laptop, set up AWS credentials"
+        return "needs credentials, and there are none", fix
+    if isinstance(error, PermissionError) or "AccessDenied" in said or "Forbidden" in said:
+        return "may not be used by you", "allow reading, writing and listing of that prefix"
+    if "NoSuchBucket" in said or "bucket does not exist" in said:
+        return NO_BUCKET, "make the bucket, or correct storage in your cluster.yaml"
+    if "EndpointConnection" in said or isinstance(error, ConnectionError | TimeoutError):
+        return "cannot be reached", "check the network, and the address"
+    if isinstance(error, OSError):
+        return "cannot be used", "check the address, the room, and what you may do there"
+    return "", ""
+
 
 _CHUNK = 4 << 20
 _OBJECT_STORES = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az"}

@@ -1,25 +1,58 @@
-"""`Crew`: this node's agent and its ranks, from the side of the process that runs the job.
+"""`NodeAgent`: this node's agent and its ranks, as seen by the process that runs the job.
 
-The agent is warmed up (it loads torch, and so does its worker server) while the nodes find each
-other, and gets its task when they have. Nothing here blocks: whoever runs a job has a pulse to
-keep.
+The agent is warmed up (it loads torch, and so does its worker server) while the nodes connect to
+each other, and gets its task when they have. Nothing here blocks: the runner must keep its
+heartbeat.
+
+It runs with the edition of this package that the runner started with, R/lib-<hash>. `drumline
+submit` and `drumline up` may install another one and redirect R/lib. A job keeps its own: its
+agents have the same edition, and nobody removes that while the job runs.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import time
 from collections.abc import Mapping
 from pathlib import Path
 
+import drumline
 from drumline.core.nodes import NODES
 from drumline.core.rundir import RunDir
 from drumline.core.scratch import Scratch
 from drumline.core.task import PRELOAD, SCRATCH, AgentTask
 from drumline.launch.agent import Agent
-from drumline.node.edition import of_this_edition
 from drumline.node.job import Job
+
+WHOLE = "whole"
+"""the file that ends an edition's unpacking; whoever needs the edition holds it locked"""
+_PATH = "PYTHONPATH"
+
+
+def edition() -> Path | None:
+    """Return the folder of this process's edition; None where nobody brought one: a checkout."""
+    folder = Path(drumline.__file__).parents[1]
+    return folder if (folder / WHOLE).exists() else None
+
+
+def of_this_edition(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return a process's variables, such that it has this edition whatever R/lib leads to."""
+    own = edition()
+    if own is None:
+        return dict(variables)
+    others = [path for path in (variables.get(_PATH),) if path]
+    return {**variables, _PATH: os.pathsep.join([str(own), *others])}
+
+
+def hold_edition() -> None:
+    """Keep this process's edition on the node for as long as the process lives."""
+    own = edition()
+    if own is not None:
+        handle = os.open(own / WHOLE, os.O_RDONLY | os.O_CLOEXEC)
+        fcntl.flock(handle, fcntl.LOCK_SH)
+
 
 GRACE_S = 7.0
 """from asking to killing; agents give their workers five seconds"""

@@ -1,15 +1,15 @@
-"""`Tether`: the connection between the leader's process and a follower's, which is also the pulse.
+"""`PeerConnection`: between the leader's process and a follower's; it is also the heartbeat.
 
-Each follower connects to the leader's private address, and both prove that they know the job's
-secret, without sending it:
+Each follower connects to the leader's private address, and both prove by a handshake that they know
+the job's secret, without sending it:
 
     leader   ──(1) challenge a──▶                             follower
              ◀──(2) node, challenge b, HMAC(follower, a, b)──
              ──(3) HMAC(leader, b, a)──▶
 
-From then on both send JSON lines. Each side pings once a second: who is silent for `SILENCE_S`, or
-whose connection closes, is gone, and the job with it. Pings carry the clock, so that the leader
-knows how far a follower's clock is from its own.
+From then on both send JSON lines. Each side pings once a second: a peer that is silent for
+`SILENCE_S`, or whose connection closes, is lost, and the job with it. Pings carry the clock, so
+that the leader knows the offset of a follower's clock.
 """
 
 from __future__ import annotations
