@@ -325,10 +325,9 @@ def test_the_package_goes_first_and_then_the_folder(servers, project, home):
     [
         "__init__",
         "node/__init__",
-        "node/belongings",
-        "node/busy",
-        "node/code_folder",
+        "node/folder",
         "node/hangup",
+        "node/ownership",
         "node/receive",
     ],
 )
