@@ -17,9 +17,9 @@ from typing import Any
 import torch
 from measure import Row, arguments, compare, report, turns
 
-from drumline.core.spec import ModelSpec
 from drumline.models import build_model
 from drumline.optim import GD, SGD, Adam
+from drumline.spec.run_spec import ModelSpec
 
 Stepper = Callable[[], object]
 INNER = 5  # steps per turn, so that the clock is small against them

@@ -20,8 +20,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import drumline
 from drumline.comm import Meter
-from drumline.core.spec import DataSpec
 from drumline.data import Split, build_dataset
+from drumline.spec.run_spec import DataSpec
 
 BATCH = 16  # samples per step on each rank
 

@@ -18,8 +18,8 @@ from torch.distributed import all_reduce, destroy_process_group, get_rank, init_
 from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: N817
 from torch.utils.data import DataLoader, TensorDataset
 
-from drumline.core.spec import DataSpec, PartitionSpec
 from drumline.data import PartitionSampler, Split, build_dataset
+from drumline.spec.run_spec import DataSpec, PartitionSpec
 
 BATCH = 16  # samples per step on each rank
 

@@ -12,17 +12,18 @@ from typing import Any
 
 import numpy as np
 
-from drumline.core.lab import LabSettings
 from drumline.core.language import Language
 from drumline.core.rundir import RunDir
 from drumline.data.coverage import coverage
 from drumline.labs.experiment import Measurement, Training
 from drumline.labs.lab import Lab, WriteUp
 from drumline.labs.results import Results
-from drumline.report.page.blocks import Paragraph, Picture, Report, Section, Table
+from drumline.labs.settings import LabSettings
+from drumline.report.page.blocks import Paragraph, Picture, Report, Section, TableBlock
 from drumline.report.page.markdown import render_markdown
-from drumline.report.page.prose import Said, Sentence
-from drumline.report.page.sheet import Quote
+from drumline.report.page.table import CellRef
+from drumline.report.page.translator import Sentence, Text
+from drumline.spec.load import write_run_spec
 
 MS = 1_000_000
 SAMPLES = 240
@@ -58,7 +59,7 @@ def make_runs(
 def _leave(folder: Path, training: Training) -> None:
     spec = training.spec
     run = RunDir.create("", root=folder, exact=folder / "runs" / training.name)
-    run.write_spec(spec)
+    write_run_spec(run, spec)
     run.write_json("manifest.json", {"cpu_count": 2})
     whole = spec.optimizer.name == "gd"
     per_epoch = 1 if whole else 6
@@ -127,28 +128,28 @@ def _accuracy(training: Training, epoch: int) -> float:
 
 def _diverge(folder: Path, training: Training) -> None:
     run = RunDir.create("", root=folder, exact=folder / "runs" / training.name)
-    run.write_spec(training.spec)
+    write_run_spec(run, training.spec)
     error = {"event": "error", "type": "DivergenceError", "message": "the loss is nan"}
     run.rank_events(0).write_text(json.dumps(error) + "\n")
 
 
-def quotes_of(found: WriteUp) -> list[Quote]:
+def quotes_of(found: WriteUp) -> list[CellRef]:
     """Return all numbers of a write-up: in sentences, tables and captions."""
-    quotes: list[Quote] = []
+    refs: list[CellRef] = []
     for block in (*found.results, *found.analysis):
         match block:
             case Paragraph(said=sentences):
-                quotes += [quote for one in sentences for quote in _in(one)]
-            case Table(title=title):
+                refs += [ref for one in sentences for ref in _in(one)]
+            case TableBlock(title=title):
                 cells = [cell for row in block.cells() for cell in row]
-                quotes += [*_in(title), *(cell for cell in cells if isinstance(cell, Quote))]
+                refs += [*_in(title), *(cell for cell in cells if isinstance(cell, CellRef))]
             case Picture(title=title, caption=caption):
-                quotes += [*_in(title), *_in(caption)]
-    return [*_in(found.summary), *quotes]
+                refs += [*_in(title), *_in(caption)]
+    return [*_in(found.summary), *refs]
 
 
-def _in(said: Said) -> list[Quote]:
-    return list(said.quotes) if isinstance(said, Sentence) else []
+def _in(said: Text) -> list[CellRef]:
+    return list(said.refs) if isinstance(said, Sentence) else []
 
 
 def words_of(found: WriteUp, lang: Language) -> str:
@@ -162,12 +163,11 @@ def words_of(found: WriteUp, lang: Language) -> str:
 def wrong_quotes(found: WriteUp) -> list[str]:
     """Name the numbers of a write-up that are not those of the files of its sheets."""
     files = {
-        sheet.name: list(csv.DictReader(io.StringIO(sheet.to_csv()))) for sheet in found.sheets
+        table.name: list(csv.DictReader(io.StringIO(table.to_csv()))) for table in found.tables
     }
-    assert len(files) == len(found.sheets), "two sheets of one name"
+    assert len(files) == len(found.tables), "two sheets of one name"
     return [
-        f"{quote.sheet}.csv, row {quote.row}, {quote.column}: {quote.value} on the page"
-        for quote in quotes_of(found)
-        if files[quote.sheet][quote.row][quote.column]
-        != ("" if quote.value is None else str(quote.value))
+        f"{ref.table}.csv, row {ref.row}, {ref.column}: {ref.value} on the page"
+        for ref in quotes_of(found)
+        if files[ref.table][ref.row][ref.column] != ("" if ref.value is None else str(ref.value))
     ]

@@ -39,7 +39,7 @@ import contextlib, json, sys
 from pathlib import Path
 from drumline.core.errors import DrumlineError
 from drumline.core.events import read_events
-from drumline.core.spec_file import load_spec
+from drumline.spec.load import load_spec
 from drumline.launch.creation import new_run
 from drumline.launch.crews import Crews
 from drumline.launch.training import follow_training

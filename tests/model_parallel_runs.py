@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 import json
 
-from drumline.core.lab import LabSettings
 from drumline.core.rundir import RunDir
 from drumline.labs.model_parallel.experiments import AGAIN, plan_named_cases
 from drumline.labs.results import Results
+from drumline.labs.settings import LabSettings
+from drumline.spec.load import write_run_spec
 
 MS = 1_000_000
 STEPS = 4
@@ -27,7 +28,7 @@ def make_runs(folder, *, without=(), apart=1e-7, settings=None):
 
 def _leave(path, name, spec, apart):
     run = RunDir.create("", root=path.parent, exact=path)
-    run.write_spec(spec)
+    write_run_spec(run, spec)
     weights = "a" * 64 if apart == 0 or "x1" in name else name
     summary = {"mesh": dataclasses.asdict(spec.axes), "backend": "gloo", "weights_sha256": weights}
     run.write_json("summary.json", summary)

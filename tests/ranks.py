@@ -98,7 +98,7 @@ def _rank(rank, world_size, meeting, timeout_s, backend, tasks, results):
     import torch.distributed as dist
 
     from drumline.comm import join_group
-    from drumline.core.lifeline import die_with_parent
+    from drumline.core.processes import die_with_parent
 
     die_with_parent()
     torch.set_num_threads(1)

@@ -10,7 +10,7 @@ from drumline.bench.scaling_rows import build_scaling_rows, fit_series
 from drumline.bench.scaling_study import Study
 from drumline.bench.scaling_times import Parts, RunTimes
 from drumline.core.scaling_bench import ScalingSpec
-from drumline.core.spec_file import read_words
+from drumline.spec.load import read_words
 
 Take = Callable[[Repeat], Parts | None]
 """what a step of a run is made of; None: the run failed"""

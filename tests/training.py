@@ -9,8 +9,8 @@ from pathlib import Path
 import torch
 
 from drumline.core.events import EventWriter
-from drumline.core.spec_file import validate_spec
 from drumline.models import weights_sha256
+from drumline.spec.load import validate_spec
 from drumline.train.assembly import assemble
 from drumline.train.checkpoint import CheckpointStore
 from drumline.train.loop import Loop

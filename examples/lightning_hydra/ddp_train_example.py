@@ -22,8 +22,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import drumline
 from drumline.comm import Meter
-from drumline.core.spec import DataSpec
 from drumline.data import Split, build_dataset
+from drumline.spec.run_spec import DataSpec
 
 
 class LitNet(pl.LightningModule):

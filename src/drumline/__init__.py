@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from drumline.core.errors import DrumlineError
-    from drumline.core.spec import RunSpec
-    from drumline.core.spec_file import load_spec
     from drumline.parallel import DataParallel, average_gradients, comm_hook
+    from drumline.spec.load import load_spec
+    from drumline.spec.run_spec import RunSpec
 
 __all__ = [
     "DataParallel",
@@ -31,10 +31,10 @@ __version__ = "0.1.0"
 _HOMES = {
     "DataParallel": "drumline.parallel",
     "DrumlineError": "drumline.core.errors",
-    "RunSpec": "drumline.core.spec",
+    "RunSpec": "drumline.spec.run_spec",
     "average_gradients": "drumline.parallel",
     "comm_hook": "drumline.parallel",
-    "load_spec": "drumline.core.spec_file",
+    "load_spec": "drumline.spec.load",
 }
 
 

@@ -9,10 +9,10 @@ from drumline.bench.case_rows import link_bytes, payload_bytes
 from drumline.bench.cases import plan_cases
 from drumline.core.errors import SpecError
 from drumline.core.model_bench import ModelParallelSpec, cuttable_layers
-from drumline.core.parts import ModelSpec
-from drumline.core.spec_file import read_words
 from drumline.models import build_outline
 from drumline.parallel.split import find_layers
+from drumline.spec.load import read_words
+from drumline.spec.parts import ModelSpec
 
 
 def read(*words: str) -> ModelParallelSpec:

@@ -13,7 +13,7 @@ import pytest
 
 from drumline.core.events import EventWriter
 from drumline.core.rundir import RunDir
-from drumline.core.spec_file import load_spec
+from drumline.spec.load import load_spec, write_run_spec
 
 # Runs the command line, then tells on a descriptor of its own which heavy modules were loaded.
 PROBE = """
@@ -81,7 +81,7 @@ def make_run(folder) -> Callable[..., RunDir]:
     def make(*overrides: str, finished: bool = True, checkpoint: bool = True) -> RunDir:
         spec = load_spec(None, ["name=demo", "strategy=chunked_ring", *overrides])
         run = RunDir.create(spec.name, root=folder / "runs")
-        run.write_spec(spec)
+        write_run_spec(run, spec)
         run.write_json("manifest.json", {"argv": [], "started": "2025-01-02T03:04:05+00:00"})
         for rank in range(spec.world_size):
             _write_events(run, rank)

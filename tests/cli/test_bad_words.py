@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from drumline.cli.resume import resumed_run
-from drumline.core.strategy import StrategySpec
 from drumline.launch.gpu import may_have_gpu
+from drumline.spec.load import read_run_spec
+from drumline.spec.strategy import StrategySpec
 
 
 def files(folder: Path) -> dict[str, bytes | None]:
@@ -132,7 +133,7 @@ def test_resuming_by_another_strategy_leaves_the_words_of_the_old_one(make_run, 
     overrides = ["strategy.engine=torch", word, "workers=3", "max_steps=6"]
     with resumed_run("demo-1", overrides, root=folder / "runs") as (_, spec):
         wanted = StrategySpec(kind="tensor", engine="torch")
-        assert spec.strategy == run.read_spec().strategy == wanted
+        assert spec.strategy == read_run_spec(run).strategy == wanted
 
 
 def test_resuming_by_another_strategy_keeps_how_copies_are_averaged(make_run, folder):
@@ -143,7 +144,7 @@ def test_resuming_by_another_strategy_keeps_how_copies_are_averaged(make_run, fo
 
 def test_resuming_by_the_same_strategy_keeps_its_words(make_run, folder):
     run = make_run("strategy=pipeline", "strategy.schedule=gpipe", finished=False)
-    before = run.read_spec().strategy
+    before = read_run_spec(run).strategy
     with resumed_run("demo-1", ["strategy=pipeline"], root=folder / "runs") as (_, spec):
         assert spec.strategy == before
 

@@ -53,6 +53,49 @@ def test_the_keys_of_a_bench_are_broken_where_the_line_is_full(ask, bench, colum
         assert len(f" {line} {after.split()[0]}") > int(columns) - 2, line
 
 
+@pytest.mark.parametrize("words", [["train"], ["lab", "run"], ["cluster", "init"], ["data"], []])
+def test_help_reads_the_same_with_every_typer(ask, words):
+    """Newer ones put brackets around brackets, types beside flags, and lines between lines."""
+    shown = ask(*words, "--help").out
+    for odd in ("[[", "]]", "{", "<bool>", "BOOLEAN", "list[str]"):
+        assert odd not in shown
+    lines = [line.strip() for line in shown.splitlines()]
+    if "Examples" in lines:
+        examples = lines[lines.index("Examples") + 2 :]
+        assert len(examples[: examples.index("")]) >= 2, "no empty lines between examples"
+
+
+def test_usage_lines_name_arguments_as_people_write_them(ask):
+    def usage(*words):
+        lines = ask(*words, "--help", COLUMNS="120").out.splitlines()
+        return next(line.partition("[OPTIONS] ")[2].strip() for line in lines if "Usage:" in line)
+
+    assert usage("train") == "[SPEC.yaml] [KEY=VALUE]…"
+    assert usage("lab", "run") == "LAB [KEY=VALUE]…"
+    assert usage("cluster", "init") == "[PROVIDER]"
+    assert usage("run") == "SCRIPT [ARGS…]"
+    assert usage("bench") == "COMMAND [ARGS]..."
+
+
+def complete(instruction, **variables):
+    answer = subprocess.run(
+        [Path(sys.executable).with_name("drumline")],
+        env={"_DRUMLINE_COMPLETE": instruction, **variables},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return answer.stdout
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_shells_complete_commands(shell):
+    assert "_DRUMLINE_COMPLETE" in complete(f"source_{shell}")
+    found = complete("complete_bash", COMP_WORDS="drumline te", COMP_CWORD="1")
+    assert found.split() == ["tensorboard"]
+
+
 def test_the_module_can_be_started_too():
     command = [sys.executable, "-m", "drumline", "--help"]
     answer = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
@@ -92,7 +135,7 @@ def test_signs_that_the_terminal_does_not_have_are_replaced(ask, make_run):
 
 @pytest.fixture(scope="module")
 def schema():
-    from drumline.core.spec import RunSpec
+    from drumline.spec.run_spec import RunSpec
 
     return RunSpec.model_json_schema()
 

@@ -10,7 +10,7 @@ from drumline.cli.report import compare_command, report_command
 from drumline.core.errors import UsageError
 from drumline.core.language import Language
 from drumline.core.rundir import RunDir
-from drumline.core.spec_file import validate_spec
+from drumline.spec.load import validate_spec, write_run_spec
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def run(tmp_path, monkeypatch):
     """A run that was started, and has logged nothing."""
     monkeypatch.chdir(tmp_path)
     run = RunDir.create("run", root=tmp_path / "runs")
-    run.write_spec(validate_spec({"name": "run", "model": "mlp"}))
+    write_run_spec(run, validate_spec({"name": "run", "model": "mlp"}))
     run.write_json("manifest.json", {})
     return run
 
@@ -32,7 +32,7 @@ def compare(first, second, capsys):
 def test_a_run_may_have_any_name(run, name, tmp_path, capsys):
     other = RunDir(tmp_path / name)
     shutil.copytree(run.path, other.path)
-    other.write_spec(validate_spec({"name": "x", "model": "cnn"}))
+    write_run_spec(other, validate_spec({"name": "x", "model": "cnn"}))
     out = compare("run-1", name, capsys)
     assert "model.name" in out
     assert (tmp_path / "report" / "report.html").exists()

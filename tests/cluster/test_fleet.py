@@ -20,7 +20,7 @@ from drumline.cluster.ssh.fleet import Fleet
 from drumline.cluster.ssh.keys import fingerprint, make_key_pair
 from drumline.cluster.ssh.known_hosts import Origin, pin_host_key
 from drumline.core.errors import ClusterError, HostError
-from drumline.core.rundir import write_atomic
+from drumline.core.files import write_atomic
 from sshd import RELAY, alive, free_port, wait_until
 
 

@@ -11,8 +11,10 @@ import pytest
 
 from drumline.core.errors import RunDirError, UsageError
 from drumline.core.events import EventWriter
-from drumline.core.rundir import RunDir, list_runs, write_atomic
-from drumline.core.spec import RunSpec
+from drumline.core.files import write_atomic
+from drumline.core.rundir import RunDir, list_runs
+from drumline.spec.load import read_run_spec, write_run_spec
+from drumline.spec.run_spec import RunSpec
 
 
 def finish_creating(run: RunDir) -> RunDir:
@@ -184,8 +186,8 @@ def test_a_folder_without_a_manifest_is_no_run(tmp_path):
 def test_the_spec_comes_back(tmp_path):
     run = RunDir.create("demo", root=tmp_path)
     spec = RunSpec(workers=3, max_steps=5)
-    run.write_spec(spec)
-    assert run.read_spec() == spec
+    write_run_spec(run, spec)
+    assert read_run_spec(run) == spec
 
 
 def test_the_layout(tmp_path):

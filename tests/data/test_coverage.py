@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from drumline.core.spec import PartitionSpec
 from drumline.data import BatchSampler
 from drumline.data.coverage import coverage
+from drumline.spec.run_spec import PartitionSpec
 
 LABELS = np.arange(100) % 10
 

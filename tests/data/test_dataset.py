@@ -9,11 +9,11 @@ import torch
 
 import drumline.data
 from drumline.core.errors import DataError, UsageError
-from drumline.core.spec import DataSpec
 from drumline.data import Dataset, ImageSplit, TextSplit, build_dataset
 from drumline.data.catalogue import FILE_NAMES, MNIST
 from drumline.data.dataset import PACKAGED, encode
 from drumline.data.idx import read_idx, write_idx
+from drumline.spec.run_spec import DataSpec
 
 
 def build(name: str, *, seed: int = 1, dtype: torch.dtype = torch.float32, **more: Any) -> Dataset:

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 from drumline.core.errors import UsageError
-from drumline.core.spec import PartitionSpec
 from drumline.data import BatchSampler, LocalBatch, PartitionSampler
 from drumline.data.partition import permutation
+from drumline.spec.run_spec import PartitionSpec
 
 KEPT = ["random", "contiguous", "dirichlet"]
 

@@ -6,18 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from drumline.labs.check import Examiner
-from drumline.labs.verdict import Verdict
+from drumline.labs.check import GraderProcess, Verdict
 
 
 @pytest.fixture(scope="session")
-def examiner():
-    with Examiner() as examiner:
-        yield examiner
+def grader():
+    with GraderProcess() as grader:
+        yield grader
 
 
 @pytest.fixture
-def ask(examiner):
+def ask(grader):
     """Check a folder by the warm process: ask(lab, folder, "average.ring") -> verdicts by check."""
 
     def call(lab: int, folder: Path, *checks: str, timeout_s: float = 60.0) -> dict[str, Verdict]:
@@ -28,7 +27,7 @@ def ask(examiner):
             "total_s": 5 * timeout_s,
             "checks": list(checks),
         }
-        events = examiner.ask(request, silence_s=timeout_s + 60)
+        events = grader.ask(request, silence_s=timeout_s + 60)
         verdicts = [Verdict.of_event(event) for event in events if event["event"] == "end"]
         return {verdict.check: verdict for verdict in verdicts}
 

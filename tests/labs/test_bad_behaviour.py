@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 from wrong import SOLUTIONS
 
-from drumline.labs.check import Examiner
-from drumline.labs.verdict import Status
+from drumline.labs.check import GraderProcess, Status
 
 
 @pytest.fixture
@@ -155,10 +154,10 @@ def test_processes_that_are_left_behind_are_ended(ask, submission, tmp_path):
         assert not is_running(int(pid))
 
 
-def test_all_checks_together_are_bounded(ask, submission, examiner):
+def test_all_checks_together_are_bounded(ask, submission, grader):
     folder = submission(1, "optimizers.py", "import time\ntime.sleep(1)")
     request = {"lab": 1, "folder": str(folder), "timeout_s": 60, "total_s": 0.5}
-    ends = [e for e in examiner.ask(request, silence_s=120) if e["event"] == "end"]
+    ends = [e for e in grader.ask(request, silence_s=120) if e["event"] == "end"]
     assert ends[0]["status"] == "pass"
     assert {end["mistake"] for end in ends[1:]} == {"out-of-time"}
 
@@ -166,8 +165,8 @@ def test_all_checks_together_are_bounded(ask, submission, examiner):
 def test_a_submission_that_kills_the_process_that_checks_gets_a_verdict(submission):
     folder = submission(1, "optimizers.py", gd("import os; os.kill(os.getppid(), 9)"))
     request = {"lab": 1, "folder": str(folder), "timeout_s": 60, "total_s": 300}
-    with Examiner() as examiner:
-        ends = [e for e in examiner.ask(request, silence_s=120) if e["event"] == "end"]
+    with GraderProcess() as grader:
+        ends = [e for e in grader.ask(request, silence_s=120) if e["event"] == "end"]
     assert (ends[-1]["check"], ends[-1]["mistake"]) == ("gd.step", "examiner-died")
 
 

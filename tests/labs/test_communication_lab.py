@@ -8,13 +8,13 @@ import re
 import pytest
 
 from drumline.core.errors import DataError
-from drumline.core.lab import LabSettings
 from drumline.labs.communication import LAB
 from drumline.labs.experiment import Training
+from drumline.labs.settings import LabSettings
 from drumline.report.page.blocks import Picture
-from drumline.report.page.pen import Pen
-from drumline.report.page.prose import Tongue
 from drumline.report.page.source import excerpt
+from drumline.report.page.style import FigureStyle
+from drumline.report.page.translator import Translator
 from lab_documents import documents
 from lab_runs import make_runs, quotes_of, words_of, wrong_quotes
 
@@ -29,10 +29,10 @@ def test_both_languages_say_what_was_measured(tmp_path):
     results = made(tmp_path)
     numbers = []
     for lang in ("en", "zh"):
-        found = LAB.write_up(results, Tongue(lang))
+        found = LAB.write_up(results, Translator(lang))
         assert wrong_quotes(found) == []
         assert not BAD.search(words_of(found, lang))
-        numbers.append(sorted((q.sheet, q.row, q.column) for q in quotes_of(found)))
+        numbers.append(sorted((q.table, q.row, q.column) for q in quotes_of(found)))
         pictures = [block for block in found.results if isinstance(block, Picture)]
         assert [one.name for one in pictures] == [
             "sizes",
@@ -42,20 +42,20 @@ def test_both_languages_say_what_was_measured(tmp_path):
             "curves",
         ]
     assert numbers[0] == numbers[1]
-    said = words_of(LAB.write_up(results, Tongue("en")), "en")
+    said = words_of(LAB.write_up(results, Translator("en")), "en")
     assert "With 4 ranks ring moved 2.0× the bytes of chunked_ring: 3.0× the tensor" in said
     assert "native all_reduce was the fastest way" in said
     assert "to within 10 % in half of the 18 cases" in said
     assert "a step took from 2.2× (1.9–2.6) by parameter_server to 3.0× (2.5–3.7) by" in said
-    pen = Pen(lang="en")
+    style = FigureStyle(lang="en")
     for one in pictures:
-        with pen.drawing():
-            assert one.draw(pen).axes
+        with style.drawing():
+            assert one.draw(style).axes
 
 
 def test_a_sum_that_ran_away_is_a_result(tmp_path):
     results = made(tmp_path, diverged=["sum-parameters"])
-    found = LAB.write_up(results, Tongue("en"))
+    found = LAB.write_up(results, Translator("en"))
     assert wrong_quotes(found) == []
     assert "no number any more at step 1: each step multiplies" in words_of(found, "en")
     runs = {one.name: one for one in LAB.experiments(LabSettings())}
@@ -72,7 +72,7 @@ def test_bytes_that_nobody_counted_are_not_compared(tmp_path):
     file.write_text(json.dumps(document))
     for log in (tmp_path / "runs").glob("compress-*/events/*.jsonl"):
         log.write_text(log.read_text().replace('"all_reduce", 4000', '"all_reduce", 0'))
-    said = words_of(LAB.write_up(results, Tongue("en")), "en")
+    said = words_of(LAB.write_up(results, Translator("en")), "en")
     assert "the bytes of chunked_ring" not in said
     assert "fp16 sent" not in said
 
@@ -80,7 +80,7 @@ def test_bytes_that_nobody_counted_are_not_compared(tmp_path):
 @pytest.mark.parametrize("left", [(), ("collectives",), ("even-allreduce", "late-allreduce")])
 def test_what_failed_is_left_out(left, tmp_path):
     without = [one.name for one in LAB.experiments(LabSettings()) if one.name not in left]
-    found = LAB.write_up(made(tmp_path, without=without), Tongue("zh"))
+    found = LAB.write_up(made(tmp_path, without=without), Translator("zh"))
     assert wrong_quotes(found) == []
     assert bool(found.results) == bool(left)
 
@@ -93,7 +93,7 @@ def test_the_fastest_is_told_from_all_others(tmp_path):
         if row["algorithm"] != "native":  # slower by the median, but not always
             row["low_s"] = 0.0
     file.write_text(json.dumps(document))
-    said = words_of(LAB.write_up(results, Tongue("en")), "en")
+    said = words_of(LAB.write_up(results, Translator("en")), "en")
     assert "the fastest way" not in said
     assert "At 4MiB on 4 ranks native all_reduce took" in said
     assert "At 4MiB on 4 ranks, 0.5 % (ring) to 1.9 % (native all_reduce) of a call was" in said

@@ -8,14 +8,14 @@ import re
 import pytest
 
 from drumline.core.errors import LabError, UsageError
-from drumline.core.lab import LabSettings
 from drumline.labs.catalogue import find_lab
 from drumline.labs.report_run import load_lab, run_lab
 from drumline.labs.running import alone
+from drumline.labs.settings import LabSettings
 from drumline.labs.verifying import verify
 from drumline.labs.writing import build_report
 from drumline.report.page.html import render_html
-from drumline.report.page.prose import Tongue
+from drumline.report.page.translator import Translator
 from lab_documents import documents
 from lab_runs import make_runs
 
@@ -26,7 +26,7 @@ def run(number, folder):
     def watch(progress):
         raise AssertionError(progress)
 
-    say = Tongue("en")
+    say = Translator("en")
     run_lab(number, LabSettings(), folder, say, reuse=False, watch=watch, tell=lambda _: None)
 
 
@@ -61,10 +61,10 @@ def report(tmp_path, monkeypatch):
     monkeypatch.setattr("drumline.report.page.html.render_inline", lambda *_: "<svg></svg>")
     lab, results = load_lab(2), make_runs(load_lab(2), tmp_path, documents=documents())
     experiments = lab.experiments(results.settings)
-    made = build_report(lab, find_lab(2), results, experiments, {}, "mine", Tongue("zh"))
+    made = build_report(lab, find_lab(2), results, experiments, {}, "mine", Translator("zh"))
     (tmp_path / "data").mkdir()
-    for sheet in made.sheets:
-        (tmp_path / "data" / f"{sheet.name}.csv").write_text(sheet.to_csv(), encoding="utf-8")
+    for table in made.tables:
+        (tmp_path / "data" / f"{table.name}.csv").write_text(table.to_csv(), encoding="utf-8")
     page = render_html(made, version="1", made="now")
     (tmp_path / "report.html").write_text(page, encoding="utf-8")
     manifest = {"format": 1, "drumline": "0", "lab": 2, "lang": "zh", "files": {}}

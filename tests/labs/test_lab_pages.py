@@ -6,8 +6,6 @@ import re
 import pytest
 
 from drumline.core.errors import UsageError
-from drumline.core.lab import LabSettings
-from drumline.core.spec_file import read_words
 from drumline.labs.curves import smoothed
 from drumline.labs.data_parallel import LAB as DATA_PARALLEL
 from drumline.labs.data_parallel.cases import label_groups
@@ -18,14 +16,16 @@ from drumline.labs.experiment import Training
 from drumline.labs.optimizers import LAB as OPTIMIZERS
 from drumline.labs.optimizers.rates import _about
 from drumline.labs.report_run import load_lab
+from drumline.labs.settings import LabSettings
 from drumline.labs.strokes import error_bars
 from drumline.report.page.blocks import Picture
 from drumline.report.page.findings import Findings
-from drumline.report.page.pen import Pen
 from drumline.report.page.picture import render_inline
-from drumline.report.page.prose import Tongue
-from drumline.report.page.sheet import Sheet
+from drumline.report.page.style import FigureStyle
+from drumline.report.page.table import Table
+from drumline.report.page.translator import Translator
 from drumline.report.record import Point
+from drumline.spec.load import read_words
 from lab_runs import SAMPLES, make_runs, quotes_of, words_of, wrong_quotes
 
 LABS = {1: OPTIMIZERS, 3: DATA_PARALLEL}
@@ -47,11 +47,11 @@ BAD = re.compile(r"\b(nan|None|inf)\b")
 
 def test_both_languages_say_what_the_data_say(whole):
     number, lab, results = whole
-    found = {lang: lab.write_up(results, Tongue(lang)) for lang in ("en", "zh")}
+    found = {lang: lab.write_up(results, Translator(lang)) for lang in ("en", "zh")}
     for lang, one in found.items():
         assert wrong_quotes(one) == []
         assert not BAD.search(words_of(one, lang))
-    values = [[(q.sheet, q.row, q.column) for q in quotes_of(one)] for one in found.values()]
+    values = [[(q.table, q.row, q.column) for q in quotes_of(one)] for one in found.values()]
     assert len(values[0]) > 50
     assert sorted(values[0]) == sorted(values[1])  # where a number stands depends on the language
     drawn = [block.name for block in found["en"].results if isinstance(block, Picture)]
@@ -60,11 +60,11 @@ def test_both_languages_say_what_the_data_say(whole):
 
 def test_pictures_can_be_drawn(whole):
     _, lab, results = whole
-    pen = Pen(lang="en")
-    for block in lab.write_up(results, Tongue("en")).results:
+    style = FigureStyle(lang="en")
+    for block in lab.write_up(results, Translator("en")).results:
         if isinstance(block, Picture):
-            with pen.drawing():
-                figure = block.draw(pen)
+            with style.drawing():
+                figure = block.draw(style)
             assert all(axes.get_title() or axes.get_xlabel() for axes in figure.axes[1:])
 
 
@@ -72,7 +72,7 @@ def test_pictures_can_be_drawn(whole):
 @pytest.mark.parametrize("number", LABS)
 def test_pictures_can_be_drawn_from_what_is_left(number, tmp_path):
     results = make_runs(LABS[number], tmp_path, without=_most_of(number))
-    for block in LABS[number].write_up(results, Tongue("zh")).results:
+    for block in LABS[number].write_up(results, Translator("zh")).results:
         if isinstance(block, Picture):
             assert "<svg" in render_inline(block, "zh")
 
@@ -86,7 +86,7 @@ def _most_of(number):
 @pytest.mark.parametrize("lang", ["en", "zh"])
 def test_what_failed_is_left_out(number, lang, tmp_path):
     results = make_runs(LABS[number], tmp_path, without=_most_of(number))
-    found = LABS[number].write_up(results, Tongue(lang))
+    found = LABS[number].write_up(results, Translator(lang))
     assert found.results
     assert wrong_quotes(found) == []
     assert not BAD.search(words_of(found, lang))
@@ -95,30 +95,33 @@ def test_what_failed_is_left_out(number, lang, tmp_path):
 @pytest.mark.parametrize("number", LABS)
 def test_where_nothing_came_to_its_end_the_page_says_so(number, tmp_path):
     names = [one.name for one in LABS[number].experiments(LabSettings())]
-    found = LABS[number].write_up(make_runs(LABS[number], tmp_path, without=names), Tongue("en"))
+    found = LABS[number].write_up(
+        make_runs(LABS[number], tmp_path, without=names), Translator("en")
+    )
     assert found.results == []
     assert "Nothing came to its end" in str(found.summary)
 
 
 def test_a_learning_rate_that_diverged_is_a_finding(tmp_path):
     results = make_runs(OPTIMIZERS, tmp_path, diverged=["momentum-lr0.2"])
-    found = OPTIMIZERS.write_up(results, Tongue("en"))
+    found = OPTIMIZERS.write_up(results, Translator("en"))
     assert "With 0.2 it diverged." in words_of(found, "en")
     by_name = {one.name: one for one in OPTIMIZERS.experiments(LabSettings())}
     assert by_name["momentum-lr0.2"].may_diverge
     assert not by_name["momentum-1"].may_diverge
     more = make_runs(OPTIMIZERS, tmp_path / "more", diverged=["gd-1", "gd-lr1"])
-    assert "From 0.1 up it diverged." in words_of(OPTIMIZERS.write_up(more, Tongue("en")), "en")
+    assert "From 0.1 up it diverged." in words_of(OPTIMIZERS.write_up(more, Translator("en")), "en")
 
 
 def test_a_rate_that_is_best_at_the_border_may_not_be_the_best():
-    sheet = Sheet(name="rates", columns=("optimizer", "factor", "lr", "loss", "accuracy", "ended"))
+    table = Table(name="rates", columns=("optimizer", "factor", "lr", "loss", "accuracy", "ended"))
     for lr, adam, sgd in ((0.01, 0.7, 0.9), (0.1, 0.8, 0.8), (1, 0.9, 0.7)):
         for optimizer, accuracy in (("adam", adam), ("sgd", sgd), ("gd", 0.5 + 0.1 * (lr == 0.1))):
             row = {"factor": lr, "lr": lr, "loss": 1.0, "accuracy": accuracy, "ended": "done"}
-            sheet.add(optimizer=optimizer, **row)
+            table.add(optimizer=optimizer, **row)
     said = {
-        name: str(_about(sheet, name, Tongue("en"), Findings())) for name in ("adam", "sgd", "gd")
+        name: str(_about(table, name, Translator("en"), Findings()))
+        for name in ("adam", "sgd", "gd")
     }
     assert "did best with 1: 90.00 %. That is the largest rate tried" in said["adam"]
     assert "did best with 0.01: 90.00 %. That is the smallest rate tried" in said["sgd"]
@@ -141,19 +144,19 @@ def test_one_interval_that_is_unknown_does_not_hide_the_others():
 def test_what_is_told_at_equal_time_has_its_interval(whole):
     number, lab, results = whole
     if number == 3:
-        found = lab.write_up(results, Tongue("en"))
-        sheets = {sheet.name: sheet for sheet in found.sheets}
-        for row in sheets["equal_time"].rows:
+        found = lab.write_up(results, Translator("en"))
+        tables = {table.name: table for table in found.tables}
+        for row in tables["equal_time"].rows:
             assert row["loss_low"] <= row["loss"] <= row["loss_high"]
             assert row["accuracy_low"] <= row["accuracy"] <= row["accuracy_high"]
-        assert all(row["accuracy_low"] is not None for row in sheets["scaling"].rows)
+        assert all(row["accuracy_low"] is not None for row in tables["scaling"].rows)
 
 
 def test_a_difference_between_two_accuracies_has_no_sign():
-    averaging = Sheet(name="averaging", columns=("kind", "optimizer", "averaged", "accuracy"))
+    averaging = Table(name="averaging", columns=("kind", "optimizer", "averaged", "accuracy"))
     for kind, accuracy in (("shuffle", 0.953), ("by_label", 0.935)):
         averaging.add(kind=kind, optimizer="adam", averaged="parameters", accuracy=accuracy)
-    said = str(_about_adam("parameters", averaging, Tongue("en"), Findings()))
+    said = str(_about_adam("parameters", averaging, Translator("en"), Findings()))
     assert "by label ended at 93.50 % with Adam and averaged parameters, shuffle at 95.30 %" in said
     assert "a difference of 1.80 points" in said
 
@@ -161,21 +164,21 @@ def test_a_difference_between_two_accuracies_has_no_sign():
 def test_many_ranks_are_drawn_without_what_has_no_room():
     """Of sixteen, numbers would lie over each other, and a legend over the curves."""
     many = range(16)
-    overlaps = Sheet(name="overlaps", columns=("kind", "span", "rank", "other", "share"))
-    local = Sheet(name="local_losses", columns=("kind", "rank", "step", "loss"))
+    overlaps = Table(name="overlaps", columns=("kind", "span", "rank", "other", "share"))
+    local = Table(name="local_losses", columns=("kind", "rank", "step", "loss"))
     for rank in many:
         for kind in ("shuffle", "by_label"):
             local.add(kind=kind, rank=rank, step=1, loss=1.0 + rank)
         for span in ("first_epoch", "run"):
             for other in many:
                 overlaps.add(kind="shuffle", span=span, rank=rank, other=other, share=0.5)
-    empty = Sheet(name="empty", columns=("part",))
-    pen = Pen(lang="en")
-    with pen.drawing():
-        for axes in draw_overlap(pen, overlaps, ["shuffle"]).axes:
+    empty = Table(name="empty", columns=("part",))
+    style = FigureStyle(lang="en")
+    with style.drawing():
+        for axes in draw_overlap(style, overlaps, ["shuffle"]).axes:
             assert {text.get_text() for text in axes.texts} == {""}
             assert len(axes.get_xticks()) == 6
-        losses = draw_hiding(pen, local, empty, empty).axes[0]
+        losses = draw_hiding(style, local, empty, empty).axes[0]
     named = [text.get_text() for text in losses.get_legend().get_texts()]
     assert named == ["shuffle, each rank", "by label, each rank"]
 
@@ -184,14 +187,14 @@ def test_a_run_that_logged_nothing_is_left_out(tmp_path):
     results = make_runs(OPTIMIZERS, tmp_path)
     for log in (tmp_path / "runs" / "sgd-2" / "events").iterdir():
         log.write_text("")
-    found = OPTIMIZERS.write_up(results, Tongue("en"))
+    found = OPTIMIZERS.write_up(results, Translator("en"))
     assert wrong_quotes(found) == []
-    ends = next(sheet for sheet in found.sheets if sheet.name == "ends")
+    ends = next(table for table in found.tables if table.name == "ends")
     assert {row["optimizer"]: row["repeats"] for row in ends.rows}["sgd"] == 2
 
 
 def test_explanations_are_given_only_where_the_numbers_bear_them(tmp_path):
-    said = words_of(OPTIMIZERS.write_up(make_runs(OPTIMIZERS, tmp_path), Tongue("en")), "en")
+    said = words_of(OPTIMIZERS.write_up(make_runs(OPTIMIZERS, tmp_path), Translator("en")), "en")
     assert "Seed by seed, " in said
     assert "which is more than rounding" in said  # made-up losses of GD in chunks and at once
     assert "not what is computed" not in said
@@ -235,10 +238,10 @@ def test_optimizers_on_nodes_pay_for_averaging(tmp_path):
     settings = LabSettings.model_validate({"nodes": 2, "link": "1gbit"})
     results = make_runs(OPTIMIZERS, tmp_path, settings=settings)
     assert {one.spec.nodes for one in OPTIMIZERS.experiments(settings)} == {2}
-    found = OPTIMIZERS.write_up(results, Tongue("en"))
+    found = OPTIMIZERS.write_up(results, Translator("en"))
     assert wrong_quotes(found) == []
     assert "Between nodes, averaging the gradients took " in words_of(found, "en")
-    (profile,) = (sheet for sheet in found.sheets if sheet.name == "profile")
+    (profile,) = (table for table in found.tables if table.name == "profile")
     row = profile.rows[profile.find(optimizer="sgd")]
     assert row["samples"] == SAMPLES // 6, "of both ranks together"
     parts = ("data", "compute", "communication", "update")

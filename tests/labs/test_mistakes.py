@@ -9,9 +9,9 @@ from wrong import ALL, SOLUTIONS, Wrong
 
 from drumline.core.language import Language
 from drumline.labs.catalogue import LABS
+from drumline.labs.check import Status
+from drumline.labs.explanation import explain, load_pointers, title_of
 from drumline.labs.start import starter_files
-from drumline.labs.verdict import Status
-from drumline.labs.wording import MISTAKES, explain, title_of
 
 ANYWHERE = {
     "missing-file",
@@ -31,7 +31,7 @@ UNSEEN = {"timing-differs", "gradients-differ"}
 
 
 def test_every_mistake_is_made_here():
-    assert {wrong.mistake for wrong in ALL} | ANYWHERE | UNSEEN == set(MISTAKES)
+    assert {wrong.mistake for wrong in ALL} | ANYWHERE | UNSEEN == set(load_pointers())
 
 
 FAMOUS = {

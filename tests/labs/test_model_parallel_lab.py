@@ -6,22 +6,22 @@ import re
 import pytest
 
 from drumline.core.errors import UsageError
-from drumline.core.lab import LabSettings
 from drumline.labs.model_parallel import LAB
 from drumline.labs.model_parallel.experiments import AGAIN, plan_named_cases
 from drumline.labs.model_parallel.judging import Pace, judge_pace
 from drumline.labs.model_parallel.pace_words import _against_data
 from drumline.labs.model_parallel.sheets import ModelParallelSheets
 from drumline.labs.model_parallel.timeline import lay_out, pick_typical, share_together
+from drumline.labs.settings import LabSettings
 from drumline.report.interval import interval_names
 from drumline.report.page.audit import audit_numbers
-from drumline.report.page.blocks import Paragraph, Picture, Report, Section, Table
+from drumline.report.page.blocks import Paragraph, Picture, Report, Section, TableBlock
 from drumline.report.page.findings import Findings
 from drumline.report.page.html import render_html
 from drumline.report.page.markdown import render_markdown
-from drumline.report.page.prose import Sentence, Tongue
-from drumline.report.page.sheet import Sheet
 from drumline.report.page.source import excerpt
+from drumline.report.page.table import Table
+from drumline.report.page.translator import Sentence, Translator
 from model_parallel_runs import STEPS, make_runs
 
 BAD = re.compile(r"\b(nan|None|inf)\b")
@@ -31,7 +31,7 @@ PICTURES = ["forms", "microbatches", "trace", "curves"]
 def report_of(found, lang):
     section = Section(slug="all", heading="All", blocks=[*found.results, *found.analysis])
     return Report(
-        title="lab 4", lang=lang, summary=found.summary, sections=[section], sheets=found.sheets
+        title="lab 4", lang=lang, summary=found.summary, sections=[section], tables=found.tables
     )
 
 
@@ -43,7 +43,7 @@ def quoted(found):
     """Where each number of the sentences stands."""
     said = [one for block in found.analysis if isinstance(block, Paragraph) for one in block.said]
     sentences = [one for one in (found.summary, *said) if isinstance(one, Sentence)]
-    return sorted((q.sheet, q.row, q.column) for one in sentences for q in one.quotes)
+    return sorted((q.table, q.row, q.column) for one in sentences for q in one.refs)
 
 
 @pytest.fixture(scope="module")
@@ -52,19 +52,19 @@ def whole(tmp_path_factory):
 
 
 def test_every_number_of_the_page_is_in_its_file_and_every_picture_is_drawn(whole, tmp_path):
-    found = LAB.write_up(whole, Tongue("en"))
+    found = LAB.write_up(whole, Translator("en"))
     page = render_html(report_of(found, "en"), version="1", made="now")
     (tmp_path / "report.html").write_text(page)
     (tmp_path / "data").mkdir()
-    for sheet in found.sheets:
-        (tmp_path / "data" / f"{sheet.name}.csv").write_text(sheet.to_csv())
+    for table in found.tables:
+        (tmp_path / "data" / f"{table.name}.csv").write_text(table.to_csv())
     assert list(audit_numbers(tmp_path)) == []
     assert [b.name for b in found.results if isinstance(b, Picture)] == PICTURES
     assert page.count("<svg") == len(PICTURES)
 
 
 def test_both_languages_say_the_same_numbers(whole):
-    found = {lang: LAB.write_up(whole, Tongue(lang)) for lang in ("en", "zh")}
+    found = {lang: LAB.write_up(whole, Translator(lang)) for lang in ("en", "zh")}
     assert quoted(found["en"]) == quoted(found["zh"])
     assert len(quoted(found["en"])) > 40
     for lang, one in found.items():
@@ -73,7 +73,7 @@ def test_both_languages_say_the_same_numbers(whole):
 
 
 def test_sentences_follow_the_quartiles(whole):
-    text = text_of(LAB.write_up(whole, Tongue("en")), "en")
+    text = text_of(LAB.write_up(whole, Translator("en")), "en")
     faster = re.search(r"One process alone took .* a step. Faster.*", text)[0]
     assert "data: 1.7×" in faster
     assert "rpc ×4: 1.1×" in faster
@@ -89,7 +89,7 @@ def test_sentences_follow_the_quartiles(whole):
 def test_data_parallelism_is_ahead_only_of_what_is_behind_for_certain():
     """One split is a little slower by its median, and its quartiles reach those of data."""
     columns = ("case", "form", *interval_names("step_ms"))
-    forms = Sheet(name="forms", columns=columns)
+    forms = Table(name="forms", columns=columns)
     for case, low, middle, high in (
         ("data", 9, 10, 11),
         ("tensor", 13, 14, 15),
@@ -97,21 +97,21 @@ def test_data_parallelism_is_ahead_only_of_what_is_behind_for_certain():
     ):
         ends = {"step_ms": middle, "step_ms_low": low, "step_ms_high": high}
         forms.add(case=case, form=case, **ends)
-    baseline = Sheet(name="baseline", columns=("drift",))
-    sheets = ModelParallelSheets(
+    baseline = Table(name="baseline", columns=("drift",))
+    tables = ModelParallelSheets(
         forms=forms, ranks=forms, baseline=baseline, curves=forms, trace=forms
     )
-    (said,) = map(str, _against_data(sheets, Findings(), Tongue("en")))
+    (said,) = map(str, _against_data(tables, Findings(), Translator("en")))
     assert "of the splits of the model, rpc 15 ms" in said
     assert "which is faster cannot be told" in said
     forms.rows.pop()
-    (said,) = map(str, _against_data(sheets, Findings(), Tongue("en")))
+    (said,) = map(str, _against_data(tables, Findings(), Translator("en")))
     assert "faster than every split of the model; the fastest, tensor, took 14 ms" in said
 
 
 def test_the_bubble_is_the_formulas_where_all_pieces_take_the_same_time(whole):
     forms = next(
-        sheet for sheet in LAB.write_up(whole, Tongue("en")).sheets if sheet.name == "forms"
+        table for table in LAB.write_up(whole, Translator("en")).tables if table.name == "forms"
     )
     for row in forms.rows:
         if row["bubble"] is not None and row["schedule"] != "interleaved":
@@ -127,7 +127,7 @@ def test_the_bubble_farthest_from_the_formula_is_that_of_all_forms(tmp_path):
     results = make_runs(tmp_path)
     for log in (tmp_path / "runs" / "rpc-x8" / "events").iterdir():
         log.write_text("".join(map(_spread, log.read_text().splitlines(keepends=True))))
-    text = text_of(LAB.write_up(results, Tongue("en")), "en")
+    text = text_of(LAB.write_up(results, Translator("en")), "en")
     assert re.search(r"rpc ×8 is farthest from it, by \+[0-9.]+ points", text)
 
 
@@ -142,7 +142,7 @@ def _spread(line):
 def test_a_stage_that_waits_for_the_end_of_the_step_is_idle(whole):
     """Its work leaves half of the window, whatever of that was noted as a message."""
     ranks = next(
-        sheet for sheet in LAB.write_up(whole, Tongue("en")).sheets if sheet.name == "ranks"
+        table for table in LAB.write_up(whole, Translator("en")).tables if table.name == "ranks"
     )
     idle = {(row["case"], row["rank"]): row["idle_ms"] for row in ranks.rows}
     assert idle["rpc ×1", 1] == pytest.approx(139 / 2)
@@ -152,7 +152,7 @@ def test_a_stage_that_waits_for_the_end_of_the_step_is_idle(whole):
 
 def test_losses_that_do_not_agree_are_said_to_be_so(tmp_path):
     assert "do not agree" in text_of(
-        LAB.write_up(make_runs(tmp_path, apart=0.1), Tongue("en")), "en"
+        LAB.write_up(make_runs(tmp_path, apart=0.1), Translator("en")), "en"
     )
 
 
@@ -163,15 +163,15 @@ def test_losses_that_do_not_agree_are_said_to_be_so(tmp_path):
 def test_what_failed_is_left_out(kept, lang, tmp_path):
     names = [name for name, _ in plan_named_cases(LabSettings())]
     results = make_runs(tmp_path, without=[name for name in names if name not in kept])
-    found = LAB.write_up(results, Tongue(lang))
+    found = LAB.write_up(results, Translator(lang))
     assert not BAD.search(text_of(found, lang))
-    assert len(next(b for b in found.results if isinstance(b, Table)).sheet.rows) == len(kept)
+    assert len(next(b for b in found.results if isinstance(b, TableBlock)).table.rows) == len(kept)
 
 
 def test_where_nothing_came_to_its_end_the_page_says_so(tmp_path):
     names = [name for name, _ in plan_named_cases(LabSettings())]
-    found = LAB.write_up(make_runs(tmp_path, without=names), Tongue("en"))
-    assert (found.results, found.analysis, found.sheets) == ([], [], [])
+    found = LAB.write_up(make_runs(tmp_path, without=names), Translator("en"))
+    assert (found.results, found.analysis, found.tables) == ([], [], [])
     assert str(found.summary) == "No experiment came to its end."
 
 
@@ -243,8 +243,8 @@ def test_on_simulated_nodes_every_part_has_a_node():
 
 def test_bytes_are_those_of_links_on_nodes(tmp_path):
     results = make_runs(tmp_path, settings=LabSettings(nodes=3))
-    found = LAB.write_up(results, Tongue("en"))
-    forms = next(sheet for sheet in found.sheets if sheet.name == "forms")
+    found = LAB.write_up(results, Translator("en"))
+    forms = next(table for table in found.tables if table.name == "forms")
     assert {row["sent_bytes"] for row in forms.rows if row["ranks"] == 3} == {3 * 4000 // STEPS}
     assert "left the nodes by their links" in text_of(found, "en")
     assert not BAD.search(text_of(found, "en"))

@@ -7,7 +7,7 @@ import shutil
 import pytest
 from wrong import SOLUTIONS
 
-from drumline.labs.verdict import Status
+from drumline.labs.check import Status
 
 BUFFERS_OF_FLOAT32 = """
 class SGD(Optimizer):

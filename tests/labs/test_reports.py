@@ -21,7 +21,7 @@ from drumline.report.page.audit import audit_numbers
 from drumline.report.page.folder import PAGE
 from drumline.report.page.html import render_html
 from drumline.report.page.picture import render_inline
-from drumline.report.page.prose import Tongue
+from drumline.report.page.translator import Translator
 from lab_documents import documents
 from lab_runs import make_runs
 from model_parallel_runs import make_runs as make_model_parallel_runs
@@ -112,10 +112,10 @@ def write(number, results, lang, folder):
     """Write a lab's page and data, without the files of its figures."""
     lab, entry = load_lab(number), find_lab(number)
     experiments = lab.experiments(results.settings)
-    report = build_report(lab, entry, results, experiments, MACHINE, "*mine*", Tongue(lang))
+    report = build_report(lab, entry, results, experiments, MACHINE, "*mine*", Translator(lang))
     (folder / "data").mkdir(parents=True)
-    for sheet in report.sheets:
-        (folder / "data" / f"{sheet.name}.csv").write_text(sheet.to_csv(), encoding="utf-8")
+    for table in report.tables:
+        (folder / "data" / f"{table.name}.csv").write_text(table.to_csv(), encoding="utf-8")
     page = render_html(report, version="1", made="now")
     (folder / PAGE).write_text(page, encoding="utf-8")
     return page

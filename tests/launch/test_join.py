@@ -9,9 +9,9 @@ import pytest
 
 from drumline.core.errors import CommError
 from drumline.core.rundir import RunDir
-from drumline.core.spec import RunSpec
 from drumline.launch import join
 from drumline.launch.join import OuterLauncher, outer_launcher
+from drumline.spec.run_spec import RunSpec
 
 TORCHRUN = {
     "RANK": "3",

@@ -9,8 +9,8 @@ import pytest
 from drumline.core.errors import DrumlineError, SpecError, UsageError, WorkerError
 from drumline.core.events import EventWriter
 from drumline.core.rundir import RunDir
-from drumline.core.spec_file import load_spec
 from drumline.launch.outcome import check_outcome
+from drumline.spec.load import load_spec, write_run_spec
 
 TRACE = 'Traceback (most recent call last):\n  File "m.py", line 1\nValueError: the sky fell\n'
 LOST = "Traceback (most recent call last):\nRuntimeError: Connection closed by peer\n"
@@ -149,7 +149,7 @@ def test_a_rank_that_left_without_a_word_is_told_by_how_it_left(run, code, how):
 
 
 def test_a_rank_that_aborts_under_a_limit_of_memory_is_told_with_it(run):
-    run.write_spec(load_spec(None, ["memory_bytes=30MB"]))
+    write_run_spec(run, load_spec(None, ["memory_bytes=30MB"]))
     write(run, 0, start())
     write_node(run, {"event": "agent", "node": 0}, left(0, -signal.SIGABRT))
     assert outcome(run).message.startswith(

@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from drumline.core.errors import SpecError, UsageError
-from drumline.core.spec import ModelSpec
 from drumline.models import build_model, weights_sha256
+from drumline.spec.run_spec import ModelSpec
 
 NETS = """
 from torch import nn

@@ -13,9 +13,9 @@ import torch
 from torch import nn
 
 from drumline.core.errors import SpecError
-from drumline.core.spec import BUILTIN_MODELS, ModelSpec
 from drumline.models import build_model
 from drumline.models.partial import build_outline, build_partial
+from drumline.spec.run_spec import BUILTIN_MODELS, ModelSpec
 
 NETS = """
 import copy
@@ -255,7 +255,7 @@ import sys
 from pathlib import Path
 from torch import nn
 import torch
-from drumline.core.spec import ModelSpec
+from drumline.spec.run_spec import ModelSpec
 from drumline.models import build_model
 from drumline.models.partial import build_partial
 from drumline.train.memory_limit import limit_memory

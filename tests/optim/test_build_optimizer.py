@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.nn import Parameter
 
-from drumline.core.spec import OptimizerSpec
 from drumline.optim import GD, SGD, Adam, build_optimizer
+from drumline.spec.run_spec import OptimizerSpec
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import os, sys
 os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "RANK": "0", "WORLD_SIZE": "1"}
 import torch, torch.distributed as dist
 import drumline.train  # what a worker has imported
-from drumline.core.parts import OptimizerSpec
-from drumline.core.strategy import StrategySpec
+from drumline.spec.parts import OptimizerSpec
+from drumline.spec.strategy import StrategySpec
 from drumline.comm import Meter, serve_store
 from drumline.optim import build_optimizer
 from drumline.parallel import build_strategy, postpone_dynamo

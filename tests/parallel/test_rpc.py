@@ -18,10 +18,10 @@ from torch.distributed.distributed_c10d import _get_default_store
 
 from drumline.comm import LOOPBACK, LostPeerError, join_store, serve_store
 from drumline.core.errors import CommError, PeerError, UsageError
-from drumline.core.spec import OptimizerSpec
 from drumline.optim import build_optimizer
 from drumline.parallel.rpc import Part, RpcModel, Traffic, join_rpc
 from drumline.parallel.rpc.parts import ask
+from drumline.spec.run_spec import OptimizerSpec
 from drumline.train.failure import describe
 from namespaces import need_namespaces
 from ranks import Team

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from drumline.core.errors import UsageError
-from drumline.core.spec import ModelSpec
 from drumline.models import build_model
 from drumline.models.partial import build_outline
 from drumline.parallel.split import (
@@ -24,6 +23,7 @@ from drumline.parallel.split import (
     parse_balance,
     partition,
 )
+from drumline.spec.run_spec import ModelSpec
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from drumline.core.errors import UsageError
-from drumline.core.spec import ModelSpec
 from drumline.models import build_model
 from drumline.models.partial import build_outline, build_partial
 from drumline.parallel.split import Layer, build_stage, find_layers, tied_names
+from drumline.spec.run_spec import ModelSpec
 
 BUILT_IN = {
     "linear": ["fc"],

@@ -11,12 +11,12 @@ from torch import nn
 
 from drumline.comm import Meter
 from drumline.core.errors import UsageError
-from drumline.core.mesh import Mesh
-from drumline.core.parts import ModelSpec, OptimizerSpec
 from drumline.models import build_model
 from drumline.optim import build_optimizer
 from drumline.parallel import Axes, DataParallel, build_axes, clip_split_gradients
 from drumline.parallel.tensor import How, Rule, apply_tensor_parallel, build_plan, shares_of
+from drumline.spec.mesh import Mesh
+from drumline.spec.parts import ModelSpec, OptimizerSpec
 from drumline.train.cuts import hold_part
 from drumline.train.evaluate import loss_sum
 from drumline.train.snapshot import load_model, take_snapshot
@@ -422,7 +422,7 @@ import torch, torch.distributed as dist
 from drumline.comm import serve_store
 from drumline.optim import SGD
 from drumline.parallel import postpone_dynamo
-from drumline.core.mesh import Mesh
+from drumline.spec.mesh import Mesh
 from drumline.parallel import build_axes, clip_split_gradients
 from drumline.parallel.tensor import ColumnLinear, Exchange
 from drumline.train.cuts import hold_part

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from drumline.core.mesh import Mesh
 from drumline.report.bubble import measure_bubble
+from drumline.spec.mesh import Mesh
 
 TICK = 10
 

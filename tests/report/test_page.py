@@ -12,7 +12,7 @@ import pytest
 
 from browser import browsing, find_browser
 from drumline.core.errors import RunDirError, UsageError
-from drumline.report.page import sheet as forms
+from drumline.report.page import table as forms
 from drumline.report.page.audit import audit_files, audit_numbers, read_citations
 from drumline.report.page.blocks import (
     Column,
@@ -24,25 +24,25 @@ from drumline.report.page.blocks import (
     Picture,
     Report,
     Section,
-    Table,
+    TableBlock,
 )
 from drumline.report.page.findings import Findings
 from drumline.report.page.folder import WORDS, read_manifest, read_words, write_report
 from drumline.report.page.html import render_block, render_html
 from drumline.report.page.markdown import render_markdown
-from drumline.report.page.pen import PAGE_INK, Pen, chinese_font
-from drumline.report.page.prose import Tongue
-from drumline.report.page.sheet import Sheet, milliseconds, percent, times
 from drumline.report.page.source import excerpt
+from drumline.report.page.style import PAGE_INK, FigureStyle, chinese_font
+from drumline.report.page.table import Table, milliseconds, percent, times
+from drumline.report.page.translator import Translator
 
 
 def small_report(lang, words=""):
-    say = Tongue(lang)
-    sheet = Sheet(
+    say = Translator(lang)
+    table = Table(
         name="waits", columns=("kind", "step_ms", "share", "share_low", "share_high", "missing")
     )
     for number, kind in enumerate(("ring", "tree")):
-        sheet.add(
+        table.add(
             kind=kind,
             step_ms=12.3456 * (number + 1),
             share=0.7134 / (number + 1),
@@ -51,15 +51,15 @@ def small_report(lang, words=""):
             missing=None,
         )
     found = Findings()
-    ratio = found.quote("tree over ring", 2.0061, times, low=1.9, high=2.1, of="waits.csv")
+    ratio = found.cell("tree over ring", 2.0061, times, low=1.9, high=2.1, of="waits.csv")
 
-    def draw(pen: Pen):
-        figure, (left, right) = pen.panels(2)
-        for number, row in enumerate(sheet.rows):
-            left.plot([1, 2, 3], [3, 2, number], label=row["kind"], color=pen.color(number))
-            right.bar(number, row["step_ms"], color=pen.color(number))
-        pen.finish(left, title=pen.say("Loss", "损失"), x="step", y="loss")
-        pen.finish(right, title="Step", x="", y="ms")
+    def draw(style: FigureStyle):
+        figure, (left, right) = style.panels(2)
+        for number, row in enumerate(table.rows):
+            left.plot([1, 2, 3], [3, 2, number], label=row["kind"], color=style.color(number))
+            right.bar(number, row["step_ms"], color=style.color(number))
+        style.finish(left, title=style.say("Loss", "损失"), x="step", y="loss")
+        style.finish(right, title="Step", x="", y="ms")
         return figure
 
     columns = [
@@ -68,13 +68,13 @@ def small_report(lang, words=""):
         Column(key="share", name=say.pick("waiting", "等待"), form=percent),
         Column(key="missing", name="?", form=percent),
     ]
-    waited = sheet.quote("share", percent, kind="ring")
+    waited = table.cell("share", percent, kind="ring")
     blocks = [
         Notice(said="one & two < three"),
         Paragraph(said=[say("{a} waited; {r}", "等待 {a};{r}", a=waited, r=ratio)], findings=True),
-        Picture(name="one", title="One", draw=draw, caption="c", sheets=[sheet]),
+        Picture(name="one", title="One", draw=draw, caption="c", tables=[table]),
         Picture(name="two", title='Two "quoted"', draw=draw),
-        Table(sheet=sheet, title="Waits", columns=columns),
+        TableBlock(table=table, title="Waits", columns=columns),
         Facts(items=[("cpu", "a very-long-word-" * 12)]),
         Markdown(
             text="**b** `" + "x" * 300 + "`\n\n<script>alert(1)</script>\n\n| a |\n|---|\n| 1 |"
@@ -87,7 +87,7 @@ def small_report(lang, words=""):
         lang=lang,
         summary=say("{a}", "{a}", a=waited),
         sections=[Section(slug="results", heading="Results", blocks=blocks)],
-        sheets=[sheet, found.sheet],
+        tables=[table, found.table],
     )
 
 
@@ -107,7 +107,7 @@ def test_a_report_is_what_its_files_say(tmp_path):
         rows = list(csv.DictReader(file))
     assert texts["71 % (66–75)"].value == rows[0]["share"] == "0.7134"
     assert texts["12.3 ms"].value == rows[0]["step_ms"]
-    assert texts["2.0× (1.9–2.1)"].sheet == "findings"
+    assert texts["2.0× (1.9–2.1)"].table == "findings"
     assert texts["–"].value == ""
     assert "71 % (66–75) waited; 2.0× (1.9–2.1)" in (folder / "report.md").read_text()
     # text that is not ours is shown, not obeyed
@@ -134,7 +134,7 @@ def test_a_report_is_what_its_files_say(tmp_path):
 
 
 def test_own_words_are_kept(tmp_path):
-    say = Tongue("en")
+    say = Translator("en")
     assert read_words(tmp_path, say) == ""
     (tmp_path / WORDS).write_text("<!-- a hint -->\nThe ring *wins*. <b>Really</b>\n")
     for _ in range(2):
@@ -232,10 +232,10 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path):
 
 def test_both_languages_need_the_same_holes():
     with pytest.raises(ValueError, match="holes"):
-        Tongue("en")("{a} and {b}", "{a}", a="1", b="2")
+        Translator("en")("{a} and {b}", "{a}", a="1", b="2")
     with pytest.raises(ValueError, match="holes"):
-        Tongue("zh")("{a}", "{a}")
-    assert str(Tongue("zh")("{a} is", "是 {a}", a="1")) == "是 1"
+        Translator("zh")("{a}", "{a}")
+    assert str(Translator("zh")("{a} is", "是 {a}", a="1")) == "是 1"
 
 
 def test_no_space_stands_between_chinese_words():
@@ -244,7 +244,7 @@ def test_no_space_stands_between_chinese_words():
         ("按标签", "比按标签慢"),
         ("动量 SGD", "比动量 SGD 慢"),
     ):
-        assert str(Tongue("zh")("{a}", "比 {a} 慢", a=name)) == said
+        assert str(Translator("zh")("{a}", "比 {a} 慢", a=name)) == said
 
 
 def test_a_chinese_page_has_chinese_punctuation():
@@ -288,37 +288,37 @@ def test_forms(form, value, text):
 
 
 def test_an_interval_of_either_sign_is_told_by_dots():
-    sheet = Sheet(name="s", columns=("a", "a_low", "a_high"))
-    sheet.add(a=0.5, a_low=-1.0, a_high=2.0)
-    assert str(sheet.quote("a", lambda value: f"{value:+.0f} ms")) == "+0 ms (-1 … +2)"
-    assert str(sheet.quote("a", forms.plain)) == "0.5 (-1 … 2)"
+    table = Table(name="s", columns=("a", "a_low", "a_high"))
+    table.add(a=0.5, a_low=-1.0, a_high=2.0)
+    assert str(table.cell("a", lambda value: f"{value:+.0f} ms")) == "+0 ms (-1 … +2)"
+    assert str(table.cell("a", forms.plain)) == "0.5 (-1 … 2)"
 
 
 def test_a_table_names_the_keys_of_its_sheet():
-    sheet = Sheet(name="s", columns=("kind", "n"))
-    sheet.add(kind="gd", n=1)
-    columns = [Column(key="kind", name="k", words={"gd": "GD"}), Column(key="n", name="n")]
-    (cells,) = Table(sheet=sheet, columns=columns, title="t").cells()
+    table = Table(name="s", columns=("kind", "n"))
+    table.add(kind="gd", n=1)
+    columns = [Column(key="kind", name="k", labels={"gd": "GD"}), Column(key="n", name="n")]
+    (cells,) = TableBlock(table=table, columns=columns, title="t").cells()
     assert [(cell.text, cell.value) for cell in cells] == [("GD", "gd"), ("1", 1)]
 
 
 def test_names_are_listed():
-    assert Tongue("en").join(["a", "b", "c"]) == "a, b and c"
-    assert Tongue("zh").join(["打乱", "随机"]) == "打乱和随机"
-    assert Tongue("zh").join(["Adam", "SGD"]) == "Adam 和 SGD"
+    assert Translator("en").join(["a", "b", "c"]) == "a, b and c"
+    assert Translator("zh").join(["打乱", "随机"]) == "打乱和随机"
+    assert Translator("zh").join(["Adam", "SGD"]) == "Adam 和 SGD"
 
 
 def test_a_wrong_row_is_refused():
-    sheet = Sheet(name="s", columns=("a",))
+    table = Table(name="s", columns=("a",))
     with pytest.raises(ValueError, match="differs from the columns in \\['b'\\]"):
-        sheet.add(a=1, b=2)
+        table.add(a=1, b=2)
     with pytest.raises(LookupError, match="0 rows"):
-        sheet.find(a=3)
+        table.find(a=3)
 
 
 def test_figures_speak_chinese_only_where_a_font_does(monkeypatch):
-    monkeypatch.setattr("drumline.report.page.pen.chinese_font", lambda: None)
-    assert Pen(lang="zh").say("Loss", "损失") == "Loss"
+    monkeypatch.setattr("drumline.report.page.style.chinese_font", lambda: None)
+    assert FigureStyle(lang="zh").say("Loss", "损失") == "Loss"
     chinese_font.cache_clear()
 
 

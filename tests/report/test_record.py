@@ -3,8 +3,8 @@
 import json
 
 from drumline.core.rundir import RunDir
-from drumline.core.spec_file import validate_spec
 from drumline.report.record import mean_loss, read_record
+from drumline.spec.load import validate_spec, write_run_spec
 
 
 def step(number, loss):
@@ -22,7 +22,7 @@ def test_a_loss_is_that_of_the_whole_batch():
 def test_steps_that_a_restart_undid_are_not_in_the_curve(tmp_path):
     """All ranks had come to step 5; after the restart the run ended at step 3."""
     run = RunDir.create("x", root=tmp_path, exact=tmp_path / "again")
-    run.write_spec(validate_spec({"name": "again", "model": "mlp", "workers": 2}))
+    write_run_spec(run, validate_spec({"name": "again", "model": "mlp", "workers": 2}))
     events = [
         {"event": "start"},
         *(step(number, 1.0) for number in range(1, 6)),

@@ -8,13 +8,13 @@ import pytest
 
 from drumline.core.language import Language
 from drumline.core.rundir import RunDir
-from drumline.core.spec_file import validate_spec
 from drumline.report.differences import find_differences
 from drumline.report.page.audit import audit_numbers, read_citations
 from drumline.report.page.folder import write_report
-from drumline.report.page.prose import Tongue
+from drumline.report.page.translator import Translator
 from drumline.report.record import read_record
 from drumline.report.runs.page import build_runs_report
+from drumline.spec.load import validate_spec, write_run_spec
 
 STEP = 10_000_000  # ns
 
@@ -23,7 +23,7 @@ def make_run(path, *, steps=8, slow=None, done=True, **words):
     """A run of two ranks as training leaves it; `slow`: a rank that comes late by half a step."""
     run = RunDir.create("x", root=path.parent, exact=path)
     spec = validate_spec({"name": path.name, "model": "mlp", "max_steps": steps, **words})
-    run.write_spec(spec)
+    write_run_spec(run, spec)
     run.write_json("manifest.json", {"started": "2026-01-01", "hosts": ["h"], "packages": {}})
     for rank in range(2):
         with run.rank_events(rank).open("w") as file:
@@ -84,12 +84,12 @@ def test_what_can_be_shown_is_shown_in_both_languages(runs, tmp_path):
     assert "empty: there is no spec.yaml / empty: no rank has logged anything" in gaps
     cited = []
     for lang in ("en", "zh"):
-        page = write_report(build_runs_report(records, Tongue(lang)), tmp_path / lang, {})
+        page = write_report(build_runs_report(records, Translator(lang)), tmp_path / lang, {})
         assert list(audit_numbers(tmp_path / lang)) == []
         text = page.read_text()
         assert "nan" not in text.lower().replace("finance", "")
         assert "None" not in text
-        cited.append([(one.sheet, one.row, one.column) for one in read_citations(text)])
+        cited.append([(one.table, one.row, one.column) for one in read_citations(text)])
     assert cited[0] == cited[1]
     assert "等待进程 1" in text
     assert "crashed：没有结果，事件日志到第 3 步为止" in text
@@ -97,7 +97,7 @@ def test_what_can_be_shown_is_shown_in_both_languages(runs, tmp_path):
 
 def test_one_run_and_one_without_anything(runs, tmp_path):
     for run in (runs[0], runs[-1]):
-        report = build_runs_report([read_record(run)], Tongue("en"))
+        report = build_runs_report([read_record(run)], Translator("en"))
         assert "differences" not in [section.slug for section in report.sections]
         write_report(report, tmp_path / f"page-{run.path.name}", {})
     assert str(report.summary) == "There is nothing to tell yet."
@@ -130,7 +130,7 @@ def test_faster_is_said_only_where_quartiles_do_not_meet(runs):
     records = [read_record(run) for run in runs[:2]]
     said = " ".join(
         str(one)
-        for section in build_runs_report(records, Tongue("en")).sections
+        for section in build_runs_report(records, Translator("en")).sections
         if section.slug == "analysis"
         for one in section.blocks[0].said
     )
@@ -141,7 +141,7 @@ def test_faster_is_said_only_where_quartiles_do_not_meet(runs):
 
 def analysis(*runs):
     """Return what a page about runs says of them."""
-    report = build_runs_report([read_record(run) for run in runs], Tongue("en"))
+    report = build_runs_report([read_record(run) for run in runs], Translator("en"))
     found = [section for section in report.sections if section.slug == "analysis"]
     return " ".join(str(one) for section in found for one in section.blocks[0].said)
 
@@ -184,16 +184,16 @@ def test_ranks_without_a_step_in_common_are_told(runs):
 def test_specs_that_cannot_be_read_are_not_called_the_same(runs):
     for run in runs[:2]:
         run.spec_file.unlink()
-    report = build_runs_report([read_record(run) for run in runs[:2]], Tongue("en"))
+    report = build_runs_report([read_record(run) for run in runs[:2]], Translator("en"))
     assert "differences" not in [section.slug for section in report.sections]
     # those that can be read are compared, without the others
     records = [read_record(run) for run in (runs[0], *runs[2:])]
     (section,) = [
         one
-        for one in build_runs_report(records, Tongue("en")).sections
+        for one in build_runs_report(records, Translator("en")).sections
         if one.slug == "differences"
     ]
-    assert section.blocks[0].sheet.columns == ("key", "crashed", "old")
+    assert section.blocks[0].table.columns == ("key", "crashed", "old")
 
 
 def test_accuracies_are_compared_where_they_can_be(runs, tmp_path):

@@ -3,7 +3,7 @@
 import pytest
 
 from drumline.core.errors import DivergenceError, SpecError
-from drumline.core.spec_file import load_spec
+from drumline.spec.load import load_spec
 from training import train_with_result as train
 
 JOB = {

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from drumline.core.spec_file import validate_spec
-from drumline.core.strategy import DATA_KINDS
 from drumline.data import build_dataset
 from drumline.models import build_model
+from drumline.spec.load import validate_spec
+from drumline.spec.strategy import DATA_KINDS
 from training import train_all
 
 KINDS = DATA_KINDS

@@ -13,10 +13,10 @@ import torch
 from torch import nn
 
 from drumline.core.errors import UsageError
-from drumline.core.parts import OptimizerSpec
 from drumline.models import MLP, Linear
 from drumline.optim import Adam
 from drumline.parallel import Holding
+from drumline.spec.parts import OptimizerSpec
 from drumline.train import memory_limit
 from drumline.train.checkpoint import CheckpointStore, Progress
 from drumline.train.memory_limit import explain_memory, limit_memory
@@ -27,7 +27,7 @@ TRAIN = """
 import json, sys
 import torch
 from torch import nn
-from drumline.core.parts import OptimizerSpec
+from drumline.spec.parts import OptimizerSpec
 from drumline.optim import build_optimizer
 from drumline.train.memory_limit import explain_memory, limit_memory
 
@@ -125,7 +125,7 @@ def test_a_part_is_read_in_the_memory_of_a_part(tmp_path: Path) -> None:
 
 BEGIN = """
 import sys
-from drumline.core.spec_file import load_spec
+from drumline.spec.load import load_spec
 from drumline.train.assembly import load_material
 from drumline.train.memory_limit import check_room, memory_budget
 

@@ -17,7 +17,7 @@ import safetensors.torch
 import torch
 
 from drumline.core.events import EventWriter
-from drumline.core.spec_file import validate_spec
+from drumline.spec.load import validate_spec
 from drumline.train.assembly import assemble
 from drumline.train.checkpoint import CheckpointStore
 from drumline.train.loop import Loop

@@ -10,7 +10,7 @@ import safetensors.torch
 from torch import nn
 
 from commands import wait_for_steps
-from drumline.core.spec_file import load_spec
+from drumline.spec.load import load_spec
 from drumline.train.cuts import note_statistics
 from namespaces import need_namespaces
 

@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 from typing import NoReturn
 
-from drumline.core.lifeline import die_with_parent
+from drumline.core.processes import die_with_parent
 from drumline.core.scratch import semaphore_prefix
 from drumline.core.task import PRELOAD_VARIABLE, SCRATCH, AgentTask
 

@@ -10,7 +10,7 @@ schedstat). So computing takes 1/share times as long, however many others want t
 waiting for the network costs nothing extra, as on a slow machine.
 
 A worker is never left stopped: the brake lets go when the agent is done, and where the agent is
-killed its workers are killed by the kernel, stopped or not (`core/lifeline.py`).
+killed its workers are killed by the kernel, stopped or not (`core/processes.py`).
 """
 
 from __future__ import annotations

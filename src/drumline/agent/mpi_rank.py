@@ -13,7 +13,7 @@ from pathlib import Path
 
 from drumline.core.errors import CommError
 from drumline.core.events import EventWriter
-from drumline.core.lifeline import die_with_parent
+from drumline.core.processes import die_with_parent
 from drumline.core.rundir import RunDir
 
 _AS_TORCHRUN = {

@@ -28,7 +28,7 @@ from torch.distributed.elastic.rendezvous import (
 from torch.distributed.elastic.rendezvous.api import RendezvousTimeoutError
 
 from drumline.comm.store import announced_store, meeting_host, serve_store
-from drumline.core.listing import listed
+from drumline.core.formatting import listed
 from drumline.core.task import PATIENCE_S
 
 BACKEND = "drumline"

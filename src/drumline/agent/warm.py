@@ -13,7 +13,7 @@ import gc
 import importlib
 import os
 
-from drumline.core.lifeline import die_with_parent
+from drumline.core.processes import die_with_parent
 from drumline.core.task import PRELOAD_VARIABLE
 
 if PRELOAD_VARIABLE in os.environ:

@@ -27,12 +27,12 @@ from drumline.core.errors import (
 )
 from drumline.core.rundir import RunDir
 from drumline.core.scratch import Scratch
-from drumline.core.spec import RunSpec
 from drumline.launch.creation import new_run
 from drumline.launch.crews import Crews
 from drumline.launch.probe import Watch
 from drumline.launch.training import follow_training
 from drumline.report.progress import RunProgress, followed
+from drumline.spec.run_spec import RunSpec
 
 _OF_THE_CASE = (WorkerError, CommError, DivergenceError, CheckpointError, UsageError)
 """errors that say nothing about the other cases"""

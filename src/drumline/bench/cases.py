@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from drumline.core.model_bench import CHUNKS, MIXED_COPIES, Engine, Form, ModelParallelSpec
-from drumline.core.spec import RunSpec
-from drumline.core.spec_file import validate_spec
-from drumline.core.strategy import Schedule
+from drumline.spec.load import validate_spec
+from drumline.spec.run_spec import RunSpec
+from drumline.spec.strategy import Schedule
 
 _WITHOUT_ENGINE = ("alone", "rpc")  # one is plain, the other PyTorch's in any case
 

@@ -20,8 +20,8 @@ from drumline.bench.scaling_cases import Repeat
 from drumline.bench.scaling_rows import ScalingFit, ScalingRow, build_scaling_rows, fit_series
 from drumline.bench.scaling_study import Study
 from drumline.bench.scaling_times import read_times
-from drumline.core.cores import count_cores
 from drumline.core.errors import UsageError
+from drumline.core.processes import count_cores
 from drumline.core.scaling_bench import ScalingSpec
 from drumline.launch.probe import Watch
 from drumline.report.scaling_words import tell_fits, tell_losses, tell_notes

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from drumline.core.scaling_bench import Count, Mode, ScalingSpec
-from drumline.core.spec import RunSpec
-from drumline.core.spec_file import validate_spec
+from drumline.spec.load import validate_spec
+from drumline.spec.run_spec import RunSpec
 
 ALONE = "alone"
 """instead of a strategy, where one rank has nobody to average with"""

@@ -20,8 +20,8 @@ from dataclasses import dataclass, fields
 from drumline.core.errors import UsageError
 from drumline.core.events import Event
 from drumline.core.rundir import RunDir
-from drumline.core.spec import RunSpec
 from drumline.report.ledger import compute_ledger, step_seconds, warm_steps
+from drumline.spec.run_spec import RunSpec
 
 _WHOLE = 0.95
 """of a batch: a step with less is the last of an epoch, which has what is left"""

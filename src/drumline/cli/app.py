@@ -4,45 +4,95 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
-
-app = typer.Typer(
-    name="drumline",
-    help="Distributed deep learning for PyTorch in a glass box: every algorithm readable, every "
-    "second accounted for.",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode="rich",
-    pretty_exceptions_enable=False,
-)
-data_app = typer.Typer(help="Data sets that do not come with the package.", no_args_is_help=True)
-app.add_typer(data_app, name="data")
-bench_app = typer.Typer(
-    help="Measure communication and training: algorithms, backends, links, strategies.",
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-)
-app.add_typer(bench_app, name="bench")
-lab_app = typer.Typer(
-    help="Four labs: run them and read the report, or write them yourself and be checked.",
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-)
-app.add_typer(lab_app, name="lab")
-
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout at the end.")]
-
+from typer.core import TyperCommand, TyperGroup
 
 F = TypeVar("F", bound=Callable[..., None])
 
 
-def flowing(command: F) -> F:
-    """Let the terminal break the lines of a command's help: it keeps those of the docstring."""
-    paragraphs = inspect.cleandoc(command.__doc__ or "").split("\n\n")
-    command.__doc__ = "\n\n".join(" ".join(each.split()) for each in paragraphs)
-    return command
+class _PlainHelp:
+    """Help that reads alike with every version of typer: no `<bool>`, no `[[KEY=VALUE]…]...`."""
+
+    options_metavar: str | None
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return options and arguments, without types beside what takes no value or names it."""
+        params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        for param in params:
+            if param.param_type_name == "argument":
+                param.metavar = _argument_name(param)
+                param.display_type_rich = lambda ctx: None
+            elif param.is_flag:
+                param.metavar = ""
+        return params
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Return the words of the usage line."""
+        arguments = [p.metavar for p in self.get_params(ctx) if p.param_type_name == "argument"]
+        commands = [self.subcommand_metavar] if isinstance(self, TyperGroup) else []
+        return [self.options_metavar or "", *arguments, *commands]
+
+
+def _argument_name(param: Any) -> str:
+    name = param.metavar or param.name.upper()
+    if param.nargs != 1 and "…" not in name:
+        name += "…"
+    return name if param.required or name.startswith("[") else f"[{name}]"
+
+
+class _Command(_PlainHelp, TyperCommand):
+    """A command."""
+
+
+class _Group(_PlainHelp, TyperGroup):
+    """Commands of one kind."""
+
+
+class App(typer.Typer):
+    """A group of commands, with the settings that all of them share."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(cls=_Group, no_args_is_help=True, rich_markup_mode="rich", **settings)
+
+    def command(self, name: str | None = None, **settings: Any) -> Callable[[F], F]:
+        """Add a function as a command; its docstring is the help."""
+
+        def add(function: F) -> F:
+            function.__doc__ = _flowing(inspect.cleandoc(function.__doc__ or ""))
+            return super(App, self).command(name, cls=_Command, **settings)(function)
+
+        return add
+
+
+def _flowing(text: str) -> str:
+    """Let the terminal break a paragraph's lines; examples, which are indented, get a line each."""
+    flowing, was_example = "", False
+    for paragraph in text.split("\n\n"):
+        is_example = paragraph.startswith(" ")
+        between = "\n" if is_example and was_example else "\n\n" if flowing else ""
+        flowing += between + " ".join(line.strip() for line in paragraph.splitlines())
+        was_example = is_example
+    return flowing
+
+
+app = App(
+    name="drumline",
+    help="Distributed deep learning for PyTorch in a glass box: every algorithm readable, every "
+    "second accounted for.",
+    pretty_exceptions_enable=False,
+)
+data_app = App(help="Data sets that do not come with the package.")
+app.add_typer(data_app, name="data")
+bench_app = App(help="Measure communication and training: algorithms, backends, links, strategies.")
+app.add_typer(bench_app, name="bench")
+lab_app = App(
+    help="Four labs: run them and read the report, or write them yourself and be checked."
+)
+app.add_typer(lab_app, name="lab")
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout at the end.")]
 
 
 def _print_version(wanted: bool) -> None:

@@ -17,12 +17,12 @@ from drumline.bench.collectives import run_collectives
 from drumline.cli.printing import print_json
 from drumline.core.bench import AggregationSpec, CollectivesSpec
 from drumline.core.errors import RunDirError, UsageError
-from drumline.core.spec_file import read_words
-from drumline.core.units import format_bytes
+from drumline.core.formatting import format_bytes
 from drumline.launch.probe import Watch
 from drumline.report.bench_tables import aggregation_table, collectives_table, fits_table
 from drumline.report.figures import draw_aggregation, draw_collectives
-from drumline.report.page.sheet import Sheet
+from drumline.report.page.table import Table
+from drumline.spec.load import read_words
 
 Draw = Callable[[Path, list[dict[str, Any]]], list[Path]]
 
@@ -115,9 +115,9 @@ def write_files(rows: list[dict[str, Any]], wishes: Wishes, draw: Draw) -> list[
     """
     if wishes.csv is not None:
         columns = [key for key in rows[0] if key not in _NO_COLUMNS]
-        sheet = Sheet(name=wishes.csv.stem, columns=columns, rows=[*rows])
+        table = Table(name=wishes.csv.stem, columns=columns, rows=[*rows])
         try:
-            wishes.csv.write_text(sheet.to_csv(), encoding="utf-8")
+            wishes.csv.write_text(table.to_csv(), encoding="utf-8")
         except OSError as error:
             raise RunDirError(f"cannot write {wishes.csv}: {error.strerror}") from None
     return draw(wishes.figure, rows) if wishes.figure is not None else []

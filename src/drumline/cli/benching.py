@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from drumline.cli.app import Json, bench_app, flowing
+from drumline.cli.app import Json, bench_app
 
 Words = Annotated[
     list[str] | None, typer.Argument(metavar="[KEY=VALUE]…", help="What to measure, and where.")
@@ -24,7 +24,6 @@ Outs = Annotated[
 
 
 @bench_app.command()
-@flowing
 def collectives(
     words: Words = None,
     csv: Csv = None,
@@ -58,7 +57,6 @@ def collectives(
 
 
 @bench_app.command()
-@flowing
 def aggregation(
     words: Words = None,
     csv: Csv = None,
@@ -89,7 +87,6 @@ def aggregation(
 
 
 @bench_app.command("model-parallel")
-@flowing
 def model_parallel(
     words: Words = None,
     csv: Csv = None,
@@ -128,7 +125,6 @@ def model_parallel(
 
 
 @bench_app.command()
-@flowing
 def scaling(
     words: Words = None,
     csv: Csv = None,

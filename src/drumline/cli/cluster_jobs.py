@@ -27,7 +27,7 @@ from drumline.cluster.life.up import read_machines
 from drumline.cluster.machine import Machine
 from drumline.cluster.spec import FILE, ClusterSpec, find_cluster, read_cluster
 from drumline.core.errors import HostError, UsageError
-from drumline.core.units import format_seconds
+from drumline.core.formatting import format_seconds
 from drumline.node.job import JobState
 
 _NARROW = 60

@@ -28,8 +28,7 @@ from drumline.cluster.spec import (
     read_cluster,
 )
 from drumline.core.errors import ClusterError, DrumlineError, InterruptError, UsageError
-from drumline.core.listing import counted
-from drumline.core.units import format_seconds
+from drumline.core.formatting import counted, format_seconds
 
 _PROVIDERS = ("ec2", "ssh", "twin")
 

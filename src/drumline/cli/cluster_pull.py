@@ -21,8 +21,7 @@ from drumline.cluster.providers import Say
 from drumline.cluster.spec import ClusterSpec, find_cluster
 from drumline.cluster.ssh.fleet import Fleet
 from drumline.core.errors import ClusterError, HostError, UsageError
-from drumline.core.listing import counted
-from drumline.core.units import format_bytes
+from drumline.core.formatting import counted, format_bytes
 from drumline.node.job import JOB_ID
 from drumline.node.storage import shown_url
 

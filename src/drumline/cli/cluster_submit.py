@@ -23,12 +23,11 @@ from drumline.cluster.jobs.submit import Request, submit, submit_and_hear
 from drumline.cluster.spec import ClusterSpec, find_cluster
 from drumline.cluster.ssh.fleet import Fleet
 from drumline.core.errors import HostError, InterruptError, UsageError
-from drumline.core.listing import counted
-from drumline.core.spec_file import dump_spec, load_spec
+from drumline.core.formatting import counted, format_bytes
 from drumline.core.task import MODULE
-from drumline.core.units import format_bytes
 from drumline.node.job import JobState
 from drumline.node.storage import shown_url
+from drumline.spec.load import dump_spec, load_spec
 
 _QUEUED_S = 3.0
 _SPEC_ENDS = (".yaml", ".yml")

@@ -19,6 +19,7 @@ from drumline.core.errors import ClusterError
 from drumline.core.rundir import RunDir
 from drumline.report.display import Display, open_display
 from drumline.report.progress import RunProgress
+from drumline.spec.load import read_run_spec
 
 _EVERY_S = 0.5
 _GROWING = ("run/events/", "run/logs/")
@@ -60,7 +61,7 @@ class TrainingView:
     def print_result(self) -> None:
         """Print summary and ledger, where the run has finished."""
         if (self.run.path / "summary.json").exists():
-            print_result(self.run, self.run.read_spec(), as_json=False)
+            print_result(self.run, read_run_spec(self.run), as_json=False)
 
     async def _draw(self, puller: Puller, over: asyncio.Event) -> None:
         """Pull what is drawn, and draw it, until it is over; an ended run's other files then.
@@ -80,7 +81,7 @@ class TrainingView:
 
     def _update(self) -> None:
         if self._display is None and self.run.spec_file.exists():
-            spec = self.run.read_spec()
+            spec = read_run_spec(self.run)
             progress = RunProgress(self.run, spec.world_size, nodes=spec.nodes)
             named = RunDir(Path(self._job_id))
             self._display = open_display(Console(), progress, title_of(named, spec))

@@ -31,7 +31,7 @@ from drumline.cluster.spec import ClusterSpec, find_cluster
 from drumline.cluster.ssh.fleet import Fleet, say_nothing
 from drumline.cluster.ssh.transport import wait_for_banner
 from drumline.core.errors import HostError, UsageError
-from drumline.core.listing import listed
+from drumline.core.formatting import listed
 
 _ANSWER_S = 10.0
 

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from drumline.cli.app import Json, app, flowing
+from drumline.cli.app import App, Json, app
 
-cluster_app = typer.Typer(help="Write a cluster.yaml to start from.", no_args_is_help=True)
+cluster_app = App(help="Write a cluster.yaml to start from.")
 PANEL = "Clusters"
 app.add_typer(cluster_app, name="cluster", rich_help_panel=PANEL)
 
@@ -113,7 +113,6 @@ def down(
 
 
 @app.command(rich_help_panel=PANEL)
-@flowing
 def reap(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     region: Annotated[

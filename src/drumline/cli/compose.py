@@ -9,9 +9,9 @@ from rich.console import Console
 
 from drumline.cli.train import split_words
 from drumline.core.errors import DrumlineError, UsageError
-from drumline.core.listing import listed
-from drumline.core.spec_file import load_spec
+from drumline.core.formatting import listed
 from drumline.launch.compose import ComposePlan, compose_text, dockerfile_text
+from drumline.spec.load import load_spec
 
 _MAX_NODES = 99
 

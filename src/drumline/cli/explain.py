@@ -10,9 +10,9 @@ from rich.console import Console
 
 from drumline.cli.printing import print_json
 from drumline.core.errors import UsageError
+from drumline.core.formatting import parse_bytes
 from drumline.core.mismatch import make_mistake
 from drumline.core.schedule import ROOTED, Call, find_algorithm_name, whole_elements
-from drumline.core.units import parse_bytes
 from drumline.launch.probe import probed
 from drumline.report.deadlock import find_deadlock
 from drumline.report.explanation import Explanation, explain

@@ -7,8 +7,7 @@ from collections.abc import Collection
 
 from drumline.cluster.jobs.follow import Line
 from drumline.core.errors import DrumlineError, UsageError
-from drumline.core.listing import name_ranks
-from drumline.core.units import format_seconds
+from drumline.core.formatting import format_seconds, name_ranks
 from drumline.node.job import JobState
 
 

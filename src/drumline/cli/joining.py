@@ -16,10 +16,8 @@ from rich.console import Console
 
 from drumline.cli.printing import print_result
 from drumline.cli.resume import resumed_run
-from drumline.core.lifeline import die_with_parent
+from drumline.core.processes import die_with_parent
 from drumline.core.rundir import RunDir
-from drumline.core.spec import RunSpec
-from drumline.core.spec_file import load_spec, spec_words
 from drumline.core.task import SCRATCH
 from drumline.launch.by_hand import NAME as BY_HAND
 from drumline.launch.creation import RUNS, new_run
@@ -29,6 +27,8 @@ from drumline.launch.meeting import fresh_meeting, refuse_bad_meeting
 from drumline.launch.outcome import check_outcome
 from drumline.report.display import open_display
 from drumline.report.progress import RunProgress
+from drumline.spec.load import load_spec, spec_words
+from drumline.spec.run_spec import RunSpec
 
 _POLL_S = 0.1
 

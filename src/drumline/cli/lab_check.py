@@ -17,13 +17,11 @@ from rich.text import Text
 import drumline
 from drumline.cli.printing import print_json
 from drumline.core.errors import DrumlineError, UsageError
+from drumline.core.formatting import format_seconds
 from drumline.core.language import Language
-from drumline.core.units import format_seconds
-from drumline.labs.check import Watch, check_lab
-from drumline.labs.junit import write_junit
+from drumline.labs.check import Result, Status, Verdict, Watch, check_lab
+from drumline.labs.explanation import Explanation, explain, label, title_of, write_junit
 from drumline.labs.start import recognise
-from drumline.labs.verdict import Result, Status, Verdict
-from drumline.labs.wording import Explanation, explain, title_of, word
 
 _STYLES = {
     Status.PASS: "green",
@@ -78,20 +76,20 @@ def _watched(console: Console, language: Language) -> Iterator[Watch]:
     with contextlib.ExitStack() as stack:
         spinner: Spinner | None = None
         if console.is_terminal and not console.quiet:
-            spinner = stack.enter_context(console.status(word("starting", language)))
+            spinner = stack.enter_context(console.status(label("starting", language)))
 
         def watch(begins: str | None, verdict: Verdict | None) -> None:
             if verdict is not None:
                 console.print(_line(verdict, language))
             elif spinner is not None and begins is not None:
                 title = title_of(begins, language)
-                spinner.update(word("checking", language).format(title=title))
+                spinner.update(label("checking", language).format(title=title))
 
         yield watch
 
 
 def _line(verdict: Verdict, language: Language) -> Text:
-    mark = word(verdict.status, language)
+    mark = label(verdict.status, language)
     line = Text(f"{mark} ", style=_STYLES[verdict.status])
     line.append(title_of(verdict.check, language), style="")
     if verdict.status is Status.WRONG:
@@ -112,7 +110,7 @@ def _explain_all(console: Console, result: Result, language: Language) -> None:
     console.print()
     key = "all right" if result.passed else "summary"
     console.print(
-        word(key, language).format(
+        label(key, language).format(
             lab=result.lab,
             total=len(result.verdicts),
             passed=result.count(Status.PASS),
@@ -124,11 +122,11 @@ def _explain_all(console: Console, result: Result, language: Language) -> None:
     )
     if result.count(Status.WRONG):
         source = Path(drumline.__file__).parent
-        console.print(word("source", language).format(folder=source), markup=False, soft_wrap=True)
+        console.print(label("source", language).format(folder=source), markup=False, soft_wrap=True)
 
 
 def _head(console: Console, verdict: Verdict, language: Language) -> None:
-    mark = word(verdict.status, language)
+    mark = label(verdict.status, language)
     console.print()
     console.print(
         Text(f"{mark} {title_of(verdict.check, language)}", style=_STYLES[verdict.status])
@@ -138,7 +136,7 @@ def _head(console: Console, verdict: Verdict, language: Language) -> None:
 def _explain(console: Console, told: Explanation, verdict: Verdict, language: Language) -> None:
     def say(name: str, text: str) -> None:
         if text:
-            _say(console, text, word(name, language) + word("colon", language))
+            _say(console, text, label(name, language) + label("colon", language))
 
     say("expected", told.expected)
     say("seen", told.seen)
@@ -147,7 +145,7 @@ def _explain(console: Console, told: Explanation, verdict: Verdict, language: La
     say("belief", told.belief)
     say("read", told.reading())
     if verdict.output.strip() and verdict.mistake in ("raises", "died", "hangs", "exits"):
-        _say(console, "", word("printed", language) + word("colon", language))
+        _say(console, "", label("printed", language) + label("colon", language))
         for line in verdict.output.strip().splitlines()[-_PRINTED_LINES:]:
             console.print(Text(f"      {line}", style="dim"))
 

@@ -11,8 +11,8 @@ from rich.table import Table
 from drumline.cli.printing import print_json
 from drumline.core.language import Language
 from drumline.labs.catalogue import LABS, find_lab
+from drumline.labs.explanation import label
 from drumline.labs.start import start_lab
-from drumline.labs.wording import word
 
 
 def list_command(language: Language, *, as_json: bool) -> None:
@@ -34,7 +34,7 @@ def list_command(language: Language, *, as_json: bool) -> None:
         return
     table = Table(box=None, pad_edge=False, header_style="dim")
     for name in ("lab", "title", "about", "needs"):
-        table.add_column(word(name, language), overflow="fold")
+        table.add_column(label(name, language), overflow="fold")
     for lab in LABS:
         said = (lab.title, lab.about, lab.needs)
         table.add_row(str(lab.number), *(each.within(language) for each in said))
@@ -46,8 +46,8 @@ def start_command(number: int, folder: Path, language: Language) -> None:
     files = start_lab(number, folder, language)
     console = Console(highlight=False, soft_wrap=True)
     title = find_lab(number).title.within(language)
-    said = word("started", language).format(lab=number, title=title, folder=folder)
+    said = label("started", language).format(lab=number, title=title, folder=folder)
     console.print(said, markup=False)
     for path in files:
         console.print(f"  {path.name}", markup=False)
-    console.print(word("next", language).format(folder=shlex.quote(str(folder))), markup=False)
+    console.print(label("next", language).format(folder=shlex.quote(str(folder))), markup=False)

@@ -10,13 +10,13 @@ from rich.console import Console
 from drumline.cli.bench import watched
 from drumline.cli.printing import print_json
 from drumline.core.errors import LabError
-from drumline.core.lab import LabSettings
 from drumline.core.language import Language
-from drumline.core.spec_file import read_words
 from drumline.labs.catalogue import find_lab
 from drumline.labs.report_run import run_lab
+from drumline.labs.settings import LabSettings
 from drumline.labs.verifying import verify
-from drumline.report.page.prose import Tongue
+from drumline.report.page.translator import Translator
+from drumline.spec.load import read_words
 
 LAB_FOLDERS = Path("labs")
 _EXAMPLE = "drumline lab run 2 nodes=4 link=100mbit"
@@ -36,7 +36,7 @@ class RunWishes:
 def run_command(number: int, words: list[str], wishes: RunWishes) -> None:
     """Run a lab, write it up, and say where the page is."""
     find_lab(number)
-    say = Tongue(wishes.lang)
+    say = Translator(wishes.lang)
     settings = read_words(LabSettings, words, _EXAMPLE)
     if wishes.full:
         settings = settings.model_copy(update={"full": True})

@@ -7,14 +7,13 @@ from typing import Annotated
 
 import typer
 
-from drumline.cli.app import Json, flowing, lab_app
+from drumline.cli.app import Json, lab_app
 from drumline.core.language import Language
 
 Lang = Annotated[Language, typer.Option("--lang", help="Of the report.")]
 
 
 @lab_app.command()
-@flowing
 def run(
     number: Annotated[int, typer.Argument(metavar="LAB", help="1, 2, 3 or 4.")],
     words: Annotated[
@@ -60,7 +59,6 @@ def run(
 
 
 @lab_app.command()
-@flowing
 def verify(
     folder: Annotated[Path, typer.Argument(help="A report's folder, e.g. labs/2.")],
     rerun: Annotated[

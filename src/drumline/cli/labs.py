@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from drumline.cli.app import Json, flowing, lab_app
+from drumline.cli.app import Json, lab_app
 from drumline.core.language import Language
 from drumline.labs.check import TIMEOUT_S
 
@@ -31,7 +31,6 @@ def list_labs(lang: Lang = None, as_json: Json = False) -> None:
 
 
 @lab_app.command()
-@flowing
 def start(
     number: Number,
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new or an empty folder.")],
@@ -53,7 +52,6 @@ def start(
 
 
 @lab_app.command()
-@flowing
 def check(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder made by lab start.")],
     junit: Annotated[

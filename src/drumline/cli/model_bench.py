@@ -14,9 +14,9 @@ from drumline.cli.case_bench import check_cases, raise_failed, say, watched_case
 from drumline.cli.printing import print_json
 from drumline.core.errors import UsageError
 from drumline.core.model_bench import ModelParallelSpec
-from drumline.core.spec_file import read_words
 from drumline.report.model_figure import draw_model_parallel
 from drumline.report.model_table import agreement, model_table
+from drumline.spec.load import read_words
 
 _EXAMPLE = "drumline bench model-parallel model.layers=8 workers=2 forms=alone,pipeline,tensor"
 

@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from drumline.core.units import format_seconds
+from drumline.core.formatting import format_seconds
 
 
 class NodeRows:

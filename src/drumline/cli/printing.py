@@ -10,10 +10,10 @@ from rich.console import Console
 
 from drumline.core.errors import RunDirError
 from drumline.core.rundir import RunDir
-from drumline.core.spec import RunSpec
 from drumline.report.bubble import measure_bubble
 from drumline.report.ledger import compute_ledger
 from drumline.report.tables import ledger_table, summary_table
+from drumline.spec.run_spec import RunSpec
 
 
 def print_result(run: RunDir, spec: RunSpec, *, as_json: bool) -> None:

@@ -16,10 +16,10 @@ from drumline.core.rundir import RunDir
 from drumline.launch.creation import RUNS
 from drumline.report.page.blocks import Report
 from drumline.report.page.folder import write_report
-from drumline.report.page.prose import Tongue
+from drumline.report.page.translator import Translator
 from drumline.report.record import RunRecord, read_record
 from drumline.report.runs.page import build_runs_report
-from drumline.report.runs.sheets import COLUMN, RunSheets, build_sheets
+from drumline.report.runs.tables import COLUMN, RunTables, build_tables
 from drumline.report.tables import narrow_table
 
 _PAGE_FOLDER = "report"
@@ -29,7 +29,7 @@ _MOST = 10
 
 def report_command(names: list[str], *, out: Path | None, lang: Language) -> None:
     """Write a page about runs, and say where it is."""
-    say = Tongue(lang)
+    say = Translator(lang)
     scripts = [name for name in names if _is_script(name)]
     if len(scripts) == len(names):
         scripts = []  # there is nothing else to show, so this is refused
@@ -54,16 +54,16 @@ def compare_command(
     first: str, second: str, *, out: Path | None, lang: Language, as_json: bool
 ) -> None:
     """Print in what two runs differ, and write the page."""
-    say = Tongue(lang)
+    say = Translator(lang)
     records = _read([first, second])
     report = build_runs_report(records, say)
     page = _write(report, records, out)
-    sheets = build_sheets(records)
+    tables = build_tables(records)
     if as_json:
         print_json(
             {
-                "runs": sheets.runs.rows,
-                "differences": sheets.differences.rows,
+                "runs": tables.runs.rows,
+                "differences": tables.differences.rows,
                 "said": _said(report),
                 "gaps": _gaps(records, lang),
                 "page": str(page),
@@ -71,7 +71,7 @@ def compare_command(
         )
         return
     console = Console()
-    console.print(_differences_table(sheets, say))
+    console.print(_differences_table(tables, say))
     for line in (*_gaps(records, lang), *_said(report)):
         console.print(line, markup=False, highlight=False)
     console.print(_written(page, say), markup=False, highlight=False, soft_wrap=True)
@@ -81,7 +81,7 @@ def _gaps(records: list[RunRecord], lang: Language) -> list[str]:
     return [gap for record in records for gap in record.say_gaps(lang)]
 
 
-def _written(page: Path, say: Tongue) -> str:
+def _written(page: Path, say: Translator) -> str:
     return str(say("{page} is written", "已写出 {page}", page=str(page)))
 
 
@@ -156,19 +156,19 @@ def _write(report: Report, records: list[RunRecord], out: Path | None) -> Path:
     return write_report(report, out or single, facts)
 
 
-def _differences_table(sheets: RunSheets, say: Tongue) -> Table | str:
-    _, *told = sheets.differences.columns
+def _differences_table(tables: RunTables, say: Translator) -> Table | str:
+    _, *told = tables.differences.columns
     if len(told) < 2:
         return say.pick(
             "their specs cannot be compared: not both can be read",
             "无法比较两者的配置：至少有一个读不出来",
         )
-    if not sheets.differences.rows:
+    if not tables.differences.rows:
         return say.pick("their specs are the same", "两者的配置相同")
     table = narrow_table(gap=2)
     table.add_column(say.pick("key", "键"), overflow="fold")
     for name in told:
         table.add_column(name, overflow="fold")
-    for row in sheets.differences.rows:
-        table.add_row(*(Text(str(row[column])) for column in sheets.differences.columns))
+    for row in tables.differences.rows:
+        table.add_row(*(Text(str(row[column])) for column in tables.differences.columns))
     return table

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from drumline.cli.app import Json, app, flowing
+from drumline.cli.app import Json, app
 from drumline.core.language import Language
 
 Lang = Annotated[Language, typer.Option("--lang", help="Of the page.")]
@@ -15,7 +15,6 @@ Out = Annotated[Path | None, typer.Option("-o", "--out", help="The folder of the
 
 
 @app.command()
-@flowing
 def report(
     runs: Annotated[list[str], typer.Argument(metavar="RUN…", help="Names or paths of runs.")],
     out: Out = None,
@@ -38,7 +37,6 @@ def report(
 
 
 @app.command()
-@flowing
 def compare(
     first: Annotated[str, typer.Argument(metavar="RUN_A", help="A run's name or path.")],
     second: Annotated[str, typer.Argument(metavar="RUN_B", help="Another's.")],

@@ -13,13 +13,13 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from drumline.core.errors import RunDirError, UsageError
-from drumline.core.listing import counted
+from drumline.core.formatting import counted
 from drumline.core.rundir import RunDir
-from drumline.core.spec import RunSpec
-from drumline.core.spec_file import load_spec
 from drumline.launch.creation import reopened_run
 from drumline.launch.gpu import refuse_without_gpu
 from drumline.launch.meeting import refuse_bad_meeting
+from drumline.spec.load import load_spec, read_run_spec
+from drumline.spec.run_spec import RunSpec
 
 _FIXED = (
     "model",
@@ -55,7 +55,7 @@ def resumed_run(
     run = RunDir.open(name, root=root)
     if not run.spec_file.exists():
         raise UsageError(f"{run.path.name} ran a script; start it again with: drumline run …")
-    before = run.read_spec()
+    before = read_run_spec(run)
     copies = before.axes.data
     fixed = _FIXED_IN_STRATEGY if copies > 1 else ()
     spec = load_spec(run.spec_file, overrides, ranks=ranks, lasting=fixed)

@@ -12,11 +12,12 @@ from rich.text import Text
 from drumline.cli.printing import print_json
 from drumline.core.errors import DrumlineError
 from drumline.core.rundir import RunDir, list_runs
-from drumline.core.spec import RunSpec
 from drumline.launch.creation import RUNS, state_of
 from drumline.report.bubble import measure_bubble
 from drumline.report.ledger import compute_ledger
 from drumline.report.tables import coverage_table, ledger_table, narrow_table, summary_table
+from drumline.spec.load import read_run_spec
+from drumline.spec.run_spec import RunSpec
 
 
 def runs_command(*, as_json: bool) -> None:
@@ -68,7 +69,7 @@ def show_command(name: str, *, as_json: bool) -> None:
     if not run.spec_file.exists():
         _show_script(run, as_json=as_json)
         return
-    spec = run.read_spec()
+    spec = read_run_spec(run)
     summary = run.read_json("summary.json")
     coverage = run.read_json("coverage.json")
     events = run.read_rank_events(spec.world_size)
@@ -133,7 +134,7 @@ def _describe(run: RunDir) -> dict[str, Any]:
         if "script" in manifest:
             row["model"] = Path(manifest["script"][0]).name
         else:
-            row |= _describe_spec(run.read_spec())
+            row |= _describe_spec(read_run_spec(run))
         summary = run.read_json("summary.json")
         row["state"] = state_of(run)[0]
     except DrumlineError as error:

@@ -12,11 +12,11 @@ from drumline.bench.scaling_cases import plan_rounds, plan_scaling
 from drumline.cli.bench import Wishes, tell_files, write_files
 from drumline.cli.case_bench import check_cases, raise_failed, say, watched_cases
 from drumline.cli.printing import print_json
-from drumline.core.listing import counted
+from drumline.core.formatting import counted
 from drumline.core.scaling_bench import ScalingSpec
-from drumline.core.spec_file import read_words
 from drumline.report.scaling_figure import draw_scaling
 from drumline.report.scaling_table import scaling_table
+from drumline.spec.load import read_words
 
 _EXAMPLE = "drumline bench scaling workers=1,2,4 kinds=ddp,chunked_ring mode=strong"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from drumline.cli.printing import print_json
-from drumline.core.spec import RunSpec
+from drumline.spec.run_spec import RunSpec
 
 
 def schema_command() -> None:

@@ -10,16 +10,16 @@ from pathlib import Path
 from rich.console import Console
 
 from drumline.core.errors import UsageError
+from drumline.core.formatting import format_seconds
 from drumline.core.nodes import MAX_NODES, NodePlan
 from drumline.core.rundir import RunDir
-from drumline.core.spec_file import validate_spec
 from drumline.core.task import MAX_WORKERS, MODULE, PRELOAD, AgentTask
-from drumline.core.units import format_seconds
 from drumline.launch.agents import Agents
 from drumline.launch.creation import create_script_run, noted_failure
 from drumline.launch.outcome import check_outcome
 from drumline.launch.preloads import find_module, guess_preloads
 from drumline.report.logs import LogTail
+from drumline.spec.load import validate_spec
 
 _POLL_S = 0.1
 _TIMEOUT_S = 300.0

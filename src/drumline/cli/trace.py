@@ -11,6 +11,7 @@ from drumline.core.errors import UsageError
 from drumline.core.rundir import RunDir
 from drumline.launch.creation import RUNS
 from drumline.report.trace import build_trace
+from drumline.spec.load import read_run_spec
 
 _SHOWN = 20
 
@@ -20,7 +21,7 @@ def trace_command(name: str, *, steps: str | None, out: Path | None) -> None:
     run = RunDir.open(name, root=RUNS)
     if not run.spec_file.exists():
         raise UsageError(f"{run.path.name} ran a script of its own, which notes no steps")
-    events = run.read_rank_events(run.read_spec().world_size)
+    events = run.read_rank_events(read_run_spec(run).world_size)
     numbers = [event["step"] for event in events[0] if event["event"] == "step"]
     if not numbers:
         raise UsageError(f"{run.path.name} has made no step yet; start it, or name another run")

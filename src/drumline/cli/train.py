@@ -14,8 +14,6 @@ from drumline.cli.printing import print_result
 from drumline.cli.resume import resumed_run
 from drumline.core.errors import InterruptError, SpecError, UsageError
 from drumline.core.rundir import RunDir
-from drumline.core.spec import RunSpec
-from drumline.core.spec_file import load_spec
 from drumline.launch.agents import Agents
 from drumline.launch.creation import RUNS, new_run
 from drumline.launch.gpu import refuse_without_gpu
@@ -25,6 +23,8 @@ from drumline.launch.mpirun import refuse_without_mpi
 from drumline.launch.training import follow_training
 from drumline.report.display import open_display
 from drumline.report.progress import RunProgress
+from drumline.spec.load import load_spec
+from drumline.spec.run_spec import RunSpec
 
 
 def train_command(

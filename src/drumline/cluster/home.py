@@ -31,8 +31,8 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from drumline.core.errors import ClusterError
-from drumline.core.rundir import write_atomic
-from drumline.core.units import format_seconds
+from drumline.core.files import write_atomic
+from drumline.core.formatting import format_seconds
 
 HOME = "DRUMLINE_HOME"
 """names the folder that all clusters' folders are in"""

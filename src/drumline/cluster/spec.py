@@ -16,11 +16,11 @@ from pydantic import AfterValidator, Field, model_validator
 
 from drumline.cluster.home import ClusterHome, clusters_root
 from drumline.core.errors import UsageError
-from drumline.core.link import LinkSpec
-from drumline.core.listing import listed
-from drumline.core.parts import ClashError, Part
-from drumline.core.spec_file import read_file
+from drumline.core.formatting import listed
 from drumline.core.task import MAX_WORKERS
+from drumline.spec.link import LinkSpec
+from drumline.spec.load import read_file
+from drumline.spec.parts import ClashError, Part
 
 MAX_NODES = 64
 LONGEST_HOURS = 24 * 30

@@ -19,7 +19,7 @@ from torch.distributed import ProcessGroup, Store
 from torch.distributed.distributed_c10d import _get_default_store
 
 from drumline.core.errors import CommError
-from drumline.core.listing import name_ranks
+from drumline.core.formatting import name_ranks
 
 TIMEOUT_S = 30.0
 _TIDY = 32  # calls between two removals of old keys

@@ -23,7 +23,7 @@ from datetime import timedelta
 from torch.distributed import Store
 
 from drumline.core.errors import PeerError, UsageError
-from drumline.core.listing import listed, name_ranks
+from drumline.core.formatting import listed, name_ranks
 
 _ANSWER_S = 2.0
 _LINGER_S = 0.5

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from drumline.core.errors import UsageError
-from drumline.core.nearest import nearest
+from drumline.core.formatting import nearest
 
 
 class Op(StrEnum):

@@ -7,15 +7,14 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from drumline.core.link import LinkSpec, SlowNode, check_node_count, check_slow_nodes, plan_nodes
-from drumline.core.nearest import nearest
+from drumline.core.formatting import nearest, parse_bytes
 from drumline.core.nodes import MAX_NODES, NodePlan
-from drumline.core.parts import Bytes, ClashError, ModelSpec, Part, one_word
 from drumline.core.schedule import PLANS
-from drumline.core.spec import BUILTIN_MODELS, TEXT_MODELS
-from drumline.core.strategy import DATA_KINDS
 from drumline.core.task import MAX_WORKERS
-from drumline.core.units import parse_bytes
+from drumline.spec.link import LinkSpec, SlowNode, check_node_count, check_slow_nodes, plan_nodes
+from drumline.spec.parts import Bytes, ClashError, ModelSpec, Part, one_word
+from drumline.spec.run_spec import BUILTIN_MODELS, TEXT_MODELS
+from drumline.spec.strategy import DATA_KINDS
 
 NATIVE = "native"
 """as an algorithm: the backend's own collective"""

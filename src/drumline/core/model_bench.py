@@ -7,10 +7,10 @@ from typing import Annotated, Any, Literal, Self, get_args
 from pydantic import Field, model_validator
 
 from drumline.core.bench import BenchPlace, Commas, Once
-from drumline.core.parts import ClashError, DataSpec, ModelSpec, one_word
-from drumline.core.strategy import Schedule
 from drumline.core.task import MAX_WORKERS
 from drumline.core.trained import check_trained, settle_data
+from drumline.spec.parts import ClashError, DataSpec, ModelSpec, one_word
+from drumline.spec.strategy import Schedule
 
 Form = Literal["alone", "data", "rpc", "pipeline", "tensor", "mixed"]
 Engine = Literal["drumline", "torch"]

@@ -15,16 +15,13 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from drumline.core.errors import RunDirError, UsageError
 from drumline.core.events import Event, read_events
-
-if TYPE_CHECKING:
-    from drumline.core.spec import RunSpec
+from drumline.core.files import write_atomic
 
 PROGRESS = "progress.json"
 """how far the ranks of a probe have come"""
@@ -119,18 +116,6 @@ class RunDir:
         """What one rank printed."""
         return self.logs / f"rank-{rank}.log"
 
-    def read_spec(self) -> RunSpec:
-        """Read the resolved spec back."""
-        from drumline.core.spec_file import load_spec
-
-        return load_spec(self.spec_file)
-
-    def write_spec(self, spec: RunSpec) -> None:
-        """Write the resolved spec."""
-        from drumline.core.spec_file import dump_spec
-
-        write_atomic(self.spec_file, dump_spec(spec))
-
     def read_rank_events(self, world_size: int) -> list[list[Event]]:
         """Read the events of all ranks, in rank order."""
         return [read_events(self.rank_events(rank)) for rank in range(world_size)]
@@ -165,39 +150,6 @@ def list_runs(root: Path) -> list[RunDir]:
     """Return the runs under a folder, newest first."""
     found = [(file.stat().st_mtime, file.parent) for file in root.glob("*/manifest.json")]
     return [RunDir(path.absolute()) for _, path in sorted(found, reverse=True)]
-
-
-def write_atomic(path: Path, text: str, *, mode: int = 0o644) -> None:
-    """Write a text file so that readers see the old content or the new, never half of it.
-
-    Args:
-        path: where; it is replaced.
-        text: all of it.
-        mode: who may read it; 0o600: nobody else, at no moment.
-
-    Raises:
-        RunDirError: it cannot be written; nothing is left behind.
-    """
-    try:
-        _write_and_replace(path, text, mode)
-    except OSError as error:
-        raise RunDirError(
-            f"cannot write {path}: {error.strerror}; make room there, or check that you may write"
-        ) from None
-
-
-def _write_and_replace(path: Path, text: str, mode: int) -> None:
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fchmod(file.fileno(), mode)
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
 
 
 def _make(path: Path) -> Path:

@@ -14,11 +14,11 @@ from typing import Annotated, Any, Literal, Self, get_args
 from pydantic import AfterValidator, Field, model_validator
 
 from drumline.core.bench import BenchLinks, Commas, Once, Workers, check_names
-from drumline.core.cores import count_cores
-from drumline.core.link import check_node_count, check_slow_nodes
-from drumline.core.parts import ClashError, DataSpec, ModelSpec, one_word
-from drumline.core.strategy import DATA_KINDS, SPLIT_KINDS
+from drumline.core.processes import count_cores
 from drumline.core.trained import check_trained, settle_data
+from drumline.spec.link import check_node_count, check_slow_nodes
+from drumline.spec.parts import ClashError, DataSpec, ModelSpec, one_word
+from drumline.spec.strategy import DATA_KINDS, SPLIT_KINDS
 
 Mode = Literal["strong", "weak"]
 MODES: tuple[Mode, ...] = get_args(Mode)

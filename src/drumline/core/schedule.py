@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import Any
 
 from drumline.core.errors import UsageError
-from drumline.core.nearest import nearest
+from drumline.core.formatting import nearest
 from drumline.core.rounds import (
     Message,
     Rounds,

@@ -22,8 +22,8 @@ import weakref
 from pathlib import Path
 from typing import Self
 
-from drumline.core.deferral import deferred_signals
 from drumline.core.errors import DrumlineError
+from drumline.core.processes import deferred_signals
 
 _PREFIX = "drumline-"
 _LOCK = ".drumline-scratch"  # only folders that have it are ours to remove

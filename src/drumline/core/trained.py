@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from drumline.core.bench import check_names
-from drumline.core.parts import ClashError, DataSpec, ModelSpec
-from drumline.core.spec import BUILTIN_MODELS, TEXT_DATA, TEXT_MODELS
+from drumline.spec.parts import ClashError, DataSpec, ModelSpec
+from drumline.spec.run_spec import BUILTIN_MODELS, TEXT_DATA, TEXT_MODELS
 
 
 def settle_data(values: Mapping[str, Any], default: Mapping[str, Any]) -> dict[str, Any]:

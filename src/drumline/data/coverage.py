@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from drumline.core.spec import PartitionSpec
 from drumline.data.partition import Indices
 from drumline.data.plan import BatchPlan
+from drumline.spec.run_spec import PartitionSpec
 
 _COLUMNS = 1 << 13
 

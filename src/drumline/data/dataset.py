@@ -16,7 +16,6 @@ import numpy.typing as npt
 import torch
 
 from drumline.core.errors import DataError, UsageError
-from drumline.core.spec import DataSpec
 from drumline.data import synthetic
 from drumline.data.catalogue import (
     FILE_NAMES,
@@ -30,6 +29,7 @@ from drumline.data.catalogue import (
 from drumline.data.folders import find_files, repair
 from drumline.data.idx import read_idx
 from drumline.data.splits import ImageSplit, Split, TextSplit
+from drumline.spec.run_spec import DataSpec
 
 PACKAGED = Path(__file__).parent / "files"
 

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from drumline.core.errors import UsageError
-from drumline.core.spec import PartitionSpec
+from drumline.spec.run_spec import PartitionSpec
 
 Indices = npt.NDArray[np.int64]
 

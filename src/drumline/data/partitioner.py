@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from typing import Generic, Protocol, TypeVar
 
 from drumline.core.errors import UsageError
-from drumline.core.spec import PartitionSpec
 from drumline.data.partition import Indices, partition
+from drumline.spec.run_spec import PartitionSpec
 
 T_co = TypeVar("T_co", covariant=True)
 

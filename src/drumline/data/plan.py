@@ -19,9 +19,9 @@ import numpy as np
 import numpy.typing as npt
 
 from drumline.core.errors import UsageError
-from drumline.core.listing import counted
-from drumline.core.spec import PartitionSpec
+from drumline.core.formatting import counted
 from drumline.data.partition import Indices, cut, draw, partition, permutation, reorder, shares
+from drumline.spec.run_spec import PartitionSpec
 
 
 class BatchPlan:

@@ -15,9 +15,9 @@ import numpy.typing as npt
 from torch.utils.data import Sampler
 
 from drumline.core.errors import UsageError
-from drumline.core.spec import PartitionSpec
 from drumline.data.partition import Indices, partition, reorder
 from drumline.data.plan import BatchPlan
+from drumline.spec.run_spec import PartitionSpec
 
 
 @dataclass(frozen=True, eq=False)

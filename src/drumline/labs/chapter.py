@@ -10,8 +10,8 @@ from drumline.labs.lab import WriteUp
 from drumline.labs.results import Results
 from drumline.report.page.blocks import Block, Markdown, Paragraph
 from drumline.report.page.findings import Findings
-from drumline.report.page.prose import Said, Tongue
-from drumline.report.page.sheet import Sheet
+from drumline.report.page.table import Table
+from drumline.report.page.translator import Text, Translator
 
 
 @dataclass(kw_only=True)
@@ -21,21 +21,21 @@ class Chapter:
     heading: str
     results: list[Block] = field(default_factory=list)
     """tables and pictures, in order"""
-    said: list[Said] = field(default_factory=list)
+    said: list[Text] = field(default_factory=list)
     """the analysis, each a point of its own"""
-    sheets: list[Sheet] = field(default_factory=list)
+    tables: list[Table] = field(default_factory=list)
 
 
 P = TypeVar("P")
-Writer = Callable[[Results, P, Tongue, Findings], Chapter | None]
+Writer = Callable[[Results, P, Translator, Findings], Chapter | None]
 
 
 def write_chapters(
     writers: Sequence[Writer[P]],
     results: Results,
     plan: P,
-    say: Tongue,
-    summarize: Callable[[Mapping[str, Sheet]], Said],
+    say: Translator,
+    summarize: Callable[[Mapping[str, Table]], Text],
 ) -> WriteUp:
     """Write the chapters that the runs allow, and sum up what they came to.
 
@@ -48,11 +48,11 @@ def write_chapters(
     """
     found = Findings()
     chapters = [write(results, plan, say, found) for write in writers]
-    sheets = {sheet.name: sheet for one in chapters if one is not None for sheet in one.sheets}
-    return _bind(summarize(sheets), chapters, found)
+    tables = {table.name: table for one in chapters if one is not None for table in one.tables}
+    return _bind(summarize(tables), chapters, found)
 
 
-def _bind(summary: Said, chapters: Iterable[Chapter | None], found: Findings) -> WriteUp:
+def _bind(summary: Text, chapters: Iterable[Chapter | None], found: Findings) -> WriteUp:
     """Put chapters one after the other; those that could not be written are None."""
     written = [chapter for chapter in chapters if chapter is not None]
     return WriteUp(
@@ -64,7 +64,7 @@ def _bind(summary: Said, chapters: Iterable[Chapter | None], found: Findings) ->
             if one.said
             for block in _under(one.heading, [Paragraph(said=one.said, findings=True)])
         ],
-        sheets=[*(sheet for one in written for sheet in one.sheets), found.sheet],
+        tables=[*(table for one in written for table in one.tables), found.table],
     )
 
 

@@ -1,6 +1,6 @@
-"""Checking a student's folder: starts the process that does, follows it, and ends it in any case.
+"""Checking a student's folder: asks the grader, in a process of its own, and collects its verdicts.
 
-The process is `drumline.examine`'s server. It bounds every check itself; what is bounded here is
+The process is `drumline.grader`'s server. It bounds every check itself; what is bounded here is
 the server: how long it may take to load torch, and how long it may be silent.
 """
 
@@ -15,13 +15,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Self
 
 from drumline.core.errors import DrumlineError
 from drumline.labs.catalogue import Entry
-from drumline.labs.verdict import Result, Status, Verdict
 
 TIMEOUT_S = 20.0
 """what one check may take unless told otherwise"""
@@ -29,6 +30,69 @@ _ALL = 5  # all checks together may take so many times as long
 _START_S = 90.0  # to load torch
 _SLACK_S = 15.0  # beyond a check's own limit: its processes are looked for and ended
 _GOODBYE_S = 3.0
+_ENVIRONMENT = {
+    "CUDA_VISIBLE_DEVICES": "",  # checks look at numbers and messages, on any machine
+    "OMP_NUM_THREADS": "1",
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "PYTHONIOENCODING": "utf-8",
+}
+
+
+class Status(StrEnum):
+    """How a check ended."""
+
+    PASS = "pass"
+    WRONG = "wrong"
+    TO_DO = "to do"
+    NOT_RUN = "not run"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What one check says."""
+
+    check: str
+    status: Status
+    mistake: str | None = None
+    """the name of what is wrong, or of why it was not run"""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    picture: tuple[str, ...] = ()
+    output: str = ""
+    """the end of what the code printed"""
+    seconds: float = 0.0
+
+    @classmethod
+    def of_event(cls, event: Mapping[str, Any]) -> Self:
+        """Read a verdict from an `end` event of the grader."""
+        return cls(
+            check=event["check"],
+            status=Status(event["status"]),
+            mistake=event["mistake"],
+            facts=event["facts"],
+            picture=tuple(event["picture"]),
+            output=event["output"],
+            seconds=event["seconds"],
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What all checks of a lab say of a folder."""
+
+    lab: int
+    folder: Path
+    verdicts: tuple[Verdict, ...]
+    seconds: float
+
+    @property
+    def passed(self) -> bool:
+        """Whether everything is done, and right."""
+        return all(verdict.status is Status.PASS for verdict in self.verdicts)
+
+    def count(self, status: Status) -> int:
+        """Return how many checks ended so."""
+        return sum(verdict.status is status for verdict in self.verdicts)
+
 
 Watch = Callable[[str | None, Verdict | None], None]
 """told the check that begins, or the verdict of one that has ended"""
@@ -56,8 +120,8 @@ def check_lab(
         "total_s": _ALL * timeout_s,
     }
     verdicts = []
-    with Examiner() as examiner:
-        for event in examiner.ask(request, silence_s=timeout_s + _SLACK_S):
+    with GraderProcess() as grader:
+        for event in grader.ask(request, silence_s=timeout_s + _SLACK_S):
             if event["event"] == "begin":
                 watch(event["check"], None)
             else:
@@ -71,13 +135,13 @@ def check_lab(
     )
 
 
-class Examiner:
-    """The checking process; it may be asked again and again until its context ends."""
+class GraderProcess:
+    """A process of `drumline.grader`; answers requests until its context ends."""
 
     def __init__(self) -> None:
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "drumline.examine"],
+                [sys.executable, "-P", "-m", "drumline.grader"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -92,16 +156,16 @@ class Examiner:
                 f"{sys.executable}?"
             ) from error
         self._events: queue.Queue[dict[str, Any] | None] = queue.Queue()
-        self._complaints: list[str] = []
-        self._patience_s = _START_S
+        self._stderr_tail: list[str] = []
+        self._silence_s = _START_S
         self._readers = [
             threading.Thread(target=target, daemon=True)
-            for target in (self._read_events, self._read_complaints)
+            for target in (self._read_events, self._read_stderr)
         ]
         for reader in self._readers:
             reader.start()
 
-    def __enter__(self) -> Examiner:
+    def __enter__(self) -> GraderProcess:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -119,7 +183,7 @@ class Examiner:
         current: str | None = None
         self._send(request)
         while (event := self._next(silence_s)) is not None:
-            self._patience_s = silence_s
+            self._silence_s = silence_s
             if event["event"] == "done":
                 return
             current = event["check"] if event["event"] == "begin" else None
@@ -127,7 +191,7 @@ class Examiner:
         if current is None:
             self.stop()
             raise DrumlineError(
-                f"the process that checks has ended: {self._last_words()}; run drumline doctor, or "
+                f"the process that checks has ended: {self._last_error()}; run drumline doctor, or "
                 f"reinstall drumline"
             )
         yield {
@@ -164,7 +228,7 @@ class Examiner:
 
     def _next(self, silence_s: float) -> dict[str, Any] | None:
         try:
-            return self._events.get(timeout=max(self._patience_s, silence_s))
+            return self._events.get(timeout=max(self._silence_s, silence_s))
         except queue.Empty:
             return None
 
@@ -173,20 +237,12 @@ class Examiner:
             self._events.put(json.loads(line))
         self._events.put(None)
 
-    def _read_complaints(self) -> None:
+    def _read_stderr(self) -> None:
         for line in _open(self._process.stderr):
-            self._complaints = [*self._complaints[-20:], line.strip()]
+            self._stderr_tail = [*self._stderr_tail[-20:], line.strip()]
 
-    def _last_words(self) -> str:
-        return next((line for line in reversed(self._complaints) if line), "without a word")
-
-
-_ENVIRONMENT = {
-    "CUDA_VISIBLE_DEVICES": "",  # checks look at numbers and messages, on any machine
-    "OMP_NUM_THREADS": "1",
-    "PYTHONDONTWRITEBYTECODE": "1",
-    "PYTHONIOENCODING": "utf-8",
-}
+    def _last_error(self) -> str:
+        return next((line for line in reversed(self._stderr_tail) if line), "without a word")
 
 
 def _open(pipe: IO[str] | None) -> IO[str]:

@@ -13,14 +13,14 @@ from typing import Any
 
 from drumline.labs.columns import factor_cells, mean_cells
 from drumline.report.interval import interval_names
-from drumline.report.page.sheet import Sheet
+from drumline.report.page.table import Table
 from drumline.report.record import Point, RunRecord
 
 Runs = Mapping[str, Sequence[RunRecord]]
 """runs by what they show; the runs of one differ in their seed alone"""
 
 
-def curve_sheet(name: str, key: str, runs: Runs, *, width: int | Mapping[str, int]) -> Sheet:
+def curve_sheet(name: str, key: str, runs: Runs, *, width: int | Mapping[str, int]) -> Table:
     """Tabulate the training loss of each step.
 
     Args:
@@ -31,13 +31,13 @@ def curve_sheet(name: str, key: str, runs: Runs, *, width: int | Mapping[str, in
             quarter of them; one number for all, or one for each.
     """
     columns = (key, "step", "samples", "seconds", *interval_names("loss"))
-    sheet = Sheet(name=name, columns=columns)
+    table = Table(name=name, columns=columns)
     for what, records in runs.items():
         steps = width if isinstance(width, int) else width[what]
         curves = [smoothed(record.curve, steps) for record in records]
         for points in zip(*curves, strict=False):  # a run of fewer steps ends all
-            _add_point(sheet, {key: what}, points)
-    return sheet
+            _add_point(table, {key: what}, points)
+    return table
 
 
 def smoothed(curve: Sequence[Point], width: int) -> list[Point]:
@@ -55,8 +55,8 @@ def smoothed(curve: Sequence[Point], width: int) -> list[Point]:
     return smooth
 
 
-def _add_point(sheet: Sheet, known: dict[str, str], points: Sequence[Point]) -> None:
-    sheet.add(
+def _add_point(table: Table, known: dict[str, str], points: Sequence[Point]) -> None:
+    table.add(
         **known,
         step=points[0].step,
         samples=points[0].samples,
@@ -65,20 +65,20 @@ def _add_point(sheet: Sheet, known: dict[str, str], points: Sequence[Point]) -> 
     )
 
 
-def score_sheet(name: str, key: str, runs: Runs) -> Sheet:
+def score_sheet(name: str, key: str, runs: Runs) -> Table:
     """Tabulate the looks at the test set."""
     columns = (key, "step", "samples", "seconds", *interval_names("accuracy"))
-    sheet = Sheet(name=name, columns=columns)
+    table = Table(name=name, columns=columns)
     for what, records in runs.items():
         for scores in zip(*(record.scores for record in records), strict=False):
-            sheet.add(
+            table.add(
                 **{key: what},
                 step=scores[0].step,
                 samples=scores[0].samples,
                 seconds=statistics.median(score.seconds for score in scores),
                 **mean_cells("accuracy", [score.accuracy for score in scores], most=1.0),
             )
-    return sheet
+    return table
 
 
 def largest_difference(first: RunRecord, second: RunRecord) -> float:
@@ -91,6 +91,6 @@ def largest_difference(first: RunRecord, second: RunRecord) -> float:
     return max(abs(a.loss - b.loss) for a, b in pairs)
 
 
-def rows_of(sheet: Sheet, key: str, what: str) -> list[Mapping[str, Any]]:
+def rows_of(table: Table, key: str, what: str) -> list[Mapping[str, Any]]:
     """Return the rows that show one thing, in order."""
-    return [row for row in sheet.rows if row[key] == what]
+    return [row for row in table.rows if row[key] == what]

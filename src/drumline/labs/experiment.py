@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from drumline.core.spec import RunSpec
 from drumline.launch.probe import Watch
+from drumline.spec.run_spec import RunSpec
 
 
 @dataclass(frozen=True, kw_only=True)

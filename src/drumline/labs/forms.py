@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from drumline.report.page.prose import Tongue
-from drumline.report.page.sheet import Form
+from drumline.report.page.table import Form
+from drumline.report.page.translator import Translator
 
 
-def point_change(say: Tongue) -> Form:
+def point_change(say: Translator) -> Form:
     """Return the form of a difference of shares: `+0.30 points`."""
     unit = say.pick("points", "个百分点")
     return lambda value: f"{100 * value:+.2f} {unit}"
 
 
-def point_size(say: Tongue) -> Form:
+def point_size(say: Translator) -> Form:
     """Return the form of a reach in shares, without a sign: `1.42 points`."""
     unit = say.pick("points", "个百分点")
     return lambda value: f"{100 * value:.2f} {unit}"

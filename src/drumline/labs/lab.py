@@ -5,25 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from drumline.core.lab import LabSettings
 from drumline.labs.experiment import Experiment
 from drumline.labs.results import Results
+from drumline.labs.settings import LabSettings
 from drumline.report.page.blocks import Block
-from drumline.report.page.prose import Said, Tongue
-from drumline.report.page.sheet import Sheet
+from drumline.report.page.table import Table
+from drumline.report.page.translator import Text, Translator
 
 
 @dataclass(kw_only=True)
 class WriteUp:
     """What a lab found, for the sections of its report."""
 
-    summary: Said
+    summary: Text
     """one or two sentences for the top of the page, from the measured numbers"""
     results: list[Block] = field(default_factory=list)
     """tables and pictures"""
     analysis: list[Block] = field(default_factory=list)
     """sentences made from the numbers"""
-    sheets: list[Sheet] = field(default_factory=list)
+    tables: list[Table] = field(default_factory=list)
     """all that any of them quotes"""
 
 
@@ -36,5 +36,5 @@ class Lab:
     """names what is to be run, in order"""
     code: Sequence[tuple[str, str]]
     """the source that the experiments really use: path and symbol, in reading order"""
-    write_up: Callable[[Results, Tongue], WriteUp]
+    write_up: Callable[[Results, Translator], WriteUp]
     """turns what was measured into tables, pictures and sentences; what failed is left out"""

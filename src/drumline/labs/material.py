@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from drumline.core.errors import DataError
-from drumline.core.lab import LabSettings
 from drumline.data.catalogue import MNIST
 from drumline.data.folders import find_files
+from drumline.labs.settings import LabSettings
 
 SAMPLES = {"mnist-mini": 6_000, "mnist": 60_000}
 """for training"""

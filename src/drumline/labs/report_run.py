@@ -9,16 +9,16 @@ from pathlib import Path
 
 from drumline.bench.machine import describe_machine
 from drumline.core.errors import UsageError
-from drumline.core.lab import LabSettings
 from drumline.labs.catalogue import find_lab
 from drumline.labs.experiment import Experiment, Training, runs_folder
 from drumline.labs.lab import Lab
 from drumline.labs.results import Results
 from drumline.labs.running import alone, run_experiments
+from drumline.labs.settings import LabSettings
 from drumline.labs.writing import build_report
 from drumline.launch.probe import Watch
 from drumline.report.page.folder import MANIFEST, WORDS, check_place, read_words, write_report
-from drumline.report.page.prose import Tongue
+from drumline.report.page.translator import Translator
 
 _MODULES = {1: "optimizers", 2: "communication", 3: "data_parallel", 4: "model_parallel"}
 
@@ -39,7 +39,7 @@ def run_lab(
     number: int,
     settings: LabSettings,
     folder: Path,
-    say: Tongue,
+    say: Translator,
     *,
     reuse: bool,
     watch: Watch,

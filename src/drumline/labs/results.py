@@ -9,9 +9,9 @@ from typing import Any
 
 from drumline.core.errors import DivergenceError
 from drumline.core.events import read_events
-from drumline.core.lab import LabSettings
 from drumline.core.rundir import RunDir
 from drumline.labs.experiment import runs_folder
+from drumline.labs.settings import LabSettings
 from drumline.report.record import RunRecord, read_record
 
 

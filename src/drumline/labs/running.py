@@ -17,15 +17,17 @@ from drumline.core.errors import (
     LabError,
     RunDirError,
 )
-from drumline.core.lab import LabSettings
-from drumline.core.rundir import RunDir, write_atomic
+from drumline.core.files import write_atomic
+from drumline.core.rundir import RunDir
 from drumline.labs.experiment import Experiment, Measurement, Training, runs_folder
 from drumline.labs.results import Results
+from drumline.labs.settings import LabSettings
 from drumline.launch.creation import new_run
 from drumline.launch.crews import Crews
 from drumline.launch.probe import Watch
 from drumline.launch.training import follow_training
 from drumline.report.progress import followed
+from drumline.spec.load import read_run_spec
 
 
 @contextlib.contextmanager
@@ -136,7 +138,7 @@ def _same(experiment: Experiment, runs: Path) -> bool:
             return bool(document.get("words") == experiment.words)
         return False
     try:
-        return RunDir(runs / experiment.name).read_spec() == experiment.spec
+        return read_run_spec(RunDir(runs / experiment.name)) == experiment.spec
     except DrumlineError:
         return False
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from drumline.report.page.pen import Pen
+from drumline.report.page.style import FigureStyle
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -16,7 +16,7 @@ _DARK = 0.7
 
 
 def draw_band(
-    pen: Pen,
+    style: FigureStyle,
     axes: Axes,
     rows: Sequence[Mapping[str, Any]],
     *,
@@ -30,7 +30,7 @@ def draw_band(
     """Draw a column over another, with the band of its interval where the rows have one.
 
     Args:
-        pen: gives the colours.
+        style: gives the colours.
         axes: the panel.
         rows: of a sheet, in order; `<y>_low` and `<y>_high` are the band.
         x: the column of the horizontal axis.
@@ -41,7 +41,7 @@ def draw_band(
         dashed: draw it dashed.
     """
     across = [row[x] for row in rows]
-    color = pen.color(number)
+    color = style.color(number)
     axes.plot(
         across,
         [row[y] for row in rows],
@@ -49,7 +49,7 @@ def draw_band(
         label=label,
         linewidth=1.4,
         linestyle="--" if dashed else "-",
-        marker=pen.marker(number) if marked else None,
+        marker=style.marker(number) if marked else None,
         markersize=4,
     )
     lows: list[Any] = [row.get(f"{y}_low") for row in rows]
@@ -73,7 +73,7 @@ def error_bars(rows: Sequence[Mapping[str, Any]], column: str) -> list[list[floa
 
 
 def draw_heat(
-    pen: Pen,
+    style: FigureStyle,
     axes: Axes,
     values: Sequence[Sequence[float]],
     *,
@@ -86,12 +86,12 @@ def draw_heat(
     The fill is a colour over the page's own paper, so that it suits light and dark pages.
 
     Args:
-        pen: gives colour and ink.
+        style: gives colour and ink.
         axes: the panel; row 0 is at the top.
         values: rows of the matrix.
         write: the text in a cell.
         top: the value of a full cell.
-        color: which of the pen's colours.
+        color: which of the style's colours.
     """
     from matplotlib.patches import Rectangle
 
@@ -103,12 +103,12 @@ def draw_heat(
                     (column - 0.5, row - 0.5),
                     1,
                     1,
-                    color=pen.color(color),
+                    color=style.color(color),
                     alpha=share,
                     linewidth=0,
                 )
             )
-            ink = "#ffffff" if share > _DARK else pen.ink
+            ink = "#ffffff" if share > _DARK else style.ink
             axes.text(column, row, write(value), ha="center", va="center", color=ink, fontsize=6.5)
     across = max((len(line) for line in values), default=0)
     axes.set_xlim(-0.5, across - 0.5)

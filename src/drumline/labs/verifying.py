@@ -15,19 +15,19 @@ from pathlib import Path
 from typing import Any
 
 from drumline.core.errors import DrumlineError, UsageError
-from drumline.core.lab import LabSettings
 from drumline.core.language import Language
 from drumline.labs.catalogue import find_lab
 from drumline.labs.experiment import Training, runs_folder
 from drumline.labs.report_run import load_lab
 from drumline.labs.results import Results
 from drumline.labs.running import run_experiments
+from drumline.labs.settings import LabSettings
 from drumline.labs.writing import build_report
 from drumline.launch.probe import Watch
 from drumline.report.page.audit import audit_files, audit_numbers, audit_texts
 from drumline.report.page.folder import read_manifest
-from drumline.report.page.prose import Tongue
-from drumline.report.page.sheet import Sheet
+from drumline.report.page.table import Table
+from drumline.report.page.translator import Translator
 
 _UNREADABLE = (
     *(DrumlineError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError),
@@ -91,22 +91,22 @@ def _audit_runs(folder: Path, manifest: dict[str, Any], settings: LabSettings) -
     results = Results(folder=folder, settings=settings)
     try:
         experiments = lab.experiments(settings)
-        report = build_report(lab, entry, results, experiments, {}, "", Tongue(lang))
+        report = build_report(lab, entry, results, experiments, {}, "", Translator(lang))
     except _UNREADABLE as error:
         yield f"the runs cannot be read as this version's: {error}"
         return
-    for sheet in report.sheets:
-        yield from _compare(sheet, folder / "data" / f"{sheet.name}.csv")
+    for table in report.tables:
+        yield from _compare(table, folder / "data" / f"{table.name}.csv")
     yield from audit_texts(folder, report)
 
 
-def _compare(sheet: Sheet, file: Path) -> Iterator[str]:
+def _compare(table: Table, file: Path) -> Iterator[str]:
     try:
         text = file.read_text(encoding="utf-8", errors="replace")
     except OSError:
         yield f"data/{file.name} is missing"
         return
-    theirs, ours = text.splitlines(), sheet.to_csv().splitlines()
+    theirs, ours = text.splitlines(), table.to_csv().splitlines()
     if theirs != ours:
         line = next(
             (n for n, (a, b) in enumerate(zip(theirs, ours, strict=False), start=1) if a != b),

@@ -13,12 +13,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from drumline.core.lab import LabSettings
-from drumline.core.units import format_rate
+from drumline.core.formatting import format_rate
 from drumline.labs.catalogue import Entry, read_principle
 from drumline.labs.experiment import Experiment, Training
 from drumline.labs.lab import Lab, WriteUp
 from drumline.labs.results import Results
+from drumline.labs.settings import LabSettings
 from drumline.report.page.blocks import (
     Block,
     Column,
@@ -29,13 +29,13 @@ from drumline.report.page.blocks import (
     Paragraph,
     Report,
     Section,
-    Table,
+    TableBlock,
 )
 from drumline.report.page.folder import WORDS
-from drumline.report.page.pen import chinese_font
-from drumline.report.page.prose import Tongue
-from drumline.report.page.sheet import Sheet, seconds
 from drumline.report.page.source import excerpt
+from drumline.report.page.style import chinese_font
+from drumline.report.page.table import Table, seconds
+from drumline.report.page.translator import Translator
 
 
 def build_report(
@@ -45,7 +45,7 @@ def build_report(
     experiments: Sequence[Experiment],
     machine: Mapping[str, Any],
     words: str,
-    say: Tongue,
+    say: Translator,
 ) -> Report:
     """Put a lab's report together."""
     found = lab.write_up(results, say)
@@ -75,7 +75,7 @@ def build_report(
         sections=[
             Section(slug=slug, heading=heading, blocks=blocks) for slug, heading, blocks in sections
         ],
-        sheets=[*found.sheets, listed],
+        tables=[*found.tables, listed],
     )
 
 
@@ -89,7 +89,7 @@ def _options(settings: LabSettings) -> str:
     return "".join(words)
 
 
-def _code(lab: Lab, say: Tongue) -> list[Block]:
+def _code(lab: Lab, say: Translator) -> list[Block]:
     intro = say(
         "What ran, cut out of the installed package by symbol; nothing here is retyped.",
         "以下是实际运行的代码，按符号从已安装的软件包中摘出，没有一行是另外抄写的。",
@@ -97,15 +97,15 @@ def _code(lab: Lab, say: Tongue) -> list[Block]:
     return [Paragraph(said=[intro]), *(excerpt(path, symbol) for path, symbol in lab.code)]
 
 
-def _experiments_sheet(experiments: Sequence[Experiment], results: Results) -> Sheet:
-    sheet = Sheet(
+def _experiments_sheet(experiments: Sequence[Experiment], results: Results) -> Table:
+    table = Table(
         name="experiments", columns=("name", "ranks", "nodes", "seed", "train_s", "weights_sha256")
     )
     for one in experiments:
         record = results.record(one.name) if isinstance(one, Training) else None
         summary = record.summary if record is not None else {}
         spec = one.spec if isinstance(one, Training) else None
-        sheet.add(
+        table.add(
             name=one.name,
             ranks=None if spec is None else spec.world_size,
             nodes=None if spec is None else spec.nodes,
@@ -113,11 +113,11 @@ def _experiments_sheet(experiments: Sequence[Experiment], results: Results) -> S
             train_s=summary.get("train_s"),
             weights_sha256=(summary.get("weights_sha256") or "")[:16],
         )
-    return sheet
+    return table
 
 
 def _parameters(
-    results: Results, listed: Sheet, machine: Mapping[str, Any], say: Tongue
+    results: Results, listed: Table, machine: Mapping[str, Any], say: Translator
 ) -> list[Block]:
     settings = results.settings
     packages = machine.get("packages", {})
@@ -166,10 +166,10 @@ def _parameters(
         "All experiments; each spec is in runs/<name>/spec.yaml",
         "全部实验；每个实验的配置见 runs/<名称>/spec.yaml",
     )
-    return [Facts(items=items), Table(sheet=listed, columns=columns, title=title, folded=True)]
+    return [Facts(items=items), TableBlock(table=listed, columns=columns, title=title, folded=True)]
 
 
-def _gaps(results: Results, say: Tongue) -> list[Block]:
+def _gaps(results: Results, say: Translator) -> list[Block]:
     blocks: list[Block] = [
         Notice(
             said=say(
@@ -191,12 +191,12 @@ def _gaps(results: Results, say: Tongue) -> list[Block]:
     return blocks
 
 
-def _analysis(found: WriteUp, words: str, say: Tongue) -> list[Block]:
+def _analysis(found: WriteUp, words: str, say: Translator) -> list[Block]:
     own = Paragraph(said=[say("In the author's own words:", "作者自己的分析：")])
     return [*found.analysis, own, OwnWords(file=WORDS, text=words)]
 
 
-def _again(command: str, say: Tongue) -> Markdown:
+def _again(command: str, say: Translator) -> Markdown:
     does = say.pick(
         "measures everything again. `drumline lab verify FOLDER` checks that no file of the report "
         "was changed, that every number on the page is the one in its CSV file, and that the CSV "

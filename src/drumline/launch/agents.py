@@ -24,9 +24,9 @@ import os
 import time
 from typing import TYPE_CHECKING, Self
 
-from drumline.core.deferral import deferred_signals
 from drumline.core.errors import WorkerError
 from drumline.core.nodes import NodePlan
+from drumline.core.processes import deferred_signals
 from drumline.core.scratch import Scratch
 from drumline.core.task import PRELOAD, SCRATCH, AgentTask
 from drumline.launch.agent import Agent

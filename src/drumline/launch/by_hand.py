@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 
 from drumline.core.errors import UsageError
-from drumline.core.listing import listed
+from drumline.core.formatting import listed
 from drumline.launch.join import OuterLauncher
 
 NAME = "by hand"

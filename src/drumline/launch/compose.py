@@ -13,7 +13,6 @@ run the code that wrote the file, on the versions that are installed here.
 from __future__ import annotations
 
 import os
-import re
 import sys
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from packaging.requirements import Requirement
 
 PORT = 29500
 IMAGE = "drumline-node"
@@ -110,7 +110,7 @@ def _escape(word: str) -> str:
 def _needs() -> list[str]:
     """Return what the installed package asks for, extras left out; torch comes first."""
     lines = [line for line in requires("drumline") or () if ";" not in line]
-    names = [re.split(r"[^\w.-]", line)[0] for line in lines]
+    names = [Requirement(line).name for line in lines]
     return sorted(names, key=lambda name: name != "torch")
 
 

@@ -25,7 +25,7 @@ from drumline.core.rundir import RunDir
 from drumline.launch.manifest import build_manifest
 
 if TYPE_CHECKING:
-    from drumline.core.spec import RunSpec
+    from drumline.spec.run_spec import RunSpec
 
 RUNS = Path("runs")
 FAILURE = "failure.json"
@@ -38,9 +38,11 @@ def new_run(spec: RunSpec, out: Path | None) -> Iterator[RunDir]:
 
     A crash or an interrupt leaves it, with its logs; so does a run that came to its first step.
     """
+    from drumline.spec.load import write_run_spec  # pydantic: not before an agent has started
+
     run = RunDir.create(spec.name, root=RUNS, exact=out)
     try:
-        run.write_spec(spec)
+        write_run_spec(run, spec)
         run.write_json("manifest.json", build_manifest(sys.argv))
         with _locked(run), noted_failure(run):
             yield run
@@ -61,20 +63,22 @@ def create_script_run(name: str, script: list[str]) -> RunDir:
 @contextlib.contextmanager
 def reopened_run(run: RunDir, spec: RunSpec) -> Iterator[None]:
     """Hold a run that goes on by a new spec; if it never does, all is put back as it was."""
+    from drumline.spec.load import read_run_spec, write_run_spec
+
     summary, aside = run.path / "summary.json", run.path / ".summary.before"
     with _locked(run), noted_failure(run):
         (run.path / FAILURE).unlink(missing_ok=True)
         tail = EventTail(run.rank_events(0))
         tail.read()
-        before = run.read_spec()
-        run.write_spec(spec)
+        before = read_run_spec(run)
+        write_run_spec(run, spec)
         if summary.exists():
             summary.rename(aside)
         try:
             yield
         except BaseException:
             if not _has_trained(tail):
-                run.write_spec(before)
+                write_run_spec(run, before)
                 if aside.exists():
                     aside.rename(summary)
             raise

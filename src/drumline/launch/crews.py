@@ -9,8 +9,8 @@ from __future__ import annotations
 import contextlib
 from typing import Self
 
-from drumline.core.spec import RunSpec
 from drumline.launch.agents import Agents
+from drumline.spec.run_spec import RunSpec
 
 
 class Crews:

@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from drumline.core.errors import CommError
-from drumline.core.units import format_bytes
+from drumline.core.formatting import format_bytes
 from drumline.launch.mpirun import find_mpirun
 from drumline.launch.network import TOOLS, Way, find_way, missing_tools
 

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 from drumline.core.errors import UsageError
-from drumline.core.spec import RunSpec
+from drumline.spec.run_spec import RunSpec
 
 # device files of NVIDIA's driver, of its Jetson boards, of Windows' Linux, of AMD's driver
 _SIGNS = ("nvidia*", "nvhost*", "dxg", "kfd")

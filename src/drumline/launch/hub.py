@@ -21,8 +21,8 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from drumline.core.lifeline import die_with_parent
 from drumline.core.nodes import NodePlan
+from drumline.core.processes import die_with_parent
 from drumline.launch.shaping import (
     PORT,
     link_lines,

@@ -26,7 +26,7 @@ from drumline.core.task import WORDS
 
 if TYPE_CHECKING:
     from drumline.core.rundir import RunDir
-    from drumline.core.spec import RunSpec
+    from drumline.spec.run_spec import RunSpec
 
 _WAIT_S = 60.0
 _NOTES = Path("runs")
@@ -70,7 +70,7 @@ class OuterLauncher:
 
     def announce(self, run: RunDir) -> None:
         """Tell the other ranks which directory the run has (rank 0)."""
-        from drumline.core.rundir import write_atomic
+        from drumline.core.files import write_atomic
 
         self.note.parent.mkdir(exist_ok=True)
         write_atomic(self.note, str(run.path))

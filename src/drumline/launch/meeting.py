@@ -10,7 +10,7 @@ from pathlib import Path
 
 from drumline.core.errors import UsageError
 from drumline.core.rundir import RunDir
-from drumline.core.spec import RunSpec
+from drumline.spec.run_spec import RunSpec
 
 _SCHEME = "file://"
 

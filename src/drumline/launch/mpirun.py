@@ -1,7 +1,7 @@
 """`MpiRun`: the ranks of a run started by `mpirun`, for `backend: mpi`. It does what `Agents` does.
 
     drumline (this process, no torch)
-      └─ mpirun                  ended by the kernel if we end (core/lifeline.py), and then
+      └─ mpirun                  ended by the kernel if we end (core/processes.py), and then
            ├─ python -m drumline.agent.mpi_rank       one for each rank; notes how its rank ended
            │    └─ rank …
            └─ …
@@ -22,9 +22,9 @@ import sys
 import time
 from pathlib import Path
 
-from drumline.core.deferral import deferred_signals
 from drumline.core.errors import UsageError
 from drumline.core.events import EventWriter, read_events
+from drumline.core.processes import deferred_signals
 from drumline.core.rundir import RunDir
 from drumline.core.scratch import Scratch
 from drumline.core.task import SCRATCH
@@ -58,7 +58,7 @@ class MpiRun:
         """Start all ranks: to train by the run's spec, or to run a script or module."""
         with EventWriter(run.node_events(0)) as events:
             events.write("agent", node=0, pid=os.getpid(), time=time.time())
-        tether = [sys.executable, "-m", "drumline.core.lifeline", str(os.getpid())]
+        tether = [sys.executable, "-m", "drumline.core.processes", str(os.getpid())]
         mpirun = [_need_mpirun(), "-n", str(workers)]
         rank = [sys.executable, "-m", "drumline.agent.mpi_rank", str(run.path), *script]
         environment = mpi_environment(self._scratch.path, workers)

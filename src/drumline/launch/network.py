@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from drumline.core.errors import CommError
-from drumline.core.listing import listed
+from drumline.core.formatting import listed
 from drumline.core.nodes import NODES, NodePlan
 
 # command → the Debian package that has it

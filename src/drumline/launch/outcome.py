@@ -14,7 +14,7 @@ from pathlib import Path
 
 from drumline.core.errors import ERRORS, DrumlineError, WorkerError
 from drumline.core.events import Event, read_events
-from drumline.core.listing import name_ranks
+from drumline.core.formatting import name_ranks
 from drumline.core.nodes import name_rank
 from drumline.core.rundir import RunDir
 
@@ -195,7 +195,9 @@ def _limit_hint(run: RunDir, code: int) -> str:
     """Name the limit on memory: what a C library cannot get makes it abort, without a word."""
     if code not in (-signal.SIGABRT, -signal.SIGSEGV) or not run.spec_file.exists():
         return ""
-    limit = run.read_spec().memory_bytes
+    from drumline.spec.load import read_run_spec
+
+    limit = read_run_spec(run).memory_bytes
     return "" if limit is None else f" (memory_bytes={limit} may be too little for it)"
 
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from drumline.core.deferral import deferred_signals
+from drumline.core.processes import deferred_signals
 
 _GRACE_S = 8.0  # agents give their workers five seconds
 

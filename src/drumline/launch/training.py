@@ -9,12 +9,12 @@ from contextlib import AbstractContextManager
 
 from drumline.core.errors import RunDirError
 from drumline.core.rundir import RunDir
-from drumline.core.spec import RunSpec
 from drumline.core.task import AgentTask
 from drumline.launch.agents import Agents
 from drumline.launch.meeting import fresh_meeting
 from drumline.launch.mpirun import MpiRun
 from drumline.launch.outcome import check_outcome
+from drumline.spec.run_spec import RunSpec
 
 Show = AbstractContextManager[Callable[[], None]]
 

@@ -9,7 +9,6 @@ import torch
 from torch import nn
 
 from drumline.core.errors import DrumlineError, SpecError
-from drumline.core.spec import ModelSpec
 from drumline.models.cnn import CNN
 from drumline.models.factory import find_factory
 from drumline.models.gpt import GPT
@@ -17,6 +16,7 @@ from drumline.models.lenet import LeNet
 from drumline.models.linear import Linear
 from drumline.models.mlp import MLP
 from drumline.models.options import GIVEN, check_names, check_types, parameters_of, suggest
+from drumline.spec.run_spec import ModelSpec
 
 _BUILTIN: dict[str, type[nn.Module]] = {
     "linear": Linear,

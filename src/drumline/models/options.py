@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, get_args, get_type_hints
 
 from drumline.core.errors import SpecError
-from drumline.core.nearest import nearest
+from drumline.core.formatting import nearest
 
 GIVEN = "classes"  # comes from the data, not from the spec
 

@@ -37,9 +37,9 @@ from torch.nn.modules.module import (
 )
 from torch.nn.parameter import is_lazy
 
-from drumline.core.spec import ModelSpec
 from drumline.models.build import call_factory
 from drumline.models.scratch import Scratch, Watch
+from drumline.spec.run_spec import ModelSpec
 
 
 def build_partial(

@@ -5,7 +5,8 @@
                       A process keeps the edition that R/lib led to when it started
       + the base's    packages, by a .pth file where the base is itself a venv (there
                       --system-site-packages would show those of the base's base)
-      + what pip installs on top
+      + what pip installs on top, in the laptop's versions; PyTorch of the base stays, if it is
+                      new enough: it fits the node's driver
 
 The playbook `environment.yml` pipes this file to any Python 3 of the node, so it uses the standard
 library alone, and no other file of the package. It changes only what is not yet as it should be,
@@ -36,17 +37,31 @@ print(json.dumps({
     "torch": importlib.util.find_spec("torch") is not None}))
 """
 _CHECK = """
-import importlib.metadata, importlib.util, json, re, sys
-def numbers(text):
-    return [int(n) for n in re.findall(r"\\d+", text.partition("+")[0])[:3]]
-def lacks(word):
-    name, least = re.match(r"([\\w.-]+)(?:\\[.*\\])?(?:>=([\\d.]+))?", word).groups()
+import importlib.metadata, importlib.util, json, sys
+try:
+    from packaging.requirements import Requirement
+except ImportError:  # it is one of the packages to install; pip compares versions itself
+    Requirement = None
+def version(name):
     try:
-        have = importlib.metadata.version(name)
+        return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
-        return True
-    return bool(least) and numbers(have) < numbers(least)
-print(json.dumps({"missing": [word for word in json.load(sys.stdin) if lacks(word)],
+        return ""
+def fits(package, have):
+    if not have or Requirement is None:
+        return False
+    return Requirement(package["requirement"]).specifier.contains(have, prereleases=True)
+missing, install = [], []
+for package in json.load(sys.stdin):
+    have = version(package["name"])
+    if fits(package, have):
+        if package["keep"] or have == package["version"]:
+            continue
+    else:
+        missing.append(package["requirement"])
+    pinned = package["version"] and not (package["keep"] and have and Requirement is None)
+    install.append("{name}=={version}".format(**package) if pinned else package["requirement"])
+print(json.dumps({"missing": missing, "install": install,
                   "pip": importlib.util.find_spec("pip") is not None}))
 """
 
@@ -120,6 +135,7 @@ class Maker:
         return {
             "changed": self.changed,
             "base": base["executable"],
+            "install": left["install"],
             "missing": left["missing"],
             "gpu": shutil.which("nvidia-smi") is not None,
             "systemd": Path("/run/systemd/system").is_dir(),
@@ -153,7 +169,11 @@ class Maker:
             self.write(site / "drumline_2.pth", "".join(lines), 0o644)
 
     def check_packages(self) -> dict[str, Any]:
-        """Find which of the needed packages are missing; where pip is needed, it is there then."""
+        """Find which of the needed packages are missing (none, or too old), and what to install.
+
+        What is new enough but of another version than the laptop's is to be installed, too. Where
+        pip is needed, it is there afterwards.
+        """
         given = json.dumps(self.wanted["dependencies"])
         answer = subprocess.run(
             [str(self.python), "-c", _CHECK],
@@ -165,7 +185,7 @@ class Maker:
         if answer.returncode:
             raise UnfitError(f"{self.python} does not run: {answer.stderr.strip()}")
         left: dict[str, Any] = json.loads(answer.stdout)
-        if (left["missing"] or self.wanted["requirements"]) and not left["pip"]:
+        if (left["install"] or self.wanted["requirements"]) and not left["pip"]:
             words = [str(self.python), "-m", "ensurepip"]
             answer = subprocess.run(words, capture_output=True, text=True, timeout=300)
             if answer.returncode:

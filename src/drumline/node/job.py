@@ -35,7 +35,8 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from drumline.core.errors import ClusterError, UsageError
-from drumline.core.rundir import RunDir, write_atomic
+from drumline.core.files import write_atomic
+from drumline.core.rundir import RunDir
 
 Phase = Literal["queued", "starting", "running", "done", "failed", "cancelled", "lost"]
 ENDED: frozenset[Phase] = frozenset({"done", "failed", "cancelled", "lost"})

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from drumline.core.errors import ClusterError
-from drumline.core.rundir import write_atomic
+from drumline.core.files import write_atomic
 from drumline.node.folder import Busy
 from drumline.node.job import JobFolder
 from drumline.node.storage import Store

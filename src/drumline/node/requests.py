@@ -26,8 +26,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from drumline.core.errors import ClusterError, WorkerError
-from drumline.core.inside import stays_inside
-from drumline.core.rundir import write_atomic
+from drumline.core.files import stays_inside, write_atomic
 from drumline.node.folder import locked
 from drumline.node.job import JobFolder
 

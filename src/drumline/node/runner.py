@@ -1,7 +1,7 @@
 """`Runner`: what the leader's process and a follower's have in common.
 
 It is detached from the SSH session that started it, so that a job survives the laptop. Its agent
-ends with it, whatever happens to it (`drumline.core.lifeline`).
+ends with it, whatever happens to it (`drumline.core.processes`).
 """
 
 from __future__ import annotations

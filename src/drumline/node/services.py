@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from drumline.core.errors import RunDirError
-from drumline.core.rundir import write_atomic
+from drumline.core.files import write_atomic
 
 _START_S, _STOP_S, _PAUSE_S = 90.0, 10.0, 0.1
 _TRIES = 3  # at a port that somebody else takes between our look and the start

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from drumline.core.errors import ClusterError
-from drumline.core.inside import stays_inside
+from drumline.core.files import stays_inside
 
 MANIFEST = "manifest.sha256.json"
 

@@ -105,7 +105,7 @@ def settle_spec(text: str, *, nodes: int, workers: int) -> SettledSpec:
     """
     import yaml  # a script's job needs neither, and they take a while to load
 
-    from drumline.core.spec_file import dump_spec, validate_spec
+    from drumline.spec.load import dump_spec, validate_spec
 
     values = yaml.safe_load(text) or {}
     if not isinstance(values, dict):

@@ -14,10 +14,10 @@ from __future__ import annotations
 import torch
 from torch.optim.optimizer import ParamsT
 
-from drumline.core.spec import OptimizerSpec
 from drumline.optim.adam import Adam
 from drumline.optim.gd import GD
 from drumline.optim.sgd import SGD
+from drumline.spec.run_spec import OptimizerSpec
 
 
 def build_optimizer(spec: OptimizerSpec, params: ParamsT) -> torch.optim.Optimizer:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from math import cos, pi
 
-from drumline.core.spec import ScheduleSpec
+from drumline.spec.run_spec import ScheduleSpec
 
 
 def lr_at(

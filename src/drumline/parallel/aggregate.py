@@ -32,9 +32,9 @@ from drumline.comm import (
     reduce_broadcast,
 )
 from drumline.core.errors import UsageError
-from drumline.core.nearest import nearest
-from drumline.core.strategy import Compress
+from drumline.core.formatting import nearest
 from drumline.parallel.compress import compressible, pack, unpack
+from drumline.spec.strategy import Compress
 
 Average = Literal["mean", "sum"]
 

@@ -15,7 +15,7 @@ from datetime import timedelta
 import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
-from drumline.core.mesh import Mesh
+from drumline.spec.mesh import Mesh
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,7 +29,7 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from drumline.core.strategy import Compress
+from drumline.spec.strategy import Compress
 
 FORMATS: Mapping[Compress, torch.dtype] = MappingProxyType(
     {"fp16": torch.float16, "bf16": torch.bfloat16}

@@ -28,10 +28,10 @@ from torch.distributed import ProcessGroup
 
 from drumline.comm import CommStream, Meter, ShmGroup
 from drumline.core.errors import UsageError
-from drumline.core.strategy import Compress
 from drumline.parallel.aggregate import Aggregator, Average
 from drumline.parallel.bucket import Allocate, Bucket, build_buckets
 from drumline.parallel.same_model import check_same_model
+from drumline.spec.strategy import Compress
 
 DEFAULT_BUCKET_BYTES = 2**20
 

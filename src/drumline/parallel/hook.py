@@ -21,8 +21,8 @@ from torch.distributed import GradBucket, ProcessGroup
 from torch.futures import Future
 
 from drumline.comm import CommStream, Meter
-from drumline.core.strategy import Compress
 from drumline.parallel.aggregate import Aggregator, Average
+from drumline.spec.strategy import Compress
 
 
 @dataclass

@@ -25,7 +25,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 from drumline.comm import Meter
 from drumline.core.errors import UsageError
-from drumline.core.spec import StrategySpec
 from drumline.parallel.aggregate import Aggregator
 from drumline.parallel.data_parallel import DataParallel, broadcast_state
 from drumline.parallel.dynamo import ddp_settings
@@ -33,6 +32,7 @@ from drumline.parallel.flat import FlatParameters
 from drumline.parallel.hook import comm_hook
 from drumline.parallel.naive import average_gradients, average_parameters
 from drumline.parallel.same_model import check_same_model
+from drumline.spec.run_spec import StrategySpec
 
 
 class Strategy(Protocol):

@@ -22,11 +22,11 @@ from torch import Tensor, nn
 from drumline.comm import Channel, Meter
 from drumline.comm.dissemination import barrier
 from drumline.core.errors import CommError
-from drumline.core.spec import ModelSpec
 from drumline.models import build_model
 from drumline.parallel import Aggregator
 from drumline.parallel.bucket import build_buckets
 from drumline.probe.ranks import Probe, joined_probe
+from drumline.spec.run_spec import ModelSpec
 
 FEWEST, MOST = 5, 25
 """rounds, where the request does not say how many"""

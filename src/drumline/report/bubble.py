@@ -21,9 +21,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from drumline.core.events import Event
-from drumline.core.mesh import Mesh
-from drumline.core.split import bubble
 from drumline.report.ledger import NS, warm_steps
+from drumline.spec.mesh import Mesh
+from drumline.spec.strategy import bubble
 
 _, _MICROBATCH, _CHUNK, _BEGAN, _ENDED = range(5)
 

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from drumline.core.formatting import format_bytes
 from drumline.core.schedule import ROOTED, Call
-from drumline.core.units import format_bytes
 from drumline.report.holdings import Answer
 
 

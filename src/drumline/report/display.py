@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from drumline.core.events import Event
-from drumline.core.units import format_seconds
+from drumline.core.formatting import format_seconds
 from drumline.report.progress import RunProgress
 from drumline.report.tables import BAR_WIDTH, legend, time_bar
 

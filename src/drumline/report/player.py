@@ -6,7 +6,7 @@ import json
 from importlib.resources import files
 from pathlib import Path
 
-from drumline.core.rundir import write_atomic
+from drumline.core.files import write_atomic
 from drumline.report.explanation import Explanation
 from drumline.report.wording import ALGORITHMS, COLLECTIVES
 

@@ -14,7 +14,7 @@ from drumline.core.rundir import RunDir
 from drumline.report.ledger import Ledger, compute_ledger
 
 if TYPE_CHECKING:
-    from drumline.core.spec import RunSpec
+    from drumline.spec.run_spec import RunSpec
 
 _WINDOW = 50  # steps that rates and bars are taken over
 

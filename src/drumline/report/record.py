@@ -19,7 +19,6 @@ from drumline.core.errors import DrumlineError
 from drumline.core.events import Event
 from drumline.core.language import Both, Language
 from drumline.core.rundir import RunDir
-from drumline.core.spec import RunSpec
 from drumline.report.clocks import on_one_clock
 from drumline.report.ledger import (
     Ledger,
@@ -28,6 +27,8 @@ from drumline.report.ledger import (
     step_seconds,
     warm_steps,
 )
+from drumline.spec.load import read_run_spec
+from drumline.spec.run_spec import RunSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,7 +191,7 @@ def _read_spec(run: RunDir, record: RunRecord) -> None:
     try:
         words = yaml.safe_load(text.decode())
         record.words = words if isinstance(words, dict) else {}
-        record.spec = run.read_spec()
+        record.spec = read_run_spec(run)
     except (yaml.YAMLError, ValueError, DrumlineError) as error:
         said = str(error).splitlines()[0]
         record.lacks(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from drumline.core.listing import counted, listed
+from drumline.core.formatting import counted, listed
 from drumline.core.scaling_bench import ScalingSpec
 from drumline.report.interval import Interval, read_interval
 from drumline.report.order import Order, compare

@@ -13,9 +13,8 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from drumline.core.cost import Traffic, bandwidths
-from drumline.core.listing import name_ranks
+from drumline.core.formatting import format_bytes, name_ranks
 from drumline.core.schedule import ROOTED, Call
-from drumline.core.units import format_bytes
 from drumline.report.deadlock import tell_call
 from drumline.report.explanation import Explanation, name_pieces
 from drumline.report.holdings import Content, Holding

@@ -9,8 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from drumline.core.listing import counted
-from drumline.core.units import format_bytes, format_seconds
+from drumline.core.formatting import counted, format_bytes, format_seconds
 from drumline.report.ledger import Ledger, RankLedger
 
 BAR_WIDTH = 16

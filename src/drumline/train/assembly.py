@@ -9,12 +9,12 @@ import torch
 from torch import nn
 
 from drumline.comm import LOOPBACK, Meter
-from drumline.core.mesh import AXES
-from drumline.core.spec import RunSpec
-from drumline.core.split import cuts_layers
 from drumline.data import BatchSampler, Dataset, build_dataset
 from drumline.models import build_model, build_outline, parameter_count
 from drumline.parallel import Axes, build_axes, postpone_dynamo
+from drumline.spec.mesh import AXES
+from drumline.spec.run_spec import RunSpec
+from drumline.spec.strategy import cuts_layers
 from drumline.train.building import build_compute
 from drumline.train.ground import Ground
 from drumline.train.place import Place

@@ -11,13 +11,13 @@ from torch.distributed.distributed_c10d import _get_default_store
 
 from drumline.comm import Channel
 from drumline.core.errors import UsageError
-from drumline.core.split import cuts_layers
 from drumline.optim import build_optimizer
 from drumline.parallel import Strategy, TiedGradients
 from drumline.parallel.pipeline import Executor, TorchEngine
 from drumline.parallel.rpc import Part, join_rpc
 from drumline.parallel.split import Chunks, tied_names
 from drumline.parallel.tensor import apply_tensor_parallel
+from drumline.spec.strategy import cuts_layers
 from drumline.train.by_rpc import RpcCompute
 from drumline.train.cuts import build_parts, hold_part, plan_cuts
 from drumline.train.evaluate import loss_sum

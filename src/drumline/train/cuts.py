@@ -9,8 +9,6 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from drumline.core.spec import RunSpec
-from drumline.core.split import cuts_layers, microbatches_of
 from drumline.models import build_partial
 from drumline.parallel import Axes, Holding
 from drumline.parallel.split import (
@@ -24,6 +22,8 @@ from drumline.parallel.split import (
     tied_names,
 )
 from drumline.parallel.tensor import Exchange, apply_tensor_parallel, shares_of
+from drumline.spec.run_spec import RunSpec
+from drumline.spec.strategy import cuts_layers, microbatches_of
 from drumline.train.evaluate import loss_sum
 from drumline.train.ground import Ground
 

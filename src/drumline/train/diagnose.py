@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from drumline.core.errors import DivergenceError
-from drumline.core.strategy import Compress
+from drumline.spec.strategy import Compress
 
 
 def check_loss(

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from drumline.comm import LOOPBACK, Meter
-from drumline.core.spec import RunSpec
-from drumline.core.split import microbatches_of
 from drumline.data import Dataset
 from drumline.optim import build_optimizer
 from drumline.parallel import Alone, Axes, Strategy, build_strategy
+from drumline.spec.run_spec import RunSpec
+from drumline.spec.strategy import microbatches_of
 from drumline.train.place import Place
 
 Indices = npt.NDArray[np.int64]

@@ -27,9 +27,9 @@ from drumline.comm import (
 )
 from drumline.core.errors import UsageError
 from drumline.core.rundir import RunDir
-from drumline.core.spec import RunSpec
-from drumline.core.strategy import MESSAGE_KINDS
 from drumline.core.task import PATIENCE_S, WORDS
+from drumline.spec.run_spec import RunSpec
+from drumline.spec.strategy import MESSAGE_KINDS
 from drumline.train.place import Place
 
 

@@ -12,9 +12,9 @@ import torch.distributed as dist
 
 from drumline.core.errors import UsageError
 from drumline.core.events import EventWriter
-from drumline.core.spec import RunSpec
 from drumline.data import LocalBatch
 from drumline.optim import lr_at
+from drumline.spec.run_spec import RunSpec
 from drumline.train.assembly import Assembly
 from drumline.train.checkpoint import Checkpoint, CheckpointStore, Progress
 from drumline.train.diagnose import check_weights

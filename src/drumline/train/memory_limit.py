@@ -18,11 +18,11 @@ import torch
 from torch import Tensor, nn
 
 from drumline.core.errors import UsageError
-from drumline.core.parts import OptimizerSpec
-from drumline.core.spec import RunSpec
-from drumline.core.units import format_bytes
+from drumline.core.formatting import format_bytes
 from drumline.data import Dataset, build_dataset
 from drumline.models import build_outline
+from drumline.spec.parts import OptimizerSpec
+from drumline.spec.run_spec import RunSpec
 from drumline.train.footprint import Footprint
 from drumline.train.memory import give_back_freed_memory
 

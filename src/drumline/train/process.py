@@ -15,7 +15,7 @@ from typing import NoReturn
 
 from drumline.core.errors import DrumlineError
 from drumline.core.events import EventWriter
-from drumline.core.lifeline import die_with_parent
+from drumline.core.processes import die_with_parent
 from drumline.core.rundir import RunDir
 from drumline.train.failure import is_consequence, refuse_to_repeat, users_part, write_failure
 from drumline.train.place import Place, read_place

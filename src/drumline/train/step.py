@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
-from drumline.core.spec import RunSpec
-from drumline.core.strategy import Compress
 from drumline.data import LocalBatch
+from drumline.spec.run_spec import RunSpec
+from drumline.spec.strategy import Compress
 from drumline.train.assembly import Assembly
 from drumline.train.clock import StepClock
 from drumline.train.diagnose import check_gradients

@@ -16,12 +16,13 @@ import torch.distributed as dist
 
 from drumline.comm import Choice, Wire, measure_clock, ranks_with
 from drumline.core.events import EventWriter
-from drumline.core.mesh import AXES
 from drumline.core.rundir import RunDir
-from drumline.core.spec import RunSpec
 from drumline.core.task import PATIENCE_S
 from drumline.data.coverage import coverage
 from drumline.models import weights_sha256
+from drumline.spec.load import read_run_spec
+from drumline.spec.mesh import AXES
+from drumline.spec.run_spec import RunSpec
 from drumline.train.assembly import Assembly, assemble, load_material
 from drumline.train.bf16 import settle_bf16
 from drumline.train.checkpoint import STATE, Checkpoint, CheckpointStore
@@ -49,7 +50,7 @@ def train_rank(run_path: str) -> None:
     """Train as one rank of the run in `run_path`; ends the process if it fails."""
     run = RunDir(Path(run_path))
     with rank_process(run) as (place, events):
-        _train(run, run.read_spec(), place, events)
+        _train(run, read_run_spec(run), place, events)
 
 
 def _train(run: RunDir, spec: RunSpec, place: Place, events: EventWriter) -> None:

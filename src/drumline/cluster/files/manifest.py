@@ -25,7 +25,7 @@ from typing import Any
 from drumline.cluster.files.ignore import ALWAYS, GIT, OURS, RESULTS, Ignored
 from drumline.cluster.home import clusters_root
 from drumline.core.errors import UsageError
-from drumline.core.rundir import write_atomic
+from drumline.core.files import write_atomic
 from drumline.node.folder import Entry
 
 _FRESH_NS = 2_000_000_000

@@ -29,8 +29,7 @@ from typing import Any
 
 from drumline.cluster.ssh.remote import Flow, Remote, last_line, node_python, settled
 from drumline.core.errors import ClusterError, HostError
-from drumline.core.inside import stays_inside
-from drumline.core.rundir import write_atomic
+from drumline.core.files import stays_inside, write_atomic
 from drumline.node.job import ENDED
 
 _ANSWER_S, _STOP_S = 120.0, 10.0

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from drumline.cluster.ssh.remote import Remote, all_of, node_python
 from drumline.core.errors import ClusterError, HostError
-from drumline.core.listing import listed
+from drumline.core.formatting import listed
 from drumline.node.storage import Copied, Manifest, Store, shown_url
 
 LAPTOP = "laptop"

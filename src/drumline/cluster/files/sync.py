@@ -22,8 +22,7 @@ from drumline.cluster.providers import Say
 from drumline.cluster.ssh.remote import Done, Flow, Remote, all_of, last_line, start_all
 from drumline.cluster.ssh.transport import host_error
 from drumline.core.errors import HostError, UsageError
-from drumline.core.listing import counted
-from drumline.core.units import format_bytes
+from drumline.core.formatting import counted, format_bytes
 from drumline.node.folder import Entry
 from drumline.node.receive import FRAME, PACKED, RAW
 

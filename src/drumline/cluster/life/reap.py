@@ -14,7 +14,7 @@ from drumline.cluster.life.down import forget, take_down
 from drumline.cluster.providers import Resource, Say
 from drumline.cluster.spec import ClusterSpec, known_clusters
 from drumline.core.errors import CloudError, ClusterError, DrumlineError, UsageError
-from drumline.core.spec_file import read_file
+from drumline.spec.load import read_file
 
 _NO_ACCOUNT = ("credentials", "region")
 _ANY_REGION = "us-east-1"  # to ask which regions there are

@@ -23,7 +23,7 @@ from drumline.cluster.home import ClusterHome, clusters_root
 from drumline.cluster.machine import Machine
 from drumline.cluster.providers import Provider, Resource
 from drumline.core.errors import DrumlineError
-from drumline.core.rundir import write_atomic
+from drumline.core.files import write_atomic
 
 
 @dataclass(frozen=True, kw_only=True)

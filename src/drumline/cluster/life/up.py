@@ -41,8 +41,8 @@ from drumline.cluster.ssh.known_hosts import Origin, pin_host_key
 from drumline.cluster.ssh.remote import Remote, node_python
 from drumline.cluster.ssh.rotation import rotate_host_key
 from drumline.core.errors import ClusterError, DrumlineError, HostError
-from drumline.core.rundir import write_atomic
-from drumline.core.spec_file import read_file
+from drumline.core.files import write_atomic
+from drumline.spec.load import read_file
 
 BOOT_S = 600.0
 """for a machine's SSH server to answer, counted from when the provider says that it runs"""

@@ -17,23 +17,27 @@ import json
 import os
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import yaml
+from packaging.requirements import Requirement
+from packaging.version import Version
 
 from drumline.cluster.machine import Machine
 from drumline.cluster.spec import ClusterSpec, EnvironmentSpec
 from drumline.core.errors import SpecError
-from drumline.core.inside import stays_inside
+from drumline.core.files import stays_inside
 
 PLAYBOOKS = Path(__file__).parent / "playbooks"
 MAKER = Path(__file__).parents[2] / "node" / "environment.py"
 """runs on the nodes, and makes what needs no download"""
 _REFERENCE = re.compile(r"^\s*(?:-r|-c|--requirement|--constraint)[\s=]+(\S+)", re.MULTILINE)
-_PACKAGES = {"s3": "s3fs>=2024.6", "gs": "gcsfs>=2024.6", "gcs": "gcsfs>=2024.6"}
-_PACKAGES |= dict.fromkeys(("abfs", "abfss", "az"), "adlfs>=2024.6")
+NODE_PACKAGES = ("torch", "numpy", "pydantic", "PyYAML", "safetensors", "packaging")
+"""what the modules that run on nodes import; the command line needs more, which stays here"""
+_STORAGE = {"s3": "s3fs>=2024.6", "gs": "gcsfs>=2024.6", "gcs": "gcsfs>=2024.6"}
+_STORAGE |= dict.fromkeys(("abfs", "abfss", "az"), "adlfs>=2024.6")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,22 +98,50 @@ def _read(path: Path, named_by: str) -> str:
         ) from None
 
 
-def environment_dependencies(spec: ClusterSpec) -> list[str]:
+@dataclass(frozen=True, kw_only=True)
+class NodePackage:
+    """One package that a node needs."""
+
+    name: str
+    requirement: str
+    """what works, such as numpy>=1.26"""
+    version: str
+    """what is installed here, and is installed there; "" where it is not installed here"""
+    keep: bool
+    """whether a version that works stays, though it is another: the one that fits the driver"""
+
+
+def environment_dependencies(spec: ClusterSpec) -> list[NodePackage]:
     """Return what the nodes need for Drumline itself, and for the storage."""
     try:
-        words = importlib.metadata.requires("drumline") or []
+        declared = importlib.metadata.requires("drumline") or []
     except importlib.metadata.PackageNotFoundError:  # a checkout that nobody installed
-        words = []
-    needed = [word for word in words if ";" not in word]
+        declared = []
+    needed = [
+        text for text in declared if ";" not in text and Requirement(text).name in NODE_PACKAGES
+    ]
     scheme = (spec.storage or "").partition("://")[0]
-    return [*needed, *([_PACKAGES[scheme]] if scheme in _PACKAGES else [])]
+    if scheme in _STORAGE:
+        needed.append(_STORAGE[scheme])
+    return [_node_package(Requirement(text)) for text in needed]
+
+
+def _node_package(requirement: Requirement) -> NodePackage:
+    name = requirement.name
+    try:
+        version = Version(importlib.metadata.version(name)).public  # without +cpu, +cu128
+    except importlib.metadata.PackageNotFoundError:
+        version = ""
+    return NodePackage(
+        name=name, requirement=str(requirement), version=version, keep=name == "torch"
+    )
 
 
 def environment_hash(spec: ClusterSpec, files: EnvironmentFiles) -> str:
     """Hash everything that the environment of all nodes is made from."""
     content = {
         "python": spec.environment.python,
-        "dependencies": environment_dependencies(spec),
+        "dependencies": [asdict(package) for package in environment_dependencies(spec)],
         "requirements": files.requirements,
         "maker": MAKER.read_text(),
         "playbook": (PLAYBOOKS / "environment.yml").read_text(),

@@ -11,7 +11,7 @@ import asyncio
 import base64
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -126,7 +126,7 @@ class Provisioner:
     ) -> dict[str, Any]:
         environment = {
             "python": spec.environment.python,
-            "dependencies": environment_dependencies(spec),
+            "dependencies": [asdict(package) for package in environment_dependencies(spec)],
             "requirements": files.requirements,
             "leader": remotes[0].machine.address,
             "nodes": len(remotes),

@@ -24,7 +24,7 @@ from drumline.cluster.machine import Machine
 from drumline.cluster.ssh.keys import KEY
 from drumline.cluster.ssh.known_hosts import alias, known_hosts_file
 from drumline.core.errors import ClusterError
-from drumline.core.rundir import write_atomic
+from drumline.core.files import write_atomic
 
 ALIVE_S, ALIVE_COUNT = 5, 2
 """keepalive: its interval, and how many unanswered ones are allowed"""

@@ -17,7 +17,7 @@ import asyncssh
 
 from drumline.cluster.home import ClusterHome
 from drumline.core.errors import ClusterError
-from drumline.core.rundir import write_atomic
+from drumline.core.files import write_atomic
 
 KEY = "id_ed25519"
 

@@ -22,7 +22,7 @@ from drumline.cluster.home import ClusterHome
 from drumline.cluster.spec import HostSpec
 from drumline.cluster.ssh.keys import plain_key
 from drumline.core.errors import ClusterError
-from drumline.core.rundir import write_atomic
+from drumline.core.files import write_atomic
 
 _KNOWN = ("~/.ssh/known_hosts", "~/.ssh/known_hosts2", "/etc/ssh/ssh_known_hosts")
 

@@ -18,7 +18,7 @@ from typing import Any
 from torch.distributed import Store
 
 from drumline.comm.peer import LostPeerError
-from drumline.core.listing import name_ranks
+from drumline.core.formatting import name_ranks
 
 _SPIN_S = 2e-4
 _PAUSES_S = (5e-5, 1e-3)  # shortest, longest

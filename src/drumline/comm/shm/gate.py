@@ -25,7 +25,7 @@ from drumline.comm.peer import LostPeerError
 from drumline.comm.shm.semaphore import SLOT_BYTES, Semaphore
 from drumline.comm.shm.watch import Watch
 from drumline.core.errors import CommError
-from drumline.core.listing import name_ranks
+from drumline.core.formatting import name_ranks
 
 CALL_BYTES = 96
 _LOOK_EVERY_S = 0.1

@@ -8,8 +8,8 @@ from typing import Any
 from drumline.labs.communication.experiments import OF
 from drumline.labs.communication.sheets import CommunicationSheets
 from drumline.report.page.findings import Findings
-from drumline.report.page.prose import Sentence, Tongue
-from drumline.report.page.sheet import Sheet, count, points, times
+from drumline.report.page.table import Table, count, points, times
+from drumline.report.page.translator import Sentence, Translator
 
 _CHANCE = 0.2
 """an accuracy below that is not far from guessing one of ten digits"""
@@ -33,43 +33,43 @@ _SUMMED = {
 """what is summed, and what summing it means"""
 
 
-def say_choices(sheets: CommunicationSheets, say: Tongue) -> Iterator[Sentence]:
+def say_choices(tables: CommunicationSheets, say: Translator) -> Iterator[Sentence]:
     """Compare sums with means, and gradients with parameters."""
-    rows = {(row["of"], row["average"]): row for row in sheets.choices.rows}
+    rows = {(row["of"], row["average"]): row for row in tables.choices.rows}
     for of in OF:
         mean, total = rows.get((of, "mean")), rows.get((of, "sum"))
         if mean is not None and total is not None and mean["accuracy"] is not None:
-            yield from _sum_against_mean(sheets.choices, of, mean, total, say)
+            yield from _sum_against_mean(tables.choices, of, mean, total, say)
     gradients, parameters = rows.get(("gradients", "mean")), rows.get(("parameters", "mean"))
     if gradients and parameters and None not in (gradients["accuracy"], parameters["accuracy"]):
         yield say(
             "Averaging gradients gave {a}, averaging parameters after each step {b}.",
             "对梯度求平均的测试准确率为 {a}，每步之后对参数求平均的为 {b}。",
-            a=sheets.choices.quote("accuracy", points, of="gradients", average="mean"),
-            b=sheets.choices.quote("accuracy", points, of="parameters", average="mean"),
+            a=tables.choices.cell("accuracy", points, of="gradients", average="mean"),
+            b=tables.choices.cell("accuracy", points, of="parameters", average="mean"),
         )
 
 
 def _sum_against_mean(
-    choices: Sheet, of: str, mean: Mapping[str, Any], total: Mapping[str, Any], say: Tongue
+    choices: Table, of: str, mean: Mapping[str, Any], total: Mapping[str, Any], say: Translator
 ) -> Iterator[Sentence]:
     name, why = _SUMMED[of]
     holes: dict[str, Any] = {
         "of": say.pick(*name),
         "why": say.pick(*why),
-        "mean": choices.quote("accuracy", points, of=of, average="mean"),
+        "mean": choices.cell("accuracy", points, of=of, average="mean"),
     }
     if total["diverged_at"] is not None:
         yield say(
             "The mean of {of} reached {mean}; with their sum the loss was no number any more at "
             "step {step}: {why}.",
             "对{of}求平均的测试准确率为 {mean}；求和时损失在第 {step} 步已不再是有限的数：{why}。",
-            step=choices.quote("diverged_at", count, of=of, average="sum"),
+            step=choices.cell("diverged_at", count, of=of, average="sum"),
             **holes,
         )
     if total["accuracy"] is None:
         return
-    holes["sum"] = choices.quote("accuracy", points, of=of, average="sum")
+    holes["sum"] = choices.cell("accuracy", points, of=of, average="sum")
     gap = total["accuracy"] - mean["accuracy"]
     if total["accuracy"] < _CHANCE:
         yield say(
@@ -97,20 +97,20 @@ def _sum_against_mean(
 
 
 def say_compression(
-    sheets: CommunicationSheets, findings: Findings, say: Tongue
+    tables: CommunicationSheets, findings: Findings, say: Translator
 ) -> Iterator[Sentence]:
     """Compare 16 bits on the way with 32."""
-    rows = {row["compress"]: row for row in sheets.compression.rows}
+    rows = {row["compress"]: row for row in tables.compression.rows}
     if len(rows) < 2 or not rows["none"]["bytes_per_step"]:
         return
     full, half = rows["none"], rows["fp16"]
-    ratio = findings.quote(
+    ratio = findings.cell(
         "bytes of fp16 over full size",
         half["bytes_per_step"] / full["bytes_per_step"],
         times,
         of="compression.csv: bytes_per_step",
     )
-    step = findings.quote(
+    step = findings.cell(
         "step of fp16 over full size",
         half["step_ms"] / full["step_ms"],
         times,
@@ -126,6 +126,6 @@ def say_compression(
         "测试准确率为 {half}，32 位时为 {full}。",
         ratio=ratio,
         step=step,
-        half=sheets.compression.quote("accuracy", points, compress="fp16"),
-        full=sheets.compression.quote("accuracy", points, compress="none"),
+        half=tables.compression.cell("accuracy", points, compress="fp16"),
+        full=tables.compression.cell("accuracy", points, compress="none"),
     )

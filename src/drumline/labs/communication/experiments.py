@@ -17,10 +17,10 @@ from typing import Any
 from drumline.bench.aggregation import run_aggregation
 from drumline.bench.collectives import run_collectives
 from drumline.core.bench import AggregationSpec, CollectivesSpec
-from drumline.core.lab import LabSettings
-from drumline.core.spec_file import validate_spec
 from drumline.labs.experiment import Experiment, Measurement, Training
 from drumline.labs.material import choose_data
+from drumline.labs.settings import LabSettings
+from drumline.spec.load import validate_spec
 
 KINDS = (
     "allreduce",

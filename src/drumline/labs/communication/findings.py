@@ -17,35 +17,35 @@ from drumline.labs.communication.sheets import CommunicationSheets, build_sheets
 from drumline.labs.lab import WriteUp
 from drumline.labs.results import Results
 from drumline.report.bench_tables import format_size
-from drumline.report.page.blocks import Block, Column, Paragraph, Picture, Table
+from drumline.report.page.blocks import Block, Column, Paragraph, Picture, TableBlock
 from drumline.report.page.findings import Findings
-from drumline.report.page.prose import Tongue
-from drumline.report.page.sheet import count, milliseconds, percent, plain, points, size, times
+from drumline.report.page.table import count, milliseconds, percent, plain, points, size, times
+from drumline.report.page.translator import Translator
 
 
-def write_up(results: Results, say: Tongue) -> WriteUp:
+def write_up(results: Results, say: Translator) -> WriteUp:
     """Turn what was measured into tables, pictures and sentences."""
-    sheets = build_sheets(results)
+    tables = build_sheets(results)
     findings = Findings()
-    said = say_all(sheets, findings, say)
+    said = say_all(tables, findings, say)
     nothing = say("No experiment came to its end.", "没有一个实验完成。")
     return WriteUp(
         summary=said[0] if said else nothing,
         results=[
-            *_sizes(sheets, say),
-            *_strategies(sheets, say),
-            *_delays(sheets, say),
-            *_choices(sheets, say),
+            *_sizes(tables, say),
+            *_strategies(tables, say),
+            *_delays(tables, say),
+            *_choices(tables, say),
         ],
         analysis=[Paragraph(said=said, findings=True)] if said else [],
-        sheets=[*sheets.all(), *([findings.sheet] if findings.sheet.rows else [])],
+        tables=[*tables.all(), *([findings.table] if findings.table.rows else [])],
     )
 
 
-def _sizes(sheets: CommunicationSheets, say: Tongue) -> list[Block]:
-    if not sheets.collectives.rows:
+def _sizes(tables: CommunicationSheets, say: Translator) -> list[Block]:
+    if not tables.collectives.rows:
         return []
-    way = Column(key="algorithm", name=say.pick("way", "方式"), align="left", words=way_names(say))
+    way = Column(key="algorithm", name=say.pick("way", "方式"), align="left", labels=way_names(say))
     ranks = Column(key="ranks", name=say.pick("ranks", "进程数"), form=count)
     return [
         Picture(
@@ -59,8 +59,8 @@ def _sizes(sheets: CommunicationSheets, say: Tongue) -> list[Block]:
                 "叉号：由其他大小拟合的 α·轮数 + β·字节数所作的预测。"
                 "参数服务器即 bench collectives 的 linear。",
             ),
-            draw=draw_sizes(sheets.collectives),
-            sheets=[sheets.collectives],
+            draw=draw_sizes(tables.collectives),
+            tables=[tables.collectives],
         ),
         Picture(
             name="splits",
@@ -74,11 +74,11 @@ def _sizes(sheets: CommunicationSheets, say: Tongue) -> list[Block]:
                 "等待：直到最后一个进程开始为止，尽管各进程刚刚同步过。两部分各取中位数，"
                 "其和与总用时的中位数略有出入。",
             ),
-            draw=draw_splits(sheets.collectives),
-            sheets=[sheets.collectives],
+            draw=draw_splits(tables.collectives),
+            tables=[tables.collectives],
         ),
-        Table(
-            sheet=sheets.collectives,
+        TableBlock(
+            table=tables.collectives,
             title=say.pick("Times and predictions", "用时与预测"),
             folded=True,
             columns=[
@@ -98,8 +98,8 @@ def _sizes(sheets: CommunicationSheets, say: Tongue) -> list[Block]:
         ),
         *(
             [
-                Table(
-                    sheet=sheets.bytes,
+                TableBlock(
+                    table=tables.bytes,
                     title=say.pick("What a rank sends on average", "每个进程平均发送的字节"),
                     columns=[
                         way,
@@ -114,7 +114,7 @@ def _sizes(sheets: CommunicationSheets, say: Tongue) -> list[Block]:
                     ],
                 )
             ]
-            if sheets.bytes.rows
+            if tables.bytes.rows
             else []
         ),
     ]
@@ -128,8 +128,8 @@ def _signed(value: float) -> str:
     return f"{100 * value:+.0f} %"
 
 
-def _strategies(sheets: CommunicationSheets, say: Tongue) -> list[Block]:
-    if not sheets.aggregation.rows:
+def _strategies(tables: CommunicationSheets, say: Translator) -> list[Block]:
+    if not tables.aggregation.rows:
         return []
     named = say.pick("rank", "进程")
 
@@ -148,11 +148,11 @@ def _strategies(sheets: CommunicationSheets, say: Tongue) -> list[Block]:
                 "Waiting is the time before the last rank has arrived, transfer the time after.",
                 "最后一个进程到达之前的时间为等待，之后为传输。",
             ),
-            draw=draw_strategies(sheets.aggregation),
-            sheets=[sheets.aggregation, sheets.strategies],
+            draw=draw_strategies(tables.aggregation),
+            tables=[tables.aggregation, tables.strategies],
         ),
-        Table(
-            sheet=sheets.strategies,
+        TableBlock(
+            table=tables.strategies,
             title=say.pick(
                 "Strategies by situation; in brackets the quartiles, or what they allow",
                 "各情形下的策略；括号内为四分位，或其所允许的范围",
@@ -162,7 +162,7 @@ def _strategies(sheets: CommunicationSheets, say: Tongue) -> list[Block]:
                     key="situation",
                     name=say.pick("situation", "情形"),
                     align="left",
-                    words={key: say.pick(*names) for key, names in SITUATIONS.items()},
+                    labels={key: say.pick(*names) for key, names in SITUATIONS.items()},
                 ),
                 Column(key="kind", name=say.pick("strategy", "策略"), align="left"),
                 Column(key="step_ms", name=say.pick("a step", "每步"), form=milliseconds),
@@ -175,8 +175,8 @@ def _strategies(sheets: CommunicationSheets, say: Tongue) -> list[Block]:
     ]
 
 
-def _delays(sheets: CommunicationSheets, say: Tongue) -> list[Block]:
-    if not sheets.delays.rows:
+def _delays(tables: CommunicationSheets, say: Translator) -> list[Block]:
+    if not tables.delays.rows:
         return []
     return [
         Picture(
@@ -185,11 +185,11 @@ def _delays(sheets: CommunicationSheets, say: Tongue) -> list[Block]:
                 f"Rank {LATE_RANK} sleeps {DELAY_MS} ms before the first collective of each step",
                 f"进程 {LATE_RANK} 在每步第一次集合通信之前休眠 {DELAY_MS} 毫秒",
             ),
-            draw=draw_delays(sheets.delays, DELAY_MS),
-            sheets=[sheets.delays],
+            draw=draw_delays(tables.delays, DELAY_MS),
+            tables=[tables.delays],
         ),
-        Table(
-            sheet=sheets.delays,
+        TableBlock(
+            table=tables.delays,
             title=say.pick("A late rank", "迟到的进程"),
             columns=[
                 Column(key="kind", name=say.pick("strategy", "策略"), align="left"),
@@ -209,9 +209,9 @@ def _delays(sheets: CommunicationSheets, say: Tongue) -> list[Block]:
     ]
 
 
-def _choices(sheets: CommunicationSheets, say: Tongue) -> list[Block]:
+def _choices(tables: CommunicationSheets, say: Translator) -> list[Block]:
     blocks: list[Block] = []
-    if sheets.curves.rows:
+    if tables.curves.rows:
         blocks.append(
             Picture(
                 name="curves",
@@ -223,14 +223,14 @@ def _choices(sheets: CommunicationSheets, say: Tongue) -> list[Block]:
                     "Cut off above: what leaves the picture has run away.",
                     "上方截断：超出画面的曲线已经发散。",
                 ),
-                draw=draw_curves(sheets.curves),
-                sheets=[sheets.curves],
+                draw=draw_curves(tables.curves),
+                tables=[tables.curves],
             )
         )
-    if sheets.choices.rows:
+    if tables.choices.rows:
         blocks.append(
-            Table(
-                sheet=sheets.choices,
+            TableBlock(
+                table=tables.choices,
                 title=say.pick(
                     "What is averaged, and how; the loss is the mean over the last epoch",
                     "聚合对象与方式；损失为最后一轮的平均值",
@@ -240,7 +240,7 @@ def _choices(sheets: CommunicationSheets, say: Tongue) -> list[Block]:
                         key="of",
                         name=say.pick("of", "对象"),
                         align="left",
-                        words={
+                        labels={
                             "gradients": say.pick("gradients", "梯度"),
                             "parameters": say.pick("parameters", "参数"),
                         },
@@ -249,7 +249,7 @@ def _choices(sheets: CommunicationSheets, say: Tongue) -> list[Block]:
                         key="average",
                         name=say.pick("how", "方式"),
                         align="left",
-                        words={"mean": say.pick("mean", "平均"), "sum": say.pick("sum", "求和")},
+                        labels={"mean": say.pick("mean", "平均"), "sum": say.pick("sum", "求和")},
                     ),
                     Column(key="loss", name=say.pick("loss", "损失"), form=plain),
                     Column(
@@ -259,17 +259,17 @@ def _choices(sheets: CommunicationSheets, say: Tongue) -> list[Block]:
                 ],
             )
         )
-    if sheets.compression.rows:
+    if tables.compression.rows:
         blocks.append(
-            Table(
-                sheet=sheets.compression,
+            TableBlock(
+                table=tables.compression,
                 title=say.pick("Compression (chunked_ring)", "压缩（chunked_ring）"),
                 columns=[
                     Column(
                         key="compress",
                         name=say.pick("on the way", "传输格式"),
                         align="left",
-                        words={
+                        labels={
                             "none": say.pick("32 bits", "32 位"),
                             "fp16": say.pick("16 bits", "16 位"),
                         },

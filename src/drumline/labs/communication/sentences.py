@@ -14,30 +14,32 @@ from drumline.report.bench_tables import format_size
 from drumline.report.interval import read_interval
 from drumline.report.order import Order, compare
 from drumline.report.page.findings import Findings
-from drumline.report.page.prose import Sentence, Tongue
-from drumline.report.page.sheet import milliseconds, percent, plain, times
+from drumline.report.page.table import milliseconds, percent, plain, times
+from drumline.report.page.translator import Sentence, Translator
 
 _WAITS = 0.1
 """a share of waiting that makes it worth telling who waits"""
 
 
-def say_all(sheets: CommunicationSheets, findings: Findings, say: Tongue) -> list[Sentence]:
+def say_all(tables: CommunicationSheets, findings: Findings, say: Translator) -> list[Sentence]:
     """Say everything that can be said."""
     return [
-        *_fastest(sheets, findings, say),
-        *_waits(sheets, findings, say),
-        *_rings(sheets, findings, say),
-        *_predictions(sheets, findings, say),
-        *_bottlenecks(sheets, findings, say),
-        *_delays(sheets, say),
-        *say_choices(sheets, say),
-        *say_compression(sheets, findings, say),
+        *_fastest(tables, findings, say),
+        *_waits(tables, findings, say),
+        *_rings(tables, findings, say),
+        *_predictions(tables, findings, say),
+        *_bottlenecks(tables, findings, say),
+        *_delays(tables, say),
+        *say_choices(tables, say),
+        *say_compression(tables, findings, say),
     ]
 
 
-def _fastest(sheets: CommunicationSheets, findings: Findings, say: Tongue) -> Iterator[Sentence]:
+def _fastest(
+    tables: CommunicationSheets, findings: Findings, say: Translator
+) -> Iterator[Sentence]:
     """The best of all ways, for the smallest and the largest tensor."""
-    rows = sheets.collectives.rows
+    rows = tables.collectives.rows
     if not rows:
         return
     ranks = max(row["ranks"] for row in rows)
@@ -57,11 +59,11 @@ def _fastest(sheets: CommunicationSheets, findings: Findings, say: Tongue) -> It
             "size": format_size(bytes_),
             "ranks": str(ranks),
             "best": way_name(say, first["algorithm"]),
-            "time": sheets.collectives.quote(
+            "time": tables.collectives.cell(
                 "ms", milliseconds, algorithm=first["algorithm"], **where
             ),
             "next": way_name(say, second["algorithm"]),
-            "ratio": findings.quote(
+            "ratio": findings.cell(
                 f"{second['algorithm']} over {first['algorithm']} at {bytes_} bytes",
                 second["ms"] / first["ms"],
                 times,
@@ -92,9 +94,9 @@ def _ends(rows: Sequence[Mapping[str, Any]]) -> list[int]:
     return sorted({min(sizes), max(sizes)})
 
 
-def _waits(sheets: CommunicationSheets, findings: Findings, say: Tongue) -> Iterator[Sentence]:
+def _waits(tables: CommunicationSheets, findings: Findings, say: Translator) -> Iterator[Sentence]:
     """What of a call is waiting for the last rank, for the smallest and the largest tensor."""
-    rows = [row for row in sheets.collectives.rows if row["wait_ms"] + row["transfer_ms"] > 0]
+    rows = [row for row in tables.collectives.rows if row["wait_ms"] + row["transfer_ms"] > 0]
     if not rows:
         return
     ranks = max(row["ranks"] for row in rows)
@@ -103,8 +105,8 @@ def _waits(sheets: CommunicationSheets, findings: Findings, say: Tongue) -> Iter
         if len(own) < 2:
             continue
         own.sort(key=_wait_share)
-        quotes = {
-            hole: findings.quote(
+        refs = {
+            hole: findings.cell(
                 f"share of waiting, {row['algorithm']}, {ranks} ranks, {bytes_} bytes",
                 _wait_share(row),
                 percent,
@@ -121,7 +123,7 @@ def _waits(sheets: CommunicationSheets, findings: Findings, say: Tongue) -> Iter
             ranks=str(ranks),
             a=way_name(say, own[0]["algorithm"]),
             b=way_name(say, own[-1]["algorithm"]),
-            **quotes,
+            **refs,
         )
 
 
@@ -129,9 +131,9 @@ def _wait_share(row: Mapping[str, Any]) -> float:
     return float(row["wait_ms"] / (row["wait_ms"] + row["transfer_ms"]))
 
 
-def _rings(sheets: CommunicationSheets, findings: Findings, say: Tongue) -> Iterator[Sentence]:
-    rows = {(row["algorithm"], row["ranks"]): row for row in sheets.bytes.rows}
-    for ranks in sorted({row["ranks"] for row in sheets.bytes.rows}):
+def _rings(tables: CommunicationSheets, findings: Findings, say: Translator) -> Iterator[Sentence]:
+    rows = {(row["algorithm"], row["ranks"]): row for row in tables.bytes.rows}
+    for ranks in sorted({row["ranks"] for row in tables.bytes.rows}):
         whole, chunks = rows.get(("ring", ranks)), rows.get(("chunked_ring", ranks))
         if whole is None or chunks is None or not chunks["sent"]:
             continue
@@ -141,34 +143,34 @@ def _rings(sheets: CommunicationSheets, findings: Findings, say: Tongue) -> Iter
             "{ranks} 个进程时，ring 传输的字节数是 chunked_ring 的 {ratio}：每个进程发送张量的 "
             "{whole}，后者为 {chunks}。",
             ranks=str(ranks),
-            ratio=findings.quote(
+            ratio=findings.cell(
                 f"bytes of ring over chunked_ring, {ranks} ranks",
                 whole["sent"] / chunks["sent"],
                 times,
                 of="bytes.csv: sent",
             ),
-            whole=sheets.bytes.quote("of_tensor", times, algorithm="ring", ranks=ranks),
-            chunks=sheets.bytes.quote("of_tensor", times, algorithm="chunked_ring", ranks=ranks),
+            whole=tables.bytes.cell("of_tensor", times, algorithm="ring", ranks=ranks),
+            chunks=tables.bytes.cell("of_tensor", times, algorithm="chunked_ring", ranks=ranks),
         )
 
 
 def _predictions(
-    sheets: CommunicationSheets, findings: Findings, say: Tongue
+    tables: CommunicationSheets, findings: Findings, say: Translator
 ) -> Iterator[Sentence]:
-    errors = [abs(row["error"]) for row in sheets.collectives.rows if row["error"] is not None]
+    errors = [abs(row["error"]) for row in tables.collectives.rows if row["error"] is not None]
     if errors:
         yield say(
             "A line through the other sizes (α per round, β per byte) predicted a time to within "
             "{median} in half of the {count} cases; the worst was off by {worst}.",
             "由其他大小拟合的直线（每轮 α，每字节 β）在 {count} 个情形中有一半误差不超过 {median}；"
             "最差的误差为 {worst}。",
-            median=findings.quote(
+            median=findings.cell(
                 "median error of prediction",
                 statistics.median(errors),
                 percent,
                 of="collectives.csv: error",
             ),
-            worst=findings.quote(
+            worst=findings.cell(
                 "worst error of prediction", max(errors), percent, of="collectives.csv: error"
             ),
             count=str(len(errors)),
@@ -176,7 +178,7 @@ def _predictions(
 
 
 def _bottlenecks(
-    sheets: CommunicationSheets, findings: Findings, say: Tongue
+    tables: CommunicationSheets, findings: Findings, say: Translator
 ) -> Iterator[Sentence]:
     for situation, en, zh in (
         ("slow cpu", "a slow CPU on one node", "一个节点 CPU 变慢"),
@@ -184,7 +186,7 @@ def _bottlenecks(
     ):
         own = [
             row
-            for row in sheets.strategies.rows
+            for row in tables.strategies.rows
             if row["situation"] == situation and row["over_even"] is not None
         ]
         if len(own) < 2:
@@ -199,9 +201,9 @@ def _bottlenecks(
             what=say.pick(en, zh),
             a=least["kind"],
             b=most["kind"],
-            low=_quote(sheets, "over_even", least, times),
-            high=_quote(sheets, "over_even", most, times),
-            share=_quote(sheets, "wait_share", most, percent),
+            low=_quote(tables, "over_even", least, times),
+            high=_quote(tables, "over_even", most, times),
+            share=_quote(tables, "wait_share", most, percent),
         )
         if (most["wait_share"] or 0.0) < _WAITS:
             yield say("{said}, the rest transfer.", "{said}，其余为传输。", said=said)
@@ -210,23 +212,23 @@ def _bottlenecks(
             "{said}; rank {waits} waited longest and rank {late} least.",
             "{said}；进程 {waits} 等待最久，进程 {late} 等待最短。",
             said=said,
-            waits=_quote(sheets, "waits_most", most, plain),
-            late=_quote(sheets, "waited_for", most, plain),
+            waits=_quote(tables, "waits_most", most, plain),
+            late=_quote(tables, "waited_for", most, plain),
         )
 
 
-def _quote(sheets: CommunicationSheets, column: str, row: Mapping[str, Any], form: Any) -> Any:
-    return sheets.strategies.quote(column, form, situation=row["situation"], kind=row["kind"])
+def _quote(tables: CommunicationSheets, column: str, row: Mapping[str, Any], form: Any) -> Any:
+    return tables.strategies.cell(column, form, situation=row["situation"], kind=row["kind"])
 
 
-def _delays(sheets: CommunicationSheets, say: Tongue) -> Iterator[Sentence]:
-    for row in sheets.delays.rows:
+def _delays(tables: CommunicationSheets, say: Translator) -> Iterator[Sentence]:
+    for row in tables.delays.rows:
         holes: dict[str, Any] = {
             "kind": row["kind"],
             "delay": str(DELAY_MS),
             "rank": str(LATE_RANK),
-            "added": sheets.delays.quote("added_ms", milliseconds, kind=row["kind"]),
-            "blame": sheets.delays.quote("blame", percent, kind=row["kind"]),
+            "added": tables.delays.cell("added_ms", milliseconds, kind=row["kind"]),
+            "blame": tables.delays.cell("blame", percent, kind=row["kind"]),
         }
         late, even = read_interval(row, "late_ms"), read_interval(row, "even_ms")
         if compare(late, even) is Order.MORE:

@@ -17,7 +17,7 @@ from drumline.report.interval import (
     quartile_interval,
     read_interval,
 )
-from drumline.report.page.sheet import Sheet
+from drumline.report.page.table import Table
 from drumline.report.record import RunRecord
 
 
@@ -25,18 +25,18 @@ from drumline.report.record import RunRecord
 class CommunicationSheets:
     """All of them; one whose experiments failed is empty."""
 
-    collectives: Sheet
-    bytes: Sheet
-    aggregation: Sheet
-    strategies: Sheet
-    delays: Sheet
-    choices: Sheet
-    compression: Sheet
-    curves: Sheet
+    collectives: Table
+    bytes: Table
+    aggregation: Table
+    strategies: Table
+    delays: Table
+    choices: Table
+    compression: Table
+    curves: Table
 
-    def all(self) -> list[Sheet]:
+    def all(self) -> list[Table]:
         """Return those that have rows."""
-        return [sheet for sheet in vars(self).values() if sheet.rows]
+        return [table for table in vars(self).values() if table.rows]
 
 
 def build_sheets(results: Results) -> CommunicationSheets:
@@ -54,15 +54,15 @@ def build_sheets(results: Results) -> CommunicationSheets:
     )
 
 
-def _collectives(results: Results) -> Sheet:
+def _collectives(results: Results) -> Table:
     columns = (
         *("algorithm", "ranks", "bytes", *interval_names("ms")),
         *("wait_ms", "transfer_ms", "predicted_ms", "error"),
     )
-    sheet = Sheet(name="collectives", columns=columns)
+    table = Table(name="collectives", columns=columns)
     for row in (results.document("collectives") or {}).get("rows", []):
         predicted = row["predicted_s"]
-        sheet.add(
+        table.add(
             algorithm=row["algorithm"],
             ranks=row["ranks"],
             bytes=row["asked_size"],
@@ -74,45 +74,45 @@ def _collectives(results: Results) -> Sheet:
             predicted_ms=None if predicted is None else predicted * 1e3,
             error=row["prediction_error"],
         )
-    return sheet
+    return table
 
 
-def _bytes(results: Results) -> Sheet:
+def _bytes(results: Results) -> Table:
     """What a rank sends on average of the largest tensor, by each algorithm."""
     columns = ("algorithm", "ranks", "bytes", "sent", "of_tensor")
-    sheet = Sheet(name="bytes", columns=columns)
+    table = Table(name="bytes", columns=columns)
     rows = (results.document("collectives") or {}).get("rows", [])
     largest = max((row["asked_size"] for row in rows), default=0)
     for row in rows:
         if row["asked_size"] == largest and row["payload_bytes"] is not None:
             # on one node the document has the sum over all ranks; between nodes, each one's
             sent = sum(row["payload_bytes"]) / row["ranks"]
-            sheet.add(
+            table.add(
                 algorithm=row["algorithm"],
                 ranks=row["ranks"],
                 bytes=row["size"],
                 sent=sent,
                 of_tensor=sent / row["size"],
             )
-    return sheet
+    return table
 
 
-def _aggregation(results: Results) -> Sheet:
+def _aggregation(results: Results) -> Table:
     parts = ("situation", "kind", "rank", "compute_ms", "wait_ms", "transfer_ms")
     columns = (*parts, *interval_names("step_ms"))
-    sheet = Sheet(name="aggregation", columns=columns)
+    table = Table(name="aggregation", columns=columns)
     for row in (results.document("aggregation") or {}).get("rows", []):
-        sheet.add(**{key: row.get(key) for key in columns})  # older runs have no quartiles
-    return sheet
+        table.add(**{key: row.get(key) for key in columns})  # older runs have no quartiles
+    return table
 
 
-def _strategies(aggregation: Sheet) -> Sheet:
+def _strategies(aggregation: Table) -> Table:
     """Each strategy in each situation: over its ranks, and against the even nodes."""
     columns = (
         *("situation", "kind", *interval_names("step_ms", "over_even")),
         *("wait_share", "waits_most", "waited_for"),
     )
-    sheet = Sheet(name="strategies", columns=columns)
+    table = Table(name="strategies", columns=columns)
     groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for row in aggregation.rows:
         groups.setdefault((row["situation"], row["kind"]), []).append(dict(row))
@@ -120,7 +120,7 @@ def _strategies(aggregation: Sheet) -> Sheet:
     for (situation, kind), rows in groups.items():
         wait, moved = (sum(row[key] for row in rows) for key in ("wait_ms", "transfer_ms"))
         by_wait = sorted(rows, key=lambda row: row["wait_ms"])
-        sheet.add(
+        table.add(
             situation=situation,
             kind=kind,
             **interval_cells("step_ms", steps[situation, kind]),
@@ -129,7 +129,7 @@ def _strategies(aggregation: Sheet) -> Sheet:
             waits_most=int(by_wait[-1]["rank"]),
             waited_for=int(by_wait[0]["rank"]),
         )
-    return sheet
+    return table
 
 
 def _over(steps: Mapping[tuple[str, str], Interval], situation: str, kind: str) -> Interval | None:
@@ -145,12 +145,12 @@ def _over(steps: Mapping[tuple[str, str], Interval], situation: str, kind: str) 
     return Interval(middle=ratio, low=low / even_high, high=high / even_low)
 
 
-def _delays(results: Results) -> Sheet:
+def _delays(results: Results) -> Table:
     columns = (
         *("kind", *interval_names("even_ms", "late_ms")),
         *("added_ms", "wait_ms_of_others", "blame"),
     )
-    sheet = Sheet(name="delays", columns=columns)
+    table = Table(name="delays", columns=columns)
     for kind in DELAYED:
         even, late = results.record(f"even-{kind}"), results.record(f"late-{kind}")
         if even is None or late is None or not even.step_s or not late.step_s:
@@ -160,7 +160,7 @@ def _delays(results: Results) -> Sheet:
         others = [row for row in ledger.ranks if row.rank != LATE_RANK]
         steps = max(1, ledger.steps)
         before, after = _quartiles(even), _quartiles(late)
-        sheet.add(
+        table.add(
             kind=kind,
             **interval_cells("even_ms", before),
             **interval_cells("late_ms", after),
@@ -168,15 +168,15 @@ def _delays(results: Results) -> Sheet:
             wait_ms_of_others=statistics.fmean(row.exposed_wait_s for row in others) * 1e3 / steps,
             blame=ledger.blame[LATE_RANK],
         )
-    return sheet
+    return table
 
 
 def _quartiles(record: RunRecord) -> Interval:
     return quartile_interval([1000 * step for step in record.step_s])
 
 
-def _choices(results: Results) -> Sheet:
-    sheet = Sheet(name="choices", columns=("of", "average", "loss", "accuracy", "diverged_at"))
+def _choices(results: Results) -> Table:
+    table = Table(name="choices", columns=("of", "average", "loss", "accuracy", "diverged_at"))
     for of in OF:
         for average in AVERAGES:
             name = f"{average}-{of}"
@@ -184,39 +184,39 @@ def _choices(results: Results) -> Sheet:
             gone = record is None and results.diverged(name)
             last = results.until_then(name).curve[-1:] if gone else []
             if record is not None or gone:
-                sheet.add(
+                table.add(
                     of=of,
                     average=average,
                     loss=None if record is None else record.summary.get("loss"),
                     accuracy=None if record is None else record.accuracy,
                     diverged_at=1 + sum(point.step for point in last) if gone else None,
                 )
-    return sheet
+    return table
 
 
-def _compression(results: Results) -> Sheet:
+def _compression(results: Results) -> Table:
     columns = ("compress", "bytes_per_step", *interval_names("step_ms"), "accuracy")
-    sheet = Sheet(name="compression", columns=columns)
+    table = Table(name="compression", columns=columns)
     for compress in COMPRESSED:
         record = results.record(f"compress-{compress}")
         if record is None or not record.step_s or record.ledger is None:
             continue
-        sheet.add(
+        table.add(
             compress=compress,
             bytes_per_step=record.ledger.nbytes / max(1, record.ledger.steps),
             **interval_cells("step_ms", _quartiles(record)),
             accuracy=record.accuracy,
         )
-    return sheet
+    return table
 
 
-def _curves(results: Results) -> Sheet:
-    sheet = Sheet(name="curves", columns=("name", "step", "loss"))
+def _curves(results: Results) -> Table:
+    table = Table(name="curves", columns=("name", "step", "loss"))
     names = [f"{average}-{of}" for of in OF for average in AVERAGES]
     names += [f"compress-{compress}" for compress in COMPRESSED]
     for name in names:
         record = results.until_then(name) if results.diverged(name) else results.record(name)
         curve = [] if record is None else record.curve
         for point in smoothed(curve, max(1, len(curve) // 30)):
-            sheet.add(name=name, step=point.step, loss=point.loss)
-    return sheet
+            table.add(name=name, step=point.step, loss=point.loss)
+    return table

@@ -12,14 +12,14 @@ from drumline.labs.data_parallel.scaling import write_scaling
 from drumline.labs.data_parallel.summary import summarize
 from drumline.labs.lab import Lab, WriteUp
 from drumline.labs.results import Results
-from drumline.report.page.prose import Tongue
+from drumline.report.page.translator import Translator
 
 
-def write_up(results: Results, say: Tongue) -> WriteUp:
+def write_up(results: Results, say: Translator) -> WriteUp:
     """Write the chapters that the runs allow."""
     of = cases.plan(results.settings)
     writers = (write_dealing, write_learning, write_hiding, write_scaling, write_batches)
-    return write_chapters(writers, results, of, say, lambda sheets: summarize(of, sheets, say))
+    return write_chapters(writers, results, of, say, lambda tables: summarize(of, tables, say))
 
 
 LAB = Lab(

@@ -7,10 +7,10 @@ from drumline.labs.curves import curve_sheet
 from drumline.labs.data_parallel.cases import BATCH, LR, Plan, batch_name
 from drumline.labs.data_parallel.cost_pictures import draw_batches
 from drumline.labs.results import Results
-from drumline.report.page.blocks import Column, Picture, Table
+from drumline.report.page.blocks import Column, Picture, TableBlock
 from drumline.report.page.findings import Findings
-from drumline.report.page.prose import Said, Tongue
-from drumline.report.page.sheet import Sheet, count, milliseconds, percent, plain, points, times
+from drumline.report.page.table import Table, count, milliseconds, percent, plain, points, times
+from drumline.report.page.translator import Text, Translator
 from drumline.report.record import RunRecord
 
 RULES = ("same", "scaled")
@@ -20,7 +20,7 @@ _APART = 0.01
 """accuracies further apart than this are told as different; there is one seed"""
 
 
-def write_batches(results: Results, of: Plan, say: Tongue, found: Findings) -> Chapter | None:
+def write_batches(results: Results, of: Plan, say: Translator, found: Findings) -> Chapter | None:
     """Write the chapter; None where fewer than two batches came to their end."""
     runs = {
         (batch, rule): record
@@ -30,10 +30,10 @@ def write_batches(results: Results, of: Plan, say: Tongue, found: Findings) -> C
     }
     if len({batch for batch, _ in runs}) < 2:
         return None
-    sheet = _sheet(runs)
+    table = _sheet(runs)
     curves = _curves(runs)
     chapter = Chapter(
-        heading=say.pick("The effect of the global batch", "全局批量的影响"), sheets=[sheet, curves]
+        heading=say.pick("The effect of the global batch", "全局批量的影响"), tables=[table, curves]
     )
     chapter.results = [
         Picture(
@@ -41,7 +41,7 @@ def write_batches(results: Results, of: Plan, say: Tongue, found: Findings) -> C
             title=say.pick(
                 "Other global batches over the same samples", "相同样本、不同的全局批量"
             ),
-            draw=lambda pen: draw_batches(pen, sheet, curves),
+            draw=lambda pen: draw_batches(pen, table, curves),
             caption=say(
                 "{ranks} ranks, one seed. “same lr”: {lr} for all; “scaled lr”: in proportion to "
                 "the batch. Losses are means over about as many samples for each batch.",
@@ -50,10 +50,10 @@ def write_batches(results: Results, of: Plan, say: Tongue, found: Findings) -> C
                 ranks=of.ranks,
                 lr=f"{LR:g}",
             ),
-            sheets=[sheet, curves],
+            tables=[table, curves],
         ),
-        Table(
-            sheet=sheet,
+        TableBlock(
+            table=table,
             title=say.pick(
                 "By global batch (one seed); communicating: share of a step in which ranks did "
                 "nothing but wait or transfer",
@@ -65,7 +65,7 @@ def write_batches(results: Results, of: Plan, say: Tongue, found: Findings) -> C
                     key="rule",
                     name=say.pick("learning rate", "学习率规则"),
                     align="left",
-                    words={
+                    labels={
                         "same": say.pick("same", "相同"),
                         "scaled": say.pick("scaled", "按比例"),
                     },
@@ -81,14 +81,14 @@ def write_batches(results: Results, of: Plan, say: Tongue, found: Findings) -> C
         ),
     ]
     chapter.said = [
-        *_about_speed(sheet, say, found),
-        *_about_accuracy(sheet, say),
+        *_about_speed(table, say, found),
+        *_about_accuracy(table, say),
     ]
     return chapter
 
 
-def _sheet(runs: dict[tuple[int, str], RunRecord]) -> Sheet:
-    sheet = Sheet(
+def _sheet(runs: dict[tuple[int, str], RunRecord]) -> Table:
+    table = Table(
         name="batches",
         columns=(
             *("batch", "rule", "lr", "steps", "accuracy", "test_loss"),
@@ -98,7 +98,7 @@ def _sheet(runs: dict[tuple[int, str], RunRecord]) -> Sheet:
     for (batch, rule), record in runs.items():
         last = record.curve[-1]
         step = record.median_step_s
-        sheet.add(
+        table.add(
             batch=batch,
             rule=rule,
             lr=record.words["optimizer"]["lr"],
@@ -109,7 +109,7 @@ def _sheet(runs: dict[tuple[int, str], RunRecord]) -> Sheet:
             samples_per_s=last.samples / last.seconds if last.seconds else None,
             comm_share=_comm_share(record),
         )
-    return sheet
+    return table
 
 
 def _comm_share(record: RunRecord) -> float | None:
@@ -119,7 +119,7 @@ def _comm_share(record: RunRecord) -> float | None:
     return sum(rank.exposed_s for rank in record.ledger.ranks) / total if total else None
 
 
-def _curves(runs: dict[tuple[int, str], RunRecord]) -> Sheet:
+def _curves(runs: dict[tuple[int, str], RunRecord]) -> Table:
     """Put the curves of all batches in one sheet, each smoothed over about as many samples."""
     named = {
         f"{batch} {rule}": [record]
@@ -130,10 +130,10 @@ def _curves(runs: dict[tuple[int, str], RunRecord]) -> Sheet:
     return curve_sheet("batch_curves", "run", named, width=width)
 
 
-def _about_speed(sheet: Sheet, say: Tongue, found: Findings) -> list[Said]:
+def _about_speed(table: Table, say: Translator, found: Findings) -> list[Text]:
     rows = [
         row
-        for row in sheet.rows
+        for row in table.rows
         if row["rule"] == RULES[0] and row["samples_per_s"] and row["comm_share"] is not None
     ]
     if len(rows) < 2:
@@ -155,24 +155,24 @@ def _about_speed(sheet: Sheet, say: Tongue, found: Findings) -> list[Said]:
             "communication was {large_share} of a step against {small_share}" + why[0] + ".",
             "全局批量 {large} 处理样本的速度是批量 {small} 的 {ratio}；每步通信占比为 "
             "{large_share}，后者为 {small_share}" + why[1] + "。",
-            large=sheet.quote("batch", count, rule=RULES[0], **where["large"]),
-            small=sheet.quote("batch", count, rule=RULES[0], **where["small"]),
-            ratio=found.quote(
+            large=table.cell("batch", count, rule=RULES[0], **where["large"]),
+            small=table.cell("batch", count, rule=RULES[0], **where["small"]),
+            ratio=found.cell(
                 f"samples per second, batch {large['batch']} over {small['batch']}",
                 ratio,
                 times,
                 of="batches: samples_per_s",
             ),
-            large_share=sheet.quote("comm_share", percent, rule=RULES[0], **where["large"]),
-            small_share=sheet.quote("comm_share", percent, rule=RULES[0], **where["small"]),
+            large_share=table.cell("comm_share", percent, rule=RULES[0], **where["large"]),
+            small_share=table.cell("comm_share", percent, rule=RULES[0], **where["small"]),
         )
     ]
 
 
-def _about_accuracy(sheet: Sheet, say: Tongue) -> list[Said]:
+def _about_accuracy(table: Table, say: Translator) -> list[Text]:
     """Tell what the largest batch lost at equal samples, and what a larger rate gave back."""
-    told = [row for row in sheet.rows if row["accuracy"] is not None]
-    large = max(row["batch"] for row in sheet.rows)
+    told = [row for row in table.rows if row["accuracy"] is not None]
+    large = max(row["batch"] for row in table.rows)
     by_rule = {row["rule"]: row for row in told if row["batch"] == large}
     base = next((row for row in told if row["batch"] == BATCH), None)
     if base is None or RULES[0] not in by_rule or large == BATCH:
@@ -186,18 +186,18 @@ def _about_accuracy(sheet: Sheet, say: Tongue) -> list[Said]:
         if gap > _APART
         else ("about the same, for one seed", "仅就一个种子而言大致相同")
     )
-    said: list[Said] = [
+    said: list[Text] = [
         say(
             "After the same samples a batch of {large} had reached {accuracy} in {steps} steps, a "
             "batch of {small} {other} in {more} steps: " + word[0] + ".",
             "处理相同数量的样本后，批量 {large} 走了 {steps} 步，准确率 {accuracy}；"
             "批量 {small} 走了 {more} 步，准确率 {other}：" + word[1] + "。",
-            large=sheet.quote("batch", count, batch=large, rule=RULES[0]),
-            small=sheet.quote("batch", count, batch=BATCH, rule=base["rule"]),
-            steps=sheet.quote("steps", count, batch=large, rule=RULES[0]),
-            more=sheet.quote("steps", count, batch=BATCH, rule=base["rule"]),
-            accuracy=sheet.quote("accuracy", points, batch=large, rule=RULES[0]),
-            other=sheet.quote("accuracy", points, batch=BATCH, rule=base["rule"]),
+            large=table.cell("batch", count, batch=large, rule=RULES[0]),
+            small=table.cell("batch", count, batch=BATCH, rule=base["rule"]),
+            steps=table.cell("steps", count, batch=large, rule=RULES[0]),
+            more=table.cell("steps", count, batch=BATCH, rule=base["rule"]),
+            accuracy=table.cell("accuracy", points, batch=large, rule=RULES[0]),
+            other=table.cell("accuracy", points, batch=BATCH, rule=base["rule"]),
         )
     ]
     if RULES[1] in by_rule:
@@ -215,7 +215,7 @@ def _about_accuracy(sheet: Sheet, say: Tongue) -> list[Said]:
             say(
                 "With a learning rate in proportion to the batch it reached {scaled}, " + ending[0],
                 "学习率与批量成正比时，准确率为 {scaled}，" + ending[1],
-                scaled=sheet.quote("accuracy", points, batch=large, rule=RULES[1]),
+                scaled=table.cell("accuracy", points, batch=large, rule=RULES[1]),
             )
         )
     return said

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from drumline.core.errors import UsageError
-from drumline.core.lab import LabSettings
-from drumline.core.spec_file import validate_spec
 from drumline.labs.experiment import Experiment, Training
 from drumline.labs.material import SAMPLES, choose_data
+from drumline.labs.settings import LabSettings
+from drumline.spec.load import validate_spec
 
 KINDS = ("shuffle", "random", "sampling", "by_label", "dirichlet")
 """the first is what the others are compared with"""

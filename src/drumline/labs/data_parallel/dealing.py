@@ -11,17 +11,17 @@ from drumline.labs.data_parallel.cases import KINDS, Plan
 from drumline.labs.data_parallel.heat_maps import draw_labels, draw_overlap
 from drumline.labs.data_parallel.names import kind_name, kind_names, kinds_explained
 from drumline.labs.results import Results
-from drumline.report.page.blocks import Column, Facts, Picture, Table
+from drumline.report.page.blocks import Column, Facts, Picture, TableBlock
 from drumline.report.page.findings import Findings
-from drumline.report.page.prose import Said, Tongue
-from drumline.report.page.sheet import Sheet, percent, times
+from drumline.report.page.table import Table, percent, times
+from drumline.report.page.translator import Text, Translator
 
 SPANS = ("first_epoch", "run")
 _LUCK = 2.0
 """labels that differ by less than so many times what chance alone does are called mixed"""
 
 
-def write_dealing(results: Results, of: Plan, say: Tongue, found: Findings) -> Chapter | None:
+def write_dealing(results: Results, of: Plan, say: Translator, found: Findings) -> Chapter | None:
     """Write the chapter; None where no run left its coverage."""
     covered = _coverages(results)
     if not covered:
@@ -30,7 +30,7 @@ def write_dealing(results: Results, of: Plan, say: Tongue, found: Findings) -> C
     overlaps = _overlap_sheet(covered)
     chapter = Chapter(
         heading=say.pick("Who saw which samples", "各进程看到了哪些样本"),
-        sheets=[parts, labels, overlaps],
+        tables=[parts, labels, overlaps],
     )
     chapter.results = [
         Facts(items=kinds_explained(say, of)),
@@ -46,7 +46,7 @@ def write_dealing(results: Results, of: Plan, say: Tongue, found: Findings) -> C
                 "整个训练中每个进程抽到的各数字所占比例（%），每列为一个进程。"
                 "最后一幅：被看到过的样本比例。",
             ),
-            sheets=[labels, parts],
+            tables=[labels, parts],
         ),
         Picture(
             name="overlap",
@@ -57,7 +57,7 @@ def write_dealing(results: Results, of: Plan, say: Tongue, found: Findings) -> C
                 "the column saw, too: after one epoch (above) and after the run (below).",
                 "行进程看到的不同样本中，列进程也看到的比例：上排为一轮之后，下排为训练结束时。",
             ),
-            sheets=[overlaps],
+            tables=[overlaps],
         ),
         _table(parts, say),
     ]
@@ -74,9 +74,9 @@ def _coverages(results: Results) -> dict[str, dict[str, Any]]:
     }
 
 
-def _parts_sheet(covered: dict[str, dict[str, Any]]) -> Sheet:
+def _parts_sheet(covered: dict[str, dict[str, Any]]) -> Table:
     columns = ("kind", "seen_first_epoch", "seen_run", "overlap_first_epoch", "overlap_run")
-    sheet = Sheet(name="parts", columns=(*columns, "repeats", "label_skew", "largest_part"))
+    sheet = Table(name="parts", columns=(*columns, "repeats", "label_skew", "largest_part"))
     for kind, coverage in covered.items():
         first = coverage["first_epoch"]["ranks"]
         draws = [rank["draws"] for rank in first]
@@ -129,8 +129,8 @@ def chance_skew(ranks: list[dict[str, Any]]) -> float:
     return labels / 2 * math.sqrt(2 / math.pi) * math.sqrt(share * (1 - share) / samples)
 
 
-def _labels_sheet(covered: dict[str, dict[str, Any]]) -> Sheet:
-    sheet = Sheet(name="labels", columns=("kind", "rank", "label", "draws", "share"))
+def _labels_sheet(covered: dict[str, dict[str, Any]]) -> Table:
+    sheet = Table(name="labels", columns=("kind", "rank", "label", "draws", "share"))
     for kind, coverage in covered.items():
         for rank in coverage["run"]["ranks"]:
             for label, draws in rank["labels"].items():
@@ -144,8 +144,8 @@ def _labels_sheet(covered: dict[str, dict[str, Any]]) -> Sheet:
     return sheet
 
 
-def _overlap_sheet(covered: dict[str, dict[str, Any]]) -> Sheet:
-    sheet = Sheet(name="overlaps", columns=("kind", "span", "rank", "other", "common", "share"))
+def _overlap_sheet(covered: dict[str, dict[str, Any]]) -> Table:
+    sheet = Table(name="overlaps", columns=("kind", "span", "rank", "other", "common", "share"))
     for kind, coverage in covered.items():
         for span in SPANS:
             table = coverage[span]
@@ -158,10 +158,10 @@ def _overlap_sheet(covered: dict[str, dict[str, Any]]) -> Sheet:
     return sheet
 
 
-def _table(parts: Sheet, say: Tongue) -> Table:
+def _table(parts: Table, say: Translator) -> TableBlock:
     columns = [
         Column(
-            key="kind", name=say.pick("strategy", "划分方式"), align="left", words=kind_names(say)
+            key="kind", name=say.pick("strategy", "划分方式"), align="left", labels=kind_names(say)
         ),
         Column(key="seen_first_epoch", name=say.pick("seen, 1 epoch", "一轮覆盖率"), form=percent),
         Column(key="seen_run", name=say.pick("seen, run", "总覆盖率"), form=percent),
@@ -182,13 +182,13 @@ def _table(parts: Sheet, say: Tongue) -> Table:
         "覆盖与重叠。重复抽取：同一轮内再次抽到的样本；重叠：每两个进程之间的平均值；"
         "标签倾斜度：进程标签分布与总体分布的全变差距离；最大份：相对于平均大小。",
     )
-    return Table(sheet=parts, columns=columns, title=title)
+    return TableBlock(table=parts, columns=columns, title=title)
 
 
 def _sentences(
-    parts: Sheet, covered: dict[str, dict[str, Any]], say: Tongue, found: Findings
-) -> list[Said]:
-    said: list[Said] = []
+    parts: Table, covered: dict[str, dict[str, Any]], say: Translator, found: Findings
+) -> list[Text]:
+    said: list[Text] = []
     if "sampling" in covered:
         said.append(_about_sampling(parts, covered["sampling"], say, found))
     said += _about_disjoint(parts, say)
@@ -203,8 +203,8 @@ def _sentences(
             "the largest part is {part} the mean.",
             "{name}：各进程的标签分布与总体相差 {skew}（全变差距离）；最大的一份是平均的 {part}。",
             name=kind_name(say, kind),
-            skew=parts.quote("label_skew", percent, kind=kind),
-            part=parts.quote("largest_part", times, kind=kind),
+            skew=parts.cell("label_skew", percent, kind=kind),
+            part=parts.cell("largest_part", times, kind=kind),
         )
         for kind in skewed
     ]
@@ -219,7 +219,9 @@ def _sentences(
     return said
 
 
-def _about_sampling(parts: Sheet, coverage: dict[str, Any], say: Tongue, found: Findings) -> Said:
+def _about_sampling(
+    parts: Table, coverage: dict[str, Any], say: Translator, found: Findings
+) -> Text:
     first = coverage["first_epoch"]
     draws = sum(rank["draws"] for rank in first["ranks"])
     expected = 1 - math.exp(-draws / coverage["samples"])
@@ -232,23 +234,23 @@ def _about_sampling(parts: Sheet, coverage: dict[str, Any], say: Tongue, found: 
         "（抽取数等于样本数时为 1 − 1/e）；"
         "训练结束时 {run} 的样本至少被看到过一次。一轮内每个进程有 {repeats} 的抽取与自己重复，"
         "两个进程的样本有 {overlap} 相同。",
-        seen=parts.quote("seen_first_epoch", percent, kind="sampling"),
-        expected=found.quote(
+        seen=parts.cell("seen_first_epoch", percent, kind="sampling"),
+        expected=found.cell(
             "expected coverage of sampling in one epoch", expected, percent, of="draws, samples"
         ),
-        run=parts.quote("seen_run", percent, kind="sampling"),
-        repeats=parts.quote("repeats", percent, kind="sampling"),
-        overlap=parts.quote("overlap_first_epoch", percent, kind="sampling"),
+        run=parts.cell("seen_run", percent, kind="sampling"),
+        repeats=parts.cell("repeats", percent, kind="sampling"),
+        overlap=parts.cell("overlap_first_epoch", percent, kind="sampling"),
     )
 
 
-def _about_disjoint(parts: Sheet, say: Tongue) -> list[Said]:
+def _about_disjoint(parts: Table, say: Translator) -> list[Text]:
     """Tell which parts stay apart for the whole run, and which only for an epoch."""
     apart = [row["kind"] for row in parts.rows if not row["overlap_run"]]
     mixing = [
         row["kind"] for row in parts.rows if row["overlap_run"] and not row["overlap_first_epoch"]
     ]
-    said: list[Said] = []
+    said: list[Text] = []
     if apart:
         said.append(
             say(
@@ -265,7 +267,7 @@ def _about_disjoint(parts: Sheet, say: Tongue) -> list[Said]:
             "使用{name}时，一轮之内各份互不相交，但下一轮重新分配："
             "训练结束时两个进程有 {overlap} 的样本相同。",
             name=kind_name(say, kind),
-            overlap=parts.quote("overlap_run", percent, kind=kind),
+            overlap=parts.cell("overlap_run", percent, kind=kind),
         )
         for kind in mixing
     ]

@@ -23,10 +23,10 @@ from drumline.labs.data_parallel.learning import WIDTH
 from drumline.labs.data_parallel.names import kind_names
 from drumline.labs.data_parallel.pictures import draw_hiding
 from drumline.labs.results import Results
-from drumline.report.page.blocks import Column, Picture, Table
+from drumline.report.page.blocks import Column, Picture, TableBlock
 from drumline.report.page.findings import Findings
-from drumline.report.page.prose import Tongue
-from drumline.report.page.sheet import Sheet, count, plain, points
+from drumline.report.page.table import Table, count, plain, points
+from drumline.report.page.translator import Translator
 from drumline.report.record import RunRecord
 
 AVERAGING = (
@@ -41,7 +41,7 @@ AVERAGING = (
 """partition, optimizer, what is averaged"""
 
 
-def write_hiding(results: Results, of: Plan, say: Tongue, found: Findings) -> Chapter | None:
+def write_hiding(results: Results, of: Plan, say: Translator, found: Findings) -> Chapter | None:
     """Write the chapter; None where nothing of it came to its end."""
     local = _local_sheet(results)
     averaging = _averaging_sheet(results)
@@ -50,7 +50,7 @@ def write_hiding(results: Results, of: Plan, say: Tongue, found: Findings) -> Ch
         return None
     chapter = Chapter(
         heading=say.pick("What averaging hides", "平均掩盖了什么"),
-        sheets=[local, averaging, alone],
+        tables=[local, averaging, alone],
     )
     chapter.results = [
         Picture(
@@ -64,7 +64,7 @@ def write_hiding(results: Results, of: Plan, say: Tongue, found: Findings) -> Ch
                 "右：按聚合内容比较的测试准确率，以及单独使用一份数据的结果（一个种子）。",
                 width=WIDTH,
             ),
-            sheets=[local, averaging, alone],
+            tables=[local, averaging, alone],
         ),
         *_tables(averaging, alone, say),
     ]
@@ -74,9 +74,9 @@ def write_hiding(results: Results, of: Plan, say: Tongue, found: Findings) -> Ch
     return chapter
 
 
-def _local_sheet(results: Results) -> Sheet:
+def _local_sheet(results: Results) -> Table:
     """Tabulate each rank's own loss, smoothed."""
-    sheet = Sheet(name="local_losses", columns=("kind", "rank", "step", "loss"))
+    sheet = Table(name="local_losses", columns=("kind", "rank", "step", "loss"))
     for kind in (KINDS[0], SKEWED):
         record = results.record(f"{kind}-1")
         for rank, log in enumerate([] if record is None else record.events):
@@ -88,8 +88,8 @@ def _local_sheet(results: Results) -> Sheet:
     return sheet
 
 
-def _averaging_sheet(results: Results) -> Sheet:
-    sheet = Sheet(
+def _averaging_sheet(results: Results) -> Table:
+    sheet = Table(
         name="averaging", columns=("kind", "optimizer", "averaged", "accuracy", "test_loss")
     )
     for kind, optimizer, averaged in AVERAGING:
@@ -105,8 +105,8 @@ def _averaging_sheet(results: Results) -> Sheet:
     return sheet
 
 
-def _alone_sheet(results: Results, of: Plan) -> Sheet:
-    sheet = Sheet(name="alone", columns=("part", "samples", "accuracy"))
+def _alone_sheet(results: Results, of: Plan) -> Table:
+    sheet = Table(name="alone", columns=("part", "samples", "accuracy"))
     groups = label_groups(of.ranks)
     for part in (None, *range(len(groups))):
         record = results.record(alone_name(part))
@@ -127,15 +127,15 @@ def _parameters_gap(runs: dict[tuple[str, str, str], RunRecord | None]) -> float
     return largest_difference(first, second)
 
 
-def _tables(averaging: Sheet, alone: Sheet, say: Tongue) -> list[Table]:
+def _tables(averaging: Table, alone: Table, say: Translator) -> list[TableBlock]:
     averaged = {
         "gradients": say.pick("gradients", "梯度"),
         "parameters": say.pick("parameters", "参数"),
     }
     mixed = {"mixed": say.pick("all", "全部")}
     tables = [
-        Table(
-            sheet=averaging,
+        TableBlock(
+            table=averaging,
             title=say.pick(
                 "By what is averaged after each step (one seed)", "按每步之后聚合的内容（一个种子）"
             ),
@@ -144,35 +144,35 @@ def _tables(averaging: Sheet, alone: Sheet, say: Tongue) -> list[Table]:
                     key="kind",
                     name=say.pick("strategy", "划分方式"),
                     align="left",
-                    words=kind_names(say),
+                    labels=kind_names(say),
                 ),
                 Column(
                     key="optimizer",
                     name=say.pick("optimizer", "优化器"),
                     align="left",
-                    words={"sgd": "SGD", "adam": "Adam"},
+                    labels={"sgd": "SGD", "adam": "Adam"},
                 ),
                 Column(
                     key="averaged",
                     name=say.pick("averaged", "聚合内容"),
                     align="left",
-                    words=averaged,
+                    labels=averaged,
                 ),
                 Column(key="accuracy", name=say.pick("test accuracy", "测试准确率"), form=points),
                 Column(key="test_loss", name=say.pick("test loss", "测试损失"), form=plain),
             ],
         ),
-        Table(
-            sheet=alone,
+        TableBlock(
+            table=alone,
             title=say.pick(
                 "One part without the others (one seed)",
                 "只用一份数据、不与其他进程聚合（一个种子）",
             ),
             columns=[
-                Column(key="part", name=say.pick("digits", "数字"), align="left", words=mixed),
+                Column(key="part", name=say.pick("digits", "数字"), align="left", labels=mixed),
                 Column(key="samples", name=say.pick("samples", "样本数"), form=count),
                 Column(key="accuracy", name=say.pick("test accuracy", "测试准确率"), form=points),
             ],
         ),
     ]
-    return [table for table in tables if table.sheet.rows]
+    return [table for table in tables if table.table.rows]

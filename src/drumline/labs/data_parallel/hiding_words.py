@@ -8,8 +8,8 @@ from drumline.labs.data_parallel.cases import KINDS, SKEWED
 from drumline.labs.data_parallel.names import kind_name
 from drumline.labs.forms import point_size, tiny
 from drumline.report.page.findings import Findings
-from drumline.report.page.prose import Filling, Said, Tongue
-from drumline.report.page.sheet import Sheet, plain, points, times
+from drumline.report.page.table import Table, plain, points, times
+from drumline.report.page.translator import Filling, Text, Translator
 
 _SAME = 0.01
 """accuracies nearer than this are told as the same: one seed cannot tell them apart"""
@@ -20,8 +20,13 @@ _EQUAL = 1e-3
 
 
 def say_hiding(
-    local: Sheet, averaging: Sheet, alone: Sheet, gap: float | None, say: Tongue, found: Findings
-) -> list[Said]:
+    local: Table,
+    averaging: Table,
+    alone: Table,
+    gap: float | None,
+    say: Translator,
+    found: Findings,
+) -> list[Text]:
     """Tell what the numbers say of skewed labels."""
     said = [
         _about_local(local, say, found),
@@ -33,7 +38,7 @@ def say_hiding(
     return [one for one in said if one is not None]
 
 
-def _about_local(local: Sheet, say: Tongue, found: Findings) -> Said | None:
+def _about_local(local: Table, say: Translator, found: Findings) -> Text | None:
     """Compare how far ranks' own losses lie apart."""
     spreads = {kind: _spread(local, kind) for kind in (KINDS[0], SKEWED)}
     mixed, skewed = spreads[KINDS[0]], spreads[SKEWED]
@@ -48,19 +53,19 @@ def _about_local(local: Sheet, say: Tongue, found: Findings) -> Said | None:
         + ("每个进程面对的其实是不同的任务。" if more else "在这里几乎看不出标签倾斜。"),
         name=kind_name(say, SKEWED),
         base=kind_name(say, KINDS[0]),
-        skewed=found.quote(
+        skewed=found.cell(
             f"spread of local losses, {SKEWED}", skewed, plain, of="local_losses: loss"
         ),
-        mixed=found.quote(
+        mixed=found.cell(
             f"spread of local losses, {KINDS[0]}", mixed, plain, of="local_losses: loss"
         ),
-        ratio=found.quote(
+        ratio=found.cell(
             "ratio of the spreads of local losses", skewed / mixed, times, of="local_losses: loss"
         ),
     )
 
 
-def _spread(local: Sheet, kind: str) -> float | None:
+def _spread(local: Table, kind: str) -> float | None:
     """Return the mean over steps of the largest minus the smallest loss of the ranks."""
     by_step: dict[int, list[float]] = {}
     for row in local.rows:
@@ -70,10 +75,10 @@ def _spread(local: Sheet, kind: str) -> float | None:
     return statistics.fmean(gaps) if gaps else None
 
 
-def _about_parameters(gap: float | None, say: Tongue, found: Findings) -> Said | None:
+def _about_parameters(gap: float | None, say: Translator, found: Findings) -> Text | None:
     if gap is None:
         return None
-    quote = found.quote(
+    ref = found.cell(
         "largest difference of losses, SGD, parameters against gradients",
         gap,
         tiny,
@@ -85,17 +90,17 @@ def _about_parameters(gap: float | None, say: Tongue, found: Findings) -> Said |
             "gave the same losses as averaging gradients, to {gap} at most over the whole run.",
             "带动量的 SGD 对梯度是线性的：每步之后平均参数与平均梯度得到相同的损失，"
             "整个训练中最大相差 {gap}。",
-            gap=quote,
+            gap=ref,
         )
     return say(
         "Averaging parameters instead of gradients moved SGD's losses by up to {gap}, more than "
         "rounding explains.",
         "用平均参数代替平均梯度后，SGD 的损失最多相差 {gap}，超过舍入误差所能解释的程度。",
-        gap=quote,
+        gap=ref,
     )
 
 
-def _about_adam(averaged: str, averaging: Sheet, say: Tongue, found: Findings) -> Said | None:
+def _about_adam(averaged: str, averaging: Table, say: Translator, found: Findings) -> Text | None:
     """Compare skewed with mixed parts under Adam."""
     accuracy = {
         row["kind"]: row["accuracy"]
@@ -129,15 +134,15 @@ def _about_adam(averaged: str, averaging: Sheet, say: Tongue, found: Findings) -
         "name": kind_name(say, SKEWED),
         "base": kind_name(say, KINDS[0]),
         "what": what,
-        "skewed": averaging.quote(
+        "skewed": averaging.cell(
             "accuracy", points, kind=SKEWED, optimizer="adam", averaged=averaged
         ),
-        "mixed": averaging.quote(
+        "mixed": averaging.cell(
             "accuracy", points, kind=KINDS[0], optimizer="adam", averaged=averaged
         ),
     }
     if abs(loss) >= _SAME:
-        holes["gap"] = found.quote(
+        holes["gap"] = found.cell(
             f"accuracy of {KINDS[0]} against {SKEWED}, adam, {averaged}",
             abs(loss),
             point_size(say),
@@ -150,7 +155,7 @@ def _about_adam(averaged: str, averaging: Sheet, say: Tongue, found: Findings) -
     )
 
 
-def _about_alone(alone: Sheet, averaging: Sheet, say: Tongue) -> Said | None:
+def _about_alone(alone: Table, averaging: Table, say: Translator) -> Text | None:
     """Tell what one part teaches by itself."""
     parts = [row for row in alone.rows if row["part"] != "mixed" and row["accuracy"] is not None]
     whole = [row for row in averaging.rows if row["kind"] == SKEWED and row["accuracy"] is not None]
@@ -168,9 +173,9 @@ def _about_alone(alone: Sheet, averaging: Sheet, say: Tongue) -> Said | None:
         "每步聚合全部进程则为 {together}。",
         best_part=best["part"],
         worst_part=worst["part"],
-        best=alone.quote("accuracy", points, part=best["part"]),
-        worst=alone.quote("accuracy", points, part=worst["part"]),
-        together=averaging.quote_row(averaging.rows.index(whole[0]), "accuracy", points),
+        best=alone.cell("accuracy", points, part=best["part"]),
+        worst=alone.cell("accuracy", points, part=worst["part"]),
+        together=averaging.cell_at(averaging.rows.index(whole[0]), "accuracy", points),
     )
     if not mixed:
         return first
@@ -178,5 +183,5 @@ def _about_alone(alone: Sheet, averaging: Sheet, say: Tongue) -> Said | None:
         "{first} About as many samples, but of all digits, reached {mixed} alone.",
         "{first}数量相近、包含全部数字的样本单独训练可达 {mixed}。",
         first=first,
-        mixed=alone.quote("accuracy", points, part="mixed"),
+        mixed=alone.cell("accuracy", points, part="mixed"),
     )

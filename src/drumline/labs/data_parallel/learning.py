@@ -17,10 +17,10 @@ from drumline.labs.material import TEST_SAMPLES
 from drumline.labs.results import Results
 from drumline.report.interval import interval_names
 from drumline.report.order import Order
-from drumline.report.page.blocks import Column, Picture, Table
+from drumline.report.page.blocks import Column, Picture, TableBlock
 from drumline.report.page.findings import Findings
-from drumline.report.page.prose import Said, Tongue
-from drumline.report.page.sheet import Sheet, count, milliseconds, percent, plain, points
+from drumline.report.page.table import Table, count, milliseconds, percent, plain, points
+from drumline.report.page.translator import Text, Translator
 from drumline.report.record import RunRecord
 
 WIDTH = 20
@@ -29,7 +29,7 @@ _WAITS = 0.1
 """a share of waiting that is worth a sentence"""
 
 
-def write_learning(results: Results, of: Plan, say: Tongue, found: Findings) -> Chapter | None:
+def write_learning(results: Results, of: Plan, say: Translator, found: Findings) -> Chapter | None:
     """Write the chapter; None where no run came to its end."""
     runs = {kind: list(results.records(seed_names(kind, of)).values()) for kind in KINDS}
     runs = {kind: records for kind, records in runs.items() if records}
@@ -40,7 +40,7 @@ def write_learning(results: Results, of: Plan, say: Tongue, found: Findings) -> 
     ends = _ends_sheet(runs)
     chapter = Chapter(
         heading=say.pick("Loss and accuracy by strategy", "不同划分方式的损失与准确率"),
-        sheets=[ends, curves, scores],
+        tables=[ends, curves, scores],
     )
     chapter.results = [
         Picture(
@@ -57,7 +57,7 @@ def write_learning(results: Results, of: Plan, say: Tongue, found: Findings) -> 
                 "损失为最近 {width} 步在全部进程样本上的平均值。",
                 width=WIDTH,
             ),
-            sheets=[curves, scores],
+            tables=[curves, scores],
         ),
         _table(ends, say),
     ]
@@ -69,12 +69,12 @@ def write_learning(results: Results, of: Plan, say: Tongue, found: Findings) -> 
     return chapter
 
 
-def _ends_sheet(runs: dict[str, list[RunRecord]]) -> Sheet:
+def _ends_sheet(runs: dict[str, list[RunRecord]]) -> Table:
     columns = ("kind", "repeats", *interval_names("accuracy", "test_loss", "loss"))
-    sheet = Sheet(name="strategies", columns=(*columns, "step_ms", "wait_share", "waiting_rank"))
+    table = Table(name="strategies", columns=(*columns, "step_ms", "wait_share", "waiting_rank"))
     for kind, records in runs.items():
         steps = [step for record in records for step in record.step_s]
-        sheet.add(
+        table.add(
             kind=kind,
             repeats=len(records),
             **mean_cells("accuracy", [record.accuracy for record in records], most=1.0),
@@ -84,7 +84,7 @@ def _ends_sheet(runs: dict[str, list[RunRecord]]) -> Sheet:
             wait_share=wait_share(records[0]),
             waiting_rank=_waiting_rank(records[0]),
         )
-    return sheet
+    return table
 
 
 def last_loss(record: RunRecord) -> float | None:
@@ -108,10 +108,10 @@ def _waiting_rank(record: RunRecord) -> int | None:
     return max(record.ledger.ranks, key=lambda rank: rank.caused_s).rank
 
 
-def _table(ends: Sheet, say: Tongue) -> Table:
+def _table(ends: Table, say: Translator) -> TableBlock:
     columns = [
         Column(
-            key="kind", name=say.pick("strategy", "划分方式"), align="left", words=kind_names(say)
+            key="kind", name=say.pick("strategy", "划分方式"), align="left", labels=kind_names(say)
         ),
         Column(key="accuracy", name=say.pick("test accuracy", "测试准确率"), form=points),
         Column(key="test_loss", name=say.pick("test loss", "测试损失"), form=plain),
@@ -126,23 +126,23 @@ def _table(ends: Sheet, say: Tongue) -> Table:
         "训练结束时：各种子平均值，损失为几何平均（95 % 置信区间）。"
         "每步用时：到最慢进程完成为止，中位数。等待占比：全部进程的时间中用于等待其他进程的部分。",
     )
-    return Table(sheet=ends, columns=columns, title=title)
+    return TableBlock(table=ends, columns=columns, title=title)
 
 
 def _against_first(
-    runs: dict[str, list[RunRecord]], ends: Sheet, say: Tongue, found: Findings
-) -> list[Said]:
+    runs: dict[str, list[RunRecord]], ends: Table, say: Translator, found: Findings
+) -> list[Text]:
     """Compare each way with the first, seed by seed."""
     base = KINDS[0]
     if base not in runs:
         return []
-    said: list[Said] = []
+    said: list[Text] = []
     for kind, records in runs.items():
         verdict = judge_accuracy(records, runs[base])
         if kind == base or verdict is None:
             continue
         gap = verdict.difference
-        quote = found.quote(
+        ref = found.cell(
             f"accuracy of {kind} minus {base}",
             gap.middle,
             point_change(say),
@@ -175,16 +175,16 @@ def _against_first(
                 *words,
                 name=kind_name(say, kind),
                 base=kind_name(say, base),
-                mine=ends.quote("accuracy", points, kind=kind),
-                gap=quote,
+                mine=ends.cell("accuracy", points, kind=kind),
+                gap=ref,
             )
         )
     return said
 
 
 def _about_test_set(
-    runs: dict[str, list[RunRecord]], ends: Sheet, say: Tongue, found: Findings
-) -> list[Said]:
+    runs: dict[str, list[RunRecord]], ends: Table, say: Translator, found: Findings
+) -> list[Text]:
     """Tell how sure an accuracy can be at all, on so many test samples."""
     row = next((row for row in ends.rows if row["accuracy"] is not None), None)
     data = runs[row["kind"]][0].words.get("data", {}).get("name") if row is not None else None
@@ -199,8 +199,8 @@ def _about_test_set(
             "differ by up to ±{reach} (95 %, binomial), which no number of seeds tells.",
             "测试集有 {samples} 个样本：换一组同类样本，这样的准确率本身就可能相差 ±{reach}"
             "（95 %，二项分布），这一点增加种子数也无法反映。",
-            samples=found.quote("samples of the test set", samples, count, of=data),
-            reach=found.quote(
+            samples=found.cell("samples of the test set", samples, count, of=data),
+            reach=found.cell(
                 "reach of an accuracy on the test set",
                 reach,
                 point_size(say),
@@ -210,7 +210,7 @@ def _about_test_set(
     ]
 
 
-def _about_waiting(ends: Sheet, say: Tongue) -> list[Said]:
+def _about_waiting(ends: Table, say: Translator) -> list[Text]:
     """Tell of unequal parts: the rank with the most samples is the one that others wait for."""
     told = [row for row in ends.rows if row["wait_share"] is not None]
     if len(told) < 2:
@@ -228,10 +228,10 @@ def _about_waiting(ends: Sheet, say: Tongue) -> list[Said]:
             "{least}只有 {other}。每步用时分别为 {step} 和 {other_step}。",
             most=kind_name(say, most["kind"]),
             least=kind_name(say, least["kind"]),
-            share=ends.quote("wait_share", percent, kind=most["kind"]),
-            rank=ends.quote("waiting_rank", plain, kind=most["kind"]),
-            other=ends.quote("wait_share", percent, kind=least["kind"]),
-            step=ends.quote("step_ms", milliseconds, kind=most["kind"]),
-            other_step=ends.quote("step_ms", milliseconds, kind=least["kind"]),
+            share=ends.cell("wait_share", percent, kind=most["kind"]),
+            rank=ends.cell("waiting_rank", plain, kind=most["kind"]),
+            other=ends.cell("wait_share", percent, kind=least["kind"]),
+            step=ends.cell("step_ms", milliseconds, kind=most["kind"]),
+            other_step=ends.cell("step_ms", milliseconds, kind=least["kind"]),
         )
     ]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from drumline.labs.data_parallel.cases import ALPHA, Plan, label_groups
-from drumline.report.page.pen import Pen
-from drumline.report.page.prose import Tongue
+from drumline.report.page.style import FigureStyle
+from drumline.report.page.translator import Translator
 
 _NAMES = {
     "shuffle": ("shuffle", "全局打乱"),
@@ -15,18 +15,18 @@ _NAMES = {
 }
 
 
-def kind_name(say: Tongue | Pen, kind: str) -> str:
+def kind_name(say: Translator | FigureStyle, kind: str) -> str:
     """Return the name of a way of dealing out data."""
     names = _NAMES[kind]
-    return say.pick(*names) if isinstance(say, Tongue) else say.say(*names)
+    return say.pick(*names) if isinstance(say, Translator) else say.say(*names)
 
 
-def kind_names(say: Tongue) -> dict[str, str]:
+def kind_names(say: Translator) -> dict[str, str]:
     """Return the names of all of them, for columns of tables."""
     return {kind: say.pick(*names) for kind, names in _NAMES.items()}
 
 
-def kinds_explained(say: Tongue, of: Plan) -> list[tuple[str, str]]:
+def kinds_explained(say: Translator, of: Plan) -> list[tuple[str, str]]:
     """Tell what each way does, as names with explanations."""
     groups = " / ".join("".join(map(str, labels)) for labels in label_groups(of.ranks))
     meanings = {

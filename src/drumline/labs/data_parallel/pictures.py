@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from drumline.labs.curves import rows_of
 from drumline.labs.data_parallel.names import kind_name
 from drumline.labs.strokes import draw_band, error_bars
-from drumline.report.page.pen import Pen
-from drumline.report.page.sheet import Sheet
+from drumline.report.page.style import FigureStyle
+from drumline.report.page.table import Table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,7 +20,7 @@ _COLORS = 7
 """ranks that can be told apart by colour, with one more for those that need not be"""
 
 
-def draw_learning(pen: Pen, curves: Sheet, scores: Sheet, kinds: Sequence[str]) -> Figure:
+def draw_learning(pen: FigureStyle, curves: Table, scores: Table, kinds: Sequence[str]) -> Figure:
     """Draw loss by step and accuracy by samples, all kinds in each panel."""
     figure, (losses, accuracy) = pen.panels(2)
     for number, kind in enumerate(kinds):
@@ -61,7 +61,7 @@ def _in_percent(bars: list[list[float]] | None) -> list[list[float]] | None:
     return None if bars is None else [[100 * bar for bar in side] for side in bars]
 
 
-def draw_hiding(pen: Pen, local: Sheet, averaging: Sheet, alone: Sheet) -> Figure:
+def draw_hiding(pen: FigureStyle, local: Table, averaging: Table, alone: Table) -> Figure:
     """Draw ranks' own losses, and accuracies by what is averaged."""
     figure = pen.figure(height=3.8)
     grid = figure.add_gridspec(1, 2, width_ratios=(1, 1.1))
@@ -92,13 +92,13 @@ def draw_hiding(pen: Pen, local: Sheet, averaging: Sheet, alone: Sheet) -> Figur
     return figure
 
 
-def _local_name(pen: Pen, kind: str, rank: int, *, alike: bool) -> str | None:
+def _local_name(pen: FigureStyle, kind: str, rank: int, *, alike: bool) -> str | None:
     if alike:  # one name for all ranks
         return kind_name(pen, kind) + pen.say(", each rank", "，各进程") if rank == 0 else None
     return kind_name(pen, kind) + pen.say(f", rank {rank}", f"，进程 {rank}")
 
 
-def _draw_averaging(pen: Pen, axes: Axes, averaging: Sheet, alone: Sheet) -> None:
+def _draw_averaging(pen: FigureStyle, axes: Axes, averaging: Table, alone: Table) -> None:
     words = {"gradients": pen.say("gradients", "梯度"), "parameters": pen.say("parameters", "参数")}
     bars = [
         (

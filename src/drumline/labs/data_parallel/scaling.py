@@ -16,11 +16,10 @@ from drumline.labs.data_parallel.scaling_words import say_scaling
 from drumline.labs.judgement import compare_sizes
 from drumline.labs.results import Results
 from drumline.report.interval import Interval, interval_cells, interval_names, quartile_interval
-from drumline.report.page.blocks import Column, Picture, Table
+from drumline.report.page.blocks import Column, Picture, TableBlock
 from drumline.report.page.findings import Findings
-from drumline.report.page.prose import Tongue
-from drumline.report.page.sheet import (
-    Sheet,
+from drumline.report.page.table import (
+    Table,
     count,
     milliseconds,
     percent,
@@ -29,13 +28,14 @@ from drumline.report.page.sheet import (
     seconds,
     times,
 )
+from drumline.report.page.translator import Translator
 from drumline.report.record import RunRecord
 
 ACCOUNTS = ("compute", "wait", "transfer", "data")
 Setups = dict[str, list[RunRecord]]
 
 
-def write_scaling(results: Results, of: Plan, say: Tongue, found: Findings) -> Chapter | None:
+def write_scaling(results: Results, of: Plan, say: Translator, found: Findings) -> Chapter | None:
     """Write the chapter; None without the runs on one worker."""
     setups = _setups(results, of)
     if "1" not in setups:
@@ -46,7 +46,7 @@ def write_scaling(results: Results, of: Plan, say: Tongue, found: Findings) -> C
     equal = _equal_sheet(curves, scores, list(setups))
     chapter = Chapter(
         heading=say.pick("Against the single machine", "与单机训练的比较"),
-        sheets=[times_of, curves, scores, equal],
+        tables=[times_of, curves, scores, equal],
     )
     chapter.results = [
         Picture(
@@ -64,7 +64,7 @@ def write_scaling(results: Results, of: Plan, say: Tongue, found: Findings) -> C
                 "全局批量不变，增加进程数，每个进程一个线程；误差线为种子间的 95 % 置信区间。"
                 "“全部核心”为一个使用全部核心的进程。堆叠图取每步用时居中的那个种子，对各进程、各步求平均。",
             ),
-            sheets=[times_of],
+            tables=[times_of],
         ),
         Picture(
             name="equal_cost",
@@ -78,7 +78,7 @@ def write_scaling(results: Results, of: Plan, say: Tongue, found: Findings) -> C
                 "训练损失（曲线）与测试准确率（标记），为种子间平均值，"
                 "色带为损失的 95 % 置信区间。",
             ),
-            sheets=[curves, scores],
+            tables=[curves, scores],
         ),
         *_tables(times_of, equal, say),
     ]
@@ -94,9 +94,9 @@ def _setups(results: Results, of: Plan) -> Setups:
     return {setup: records for setup, records in found.items() if records and records[0].step_s}
 
 
-def _scaling_sheet(setups: Setups) -> Sheet:
+def _scaling_sheet(setups: Setups) -> Table:
     intervals = interval_names("step_ms", "speedup", "efficiency", "accuracy")
-    sheet = Sheet(
+    table = Table(
         name="scaling",
         columns=(
             *("setup", "workers", "repeats", *intervals),
@@ -109,7 +109,7 @@ def _scaling_sheet(setups: Setups) -> Sheet:
         known = speedup if setup != CORES else None
         efficiency = None if known is None else known.scaled(1 / workers)
         steps = [1000 * step for record in records for step in record.step_s]
-        sheet.add(
+        table.add(
             setup=setup,
             workers=workers,
             repeats=len(records),
@@ -120,7 +120,7 @@ def _scaling_sheet(setups: Setups) -> Sheet:
             **mean_cells("accuracy", [record.accuracy for record in records], most=1.0),
             **_accounts(records),
         )
-    return sheet
+    return table
 
 
 def speedup_of(base: Sequence[RunRecord], records: Sequence[RunRecord]) -> Interval | None:
@@ -161,16 +161,16 @@ def _accounts(records: Sequence[RunRecord]) -> dict[str, float | None]:
     return {f"{account}_ms": 1000 * seconds_ / turns for account, seconds_ in sums.items()}
 
 
-def _equal_sheet(curves: Sheet, scores: Sheet, setups: list[str]) -> Sheet:
+def _equal_sheet(curves: Table, scores: Table, setups: list[str]) -> Table:
     """Tabulate where each setup stood when the fastest had done all its samples."""
     rows = {setup: rows_of(curves, "setup", setup) for setup in setups}
     ends = {setup: float(lines[-1]["seconds"]) for setup, lines in rows.items() if lines}
     within = min(ends.values())
     looked = {"loss": curves, "accuracy": scores}
     columns = ("setup", "within_s", "samples", *interval_names(*looked))
-    sheet = Sheet(name="equal_time", columns=columns)
+    table = Table(name="equal_time", columns=columns)
     for setup in ends:
-        sheet.add(
+        table.add(
             setup=setup,
             within_s=within,
             samples=at_time(rows[setup], within, "samples"),
@@ -180,7 +180,7 @@ def _equal_sheet(curves: Sheet, scores: Sheet, setups: list[str]) -> Sheet:
                 for column in interval_names(key)
             },
         )
-    return sheet
+    return table
 
 
 def at_time(rows: Sequence[Mapping[str, Any]], when: float, column: str) -> float | None:
@@ -200,17 +200,17 @@ def at_time(rows: Sequence[Mapping[str, Any]], when: float, column: str) -> floa
     return float(last[column] + share * (after[0][column] - last[column]))
 
 
-def _tables(times_of: Sheet, equal: Sheet, say: Tongue) -> list[Table]:
+def _tables(times_of: Table, equal: Table, say: Translator) -> list[TableBlock]:
     setup = Column(
         key="setup",
         name=say.pick("workers", "进程数"),
         align="left",
-        words={CORES: say.pick("1, all cores", "1，全部核心")},
+        labels={CORES: say.pick("1, all cores", "1，全部核心")},
     )
     accuracy = Column(key="accuracy", name=say.pick("test accuracy", "测试准确率"), form=points)
     return [
-        Table(
-            sheet=times_of,
+        TableBlock(
+            table=times_of,
             title=say.pick(
                 "Strong scaling: the same batch on more workers. Step: median and quartiles; "
                 "speed-up, efficiency and accuracy: mean over seeds (95 % interval).",
@@ -226,8 +226,8 @@ def _tables(times_of: Sheet, equal: Sheet, say: Tongue) -> list[Table]:
                 accuracy,
             ],
         ),
-        Table(
-            sheet=equal,
+        TableBlock(
+            table=equal,
             title=say.pick(
                 "At equal time: where each stood when the fastest had seen all its samples; mean "
                 "over seeds, 95 % interval (accuracy between two looks at the test set: on the "

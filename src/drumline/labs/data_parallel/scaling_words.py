@@ -8,9 +8,8 @@ from drumline.labs.forms import point_change, tiny
 from drumline.report.interval import read_interval
 from drumline.report.order import Order, compare
 from drumline.report.page.findings import Findings
-from drumline.report.page.prose import Filling, Said, Tongue
-from drumline.report.page.sheet import (
-    Sheet,
+from drumline.report.page.table import (
+    Table,
     count,
     milliseconds,
     percent,
@@ -19,6 +18,7 @@ from drumline.report.page.sheet import (
     seconds,
     times,
 )
+from drumline.report.page.translator import Filling, Text, Translator
 from drumline.report.record import RunRecord
 
 _EQUAL = 1e-3
@@ -26,8 +26,12 @@ _EQUAL = 1e-3
 
 
 def say_scaling(
-    setups: dict[str, list[RunRecord]], times_of: Sheet, equal: Sheet, say: Tongue, found: Findings
-) -> list[Said]:
+    setups: dict[str, list[RunRecord]],
+    times_of: Table,
+    equal: Table,
+    say: Translator,
+    found: Findings,
+) -> list[Text]:
     """Tell what more workers gained, and at what cost."""
     many = [setup for setup in setups if setup not in ("1", CORES)]
     said = [_about_speed(times_of, setup, say) for setup in many]
@@ -40,7 +44,7 @@ def say_scaling(
     return [one for one in said if one is not None]
 
 
-def _about_speed(times_of: Sheet, setup: str, say: Tongue) -> Said | None:
+def _about_speed(times_of: Table, setup: str, say: Translator) -> Text | None:
     row = times_of.rows[times_of.find(setup=setup)]
     if row["speedup"] is None:
         return None
@@ -59,15 +63,15 @@ def _about_speed(times_of: Sheet, setup: str, say: Tongue) -> Said | None:
     return say(
         "{workers} workers: speed-up {speedup}, efficiency {efficiency}; " + verdict[0],
         "{workers} 个进程：加速比 {speedup}，效率 {efficiency}；" + verdict[1],
-        workers=times_of.quote("workers", plain, setup=setup),
-        speedup=times_of.quote("speedup", times, setup=setup),
-        efficiency=times_of.quote("efficiency", percent, setup=setup),
+        workers=times_of.cell("workers", plain, setup=setup),
+        speedup=times_of.cell("speedup", times, setup=setup),
+        efficiency=times_of.cell("efficiency", percent, setup=setup),
     )
 
 
 def _about_machine(
-    setups: dict[str, list[RunRecord]], times_of: Sheet, many: list[str], say: Tongue
-) -> Said | None:
+    setups: dict[str, list[RunRecord]], times_of: Table, many: list[str], say: Translator
+) -> Text | None:
     """Tell where there are more workers than cores to run them."""
     cores = setups["1"][0].manifest.get("cpu_count")
     over = [setup for setup in many if isinstance(cores, int) and int(setup) > cores]
@@ -82,7 +86,7 @@ def _about_machine(
     )
 
 
-def _about_cores(times_of: Sheet, many: list[str], say: Tongue) -> Said | None:
+def _about_cores(times_of: Table, many: list[str], say: Translator) -> Text | None:
     """Compare the best number of workers with one process that has all cores."""
     if not many or not any(row["setup"] == CORES for row in times_of.rows):
         return None
@@ -92,9 +96,9 @@ def _about_cores(times_of: Sheet, many: list[str], say: Tongue) -> Said | None:
         key=lambda row: row["step_ms"],
     )
     holes = {
-        "step": times_of.quote("step_ms", milliseconds, setup=CORES),
-        "workers": times_of.quote("workers", plain, setup=best["setup"]),
-        "other": times_of.quote("step_ms", milliseconds, setup=best["setup"]),
+        "step": times_of.cell("step_ms", milliseconds, setup=CORES),
+        "workers": times_of.cell("workers", plain, setup=best["setup"]),
+        "other": times_of.cell("step_ms", milliseconds, setup=best["setup"]),
     }
     start = (
         "One process with all cores took {step} for a step, the best number of workers "
@@ -117,7 +121,7 @@ def _about_cores(times_of: Sheet, many: list[str], say: Tongue) -> Said | None:
     return say(start[0] + end[0], start[1] + end[1], **holes)
 
 
-def _about_time(times_of: Sheet, setup: str, say: Tongue, found: Findings) -> Said | None:
+def _about_time(times_of: Table, setup: str, say: Translator, found: Findings) -> Text | None:
     """Tell where a step's time went on the most workers."""
     row = times_of.rows[times_of.find(setup=setup)]
     accounts = ("compute", "wait", "transfer", "data")
@@ -125,7 +129,7 @@ def _about_time(times_of: Sheet, setup: str, say: Tongue, found: Findings) -> Sa
         return None
     total = sum(row[f"{account}_ms"] for account in accounts)
     shares = {
-        account: found.quote(
+        account: found.cell(
             f"share of {account} in a step on {setup} workers",
             row[f"{account}_ms"] / total,
             percent,
@@ -138,14 +142,14 @@ def _about_time(times_of: Sheet, setup: str, say: Tongue, found: Findings) -> Sa
         "came later, {transfer} transfer that nothing hid.",
         "{workers} 个进程时，每步 {compute} 为计算，{wait} 在等待较晚到达的进程，"
         "{transfer} 为未被计算掩盖的传输。",
-        workers=times_of.quote("workers", plain, setup=setup),
+        workers=times_of.cell("workers", plain, setup=setup),
         **shares,
     )
 
 
 def _about_equal_samples(
-    setups: dict[str, list[RunRecord]], setup: str, say: Tongue, found: Findings
-) -> Said | None:
+    setups: dict[str, list[RunRecord]], setup: str, say: Translator, found: Findings
+) -> Text | None:
     one, many = setups["1"][0], setups[setup][0]
     if one.words.get("seed") != many.words.get("seed") or not one.curve or not many.curve:
         return None
@@ -154,10 +158,10 @@ def _about_equal_samples(
         return None
     change = many.accuracy - one.accuracy
     holes: dict[str, Filling] = {
-        "gap": found.quote(
+        "gap": found.cell(
             f"largest difference of losses, 1 against {setup} workers", gap, tiny, of="curves"
         ),
-        "change": found.quote(
+        "change": found.cell(
             f"accuracy on {setup} workers minus 1, one seed",
             change,
             point_change(say),
@@ -193,7 +197,7 @@ def _about_equal_samples(
     return say(start[0] + end[0], start[1] + end[1], **holes)
 
 
-def _about_equal_time(equal: Sheet, say: Tongue, found: Findings) -> Said | None:
+def _about_equal_time(equal: Table, say: Translator, found: Findings) -> Text | None:
     """Compare one worker with the fastest, when the fastest was done."""
     told = [row for row in equal.rows if row["loss"] is not None]
     if not any(row["setup"] == "1" for row in told) or len(told) < 2:
@@ -203,8 +207,8 @@ def _about_equal_time(equal: Sheet, say: Tongue, found: Findings) -> Said | None
         return say(
             "At equal time one worker was the furthest: {samples} samples in {within}.",
             "时间相同时，单个进程走得最远：{within} 内 {samples} 个样本。",
-            samples=equal.quote("samples", count, setup="1"),
-            within=equal.quote("within_s", seconds, setup="1"),
+            samples=equal.cell("samples", count, setup="1"),
+            within=equal.cell("within_s", seconds, setup="1"),
         )
     name = (
         say.pick("one process with all cores", "使用全部核心的单个进程")
@@ -217,11 +221,11 @@ def _about_equal_time(equal: Sheet, say: Tongue, found: Findings) -> Said | None
         "时间相同（{within}）时，{name}已处理 {samples} 个样本，单个进程 {few} 个："
         "训练损失为 {loss} 和 {other}，测试准确率为 {accuracy} 和 {other_accuracy}。",
         name=name,
-        within=equal.quote("within_s", seconds, setup="1"),
-        samples=equal.quote("samples", count, setup=fastest["setup"]),
-        few=equal.quote("samples", count, setup="1"),
-        loss=equal.quote("loss", plain, setup=fastest["setup"]),
-        other=equal.quote("loss", plain, setup="1"),
-        accuracy=equal.quote("accuracy", points, setup=fastest["setup"]),
-        other_accuracy=equal.quote("accuracy", points, setup="1"),
+        within=equal.cell("within_s", seconds, setup="1"),
+        samples=equal.cell("samples", count, setup=fastest["setup"]),
+        few=equal.cell("samples", count, setup="1"),
+        loss=equal.cell("loss", plain, setup=fastest["setup"]),
+        other=equal.cell("loss", plain, setup="1"),
+        accuracy=equal.cell("accuracy", points, setup=fastest["setup"]),
+        other_accuracy=equal.cell("accuracy", points, setup="1"),
     )

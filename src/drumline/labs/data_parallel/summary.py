@@ -6,13 +6,13 @@ from collections.abc import Mapping
 
 from drumline.labs.data_parallel.cases import KINDS, Plan
 from drumline.labs.data_parallel.names import kind_name
-from drumline.report.page.prose import Said, Sentence, Tongue
-from drumline.report.page.sheet import Sheet, percent, points, times
+from drumline.report.page.table import Table, percent, points, times
+from drumline.report.page.translator import Sentence, Text, Translator
 
 
-def summarize(of: Plan, sheets: Mapping[str, Sheet], say: Tongue) -> Said:
+def summarize(of: Plan, tables: Mapping[str, Table], say: Translator) -> Text:
     """Say what came out, as far as it was measured."""
-    parts = [_about_strategies(sheets, say), _about_scaling(of, sheets, say)]
+    parts = [_about_strategies(tables, say), _about_scaling(of, tables, say)]
     told = [part for part in parts if part is not None]
     if not told:
         return say("Nothing came to its end.", "没有任何实验完成。")
@@ -23,8 +23,8 @@ def summarize(of: Plan, sheets: Mapping[str, Sheet], say: Tongue) -> Said:
     return Sentence(joined)
 
 
-def _about_strategies(sheets: Mapping[str, Sheet], say: Tongue) -> Sentence | None:
-    ends = sheets.get("strategies")
+def _about_strategies(tables: Mapping[str, Table], say: Translator) -> Sentence | None:
+    ends = tables.get("strategies")
     rows = [] if ends is None else [row for row in ends.rows if row["accuracy"] is not None]
     if ends is None or len(rows) < 2:
         return None
@@ -34,16 +34,16 @@ def _about_strategies(sheets: Mapping[str, Sheet], say: Tongue) -> Sentence | No
         "Over {count} ways of dealing out the data, gradients averaged after each step, test "
         "accuracy lay between {low} with {worst} and {high} with {best}.",
         "每步平均梯度时，{count} 种数据划分方式的测试准确率从{worst}的 {low} 到{best}的 {high}。",
-        low=ends.quote("accuracy", points, kind=worst["kind"]),
-        high=ends.quote("accuracy", points, kind=best["kind"]),
+        low=ends.cell("accuracy", points, kind=worst["kind"]),
+        high=ends.cell("accuracy", points, kind=best["kind"]),
         worst=kind_name(say, worst["kind"]),
         best=kind_name(say, best["kind"]),
         count=len([row for row in rows if row["kind"] in KINDS]),
     )
 
 
-def _about_scaling(of: Plan, sheets: Mapping[str, Sheet], say: Tongue) -> Sentence | None:
-    scaling = sheets.get("scaling")
+def _about_scaling(of: Plan, tables: Mapping[str, Table], say: Translator) -> Sentence | None:
+    scaling = tables.get("scaling")
     if scaling is None:
         return None
     rows = [row for row in scaling.rows if row["workers"] > 1 and row["speedup"] is not None]
@@ -54,7 +54,7 @@ def _about_scaling(of: Plan, sheets: Mapping[str, Sheet], say: Tongue) -> Senten
         "The largest speed-up against one worker was {speedup}, on {workers} workers, at an "
         "efficiency of {efficiency}.",
         "相对于单个进程的最大加速比为 {speedup}（{workers} 个进程，效率 {efficiency}）。",
-        speedup=scaling.quote("speedup", times, setup=best["setup"]),
+        speedup=scaling.cell("speedup", times, setup=best["setup"]),
         workers=best["setup"],
-        efficiency=scaling.quote("efficiency", percent, setup=best["setup"]),
+        efficiency=scaling.cell("efficiency", percent, setup=best["setup"]),
     )

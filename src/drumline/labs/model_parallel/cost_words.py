@@ -8,8 +8,8 @@ from drumline.labs.forms import tiny
 from drumline.labs.model_parallel.judging import Row, list_quotes
 from drumline.labs.model_parallel.sheets import ALONE, TRACED, ModelParallelSheets
 from drumline.report.page.findings import Findings
-from drumline.report.page.prose import Sentence, Tongue
-from drumline.report.page.sheet import Form, Quote, milliseconds, percent, size, times
+from drumline.report.page.table import CellRef, Form, milliseconds, percent, size, times
+from drumline.report.page.translator import Sentence, Translator
 
 AGREE = 1e-4
 """in float32 the losses of a batch differ by rounding, which is far less early in a training"""
@@ -19,20 +19,22 @@ _NEVER = 0.01
 
 
 def say_costs(
-    sheets: ModelParallelSheets, findings: Findings, say: Tongue, *, nodes: int
+    tables: ModelParallelSheets, findings: Findings, say: Translator, *, nodes: int
 ) -> Iterator[Sentence]:
     """Say everything but what is about time."""
-    yield from _bubbles(sheets, findings, say)
-    yield from _together(sheets, say)
-    yield from _idle(sheets, say)
-    yield from _memory(sheets, findings, say)
-    yield from _bytes(sheets, findings, say, nodes=nodes)
-    yield from say_losses(sheets, say)
-    yield from _weights(sheets, say)
+    yield from _bubbles(tables, findings, say)
+    yield from _together(tables, say)
+    yield from _idle(tables, say)
+    yield from _memory(tables, findings, say)
+    yield from _bytes(tables, findings, say, nodes=nodes)
+    yield from say_losses(tables, say)
+    yield from _weights(tables, say)
 
 
-def _bubbles(sheets: ModelParallelSheets, findings: Findings, say: Tongue) -> Iterator[Sentence]:
-    rows = [row for row in sheets.forms.rows if row["bubble"] is not None]
+def _bubbles(
+    tables: ModelParallelSheets, findings: Findings, say: Translator
+) -> Iterator[Sentence]:
+    rows = [row for row in tables.forms.rows if row["bubble"] is not None]
     shown = [row for row in rows if row["case"] in TRACED or row["schedule"] == "interleaved"]
     if not shown:
         return
@@ -41,8 +43,8 @@ def _bubbles(sheets: ModelParallelSheets, findings: Findings, say: Tongue) -> It
         return say(
             "{measured} ({theory})",
             "{measured}（{theory}）",
-            measured=sheets.forms.quote("bubble", percent, case=row["case"]),
-            theory=sheets.forms.quote("bubble_theory", percent, case=row["case"]),
+            measured=tables.forms.cell("bubble", percent, case=row["case"]),
+            theory=tables.forms.cell("bubble_theory", percent, case=row["case"]),
         )
 
     yield say(
@@ -54,7 +56,7 @@ def _bubbles(sheets: ModelParallelSheets, findings: Findings, say: Tongue) -> It
     )
     far = max(rows, key=lambda row: abs(row["bubble"] - row["bubble_theory"]))
     gap = far["bubble"] - far["bubble_theory"]
-    quote = findings.quote(
+    ref = findings.cell(
         f"bubble of {far['case']} beyond the formula",
         gap,
         _points(say),
@@ -64,7 +66,7 @@ def _bubbles(sheets: ModelParallelSheets, findings: Findings, say: Tongue) -> It
         yield say(
             "All are close to the formula; {case} is farthest, by {gap}.",
             "都接近理论值；偏离最大的是 {case}，偏差为 {gap}。",
-            gap=quote,
+            gap=ref,
             case=far["case"],
         )
     else:
@@ -73,22 +75,22 @@ def _bubbles(sheets: ModelParallelSheets, findings: Findings, say: Tongue) -> It
             "and messages as free, which real ones are not.",
             "{case} 偏离理论值最大，偏差为 {gap}：公式假设每一块用时相同、消息不占时间，"
             "实际并非如此。",
-            gap=quote,
+            gap=ref,
             case=far["case"],
         )
 
 
-def _points(say: Tongue) -> Form:
+def _points(say: Translator) -> Form:
     unit = say.pick("points", "个百分点")
     return lambda value: f"{100 * value:+.1f} {unit}"
 
 
-def _together(sheets: ModelParallelSheets, say: Tongue) -> Iterator[Sentence]:
+def _together(tables: ModelParallelSheets, say: Translator) -> Iterator[Sentence]:
     """What the trace shows: parts in turn, or at once."""
-    rows = [row for row in sheets.forms.rows if row["together"] is not None]
+    rows = [row for row in tables.forms.rows if row["together"] is not None]
     turn = next((row for row in rows if row["case"] == TRACED[0]), None)
     if turn is not None:
-        quote = sheets.forms.quote("together", percent, case=turn["case"])
+        ref = tables.forms.cell("together", percent, case=turn["case"])
         if turn["together"] < _NEVER:
             yield say(
                 "The trace of {case} shows the parts at work in turn: two of them computed at once "
@@ -96,7 +98,7 @@ def _together(sheets: ModelParallelSheets, say: Tongue) -> Iterator[Sentence]:
                 "{case} 的时间线显示各部分轮流工作：两个部分同时计算的时间占一步的 {share}"
                 "（括号内为各步的四分位数）。",
                 case=turn["case"],
-                share=quote,
+                share=ref,
             )
         else:
             yield say(
@@ -105,12 +107,12 @@ def _together(sheets: ModelParallelSheets, say: Tongue) -> Iterator[Sentence]:
                 "{case} 的时间线中，两个部分同时计算的时间占一步的 {share}"
                 "（括号内为各步的四分位数），尽管没有任何安排使它们重叠。",
                 case=turn["case"],
-                share=quote,
+                share=ref,
             )
     others = [row for row in rows if row["case"] in TRACED[1:]]
     if others:
         items = [
-            (row["case"], sheets.forms.quote("together", percent, case=row["case"]))
+            (row["case"], tables.forms.cell("together", percent, case=row["case"]))
             for row in others
         ]
         yield say(
@@ -120,8 +122,8 @@ def _together(sheets: ModelParallelSheets, say: Tongue) -> Iterator[Sentence]:
         )
 
 
-def _idle(sheets: ModelParallelSheets, say: Tongue) -> Iterator[Sentence]:
-    rows = [row for row in sheets.ranks.rows if row["idle_ms"] is not None]
+def _idle(tables: ModelParallelSheets, say: Translator) -> Iterator[Sentence]:
+    rows = [row for row in tables.ranks.rows if row["idle_ms"] is not None]
     if len(rows) > 1:
         most, least = (pick(rows, key=lambda row: row["idle_ms"]) for pick in (max, min))
         yield say(
@@ -131,10 +133,10 @@ def _idle(sheets: ModelParallelSheets, say: Tongue) -> Iterator[Sentence]:
             "最忙的是 {form} 的进程 {other}，为 {less}。",
             rank=str(most["rank"]),
             case=most["case"],
-            idle=sheets.ranks.quote("idle_ms", milliseconds, **_key(most)),
+            idle=tables.ranks.cell("idle_ms", milliseconds, **_key(most)),
             other=str(least["rank"]),
             form=least["case"],
-            less=sheets.ranks.quote("idle_ms", milliseconds, **_key(least)),
+            less=tables.ranks.cell("idle_ms", milliseconds, **_key(least)),
         )
 
 
@@ -142,15 +144,15 @@ def _key(row: Row) -> dict[str, object]:
     return {"case": row["case"], "rank": row["rank"]}
 
 
-def _memory(sheets: ModelParallelSheets, findings: Findings, say: Tongue) -> Iterator[Sentence]:
-    alone = sheets.baseline.rows[0]["peak_bytes"] if sheets.baseline.rows else None
-    rows = [row for row in sheets.forms.rows if row["form"] != "alone" and row["peak_bytes"]]
+def _memory(tables: ModelParallelSheets, findings: Findings, say: Translator) -> Iterator[Sentence]:
+    alone = tables.baseline.rows[0]["peak_bytes"] if tables.baseline.rows else None
+    rows = [row for row in tables.forms.rows if row["form"] != "alone" and row["peak_bytes"]]
     if not alone or len(rows) < 2:
         return
     rows.sort(key=lambda row: row["peak_bytes"])
     least, most = rows[0], rows[-1]
     holes = {
-        "alone": sheets.baseline.quote_row(0, "peak_bytes", size),
+        "alone": tables.baseline.cell_at(0, "peak_bytes", size),
         "least": least["case"],
         "low": _ratio(findings, "memory", least, least["peak_bytes"] / alone),
         "most": most["case"],
@@ -175,8 +177,8 @@ def _memory(sheets: ModelParallelSheets, findings: Findings, say: Tongue) -> Ite
         )
 
 
-def _ratio(findings: Findings, what: str, row: Row, value: float) -> Quote:
-    return findings.quote(
+def _ratio(findings: Findings, what: str, row: Row, value: float) -> CellRef:
+    return findings.cell(
         f"{what} of {row['case']} over alone",
         value,
         times,
@@ -185,22 +187,22 @@ def _ratio(findings: Findings, what: str, row: Row, value: float) -> Quote:
 
 
 def _bytes(
-    sheets: ModelParallelSheets, findings: Findings, say: Tongue, *, nodes: int
+    tables: ModelParallelSheets, findings: Findings, say: Translator, *, nodes: int
 ) -> Iterator[Sentence]:
-    rows = {row["case"]: row for row in sheets.forms.rows if row["sent_bytes"]}
+    rows = {row["case"]: row for row in tables.forms.rows if row["sent_bytes"]}
     data = rows.get("data")
     if data is None:
         return
     items = []
     for name in (*TRACED, "pipeline interleaved ×4", "tensor"):
         if name in rows:
-            quote = findings.quote(
+            ref = findings.cell(
                 f"bytes of {name} over data parallelism",
                 rows[name]["sent_bytes"] / data["sent_bytes"],
                 times,
                 of="forms.csv: sent_bytes",
             )
-            items.append((name, quote))
+            items.append((name, ref))
     if items:
         how = (
             ("left the nodes by their links", "经由链路离开各节点")
@@ -211,23 +213,23 @@ def _bytes(
             "By data parallelism {bytes} {how} in a step, by the other forms this many times as "
             "much: {list}.",
             "数据并行每步有 {bytes} {how}，其他形式与它之比：{list}。",
-            bytes=sheets.forms.quote("sent_bytes", size, case="data"),
+            bytes=tables.forms.cell("sent_bytes", size, case="data"),
             how=say.pick(*how),
             list=list_quotes(say, items),
         )
 
 
-def say_losses(sheets: ModelParallelSheets, say: Tongue) -> Iterator[Sentence]:
+def say_losses(tables: ModelParallelSheets, say: Translator) -> Iterator[Sentence]:
     """Whether all forms computed the same."""
     rows = [
         row
-        for row in sheets.forms.rows
+        for row in tables.forms.rows
         if row["form"] != "alone" and row["loss_difference"] is not None
     ]
     if not rows:
         return
     worst = max(rows, key=lambda row: row["loss_difference"])
-    apart = sheets.forms.quote("loss_difference", tiny, case=worst["case"])
+    apart = tables.forms.cell("loss_difference", tiny, case=worst["case"])
     if worst["loss_difference"] == 0:
         yield say(
             "The losses of all forms are the same bits as those of one process alone, in every "
@@ -254,9 +256,9 @@ def say_losses(sheets: ModelParallelSheets, say: Tongue) -> Iterator[Sentence]:
         )
 
 
-def _weights(sheets: ModelParallelSheets, say: Tongue) -> Iterator[Sentence]:
+def _weights(tables: ModelParallelSheets, say: Translator) -> Iterator[Sentence]:
     """Which forms ended with the very bits of one process: they add up in the same order."""
-    rows = {row["case"]: row for row in sheets.forms.rows if row["weights"]}
+    rows = {row["case"]: row for row in tables.forms.rows if row["weights"]}
     alone = rows.get(ALONE)
     if alone is None:
         return

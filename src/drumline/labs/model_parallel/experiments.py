@@ -20,9 +20,9 @@ from typing import Any
 
 from drumline.bench.cases import Case, plan_cases
 from drumline.core.errors import UsageError
-from drumline.core.lab import LabSettings
 from drumline.core.model_bench import ModelParallelSpec
 from drumline.labs.experiment import Training
+from drumline.labs.settings import LabSettings
 
 AGAIN = "alone-again"
 SWEPT = "1f1b"

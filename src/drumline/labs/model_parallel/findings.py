@@ -10,51 +10,51 @@ from drumline.labs.model_parallel.pictures import draw_curves, draw_forms, draw_
 from drumline.labs.model_parallel.sheets import ModelParallelSheets, build_sheets
 from drumline.labs.model_parallel.trace_picture import draw_trace
 from drumline.labs.results import Results
-from drumline.report.page.blocks import Block, Column, Facts, Paragraph, Picture, Table
+from drumline.report.page.blocks import Block, Column, Facts, Paragraph, Picture, TableBlock
 from drumline.report.page.findings import Findings
-from drumline.report.page.prose import Said, Sentence, Tongue
-from drumline.report.page.sheet import count, milliseconds, percent, plain, size, times
+from drumline.report.page.table import count, milliseconds, percent, plain, size, times
+from drumline.report.page.translator import Sentence, Text, Translator
 
 
-def write_up(results: Results, say: Tongue) -> WriteUp:
+def write_up(results: Results, say: Translator) -> WriteUp:
     """Turn what was measured into tables, pictures and sentences."""
-    sheets = build_sheets(results)
+    tables = build_sheets(results)
     nodes = results.settings.nodes
     findings = Findings()
     said = [
-        *say_paces(sheets, findings, say),
-        *say_costs(sheets, findings, say, nodes=nodes),
+        *say_paces(tables, findings, say),
+        *say_costs(tables, findings, say, nodes=nodes),
     ]
     return WriteUp(
-        summary=_summary(sheets, say),
+        summary=_summary(tables, say),
         results=[
-            *_forms(sheets, say, nodes=nodes),
-            *_microbatches(sheets, say),
-            *_trace(sheets, say),
-            *_curves(sheets, say),
-            *_ranks(sheets, say),
+            *_forms(tables, say, nodes=nodes),
+            *_microbatches(tables, say),
+            *_trace(tables, say),
+            *_curves(tables, say),
+            *_ranks(tables, say),
         ],
         analysis=[Paragraph(said=said, findings=True)] if said else [],
-        sheets=[*sheets.all(), *([findings.sheet] if findings.sheet.rows else [])],
+        tables=[*tables.all(), *([findings.table] if findings.table.rows else [])],
     )
 
 
-def _summary(sheets: ModelParallelSheets, say: Tongue) -> Said:
-    said = [*say_fastest(sheets, say), *say_losses(sheets, say)]
+def _summary(tables: ModelParallelSheets, say: Translator) -> Text:
+    said = [*say_fastest(tables, say), *say_losses(tables, say)]
     if not said:
         return say(
             "Too little came to its end to be compared."
-            if sheets.forms.rows
+            if tables.forms.rows
             else "No experiment came to its end.",
-            "完成的实验太少，无法比较。" if sheets.forms.rows else "没有一个实验完成。",
+            "完成的实验太少，无法比较。" if tables.forms.rows else "没有一个实验完成。",
         )
     gap = say.pick(" ", "")
     parts = [part for one in said for part in (gap, *one.parts)]
     return Sentence(tuple(parts[1:]))
 
 
-def _forms(sheets: ModelParallelSheets, say: Tongue, *, nodes: int) -> list[Block]:
-    if not sheets.forms.rows:
+def _forms(tables: ModelParallelSheets, say: Translator, *, nodes: int) -> list[Block]:
+    if not tables.forms.rows:
         return []
     case, peak, sent, idle = _shared_columns(say)
     return [
@@ -67,11 +67,11 @@ def _forms(sheets: ModelParallelSheets, say: Tongue, *, nodes: int) -> list[Bloc
                 "点线：单进程，两次运行合计。",
             )
             + _how_counted(say, nodes),
-            draw=draw_forms(sheets),
-            sheets=[sheets.forms, sheets.ranks],
+            draw=draw_forms(tables),
+            tables=[tables.forms, tables.ranks],
         ),
-        Table(
-            sheet=sheets.forms,
+        TableBlock(
+            table=tables.forms,
             title=say.pick(
                 "Time: a step until its slowest rank is done, median (quartiles); speed-up over "
                 "one process",
@@ -91,8 +91,8 @@ def _forms(sheets: ModelParallelSheets, say: Tongue, *, nodes: int) -> list[Bloc
                 ),
             ],
         ),
-        Table(
-            sheet=sheets.forms,
+        TableBlock(
+            table=tables.forms,
             title=say.pick(
                 "Memory of the largest rank, bytes of all ranks, bubble, idle time of the idlest "
                 "rank, and the share of a step in which two ranks or more compute",
@@ -112,7 +112,7 @@ def _forms(sheets: ModelParallelSheets, say: Tongue, *, nodes: int) -> list[Bloc
     ]
 
 
-def _shared_columns(say: Tongue) -> tuple[Column, Column, Column, Column]:
+def _shared_columns(say: Translator) -> tuple[Column, Column, Column, Column]:
     return (
         Column(key="case", name=say.pick("form", "形式"), align="left"),
         Column(key="peak_bytes", name=say.pick("peak memory", "内存峰值"), form=size),
@@ -121,8 +121,8 @@ def _shared_columns(say: Tongue) -> tuple[Column, Column, Column, Column]:
     )
 
 
-def _ranks(sheets: ModelParallelSheets, say: Tongue) -> list[Block]:
-    if not sheets.ranks.rows:
+def _ranks(tables: ModelParallelSheets, say: Translator) -> list[Block]:
+    if not tables.ranks.rows:
         return []
     case, peak, sent, idle = _shared_columns(say)
     rank = Column(key="rank", name=say.pick("rank", "进程"), form=count)
@@ -130,8 +130,8 @@ def _ranks(sheets: ModelParallelSheets, say: Tongue) -> list[Block]:
         key="bubble_idle_ms", name=say.pick("in the bubble", "气泡内"), form=milliseconds
     )
     return [
-        Table(
-            sheet=sheets.ranks,
+        TableBlock(
+            table=tables.ranks,
             title=say.pick(
                 "Each rank: memory, bytes, and time of a step in which it did nothing but wait and "
                 "transfer, or, between the first piece of work and the last, had none",
@@ -144,7 +144,7 @@ def _ranks(sheets: ModelParallelSheets, say: Tongue) -> list[Block]:
     ]
 
 
-def _words(say: Tongue) -> Facts:
+def _words(say: Translator) -> Facts:
     return Facts(
         items=[
             (
@@ -188,7 +188,7 @@ def _words(say: Tongue) -> Facts:
     )
 
 
-def _how_counted(say: Tongue, nodes: int) -> str:
+def _how_counted(say: Translator, nodes: int) -> str:
     if nodes > 1:
         return say.pick(
             "Bytes: what left the nodes by their links, headers included.",
@@ -205,8 +205,8 @@ def _loss(value: float) -> str:
     return f"{value:.4f}"
 
 
-def _microbatches(sheets: ModelParallelSheets, say: Tongue) -> list[Block]:
-    if not any(row["bubble"] is not None for row in sheets.forms.rows):
+def _microbatches(tables: ModelParallelSheets, say: Translator) -> list[Block]:
+    if not any(row["bubble"] is not None for row in tables.forms.rows):
         return []
     return [
         Picture(
@@ -219,14 +219,14 @@ def _microbatches(sheets: ModelParallelSheets, say: Tongue) -> list[Block]:
                 "p: parts of the model. With one microbatch every schedule is the same.",
                 "p：模型的部分数。只有一个微批次时，各种调度相同。",
             ),
-            draw=draw_microbatches(sheets),
-            sheets=[sheets.forms],
+            draw=draw_microbatches(tables),
+            tables=[tables.forms],
         )
     ]
 
 
-def _trace(sheets: ModelParallelSheets, say: Tongue) -> list[Block]:
-    if not sheets.trace.rows:
+def _trace(tables: ModelParallelSheets, say: Translator) -> list[Block]:
+    if not tables.trace.rows:
         return []
     return [
         Picture(
@@ -242,14 +242,14 @@ def _trace(sheets: ModelParallelSheets, say: Tongue) -> list[Block]:
                 "点线：一步开始。所选的步用时接近中位数。高度减半：同一进程的多个线程同时执行的部分。"
                 "空白：读数据、更新参数，以及没有记录的时间。",
             ),
-            draw=draw_trace(sheets.trace),
-            sheets=[sheets.trace],
+            draw=draw_trace(tables.trace),
+            tables=[tables.trace],
         )
     ]
 
 
-def _curves(sheets: ModelParallelSheets, say: Tongue) -> list[Block]:
-    if not sheets.curves.rows:
+def _curves(tables: ModelParallelSheets, say: Translator) -> list[Block]:
+    if not tables.curves.rows:
         return []
     return [
         Picture(
@@ -262,7 +262,7 @@ def _curves(sheets: ModelParallelSheets, say: Tongue) -> list[Block]:
                 "Broad: one process alone. Each other curve has its marks at steps of its own.",
                 "粗线：单进程。其他曲线的标记各在不同的步。",
             ),
-            draw=draw_curves(sheets.curves),
-            sheets=[sheets.curves],
+            draw=draw_curves(tables.curves),
+            tables=[tables.curves],
         )
     ]

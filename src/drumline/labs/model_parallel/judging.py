@@ -8,8 +8,8 @@ from typing import Any
 
 from drumline.report.interval import read_interval
 from drumline.report.order import Order, compare
-from drumline.report.page.prose import Sentence, Tongue
-from drumline.report.page.sheet import Quote
+from drumline.report.page.table import CellRef
+from drumline.report.page.translator import Sentence, Translator
 
 Row = Mapping[str, Any]
 
@@ -38,11 +38,11 @@ def judge_pace(row: Row, other: Row, *, drift: float = 0.0) -> Pace:
     return {Order.LESS: Pace.FASTER, Order.MORE: Pace.SLOWER}.get(compare(one, two), Pace.SAME)
 
 
-def list_quotes(say: Tongue, items: Sequence[tuple[str, Quote | Sentence]]) -> Sentence:
+def list_quotes(say: Translator, items: Sequence[tuple[str, CellRef | Sentence]]) -> Sentence:
     """List names, each with its number: `tensor: 1.9×; rpc ×4: 1.1×`."""
-    parts: list[str | Quote] = []
-    for number, (name, quote) in enumerate(items):
+    parts: list[str | CellRef] = []
+    for number, (name, ref) in enumerate(items):
         comma = say.pick("; ", "；") if number else ""
         parts.append(comma + name + say.pick(": ", "："))
-        parts += quote.parts if isinstance(quote, Sentence) else [quote]
+        parts += ref.parts if isinstance(ref, Sentence) else [ref]
     return Sentence(tuple(parts))

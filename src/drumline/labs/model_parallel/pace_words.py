@@ -10,17 +10,17 @@ from drumline.labs.model_parallel.sheets import ALONE, ALONE_AGAIN, ModelParalle
 from drumline.report.interval import read_interval
 from drumline.report.order import Order, compare
 from drumline.report.page.findings import Findings
-from drumline.report.page.prose import Sentence, Tongue
-from drumline.report.page.sheet import milliseconds, percent, times
+from drumline.report.page.table import milliseconds, percent, times
+from drumline.report.page.translator import Sentence, Translator
 
 _LEVEL = (", which is no difference beyond the spread", "，差别在波动范围之内")
 _SPLIT = ("rpc", "pipeline", "tensor")
 
 
-def say_fastest(sheets: ModelParallelSheets, say: Tongue) -> Iterator[Sentence]:
+def say_fastest(tables: ModelParallelSheets, say: Translator) -> Iterator[Sentence]:
     """Name the ends of the list."""
     rows = sorted(
-        (row for row in sheets.forms.rows if row["form"] != "alone" and row["speedup"] is not None),
+        (row for row in tables.forms.rows if row["form"] != "alone" and row["speedup"] is not None),
         key=lambda row: row["step_ms"],
     )
     if len(rows) > 1:
@@ -33,29 +33,31 @@ def say_fastest(sheets: ModelParallelSheets, say: Tongue) -> Iterator[Sentence]:
             ranks=str(rows[0]["ranks"]),
             best=rows[0]["case"],
             worst=rows[-1]["case"],
-            step=sheets.forms.quote("step_ms", milliseconds, case=rows[0]["case"]),
-            up=sheets.forms.quote("speedup", times, case=rows[0]["case"]),
-            down=sheets.forms.quote("speedup", times, case=rows[-1]["case"]),
+            step=tables.forms.cell("step_ms", milliseconds, case=rows[0]["case"]),
+            up=tables.forms.cell("speedup", times, case=rows[0]["case"]),
+            down=tables.forms.cell("speedup", times, case=rows[-1]["case"]),
         )
 
 
-def say_paces(sheets: ModelParallelSheets, findings: Findings, say: Tongue) -> Iterator[Sentence]:
+def say_paces(
+    tables: ModelParallelSheets, findings: Findings, say: Translator
+) -> Iterator[Sentence]:
     """Say everything about time."""
-    yield from _against_alone(sheets, say)
-    yield from _surprises(sheets, say)
-    yield from _drift(sheets, say)
-    yield from _against_data(sheets, findings, say)
-    yield from _microbatches(sheets, findings, say)
-    yield from _schedules(sheets, findings, say)
+    yield from _against_alone(tables, say)
+    yield from _surprises(tables, say)
+    yield from _drift(tables, say)
+    yield from _against_data(tables, findings, say)
+    yield from _microbatches(tables, findings, say)
+    yield from _schedules(tables, findings, say)
 
 
-def _against_alone(sheets: ModelParallelSheets, say: Tongue) -> Iterator[Sentence]:
-    if not sheets.baseline.rows:
+def _against_alone(tables: ModelParallelSheets, say: Translator) -> Iterator[Sentence]:
+    if not tables.baseline.rows:
         return
-    base = sheets.baseline.rows[0]
-    alone = sheets.baseline.quote_row(0, "step_ms", milliseconds)
+    base = tables.baseline.rows[0]
+    alone = tables.baseline.cell_at(0, "step_ms", milliseconds)
     groups: dict[Pace, list[Row]] = {pace: [] for pace in Pace}
-    for row in sheets.forms.rows:
+    for row in tables.forms.rows:
         if row["form"] != "alone":
             groups[judge_pace(row, base)].append(row)
     said = {
@@ -78,21 +80,21 @@ def _against_alone(sheets: ModelParallelSheets, say: Tongue) -> Iterator[Sentenc
     for pace, texts in said.items():
         if groups[pace]:
             items = [
-                (row["case"], sheets.forms.quote("speedup", times, case=row["case"]))
+                (row["case"], tables.forms.cell("speedup", times, case=row["case"]))
                 for row in sorted(groups[pace], key=lambda row: -row["speedup"])
             ]
             yield say(*texts, alone=alone, list=list_quotes(say, items))
 
 
-def _surprises(sheets: ModelParallelSheets, say: Tongue) -> Iterator[Sentence]:
+def _surprises(tables: ModelParallelSheets, say: Translator) -> Iterator[Sentence]:
     """Speed that sharing the work out cannot explain."""
-    for row in sheets.forms.rows:
+    for row in tables.forms.rows:
         if row["speedup"] is None or row["form"] == "alone":
             continue
         speedup = read_interval(row, "speedup")
         holes: dict[str, Any] = {
             "case": row["case"],
-            "up": sheets.forms.quote("speedup", times, case=row["case"]),
+            "up": tables.forms.cell("speedup", times, case=row["case"]),
         }
         if compare(speedup, row["ranks"]) is Order.MORE:
             yield say(
@@ -115,15 +117,15 @@ def _surprises(sheets: ModelParallelSheets, say: Tongue) -> Iterator[Sentence]:
             )
 
 
-def _drift(sheets: ModelParallelSheets, say: Tongue) -> Iterator[Sentence]:
+def _drift(tables: ModelParallelSheets, say: Translator) -> Iterator[Sentence]:
     """What the machine itself did between the first run and the last."""
-    rows = _by_case(sheets)
+    rows = _by_case(tables)
     first, last = rows.get(ALONE), rows.get(ALONE_AGAIN)
     if first is None or last is None:
         return
     holes: dict[str, Any] = {
-        "first": sheets.forms.quote("step_ms", milliseconds, case=ALONE),
-        "last": sheets.forms.quote("step_ms", milliseconds, case=ALONE_AGAIN),
+        "first": tables.forms.cell("step_ms", milliseconds, case=ALONE),
+        "last": tables.forms.cell("step_ms", milliseconds, case=ALONE_AGAIN),
     }
     if judge_pace(last, first) is Pace.SAME:
         yield say(
@@ -140,28 +142,28 @@ def _drift(sheets: ModelParallelSheets, say: Tongue) -> Iterator[Sentence]:
         "differences than that say nothing.",
         "单进程在最先和最后各运行一次：每步 {first} 和 {last}。期间机器本身的速度变化了 {ratio}；"
         "加速比以两次运行合计为基准，小于这一变化的差别没有意义。",
-        ratio=sheets.baseline.quote_row(0, "drift", percent),
+        ratio=tables.baseline.cell_at(0, "drift", percent),
         **holes,
     )
 
 
 def _against_data(
-    sheets: ModelParallelSheets, findings: Findings, say: Tongue
+    tables: ModelParallelSheets, findings: Findings, say: Translator
 ) -> Iterator[Sentence]:
-    data = _by_case(sheets).get("data")
-    split = [row for row in sheets.forms.rows if row["form"] in _SPLIT]
+    data = _by_case(tables).get("data")
+    split = [row for row in tables.forms.rows if row["form"] in _SPLIT]
     if data is None or not split:
         return
-    paces = {row["case"]: judge_pace(row, data, drift=sheets.drift) for row in split}
+    paces = {row["case"]: judge_pace(row, data, drift=tables.drift) for row in split}
     best = min(split, key=lambda row: row["step_ms"])
     level = [row for row in split if paces[row["case"]] is Pace.SAME]
     if paces[best["case"]] is Pace.SLOWER and level:  # its quartiles are narrower than another's
         best = min(level, key=lambda row: row["step_ms"])
     holes: dict[str, Any] = {
-        "data": sheets.forms.quote("step_ms", milliseconds, case="data"),
+        "data": tables.forms.cell("step_ms", milliseconds, case="data"),
         "best": best["case"],
-        "step": sheets.forms.quote("step_ms", milliseconds, case=best["case"]),
-        "ratio": findings.quote(
+        "step": tables.forms.cell("step_ms", milliseconds, case=best["case"]),
+        "ratio": findings.cell(
             f"step of {best['case']} over data parallelism",
             best["step_ms"] / data["step_ms"],
             times,
@@ -197,10 +199,10 @@ def _against_data(
 
 
 def _microbatches(
-    sheets: ModelParallelSheets, findings: Findings, say: Tongue
+    tables: ModelParallelSheets, findings: Findings, say: Translator
 ) -> Iterator[Sentence]:
     """What microbatches do to RPC: one, and that number which took the shortest step."""
-    rows = [row for row in sheets.forms.rows if row["form"] == "rpc" and row["bubble"] is not None]
+    rows = [row for row in tables.forms.rows if row["form"] == "rpc" and row["bubble"] is not None]
     one = next((row for row in rows if row["microbatches"] == 1), None)
     several = [row for row in rows if row["microbatches"] > 1]
     if one is None or not several:
@@ -208,9 +210,9 @@ def _microbatches(
     best = min(several, key=lambda row: row["step_ms"])
     holes: dict[str, Any] = {
         "count": str(best["microbatches"]),
-        "one": sheets.forms.quote("step_ms", milliseconds, case=one["case"]),
-        "many": sheets.forms.quote("step_ms", milliseconds, case=best["case"]),
-        "ratio": findings.quote(
+        "one": tables.forms.cell("step_ms", milliseconds, case=one["case"]),
+        "many": tables.forms.cell("step_ms", milliseconds, case=best["case"]),
+        "ratio": findings.cell(
             f"step of {best['case']} over {one['case']}",
             best["step_ms"] / one["step_ms"],
             times,
@@ -218,10 +220,10 @@ def _microbatches(
             high=best["step_ms_high"] / one["step_ms_low"],
             of="forms.csv: step_ms",
         ),
-        "before": sheets.forms.quote("bubble", percent, case=one["case"]),
-        "after": sheets.forms.quote("bubble", percent, case=best["case"]),
+        "before": tables.forms.cell("bubble", percent, case=one["case"]),
+        "after": tables.forms.cell("bubble", percent, case=best["case"]),
     }
-    pace = judge_pace(best, one, drift=sheets.drift)
+    pace = judge_pace(best, one, drift=tables.drift)
     if pace is Pace.FASTER:
         yield say(
             "By RPC, microbatches helped: with {count} a step took {many} instead of {one}, "
@@ -249,15 +251,17 @@ def _microbatches(
         )
 
 
-def _schedules(sheets: ModelParallelSheets, findings: Findings, say: Tongue) -> Iterator[Sentence]:
+def _schedules(
+    tables: ModelParallelSheets, findings: Findings, say: Translator
+) -> Iterator[Sentence]:
     """GPipe beside 1F1B, with the same microbatches: time, and memory."""
-    rows = {(row["schedule"], row["microbatches"]): row for row in sheets.forms.rows}
+    rows = {(row["schedule"], row["microbatches"]): row for row in tables.forms.rows}
     counts = [count for schedule, count in rows if schedule == "gpipe"]
     for count in sorted(counts)[-1:]:
         early, late = rows.get(("1f1b", count)), rows[("gpipe", count)]
         if early is None or not early["peak_bytes"] or not late["peak_bytes"]:
             continue
-        same = judge_pace(early, late, drift=sheets.drift) is Pace.SAME
+        same = judge_pace(early, late, drift=tables.drift) is Pace.SAME
         yield say(
             "With {count} microbatches 1f1b took {early} a step and gpipe {late}{verdict}. Before "
             "a backward, 1f1b keeps the activations of {kept} microbatches at most and gpipe those "
@@ -267,10 +271,10 @@ def _schedules(sheets: ModelParallelSheets, findings: Findings, say: Tongue) -> 
             "内存占用最多的进程，1f1b 为 gpipe 的 {memory}。",
             kept=str(min(count, early["ranks"])),
             count=str(count),
-            early=sheets.forms.quote("step_ms", milliseconds, case=early["case"]),
-            late=sheets.forms.quote("step_ms", milliseconds, case=late["case"]),
+            early=tables.forms.cell("step_ms", milliseconds, case=early["case"]),
+            late=tables.forms.cell("step_ms", milliseconds, case=late["case"]),
             verdict=say.pick(*_LEVEL) if same else "",
-            memory=findings.quote(
+            memory=findings.cell(
                 f"memory of 1f1b over gpipe, {count} microbatches",
                 early["peak_bytes"] / late["peak_bytes"],
                 times,
@@ -279,5 +283,5 @@ def _schedules(sheets: ModelParallelSheets, findings: Findings, say: Tongue) -> 
         )
 
 
-def _by_case(sheets: ModelParallelSheets) -> dict[str, Row]:
-    return {row["case"]: row for row in sheets.forms.rows}
+def _by_case(tables: ModelParallelSheets) -> dict[str, Row]:
+    return {row["case"]: row for row in tables.forms.rows}

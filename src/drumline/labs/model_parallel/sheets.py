@@ -20,7 +20,7 @@ from drumline.labs.model_parallel.timeline import (
 )
 from drumline.labs.results import Results
 from drumline.report.ledger import step_seconds, warm_steps
-from drumline.report.page.sheet import Sheet
+from drumline.report.page.table import Table
 
 TRACED = ("rpc ×1", "rpc ×4", "pipeline gpipe ×4", "pipeline 1f1b ×4")
 """cases whose steps are drawn: parts in turn, and three ways to overlap"""
@@ -33,14 +33,14 @@ _SHORT = 16
 class ModelParallelSheets:
     """All of them; one whose runs failed is empty."""
 
-    forms: Sheet
+    forms: Table
     """a row for each case"""
-    ranks: Sheet
+    ranks: Table
     """a row for each rank of each case"""
-    baseline: Sheet
+    baseline: Table
     """one process alone: the steps of both its runs together, and how far the runs lie apart"""
-    curves: Sheet
-    trace: Sheet
+    curves: Table
+    trace: Table
 
     @property
     def drift(self) -> float:
@@ -48,9 +48,9 @@ class ModelParallelSheets:
         rows = self.baseline.rows
         return rows[0]["drift"] or 0.0 if rows else 0.0
 
-    def all(self) -> list[Sheet]:
+    def all(self) -> list[Table]:
         """Return those that have rows."""
-        return [sheet for sheet in vars(self).values() if sheet.rows]
+        return [table for table in vars(self).values() if table.rows]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,16 +99,16 @@ def _read(results: Results) -> list[_Done]:
     ]
 
 
-def _baseline(done: Sequence[_Done]) -> Sheet:
+def _baseline(done: Sequence[_Done]) -> Table:
     columns = ("runs", "steps", "step_ms", "step_ms_low", "step_ms_high", "drift", "peak_bytes")
-    sheet = Sheet(name="baseline", columns=columns)
+    table = Table(name="baseline", columns=columns)
     alone = [one for one in done if one.row.form == "alone"]
     if alone:
         times = [ms for one in alone for ms in one.step_ms]
         low, median, high = quartiles(times)
         medians = [one.row.median_s for one in alone]
         peaks = [peak for one in alone for peak in one.row.peak_bytes or ()]
-        sheet.add(
+        table.add(
             runs=len(alone),
             steps=len(times),
             step_ms=median,
@@ -117,20 +117,20 @@ def _baseline(done: Sequence[_Done]) -> Sheet:
             drift=max(medians) / min(medians) - 1 if len(medians) > 1 else None,
             peak_bytes=max(peaks, default=None),
         )
-    return sheet
+    return table
 
 
-def _forms(done: Sequence[_Done], baseline: Sheet) -> Sheet:
+def _forms(done: Sequence[_Done], baseline: Table) -> Table:
     columns = (
         *("case", "form", "schedule", "microbatches", "ranks", "step_ms", "step_ms_low"),
         *("step_ms_high", "samples_per_s", "speedup", "speedup_low", "speedup_high"),
         *("peak_bytes", "sent_bytes", "bubble", "bubble_theory", "together", "together_low"),
         *("together_high", "idle_ms", "loss", "loss_difference", "weights"),
     )
-    sheet = Sheet(name="forms", columns=columns)
+    table = Table(name="forms", columns=columns)
     for one in done:
         row, sent = one.row, _sent(one.row)
-        sheet.add(
+        table.add(
             case=one.name,
             form=row.form,
             schedule=row.schedule,
@@ -151,10 +151,10 @@ def _forms(done: Sequence[_Done], baseline: Sheet) -> Sheet:
             loss_difference=row.loss_difference,
             weights=one.weights,
         )
-    return sheet
+    return table
 
 
-def _speedup(row: CaseRow, baseline: Sheet) -> dict[str, float | None]:
+def _speedup(row: CaseRow, baseline: Table) -> dict[str, float | None]:
     """Against one process alone; the interval is what the quartiles of both allow."""
     names = ("speedup", "speedup_low", "speedup_high")
     if not baseline.rows:
@@ -186,13 +186,13 @@ def _idle(row: CaseRow) -> list[float] | None:
     return row.idle_s if row.ranks > 1 else None
 
 
-def _ranks(done: Sequence[_Done]) -> Sheet:
+def _ranks(done: Sequence[_Done]) -> Table:
     columns = ("case", "rank", "peak_bytes", "sent_bytes", "idle_ms", "bubble_idle_ms")
-    sheet = Sheet(name="ranks", columns=columns)
+    table = Table(name="ranks", columns=columns)
     for one in done:
         row = one.row
         for rank in range(row.ranks):
-            sheet.add(
+            table.add(
                 case=one.name,
                 rank=rank,
                 peak_bytes=_of(row.peak_bytes, rank),
@@ -200,30 +200,30 @@ def _ranks(done: Sequence[_Done]) -> Sheet:
                 idle_ms=_of(_idle(row), rank, 1e3),
                 bubble_idle_ms=_of(row.bubble_idle_s, rank, 1e3),
             )
-    return sheet
+    return table
 
 
 def _of(values: Sequence[float] | None, rank: int, factor: float = 1) -> float | None:
     return None if values is None else values[rank] * factor
 
 
-def _curves(done: Sequence[_Done]) -> Sheet:
-    sheet = Sheet(name="curves", columns=("case", "step", "loss"))
+def _curves(done: Sequence[_Done]) -> Table:
+    table = Table(name="curves", columns=("case", "step", "loss"))
     for one in done:
         if one.name != ALONE_AGAIN:
             for step, loss in enumerate(one.row.losses, start=1):
-                sheet.add(case=one.name, step=step, loss=loss)
-    return sheet
+                table.add(case=one.name, step=step, loss=loss)
+    return table
 
 
-def _trace(done: Sequence[_Done]) -> Sheet:
+def _trace(done: Sequence[_Done]) -> Table:
     own = [field.name for field in fields(Piece)]
-    sheet = Sheet(name="trace", columns=("case", *own))
+    table = Table(name="trace", columns=("case", *own))
     for one in sorted((one for one in done if one.name in TRACED), key=_place_in_trace):
         for piece in lay_out(pick_typical(one.steps, _SHOWN_STEPS)):
             values: dict[str, Any] = asdict(piece)
-            sheet.add(case=one.name, **values)
-    return sheet
+            table.add(case=one.name, **values)
+    return table
 
 
 def _place_in_trace(one: _Done) -> int:

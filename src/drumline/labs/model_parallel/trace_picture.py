@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from drumline.report.page.pen import LEDGER, Pen
-from drumline.report.page.sheet import Sheet
+from drumline.report.page.style import LEDGER, FigureStyle
+from drumline.report.page.table import Table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Draw = Callable[[Pen], "Figure"]
+Draw = Callable[[FigureStyle], "Figure"]
 Rows = Sequence[Mapping[str, Any]]
 _KINDS = {
     "forward": ("forward", "前向"),
@@ -33,37 +33,37 @@ _READABLE = 0.014
 _RANK_IN, _FRAME_IN = 0.3, 0.42
 
 
-def draw_trace(trace: Sheet) -> Draw:
+def draw_trace(trace: Table) -> Draw:
     """Draw the same few steps of each form, one below the other."""
 
-    def draw(pen: Pen) -> Figure:
+    def draw(style: FigureStyle) -> Figure:
         cases: dict[str, list[Mapping[str, Any]]] = {}
         for row in trace.rows:
             cases.setdefault(row["case"], []).append(row)
         ranks = 1 + max(row["rank"] for row in trace.rows)
         width = max(row["until_ms"] for row in trace.rows)
         height = len(cases) * (_FRAME_IN + _RANK_IN * ranks) + 0.5
-        figure = pen.figure(height=height)
+        figure = style.figure(height=height)
         panels = figure.subplots(len(cases), 1, sharex=True, squeeze=False)[:, 0]
         for axes, (case, rows) in zip(panels, cases.items(), strict=True):
-            _draw_case(axes, rows, width, pen)
+            _draw_case(axes, rows, width, style)
             axes.set_xlim(0, 1.01 * width)
             axes.set_ylim(ranks - 0.5, -0.5)
             axes.set_yticks(
-                range(ranks), [f"{pen.say('rank', '进程')} {rank}" for rank in range(ranks)]
+                range(ranks), [f"{style.say('rank', '进程')} {rank}" for rank in range(ranks)]
             )
             axes.tick_params(axis="y", length=0)
-            pen.finish(axes, title=case, x="", y="", legend=False)
+            style.finish(axes, title=case, x="", y="", legend=False)
             axes.title.set_fontsize(9)
             axes.grid(visible=False, axis="y")
-        panels[-1].set_xlabel(pen.say("ms since the first step shown", "自所示第一步起的毫秒数"))
-        _draw_legend(figure, pen)
+        panels[-1].set_xlabel(style.say("ms since the first step shown", "自所示第一步起的毫秒数"))
+        _draw_legend(figure, style)
         return figure
 
     return draw
 
 
-def _draw_case(axes: Axes, rows: Rows, width: float, pen: Pen) -> None:
+def _draw_case(axes: Axes, rows: Rows, width: float, style: FigureStyle) -> None:
     lanes: dict[int, int] = {}
     for row in rows:
         lanes[row["rank"]] = max(lanes.get(row["rank"], 1), row["lane"] + 1)
@@ -71,7 +71,7 @@ def _draw_case(axes: Axes, rows: Rows, width: float, pen: Pen) -> None:
         long = row["until_ms"] - row["since_ms"]
         if row["kind"] == "step":
             if row["rank"] == 0:
-                axes.axvline(row["since_ms"], color=pen.ink, ls=":", lw=0.8)
+                axes.axvline(row["since_ms"], color=style.ink, ls=":", lw=0.8)
             continue
         waits = row["kind"] == "waiting"
         tall = _ROW if waits else _ROW / lanes[row["rank"]]
@@ -81,7 +81,7 @@ def _draw_case(axes: Axes, rows: Rows, width: float, pen: Pen) -> None:
             long,
             tall,
             left=row["since_ms"],
-            color=_color(row["kind"], pen),
+            color=_color(row["kind"], style),
             alpha=_WAIT if waits else 1.0,
             edgecolor="none" if waits else "#ffffff",
             linewidth=0.4,
@@ -100,16 +100,16 @@ def _draw_case(axes: Axes, rows: Rows, width: float, pen: Pen) -> None:
             )
 
 
-def _draw_legend(figure: Figure, pen: Pen) -> None:
+def _draw_legend(figure: Figure, style: FigureStyle) -> None:
     from matplotlib.patches import Patch
 
     handles = [
-        Patch(color=_color(kind, pen), alpha=_WAIT if kind == "waiting" else 1.0, label=label)
-        for kind, label in ((kind, pen.say(*names)) for kind, names in _KINDS.items())
+        Patch(color=_color(kind, style), alpha=_WAIT if kind == "waiting" else 1.0, label=label)
+        for kind, label in ((kind, style.say(*names)) for kind, names in _KINDS.items())
     ]
-    title = pen.say("the number in a piece: its microbatch", "方块中的数字：微批次编号")
+    title = style.say("the number in a piece: its microbatch", "方块中的数字：微批次编号")
     figure.legend(handles=handles, loc="outside upper center", ncols=3, title=title)
 
 
-def _color(kind: str, pen: Pen) -> str:
-    return {"forward": pen.color(0), "backward": pen.color(1)}.get(kind, LEDGER["wait"])
+def _color(kind: str, style: FigureStyle) -> str:
+    return {"forward": style.color(0), "backward": style.color(1)}.get(kind, LEDGER["wait"])

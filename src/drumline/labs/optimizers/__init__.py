@@ -14,20 +14,20 @@ from drumline.labs.optimizers.names import optimizer_name
 from drumline.labs.optimizers.profile import write_profile
 from drumline.labs.optimizers.rates import write_rates
 from drumline.labs.results import Results
-from drumline.report.page.prose import Said, Tongue
-from drumline.report.page.sheet import Sheet, plain, points
+from drumline.report.page.table import Table, plain, points
+from drumline.report.page.translator import Text, Translator
 
 
-def write_up(results: Results, say: Tongue) -> WriteUp:
+def write_up(results: Results, say: Translator) -> WriteUp:
     """Write the chapters that the runs allow."""
     of = cases.plan(results.settings)
     writers = (write_descent, write_engines, write_profile, write_rates, write_chance)
-    return write_chapters(writers, results, of, say, lambda sheets: _summarize(sheets, say))
+    return write_chapters(writers, results, of, say, lambda tables: _summarize(tables, say))
 
 
-def _summarize(sheets: Mapping[str, Sheet], say: Tongue) -> Said:
+def _summarize(tables: Mapping[str, Table], say: Translator) -> Text:
     """Say what came out, as far as it was measured."""
-    ends, equal = sheets.get("ends"), sheets.get("equal")
+    ends, equal = tables.get("ends"), tables.get("equal")
     rows = [] if ends is None else [row for row in ends.rows if row["accuracy"] is not None]
     if ends is None or equal is None or not rows:
         return say("Nothing came to its end.", "没有任何实验完成。")
@@ -35,12 +35,12 @@ def _summarize(sheets: Mapping[str, Sheet], say: Tongue) -> Said:
     by_samples = [row for row in equal.rows if row["by"] == "samples"]
     first = min(by_samples, key=lambda row: row["loss"])
     last = max(by_samples, key=lambda row: row["loss"])
-    behind: Said = (
+    behind: Text = (
         say(
             ", before {name} with {accuracy}",
             "，其次是 {name}：{accuracy}",
             name=optimizer_name(say, others[0]["optimizer"]),
-            accuracy=ends.quote("accuracy", points, optimizer=others[0]["optimizer"]),
+            accuracy=ends.cell("accuracy", points, optimizer=others[0]["optimizer"]),
         )
         if others
         else ""
@@ -52,9 +52,9 @@ def _summarize(sheets: Mapping[str, Sheet], say: Tongue) -> Said:
         "样本数相同时，训练损失从 {first} 的 {low} 到 {last} 的 {high}。",
         behind=behind,
         best=optimizer_name(say, best["optimizer"]),
-        accuracy=ends.quote("accuracy", points, optimizer=best["optimizer"]),
-        low=equal.quote("loss", plain, by="samples", optimizer=first["optimizer"]),
-        high=equal.quote("loss", plain, by="samples", optimizer=last["optimizer"]),
+        accuracy=ends.cell("accuracy", points, optimizer=best["optimizer"]),
+        low=equal.cell("loss", plain, by="samples", optimizer=first["optimizer"]),
+        high=equal.cell("loss", plain, by="samples", optimizer=last["optimizer"]),
         first=optimizer_name(say, first["optimizer"]),
         last=optimizer_name(say, last["optimizer"]),
     )

@@ -16,10 +16,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from drumline.core.lab import LabSettings
-from drumline.core.spec_file import validate_spec
 from drumline.labs.experiment import Experiment, Training
 from drumline.labs.material import SAMPLES, choose_data
+from drumline.labs.settings import LabSettings
+from drumline.spec.load import validate_spec
 
 OPTIMIZERS = ("gd", "sgd", "momentum", "adam")
 RATES = {"gd": 0.1, "sgd": 0.1, "momentum": 0.02, "adam": 0.001}

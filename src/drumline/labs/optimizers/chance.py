@@ -16,14 +16,14 @@ from drumline.labs.optimizers.cases import ORDERED, ORDERS, Plan, order_name, se
 from drumline.labs.optimizers.names import optimizer_column, optimizer_name
 from drumline.labs.optimizers.pictures import draw_chance
 from drumline.labs.results import Results
-from drumline.report.page.blocks import Column, Picture, Table
+from drumline.report.page.blocks import Column, Picture, TableBlock
 from drumline.report.page.findings import Findings
-from drumline.report.page.prose import Said, Tongue
-from drumline.report.page.sheet import Sheet, count, percent, plain, times
+from drumline.report.page.table import Table, count, percent, plain, times
+from drumline.report.page.translator import Text, Translator
 from drumline.report.record import RunRecord
 
 
-def write_chance(results: Results, of: Plan, say: Tongue, found: Findings) -> Chapter | None:
+def write_chance(results: Results, of: Plan, say: Translator, found: Findings) -> Chapter | None:
     """Write the chapter; None where an optimizer has fewer than two orders."""
     runs = {
         optimizer: results.records([order_name(optimizer, order) for order in ORDERS])
@@ -40,7 +40,7 @@ def write_chance(results: Results, of: Plan, say: Tongue, found: Findings) -> Ch
     scatter = _scatter_sheet(runs, seeds, steps)
     chapter = Chapter(
         heading=say.pick("Deterministic against stochastic", "确定性方法与随机性方法"),
-        sheets=[scatter, walks],
+        tables=[scatter, walks],
     )
     chapter.results = [
         Picture(
@@ -56,10 +56,10 @@ def write_chance(results: Results, of: Plan, say: Tongue, found: Findings) -> Ch
                 "左：{orders} 种样本顺序下每一步的损失，未平滑。右：同一步上不同顺序的损失之差。",
                 orders=max(map(len, runs.values())),
             ),
-            sheets=[walks],
+            tables=[walks],
         ),
-        Table(
-            sheet=scatter,
+        TableBlock(
+            table=scatter,
             title=say.pick(
                 "Scatter of the loss over the first steps: mean over steps of the standard "
                 "deviation over orders of the data, and over seeds (other first weights, too); "
@@ -80,31 +80,31 @@ def write_chance(results: Results, of: Plan, say: Tongue, found: Findings) -> Ch
     return chapter
 
 
-def _walks_sheet(runs: dict[str, dict[str, RunRecord]], steps: int) -> Sheet:
-    sheet = Sheet(name="orders", columns=("optimizer", "order", "step", "loss"))
+def _walks_sheet(runs: dict[str, dict[str, RunRecord]], steps: int) -> Table:
+    table = Table(name="orders", columns=("optimizer", "order", "step", "loss"))
     for optimizer, records in runs.items():
         for order in ORDERS:
             record = records.get(order_name(optimizer, order))
             for point in [] if record is None else record.curve[:steps]:
-                sheet.add(optimizer=optimizer, order=order, step=point.step, loss=point.loss)
-    return sheet
+                table.add(optimizer=optimizer, order=order, step=point.step, loss=point.loss)
+    return table
 
 
 def _scatter_sheet(
     runs: dict[str, dict[str, RunRecord]], seeds: dict[str, list[RunRecord]], steps: int
-) -> Sheet:
+) -> Table:
     columns = ("optimizer", "steps", "over_orders", "over_seeds", "rises")
-    sheet = Sheet(name="scatter", columns=columns)
+    table = Table(name="scatter", columns=columns)
     for optimizer, records in runs.items():
         orders = list(records.values())
-        sheet.add(
+        table.add(
             optimizer=optimizer,
             steps=steps,
             over_orders=_scatter(orders, steps),
             over_seeds=_scatter(seeds[optimizer], steps),
             rises=statistics.fmean(_rises(record, steps) for record in orders),
         )
-    return sheet
+    return table
 
 
 def _scatter(records: list[RunRecord], steps: int) -> float | None:
@@ -125,8 +125,8 @@ def _rises(record: RunRecord, steps: int) -> float:
     return sum(after > before for before, after in pairs) / len(pairs) if pairs else 0.0
 
 
-def _sentences(scatter: Sheet, say: Tongue, found: Findings) -> list[Said]:
-    said: list[Said] = []
+def _sentences(scatter: Table, say: Translator, found: Findings) -> list[Text]:
+    said: list[Text] = []
     rows = {row["optimizer"]: row for row in scatter.rows}
     for optimizer in rows:
         said.append(
@@ -138,10 +138,10 @@ def _sentences(scatter: Sheet, say: Tongue, found: Findings) -> list[Said]:
                 "不同种子之间为 {seeds}；"
                 "有 {rises} 的步在更新之后损失反而上升。",
                 name=optimizer_name(say, optimizer),
-                steps=scatter.quote("steps", count, optimizer=optimizer),
-                orders=scatter.quote("over_orders", tiny, optimizer=optimizer),
-                seeds=scatter.quote("over_seeds", tiny, optimizer=optimizer),
-                rises=scatter.quote("rises", percent, optimizer=optimizer),
+                steps=scatter.cell("steps", count, optimizer=optimizer),
+                orders=scatter.cell("over_orders", tiny, optimizer=optimizer),
+                seeds=scatter.cell("over_seeds", tiny, optimizer=optimizer),
+                rises=scatter.cell("rises", percent, optimizer=optimizer),
             )
         )
     gd, sgd = rows.get("gd"), rows.get("sgd")
@@ -158,22 +158,20 @@ def _sentences(scatter: Sheet, say: Tongue, found: Findings) -> list[Said]:
         )
         return said
     ratio = sgd["over_orders"] / gd["over_orders"]
-    quote = found.quote(
-        "scatter over orders, SGD over GD", ratio, _factor, of="scatter: over_orders"
-    )
+    ref = found.cell("scatter over orders, SGD over GD", ratio, _factor, of="scatter: over_orders")
     said.append(
         say(
             "The order matters {ratio} as much to SGD as to GD, whose gradient is that of all "
             "samples in any order: what is left there is rounding.",
             "样本顺序对 SGD 的影响是对 GD 的 {ratio}：无论顺序如何，GD 的梯度都来自全部样本，"
             "剩下的差别只是舍入误差。",
-            ratio=quote,
+            ratio=ref,
         )
         if ratio > 100
         else say(
             "The order matters {ratio} as much to SGD as to GD.",
             "样本顺序对 SGD 的影响是对 GD 的 {ratio}。",
-            ratio=quote,
+            ratio=ref,
         )
     )
     return said

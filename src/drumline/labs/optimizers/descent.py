@@ -15,10 +15,10 @@ from drumline.labs.optimizers.pictures import draw_accuracy, draw_descent
 from drumline.labs.results import Results
 from drumline.report.interval import interval_names
 from drumline.report.order import Order
-from drumline.report.page.blocks import Column, Picture, Table
+from drumline.report.page.blocks import Column, Picture, TableBlock
 from drumline.report.page.findings import Findings
-from drumline.report.page.prose import Said, Sentence, Tongue
-from drumline.report.page.sheet import Sheet, count, plain, points, seconds
+from drumline.report.page.table import Table, count, plain, points, seconds
+from drumline.report.page.translator import Sentence, Text, Translator
 from drumline.report.record import RunRecord
 
 WIDTH = 20
@@ -40,7 +40,7 @@ def runs_of(results: Results, of: Plan, *, engine: str = "drumline") -> Runs:
     return {optimizer: records for optimizer, records in read.items() if records}
 
 
-def write_descent(results: Results, of: Plan, say: Tongue, found: Findings) -> Chapter | None:
+def write_descent(results: Results, of: Plan, say: Translator, found: Findings) -> Chapter | None:
     """Write the chapter; None where no run came to its end."""
     runs = runs_of(results, of)
     if not runs:
@@ -51,7 +51,7 @@ def write_descent(results: Results, of: Plan, say: Tongue, found: Findings) -> C
     equal = _equal_sheet(curves, list(runs))
     chapter = Chapter(
         heading=say.pick("Loss curves and final accuracy", "损失曲线与最终准确率"),
-        sheets=[ends, curves, scores, equal],
+        tables=[ends, curves, scores, equal],
     )
     chapter.results = [
         Picture(
@@ -69,7 +69,7 @@ def write_descent(results: Results, of: Plan, say: Tongue, found: Findings) -> C
                 "坐标轴均为对数坐标。",
                 width=WIDTH,
             ),
-            sheets=[curves],
+            tables=[curves],
         ),
         Picture(
             name="accuracy",
@@ -79,7 +79,7 @@ def write_descent(results: Results, of: Plan, say: Tongue, found: Findings) -> C
                 "Mean over seeds; bands are 95 % intervals.",
                 "各随机种子的平均值，色带为 95 % 置信区间。",
             ),
-            sheets=[scores],
+            tables=[scores],
         ),
         *_tables(ends, equal, say),
     ]
@@ -87,8 +87,8 @@ def write_descent(results: Results, of: Plan, say: Tongue, found: Findings) -> C
     return chapter
 
 
-def _ends_sheet(runs: Runs) -> Sheet:
-    sheet = Sheet(
+def _ends_sheet(runs: Runs) -> Table:
+    table = Table(
         name="ends",
         columns=(
             *("optimizer", "lr", "repeats", "steps", "samples"),
@@ -98,7 +98,7 @@ def _ends_sheet(runs: Runs) -> Sheet:
     for optimizer, records in runs.items():
         last = records[0].curve[-1]
         smooth = [smoothed(record.curve, WIDTHS[optimizer]) for record in records]
-        sheet.add(
+        table.add(
             optimizer=optimizer,
             lr=records[0].words["optimizer"]["lr"],
             repeats=len(records),
@@ -109,12 +109,12 @@ def _ends_sheet(runs: Runs) -> Sheet:
             **factor_cells("loss", [points_[-1].loss for points_ in smooth if points_]),
             **factor_cells("train_s", [record.curve[-1].seconds for record in records]),
         )
-    return sheet
+    return table
 
 
-def _equal_sheet(curves: Sheet, optimizers: list[str]) -> Sheet:
+def _equal_sheet(curves: Table, optimizers: list[str]) -> Table:
     """Tabulate the losses where the shortest run ended, by steps, samples and seconds."""
-    sheet = Sheet(
+    table = Table(
         name="equal",
         columns=("by", "at", "optimizer", "steps", *interval_names("loss")),
     )
@@ -125,8 +125,8 @@ def _equal_sheet(curves: Sheet, optimizers: list[str]) -> Sheet:
             row = _last_until(lines, by, at)
             if row is not None and row["loss"] is not None:
                 cells = {key: row[key] for key in interval_names("loss")}
-                sheet.add(by=by, at=at, optimizer=optimizer, steps=row["step"], **cells)
-    return sheet
+                table.add(by=by, at=at, optimizer=optimizer, steps=row["step"], **cells)
+    return table
 
 
 def _last_until(rows: Sequence[Mapping[str, Any]], by: str, at: float) -> Mapping[str, Any] | None:
@@ -135,7 +135,7 @@ def _last_until(rows: Sequence[Mapping[str, Any]], by: str, at: float) -> Mappin
     return until[-1] if until else None
 
 
-def _tables(ends: Sheet, equal: Sheet, say: Tongue) -> list[Table]:
+def _tables(ends: Table, equal: Table, say: Translator) -> list[TableBlock]:
     name = optimizer_column(say)
     amounts = {
         "step": say.pick("steps", "步数"),
@@ -144,8 +144,8 @@ def _tables(ends: Sheet, equal: Sheet, say: Tongue) -> list[Table]:
     }
     loss = Column(key="loss", name=say.pick("training loss", "训练损失"), form=plain)
     return [
-        Table(
-            sheet=ends,
+        TableBlock(
+            table=ends,
             title=say.pick(
                 "At the end of each run: mean over seeds, of losses and times the geometric one "
                 "(95 % interval)",
@@ -161,14 +161,14 @@ def _tables(ends: Sheet, equal: Sheet, say: Tongue) -> list[Table]:
                 Column(key="accuracy", name=say.pick("test accuracy", "测试准确率"), form=points),
             ],
         ),
-        Table(
-            sheet=equal,
+        TableBlock(
+            table=equal,
             title=say.pick(
                 "At equal cost: the training loss where the shortest run ended",
                 "相同代价下的训练损失：以最短的一次训练为准",
             ),
             columns=[
-                Column(key="by", name=say.pick("equal", "相同的量"), align="left", words=amounts),
+                Column(key="by", name=say.pick("equal", "相同的量"), align="left", labels=amounts),
                 Column(key="at", name=say.pick("at", "取值"), form=_amount),
                 name,
                 Column(key="steps", name=say.pick("steps taken", "已走步数"), form=count),
@@ -182,8 +182,8 @@ def _amount(value: float) -> str:
     return count(value) if float(value).is_integer() else f"{value:.3g}"
 
 
-def _sentences(runs: Runs, ends: Sheet, equal: Sheet, say: Tongue) -> list[Said]:
-    said: list[Said] = _about_accuracy(runs, ends, say)
+def _sentences(runs: Runs, ends: Table, equal: Table, say: Translator) -> list[Text]:
+    said: list[Text] = _about_accuracy(runs, ends, say)
     units = {
         "step": ("After {at} steps", "走过 {at} 步后"),
         "samples": ("After {at} samples", "处理 {at} 个样本后"),
@@ -197,7 +197,7 @@ def _sentences(runs: Runs, ends: Sheet, equal: Sheet, say: Tongue) -> list[Said]
     return said
 
 
-def _about_accuracy(runs: Runs, ends: Sheet, say: Tongue) -> list[Said]:
+def _about_accuracy(runs: Runs, ends: Table, say: Translator) -> list[Text]:
     """List the accuracies; the first is held against each other one, seed by seed."""
     ranked = sorted(
         (row for row in ends.rows if row["accuracy"] is not None),
@@ -208,7 +208,7 @@ def _about_accuracy(runs: Runs, ends: Sheet, say: Tongue) -> list[Said]:
             "{name} {accuracy}",
             "{name} {accuracy}",
             name=optimizer_name(say, row["optimizer"]),
-            accuracy=ends.quote("accuracy", points, optimizer=row["optimizer"]),
+            accuracy=ends.cell("accuracy", points, optimizer=row["optimizer"]),
         )
         for row in ranked
     ]
@@ -244,7 +244,7 @@ def _about_accuracy(runs: Runs, ends: Sheet, say: Tongue) -> list[Said]:
     ]
 
 
-def _join(items: list[Sentence], say: Tongue) -> Sentence:
+def _join(items: list[Sentence], say: Translator) -> Sentence:
     comma = "、" if say.lang == "zh" else ", "
     parts: list[Any] = []
     for number, item in enumerate(items):
@@ -252,7 +252,7 @@ def _join(items: list[Sentence], say: Tongue) -> Sentence:
     return Sentence(tuple(parts))
 
 
-def _about_steps(equal: Sheet, say: Tongue) -> list[Said]:
+def _about_steps(equal: Table, say: Translator) -> list[Text]:
     """Tell how few steps GD takes for the samples that make many steps of the others."""
     steps = {row["optimizer"]: row["steps"] for row in equal.rows if row["by"] == "samples"}
     if "gd" not in steps or "sgd" not in steps:
@@ -263,32 +263,32 @@ def _about_steps(equal: Sheet, say: Tongue) -> list[Said]:
             "gradient, and pays with steps.",
             "处理同样多的样本，GD 只走了 {few} 步，SGD 走了 {many} 步：全批量换来精确的梯度，"
             "代价是步数。",
-            few=equal.quote("steps", count, by="samples", optimizer="gd"),
-            many=equal.quote("steps", count, by="samples", optimizer="sgd"),
+            few=equal.cell("steps", count, by="samples", optimizer="gd"),
+            many=equal.cell("steps", count, by="samples", optimizer="sgd"),
         )
     ]
 
 
 def _about_equal(
-    equal: Sheet,
+    equal: Table,
     by: str,
     rows: list[Mapping[str, Any]],
     words: tuple[str, str],
-    say: Tongue,
-) -> Said:
+    say: Translator,
+) -> Text:
     ranked = sorted(rows, key=lambda row: float(row["loss"]))
     listed = [
         say(
             "{name} {loss}",
             "{name} {loss}",
             name=optimizer_name(say, row["optimizer"]),
-            loss=equal.quote("loss", plain, by=by, optimizer=row["optimizer"]),
+            loss=equal.cell("loss", plain, by=by, optimizer=row["optimizer"]),
         )
         for row in ranked
     ]
     return say(
         words[0] + " the training loss was, from the lowest: {list}.",
         words[1] + "，训练损失从低到高为：{list}。",
-        at=equal.quote("at", _amount, by=by, optimizer=ranked[0]["optimizer"]),
+        at=equal.cell("at", _amount, by=by, optimizer=ranked[0]["optimizer"]),
         list=_join(listed, say),
     )

@@ -17,20 +17,20 @@ from drumline.labs.results import Results
 from drumline.report.interval import Interval, interval_cells, interval_names, read_interval
 from drumline.report.ledger import NS, warm_steps
 from drumline.report.order import Order, compare
-from drumline.report.page.blocks import Column, Picture, Table
+from drumline.report.page.blocks import Column, Picture, TableBlock
 from drumline.report.page.findings import Findings
-from drumline.report.page.prose import Said, Tongue
-from drumline.report.page.sheet import Sheet, plain, times
+from drumline.report.page.table import Table, plain, times
+from drumline.report.page.translator import Text, Translator
 from drumline.report.record import RunRecord
 
 
-def write_engines(results: Results, of: Plan, say: Tongue, found: Findings) -> Chapter | None:
+def write_engines(results: Results, of: Plan, say: Translator, found: Findings) -> Chapter | None:
     """Write the chapter; None where there is no pair of runs."""
     ours, theirs = runs_of(results, of), runs_of(results, of, engine="torch")
-    sheet = _sheet(ours, theirs)
-    if not sheet.rows:
+    table = _sheet(ours, theirs)
+    if not table.rows:
         return None
-    compared = [row["optimizer"] for row in sheet.rows]
+    compared = [row["optimizer"] for row in table.rows]
     curves = curve_sheet(
         "torch_curves", "optimizer", {name: theirs[name] for name in compared}, width=WIDTHS
     )
@@ -39,13 +39,13 @@ def write_engines(results: Results, of: Plan, say: Tongue, found: Findings) -> C
     )
     chapter = Chapter(
         heading=say.pick("Ours beside torch's", "drumline 与 torch 实现的对照"),
-        sheets=[sheet, curves, mine],
+        tables=[table, curves, mine],
     )
     chapter.results = [
         Picture(
             name="engines",
             title=say.pick("Ours beside torch.optim", "drumline 与 torch.optim"),
-            draw=lambda pen: draw_engines(pen, mine, curves, sheet),
+            draw=lambda pen: draw_engines(pen, mine, curves, table),
             caption=say.pick(
                 "Left: ours as lines, torch's as markers. Right: time of ours over torch's, of a "
                 "whole step and of the update alone, median steps of the same seed; bars are 95 % "
@@ -54,10 +54,10 @@ def write_engines(results: Results, of: Plan, say: Tongue, found: Findings) -> C
                 "右：两者的用时之比（整步与仅参数更新），取同一种子的中位数；"
                 "误差线为种子间的 95 % 置信区间。",
             ),
-            sheets=[mine, curves, sheet],
+            tables=[mine, curves, table],
         ),
-        Table(
-            sheet=sheet,
+        TableBlock(
+            table=table,
             title=say.pick(
                 "Largest difference of the losses of any step and seed; seeds that ended with the "
                 "same weights to the last bit; time of ours ÷ torch's (95 % interval over seeds)",
@@ -74,12 +74,12 @@ def write_engines(results: Results, of: Plan, say: Tongue, found: Findings) -> C
             ],
         ),
     ]
-    chapter.said = [_about(sheet, row["optimizer"], say) for row in sheet.rows]
+    chapter.said = [_about(table, row["optimizer"], say) for row in table.rows]
     return chapter
 
 
-def _sheet(ours: Runs, theirs: Runs) -> Sheet:
-    sheet = Sheet(
+def _sheet(ours: Runs, theirs: Runs) -> Table:
+    table = Table(
         name="engines",
         columns=(
             *("optimizer", "repeats", "largest", "same"),
@@ -94,7 +94,7 @@ def _sheet(ours: Runs, theirs: Runs) -> Sheet:
             if (seed := record.words.get("seed")) in by_seed
         ]
         if pairs:
-            sheet.add(
+            table.add(
                 optimizer=optimizer,
                 repeats=len(pairs),
                 largest=max(largest_difference(one, two) for one, two in pairs),
@@ -102,7 +102,7 @@ def _sheet(ours: Runs, theirs: Runs) -> Sheet:
                 **interval_cells("step_ratio", _ratio(pairs, median_step)),
                 **interval_cells("update_ratio", _ratio(pairs, median_update)),
             )
-    return sheet
+    return table
 
 
 def _weights(record: RunRecord) -> str | None:
@@ -130,21 +130,21 @@ def _ratio(
     return compare_sizes([a for a, _ in known], [b for _, b in known])
 
 
-def _about(sheet: Sheet, optimizer: str, say: Tongue) -> Said:
-    row = sheet.rows[sheet.find(optimizer=optimizer)]
+def _about(table: Table, optimizer: str, say: Translator) -> Text:
+    row = table.rows[table.find(optimizer=optimizer)]
     exact = row["largest"] == 0 and row["same"] == row["repeats"]
     same = (
         say(
             "ours and torch's gave the same loss in every step, and the same weights to the last "
             "bit (seeds: {repeats})",
             "drumline 与 torch 每一步的损失都相同，全部 {repeats} 个种子的最终权重逐位一致",
-            repeats=sheet.quote("repeats", plain, optimizer=optimizer),
+            repeats=table.cell("repeats", plain, optimizer=optimizer),
         )
         if exact
         else say(
             "the losses of ours and torch's never differed by more than {largest}",
             "drumline 与 torch 的损失相差从未超过 {largest}",
-            largest=sheet.quote("largest", tiny, optimizer=optimizer),
+            largest=table.cell("largest", tiny, optimizer=optimizer),
         )
     )
     if row["step_ratio"] is None:
@@ -165,6 +165,6 @@ def _about(sheet: Sheet, optimizer: str, say: Tongue) -> Said:
         + "），仅参数更新为 {update}。",
         name=optimizer_name(say, optimizer),
         same=same,
-        step=sheet.quote("step_ratio", times, optimizer=optimizer),
-        update=sheet.quote("update_ratio", times, optimizer=optimizer),
+        step=table.cell("step_ratio", times, optimizer=optimizer),
+        update=table.cell("update_ratio", times, optimizer=optimizer),
     )

@@ -9,8 +9,8 @@ from drumline.labs.curves import rows_of
 from drumline.labs.optimizers.cases import OPTIMIZERS, WHOLE
 from drumline.labs.optimizers.names import optimizer_name
 from drumline.labs.strokes import draw_band, error_bars
-from drumline.report.page.pen import LEDGER, Pen
-from drumline.report.page.sheet import Sheet
+from drumline.report.page.style import LEDGER, FigureStyle
+from drumline.report.page.table import Table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,7 +22,7 @@ _TOP = 4.0
 """the loss at which a run that diverged is marked"""
 
 
-def draw_descent(pen: Pen, curves: Sheet, optimizers: Sequence[str]) -> Figure:
+def draw_descent(pen: FigureStyle, curves: Table, optimizers: Sequence[str]) -> Figure:
     """Draw the losses of all optimizers over steps, samples and seconds."""
     figure, panels = pen.panels(3, height=3.5)
     xs = (
@@ -43,7 +43,7 @@ def draw_descent(pen: Pen, curves: Sheet, optimizers: Sequence[str]) -> Figure:
     return figure
 
 
-def draw_accuracy(pen: Pen, scores: Sheet, optimizers: Sequence[str]) -> Figure:
+def draw_accuracy(pen: FigureStyle, scores: Table, optimizers: Sequence[str]) -> Figure:
     """Draw the accuracy of all optimizers over samples and seconds."""
     figure, panels = pen.panels(2, height=3.2)
     xs = (
@@ -69,7 +69,7 @@ def _in_percent(row: Mapping[str, Any]) -> dict[str, Any]:
     return {**row, **{key: value and 100 * value for key, value in shares.items()}}
 
 
-def draw_engines(pen: Pen, ours: Sheet, theirs: Sheet, ratios: Sheet) -> Figure:
+def draw_engines(pen: FigureStyle, ours: Table, theirs: Table, ratios: Table) -> Figure:
     """Draw the curves of both engines over each other, and the ratios of their times."""
     figure, (losses, times) = pen.panels(2, height=3.3)
     optimizers = [row["optimizer"] for row in ratios.rows]
@@ -104,7 +104,7 @@ def draw_engines(pen: Pen, ours: Sheet, theirs: Sheet, ratios: Sheet) -> Figure:
     return figure
 
 
-def _draw_ratios(pen: Pen, axes: Axes, ratios: Sheet) -> None:
+def _draw_ratios(pen: FigureStyle, axes: Axes, ratios: Table) -> None:
     kinds = {
         "step_ratio": pen.say("whole step", "整步"),
         "update_ratio": pen.say("update alone", "仅参数更新"),
@@ -135,10 +135,10 @@ def _draw_ratios(pen: Pen, axes: Axes, ratios: Sheet) -> None:
     )
 
 
-def draw_profile(pen: Pen, sheet: Sheet) -> Figure:
+def draw_profile(pen: FigureStyle, table: Table) -> Figure:
     """Draw the time of a thousand samples by parts, and the peaks of memory."""
     figure, (time, memory) = pen.panels(2, height=3.3)
-    rows = [row for row in sheet.rows if row["update_ms"] is not None and row["samples"]]
+    rows = [row for row in table.rows if row["update_ms"] is not None and row["samples"]]
     parts = {
         "compute": (pen.say("forward, backward", "前向与反向"), LEDGER["compute"]),
         "communication": (pen.say("communication", "通信"), LEDGER["wait"]),
@@ -181,17 +181,17 @@ def draw_profile(pen: Pen, sheet: Sheet) -> Figure:
     return figure
 
 
-def _case_name(pen: Pen, case: str) -> str:
+def _case_name(pen: FigureStyle, case: str) -> str:
     if case == WHOLE:
         return pen.say("GD,\nwhole", "GD\n整批")
     return optimizer_name(pen, case).replace(" ", "\n", 1)
 
 
-def draw_rates(pen: Pen, sheet: Sheet) -> Figure:
+def draw_rates(pen: FigureStyle, table: Table) -> Figure:
     """Draw accuracy and loss of each optimizer over its learning rates."""
     figure, (accuracy, losses) = pen.panels(2, height=3.3)
     for number, optimizer in enumerate(OPTIMIZERS):
-        rows = rows_of(sheet, "optimizer", optimizer)
+        rows = rows_of(table, "optimizer", optimizer)
         told = [row for row in rows if row["ended"] == "done" and row["accuracy"] is not None]
         style: dict[str, Any] = {
             "color": pen.color(number),
@@ -232,7 +232,7 @@ def draw_rates(pen: Pen, sheet: Sheet) -> Figure:
     return figure
 
 
-def draw_chance(pen: Pen, walks: Sheet) -> Figure:
+def draw_chance(pen: FigureStyle, walks: Table) -> Figure:
     """Draw the walks of each optimizer for several orders, and how far they lie apart."""
     figure, (losses, gaps) = pen.panels(2, height=3.3)
     for optimizer in dict.fromkeys(row["optimizer"] for row in walks.rows):

@@ -17,10 +17,10 @@ from drumline.labs.optimizers.pictures import draw_profile
 from drumline.labs.results import Results
 from drumline.report.interval import interval_cells, interval_names, quartile_interval
 from drumline.report.ledger import NS, warm_steps
-from drumline.report.page.blocks import Column, Picture, Table
+from drumline.report.page.blocks import Column, Picture, TableBlock
 from drumline.report.page.findings import Findings
-from drumline.report.page.prose import Said, Tongue
-from drumline.report.page.sheet import Sheet, count, milliseconds, percent, size, times
+from drumline.report.page.table import Table, count, milliseconds, percent, size, times
+from drumline.report.page.translator import Text, Translator
 from drumline.report.record import RunRecord
 
 COPIES = {"gd": 0, "sgd": 0, "momentum": 1, "adam": 2}
@@ -31,20 +31,20 @@ _ROUNDING = 1e-3
 PARTS = ("data", "compute", "communication", "update")
 
 
-def write_profile(results: Results, of: Plan, say: Tongue, found: Findings) -> Chapter | None:
+def write_profile(results: Results, of: Plan, say: Translator, found: Findings) -> Chapter | None:
     """Write the chapter; None where no run came to its end."""
     runs = runs_of(results, of)
     whole = results.record(WHOLE)
     cases = {**runs, **({WHOLE: [whole]} if whole is not None and whole.curve else {})}
     if not runs:
         return None
-    sheet = _sheet(cases)
-    chapter = Chapter(heading=say.pick("Time and memory", "时间与内存"), sheets=[sheet])
+    table = _sheet(cases)
+    chapter = Chapter(heading=say.pick("Time and memory", "时间与内存"), tables=[table])
     chapter.results = [
         Picture(
             name="profile",
             title=say.pick("Where time goes, and what memory it takes", "时间去向与内存占用"),
-            draw=lambda pen: draw_profile(pen, sheet),
+            draw=lambda pen: draw_profile(pen, table),
             caption=say(
                 "Left: time for a thousand samples, by parts of a step (medians; data: until the "
                 "first batch is there). Right: peak of memory beyond what the process started "
@@ -57,10 +57,10 @@ def write_profile(results: Results, of: Plan, say: Tongue, found: Findings) -> C
                 "“整批”：GD 一次计算全部样本，而不是每块 {chunk} 个。",
                 chunk=CHUNK,
             ),
-            sheets=[sheet],
+            tables=[table],
         ),
-        Table(
-            sheet=sheet,
+        TableBlock(
+            table=table,
             title=say.pick(
                 "A step: median (quartiles over all steps and seeds); memory: mean over seeds "
                 "(95 % interval)",
@@ -77,16 +77,16 @@ def write_profile(results: Results, of: Plan, say: Tongue, found: Findings) -> C
         ),
     ]
     chapter.said = [
-        *_about_update(sheet, say, found),
-        *_about_nodes(sheet, say, found),
-        *_about_state(sheet, say),
-        *_about_whole(sheet, runs.get("gd"), whole, say, found),
+        *_about_update(table, say, found),
+        *_about_nodes(table, say, found),
+        *_about_state(table, say),
+        *_about_whole(table, runs.get("gd"), whole, say, found),
     ]
     return chapter
 
 
-def _sheet(cases: dict[str, list[RunRecord]]) -> Sheet:
-    sheet = Sheet(
+def _sheet(cases: dict[str, list[RunRecord]]) -> Table:
+    table = Table(
         name="profile",
         columns=(
             *("optimizer", "samples", *interval_names("step_ms")),
@@ -99,7 +99,7 @@ def _sheet(cases: dict[str, list[RunRecord]]) -> Sheet:
         totals = [1000 * took for record in records for took in record.step_s]
         peaks = [float(max(record.peak_bytes)) for record in records if record.peak_bytes]
         parameters = records[0].summary.get("parameters")
-        sheet.add(
+        table.add(
             optimizer=case,
             samples=sum(event["samples"] for event in steps[0]) if steps else None,
             **interval_cells("step_ms", quartile_interval(totals) if totals else None),
@@ -107,7 +107,7 @@ def _sheet(cases: dict[str, list[RunRecord]]) -> Sheet:
             **mean_cells("peak_bytes", peaks),
             state_bytes=None if parameters is None else COPIES.get(case, 0) * _FLOAT * parameters,
         )
-    return sheet
+    return table
 
 
 def _parts(steps: Sequence[Event]) -> dict[str, float | None]:
@@ -130,9 +130,9 @@ def _parts(steps: Sequence[Event]) -> dict[str, float | None]:
     return {f"{part}_ms": 1000 * NS * statistics.median(found) for part, found in values.items()}
 
 
-def _about_update(sheet: Sheet, say: Tongue, found: Findings) -> list[Said]:
+def _about_update(table: Table, say: Translator, found: Findings) -> list[Text]:
     """Compare the updates, the one part of a step in which optimizers differ."""
-    rows = [row for row in sheet.rows if row["optimizer"] != WHOLE and row["update_ms"] is not None]
+    rows = [row for row in table.rows if row["optimizer"] != WHOLE and row["update_ms"] is not None]
     if len(rows) < 2:
         return []
     dear = max(rows, key=lambda row: row["update_ms"])
@@ -145,15 +145,15 @@ def _about_update(sheet: Sheet, say: Tongue, found: Findings) -> list[Said]:
             "占 {dear} 一步的 {share}。",
             dear=optimizer_name(say, dear["optimizer"]),
             cheap=optimizer_name(say, cheap["optimizer"]),
-            dear_ms=sheet.quote("update_ms", milliseconds, optimizer=dear["optimizer"]),
-            cheap_ms=sheet.quote("update_ms", milliseconds, optimizer=cheap["optimizer"]),
-            ratio=found.quote(
+            dear_ms=table.cell("update_ms", milliseconds, optimizer=dear["optimizer"]),
+            cheap_ms=table.cell("update_ms", milliseconds, optimizer=cheap["optimizer"]),
+            ratio=found.cell(
                 f"update of {dear['optimizer']} over {cheap['optimizer']}",
                 dear["update_ms"] / cheap["update_ms"],
                 times,
                 of="profile: update_ms",
             ),
-            share=found.quote(
+            share=found.cell(
                 f"share of the update in a step of {dear['optimizer']}",
                 dear["update_ms"] / dear["step_ms"],
                 percent,
@@ -163,18 +163,18 @@ def _about_update(sheet: Sheet, say: Tongue, found: Findings) -> list[Said]:
     ]
 
 
-def _about_nodes(sheet: Sheet, say: Tongue, found: Findings) -> list[Said]:
+def _about_nodes(table: Table, say: Translator, found: Findings) -> list[Text]:
     """Tell what the ranks of several nodes pay for averaging their gradients."""
     shares = {
         row["optimizer"]: row["communication_ms"] / row["step_ms"]
-        for row in sheet.rows
+        for row in table.rows
         if row["optimizer"] != WHOLE and row["communication_ms"]
     }
     if not shares:
         return []
     low, high = min(shares, key=lambda one: shares[one]), max(shares, key=lambda one: shares[one])
-    quotes = {
-        hole: found.quote(
+    refs = {
+        hole: found.cell(
             f"share of communication in a step of {optimizer}",
             shares[optimizer],
             percent,
@@ -190,19 +190,19 @@ def _about_nodes(sheet: Sheet, say: Tongue, found: Findings) -> list[Said]:
             "按中位数，不含被计算掩盖的部分。",
             a=optimizer_name(say, low),
             b=optimizer_name(say, high),
-            **quotes,
+            **refs,
         )
     ]
 
 
-def _about_state(sheet: Sheet, say: Tongue) -> list[Said]:
-    keeps = [row for row in sheet.rows if row["state_bytes"]]
+def _about_state(table: Table, say: Translator) -> list[Text]:
+    keeps = [row for row in table.rows if row["state_bytes"]]
     return [
         say(
             "{name} keeps {state} from step to step: {copies} numbers for each weight.",
             "{name} 在步与步之间保存 {state}：每个权重 {copies} 个数。",
             name=optimizer_name(say, row["optimizer"]),
-            state=sheet.quote("state_bytes", size, optimizer=row["optimizer"]),
+            state=table.cell("state_bytes", size, optimizer=row["optimizer"]),
             copies=COPIES[row["optimizer"]],
         )
         if COPIES[row["optimizer"]] > 1
@@ -210,40 +210,40 @@ def _about_state(sheet: Sheet, say: Tongue) -> list[Said]:
             "{name} keeps {state} from step to step: one number for each weight.",
             "{name} 在步与步之间保存 {state}：每个权重一个数。",
             name=optimizer_name(say, row["optimizer"]),
-            state=sheet.quote("state_bytes", size, optimizer=row["optimizer"]),
+            state=table.cell("state_bytes", size, optimizer=row["optimizer"]),
         )
         for row in keeps
     ]
 
 
 def _about_whole(
-    sheet: Sheet,
+    table: Table,
     chunked: list[RunRecord] | None,
     whole: RunRecord | None,
-    say: Tongue,
+    say: Translator,
     found: Findings,
-) -> list[Said]:
+) -> list[Text]:
     """Tell what computing the full batch at once costs, and whether it changes anything."""
     pair = [one for one in chunked or [] if whole and one.words["seed"] == whole.words["seed"]]
     if not pair or whole is None or not whole.curve:
         return []
     gap = largest_difference(pair[0], whole)
-    rows = {row["optimizer"]: row for row in sheet.rows}
+    rows = {row["optimizer"]: row for row in table.rows}
     one, other = rows["gd"]["peak_bytes"], rows[WHOLE]["peak_bytes"]
     if not one or other is None:
         return []
     holes = {
-        "ratio": found.quote(
+        "ratio": found.cell(
             "memory of GD at once over chunks", other / one, times, of="profile: peak_bytes"
         ),
-        "gap": found.quote(
+        "gap": found.cell(
             "largest difference of losses, GD at once against chunks",
             gap,
             tiny,
             of=f"runs {pair[0].name} and {WHOLE}",
         ),
-        "whole": sheet.quote("peak_bytes", size, optimizer=WHOLE),
-        "chunks": sheet.quote("peak_bytes", size, optimizer="gd"),
+        "whole": table.cell("peak_bytes", size, optimizer=WHOLE),
+        "chunks": table.cell("peak_bytes", size, optimizer="gd"),
     }
     start = (
         "GD with all samples at once took {whole} of memory against {chunks} in chunks, {ratio} as "

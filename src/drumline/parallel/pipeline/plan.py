@@ -7,7 +7,7 @@ a user comes here.
 from __future__ import annotations
 
 from drumline.core.errors import UsageError
-from drumline.core.nearest import nearest
+from drumline.core.formatting import nearest
 from drumline.parallel.pipeline.schedule import SCHEDULES, Instruction
 
 

@@ -30,7 +30,7 @@ from torch.futures import Future
 from drumline.comm import Meeting
 from drumline.comm.peer import LostPeerError
 from drumline.core.errors import CommError
-from drumline.core.listing import name_ranks
+from drumline.core.formatting import name_ranks
 from drumline.core.task import PATIENCE_S
 from drumline.parallel.rpc.pulse import Pulse
 

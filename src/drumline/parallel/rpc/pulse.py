@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from torch.distributed import Store
 
 from drumline.comm.peer import LostPeerError
-from drumline.core.listing import name_ranks
+from drumline.core.formatting import name_ranks
 
 _EVERY_S = 0.2
 _GOODBYE_S = 1.0

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from drumline.core.errors import UsageError
-from drumline.core.listing import counted
+from drumline.core.formatting import counted
 from drumline.parallel.split.layers import Layer
 from drumline.parallel.split.stage import Stage, assemble_stage
 

@@ -25,7 +25,7 @@ from torch.distributed import ProcessGroup
 
 from drumline.comm import Meter
 from drumline.core.errors import UsageError
-from drumline.core.nearest import nearest
+from drumline.core.formatting import nearest
 from drumline.parallel.data_parallel import broadcast_state
 from drumline.parallel.tensor.attention import FusedAttention, HeadAttention
 from drumline.parallel.tensor.convolution import ChannelConv2d

@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from drumline.core.errors import UsageError
-from drumline.core.listing import counted
+from drumline.core.formatting import counted
 from drumline.parallel.tensor.dropout import draw_mask
 from drumline.parallel.tensor.exchange import Exchange
 from drumline.parallel.tensor.linear import ColumnLinear, RowLinear

@@ -29,7 +29,7 @@ class Cited:
     """A number on the page."""
 
     value: str
-    sheet: str
+    table: str
     row: int
     column: str
     text: str
@@ -70,7 +70,7 @@ class _Reader(HTMLParser):
             self.found.append(
                 Cited(
                     value=self._open.get("value", ""),
-                    sheet=self._open.get("data-sheet", ""),
+                    table=self._open.get("data-sheet", ""),
                     row=_row(self._open.get("data-row", "")),
                     column=self._open.get("data-column", ""),
                     text=self._text,
@@ -109,28 +109,28 @@ def audit_files(folder: Path, manifest: dict[str, Any]) -> Iterator[str]:
 
 def audit_numbers(folder: Path) -> Iterator[str]:
     """Give a sentence for each number of the page that is not the one in its CSV file."""
-    sheets: dict[str, list[dict[str, str]]] = {}
+    tables: dict[str, list[dict[str, str]]] = {}
     wrong: Counter[str] = Counter()
     for cited in read_citations(_read(folder / PAGE)):
-        if cited.sheet not in sheets:
-            sheets[cited.sheet] = _read_csv(folder / "data" / f"{cited.sheet}.csv")
-        rows = sheets[cited.sheet]
+        if cited.table not in tables:
+            tables[cited.table] = _read_csv(folder / "data" / f"{cited.table}.csv")
+        rows = tables[cited.table]
         cell = rows[cited.row].get(cited.column) if 0 <= cited.row < len(rows) else None
         if cell == cited.value:
             continue
-        wrong[cited.sheet] += 1
-        if wrong[cited.sheet] > _MOST:
+        wrong[cited.table] += 1
+        if wrong[cited.table] > _MOST:
             continue
         if cell is None:
-            yield f"{PAGE} says {cited.text!r}, but {cited.sheet}.csv has no such cell"
+            yield f"{PAGE} says {cited.text!r}, but {cited.table}.csv has no such cell"
         else:
             yield (
-                f"{PAGE} says {cited.text!r} ({cited.value}), but {cited.sheet}.csv has {cell} in "
+                f"{PAGE} says {cited.text!r} ({cited.value}), but {cited.table}.csv has {cell} in "
                 f"row {cited.row + 1}, {cited.column}"
             )
-    for sheet, count in wrong.items():
+    for table, count in wrong.items():
         if count > _MOST:
-            yield f"{count - _MOST} more numbers of {PAGE} are not those in {sheet}.csv"
+            yield f"{count - _MOST} more numbers of {PAGE} are not those in {table}.csv"
 
 
 def audit_texts(folder: Path, report: Report) -> Iterator[str]:
@@ -140,7 +140,7 @@ def audit_texts(folder: Path, report: Report) -> Iterator[str]:
     for there, here in zip(theirs, ours, strict=False):
         if there != here:
             yield (
-                f"{PAGE} says {there.text!r} where the runs give {here.text!r} ({here.sheet}.csv, "
+                f"{PAGE} says {there.text!r} where the runs give {here.text!r} ({here.table}.csv, "
                 f"row {here.row + 1}, {here.column})"
             )
             return

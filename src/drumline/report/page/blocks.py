@@ -7,9 +7,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 from drumline.core.language import Language
-from drumline.report.page.pen import Pen
-from drumline.report.page.prose import Said
-from drumline.report.page.sheet import Form, Quote, Sheet
+from drumline.report.page import table as data
+from drumline.report.page.style import FigureStyle
+from drumline.report.page.table import CellRef, Form
+from drumline.report.page.translator import Text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 class Paragraph:
     """Sentences that belong together; `findings` are what was measured, each a point of its own."""
 
-    said: Sequence[Said]
+    said: Sequence[Text]
     findings: bool = False
 
 
@@ -34,7 +35,7 @@ class Markdown:
 class Notice:
     """Something that a reader must not miss: what is not there, and why."""
 
-    said: Said
+    said: Text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,30 +47,40 @@ class Column:
     form: Form = str
     """of numbers; texts stand as they are"""
     align: Literal["left", "right"] = "right"
-    words: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
     """what a reader reads for the keys of the sheet"""
 
 
+def build_columns(names: Mapping[str, str], /, **forms: Form | None) -> list[Column]:
+    """Build columns from their names by key; a form is for numbers, None for text, at the left."""
+    return [
+        Column(key=key, name=names[key], align="left")
+        if form is None
+        else Column(key=key, name=names[key], form=form)
+        for key, form in forms.items()
+    ]
+
+
 @dataclass(frozen=True, kw_only=True)
-class Table:
+class TableBlock:
     """A sheet, or some of its columns and rows, to be read."""
 
-    sheet: Sheet
+    table: data.Table
     columns: Sequence[Column]
-    title: Said
+    title: Text
     rows: Sequence[int] | None = None
     """which (default: all)"""
     folded: bool = False
     """long, and looked up rather than read: its title alone is seen until it is opened"""
 
-    def cells(self) -> Iterator[list[Quote]]:
+    def cells(self) -> Iterator[list[CellRef]]:
         """Give each row's quotes."""
-        for row in range(len(self.sheet.rows)) if self.rows is None else self.rows:
+        for row in range(len(self.table.rows)) if self.rows is None else self.rows:
             yield [self._cell(row, column) for column in self.columns]
 
-    def _cell(self, row: int, column: Column) -> Quote:
-        quote = self.sheet.quote_row(row, column.key, column.form)
-        return replace(quote, text=column.words.get(quote.text, quote.text))
+    def _cell(self, row: int, column: Column) -> CellRef:
+        ref = self.table.cell_at(row, column.key, column.form)
+        return replace(ref, text=column.labels.get(ref.text, ref.text))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,10 +89,10 @@ class Picture:
 
     name: str
     """of its files, without an ending"""
-    title: Said
-    draw: Callable[[Pen], Figure]
-    caption: Said = ""
-    sheets: Sequence[Sheet] = ()
+    title: Text
+    draw: Callable[[FigureStyle], Figure]
+    caption: Text = ""
+    tables: Sequence[data.Table] = ()
     """what it shows"""
 
 
@@ -100,7 +111,7 @@ class Code:
 class Facts:
     """Names and what they stand for: parameters, machine, versions."""
 
-    items: Sequence[tuple[str, Said]]
+    items: Sequence[tuple[str, Text]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +123,7 @@ class OwnWords:
     """Markdown; empty: nothing was written yet"""
 
 
-Block = Paragraph | Markdown | Notice | Table | Picture | Code | Facts | OwnWords
+Block = Paragraph | Markdown | Notice | TableBlock | Picture | Code | Facts | OwnWords
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,9 +141,9 @@ class Report:
 
     title: str
     lang: Language
-    summary: Said
+    summary: Text
     sections: Sequence[Section]
-    sheets: Sequence[Sheet] = field(default_factory=tuple)
+    tables: Sequence[data.Table] = field(default_factory=tuple)
     """all that is written to data/; what sentences quote must be among them"""
 
     def blocks(self) -> Iterator[Block]:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from drumline.report.page.sheet import Form, Quote, Sheet
+from drumline.report.page.table import CellRef, Form, Table
 
 
 class Findings:
     """A sheet of named numbers, each quoted where it is found."""
 
     def __init__(self) -> None:
-        self.sheet = Sheet(
+        self.table = Table(
             name="findings", columns=("name", "value", "value_low", "value_high", "from")
         )
 
-    def quote(
+    def cell(
         self,
         name: str,
         value: float | None,
@@ -22,7 +22,7 @@ class Findings:
         low: float | None = None,
         high: float | None = None,
         of: str = "",
-    ) -> Quote:
+    ) -> CellRef:
         """Note a number, and quote it.
 
         Args:
@@ -33,7 +33,7 @@ class Findings:
             high: where it ends.
             of: what it was computed from: sheets and columns.
         """
-        row = self.sheet.add(
+        row = self.table.add(
             **{"name": name, "value": value, "value_low": low, "value_high": high, "from": of}
         )
-        return self.sheet.quote_row(row, "value", form)
+        return self.table.cell_at(row, "value", form)

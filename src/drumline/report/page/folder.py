@@ -20,12 +20,12 @@ from typing import Any
 
 from drumline import __version__
 from drumline.core.errors import RunDirError, UsageError
-from drumline.core.rundir import write_atomic
+from drumline.core.files import write_atomic
 from drumline.report.page.blocks import Report
 from drumline.report.page.html import render_html
 from drumline.report.page.markdown import render_markdown
 from drumline.report.page.picture import FORMATS, write_files
-from drumline.report.page.prose import Tongue
+from drumline.report.page.translator import Translator
 
 FORMAT = 1
 """of the manifest: raised when an older program could not read it"""
@@ -64,9 +64,9 @@ def write_report(
     }
     _make_room(folder, manifest, names)
     written: list[Path] = []
-    for sheet in report.sheets:
-        file = folder / "data" / f"{sheet.name}.csv"
-        write_atomic(file, sheet.to_csv())
+    for table in report.tables:
+        file = folder / "data" / f"{table.name}.csv"
+        write_atomic(file, table.to_csv())
         written.append(file)
     for picture in report.pictures():
         tell(picture.name)
@@ -86,7 +86,7 @@ def write_report(
 def _names(report: Report) -> list[str]:
     """Return the files that a report will be, relative to its folder."""
     pictures = [f"figures/{one.name}.{end}" for one in report.pictures() for end in FORMATS]
-    return [*(f"data/{one.name}.csv" for one in report.sheets), *pictures, TEXT, PAGE]
+    return [*(f"data/{one.name}.csv" for one in report.tables), *pictures, TEXT, PAGE]
 
 
 def _write_manifest(folder: Path, facts: Mapping[str, Any], files: Mapping[str, str]) -> None:
@@ -144,7 +144,7 @@ def _found(folder: Path) -> Any:
         return None
 
 
-def read_words(folder: Path, say: Tongue) -> str:
+def read_words(folder: Path, say: Translator) -> str:
     """Read the author's own words; where there is no such file yet, an empty one is made.
 
     Raises:
@@ -164,7 +164,7 @@ def read_words(folder: Path, say: Tongue) -> str:
         ) from None
 
 
-def _invitation(say: Tongue) -> str:
+def _invitation(say: Translator) -> str:
     return say.pick(
         "<!-- Your own analysis, as Markdown: it becomes a part of the report, and is kept when "
         "the report is made again. -->\n",

@@ -19,11 +19,11 @@ from drumline.report.page.blocks import (
     Paragraph,
     Picture,
     Report,
-    Table,
+    TableBlock,
 )
 from drumline.report.page.picture import render_inline
-from drumline.report.page.prose import Said, Tongue
-from drumline.report.page.sheet import Quote
+from drumline.report.page.table import CellRef
+from drumline.report.page.translator import Text, Translator
 
 _MARKDOWN = MarkdownIt("commonmark", {"html": False}).enable("table")
 
@@ -44,11 +44,11 @@ def render_html(report: Report, *, version: str, made: str) -> str:
         made=made,
         said=said,
         render=lambda block: render_block(block, report),
-        words=_frame(Tongue(report.lang)),
+        words=_frame(Translator(report.lang)),
     )
 
 
-def _frame(say: Tongue) -> dict[str, str]:
+def _frame(say: Translator) -> dict[str, str]:
     return {
         "contents": say.pick("contents", "目录"),
         "footer": say.pick(
@@ -58,41 +58,41 @@ def _frame(say: Tongue) -> dict[str, str]:
     }
 
 
-def said(what: Said) -> Markup:
+def said(what: Text) -> Markup:
     """Render a sentence, each number with where it comes from."""
     if isinstance(what, str):
         return escape(what)
     return Markup("").join(
-        _quote(part) if isinstance(part, Quote) else escape(part) for part in what.parts
+        _quote(part) if isinstance(part, CellRef) else escape(part) for part in what.parts
     )
 
 
-def _quote(quote: Quote) -> Markup:
+def _quote(ref: CellRef) -> Markup:
     interval = (
-        Markup(' data-low="{}" data-high="{}"').format(quote.low, quote.high)
-        if quote.low is not None
+        Markup(' data-low="{}" data-high="{}"').format(ref.low, ref.high)
+        if ref.low is not None
         else Markup("")
     )
-    value = "" if quote.value is None else quote.value
+    value = "" if ref.value is None else ref.value
     return Markup(
         '<data value="{}" data-sheet="{}" data-row="{}" data-column="{}"{} '
         'title="{}.csv, row {}, {}">{}</data>'
     ).format(
         value,
-        quote.sheet,
-        quote.row,
-        quote.column,
+        ref.table,
+        ref.row,
+        ref.column,
         interval,
-        quote.sheet,
-        quote.row + 1,
-        quote.column,
-        quote.text,
+        ref.table,
+        ref.row + 1,
+        ref.column,
+        ref.text,
     )
 
 
 def render_block(block: Block, report: Report) -> Markup:
     """Render one block."""
-    say = Tongue(report.lang)
+    say = Translator(report.lang)
     match block:
         case Paragraph(said=sentences, findings=True):
             items = Markup("").join(Markup("<li>{}</li>\n").format(said(one)) for one in sentences)
@@ -114,7 +114,7 @@ def render_block(block: Block, report: Report) -> Markup:
             return _code(block, say)
         case OwnWords():
             return _own_words(block, say)
-        case Table():
+        case TableBlock():
             return _table(block)
         case Picture():
             return _picture(block, report)
@@ -129,14 +129,14 @@ def _markdown(text: str) -> Markup:
     return Markup(_MARKDOWN.renderer.render(shifted, _MARKDOWN.options, {}))
 
 
-def _code(code: Code, say: Tongue) -> Markup:
+def _code(code: Code, say: Translator) -> Markup:
     at = say.pick(f", line {code.line}", f"，第 {code.line} 行")
     return Markup(
         "<details><summary><code>{}</code> · {}{}</summary><pre><code>{}</code></pre></details>"
     ).format(code.symbol, code.path, at, code.text)
 
 
-def _own_words(own: OwnWords, say: Tongue) -> Markup:
+def _own_words(own: OwnWords, say: Translator) -> Markup:
     hint = say.pick(
         f"Nothing yet. Write here what you make of it, in {own.file} (Markdown), and run the "
         f"command again: the file is kept.",
@@ -149,7 +149,7 @@ def _own_words(own: OwnWords, say: Tongue) -> Markup:
     return Markup('<div class="own">{}</div>').format(inner)
 
 
-def _table(table: Table) -> Markup:
+def _table(table: TableBlock) -> Markup:
     head = Markup("").join(
         Markup('<th class="{}">{}</th>').format(column.align, column.name)
         for column in table.columns
@@ -173,14 +173,14 @@ def _table(table: Table) -> Markup:
     return Markup("<details><summary>{}</summary>{}</details>").format(title, drawn)
 
 
-def _table_cell(cell: Quote) -> Any:
+def _table_cell(cell: CellRef) -> Any:
     return cell.text if isinstance(cell.value, str) else _quote(cell)
 
 
 def _picture(picture: Picture, report: Report) -> Markup:
     drawn = Markup(render_inline(picture, report.lang))
-    say = Tongue(report.lang)
-    files_of = say.pick(", ", "、").join(f"data/{sheet.name}.csv" for sheet in picture.sheets)
+    say = Translator(report.lang)
+    files_of = say.pick(", ", "、").join(f"data/{table.name}.csv" for table in picture.tables)
     caption = [said(picture.caption)] if picture.caption else []
     if files_of:
         caption.append(escape(say.pick(f"({files_of})", f"（{files_of}）")))

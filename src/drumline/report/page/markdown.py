@@ -12,9 +12,9 @@ from drumline.report.page.blocks import (
     Paragraph,
     Picture,
     Report,
-    Table,
+    TableBlock,
 )
-from drumline.report.page.prose import Tongue
+from drumline.report.page.translator import Translator
 
 
 def render_markdown(report: Report) -> str:
@@ -22,11 +22,11 @@ def render_markdown(report: Report) -> str:
     parts = [f"# {report.title}", str(report.summary)]
     for section in report.sections:
         parts.append(f"## {section.heading}")
-        parts += [_render(block, Tongue(report.lang)) for block in section.blocks]
+        parts += [_render(block, Translator(report.lang)) for block in section.blocks]
     return "\n\n".join(part.strip() for part in parts if part.strip()) + "\n"
 
 
-def _render(block: Block, say: Tongue) -> str:
+def _render(block: Block, say: Translator) -> str:
     match block:
         case Paragraph(said=sentences, findings=True):
             return "\n".join(f"- {one}" for one in sentences)
@@ -44,7 +44,7 @@ def _render(block: Block, say: Tongue) -> str:
         case OwnWords(text=text):
             heading = say.pick("### In my own words", "### 我的分析")
             return f"{heading}\n\n{_lowered(text)}"
-        case Table():
+        case TableBlock():
             return _table(block)
         case Picture(name=name, title=title, caption=caption):
             return f"![{title}](figures/{name}.png)\n\n*{title}* {caption}"
@@ -60,7 +60,7 @@ def _lowered(text: str) -> str:
     return "\n".join(lines)
 
 
-def _table(table: Table) -> str:
+def _table(table: TableBlock) -> str:
     rows = [[column.name for column in table.columns]]
     rows += [[str(cell) for cell in cells] for cells in table.cells()]
     ruler = ["---" if column.align == "left" else "---:" for column in table.columns]

@@ -10,7 +10,7 @@ from pathlib import Path
 from drumline.core.errors import RunDirError
 from drumline.core.language import Language
 from drumline.report.page.blocks import Picture
-from drumline.report.page.pen import PAGE_INK, Pen
+from drumline.report.page.style import PAGE_INK, FigureStyle
 
 FORMATS = ("png", "svg", "pdf")
 _DPI = 160
@@ -19,10 +19,10 @@ _REFERENCE = re.compile(r'(\bid="|url\(#|href="#)([^")]+)')
 
 def render_inline(picture: Picture, lang: Language) -> str:
     """Draw for the page: text stays text, ink is the page's own, names are unique in the page."""
-    pen = Pen(lang=lang, ink=PAGE_INK)
+    style = FigureStyle(lang=lang, ink=PAGE_INK)
     out = io.StringIO()
-    with pen.drawing(**{"svg.fonttype": "none"}):
-        picture.draw(pen).savefig(out, format="svg", metadata={"Date": None, "Creator": None})
+    with style.drawing(**{"svg.fonttype": "none"}):
+        picture.draw(style).savefig(out, format="svg", metadata={"Date": None, "Creator": None})
     text = out.getvalue()
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
@@ -40,10 +40,10 @@ def write_files(picture: Picture, folder: Path, lang: Language) -> list[Path]:
     Raises:
         RunDirError: one cannot be written.
     """
-    pen = Pen(lang=lang)
+    style = FigureStyle(lang=lang)
     files = [folder / f"{picture.name}.{ending}" for ending in FORMATS]
-    with pen.drawing():
-        figure = picture.draw(pen)
+    with style.drawing():
+        figure = picture.draw(style)
         for file in files:
             dated = {"CreationDate" if file.suffix == ".pdf" else "Date": None}
             try:

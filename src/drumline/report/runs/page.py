@@ -17,11 +17,10 @@ from drumline.report.page.blocks import (
     Picture,
     Report,
     Section,
-    Table,
+    TableBlock,
 )
 from drumline.report.page.findings import Findings
-from drumline.report.page.prose import Said, Tongue
-from drumline.report.page.sheet import (
+from drumline.report.page.table import (
     count,
     milliseconds,
     plain,
@@ -29,27 +28,28 @@ from drumline.report.page.sheet import (
     seconds,
     size,
 )
+from drumline.report.page.translator import Text, Translator
 from drumline.report.record import RunRecord
 from drumline.report.runs.pictures import draw_curves, draw_ledger
 from drumline.report.runs.sentences import say_findings
-from drumline.report.runs.sheets import RunSheets, build_sheets
+from drumline.report.runs.tables import RunTables, build_tables
 
 
-def build_runs_report(records: Sequence[RunRecord], say: Tongue) -> Report:
+def build_runs_report(records: Sequence[RunRecord], say: Translator) -> Report:
     """Put the page together: what cannot be shown is said, the rest is shown."""
-    sheets = build_sheets(records)
+    tables = build_tables(records)
     findings = Findings()
-    said = say_findings(records, sheets, findings, say)
+    said = say_findings(records, tables, findings, say)
     names = say.join([record.name for record in records])
     sections: list[tuple[str, str, list[Block]]] = [
-        ("runs", say.pick("Runs", "运行"), [*_gaps(records, say), _runs_table(sheets, say)]),
-        ("differences", say.pick("What differs", "差异"), _differences(sheets, say)),
-        ("curves", say.pick("Training", "训练过程"), _curves(sheets, say)),
-        ("time", say.pick("Where the time went", "时间去向"), _time(sheets, say)),
+        ("runs", say.pick("Runs", "运行"), [*_gaps(records, say), _runs_table(tables, say)]),
+        ("differences", say.pick("What differs", "差异"), _differences(tables, say)),
+        ("curves", say.pick("Training", "训练过程"), _curves(tables, say)),
+        ("time", say.pick("Where the time went", "时间去向"), _time(tables, say)),
         ("analysis", say.pick("Analysis", "分析"), [Paragraph(said=said, findings=True)]),
         ("parameters", say.pick("Parameters", "参数"), _parameters(records, say)),
     ]
-    summary: Said = (
+    summary: Text = (
         said[0] if said else say("There is nothing to tell yet.", "暂时没有可说的内容。")
     )
     return Report(
@@ -61,15 +61,15 @@ def build_runs_report(records: Sequence[RunRecord], say: Tongue) -> Report:
             for slug, heading, blocks in sections
             if blocks and (slug != "analysis" or said)
         ],
-        sheets=[*sheets.all(), *([findings.sheet] if findings.sheet.rows else [])],
+        tables=[*tables.all(), *([findings.table] if findings.table.rows else [])],
     )
 
 
-def _gaps(records: Sequence[RunRecord], say: Tongue) -> list[Block]:
+def _gaps(records: Sequence[RunRecord], say: Translator) -> list[Block]:
     return [Notice(said=gap) for record in records for gap in record.say_gaps(say.lang)]
 
 
-def _runs_table(sheets: RunSheets, say: Tongue) -> Table:
+def _runs_table(tables: RunTables, say: Translator) -> TableBlock:
     columns = [
         Column(key="run", name=say.pick("run", "运行"), align="left"),
         Column(key="model", name=say.pick("model", "模型"), align="left"),
@@ -88,14 +88,14 @@ def _runs_table(sheets: RunSheets, say: Tongue) -> Table:
         Column(key="peak_bytes", name=say.pick("peak memory", "内存峰值"), form=size),
     ]
     title = say.pick("The runs", "各次运行")
-    return Table(sheet=sheets.runs, columns=columns, title=title)
+    return TableBlock(table=tables.runs, columns=columns, title=title)
 
 
-def _differences(sheets: RunSheets, say: Tongue) -> list[Block]:
-    _, *told = sheets.differences.columns
+def _differences(tables: RunTables, say: Translator) -> list[Block]:
+    _, *told = tables.differences.columns
     if len(told) < 2:
         return []
-    if not sheets.differences.rows:
+    if not tables.differences.rows:
         same = say(
             "The specs are the same word for word: what differs between the runs is chance, or the "
             "machine.",
@@ -107,11 +107,11 @@ def _differences(sheets: RunSheets, say: Tongue) -> list[Block]:
         *(Column(key=name, name=name, align="left") for name in told),
     ]
     title = say.pick("Keys of the spec that are not the same", "配置中不相同的键")
-    return [Table(sheet=sheets.differences, columns=columns, title=title)]
+    return [TableBlock(table=tables.differences, columns=columns, title=title)]
 
 
-def _curves(sheets: RunSheets, say: Tongue) -> list[Block]:
-    if not sheets.curves.rows:
+def _curves(tables: RunTables, say: Translator) -> list[Block]:
+    if not tables.curves.rows:
         return []
     return [
         Picture(
@@ -123,14 +123,14 @@ def _curves(sheets: RunSheets, say: Tongue) -> list[Block]:
                 "Strong lines are means over neighbouring steps, faint ones every step.",
                 "粗线为相邻若干步的均值，细线为每一步。",
             ),
-            draw=draw_curves(sheets.curves, sheets.scores),
-            sheets=[sheets.curves, *([sheets.scores] if sheets.scores.rows else [])],
+            draw=draw_curves(tables.curves, tables.scores),
+            tables=[tables.curves, *([tables.scores] if tables.scores.rows else [])],
         )
     ]
 
 
-def _time(sheets: RunSheets, say: Tongue) -> list[Block]:
-    if not sheets.ledger.rows:
+def _time(tables: RunTables, say: Translator) -> list[Block]:
+    if not tables.ledger.rows:
         return []
     parts = [
         ("data_ms", say.pick("data", "数据")),
@@ -154,18 +154,18 @@ def _time(sheets: RunSheets, say: Tongue) -> list[Block]:
             name="ledger",
             title=say.pick("Where each rank's time went", "每个进程的时间去向"),
             caption=caption,
-            draw=draw_ledger(sheets.ledger),
-            sheets=[sheets.ledger],
+            draw=draw_ledger(tables.ledger),
+            tables=[tables.ledger],
         ),
-        Table(sheet=sheets.ledger, columns=columns, title=title),
+        TableBlock(table=tables.ledger, columns=columns, title=title),
     ]
 
 
-def _parameters(records: Sequence[RunRecord], say: Tongue) -> list[Block]:
+def _parameters(records: Sequence[RunRecord], say: Translator) -> list[Block]:
     blocks: list[Block] = []
     for record in records:
         machine = record.manifest
-        items: list[tuple[str, Said]] = [
+        items: list[tuple[str, Text]] = [
             (say.pick("run", "运行"), str(record.path)),
             (say.pick("started", "开始"), str(machine.get("started", "?"))),
             (say.pick("hosts", "主机"), _hosts(machine)),

@@ -8,30 +8,30 @@ from typing import Any
 from drumline.report.interval import read_interval
 from drumline.report.order import Order, compare
 from drumline.report.page.findings import Findings
-from drumline.report.page.prose import Sentence, Tongue
-from drumline.report.page.sheet import milliseconds, percent, plain, points, times
+from drumline.report.page.table import milliseconds, percent, plain, points, times
+from drumline.report.page.translator import Sentence, Translator
 from drumline.report.record import RunRecord
-from drumline.report.runs.sheets import RunSheets
+from drumline.report.runs.tables import RunTables
 
 
 def say_findings(
-    records: Sequence[RunRecord], sheets: RunSheets, findings: Findings, say: Tongue
+    records: Sequence[RunRecord], tables: RunTables, findings: Findings, say: Translator
 ) -> list[Sentence]:
     """Say how each run went, and how the others compare with the first."""
     said = []
     for number in range(len(records)):
-        said += _of_one(number, sheets, say)
+        said += _of_one(number, tables, say)
     for number in range(1, len(records)):
-        said += _of_two(number, sheets, findings, say)
+        said += _of_two(number, tables, findings, say)
     return said
 
 
-def _of_one(number: int, sheets: RunSheets, say: Tongue) -> list[Sentence]:
-    row = sheets.runs.rows[number]
+def _of_one(number: int, tables: RunTables, say: Translator) -> list[Sentence]:
+    row = tables.runs.rows[number]
     name = row["run"]
     said = []
     if row["step_ms"] is not None:
-        took = _took(number, sheets, say)
+        took = _took(number, tables, say)
         if row["accuracy"] is not None:
             said.append(
                 say(
@@ -40,7 +40,7 @@ def _of_one(number: int, sheets: RunSheets, say: Tongue) -> list[Sentence]:
                     name=name,
                     took=took,
                     when=_when(row, say),
-                    accuracy=sheets.runs.quote_row(number, "accuracy", points),
+                    accuracy=tables.runs.cell_at(number, "accuracy", points),
                 )
             )
         else:
@@ -50,7 +50,7 @@ def _of_one(number: int, sheets: RunSheets, say: Tongue) -> list[Sentence]:
                     "{name}：{took}，最后一步损失 {loss}。",
                     name=name,
                     took=took,
-                    loss=sheets.runs.quote_row(number, "loss", plain),
+                    loss=tables.runs.cell_at(number, "loss", plain),
                 )
             )
     if row["waited_share"] is not None:
@@ -60,21 +60,21 @@ def _of_one(number: int, sheets: RunSheets, say: Tongue) -> list[Sentence]:
                 "{rank}, more than for any other.",
                 "{name}：各进程因通信损耗的时间中，{share} 是在等待进程 {rank}，多于其他任何进程。",
                 name=name,
-                share=sheets.runs.quote_row(number, "waited_share", percent),
+                share=tables.runs.cell_at(number, "waited_share", percent),
                 rank=str(row["waited_for"]),
             )
         )
     return said
 
 
-def _when(row: Mapping[str, Any], say: Tongue) -> str:
+def _when(row: Mapping[str, Any], say: Translator) -> str:
     if row["done"] == "yes":
         return say.pick("at the end", "最终")
     return say.pick("when it was last looked at", "最近一次测得的")
 
 
-def _took(number: int, sheets: RunSheets, say: Tongue) -> Sentence:
-    step = sheets.runs.quote_row(number, "step_ms", milliseconds)
+def _took(number: int, tables: RunTables, say: Translator) -> Sentence:
+    step = tables.runs.cell_at(number, "step_ms", milliseconds)
     if step.low is None:
         return say("the one step took {step}", "仅有的一步用时 {step}", step=step)
     return say(
@@ -84,11 +84,11 @@ def _took(number: int, sheets: RunSheets, say: Tongue) -> Sentence:
     )
 
 
-def _of_two(number: int, sheets: RunSheets, findings: Findings, say: Tongue) -> list[Sentence]:
-    first, other = sheets.runs.rows[0], sheets.runs.rows[number]
+def _of_two(number: int, tables: RunTables, findings: Findings, say: Translator) -> list[Sentence]:
+    first, other = tables.runs.rows[0], tables.runs.rows[number]
     said = []
     if first["step_ms"] and other["step_ms"]:
-        ratio = findings.quote(
+        ratio = findings.cell(
             f"step of {other['run']} over {first['run']}",
             other["step_ms"] / first["step_ms"],
             times,
@@ -97,7 +97,7 @@ def _of_two(number: int, sheets: RunSheets, findings: Findings, say: Tongue) -> 
         said.append(_speed(first, other, ratio, say))
     if _comparable(first, other):
         difference = 100 * (other["accuracy"] - first["accuracy"])
-        gap = findings.quote(
+        gap = findings.cell(
             f"accuracy of {other['run']} less {first['run']}, in points",
             difference,
             lambda value: f"{value:+.2f}",
@@ -130,7 +130,9 @@ def _comparable(first: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     return known and bool(first["data"] == other["data"])
 
 
-def _speed(first: Mapping[str, Any], other: Mapping[str, Any], ratio: Any, say: Tongue) -> Sentence:
+def _speed(
+    first: Mapping[str, Any], other: Mapping[str, Any], ratio: Any, say: Translator
+) -> Sentence:
     """Faster or slower only where the quartiles of the steps do not meet."""
     order = compare(read_interval(other, "step_ms"), read_interval(first, "step_ms"))
     holes = {"a": first["run"], "b": other["run"], "ratio": ratio}

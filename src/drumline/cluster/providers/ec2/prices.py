@@ -19,7 +19,7 @@ from drumline.cluster.home import clusters_root
 from drumline.cluster.providers.ec2.cloud import Cloud
 from drumline.cluster.spec import ClusterSpec
 from drumline.core.errors import CloudError, ClusterError
-from drumline.core.rundir import write_atomic
+from drumline.core.files import write_atomic
 
 HOURS_A_MONTH = 730
 """by which AWS counts disks"""

@@ -22,7 +22,7 @@ import sys
 import time
 from typing import Any
 
-from drumline.core.lifeline import die_with_parent
+from drumline.core.processes import die_with_parent
 
 NEW_MOUNTS = 0x00020000
 NEW_HOST_NAME = 0x04000000

@@ -15,7 +15,7 @@ from typing import Any
 
 from ansible.plugins.callback import CallbackBase
 
-from drumline.core.lifeline import when_parent_ends
+from drumline.core.processes import when_parent_ends
 
 DOCUMENTATION = """
     name: drumline_events

@@ -1,0 +1,114 @@
+"""What people write and read: sizes (`1MiB`), rates (`1gbit`), times (`12.3 s`), lists of things,
+and the name that was probably meant by a misspelled one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from decimal import Decimal
+
+_BYTES = {
+    "": 1,
+    "b": 1,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "tb": 10**12,
+    "kib": 2**10,
+    "mib": 2**20,
+    "gib": 2**30,
+    "tib": 2**40,
+}
+_BITS = {"bit": 1, "kbit": 10**3, "mbit": 10**6, "gbit": 10**9, "tbit": 10**12}  # per second
+
+
+def parse_bytes(text: object) -> int:
+    """Read a size such as `1MiB`, `25 MB` or `4096`.
+
+    Raises:
+        ValueError: the text is not a size.
+    """
+    if isinstance(text, int) and not isinstance(text, bool):
+        return text
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", str(text), re.ASCII)
+    size = None
+    if match is not None and match.group(2).lower() in _BYTES:
+        size = Decimal(match.group(1)) * _BYTES[match.group(2).lower()]
+    if size is None or size != int(size):
+        raise ValueError(f"expected a size such as 1MiB, 25MB or 4096, got {text!r}")
+    return int(size)
+
+
+def parse_rate(text: object) -> int:
+    """Read a rate such as `100mbit`, `1 Gbit/s` or `12.5MB/s`, in bits per second.
+
+    Sizes in bytes need their `/s`: `10mb` and `10mbps` mean different things to different tools.
+
+    Raises:
+        ValueError: the text is not a rate.
+    """
+    if isinstance(text, int) and not isinstance(text, bool):
+        return text
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]+)(/s)?\s*", str(text), re.ASCII)
+    unit = match.group(2).lower() if match is not None else ""
+    scale = _BITS.get(unit)
+    if match is not None and match.group(3) and unit in _BYTES:
+        scale = 8 * _BYTES[unit]
+    if match is None or scale is None or (rate := Decimal(match.group(1)) * scale) != int(rate):
+        raise ValueError(f"expected a rate such as 100mbit, 1gbit or 12.5MB/s, got {text!r}")
+    return int(rate)
+
+
+def format_rate(rate: int) -> str:
+    """Write a rate so that `parse_rate` reads the same back: `100mbit`, `1.5gbit`."""
+    for unit in ("gbit", "mbit", "kbit"):
+        if rate >= _BITS[unit]:
+            return f"{(Decimal(rate) / _BITS[unit]).normalize():f}{unit}"
+    return f"{rate}bit"
+
+
+def format_bytes(count: float) -> str:
+    """Write a size with three significant digits: `1.66 MB`."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(count) < 999.5:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"
+
+
+def format_seconds(seconds: float) -> str:
+    """Write a duration as a person would say it: `850 ms`, `12.3 s`, `4 min 05 s`."""
+    if seconds < 0.9995:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 99.95:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def listed(things: Iterable[object]) -> str:
+    """Write a list with commas and a last `and`."""
+    *most, last = map(str, things)
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+def counted(count: int, thing: str, things: str | None = None) -> str:
+    """Write how many there are: 1 layer, 3 layers; give the plural where it has more than an s."""
+    return f"{count} {thing if count == 1 else things or f'{thing}s'}"
+
+
+def name_ranks(ranks: Iterable[int | str]) -> str:
+    """Write ranks: rank 1, or ranks 1 and 3."""
+    names = list(ranks)
+    return f"rank{'' if len(names) == 1 else 's'} {listed(names)}"
+
+
+def nearest(word: str, known: Iterable[str], otherwise: str = "") -> str:
+    """Return `did you mean 'that'?` with the known word that is nearest, or else `otherwise`."""
+    import difflib  # rarely needed, and not by --help
+
+    near = difflib.get_close_matches(word.replace("-", "_"), list(known), n=1, cutoff=0.5)
+    return f"did you mean {near[0]!r}?" if near else otherwise

@@ -1,0 +1,93 @@
+"""Processes that end with their parent, signals held back meanwhile, and the cores there are.
+
+`die_with_parent`: on Linux the kernel sends the signal, even where the parent got SIGKILL and this
+process is stopped or deep in a C library. Elsewhere a thread looks for the parent twice a second.
+
+`deferred_signals`: Python raises KeyboardInterrupt between any two instructions: after a folder is
+made and before anybody knows of it, or in the middle of its removal. Inside the context the signals
+that end a command are only noted; they are raised where it ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+_PR_SET_PDEATHSIG = 1
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+
+
+def die_with_parent(parent: int | None = None) -> None:
+    """End this process (SIGKILL) as soon as its parent is gone.
+
+    Args:
+        parent: who should be the parent, where that is known (it may be gone already).
+    """
+    parent = os.getppid() if parent is None else parent
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    else:
+        when_parent_ends(parent, _die)
+    if os.getppid() != parent:  # it went before we asked
+        _die()
+
+
+def when_parent_ends(parent: int, then: Callable[[], None]) -> None:
+    """Call a function, in a thread of its own, as soon as the parent is gone."""
+    threading.Thread(target=_watch, args=(parent, then), daemon=True).start()
+
+
+def _watch(parent: int, then: Callable[[], None]) -> None:
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    then()
+
+
+def _die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def deferred_signals() -> Iterator[None]:
+    """Keep signals back until the context ends; those that nobody handles end us as ever.
+
+    Handlers are exchanged, and no mask is set: children would inherit that.
+    """
+    if threading.current_thread() is not threading.main_thread():  # no other thread gets signals
+        yield
+        return
+    came: list[int] = []
+    handlers = {
+        number: handler for number in _ENDING if callable(handler := signal.getsignal(number))
+    }
+    try:
+        for number in handlers:
+            signal.signal(number, lambda number, _: came.append(number))
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        for late in came:
+            signal.raise_signal(late)
+
+
+def count_cores() -> int:
+    """Return the cores that the scheduler gives us, where it says so, or else all there are."""
+    mine = getattr(os, "sched_getaffinity", None)
+    return len(mine(0)) if mine is not None else os.cpu_count() or 1
+
+
+def main() -> None:
+    """Become another command that ends with a process: `… processes PARENT COMMAND …`."""
+    die_with_parent(int(sys.argv[1]))
+    os.execv(sys.argv[2], sys.argv[2:])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,211 @@
+"""Forks of this process that run a student's code: in bounded time, whatever it does.
+
+A fork shares what was imported, so it starts at once. It answers by a pipe; what it prints goes to
+another one, of which the end is kept; its stack is asked for by a signal where it takes too long.
+
+    started ──► answers, exits ─────────────► its answer
+            ──► ends without an answer ─────► how it ended: exit code or signal
+            ──► neither, until the deadline ► where it stands, and it is killed
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import json
+import os
+import resource
+import selectors
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from drumline.core.processes import die_with_parent
+from drumline.grader.outcome import is_inside, place
+
+_TELL_STACK = signal.SIGUSR1
+_STACK_S = 2.0  # what a process gets to write its stack, at most
+_KEPT_BYTES = 4_000  # of what it printed
+_ANSWER_BYTES = 4_000_000
+_MEMORY_BYTES = 4 << 30  # beyond it the code gets an error, before the machine is out of memory
+_POLL_S = 0.05
+
+
+@dataclass
+class Fork:
+    """One forked process, as the one that started it sees it."""
+
+    pid: int
+    answers: int
+    """file descriptors: its answer comes here,"""
+    printed: int
+    """and what it prints here"""
+    stacks: IO[bytes]
+    answer_bytes: bytearray = field(default_factory=bytearray)
+    tail: bytearray = field(default_factory=bytearray)
+    exit_status: int | None = None
+    """as waitpid gives it; None while it runs"""
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has ended, and was reaped."""
+        return self.exit_status is not None
+
+    @property
+    def answer(self) -> Any:
+        """Return what it answered; None where it did not, or not to the end."""
+        try:
+            return json.loads(self.answer_bytes)
+        except ValueError:
+            return None
+
+    @property
+    def output(self) -> str:
+        """Return the end of what it printed."""
+        return self.tail.decode(errors="replace")
+
+    def how_it_ended(self) -> str:
+        """Name its exit code or its signal."""
+        code = os.waitstatus_to_exitcode(self.exit_status or 0)
+        return f"exit code {code}" if code >= 0 else signal.Signals(-code).name
+
+    def place(self, folder: Path) -> str:
+        """Ask where it stands, by the innermost line in the student's folder."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, _TELL_STACK)
+        deadline = time.monotonic() + _STACK_S
+        while time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+            self.stacks.seek(0)
+            if found := _place_in(self.stacks.read().decode(errors="replace"), folder):
+                return found
+        return "?"
+
+    def kill(self) -> None:
+        """End it, and close what it spoke through."""
+        if not self.ended:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+            _, self.exit_status = os.waitpid(self.pid, 0)
+        for descriptor in (self.answers, self.printed):
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
+        self.stacks.close()
+
+    def reap(self) -> None:
+        """Notice that it has ended."""
+        if not self.ended:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self.exit_status = status
+
+
+def fork(function: Callable[[], Any], *, own_session: bool = False, stays: bool = False) -> Fork:
+    """Run a function in a fork of this process; what it returns, as JSON, is the fork's answer.
+
+    Args:
+        function: must not raise.
+        own_session: lead a new session, so that all it starts can be found and ended with it.
+        stays: having answered, wait to be killed: others may be connected to it.
+    """
+    answers, answer_in = os.pipe()
+    printed, print_in = os.pipe()
+    stacks = tempfile.TemporaryFile()  # noqa: SIM115  the Fork keeps it
+    sys.stdout.flush()
+    sys.stderr.flush()
+    parent = os.getpid()
+    pid = os.fork()
+    if pid:
+        os.close(answer_in)
+        os.close(print_in)
+        return Fork(pid, answers, printed, stacks)
+    try:
+        _settle(parent, print_in, stacks, own_session=own_session)
+        os.close(answers)
+        os.close(printed)
+        answer = json.dumps(function()).encode()
+        with contextlib.suppress(OSError, ValueError):  # the student may have closed anything
+            sys.stdout.flush()
+        with open(answer_in, "wb") as pipe:
+            pipe.write(answer)
+        while stays:
+            time.sleep(3600)
+    finally:
+        os._exit(0)
+
+
+def _settle(parent: int, print_in: int, stacks: IO[bytes], *, own_session: bool) -> None:
+    """Give a fork its own input, output and way to be asked for its stack."""
+    die_with_parent(parent)
+    if own_session:
+        os.setsid()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_DFL)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.dup2(print_in, 1)
+    os.dup2(print_in, 2)
+    os.close(nothing)
+    os.close(print_in)
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115  kept to the end
+    sys.stdout = open(1, "w", errors="replace", buffering=1, closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", errors="replace", buffering=1, closefd=False)  # noqa: SIM115
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    _, most = resource.getrlimit(resource.RLIMIT_DATA)
+    if most == resource.RLIM_INFINITY or most > _MEMORY_BYTES:
+        resource.setrlimit(resource.RLIMIT_DATA, (_MEMORY_BYTES, most))
+    faulthandler.register(_TELL_STACK, file=stacks, all_threads=True)
+
+
+def watch(
+    forks: Sequence[Fork], *, until: float, enough: Callable[[], bool] = lambda: False
+) -> None:
+    """Read what forks answer and print until all have ended, or `enough`, or the time is there."""
+    with selectors.DefaultSelector() as selector:
+        for one in forks:
+            selector.register(one.answers, selectors.EVENT_READ, (one, one.answer_bytes))
+            selector.register(one.printed, selectors.EVENT_READ, (one, one.tail))
+        while time.monotonic() < until and not enough():
+            for key, _ in selector.select(_POLL_S):
+                one, into = key.data
+                read = os.read(key.fd, 1 << 16)
+                if not read:
+                    selector.unregister(key.fd)
+                into += read
+                keep = _KEPT_BYTES if into is one.tail else _ANSWER_BYTES
+                del into[:-keep]
+            for one in forks:
+                one.reap()
+            if all(one.ended for one in forks):
+                _drain(forks)
+                return
+
+
+def _drain(forks: Sequence[Fork]) -> None:
+    """Read what is left in the pipes of forks that have ended; others may hold them open."""
+    for one in forks:
+        for descriptor, into in ((one.answers, one.answer_bytes), (one.printed, one.tail)):
+            os.set_blocking(descriptor, False)
+            with contextlib.suppress(BlockingIOError):
+                while read := os.read(descriptor, 1 << 16):
+                    into += read
+                    if into is one.tail:
+                        del into[:-_KEPT_BYTES]
+                        break  # somebody may go on printing for ever
+
+
+def _place_in(dump: str, folder: Path) -> str:
+    """Find the innermost line of the student's in what faulthandler wrote, main thread first."""
+    threads = dump.split("hread 0x")[1:]
+    for thread in reversed(threads):  # the main thread comes last
+        for line in thread.splitlines():
+            parts = line.strip().split('"')
+            if len(parts) == 3 and parts[0] == "File " and is_inside(parts[1], folder):
+                number, _, function = parts[2].removeprefix(", line ").partition(" in ")
+                return place(parts[1], int(number), function)
+    return ""

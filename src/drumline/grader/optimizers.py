@@ -1,0 +1,292 @@
+"""Lab 1: are the student's optimizers what their names say? Their steps beside the formulas'.
+
+Gradients are given, not computed, so that a step is all there is to see. Where Adam's weights are
+off, known misunderstandings are computed as well: whichever gives the student's weights is his.
+
+The formulas are written out here once more (tests compare them with `drumline.optim`): making an
+optimizer of torch.optim's kind imports torch's compiler first, which takes seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from drumline.grader.outcome import Wrong
+from drumline.grader.pictures import table
+from drumline.grader.submission import Submission
+
+_SHAPES = ((3,), (2, 2), (1,))
+_STEPS = 6
+_LR, _MOMENTUM = 0.1, 0.9
+_BETAS, _EPS = (0.8, 0.95), 1e-3
+_CLOSE = 1e-5  # float32, as in the starter files: a buffer of zeros may have no other type
+
+Weights = list[list[Tensor]]
+"""by step, then by parameter"""
+Build = Callable[[list[nn.Parameter]], Any]
+
+
+def gd(submission: Submission) -> None:
+    """Does GD move against the gradient, by the learning rate?"""
+    build = submission.take("optimizers", "GD")
+    seen = walk(lambda params: build(params, lr=_LR))
+    expected = descend()
+    if not _same(seen, expected):
+        raise Wrong("step-differs", picture=_beside(expected, seen), name="GD", **_first(seen))
+
+
+def sgd(submission: Submission) -> None:
+    """Does SGD do so, too, and gather speed where it has momentum?"""
+    build = submission.take("optimizers", "SGD")
+
+    def gathering(params: list[nn.Parameter]) -> Any:
+        return build(params, lr=_LR, momentum=_MOMENTUM)
+
+    seen = walk(gathering)  # before any other one has walked
+    plain = walk(lambda params: build(params, lr=_LR))
+    expected = descend()
+    if not _same(plain, expected):
+        raise Wrong("step-differs", picture=_beside(expected, plain), name="SGD", **_first(plain))
+    expected = descend(_MOMENTUM)
+    if not _same(seen, expected):
+        ignored = _same(seen, plain)
+        raise Wrong(
+            "momentum-ignored" if ignored else "momentum-differs",
+            picture=_beside(expected, seen),
+            momentum=_MOMENTUM,
+            parameter=_first_off(seen, expected),
+        )
+    _check_second(gathering, expected, "SGD")
+
+
+def _check_second(build: Build, expected: Weights, name: str) -> None:
+    """Check that a second optimizer walks as the first did: what one remembers is its own."""
+    seen = walk(build)
+    if not _same(seen, expected):
+        raise Wrong("state-shared", picture=_beside(expected, seen), name=name)
+
+
+def adam(submission: Submission) -> None:
+    """Does Adam correct its running means by the right number of steps?"""
+    build = submission.take("optimizers", "Adam")
+    expected = by_adam()
+
+    def correcting(params: list[nn.Parameter]) -> Any:
+        return build(params, lr=_LR, betas=_BETAS, eps=_EPS)
+
+    try:
+        seen = walk(correcting)
+    except ZeroDivisionError:
+        raise Wrong("adam-counts-from-0", seen="ZeroDivisionError") from None
+    if _same(seen, expected):
+        _check_second(correcting, expected, "Adam")
+        return
+    picture = _beside(expected, seen)
+    if not all(weight.isfinite().all() for weight in seen[0]):  # from the first step on
+        raise Wrong("adam-counts-from-0", picture=picture, seen="nan")
+    for mistake, facts, variant in _VARIANTS:
+        if _same(seen, by_adam(variant)):
+            raise Wrong(mistake, picture=picture, **facts)
+    raise Wrong("adam-differs", picture=picture, step=_first_step_off(seen, expected))
+
+
+def without_gradient(submission: Submission) -> None:
+    """Is a parameter that has no gradient left alone?"""
+    for name in ("GD", "SGD", "Adam"):
+        params = _parameters()
+        optimizer = submission.take("optimizers", name)(params, lr=_LR)
+        before = params[1].detach().clone()
+        params[0].grad, params[2].grad = torch.ones_like(params[0]), torch.ones_like(params[2])
+        try:
+            optimizer.step()
+        except (TypeError, AttributeError) as error:
+            raise Wrong("no-gradient", name=name, what=f"{type(error).__name__}: {error}") from None
+        if not torch.equal(params[1].detach(), before):
+            raise Wrong("no-gradient", name=name, what="moved")
+
+
+# What Adam's weights would be under a misunderstanding: the number of steps t that m and v are
+# corrected by (None: not at all), which of them keep the correction, and how v, the corrections
+# and the denominator are made, the last one of v̂ and 1 − β₂ᵗ.
+
+Count = Callable[[int, int], int | None]
+"""of the step, from 1, and the parameter's index, from 0"""
+
+
+class _Variant:
+    def __init__(
+        self,
+        t: Count = lambda step, _: step,
+        *,
+        m_by: Count | None = None,
+        v_by: Count | None = None,
+        below: Callable[[Tensor, float], Tensor] = lambda v, _: v.sqrt() + _EPS,
+        kept: str = "",
+        square: bool = True,
+        power: bool = True,
+        divide: bool = True,
+        swap: bool = False,
+    ) -> None:
+        self.m_by, self.v_by = m_by or t, v_by or t
+        self.below, self.square, self.kept = below, square, kept
+        self.power, self.divide, self.swap = power, divide, swap
+
+    def correct(self, beta: float, t: int | None) -> float:
+        """Return what a running mean is divided by."""
+        if t is None:
+            return 1.0
+        share = 1 - (beta**t if self.power else beta * t)
+        return share if self.divide else 1 / share
+
+
+def _never(_: int, __: int) -> None:
+    return None
+
+
+_BIAS, _COUNTER, _OTHER = "adam-bias-correction", "adam-step-counter", "adam-formula"
+_KEPT = "adam-correction-kept"
+_VARIANTS: Sequence[tuple[str, dict[str, Any], _Variant]] = (
+    (_BIAS, {"missing": "m, v"}, _Variant(_never)),
+    (_BIAS, {"missing": "m"}, _Variant(m_by=_never)),
+    (_BIAS, {"missing": "v"}, _Variant(v_by=_never)),
+    (_KEPT, {"kept": "m, v"}, _Variant(kept="mv")),
+    (_KEPT, {"kept": "m"}, _Variant(kept="m")),
+    (_KEPT, {"kept": "v"}, _Variant(kept="v")),
+    (_COUNTER, {"counts": "1, 2, 3", "formula": "t = i + 1"}, _Variant(lambda _, i: i + 1)),
+    (_COUNTER, {"counts": "1, 1, 1", "formula": "t = 1"}, _Variant(lambda _, __: 1)),
+    (
+        _COUNTER,
+        {"counts": "1, 2, 3", "formula": f"t = {len(_SHAPES)}·(step − 1) + i + 1"},
+        _Variant(lambda step, i: len(_SHAPES) * (step - 1) + i + 1),
+    ),
+    (
+        _COUNTER,
+        {"counts": "2, 2, 2", "formula": "t = step + 1"},
+        _Variant(lambda step, _: step + 1),
+    ),
+    (
+        _COUNTER,
+        {"counts": "1, 2, 3", "formula": "t = step + i"},
+        _Variant(lambda step, i: step + i),
+    ),
+    (_OTHER, {"formula": "√(v̂ + ε)"}, _Variant(below=lambda v, _: (v + _EPS).sqrt())),
+    (
+        _OTHER,
+        {"formula": "√v̂ + ε/√(1 − β₂ᵗ)"},
+        _Variant(below=lambda v, share: v.sqrt() + _EPS / share**0.5),
+    ),
+    (_OTHER, {"formula": "1 − β·t"}, _Variant(power=False)),
+    (_OTHER, {"formula": "m·(1 − β₁ᵗ), v·(1 − β₂ᵗ)"}, _Variant(divide=False)),
+    (_OTHER, {"formula": "m/(1 − β₂ᵗ), v/(1 − β₁ᵗ)"}, _Variant(swap=True)),
+    (_OTHER, {"formula": "v̂ + ε"}, _Variant(below=lambda v, _: v + _EPS)),
+    (_OTHER, {"formula": "v ← β₂·v + (1 − β₂)·g"}, _Variant(square=False)),
+)
+
+
+def descend(momentum: float = 0.0) -> Weights:
+    """Walk as SGD does."""
+    params = [param.detach() for param in _parameters()]
+    buffers = [torch.zeros_like(param) for param in params]
+    walked = []
+    for gradients in _gradients():
+        buffers = [momentum * b + g for b, g in zip(buffers, gradients, strict=True)]
+        params = [w - _LR * b for w, b in zip(params, buffers, strict=True)]
+        walked.append(params)
+    return walked
+
+
+def by_adam(variant: _Variant | None = None) -> Weights:
+    """Walk as Adam does, or with one thing misunderstood."""
+    variant = variant or _Variant()
+    (beta1, beta2), params = _BETAS, [param.detach() for param in _parameters()]
+    of_m, of_v = (beta2, beta1) if variant.swap else (beta1, beta2)
+    means = [torch.zeros_like(param) for param in params]
+    squares = [torch.zeros_like(param) for param in params]
+    walked = []
+    for step, gradients in enumerate(_gradients(), start=1):
+        for i, gradient in enumerate(gradients):
+            means[i] = beta1 * means[i] + (1 - beta1) * gradient
+            pushed = gradient**2 if variant.square else gradient
+            squares[i] = beta2 * squares[i] + (1 - beta2) * pushed
+            m = means[i] / variant.correct(of_m, variant.m_by(step, i))
+            share = variant.correct(of_v, variant.v_by(step, i))
+            v = squares[i] / share
+            means[i] = m if "m" in variant.kept else means[i]
+            squares[i] = v if "v" in variant.kept else squares[i]
+            params[i] = params[i] - _LR * m / variant.below(v, share)
+        walked.append([param.clone() for param in params])
+    return walked
+
+
+def walk(build: Build) -> Weights:
+    """Let an optimizer take some steps with gradients that are the same for all."""
+    params = _parameters()
+    optimizer = build(params)
+    walked = []
+    for gradients in _gradients():
+        for param, gradient in zip(params, gradients, strict=True):
+            param.grad = gradient.clone()
+        optimizer.step()
+        walked.append([param.detach().clone() for param in params])
+    return walked
+
+
+def _parameters() -> list[nn.Parameter]:
+    return [nn.Parameter(torch.zeros(shape)) for shape in _SHAPES]
+
+
+def _gradients() -> list[list[Tensor]]:
+    generator = torch.Generator().manual_seed(7)
+    return [
+        [torch.randn(shape, generator=generator) + 1.5 for shape in _SHAPES] for _ in range(_STEPS)
+    ]
+
+
+def _same(seen: Weights, expected: Weights) -> bool:
+    return all(
+        torch.allclose(mine.double(), theirs.double(), rtol=0, atol=_CLOSE, equal_nan=True)
+        for one, other in zip(seen, expected, strict=True)
+        for mine, theirs in zip(one, other, strict=True)
+    )
+
+
+def _first_step_off(seen: Weights, expected: Weights) -> int:
+    pairs = enumerate(zip(seen, expected, strict=True), start=1)
+    return next(step for step, (one, other) in pairs if not _same([one], [other]))
+
+
+def _first_off(seen: Weights, expected: Weights) -> int:
+    """Name the first parameter that is off, by its index."""
+    return next(
+        i
+        for i in range(len(_SHAPES))
+        if not _same([[step[i]] for step in seen], [[step[i]] for step in expected])
+    )
+
+
+def _first(seen: Weights) -> dict[str, float]:
+    gradient = float(_gradients()[0][0][0])
+    return {"lr": _LR, "gradient": gradient, "moved": float(seen[0][0][0])}
+
+
+def _beside(expected: Weights, seen: Weights, steps: int = 4) -> list[str]:
+    """Write the first weight of each parameter after each step, expected and seen."""
+    head = ["step"]
+    for i in range(len(_SHAPES)):
+        head += [f"w{i} expected", "yours"]
+    rows = [
+        [
+            step,
+            *(
+                f"{float(weights[i].flatten()[0]):.4f}"
+                for i in range(len(_SHAPES))
+                for weights in (expected[step - 1], seen[step - 1])
+            ),
+        ]
+        for step in range(1, steps + 1)
+    ]
+    return table(head, rows)

@@ -1,0 +1,176 @@
+"""`Table`: a table of measured values, one CSV file; and `CellRef`: one of its cells in a sentence.
+
+    page:  71 % (66–75)  of …          <data value="0.7134" data-sheet="waits" data-row="3" …>
+    file:  data/waits.csv, row 3:      ring,0,0.7134,0.662,0.751
+
+What is written on the page is the cell's value, rounded by a `Form`; whoever doubts a number finds
+it in the file by the name that the page carries.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from drumline.core.formatting import format_bytes, format_seconds
+
+Form = Callable[[float], str]
+"""how a number is written, with its unit"""
+NOTHING = "–"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellRef:
+    """One cell, as a sentence says it."""
+
+    text: str
+    table: str
+    row: int
+    """counted from 0, without the header"""
+    column: str
+    value: Any
+    low: str | None = None
+    """the columns of its interval, where the text gives one"""
+    high: str | None = None
+
+    def __str__(self) -> str:
+        """Return what a reader sees."""
+        return self.text
+
+
+@dataclass(kw_only=True)
+class Table:
+    """Rows of plain values under fixed columns."""
+
+    name: str
+    """of its file, without .csv"""
+    columns: Sequence[str]
+    rows: list[Mapping[str, Any]] = field(default_factory=list)
+
+    def add(self, /, **values: Any) -> int:
+        """Append a row; returns its number.
+
+        Raises:
+            ValueError: the values are not those of the columns.
+        """
+        if set(values) != set(self.columns):
+            odd = sorted(set(values) ^ set(self.columns))
+            raise ValueError(f"sheet {self.name!r}: the row differs from the columns in {odd}")
+        self.rows.append(values)
+        return len(self.rows) - 1
+
+    def find(self, **where: Any) -> int:
+        """Return the number of the one row with these values.
+
+        Raises:
+            LookupError: there is none, or more than one.
+        """
+        found = [
+            number
+            for number, row in enumerate(self.rows)
+            if all(row[key] == value for key, value in where.items())
+        ]
+        if len(found) != 1:
+            raise LookupError(f"sheet {self.name!r} has {len(found)} rows with {where}")
+        return found[0]
+
+    def cell(self, column: str, form: Form, /, **where: Any) -> CellRef:
+        """Quote the cell of the one row with these values."""
+        return self.cell_at(self.find(**where), column, form)
+
+    def cell_at(self, row: int, column: str, form: Form) -> CellRef:
+        """Quote a cell; one without a value is a dash.
+
+        Where the sheet has columns `<column>_low` and `<column>_high`, and both have values, they
+        are said behind it: `71 % (66–75)`.
+        """
+        values = self.rows[row]
+        low, high = f"{column}_low", f"{column}_high"
+        first, last = values.get(low), values.get(high)
+        text = write(values[column], form)
+        ref = CellRef(text=text, table=self.name, row=row, column=column, value=values[column])
+        if first is None or last is None or values[column] is None:
+            return ref
+        text = f"{text} ({_span(first, last, form)})"
+        return dataclasses.replace(ref, text=text, low=low, high=high)
+
+    def to_csv(self) -> str:
+        """Return the file's text; a list has spaces between its items."""
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow(self.columns)
+        writer.writerows([_cell(row[key]) for key in self.columns] for row in self.rows)
+        return out.getvalue()
+
+
+def write(value: Any, form: Form) -> str:
+    """Write a value as pages do; what is not there is a dash."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return NOTHING
+    return value if isinstance(value, str) else form(value)
+
+
+def _span(low: float, high: float, form: Form) -> str:
+    """Write an interval; a unit that both ends have is said once before, and not again."""
+    first, last = form(low), form(high)
+    unit = first.lstrip("+−-0123456789.,")
+    if unit and last.endswith(unit):
+        first, last = first.removesuffix(unit), last.removesuffix(unit)
+    signed = first[:1] in "+−-" or last[:1] in "+−-"
+    return f"{first} … {last}" if signed else f"{first}–{last}"
+
+
+def _cell(value: Any) -> Any:
+    return " ".join(map(str, value)) if isinstance(value, list | tuple) else value
+
+
+def percent(value: float) -> str:
+    """Write a share: `71 %`, `0.4 %`."""
+    shown = 100 * value
+    return f"{shown:.1f} %" if abs(shown) < 9.95 else f"{shown:.0f} %"
+
+
+def points(value: float) -> str:
+    """Write a share with two decimals, as accuracies are told: `97.50 %`."""
+    return f"{100 * value:.2f} %"
+
+
+def times(value: float) -> str:
+    """Write a factor: `2.0×`, `0.48×`; near 1, where it says which is more, `1.02×`."""
+    return (
+        f"{value:.2f}×"
+        if abs(value) < 1.095
+        else f"{value:.1f}×"
+        if value < 99.5
+        else f"{value:.0f}×"
+    )
+
+
+def milliseconds(value: float) -> str:
+    """Write milliseconds with three digits: `12.3 ms`."""
+    return f"{value:.3g} ms" if value < 999.5 else f"{value:.0f} ms"
+
+
+def seconds(value: float) -> str:
+    """Write seconds as a person says them: `850 ms`, `12.3 s`."""
+    return format_seconds(value)
+
+
+def size(value: float) -> str:
+    """Write bytes with three digits: `1.66 MB`."""
+    return format_bytes(value)
+
+
+def count(value: float) -> str:
+    """Write a whole number: `12 345`."""
+    return f"{value:,.0f}".replace(",", " ")
+
+
+def plain(value: float) -> str:
+    """Write a number with three digits."""
+    return f"{value:.3g}"

@@ -1,0 +1,300 @@
+"""Reading a spec from YAML and `key=value` words, with errors that name line and fix.
+
+The YAML tree is read twice: once for the values, once for the line that each key stands on, so that
+what pydantic says of a value can be said of a place in the file (by `explain`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import ValidationError
+
+from drumline.core.errors import SpecError
+from drumline.core.files import write_atomic
+from drumline.core.rundir import RunDir
+from drumline.spec.parts import Part
+from drumline.spec.run_spec import SHORTHAND, RunSpec
+from drumline.spec.validation_errors import KeyPath, Places, explain_error
+
+P = TypeVar("P", bound=Part)
+_EXAMPLE = "drumline train model=cnn workers=2 strategy.kind=ring"
+
+
+def load_spec(
+    path: Path | None,
+    overrides: Sequence[str] = (),
+    *,
+    ranks: int | None = None,
+    lasting: Sequence[str] | None = None,
+) -> RunSpec:
+    """Read a spec file, if one is given, and apply overrides such as `strategy.kind=ring`.
+
+    Args:
+        path: the file.
+        overrides: `key=value` words.
+        ranks: how many there are, where somebody else starts them: another launcher, or a person.
+        lasting: the keys of the file's strategy that also hold for another kind that overrides
+            name; the rest belonged to the old one. None: all of them hold.
+
+    Raises:
+        SpecError: the file or an override does not make a spec; says where, and the way out.
+    """
+    values: dict[str, Any] = {}
+    places: Places = {}
+    if path is not None:
+        values, places = _read_yaml(path)
+    if lasting is not None:
+        _forget_old_strategy(values, overrides, lasting)
+    for override in overrides:
+        _apply_override(values, places, override)
+    if ranks is not None:
+        _refuse_simulated_nodes(values, places)
+        values |= {"nodes": 1, "workers": ranks}
+        for key in ("nodes", "workers"):  # nobody wrote what stands there now
+            places.pop((key,), None)
+    return validate_spec(values, places)
+
+
+def _forget_old_strategy(
+    values: dict[str, Any], overrides: Sequence[str], lasting: Sequence[str]
+) -> None:
+    """Drop what was said of a strategy, where overrides name another kind."""
+    said: dict[str, Any] = {}
+    for override in overrides:
+        _apply_override(said, {}, override)
+    named, old = said.get("strategy"), values.get("strategy")
+    kind = named.get("kind") if isinstance(named, dict) else named
+    if isinstance(old, dict) and kind not in (None, old.get("kind")):
+        values["strategy"] = {key: old[key] for key in ("kind", *lasting) if key in old}
+
+
+def read_run_spec(run: RunDir) -> RunSpec:
+    """Read the resolved spec of a run."""
+    return load_spec(run.spec_file)
+
+
+def write_run_spec(run: RunDir, spec: RunSpec) -> None:
+    """Write the resolved spec into a run's directory."""
+    write_atomic(run.spec_file, dump_spec(spec))
+
+
+def spec_words(spec: RunSpec) -> dict[str, str]:
+    """Return every key with the word that sets it: `{"optimizer.lr": "optimizer.lr=0.05"}`.
+
+    How many ranks there are is left out: whoever starts them says so.
+    """
+    values = spec.model_dump(mode="json", exclude={"nodes", "workers"})
+    return {key: f"{key}={value}" for key, value in _flatten(values)}
+
+
+def _flatten(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in values.items():
+        if isinstance(value, dict) and value:
+            yield from _flatten(value, f"{above}{key}.")
+        else:
+            yield f"{above}{key}", value
+
+
+def _refuse_simulated_nodes(values: Mapping[str, Any], places: Places) -> None:
+    """Refuse keys about nodes that nobody will make."""
+    link = values.get("link")
+    given = {
+        "slow_nodes": bool(values.get("slow_nodes")),
+        "link": any(link.values()) if isinstance(link, dict) else bool(link),
+        "nodes": values.get("nodes", 1) != 1,
+    }
+    for key in given:
+        if given[key]:
+            where = next((place for at, place in places.items() if at[0] == key), None)
+            raise SpecError(
+                f"{'' if where is None else f'{where}: '}{key} is about simulated nodes, which "
+                f"drumline train makes where it starts all ranks itself; here each is started on "
+                f"its own, so leave {key} out"
+            )
+
+
+def read_words(kind: type[P], words: Iterable[str], example: str) -> P:
+    """Read a spec of any kind from `key=value` words alone; `example` is a command that has some.
+
+    Raises:
+        SpecError: the words do not make such a spec; says which one, and the way out.
+    """
+    values: dict[str, Any] = {}
+    places: Places = {}
+    for word in words:
+        _apply_override(values, places, word, example)
+    return _validate(kind, values, places)
+
+
+def read_file(kind: type[P], path: Path, words: Iterable[str] = ()) -> P:
+    """Read a spec of any kind from a file, with `key=value` words over it.
+
+    Raises:
+        SpecError: they do not make such a spec; says which line or word, and the way out.
+    """
+    values, places = _read_yaml(path)
+    for word in words:
+        _apply_override(values, places, word, "name=mine nodes=4")
+    return _validate(kind, values, places)
+
+
+def validate_spec(values: Mapping[str, Any], places: Places | None = None) -> RunSpec:
+    """Turn plain values into a `RunSpec`, and what is wrong with them into one `SpecError`."""
+    return _validate(RunSpec, values, places or {})
+
+
+def _validate(kind: type[P], values: Mapping[str, Any], places: Places) -> P:
+    try:
+        return kind.model_validate(values)
+    except ValidationError as error:
+        lines = [explain_error(detail, places, kind) for detail in error.errors()]
+        raise SpecError("\n".join(dict.fromkeys(lines))) from None
+
+
+def dump_spec(spec: RunSpec) -> str:
+    """Write a spec as YAML that `load_spec` reads back to an equal one."""
+    values = spec.model_dump(mode="json")
+    return yaml.dump(values, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
+
+
+class _Loader(yaml.SafeLoader):
+    """Plain values only, and numbers as Python and YAML 1.2 write them (1e-3, not just 1.0e-3)."""
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes what `_Loader` reads back: text that looks like such a number is quoted."""
+
+
+for _side in (_Loader, _Dumper):
+    _side.add_implicit_resolver(
+        "tag:yaml.org,2002:float",
+        re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"),
+        list("-+.0123456789"),
+    )
+
+
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    """Escape Unicode's own line ends, which YAML would fold into spaces."""
+    style = '"' if any(mark in text for mark in "\x85\u2028\u2029") else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _represent_text)
+
+
+def _read_yaml(path: Path) -> tuple[dict[str, Any], Places]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise SpecError(f"no spec file {path}; write one, or give keys alone: {_EXAMPLE}") from None
+    except OSError as error:
+        raise SpecError(
+            f"cannot read the spec {path}: {error.strerror}; give a file that you can read"
+        ) from None
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise SpecError(f"{path}, line {line}: this is not UTF-8 text; save it as UTF-8") from None
+    try:
+        root = yaml.compose(text, Loader=_Loader)
+        values = yaml.load(text, Loader=_Loader)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise SpecError(f"{path}{_where_and_why(error, text)}") from None
+    if values is None:
+        return {}, {}
+    if not isinstance(values, dict):
+        kind = "a list" if isinstance(values, list) else "a single value"
+        raise SpecError(
+            f"{path}, line {root.start_mark.line + 1}: this is {kind}, but a spec is a mapping of "
+            f"keys; write lines such as workers: 2"
+        )
+    places: Places = {}
+    _find_places(root, (), str(path), places, above=())
+    return values, places
+
+
+def _where_and_why(error: Exception, text: str) -> str:
+    """Tell what the YAML reader stumbled over, and where as far as it says."""
+    line, problem = None, "it cannot be read"
+    if isinstance(error, yaml.MarkedYAMLError):
+        mark = error.problem_mark or error.context_mark
+        line, problem = (None if mark is None else mark.line), error.problem or problem
+    elif isinstance(error, yaml.reader.ReaderError):
+        line, problem = text.count("\n", 0, error.position), error.reason
+    elif isinstance(error, ValueError):
+        problem = str(error)
+    where = "" if line is None else f", line {line + 1}"
+    tab = "indent with spaces, not tabs" if "'\\t'" in problem else None
+    fix = tab or "check the indentation, and quote text that has special characters"
+    return f"{where}: this is not valid YAML ({problem}); {fix}"
+
+
+def _find_places(
+    node: yaml.Node | None, at: KeyPath, file: str, places: Places, *, above: tuple[yaml.Node, ...]
+) -> None:
+    """Note the line of each key, and refuse keys that stand twice."""
+    if node in above:  # an alias that contains itself
+        return
+    above = (*above, node) if node is not None else above
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            path = (*at, str(key.value))
+            where = f"{file}, line {key.start_mark.line + 1}"
+            if path in places:
+                raise SpecError(f"{where}: {'.'.join(path)} is given twice; keep one of them")
+            places[path] = where
+            _find_places(value, path, file, places, above=above)
+    elif isinstance(node, yaml.SequenceNode):
+        for index, item in enumerate(node.value):
+            places[(*at, str(index))] = f"{file}, line {item.start_mark.line + 1}"
+            _find_places(item, (*at, str(index)), file, places, above=above)
+
+
+def _apply_override(
+    values: dict[str, Any], places: Places, override: str, example: str = _EXAMPLE
+) -> None:
+    key, equals, text = override.partition("=")
+    path = tuple(part.strip() for part in key.split("."))
+    if not equals or not all(path):
+        raise SpecError(f"{override!r} is not key=value; write it as in {example}")
+    try:
+        value = yaml.load(text, Loader=_Loader)
+    except (yaml.YAMLError, ValueError, RecursionError):
+        raise SpecError(
+            f"the value in {override!r} is not valid YAML; quote it: '{key}=\"…\"'"
+        ) from None
+    if isinstance(value, dict) and not text.lstrip().startswith("{"):
+        value = text  # `a.b:` is a word with a colon, not a mapping
+    _set(values, path, value, override)
+    for known in [known for known in places if known[: len(path)] == path]:
+        del places[known]
+    places[path] = f"{override!r}"
+
+
+def _set(values: dict[str, Any], path: KeyPath, value: Any, override: str) -> None:
+    """Set a nested value, opening one-word parts on the way (`model=cnn` → `{name: cnn}`)."""
+    for depth in range(1, len(path)):
+        here = path[:depth]
+        inner = values.get(here[-1])
+        if isinstance(inner, str) and here in SHORTHAND:
+            inner = {SHORTHAND[here]: inner}
+        elif inner is None:
+            inner = {}
+        elif isinstance(inner, dict):
+            inner = {str(key): item for key, item in inner.items()}
+        else:
+            raise SpecError(
+                f"{override!r}: {'.'.join(here)} is {inner!r}, which has no keys in it; "
+                f"write {'.'.join(here)}=VALUE"
+            )
+        values[here[-1]] = inner
+        values = inner
+    last = path[-1]
+    if path in SHORTHAND and isinstance(value, str) and isinstance(values.get(last), dict):
+        values[last] = {**values[last], SHORTHAND[path]: value}
+    else:
+        values[last] = value

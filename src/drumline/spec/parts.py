@@ -1,0 +1,200 @@
+"""The parts of a `RunSpec`: model, data, optimizer, schedule, checkpoints.
+
+Each part is frozen, refuses unknown keys, and checks what its own keys must keep together; what
+keys of different parts must keep together is checked by `spec`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from drumline.core.formatting import parse_bytes
+
+PartitionKind = Literal["shuffle", "random", "sampling", "contiguous", "by_label", "dirichlet"]
+Bytes = Annotated[int, BeforeValidator(parse_bytes, json_schema_input_type=int | str), Field(gt=0)]
+
+
+class ClashError(ValueError):
+    """Keys that are fine one by one but not together; `keys` says which."""
+
+    def __init__(self, message: str, *keys: str) -> None:
+        super().__init__(message)
+        self.keys = keys
+
+
+class Part(BaseModel):
+    """A frozen part of a spec that refuses unknown keys."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        use_attribute_docstrings=True,
+        allow_inf_nan=False,
+        ser_json_inf_nan="constants",  # a model's own options may have them
+    )
+
+
+def one_word(part: type[Part], key: str) -> BeforeValidator:
+    """Let a part be written as one word, which stands for the given key; the schema says so too."""
+    word: Any = part.model_fields[key].annotation
+    return BeforeValidator(
+        lambda value: {key: value} if isinstance(value, str) else value,
+        json_schema_input_type=part | word,
+    )
+
+
+class ModelSpec(Part):
+    """Which model; other keys are passed to its factory (`model: {name: cnn, dropout: 0}`)."""
+
+    model_config = ConfigDict(extra="allow")
+
+    name: str = "cnn"
+    """linear, mlp, lenet, cnn, gpt-mini, or `package.module:factory` of your own"""
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The keyword arguments for the factory."""
+        return dict(self.model_extra or {})
+
+
+class PartitionSpec(Part):
+    """Which samples each rank trains on."""
+
+    kind: PartitionKind = "shuffle"
+    """shuffle: one permutation per epoch, cut into batches that ranks share. random and contiguous:
+    a part per rank, kept. sampling: with replacement. by_label, dirichlet: skewed labels"""
+    sizes: tuple[float, ...] | None = None
+    """share of each rank, for shuffle, random and contiguous (default: equal)"""
+    labels: tuple[tuple[int, ...], ...] | None = None
+    """by_label: the labels that each rank owns, e.g. [[0,1,2],[3,4,5],[6,7],[8,9]]"""
+    alpha: float = Field(default=0.5, gt=0)
+    """dirichlet: concentration; small is skewed"""
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.kind == "by_label" and self.labels is None:
+            raise ClashError(
+                "by_label needs the labels of each rank; add labels: [[0, 1, 2], [3, 4, 5], …]",
+                "kind",
+            )
+        if self.labels is not None and self.kind != "by_label":
+            raise ClashError(
+                f"labels go with by_label, not {self.kind}; set kind: by_label, or leave them out",
+                "labels",
+                "kind",
+            )
+        if self.sizes is not None and self.kind not in ("shuffle", "random", "contiguous"):
+            raise ClashError(
+                f"sizes go with shuffle, random or contiguous, not {self.kind}; leave them out",
+                "sizes",
+                "kind",
+            )
+        if self.sizes is not None and (min(self.sizes, default=0) < 0 or sum(self.sizes) <= 0):
+            raise ClashError(
+                f"sizes are {list(self.sizes)}, but must be shares ≥ 0 that are not all 0; "
+                f"write them as in [0.7, 0.2, 0.1]",
+                "sizes",
+            )
+        return self
+
+
+class DataSpec(Part):
+    """Which data, in what batches, and who sees which samples."""
+
+    name: Literal["mnist-mini", "mnist", "fashion-mnist", "synthetic", "shakespeare"] = "mnist-mini"
+    """mnist-mini and shakespeare come with the package, synthetic is made up on the spot;
+    `drumline data fetch` brings mnist and fashion-mnist"""
+    batch: int = Field(default=128, ge=1)
+    """samples per step over all ranks together (the global batch)"""
+    partition: Annotated[PartitionSpec, one_word(PartitionSpec, "kind")] = PartitionSpec()
+    """which samples each rank trains on"""
+    path: str | None = None
+    """folder with the data files (default: DRUMLINE_DATA, then the user's cache)"""
+    samples: int | None = Field(default=None, ge=1)
+    """use only the first so many training samples (synthetic: make so many)"""
+    sequence: int = Field(default=64, ge=2)
+    """characters per sample of text data"""
+
+
+class OptimizerSpec(Part):
+    """How weights move."""
+
+    name: Literal["gd", "sgd", "adam"] = "sgd"
+    """gd takes the whole data set per step (in chunks of data.batch)"""
+    engine: Literal["drumline", "torch"] = "drumline"
+    """drumline: written here to be read; torch: torch.optim. Same trajectory"""
+    lr: float = Field(default=0.05, gt=0)
+    """learning rate"""
+    momentum: float = Field(default=0.0, ge=0, lt=1)
+    """sgd only"""
+    nesterov: bool = False
+    """sgd only; needs momentum"""
+    weight_decay: float = Field(default=0.0, ge=0)
+    """L2 penalty, or decoupled decay with `decoupled`"""
+    betas: tuple[float, float] = (0.9, 0.999)
+    """adam only"""
+    eps: float = Field(default=1e-8, gt=0)
+    """adam only"""
+    decoupled: bool = False
+    """adam only: decay the weights themselves, not the gradient (AdamW)"""
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.name != "sgd" and (self.momentum or self.nesterov):
+            raise ClashError(
+                f"momentum and nesterov belong to sgd, not {self.name}; set name: sgd, or drop "
+                f"them",
+                "momentum",
+                "nesterov",
+                "name",
+            )
+        if self.nesterov and not self.momentum:
+            raise ClashError(
+                "nesterov needs momentum > 0; set momentum: 0.9", "nesterov", "momentum"
+            )
+        if self.name != "adam" and self.decoupled:
+            raise ClashError(
+                f"decoupled decay belongs to adam, not {self.name}; set name: adam, or drop it",
+                "decoupled",
+                "name",
+            )
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise ClashError(
+                f"betas are {list(self.betas)}, but must be at least 0 and less than 1; "
+                f"the usual ones are [0.9, 0.999]",
+                "betas",
+            )
+        return self
+
+
+class ScheduleSpec(Part):
+    """How the learning rate changes over the run."""
+
+    name: Literal["constant", "linear", "cosine", "step"] = "constant"
+    """linear and cosine fall to `floor`; step multiplies by `gamma` every `every` epochs"""
+    warmup_steps: int = Field(default=0, ge=0)
+    """rise linearly from 0 over so many steps first"""
+    floor: float = Field(default=0.0, ge=0, le=1)
+    """what is left at the end, as a share of lr"""
+    gamma: float = Field(default=0.1, gt=0, le=1)
+    """step: the factor"""
+    every: int = Field(default=1, ge=1)
+    """step: epochs between two factors"""
+
+
+class CheckpointSpec(Part):
+    """When the state is written."""
+
+    every_steps: int | None = Field(default=None, ge=1)
+    """write every so many steps (default: at the end of each epoch)"""
+    keep: int = Field(default=2, ge=1)
+    """how many of the newest to keep; two survive damage to one"""
+
+
+class SlowRank(Part):
+    """A rank that is slowed on purpose."""
+
+    delay_ms: float = Field(default=0.0, ge=0)
+    """sleep this long in each step, before its first collective"""

@@ -1,0 +1,282 @@
+"""`RunSpec`: everything that decides what a run computes, and how ranks share it.
+
+It is the contract between the two columns of the package: the operations column writes it into the
+run directory, every rank reads it back from there. Its parts are in `parts`; reading it from a
+file, with overrides and errors that name the line, is `spec_file`'s work.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, Field, model_validator
+
+from drumline.core.formatting import nearest
+from drumline.core.nodes import MAX_NODES, NodePlan
+from drumline.core.task import MAX_WORKERS
+from drumline.spec.link import (
+    LinkSpec,
+    SlowNode,
+    check_meeting,
+    check_node_count,
+    check_slow_nodes,
+    plan_nodes,
+)
+from drumline.spec.mesh import Mesh, MeshSpec, settle_mesh
+from drumline.spec.parts import (
+    Bytes,
+    CheckpointSpec,
+    ClashError,
+    DataSpec,
+    ModelSpec,
+    OptimizerSpec,
+    Part,
+    PartitionSpec,
+    ScheduleSpec,
+    SlowRank,
+    one_word,
+)
+from drumline.spec.strategy import REDUCING_KINDS, StrategySpec, check_split, settle_aggregator
+
+__all__ = [
+    "BUILTIN_MODELS",
+    "CheckpointSpec",
+    "DataSpec",
+    "LinkSpec",
+    "ModelSpec",
+    "OptimizerSpec",
+    "PartitionSpec",
+    "RunSpec",
+    "ScheduleSpec",
+    "SlowNode",
+    "SlowRank",
+    "StrategySpec",
+]
+
+# A part may be written as one word; this is the key that the word stands for.
+SHORTHAND: dict[tuple[str, ...], str] = {
+    ("model",): "name",
+    ("data",): "name",
+    ("data", "partition"): "kind",
+    ("optimizer",): "name",
+    ("schedule",): "name",
+    ("strategy",): "kind",
+    ("link",): "rate",
+}
+# What the built-in data sets hold: models that read the one cannot read the other.
+TEXT_DATA = frozenset({"shakespeare"})
+TEXT_MODELS = frozenset({"gpt-mini"})
+BUILTIN_MODELS = ("linear", "mlp", "lenet", "cnn", "gpt-mini")
+
+
+_INIT = re.compile(r"env|tcp|file|tcp://(\[[0-9a-fA-F:]+\]|[^:/\[\]]+):(\d{1,5})|file:///.+")
+
+
+def _check_init(value: str) -> str:
+    match = _INIT.fullmatch(value)
+    if match is None or int(match.group(2) or 1) not in range(1, 1 << 16):
+        raise ValueError(
+            f"{value!r} is no way for ranks to meet; "
+            "use env, tcp, file, tcp://HOST:PORT or file:///ABSOLUTE/PATH"
+        )
+    return value
+
+
+class RunSpec(Part):
+    """Everything that decides what a run computes, and how ranks share it."""
+
+    name: str = Field(default="run", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=80)
+    """the run directory is runs/<name>-<n>"""
+    model: Annotated[ModelSpec, one_word(ModelSpec, "name")] = ModelSpec()
+    data: Annotated[DataSpec, one_word(DataSpec, "name")] = DataSpec()
+    optimizer: Annotated[OptimizerSpec, one_word(OptimizerSpec, "name")] = OptimizerSpec()
+    schedule: Annotated[ScheduleSpec, one_word(ScheduleSpec, "name")] = ScheduleSpec()
+    strategy: Annotated[StrategySpec, one_word(StrategySpec, "kind")] = StrategySpec()
+    mesh: MeshSpec = MeshSpec()
+    """how many ways data, layers and the insides of layers are split, e.g.
+    {data: 2, pipeline: 2, tensor: 1}"""
+    checkpoint: CheckpointSpec = CheckpointSpec()
+    epochs: int | None = Field(default=None, ge=1)
+    """passes over the data (default 1, unless max_steps is given)"""
+    max_steps: int | None = Field(default=None, ge=1)
+    """stop after so many steps; with epochs too, whichever comes first"""
+    accumulate: int = Field(default=1, ge=1)
+    """cut each rank's batch into so many pieces, to need less memory"""
+    clip_norm: float | None = Field(default=None, gt=0)
+    """scale the gradient down to this norm where it is larger"""
+    evaluate: bool = True
+    """measure loss and accuracy on the test set after each epoch and at the end"""
+    seed: int = Field(default=1234, ge=0, lt=2**63)
+    dtype: Literal["float32", "float64"] = "float32"
+    """float64 for exact comparisons"""
+    precision: Literal["full", "bf16"] = "full"
+    """bf16: autocast the forward pass"""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    workers: int = Field(default=2, ge=1, le=MAX_WORKERS)
+    """processes per node"""
+    nodes: Annotated[int, AfterValidator(check_node_count)] = Field(
+        default=1, json_schema_extra={"minimum": 1, "maximum": MAX_NODES}
+    )
+    """simulated nodes: more than one, and each gets an address and a link of its own"""
+    link: Annotated[LinkSpec, one_word(LinkSpec, "rate")] = LinkSpec()
+    """the link of each simulated node, e.g. {rate: 1gbit, delay_ms: 5}"""
+    slow_nodes: dict[int, SlowNode] = Field(default_factory=dict)
+    """nodes to slow on purpose, e.g. {2: {rate: 100mbit, cpu: 0.5}}"""
+    threads: int | None = Field(default=None, ge=1, le=1024)
+    """CPU threads per worker (default: the cores shared out)"""
+    memory_bytes: Bytes | None = None
+    """how much memory each rank may take beyond what it starts with, e.g. 500MB (Linux)"""
+    slow_ranks: dict[int, SlowRank] = Field(default_factory=dict)
+    """ranks to slow on purpose, e.g. {1: {delay_ms: 50}}"""
+    backend: Literal["auto", "gloo", "nccl", "mpi", "shm"] = "auto"
+    """auto: nccl where each rank has a GPU of its own, shm where ranks share a host's memory and
+    the strategy uses the backend's collectives, else gloo. mpi: ranks are started by mpirun"""
+    init: Annotated[str, AfterValidator(_check_init)] = "env"
+    """how ranks find each other: env, tcp or tcp://HOST:PORT, file or file:///PATH"""
+    restarts: int = Field(default=0, ge=0, le=100)
+    """how often a group that lost a worker starts again from its last checkpoint"""
+    timeout_s: float = Field(default=30.0, ge=1, le=7 * 86400)
+    """how long a rank waits for the others before it gives up"""
+
+    @property
+    def world_size(self) -> int:
+        """How many ranks take part."""
+        return self.workers * self.nodes
+
+    @property
+    def axes(self) -> Mesh:
+        """The mesh that all ranks form, with what the spec leaves open filled in."""
+        return settle_mesh(self.mesh, self.strategy.kind, workers=self.workers, nodes=self.nodes)
+
+    @property
+    def node_plans(self) -> tuple[NodePlan, ...]:
+        """The simulated nodes; none where all workers are on one node."""
+        return plan_nodes(self.nodes, self.link, self.slow_nodes)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _settle(cls, values: Any) -> Any:
+        """Say what the spec does not: one epoch; how copies of a split model are averaged."""
+        if isinstance(values, dict) and values.get("epochs") is values.get("max_steps") is None:
+            values = {**values, "epochs": 1}
+        return settle_aggregator(values)
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        check_split(
+            self.strategy,
+            self.axes,
+            batch=self.data.batch,
+            accumulate=self.accumulate,
+            whole_data=self.optimizer.name == "gd",
+            bf16=self.precision == "bf16",
+        )
+        self._check_ranks()
+        check_slow_nodes(self.nodes, self.link, self.slow_nodes)
+        check_meeting(self.nodes, urlsplit(self.init).hostname)
+        self._check_number_formats()
+        self._check_backend()
+        self._check_model_fits_data()
+        if self.optimizer.name == "gd" and self.accumulate > 1:
+            raise ClashError(
+                "gd accumulates by itself, in chunks of data.batch; leave accumulate out",
+                "accumulate",
+                "optimizer.name",
+            )
+        return self
+
+    def _check_ranks(self) -> None:
+        world, copies = self.world_size, self.axes.data
+        whom = "ranks" if copies == world else "copies of the model"
+        if self.data.batch < copies and self.optimizer.name != "gd":
+            raise ClashError(
+                f"data.batch is {self.data.batch}, less than one sample for each of {copies} "
+                f"{whom}; set data.batch={copies} or more, or start fewer ranks",
+                *("data.batch", "workers", "nodes"),
+            )
+        part = self.data.partition
+        for what, given in (("sizes", part.sizes), ("labels", part.labels)):
+            if given is not None and len(given) != copies:
+                raise ClashError(
+                    f"data.partition.{what} names {len(given)} {whom}, but {copies} will start; "
+                    f"start {len(given) * world // copies} ranks, or give {copies} entries",
+                    *(f"data.partition.{what}", "workers", "nodes"),
+                )
+        late = sorted(rank for rank in self.slow_ranks if not 0 <= rank < world)
+        if late:
+            raise ClashError(
+                f"slow_ranks names rank {late[0]}, but ranks run from 0 to {world - 1}; "
+                f"name one of those, or start more ranks",
+                *(f"slow_ranks.{late[0]}", "slow_ranks", "workers", "nodes"),
+            )
+
+    def _check_number_formats(self) -> None:
+        if self.precision == "bf16" and self.dtype == "float64":
+            raise ClashError(
+                "precision: bf16 goes with dtype: float32, not float64; drop one of the two",
+                *("precision", "dtype"),
+            )
+        if self.strategy.compress == "none":
+            return
+        if self.dtype == "float64":
+            raise ClashError(
+                f"dtype: float64 is for exact comparisons, and strategy.compress: "
+                f"{self.strategy.compress} rounds gradients to 16 bits; drop one of the two",
+                *("strategy.compress", "dtype"),
+            )
+        if self.backend == "mpi" and self.strategy.kind in REDUCING_KINDS:
+            raise ClashError(
+                f"MPI adds up no 16-bit numbers, so {self.strategy.kind} would send 32 bits all "
+                f"the same; set strategy: chunked_ring, or backend: gloo",
+                *("strategy.compress", "backend"),
+            )
+
+    def _check_backend(self) -> None:
+        name = self.backend
+        if name == "nccl" and self.device == "cpu":
+            raise ClashError(
+                "backend: nccl moves GPU tensors only; set device: cuda or backend: gloo",
+                *("backend", "device"),
+            )
+        if name in ("mpi", "shm") and self.device == "cuda":
+            raise ClashError(
+                f"backend: {name} moves CPU tensors only; set device: cpu or backend: auto",
+                *("backend", "device"),
+            )
+        if name in ("mpi", "shm") and self.nodes > 1:
+            joins = "one mpirun's ranks" if name == "mpi" else "ranks that share memory"
+            raise ClashError(
+                f"backend: {name} joins {joins} on one node, not on {self.nodes}; "
+                f"set nodes: 1 or backend: gloo",
+                *("backend", "nodes"),
+            )
+        if name == "mpi" and self.restarts:
+            raise ClashError(
+                "mpirun ends all ranks when one dies, so backend: mpi has no restarts; "
+                "set restarts: 0 or another backend",
+                *("backend", "restarts"),
+            )
+
+    def _check_model_fits_data(self) -> None:
+        text = self.data.name in TEXT_DATA
+        name = self.model.name
+        if ":" not in name and name not in BUILTIN_MODELS:
+            raise ClashError(
+                f"model {name!r} is none of {', '.join(BUILTIN_MODELS)}, nor package.module:factory"
+                f" of your own; {nearest(name, BUILTIN_MODELS, 'name one of those')}",
+                "model.name",
+            )
+        if name in BUILTIN_MODELS and (name in TEXT_MODELS) != text:
+            fix = "data=shakespeare" if not text else "model=gpt-mini"
+            what = "text" if text else "images"
+            raise ClashError(
+                f"{name} does not read {self.data.name} ({what}); set {fix}",
+                *("model.name", "data.name"),
+            )
+        if text and self.data.partition.kind in ("by_label", "dirichlet"):
+            raise ClashError(
+                f"{self.data.name} has no labels to partition by; set data.partition=random",
+                *("data.partition.kind", "data.name"),
+            )

@@ -1,0 +1,294 @@
+"""`StrategySpec`: how ranks cooperate, in the words of the spec.
+
+Most kinds keep the whole model on every rank and average its gradients. Three split the model:
+`pipeline` by layers, `tensor` inside layers, `rpc` by layers again, driven by the leader. On a mesh
+(`spec/mesh.py`) the averaging kinds serve the data axis, whatever the other axes do.
+
+Below it: what its keys must keep together with the mesh (`check_split`), and what follows where
+they are left out.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self, get_args
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from drumline.core.formatting import counted
+from drumline.spec.mesh import Mesh
+from drumline.spec.parts import Bytes, ClashError, Part
+
+StrategyKind = Literal[
+    "ddp",
+    "allreduce",
+    "ring",
+    "chunked_ring",
+    "tree",
+    "halving_doubling",
+    "hierarchical",
+    "reduce_broadcast",
+    "gather_scatter",
+    "all_gather",
+    "parameter_server",
+    "pipeline",
+    "tensor",
+    "rpc",
+]
+MESSAGE_KINDS = frozenset(
+    {"ring", "chunked_ring", "tree", "halving_doubling", "hierarchical", "parameter_server"}
+)
+"""kinds made of plain sends and receives"""
+SPLIT_KINDS = frozenset({"pipeline", "tensor", "rpc"})
+"""kinds that split the model"""
+DATA_KINDS = tuple(kind for kind in get_args(StrategyKind) if kind not in SPLIT_KINDS)
+"""kinds that keep the whole model on every rank"""
+REDUCING_KINDS = frozenset({"ddp", "allreduce", "reduce_broadcast", *SPLIT_KINDS})
+"""kinds whose sum is the backend's own"""
+Compress = Literal["none", "fp16", "bf16"]
+Schedule = Literal["gpipe", "1f1b", "interleaved"]
+
+
+ByRule = Literal["auto", "time", "bytes"]
+Balance = ByRule | tuple[int, ...]
+
+
+def _check_balance(value: object) -> object:
+    if value in get_args(ByRule):
+        return value
+    if isinstance(value, list | tuple) and value and all(_counts(item) for item in value):
+        return tuple(value)
+    shown = list(value) if isinstance(value, tuple) else value
+    raise ValueError(
+        f"{shown!r} says not where to cut; use auto, time, bytes, or how many layers each part "
+        f"has, e.g. [1, 3]"
+    )
+
+
+def _counts(item: object) -> bool:
+    return isinstance(item, int) and not isinstance(item, bool) and item >= 1
+
+
+class StrategySpec(Part):
+    """How ranks cooperate."""
+
+    kind: StrategyKind = "ddp"
+    """ddp: PyTorch's own. The others are written out in drumline.parallel. pipeline, tensor and rpc
+    split the model"""
+    average: Literal["mean", "sum"] = "mean"
+    """mean over samples, or the sum over ranks (a learning rate `workers` times as large)"""
+    of: Literal["gradients", "parameters"] = "gradients"
+    """average gradients before the optimizer step, or parameters after it"""
+    bucketed: bool = True
+    """false: one message per parameter after backward (the readable form)"""
+    bucket_bytes: Bytes = 2**20
+    """how much is sent at once; small buckets leave early and overlap with backward"""
+    compress: Compress = "none"
+    """send gradients in 16 bits, half the bytes: fp16 has 11 bits and ends at 65504, bf16 has 8 and
+    the range of float32"""
+    engine: Literal["drumline", "torch"] = "drumline"
+    """of pipelines and tensor shares: written here to be read, or PyTorch's own. Same weights"""
+    schedule: Schedule | None = None
+    """of a pipeline: gpipe, 1f1b (default) or interleaved"""
+    microbatches: int | None = Field(default=None, ge=1)
+    """equal pieces of a batch that follow each other through the parts (default: up to 2 for each
+    stage of a pipeline; 1 by rpc, one part at work after the other)"""
+    chunks: int | None = Field(default=None, ge=2)
+    """pieces of the model on each rank of an interleaved pipeline (default 2)"""
+    balance: Annotated[
+        Balance, BeforeValidator(_check_balance, json_schema_input_type=ByRule | list[int])
+    ] = "auto"
+    """where layers are cut: auto and time by measured seconds, bytes by parameters, or a list of
+    how many layers each part has, e.g. [1, 3]"""
+    recompute: bool = False
+    """keep no activations for backward, but compute them again (activation checkpointing)"""
+    parts: int | None = Field(default=None, ge=1)
+    """of rpc: how many parts, one on each rank"""
+
+    @property
+    def aggregator(self) -> str:
+        """How gradients are averaged over copies of the model."""
+        return "allreduce" if self.kind in SPLIT_KINDS else self.kind
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.kind == "ddp" and self.of == "parameters":
+            raise ClashError(
+                "ddp averages gradients only; set kind: allreduce for of: parameters", "of", "kind"
+            )
+        if self.kind == "ddp" and not self.bucketed:
+            raise ClashError(
+                "ddp is always bucketed; set kind: allreduce for bucketed: false",
+                "bucketed",
+                "kind",
+            )
+        if self.compress != "none" and self.of == "parameters":
+            raise ClashError(
+                f"compress: {self.compress} rounds what is sent, and weights that are rounded in "
+                f"each step forget small updates; set of: gradients, or leave compress out",
+                *("compress", "of"),
+            )
+        if self.parts is not None and self.kind != "rpc":
+            raise ClashError(
+                f"parts belong to rpc, not {self.kind}; set kind: rpc, or mesh.pipeline for the "
+                f"stages of a pipeline",
+                *("parts", "kind"),
+            )
+        if self.chunks is not None and self.schedule != "interleaved":
+            raise ClashError(
+                f"chunks belong to the interleaved schedule, not {self.schedule or '1f1b'}; "
+                f"set schedule: interleaved, or leave them out",
+                *("chunks", "schedule"),
+            )
+        if self.kind == "rpc" and self.engine == "torch":
+            raise ClashError("rpc is PyTorch's own in any case; leave engine out", "engine", "kind")
+        return self
+
+
+_OF_PIPELINES = ("schedule", "chunks", "recompute")
+_OF_CUTS = ("microbatches",)
+_OF_COPIES = ("average", "bucketed", "bucket_bytes", "compress")
+
+
+def settle_aggregator(values: Any) -> Any:
+    """Average copies of a pipeline by `allreduce` where no strategy is named: DDP cannot."""
+    if not isinstance(values, dict) or "mesh" not in values:
+        return values
+    mesh, strategy = values["mesh"], values.get("strategy", {})
+    stages = mesh.get("pipeline") if isinstance(mesh, dict) else None
+    if stages in (None, 1) or not isinstance(strategy, dict) or "kind" in strategy:
+        return values
+    return {**values, "strategy": {**strategy, "kind": "allreduce"}}
+
+
+def check_split(
+    strategy: StrategySpec, mesh: Mesh, *, batch: int, accumulate: int, whole_data: bool, bf16: bool
+) -> None:
+    """Check that the words of the strategy fit the mesh.
+
+    Raises:
+        ClashError: they do not; says what to change.
+    """
+    if strategy.kind == "rpc":
+        _check_rpc(strategy, mesh)
+        _refuse_words_of_pipelines(strategy)
+    elif mesh.pipeline > 1 and strategy.kind == "ddp":
+        raise ClashError(
+            "ddp wraps a whole model, not the stages of a pipeline; set strategy: allreduce (or "
+            "another that averages) for the data axis",
+            *("strategy.kind", "mesh.pipeline"),
+        )
+    cut = cuts_layers(strategy, mesh)
+    if not cut:
+        _refuse_words_of_cuts(strategy)
+    if cut or mesh.tensor > 1 or strategy.kind == "tensor":
+        _check_split_model(strategy)
+        if mesh.data == 1:
+            _refuse_words_of_copies(strategy)
+    if strategy.kind == "rpc" and bf16:
+        raise ClashError(
+            "rpc computes in full precision; set precision: full, or strategy: pipeline",
+            *("precision", "strategy.kind"),
+        )
+    if cut:
+        _check_microbatches(strategy, mesh, batch, accumulate, whole_data)
+
+
+def cuts_layers(strategy: StrategySpec, mesh: Mesh) -> bool:
+    """Whether a rank holds some of the layers only."""
+    return strategy.kind in ("pipeline", "rpc") or mesh.pipeline > 1
+
+
+def microbatches_of(strategy: StrategySpec, mesh: Mesh, batch: int) -> int:
+    """Into how many microbatches each copy of the model cuts its share of a batch.
+
+    Unless it is said: by rpc 1, one part at work after the other; else as many as make equal ones,
+    up to two for each stage.
+    """
+    if strategy.microbatches is not None:
+        return strategy.microbatches
+    share = max(1, batch // mesh.data)
+    most = 1 if strategy.kind == "rpc" else 2 * mesh.pipeline
+    return max(count for count in range(1, most + 1) if share % count == 0)
+
+
+def bubble(stages: int, microbatches: int, chunks: int = 1) -> float:
+    """Return the share of a step in which a stage idles, if all chunks take the same time."""
+    return (stages - 1) / (chunks * microbatches + stages - 1)
+
+
+def _check_rpc(strategy: StrategySpec, mesh: Mesh) -> None:
+    if mesh.data > 1 or mesh.tensor > 1:
+        raise ClashError(
+            "rpc has parts, one on each rank, and no mesh; leave mesh out, or set "
+            "strategy: pipeline",
+            *("mesh", "strategy.kind"),
+        )
+    if strategy.parts is not None and strategy.parts != mesh.size:
+        raise ClashError(
+            f"rpc keeps one part on each rank: {counted(strategy.parts, 'part')}, but "
+            f"{counted(mesh.size, 'rank')} will start; set workers={strategy.parts} or "
+            f"strategy.parts={mesh.size}",
+            *("strategy.parts", "workers", "nodes"),
+        )
+
+
+def _refuse_words_of_cuts(strategy: StrategySpec) -> None:
+    given = [word for word in (*_OF_PIPELINES, *_OF_CUTS) if getattr(strategy, word)]
+    given += ["balance"] if strategy.balance != "auto" else []
+    if given:
+        raise ClashError(
+            f"{given[0]} belongs to a model that is cut by layers, and {strategy.kind} does not "
+            f"cut it; set strategy.kind=pipeline, or leave it out",
+            *(f"strategy.{given[0]}", "strategy.kind"),
+        )
+
+
+def _refuse_words_of_pipelines(strategy: StrategySpec) -> None:
+    given = [word for word in _OF_PIPELINES if getattr(strategy, word)]
+    if given:
+        raise ClashError(
+            f"{given[0]} belongs to pipelines, and by rpc each part computes when its input "
+            f"comes; set strategy.kind=pipeline, or leave it out",
+            *(f"strategy.{given[0]}", "strategy.kind"),
+        )
+
+
+def _refuse_words_of_copies(strategy: StrategySpec) -> None:
+    usual = StrategySpec(kind=strategy.kind)
+    given = [word for word in _OF_COPIES if getattr(strategy, word) != getattr(usual, word)]
+    if given:
+        raise ClashError(
+            f"{given[0]} is about copies of the model, which are averaged, and here is one, split "
+            f"over all ranks; leave it out, or have copies by mesh.data",
+            *(f"strategy.{given[0]}", "strategy.kind", "mesh"),
+        )
+
+
+def _check_split_model(strategy: StrategySpec) -> None:
+    if strategy.of == "parameters":
+        raise ClashError(
+            "of: parameters averages whole models, and this one is split; set of: gradients",
+            *("strategy.of", "strategy.kind"),
+        )
+
+
+def _check_microbatches(
+    strategy: StrategySpec, mesh: Mesh, batch: int, accumulate: int, whole_data: bool
+) -> None:
+    copies = mesh.data
+    pieces = microbatches_of(strategy, mesh, batch)
+    if accumulate > 1:
+        raise ClashError(
+            f"a model that is cut by layers takes its batch in microbatches already; leave "
+            f"accumulate out, and set strategy.microbatches={accumulate * pieces}",
+            *("accumulate", "strategy.microbatches"),
+        )
+    if strategy.microbatches is not None and batch % (copies * pieces) and not whole_data:
+        share = f"{batch}" if copies == 1 else f"{batch} over {copies} copies of the model"
+        near = max(1, round(batch / (copies * pieces))) * copies * pieces
+        divisor = max(n for n in range(1, pieces + 1) if batch % (copies * n) == 0 or n == 1)
+        raise ClashError(
+            f"a batch of {share} cannot be cut into {pieces} equal microbatches; "
+            f"set data.batch={near} or strategy.microbatches={divisor}",
+            *("strategy.microbatches", "data.batch"),
+        )

@@ -1,0 +1,209 @@
+"""What pydantic says of a value, told as a sentence about a place in the user's spec.
+
+Each one says where the value stands, what it is and what it should be, and ends in a way out:
+
+    spec.yaml, line 3: workers is 'two', but must be a whole number; write e.g. workers=2
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterator
+from typing import Any, get_args
+
+from pydantic_core import ErrorDetails
+
+from drumline.core.formatting import nearest
+from drumline.spec.parts import ClashError, Part
+from drumline.spec.run_spec import SHORTHAND, RunSpec
+
+KeyPath = tuple[str, ...]
+Places = dict[KeyPath, str]
+"""where each key stands: a file and a line, or the override; the latest last"""
+
+# What each kind of pydantic error asks for, in words; {…} are the limits that it names.
+_WANTED = {
+    "int_parsing": "a whole number",
+    "int_parsing_size": "a smaller whole number",
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_parsing": "a number",
+    "float_type": "a number",
+    "finite_number": "a finite number",
+    "bool_parsing": "true or false",
+    "bool_type": "true or false",
+    "string_type": "text (in quotes where YAML reads something else)",
+    "string_pattern_mismatch": "letters, digits, '.', '_' and '-', a letter or digit first",
+    "string_too_long": "{max_length} characters at most",
+    "greater_than": "more than {gt:g}",
+    "greater_than_equal": "{ge:g} or more",
+    "less_than": "less than {lt:g}",
+    "less_than_equal": "{le:g} or less",
+    "model_type": "a mapping of keys",
+    "model_attributes_type": "a mapping of keys",
+    "dict_type": "a mapping of keys",
+    "tuple_type": "a list",
+    "missing": "a list of the right length",
+    "too_long": "a list of the right length",
+    "too_short": "a list with something in it",
+}
+# What a key may look like, where its default does not show it.
+_EXAMPLES = {
+    "mesh": "{data: 2, pipeline: 1}",
+    "algorithms": "ring,chunked_ring,native",
+    "backends": "gloo,shm",
+    "bottleneck": "1",
+    "name": "mnist-ring",
+    "checkpoint": "{keep: 2}",
+    "clip_norm": "1.0",
+    "data.path": '"data/mnist"',
+    "data.partition.labels": "[[0, 1, 2], [3, 4, 5]]",
+    "data.partition.sizes": "[0.7, 0.3]",
+    "data.samples": "1000",
+    "epochs": "1",
+    "link": "1gbit",
+    "link.rate": "1gbit",
+    "checkpoint.every_steps": "100",
+    "kinds": "allreduce,chunked_ring",
+    "max_steps": "100",
+    "model.name": "cnn",
+    "optimizer.betas": "[0.9, 0.999]",
+    "rounds": "10",
+    "sizes": "64KiB,32MiB",
+    "slow_nodes": "{1: {rate: 100mbit, cpu: 0.5}}",
+    "slow_ranks": "{1: {delay_ms: 50}}",
+    "threads": "1",
+}
+# How alike words must be to be taken for each other: a key of the same part, one of another part.
+_LIKE, _MUCH_LIKE = 0.6, 0.8
+
+
+def explain_error(detail: ErrorDetails, places: Places, spec: type[Part] = RunSpec) -> str:
+    """Turn one of pydantic's errors into a sentence for the person who wrote the spec.
+
+    Args:
+        detail: what pydantic says.
+        places: where each key stands.
+        spec: the class that the words are for; its keys are those that can have been meant.
+    """
+    path = tuple(str(part) for part in detail["loc"] if part != "[key]")
+    match detail["type"]:
+        case "extra_forbidden" | "invalid_key":
+            return (
+                f"{_place(path, places)}unknown key {'.'.join(path)!r}; {_nearest_key(path, spec)}"
+            )
+        case "literal_error":
+            return f"{_place(path, places)}{_wrong_choice(path, detail)}"
+        case "value_error":
+            return _wrong_value(path, detail["ctx"]["error"], places)
+        case _:
+            return f"{_place(path, places)}{_wrong_type(path, detail, spec)}"
+
+
+def _wrong_choice(path: KeyPath, detail: ErrorDetails) -> str:
+    choices = str(detail["ctx"]["expected"]).replace("'", "")
+    words = choices.replace(" or ", ", ").split(", ")
+    fix = nearest(str(detail["input"]), words, "choose one of these")
+    return f"{'.'.join(path)} is {_shown(detail['input'])}, but must be {choices}; {fix}"
+
+
+def _wrong_value(path: KeyPath, error: Exception, places: Places) -> str:
+    """Tell what one of our own checks said, at the place of a key that it is about."""
+    if not isinstance(error, ClashError):
+        return f"{_place(path, places)}{'.'.join(path)}: {error}"
+    concerned = {(*path, *key.split(".")) for key in error.keys}
+    concerned |= {key[:-1] for key in concerned if SHORTHAND.get(key[:-1]) == key[-1]}
+    first = (*path, *error.keys[0].split("."))  # what the error is about, with all that is in it
+    concerned |= {key for key in places if key[: len(first)] == first}
+    where = next((places[key] for key in reversed(places) if key in concerned), None)
+    own = f"{'.'.join(path)}: " if path else ""
+    return f"{where}: {own}{error}" if where is not None else f"{own}{error}"
+
+
+def _wrong_type(path: KeyPath, detail: ErrorDetails, spec: type[Part]) -> str:
+    kind, value = detail["type"], detail["input"]
+    if kind == "missing":  # of a list, whose items are numbered; pydantic shows the whole list
+        path = path[:-1]
+    wanted = _WANTED.get(kind, "something else").format(**detail.get("ctx", {}))
+    if path in SHORTHAND:
+        wanted = f"one word or {wanted}"
+    if "[key]" in detail["loc"]:
+        return f"{'.'.join(path[:-1])} has the key {_shown(value)}, but keys here must be {wanted}"
+    example = _example(path, spec)
+    fix = f"write e.g. {example}" if example else "leave it out to get the default"
+    return f"{'.'.join(path)} is {_shown(value)}, but must be {wanted}; {fix}"
+
+
+def _shown(value: Any) -> str:
+    """Show a value as the user wrote it, or its beginning."""
+    if value is None:
+        return "empty"
+    text = str(value).lower() if isinstance(value, bool) else repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}…"
+
+
+def _example(path: KeyPath, spec: type[Part]) -> str | None:
+    """Write a key with a value that fits: its default, or one from the table."""
+    while path and path[-1].isdigit():  # an item of a list: show the list
+        path = path[:-1]
+    key = ".".join(path)
+    value = _EXAMPLES.get(key)
+    if value is None:
+        part = _part_at(path[:-1], spec)
+        field = part.model_fields.get(path[-1]) if part is not None else None
+        default = field.default if field is not None else None
+        if isinstance(default, Part):
+            default = getattr(default, SHORTHAND[path])
+        value = default if isinstance(default, str) else json.dumps(default)
+        if value == "null" or field is None:
+            return None
+    return f"{key}={value}"
+
+
+def _place(path: KeyPath, places: Places) -> str:
+    """Find where a key stands, or what holds it, or else something in it."""
+    for length in range(len(path), 0, -1):
+        if path[:length] in places:
+            return f"{places[path[:length]]}: "
+    inside = (where for key, where in places.items() if path and key[: len(path)] == path)
+    where = next(inside, None)
+    return f"{where}: " if where is not None else ""
+
+
+def _nearest_key(path: KeyPath, spec: type[Part]) -> str:
+    """Suggest the key that was meant: one like it here, or the same word, or nearly, elsewhere."""
+    *above, word = path
+    siblings = list(getattr(_part_at(path[:-1], spec), "model_fields", ()))
+    if near := difflib.get_close_matches(word, siblings, n=1, cutoff=_LIKE):
+        return f"did you mean {'.'.join((*above, near[0]))!r}?"
+    everywhere = {key.rpartition(".")[2]: key for key in reversed(list(_all_keys(spec)))}
+    longer = [known for known in everywhere if len(known) >= 4 and word.startswith(f"{known}_")]
+    for found in ([word], difflib.get_close_matches(word, everywhere, 1, _MUCH_LIKE), longer):
+        if found and found[0] in everywhere:
+            return f"did you mean {everywhere[found[0]]!r}?"
+    return f"the keys here are {', '.join(siblings)}"
+
+
+def _all_keys(part: type[Part], prefix: str = "") -> Iterator[str]:
+    """Name every key of the spec, from the top down to those of its parts."""
+    for name, field in part.model_fields.items():
+        yield f"{prefix}{name}"
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Part):
+            yield from _all_keys(field.annotation, f"{prefix}{name}.")
+
+
+def _part_at(path: KeyPath, spec: type[Part]) -> type[Part] | None:
+    """Find the class of the part that a path leads to; dict entries count as parts."""
+    part = spec
+    rest = list(path)
+    while rest:
+        field = part.model_fields.get(rest.pop(0))
+        inner = field.annotation if field is not None else None
+        if get_args(inner) and rest:  # dict[int, SlowRank]: the next word is a key of the dict
+            rest.pop(0)
+            inner = get_args(inner)[-1]
+        if not (isinstance(inner, type) and issubclass(inner, Part)):
+            return None
+        part = inner
+    return part
