@@ -147,7 +147,7 @@ def test_watching_ends_with_the_job_and_a_lost_node_is_named(nodes, tmp_path):
     def tell(pulled):
         seen.append(pulled)
         if len(seen) == 2:  # the follower's process goes, then the job ends
-            puller.takers["worker1"].flow.process.kill()
+            puller.fetchers["worker1"].session.process.process.kill()
             python = Path(nodes[1].machine.root) / "env/bin/python"
             python.write_text("#!/bin/sh\nexit 9\n")
         if len(seen) == 3:

@@ -10,7 +10,7 @@ import pytest
 
 from drumline.core.errors import ClusterError
 from drumline.node import peer as module
-from drumline.node.peer import listen, tie, welcome
+from drumline.node.peer import accept_follower, connect_to_leader, listen
 
 LOOPBACK = "127.0.0.1"
 SECRET = b"of this job"
@@ -23,13 +23,13 @@ def meet(*, follower=SECRET, leader=SECRET, job="j"):
 
         def lead():
             connection, _ = listener.accept()
-            found.append(welcome(connection, job="j", secret=leader))
+            found.append(accept_follower(connection, job="j", secret=leader))
 
         thread = threading.Thread(target=lead)
         thread.start()
         try:
             port = listener.getsockname()[1]
-            mine = tie(LOOPBACK, port, job=job, node=1, secret=follower)
+            mine = connect_to_leader(LOOPBACK, port, job=job, node=1, secret=follower)
         finally:
             thread.join(10)
     return mine, found[0]
@@ -74,7 +74,7 @@ def test_an_impostor_gets_no_proof_to_use_elsewhere():
         ):
             inside, _ = listener.accept()
             outside.sendall(words)
-            assert welcome(inside, job="j", secret=SECRET) is None
+            assert accept_follower(inside, job="j", secret=SECRET) is None
             told = b""
             with contextlib.suppress(ConnectionResetError):
                 while chunk := outside.recv(4096):
@@ -103,6 +103,6 @@ def test_nobody_there_is_told():
     with listen(LOOPBACK) as listener:
         port = listener.getsockname()[1]
     with pytest.raises(ClusterError, match=f"node 1 cannot reach the leader at 127.0.0.1:{port}"):
-        tie(LOOPBACK, port, job="j", node=1, secret=SECRET)
+        connect_to_leader(LOOPBACK, port, job="j", node=1, secret=SECRET)
     with pytest.raises(ClusterError, match=r"the leader cannot listen on 192\.0\.2\.1"):
         listen("192.0.2.1")

@@ -42,7 +42,7 @@ def test_a_job_whose_runner_is_gone_is_lost(tmp_path):
     hold = folder.hold()
     folder.note(phase="running", started=1.0)
     assert folder.read_state().phase == "running"
-    os.close(hold)
+    hold.release()
     state = folder.read_state()
     assert (state.phase, state.code) == ("lost", 1)
     folder.note(phase="done", code=0, ended=2.0)
@@ -56,7 +56,7 @@ def test_turns_go_by_number_and_on_when_a_holder_dies(tmp_path):
     ready, told = os.pipe()
     child = os.fork()
     if child == 0:  # another process holds the second place, until it is killed
-        os.close(first.handle)
+        first.lock.release()
         Ticket.take(tmp_path, "second")
         os.write(told, b"1")
         time.sleep(60)

@@ -11,11 +11,12 @@ from drumline.cli.cluster_connection import connected
 from drumline.cli.cluster_training import TrainingView
 from drumline.cli.job_words import say
 from drumline.cluster.home import ClusterHome
-from drumline.cluster.jobs.follow import Following, Talk
+from drumline.cluster.jobs.follow import JobFollower
 from drumline.cluster.life.limits import GONE
 from drumline.cluster.life.up import read_machines
 from drumline.cluster.spec import ClusterSpec
 from drumline.cluster.ssh.fleet import Fleet
+from drumline.cluster.ssh.remote import NodeSession
 from drumline.core.errors import HostError
 from drumline.node.job import JobState
 
@@ -26,9 +27,9 @@ async def follow_to_end(
     spec: ClusterSpec,
     home: ClusterHome,
     fleet: Fleet,
-    following: Following,
+    following: JobFollower,
     *,
-    talks: Sequence[Talk] = (),
+    sessions: Sequence[NodeSession] = (),
     view: TrainingView | None = None,
 ) -> JobState:
     """Follow a job, also where connections are lost meanwhile: the job does not need us.
@@ -38,15 +39,15 @@ async def follow_to_end(
         home: of the cluster.
         fleet: its nodes.
         following: of the job.
-        talks: nodes that tell of the job already.
+        sessions: of nodes that stream the job already.
         view: draws its training.
 
     Raises:
         HostError: the cluster is gone, or cannot be reached any more.
     """
     try:
-        if talks:
-            return await following.listen(talks)
+        if sessions:
+            return await following.listen(sessions)
         return await _follow(fleet, following, view)
     except HostError as error:
         lost, told, until = error, "", time.monotonic() + _AGAIN_S
@@ -71,7 +72,7 @@ async def follow_to_end(
     raise lost
 
 
-async def _follow(fleet: Fleet, following: Following, view: TrainingView | None) -> JobState:
+async def _follow(fleet: Fleet, following: JobFollower, view: TrainingView | None) -> JobState:
     shown = contextlib.nullcontext() if view is None else view.shown(fleet.remotes)
     async with shown:
         return await following.run(fleet.remotes)

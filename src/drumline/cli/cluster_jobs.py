@@ -19,7 +19,7 @@ from drumline.cli.kept_logs import kept_jobs, print_kept
 from drumline.cli.machine_table import print_machines
 from drumline.cli.printing import print_json
 from drumline.cluster.home import ClusterHome
-from drumline.cluster.jobs.follow import Following
+from drumline.cluster.jobs.follow import JobFollower
 from drumline.cluster.jobs.submit import cancel, newest, status
 from drumline.cluster.life.limits import GONE, cluster_gone
 from drumline.cluster.life.receipt import bill, read_former
@@ -123,7 +123,7 @@ async def _logs(
         if rank is not None:
             found = [each for each in await status(fleet.remotes) if each["id"] == job_id]
             _check_rank(found, rank)
-        following = Following(job_id, printer, rank=rank)
+        following = JobFollower(job_id, printer, rank=rank)
         if not follow:
             await following.run(fleet.remotes, once=True)
             return 0

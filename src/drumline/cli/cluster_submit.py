@@ -17,11 +17,12 @@ from drumline.cluster.files.package import push_package
 from drumline.cluster.files.storage import keep_copies
 from drumline.cluster.files.sync import sync_folder
 from drumline.cluster.home import ClusterHome
-from drumline.cluster.jobs.follow import Following, Talk
+from drumline.cluster.jobs.follow import JobFollower
 from drumline.cluster.jobs.resume import offer_checkpoints
-from drumline.cluster.jobs.submit import Request, submit, submit_and_hear
+from drumline.cluster.jobs.submit import Request, submit, submit_and_follow
 from drumline.cluster.spec import ClusterSpec, find_cluster
 from drumline.cluster.ssh.fleet import Fleet
+from drumline.cluster.ssh.remote import NodeSession
 from drumline.core.errors import HostError, InterruptError, UsageError
 from drumline.core.formatting import counted, format_bytes
 from drumline.core.task import MODULE
@@ -74,16 +75,16 @@ class Submission:
             The exit code to pass on.
         """
         view = TrainingView(self.home, self.job_id) if request.spec else None
-        following = Following(self.job_id, Printer(), changed=_Phases())
+        following = JobFollower(self.job_id, Printer(), changed=_Phases())
         async with connected(self.spec, self.home) as fleet:
             request = replace(request, code=await self._sync(fleet))
             if resume is not None:
                 request = await self._resumed(fleet, request, resume)
-            talks: list[Talk] = []
+            sessions: list[NodeSession] = []
             if detach or view is not None:
                 await submit(fleet.remotes, request, job_id=self.job_id)
             else:
-                talks = await submit_and_hear(fleet.remotes, request, self.job_id)
+                sessions = await submit_and_follow(fleet.remotes, request, self.job_id)
             self.started = True
             if detach:
                 await self._keep_copies(fleet, check=False)
@@ -92,7 +93,7 @@ class Submission:
             keeping = asyncio.create_task(self._keep_copies(fleet))
             try:
                 state = await follow_to_end(
-                    self.spec, self.home, fleet, following, talks=talks, view=view
+                    self.spec, self.home, fleet, following, sessions=sessions, view=view
                 )
                 await keeping
             finally:

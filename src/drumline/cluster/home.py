@@ -17,7 +17,6 @@ All of it can be lost: a cloud's resources carry the cluster's name and id as ta
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import getpass
 import json
 import os
@@ -28,11 +27,12 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from drumline.core.errors import ClusterError
 from drumline.core.files import write_atomic
 from drumline.core.formatting import format_seconds
+from drumline.core.lock import FileLock
 
 HOME = "DRUMLINE_HOME"
 """names the folder that all clusters' folders are in"""
@@ -128,45 +128,34 @@ class ClusterHome:
 
 @contextlib.contextmanager
 def locked(home: ClusterHome) -> Iterator[None]:
-    """Hold the cluster's lock; it goes with this process, whatever ends it.
+    """Hold the cluster's lock: only one command changes a cluster at a time.
 
     Raises:
         ClusterError: another command holds it; says which, whose and since when.
     """
-    with _take(home) as file:
-        file.truncate(0)
-        with contextlib.suppress(OSError):  # it holds on a full disk, too, without its name
-            os.write(file.fileno(), json.dumps(_holder()).encode())
+    lock = FileLock(home.lock)
+    while True:
+        home.make()
+        if not lock.acquire(0):
+            raise ClusterError(
+                f"the cluster {home.name} is being changed by {_describe(lock.read_holder())}; "
+                f"wait until that has ended, or end it"
+            )
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(lock.descriptor), os.stat(home.lock)):
+                break
+        lock.release()  # `down` has removed the file in between
+    with lock:
+        lock.write_holder(json.dumps(_holder()))
         try:
             yield
         finally:
-            file.truncate(0)
-
-
-def _take(home: ClusterHome) -> TextIO:
-    """Open the lock's file and lock it; again, where `down` has removed it in between."""
-    while True:
-        home.make()
-        file = open(home.lock, "a+")  # noqa: SIM115  closed by whoever holds it
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.seek(0)
-            note = file.read()
-            file.close()
-            raise ClusterError(
-                f"the cluster {home.name} is being changed by {_describe(note)}; wait until that "
-                f"has ended, or end it"
-            ) from None
-        with contextlib.suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(file.fileno()), os.stat(home.lock)):
-                return file
-        file.close()
+            lock.write_holder("")
 
 
 def _holder() -> dict[str, object]:
-    words = " ".join(["drumline", *sys.argv[1:2]])
-    return {"pid": os.getpid(), "what": words, "user": _user(), "at": time.time()}
+    command = " ".join(["drumline", *sys.argv[1:2]])
+    return {"pid": os.getpid(), "what": command, "user": _user(), "at": time.time()}
 
 
 def _user() -> str:

@@ -11,7 +11,6 @@ agents have the same edition, and nobody removes that while the job runs.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import signal
 import time
@@ -19,6 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import drumline
+from drumline.core.lock import FileLock
 from drumline.core.nodes import NODES
 from drumline.core.rundir import RunDir
 from drumline.core.scratch import Scratch
@@ -50,8 +50,7 @@ def hold_edition() -> None:
     """Keep this process's edition on the node for as long as the process lives."""
     own = edition()
     if own is not None:
-        handle = os.open(own / WHOLE, os.O_RDONLY | os.O_CLOEXEC)
-        fcntl.flock(handle, fcntl.LOCK_SH)
+        FileLock(own / WHOLE, flags=os.O_RDONLY).acquire(shared=True)
 
 
 GRACE_S = 7.0
@@ -60,7 +59,7 @@ USUAL = (*PRELOAD, "torch._dynamo")
 """what an agent loads that waits for a job which nobody knows yet"""
 
 
-class Crew:
+class NodeAgent:
     """One agent, its worker server and its ranks; `close` leaves nothing of them."""
 
     def __init__(self) -> None:

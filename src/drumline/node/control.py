@@ -8,13 +8,12 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 from drumline.core.errors import DrumlineError
+from drumline.core.json_lines import JsonStream, Message
 from drumline.node.job import JobFolder, JobState, all_jobs
 
 _WITHIN_S = 30.0
@@ -22,7 +21,7 @@ _POLL_S = 0.05
 _LEFT_OUT = ("env", "spec")  # may be long, and may hold what is nobody's business
 
 
-def describe_job(folder: JobFolder) -> dict[str, Any]:
+def describe_job(folder: JobFolder) -> Message:
     """Return what there is to say of a job, as plain values."""
     job = folder.read_job().to_json()
     kept = {key: value for key, value in job.items() if key not in _LEFT_OUT}
@@ -45,17 +44,18 @@ def cancel_job(folder: JobFolder, within_s: float = _WITHIN_S) -> JobState:
 def main(argv: list[str]) -> int:
     """List the jobs, oldest first, or cancel one."""
     root, command, *job = argv
+    stream = JsonStream(sys.stdin.buffer, sys.stdout.buffer)
     if command == "status":
         for folder in all_jobs(Path(root)):
             if (folder.path / "job.json").exists():  # else it is being made
-                print(json.dumps(describe_job(folder)))
+                stream.send(**describe_job(folder))
         return 0
     try:
         state = cancel_job(JobFolder(Path(root), *job))
     except DrumlineError as error:
-        print(json.dumps({"error": error.to_record()}))
+        stream.send(error=error.to_record())
         return error.exit_code
-    print(json.dumps({"state": state.to_json()}))
+    stream.send(state=state.to_json())
     return 0
 
 

@@ -16,11 +16,11 @@ from drumline.core.rundir import RunDir
 from drumline.launch.outcome import check_outcome
 
 _TOLD = frozenset({"start", "error", "agent", "worker_exit", "stopped"})
-Testimony = dict[str, list[Event]]
+ExitReports = dict[str, list[Event]]
 """by file: `rank-3` or `node-1`"""
 
 
-def collect(run: RunDir, *, node: int, workers: int, last_words: Path | None) -> Testimony:
+def collect(run: RunDir, *, node: int, workers: int, last_words: Path | None) -> ExitReports:
     """Read what happened on a node.
 
     Args:
@@ -31,14 +31,14 @@ def collect(run: RunDir, *, node: int, workers: int, last_words: Path | None) ->
     """
     names = [f"rank-{rank}" for rank in range(node * workers, (node + 1) * workers)]
     folders = [run.events, *filter(None, [last_words])]
-    told: Testimony = {}
+    told: ExitReports = {}
     for name in (*names, f"node-{node}"):
         events = [e for folder in folders for e in read_events(folder / f"{name}.jsonl")]
         told[name] = [event for event in events if event["event"] in _TOLD]
     return told
 
 
-def note(run: RunDir, told: Testimony, *, ahead_s: float) -> None:
+def note(run: RunDir, told: ExitReports, *, ahead_s: float) -> None:
     """Write another node's testimony into the leader's run directory, on the leader's clock."""
     for name, events in told.items():
         if name.partition("-")[0] in ("rank", "node") and name.partition("-")[2].isdecimal():

@@ -11,7 +11,6 @@ Standard library only, Python 3.8.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -21,10 +20,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Literal, NamedTuple
 
+from drumline.core.lock import FileLock
+
 EVERY_S = 10.0
+LOCK_S = 60.0
+_PIECE = 1 << 20
 
 
-class Busy:
+class BusySign:
     """Keeps the node from ending itself; call `tick` as often as something moves."""
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
@@ -44,12 +47,8 @@ class Busy:
                 os.utime(path)
 
 
-LOCK_S = 60.0
-_PIECE = 1 << 20
-
-
 class Entry(NamedTuple):
-    """One thing that travels; `cluster.manifest` says what its parts are."""
+    """One thing that travels; `cluster.files.manifest` says what its parts are."""
 
     path: str
     kind: Literal["file", "link", "dir"]
@@ -82,8 +81,12 @@ class Code:
         """Return where a path is."""
         return self.folder + b"/" + path.encode("utf-8", "surrogateescape")
 
-    def look(self) -> None:
-        """See what there is. Files that are as they were left are not read again.
+    def has(self, entry: Entry) -> bool:
+        """Whether a file is as an entry says."""
+        return self.files.get(entry.path) == (entry.digest, entry.executable)
+
+    def scan(self) -> None:
+        """Scan the folder. Files that are as they were left are not read again.
 
         What was not brought here by a sync is not ours to count or to remove: a notebook that
         somebody has written on the node, say. Without a note nobody knows which is which: then
@@ -194,16 +197,12 @@ def locked(root: str, *, within_s: float = LOCK_S) -> Iterator[None]:
     Raises:
         TimeoutError: somebody else holds it for longer than `within_s`.
     """
-    with open(os.path.join(root, "code.lock"), "w") as file:
-        deadline = time.monotonic() + within_s
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise TimeoutError(
-                        f"another sync or the start of a job holds {file.name} for {within_s:.0f} s"
-                    ) from None
-                time.sleep(0.05)
+    lock = FileLock(os.path.join(root, "code.lock"))
+    if not lock.acquire(within_s):
+        raise TimeoutError(
+            f"another sync or the start of a job holds {lock.path} for {within_s:.0f} s"
+        )
+    try:
         yield
+    finally:
+        lock.release()

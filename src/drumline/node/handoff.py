@@ -15,7 +15,6 @@ has changed, or by `python -m drumline.node.handoff R --end`.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import signal
@@ -29,20 +28,31 @@ from pathlib import Path
 
 import drumline
 from drumline.core.errors import UsageError
-from drumline.node.agent import USUAL, Crew, hold_edition
+from drumline.core.json_lines import Message
+from drumline.core.lock import FileLock, is_locked
+from drumline.node.agent import USUAL, NodeAgent, hold_edition
 from drumline.node.follow import Follower
 from drumline.node.job import JobFolder, Ticket
 from drumline.node.lead import Leader
 from drumline.node.runner import Runner
 
+_WAIT_S = 3600.0
+_POLL_S = 1.0
+_ANSWER_S = 2.0
+_GO_S = 30.0
+"""for the last message of a submit that is alive, but slow; a dead one closes the connection"""
+_REQUEST_BYTES = 1 << 16
+_GO = b"go"
+_SOCKET, _LOCK = ".spare", ".spare.lock"  # as the version before calls them
+
 
 @dataclass(frozen=True, kw_only=True)
-class Charge:
+class JobHandoff:
     """All that is needed to run a job on this node."""
 
     folder: JobFolder
-    hold: int
-    """the lock of the job's folder; whoever has this descriptor runs the job"""
+    lock: FileLock
+    """of the job's folder; whoever has its descriptor runs the job"""
     first: bool = True
     """whether no other job comes before it"""
     ticket: Ticket | None = None
@@ -50,61 +60,63 @@ class Charge:
     listener: socket.socket | None = None
     """where the leader expects the followers"""
 
-    def run(self, crew: Crew | None = None) -> None:
+    def run(self, agent: NodeAgent | None = None) -> None:
         """Run the job to its end, with an agent that is warm already if there is one."""
         hold_edition()
         os.chdir(self.folder.work)
         runner: Runner
         if self.ticket is not None:
-            runner = Leader(self.folder, self.listener, self.ticket, crew)
+            runner = Leader(self.folder, self.listener, self.ticket, agent)
         else:
-            runner = Follower(self.folder, first=self.first, crew=crew)
+            runner = Follower(self.folder, first=self.first, agent=agent)
         runner.run()
-        os.close(self.hold)
+        self.lock.release()
         if runner.job.keep_warm:
             keep_warm(self.folder.root, runner.preload)
 
-    def pack(self) -> tuple[dict[str, object], list[int]]:
-        """Return what another process needs to run the job instead: words, and descriptors."""
-        words = {
+    def pack(self) -> tuple[Message, list[int]]:
+        """Return what another process needs to run the job instead: JSON, and descriptors."""
+        request = {
             "id": self.folder.id,
             "first": self.first,
             "ticket": str(self.ticket.path) if self.ticket else "",
             "listens": self.listener is not None,
         }
-        handles = [self.hold]
+        descriptors = [self.lock.descriptor]
         if self.ticket is not None:
-            handles.append(self.ticket.handle)
+            descriptors.append(self.ticket.lock.descriptor)
         if self.listener is not None:
-            handles.append(self.listener.fileno())
-        return words, handles
+            descriptors.append(self.listener.fileno())
+        return request, descriptors
 
     @classmethod
-    def unpack(cls, root: Path, words: dict[str, object], handles: list[int]) -> Charge:
+    def unpack(cls, root: Path, request: Message, descriptors: list[int]) -> JobHandoff:
         """Take over a job that another process has packed."""
-        hold, *rest = handles
+        folder = JobFolder(root, str(request["id"]))
+        first, *rest = descriptors
         ticket = None
-        if words["ticket"]:
-            ticket = Ticket(path=Path(str(words["ticket"])), handle=rest.pop(0))
+        if request["ticket"]:
+            path = Path(str(request["ticket"]))
+            ticket = Ticket(path=path, lock=FileLock(path, descriptor=rest.pop(0)))
         return cls(
-            folder=JobFolder(root, str(words["id"])),
-            hold=hold,
-            first=bool(words["first"]),
+            folder=folder,
+            lock=FileLock(folder.path / "runner", descriptor=first),
+            first=bool(request["first"]),
             ticket=ticket,
-            listener=socket.socket(fileno=rest.pop(0)) if words["listens"] else None,
+            listener=socket.socket(fileno=rest.pop(0)) if request["listens"] else None,
         )
 
     def let_go(self) -> None:
         """Close this process's descriptors: another one has them."""
-        os.close(self.hold)
+        self.lock.release()
         if self.ticket is not None:
-            os.close(self.ticket.handle)
+            self.ticket.lock.release()
         if self.listener is not None:
             self.listener.close()
 
 
 def keep_warm(root: Path, preload: tuple[str, ...] = ()) -> None:
-    """Start an agent that waits for the next job, in a process of its own (`spare`)."""
+    """Start an agent that waits for the next job, in a process of its own."""
     modules = ",".join(dict.fromkeys((*USUAL, *preload)))
     subprocess.Popen(
         [sys.executable, "-m", "drumline.node.handoff", str(root), modules],
@@ -116,28 +128,19 @@ def keep_warm(root: Path, preload: tuple[str, ...] = ()) -> None:
     )
 
 
-_WAIT_S = 3600.0
-_LOOK_S = 1.0
-_ANSWER_S = 2.0
-_GO_S = 30.0
-"""for the last word of a submit that lives, but does not get to say it; a dead one hangs up"""
-_WORDS_BYTES = 1 << 16
-_GO = b"go"
+def hand_over(job: JobHandoff) -> bool:
+    """Give a job to a waiting warm agent, if there is one that fits."""
+    request, descriptors = job.pack()
+    root = job.folder.root
+    line = json.dumps({**request, "stamp": stamp(root)}).encode()
+    return _ask(root, line, descriptors, then=_GO) == b"yes"  # (1)
 
 
-def hand_over(charge: Charge) -> bool:
-    """Give a job to a waiting spare, if there is one that fits."""
-    words, handles = charge.pack()
-    root = charge.folder.root
-    request = json.dumps({**words, "stamp": stamp(root)}).encode()
-    return _ask(root, request, handles, then=_GO) == b"yes"  # (1)
-
-
-def end_spare(root: Path) -> bool:
-    """End a waiting spare; returns whether there was one."""
+def end_warm_agent(root: Path) -> bool:
+    """End a waiting warm agent; returns whether there was one."""
     there = _ask(root, json.dumps({"end": True}).encode()) is not None
     deadline = time.monotonic() + 10
-    while there and _is_locked(root) and time.monotonic() < deadline:
+    while there and is_locked(root / "jobs" / _LOCK) and time.monotonic() < deadline:
         time.sleep(0.02)
     return there
 
@@ -154,90 +157,88 @@ def stamp(root: Path) -> str:
 
 
 def wait_for_job(root: Path, preload: tuple[str, ...]) -> None:
-    """Be the spare of this node, until a job comes or none is expected any more."""
+    """Be the warm agent of this node, until a job comes or none is expected any more."""
     jobs = root / "jobs"
     jobs.mkdir(parents=True, exist_ok=True)
-    lock = os.open(jobs / ".spare.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:  # there is one
+    lock = FileLock(jobs / _LOCK)
+    if not lock.acquire(0):  # there is one
         return
     mine = stamp(root)
-    crew = Crew()
+    agent = NodeAgent()
     try:
-        crew.warm_up(preload, {})
-        with _door(jobs) as door:
-            charge = _expect(door, root, mine, crew)
-            (jobs / ".spare").unlink(missing_ok=True)
+        agent.warm_up(preload, {})
+        with _listen(jobs) as listener:
+            job = _expect(listener, root, mine, agent)
+            (jobs / _SOCKET).unlink(missing_ok=True)
     except BaseException:
-        crew.close()
+        agent.close()
         raise
-    os.close(lock)
-    if charge is None:
-        crew.close()
+    lock.release()
+    if job is None:
+        agent.close()
         return
-    log = os.open(charge.folder.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    log = os.open(job.folder.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     for target in (1, 2):
         os.dup2(log, target)
     os.close(log)
-    charge.run(crew)  # (4)
+    job.run(agent)  # (4)
 
 
-def _expect(door: socket.socket, root: Path, mine: str, crew: Crew) -> Charge | None:
+def _expect(listener: socket.socket, root: Path, mine: str, agent: NodeAgent) -> JobHandoff | None:
     deadline = time.monotonic() + _WAIT_S
-    while time.monotonic() < deadline and not crew.ended:
+    while time.monotonic() < deadline and not agent.ended:
         try:
-            visitor, _ = door.accept()
+            client, _ = listener.accept()
         except TimeoutError:
             continue
         with (
-            visitor,
+            client,
             contextlib.suppress(OSError, ValueError, KeyError, UsageError),
             contextlib.ExitStack() as received,
         ):
-            visitor.settimeout(_ANSWER_S)
-            request, handles, *_ = socket.recv_fds(visitor, _WORDS_BYTES, 4)
-            for handle in handles:
-                received.callback(os.close, handle)
-            words = json.loads(request)
-            if words.get("stamp") != mine or crew.ended:
-                visitor.sendall(b"no")
+            client.settimeout(_ANSWER_S)
+            line, descriptors, *_ = socket.recv_fds(client, _REQUEST_BYTES, 4)
+            for descriptor in descriptors:
+                received.callback(os.close, descriptor)
+            request = json.loads(line)
+            if request.get("stamp") != mine or agent.ended:
+                client.sendall(b"no")
                 return None
-            charge = Charge.unpack(root, words, list(handles))
+            job = JobHandoff.unpack(root, request, list(descriptors))
             received.pop_all()
-            received.callback(charge.let_go)
-            visitor.sendall(b"yes")  # (2)
-            visitor.settimeout(_GO_S)
-            if visitor.recv(16) == _GO:  # (3)
+            received.callback(job.let_go)
+            client.sendall(b"yes")  # (2)
+            client.settimeout(_GO_S)
+            if client.recv(16) == _GO:  # (3)
                 received.pop_all()
-                return charge
+                return job
     return None
 
 
 @contextlib.contextmanager
-def _door(jobs: Path) -> Iterator[socket.socket]:
-    """Listen where only this user comes in; by a short name, as a socket's path must have."""
-    with _short(jobs) as folder, socket.socket(socket.AF_UNIX) as door:
-        (jobs / ".spare").unlink(missing_ok=True)
+def _listen(jobs: Path) -> Iterator[socket.socket]:
+    """Listen where only this user can connect; by a short path, as a Unix socket's must be."""
+    with _short(jobs) as folder, socket.socket(socket.AF_UNIX) as listener:
+        (jobs / _SOCKET).unlink(missing_ok=True)
         before = os.umask(0o177)
         try:
-            door.bind(f"{folder}/.spare")
+            listener.bind(f"{folder}/{_SOCKET}")
         finally:
             os.umask(before)
-        door.listen(4)
-        door.settimeout(_LOOK_S)
-        yield door
+        listener.listen(4)
+        listener.settimeout(_POLL_S)
+        yield listener
 
 
 def _ask(
-    root: Path, request: bytes, handles: list[int] | None = None, *, then: bytes = b""
+    root: Path, request: bytes, descriptors: list[int] | None = None, *, then: bytes = b""
 ) -> bytes | None:
-    """Ask the spare something, and answer its yes; None where there is none, or it is too slow."""
+    """Send a warm agent a request, and answer its yes; None where there is none, or it is slow."""
     try:
         with _short(root / "jobs") as folder, socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(_ANSWER_S)
-            connection.connect(f"{folder}/.spare")
-            socket.send_fds(connection, [request], handles or [])
+            connection.connect(f"{folder}/{_SOCKET}")
+            socket.send_fds(connection, [request], descriptors or [])
             answer = connection.recv(16)
             if answer == b"yes":
                 connection.sendall(then)  # (3)
@@ -255,17 +256,11 @@ def _short(folder: Path) -> Iterator[str]:
         os.close(handle)
 
 
-def _is_locked(root: Path) -> bool:
-    from drumline.node.job import is_held
-
-    return is_held(root / "jobs" / ".spare.lock")
-
-
 def main(argv: list[str]) -> int:
-    """Wait for a job, or end who does."""
+    """Wait for a job as a warm agent, or end the one that does."""
     root = Path(argv[0]).absolute()
     if argv[1:] == ["--end"]:
-        end_spare(root)
+        end_warm_agent(root)
         return 0
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))

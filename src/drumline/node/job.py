@@ -24,7 +24,6 @@ No pydantic, no torch.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
@@ -36,6 +35,7 @@ from typing import Any, Literal, Self
 
 from drumline.core.errors import ClusterError, UsageError
 from drumline.core.files import write_atomic
+from drumline.core.lock import FileLock, is_locked
 from drumline.core.rundir import RunDir
 
 Phase = Literal["queued", "starting", "running", "done", "failed", "cancelled", "lost"]
@@ -209,7 +209,7 @@ class JobFolder:
     def read_state(self) -> JobState:
         """Read how far it has come; a job that nobody runs any more is lost."""
         state = self._read_state()
-        if state.over or is_held(self.path / "runner"):
+        if state.over or is_locked(self.path / "runner"):
             return state
         state = self._read_state()  # it may have ended between the two looks
         if state.over or not (self.path / "runner").exists():
@@ -232,11 +232,11 @@ class JobFolder:
         write_atomic(self.path / "state.json", json.dumps(state.to_json()) + "\n")
         return state
 
-    def hold(self) -> int:
-        """Lock the job for the process that runs it; returns the lock's descriptor."""
-        handle = os.open(self.path / "runner", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        return handle
+    def hold(self) -> FileLock:
+        """Lock the job for the process that runs it."""
+        lock = FileLock(self.path / "runner")
+        lock.acquire()
+        return lock
 
     def _read_state(self) -> JobState:
         try:
@@ -252,46 +252,26 @@ def all_jobs(root: Path) -> list[JobFolder]:
     return [JobFolder(root, name) for _, name in sorted(found)]
 
 
-def is_held(path: Path) -> bool:
-    """Whether a living process has locked a file."""
-    try:
-        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(handle)
-    return False
-
-
 @dataclass(frozen=True, kw_only=True)
 class Ticket:
-    """A place in the queue."""
+    """A place in the queue; whoever has the lock's descriptor open holds it."""
 
     path: Path
-    handle: int
-    """the lock; whoever has this descriptor open holds the place"""
+    lock: FileLock
 
     @classmethod
     def take(cls, root: Path, job: str) -> Ticket:
-        """Stand at the end of a node's queue."""
+        """Take the last place of a node's queue."""
         folder = root / "jobs" / "queue"
         folder.mkdir(parents=True, exist_ok=True)
-        guard = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(guard, fcntl.LOCK_EX)
+        with FileLock(folder / ".lock"):
             last = max((_number(path) for path in folder.glob("[0-9]*")), default=0)
             draft = folder / f".{job}"
-            handle = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            fcntl.flock(handle, fcntl.LOCK_EX)  # locked before anybody sees it
+            lock = FileLock(draft)
+            lock.acquire()  # before anybody sees it
             path = folder / f"{last + 1:06d}-{job}"
             draft.rename(path)
-        finally:
-            os.close(guard)
-        return cls(path=path, handle=handle)
+        return cls(path=path, lock=lock)
 
     def ahead(self) -> list[str]:
         """Name the jobs that come before; tickets that nobody holds any more are removed."""
@@ -299,7 +279,7 @@ class Ticket:
         for path in sorted(self.path.parent.glob("[0-9]*")):
             if path.name >= self.path.name:
                 break
-            if is_held(path):
+            if is_locked(path):
                 before.append(path.name.partition("-")[2])
             else:
                 path.unlink(missing_ok=True)
@@ -308,7 +288,7 @@ class Ticket:
     def drop(self) -> None:
         """Let the next one go."""
         self.path.unlink(missing_ok=True)
-        os.close(self.handle)
+        self.lock.release()
 
 
 def _number(path: Path) -> int:

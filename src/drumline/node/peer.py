@@ -24,6 +24,7 @@ import time
 from typing import Any
 
 from drumline.core.errors import ClusterError
+from drumline.core.json_lines import JsonLines, Message, encode
 
 PING_S = 1.0
 SILENCE_S = 8.0
@@ -32,21 +33,19 @@ _SEND_S = 5.0
 _GREETING_BYTES = 4096
 _MOST_BYTES = 64 << 20
 
-Message = dict[str, Any]
 
-
-class Tether:
+class PeerConnection:
     """One end of a connection whose other end has proved who it is."""
 
-    def __init__(self, connection: socket.socket, node: int) -> None:
+    def __init__(self, connection: socket.socket, lines: JsonLines, node: int) -> None:
         self.node = node
         """at the other end"""
         self.lost: str | None = None
-        """why there is nobody any more"""
+        """why the peer is gone"""
         self.ahead_s = 0.0
-        """how far the other end's clock is ahead of ours"""
+        """offset of its clock from ours"""
         self._connection = connection
-        self._rest = b""
+        self._lines = lines
         self._heard = self._pinged = time.monotonic()
         self._best_s = float("inf")
         connection.settimeout(_SEND_S)
@@ -57,15 +56,15 @@ class Tether:
         return self._connection.fileno()
 
     def send(self, what: str, **fields: Any) -> None:
-        """Send a message; one that cannot be sent makes the tether lost."""
+        """Send a message; the peer is lost where that is not possible."""
         if self.lost is None:
             try:
-                self._connection.sendall(json.dumps({"what": what, **fields}).encode() + b"\n")
+                self._connection.sendall(encode(what=what, **fields))
             except OSError as error:
                 self._lose(f"cannot be reached any more ({error.strerror or error})")
 
     def tick(self) -> list[Message]:
-        """Return the messages that have come, and keep the pulse; never blocks."""
+        """Return the messages that have arrived, and keep the heartbeat; never blocks."""
         messages = [message for message in self._receive() if not self._beat(message)]
         now = time.monotonic()
         if now - self._pinged >= PING_S:
@@ -88,15 +87,14 @@ class Tether:
                 self._lose(f"has lost the connection ({error.strerror or error})")
             if not chunk:
                 self._lose("has closed the connection")
-            self._rest += chunk
+            self._lines.feed(chunk)
             self._heard = time.monotonic()
-            if len(self._rest) > _MOST_BYTES:
+            if len(self._lines) > _MOST_BYTES:
                 self._lose("sends what no node of ours would")
-        *lines, self._rest = self._rest.split(b"\n")
-        return [json.loads(line) for line in lines]
+        return list(self._lines.messages())
 
     def _beat(self, message: Message) -> bool:
-        """Answer a ping, read the other's clock from its answer to ours; true if it was one."""
+        """Answer a ping, or read the peer's clock from its pong; true if it was one of them."""
         if message["what"] == "ping":
             self.send("pong", sent=message["at"], at=time.time())
         elif message["what"] == "pong":
@@ -137,23 +135,26 @@ def listen(address: str) -> socket.socket:
     return listener
 
 
-def welcome(connection: socket.socket, *, job: str, secret: bytes) -> Tether | None:
-    """Let a follower in that knows the secret (leader); None for anybody else."""
-    ours = secrets.token_hex(16)
+def accept_follower(connection: socket.socket, *, job: str, secret: bytes) -> PeerConnection | None:
+    """Authenticate a follower by the secret (leader); None for anybody else."""
+    ours, lines = secrets.token_hex(16), JsonLines()
     connection.settimeout(_HANDSHAKE_S)
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        _tell(connection, challenge=ours)  # (1)
-        answer = _hear(connection)
+        connection.sendall(encode(challenge=ours))  # (1)
+        answer = _receive(connection, lines)
         node, theirs = int(answer["node"]), str(answer["challenge"])
         proof = _prove(secret, "follower", job, node, ours, theirs)
         if hmac.compare_digest(proof, str(answer["proof"])):  # (2)
-            _tell(connection, proof=_prove(secret, "leader", job, node, theirs, ours))  # (3)
-            return Tether(connection, node)
+            proof = _prove(secret, "leader", job, node, theirs, ours)
+            connection.sendall(encode(proof=proof))  # (3)
+            return PeerConnection(connection, lines, node)
     connection.close()
     return None
 
 
-def tie(address: str, port: int, *, job: str, node: int, secret: bytes) -> Tether:
+def connect_to_leader(
+    address: str, port: int, *, job: str, node: int, secret: bytes
+) -> PeerConnection:
     """Connect to the leader (follower).
 
     Raises:
@@ -166,13 +167,14 @@ def tie(address: str, port: int, *, job: str, node: int, secret: bytes) -> Tethe
             f"node {node} cannot reach the leader at {address}:{port}: {error.strerror or error}; "
             f"must the network between the nodes be opened?"
         ) from None
+    lines = JsonLines()
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        theirs, ours = str(_hear(connection)["challenge"]), secrets.token_hex(16)  # (1)
+        theirs, ours = str(_receive(connection, lines)["challenge"]), secrets.token_hex(16)  # (1)
         proof = _prove(secret, "follower", job, node, theirs, ours)
-        _tell(connection, node=node, challenge=ours, proof=proof)  # (2)
+        connection.sendall(encode(node=node, challenge=ours, proof=proof))  # (2)
         expected = _prove(secret, "leader", job, node, ours, theirs)
-        if hmac.compare_digest(expected, str(_hear(connection)["proof"])):  # (3)
-            return Tether(connection, 0)
+        if hmac.compare_digest(expected, str(_receive(connection, lines)["proof"])):  # (3)
+            return PeerConnection(connection, lines, 0)
     connection.close()
     raise ClusterError(
         f"who listens at {address}:{port} does not know the secret of job {job}; submit it again"
@@ -184,18 +186,13 @@ def _prove(secret: bytes, who: str, job: str, node: int, first: str, second: str
     return hmac.new(secret, text, "sha256").hexdigest()
 
 
-def _tell(connection: socket.socket, **fields: Any) -> None:
-    connection.sendall(json.dumps(fields).encode() + b"\n")
-
-
-def _hear(connection: socket.socket) -> Message:
-    """Read one short line, byte by byte: what follows it belongs to the tether."""
+def _receive(connection: socket.socket, lines: JsonLines) -> Message:
+    """Receive one short message; what follows it stays in `lines`, for the connection."""
     deadline = time.monotonic() + _HANDSHAKE_S
-    line = b""
-    while not line.endswith(b"\n"):
-        byte = connection.recv(1)
-        if not byte or len(line) > _GREETING_BYTES or time.monotonic() > deadline:
+    while (line := lines.line()) is None:
+        chunk = connection.recv(_GREETING_BYTES)
+        lines.feed(chunk)
+        if not chunk or len(lines) > _GREETING_BYTES or time.monotonic() > deadline:
             raise ValueError("no greeting")
-        line += byte
     message: Message = json.loads(line)
     return message

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import fcntl
 import json
 import os
 import secrets
@@ -23,10 +22,12 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import BinaryIO
 
 from drumline.core.errors import ClusterError, WorkerError
 from drumline.core.files import stays_inside, write_atomic
+from drumline.core.json_lines import JsonLines, Message, encode
+from drumline.core.lock import FileLock, is_locked
 from drumline.node.folder import locked
 from drumline.node.job import JobFolder
 
@@ -112,7 +113,7 @@ def place_files(code: Path, files: dict[str, str]) -> None:
         part.replace(path)
 
 
-def _request(folder: Path, request: dict[str, Any]) -> str:
+def _request(folder: Path, request: Message) -> str:
     """Leave a request, and wait for the job's id."""
     if not is_served(folder):
         raise ClusterError(
@@ -141,11 +142,7 @@ def _request(folder: Path, request: dict[str, Any]) -> str:
 
 def is_served(folder: Path) -> bool:
     """Whether a laptop takes requests."""
-    try:
-        with (folder / "served").open() as file:
-            return not _hold(file)
-    except OSError:
-        return False
+    return is_locked(folder / "served")
 
 
 def _follow(job: JobFolder, show: Callable[[str], None]) -> None:
@@ -168,35 +165,27 @@ def _follow(job: JobFolder, show: Callable[[str], None]) -> None:
         time.sleep(_PAUSE_S)
 
 
-def serve(folder: Path, given: TextIO, out: TextIO) -> None:
-    """Pass requests on and answers back, until the laptop hangs up; a second laptop waits."""
+def serve(folder: Path, given: int, out: BinaryIO) -> None:
+    """Forward requests and answers, until the laptop disconnects; a second laptop waits."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    told: set[Path] = set()
-    held = False
-    with (folder / "served").open("a") as file:
-        while True:
-            if not held and (held := _hold(file)):
-                for old in folder.glob("*.json"):  # of notebooks whose laptop went away
-                    old.unlink(missing_ok=True)
-            for path in sorted(set(folder.glob("*.json")) - told) if held else ():
-                told.add(path)
-                with contextlib.suppress(OSError, ValueError):
-                    out.write(json.dumps({"id": path.stem, **json.loads(path.read_text())}) + "\n")
-                    out.flush()
-            if select.select([given], [], [], _PAUSE_S)[0]:
-                line = given.readline()
-                if not line:
-                    return
-                answer = json.loads(line)
+    sent: set[Path] = set()
+    answers, served = JsonLines(), FileLock(folder / "served")
+    while True:
+        if served.descriptor < 0 and served.acquire(0):
+            for old in folder.glob("*.json"):  # of notebooks whose laptop went away
+                old.unlink(missing_ok=True)
+        for path in sorted(set(folder.glob("*.json")) - sent) if served.descriptor >= 0 else ():
+            sent.add(path)
+            with contextlib.suppress(OSError, ValueError):
+                out.write(encode(id=path.stem, **json.loads(path.read_text())))
+                out.flush()
+        if select.select([given], [], [], _PAUSE_S)[0]:
+            chunk = os.read(given, 1 << 16)
+            if not chunk:
+                return
+            answers.feed(chunk)
+            for answer in answers.messages():
                 write_atomic(folder / f"{Path(answer['id']).name}.answer", json.dumps(answer))
-
-
-def _hold(file: TextIO) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def main() -> None:
@@ -207,7 +196,7 @@ def main() -> None:
         with locked(str(root)):  # a job that starts just now gets all of them, or none
             place_files(root / "code", files)
     else:
-        serve(root / "requests", sys.stdin, sys.stdout)
+        serve(root / "requests", sys.stdin.fileno(), sys.stdout.buffer)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,6 @@ have written: run/tensorboard, and what a Lightning script leaves in work/lightn
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import importlib.util
 import json
 import os
@@ -27,13 +26,15 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from drumline.core.errors import RunDirError
 from drumline.core.files import write_atomic
+from drumline.core.json_lines import JsonStream, Message
+from drumline.core.lock import FileLock
+from drumline.core.processes import start_time
 
 _START_S, _STOP_S, _PAUSE_S = 90.0, 10.0, 0.1
 _TRIES = 3  # at a port that somebody else takes between our look and the start
@@ -58,6 +59,16 @@ class Program:
     variables: Mapping[str, str]
 
 
+@dataclass(frozen=True, kw_only=True)
+class ServiceState:
+    """A service that runs."""
+
+    pid: int
+    since: int | None
+    """its start time, in the kernel's ticks"""
+    port: int
+
+
 @dataclass(frozen=True)
 class Service:
     """One service of a node."""
@@ -70,15 +81,15 @@ class Service:
         """Where everything of the service is."""
         return self.root / "services" / self.name
 
-    def running(self) -> dict[str, Any] | None:
+    def running(self) -> ServiceState | None:
         """Return the state of the service that runs; None where none does."""
         try:
-            state: dict[str, Any] = json.loads((self.folder / "state.json").read_text())
-        except (OSError, ValueError):
+            state = ServiceState(**json.loads((self.folder / "state.json").read_text()))
+        except (OSError, ValueError, TypeError):
             return None
-        return state if start_time(state["pid"]) == state["since"] else None
+        return state if start_time(state.pid) == state.since else None
 
-    def launch(self, build: Callable[[int], Program]) -> dict[str, Any]:
+    def launch(self, build: Callable[[int], Program]) -> ServiceState:
         """Start the program that `build` gives for a port, unless it runs; returns its state.
 
         Raises:
@@ -96,11 +107,11 @@ class Service:
         with self._lock():
             state = self.running()
             if state is not None:
-                self._end(state["pid"], state["since"])
+                self._end(state.pid, state.since)
             (self.folder / "state.json").unlink(missing_ok=True)
         return state is not None
 
-    def _try(self, build: Callable[[int], Program], *, last: bool) -> dict[str, Any] | None:
+    def _try(self, build: Callable[[int], Program], *, last: bool) -> ServiceState | None:
         port = free_port()
         program = build(port)
         log = self.folder / "log"
@@ -115,12 +126,11 @@ class Service:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        since = start_time(process.pid)
+        state = ServiceState(pid=process.pid, since=start_time(process.pid), port=port)
         if self._wait(process, port):
-            state = {"pid": process.pid, "since": since, "port": port}
-            write_atomic(self.folder / "state.json", json.dumps(state) + "\n")
+            write_atomic(self.folder / "state.json", json.dumps(asdict(state)) + "\n")
             return state
-        self._end(process.pid, since)
+        self._end(state.pid, state.since)
         tail = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
         if not last and "ddress already in use" in tail:
             return None
@@ -136,7 +146,7 @@ class Service:
         return False
 
     def _end(self, pid: int, since: int | None) -> None:
-        """End a process and those that it started."""
+        """End a process and those that it started: SIGTERM, then SIGKILL."""
         for kind in (signal.SIGTERM, signal.SIGKILL):
             deadline = time.monotonic() + _STOP_S
             with contextlib.suppress(ProcessLookupError):
@@ -152,23 +162,11 @@ class Service:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(pid, signal.SIGKILL)  # a helper of it that did not go along
 
-    @contextlib.contextmanager
-    def _lock(self) -> Iterator[None]:
+    def _lock(self) -> FileLock:
         self.folder.parent.mkdir(parents=True, exist_ok=True)
         self.folder.mkdir(mode=0o700, exist_ok=True)
         self.folder.chmod(0o700)
-        with (self.folder / "lock").open("w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield
-
-
-def start_time(pid: int) -> int | None:
-    """Return when a process started, in the kernel's ticks; None where it is gone."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-    return None if fields[0] in "ZX" else int(fields[19])
+        return FileLock(self.folder / "lock")
 
 
 def free_port() -> int:
@@ -178,7 +176,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def start_tensorboard(service: Service) -> dict[str, Any]:
+def start_tensorboard(service: Service) -> Message:
     """Start TensorBoard, unless it runs; returns its port."""
     if importlib.util.find_spec("tensorboard") is None:
         raise ServiceError(
@@ -195,10 +193,10 @@ def start_tensorboard(service: Service) -> dict[str, Any]:
             variables={**os.environ, "TMPDIR": str(service.folder)},  # where it notes its port
         )
 
-    return {"port": service.launch(build)["port"]}
+    return {"port": service.launch(build).port}
 
 
-def start_jupyter(service: Service) -> dict[str, Any]:
+def start_jupyter(service: Service) -> Message:
     """Start JupyterLab in R/code, unless it runs; returns its port and token."""
     lab = find_lab()
     (service.root / "code").mkdir(parents=True, exist_ok=True)
@@ -214,10 +212,10 @@ def start_jupyter(service: Service) -> dict[str, Any]:
 
     state = service.launch(build)
     config = json.loads((service.folder / "config.json").read_text())
-    return {"port": state["port"], "token": config["IdentityProvider"]["token"]}
+    return {"port": state.port, "token": config["IdentityProvider"]["token"]}
 
 
-def settings(service: Service, port: int, lab: Path) -> dict[str, Any]:
+def settings(service: Service, port: int, lab: Path) -> dict[str, dict[str, object]]:
     """Return Jupyter's configuration, with a new token in it."""
     return {
         "IdentityProvider": {"token": secrets.token_urlsafe(32)},
@@ -275,7 +273,7 @@ def find_lab() -> Path:
     )
 
 
-_START: Mapping[str, Callable[[Service], dict[str, Any]]] = {
+_START: Mapping[str, Callable[[Service], Message]] = {
     "jupyter": start_jupyter,
     "tensorboard": start_tensorboard,
 }
@@ -291,7 +289,7 @@ def main(argv: list[str]) -> None:
         answer = {"error": str(error), "missing": error.missing}
     except (OSError, RunDirError) as error:
         answer = {"error": f"cannot {command} {name}: {error}", "missing": ""}
-    print(json.dumps(answer), flush=True)
+    JsonStream(sys.stdin.buffer, sys.stdout.buffer).send(**answer)
 
 
 if __name__ == "__main__":

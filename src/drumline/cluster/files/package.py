@@ -20,8 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import drumline
-from drumline.cluster.ssh.remote import Remote, last_line
-from drumline.cluster.ssh.transport import host_error
+from drumline.cluster.ssh.remote import Remote, host_error, last_line
 
 _PUSH_S = 600.0
 _ASK_S = 60.0

@@ -12,12 +12,14 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from drumline.cluster.ssh.remote import Remote, all_of, node_python
 from drumline.core.errors import ClusterError, HostError
 from drumline.core.formatting import listed
+from drumline.core.json_lines import encode
+from drumline.node.keeper import CopyRequest
 from drumline.node.storage import Copied, Manifest, Store, shown_url
 
 LAPTOP = "laptop"
@@ -65,21 +67,20 @@ async def keep_copies(
     """
 
     async def ask(remote: Remote) -> str:
-        asked = {
-            "root": remote.machine.root,
-            "job": job_id,
-            "url": url,
-            "writer": remote.machine.name,
-            "every_s": every_s,
-            "check": check,
-        }
-        words = [node_python(remote.machine), "-m", "drumline.node.keeper"]
-        given = json.dumps(asked).encode() + b"\n"
-        done = await remote.run(words, given=given, timeout_s=_ANSWER_S)
+        request = CopyRequest(
+            root=remote.machine.root,
+            job=job_id,
+            url=url,
+            writer=remote.machine.name,
+            every_s=every_s,
+            check=check,
+        )
+        argv = [node_python(remote.machine), "-m", "drumline.node.keeper"]
+        done = await remote.run(argv, given=encode(**asdict(request)), timeout_s=_ANSWER_S)
         try:
             return str(json.loads(done.stdout).get("error", ""))
         except ValueError:
-            return done.stderr.decode(errors="replace").strip()[-600:] or "no answer"
+            return done.complaint[-600:] or "no answer"
 
     refused: dict[str, list[str]] = {}
     for remote, why in zip(remotes, await all_of(map(ask, remotes)), strict=True):

@@ -1,35 +1,30 @@
-"""Bringing the project's folder to all nodes at once: only what is missing there travels.
+"""Sync of the project's folder to all nodes at once: only what is missing there travels.
 
-The nodes look at what they have while the laptop looks at its own folder; where both come to the
-same hash, nothing else is said. `drumline.node.receive` draws the exchange.
+The nodes scan what they have while the laptop scans its own folder; where both come to the same
+hash, nothing else is sent. `drumline.node.receive` draws the exchange.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import json
 import zlib
-from collections.abc import AsyncIterator, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from drumline.cluster.files.manifest import Manifest, scan
 from drumline.cluster.home import ClusterHome
 from drumline.cluster.machine import Machine
 from drumline.cluster.providers import Say
-from drumline.cluster.ssh.remote import Done, Flow, Remote, all_of, last_line, start_all
-from drumline.cluster.ssh.transport import host_error
+from drumline.cluster.ssh.remote import NodeSession, Remote, all_of, host_error, last_line
 from drumline.core.errors import HostError, UsageError
 from drumline.core.formatting import counted, format_bytes
+from drumline.core.json_lines import FRAME_BYTES, Message, encode, pack_frames
 from drumline.node.folder import Entry
-from drumline.node.receive import FRAME, PACKED, RAW
 
 ROUNDS = 3
 """so often a folder that changes meanwhile is looked at again"""
-_PIECE = 1 << 18
-_ANSWER_S, _WRITE_S, _END_S = 900.0, 300.0, 20.0  # a node may have many files to look at
+_ANSWER_S, _WRITE_S, _END_S = 900.0, 300.0, 20.0  # a node may have many files to scan
 _STALLED = "stalled"
 _SMALL, _KEPT = 1 << 16, 1 << 26
 
@@ -94,39 +89,31 @@ class _Sync:
         self._packer = _Packer()
 
     async def round(self, remotes: Sequence[Remote]) -> tuple[list[Synced], list[str]]:
-        """Look once, and bring it to all; returns the files that were not what they had been."""
-        flows = await start_all(remotes, _command)
+        """Scan once, and send it to all; returns the files that have changed meanwhile."""
+        sessions = await NodeSession.start_all(remotes, _command)
         try:
             manifest = await asyncio.to_thread(scan, self._folder, self._cache, self._apart)
             for note in manifest.notes:
                 self._say("sync", note)
-            parts = [
-                self._one(remote.machine, flow, manifest)
-                for remote, flow in zip(remotes, flows, strict=True)
-            ]
-            results = await all_of(parts)
+            results = await all_of(self._one(session, manifest) for session in sessions)
         finally:
-            for flow in flows:
-                flow.stop()
-            await asyncio.gather(*(_end(flow) for flow in flows), return_exceptions=True)
+            for session in sessions:
+                session.process.stop()
+            ends = (session.finish(_END_S) for session in sessions)
+            await asyncio.gather(*ends, return_exceptions=True)
         changed = sorted({path for _, paths in results for path in paths})
         return [synced for synced, _ in results], changed
 
-    async def _one(
-        self, machine: Machine, flow: Flow, manifest: Manifest
-    ) -> tuple[Synced, list[str]]:
-        entries = manifest.entries
+    async def _one(self, session: NodeSession, manifest: Manifest) -> tuple[Synced, list[str]]:
+        machine, entries = session.machine, manifest.entries
         synced = Synced(node=machine.node, hash=manifest.hash, files=len(entries))
-        lines = flow.lines()
-        await _write(machine, flow, json.dumps({"hash": manifest.hash}).encode() + b"\n")
-        answer = await _answer(machine, flow, lines)
-        if answer.get("same"):
-            await _end(flow)
+        await _write(session, encode(hash=manifest.hash))
+        if (await _answer(session)).get("same"):
+            await session.finish(_END_S)
             return synced, []
         packed = await asyncio.to_thread(self._packer.manifest, manifest)
-        announced = json.dumps({"manifest": len(packed)}).encode() + b"\n"
-        await _write(machine, flow, announced + packed)
-        wanted = [entries[number] for number in (await _answer(machine, flow, lines))["want"]]
+        await _write(session, encode(manifest=len(packed)) + packed)
+        wanted = [entries[number] for number in (await _answer(session))["want"]]
         size = sum(entry.size for entry in wanted)
         if wanted:
             files = counted(len(wanted), "file")
@@ -134,30 +121,21 @@ class _Sync:
         blocks = self._packer.blocks(manifest.root, wanted)
         try:
             while block := await asyncio.to_thread(next, blocks, b""):
-                await _write(machine, flow, block)
+                await _write(session, block)
         except HostError as error:
             if error.fields.get("reason") != _STALLED:
-                await _answer(machine, flow, lines)  # it may have said why it takes no more
+                await _answer(session)  # it may have said why it takes no more
             raise
-        await flow.end_input()
-        answer = await _answer(machine, flow, lines)
+        await session.process.end_input()
+        answer = await _answer(session)
         changed = [entries[number].path for number in answer.get("changed", ())]
-        await _end(flow)
-        return (
-            Synced(
-                node=machine.node,
-                hash=manifest.hash,
-                files=len(entries),
-                sent=len(wanted),
-                sent_bytes=size,
-                removed=answer.get("removed", 0),
-            ),
-            changed,
-        )
+        await session.finish(_END_S)
+        removed = answer.get("removed", 0)
+        return replace(synced, sent=len(wanted), sent_bytes=size, removed=removed), changed
 
 
 class _Packer:
-    """Files as frames. What small ones became is kept for the other nodes, up to a limit."""
+    """Files as frames. Those of small files are kept for the other nodes, up to a limit."""
 
     def __init__(self) -> None:
         self._small: dict[str, bytes] = {}
@@ -165,7 +143,7 @@ class _Packer:
         self._manifests: dict[bytes, bytes] = {}
 
     def manifest(self, manifest: Manifest) -> bytes:
-        """Return the manifest as it travels."""
+        """Return the manifest, compressed."""
         packed = self._manifests.get(manifest.packed)
         if packed is None:
             packed = self._manifests[manifest.packed] = zlib.compress(manifest.packed, 1)
@@ -177,7 +155,7 @@ class _Packer:
         for entry in entries:
             for frame in self._frames(root, entry):
                 block += frame
-                if len(block) >= _PIECE:
+                if len(block) >= FRAME_BYTES:
                     yield bytes(block)
                     block.clear()
         if block:
@@ -185,11 +163,11 @@ class _Packer:
 
     def _frames(self, root: Path, entry: Entry) -> Iterator[bytes]:
         if entry.size > _SMALL:
-            yield from _read(root, entry)
+            yield from pack_frames(_read(root, entry))
             return
         known = self._small.get(entry.digest)
         if known is None:
-            known = b"".join(_read(root, entry))
+            known = b"".join(pack_frames(_read(root, entry)))
             if self._kept < _KEPT:
                 self._kept += len(known)
                 self._small[entry.digest] = known
@@ -197,20 +175,15 @@ class _Packer:
 
 
 def _read(root: Path, entry: Entry) -> Iterator[bytes]:
-    """Give a file's frames: as much as it had when it was looked at, so that a log may grow."""
+    """Give a file in pieces: as much as it had when it was scanned, so that a log may grow."""
     left = entry.size
     try:
         with open(root / entry.path, "rb") as file:
-            while left and (content := file.read(min(_PIECE, left))):
+            while left and (content := file.read(min(FRAME_BYTES, left))):
                 left -= len(content)
-                packed = zlib.compress(content, 1)
-                if len(packed) < len(content):
-                    yield FRAME.pack(PACKED, len(packed)) + packed
-                else:
-                    yield FRAME.pack(RAW, len(content)) + content
+                yield content
     except OSError:  # it is gone; the node sees that this is not what was meant
-        pass
-    yield FRAME.pack(RAW, 0)
+        return
 
 
 def _command(remote: Remote) -> list[str]:
@@ -218,18 +191,11 @@ def _command(remote: Remote) -> list[str]:
     return ["env", f"PYTHONPATH={root}/lib", "python3", "-S", "-m", "drumline.node.receive", root]
 
 
-async def _write(machine: Machine, flow: Flow, content: bytes) -> None:
+async def _write(session: NodeSession, content: bytes) -> None:
     try:
-        await asyncio.wait_for(flow.write(content), _WRITE_S)
+        await asyncio.wait_for(session.process.write(content), _WRITE_S)
     except TimeoutError:
-        raise _stalled(machine, f"it has taken nothing for {_WRITE_S:.0f} s") from None
-
-
-async def _end(flow: Flow) -> Done | None:
-    """Wait a while for the receiver's end; None where it does not come."""
-    with contextlib.suppress(TimeoutError):
-        return await asyncio.wait_for(flow.wait(), _END_S)
-    return None
+        raise _stalled(session.machine, f"it has taken nothing for {_WRITE_S:.0f} s") from None
 
 
 def _stalled(machine: Machine, why: str) -> HostError:
@@ -237,26 +203,24 @@ def _stalled(machine: Machine, why: str) -> HostError:
     return host_error(machine, _STALLED, text)
 
 
-async def _answer(machine: Machine, flow: Flow, lines: AsyncIterator[bytes]) -> dict[str, Any]:
+async def _answer(session: NodeSession) -> Message:
     try:
-        async with asyncio.timeout(_ANSWER_S):
-            line = await anext(lines, b"")
+        answer = await asyncio.wait_for(session.receive(), _ANSWER_S)
     except TimeoutError:
-        raise _stalled(machine, f"it has not answered for {_ANSWER_S:.0f} s") from None
-    if not line:
-        done = await _end(flow)
+        raise _stalled(session.machine, f"it has not answered for {_ANSWER_S:.0f} s") from None
+    if answer is None:
+        done = await session.finish(_END_S)
         said = last_line(done.stderr) if done else ""
         raise host_error(
-            machine,
+            session.machine,
             "sync",
             f"the receiver ended with code {done.code if done else 'unknown'}"
             + (f": {said}" if said else "")
             + "; bring the package there again: drumline up",
         )
-    answer: dict[str, Any] = json.loads(line)
     if "error" in answer:
         raise host_error(
-            machine,
+            session.machine,
             "sync",
             f"the folder cannot be put there: {answer['error']}; R/code is as it was",
         )

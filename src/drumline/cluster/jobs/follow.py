@@ -1,7 +1,8 @@
-"""`Following`: what all ranks of a job print, from all nodes, in the order of time.
+"""`JobFollower`: the output of all ranks of a job, from all nodes, in order of time.
 
-Each node tells what its own ranks print (`drumline.node.tail`). What was printed before we came is
-held back until all nodes have told theirs, and put in order; what comes then is shown as it comes.
+Each node streams what its own ranks print (`drumline.node.tail`). What was printed before we
+connected is buffered until all nodes have sent theirs, and sorted; from then on lines are shown as
+they arrive.
 """
 
 from __future__ import annotations
@@ -9,18 +10,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from drumline.cluster.ssh.remote import Flow, Remote, node_python, start_all
-from drumline.core.errors import ERRORS, DrumlineError, HostError
+from drumline.cluster.ssh.remote import NodeSession, Remote, node_command, revive
+from drumline.core.errors import HostError
+from drumline.core.json_lines import Message
 from drumline.node.job import JobState
 
 _MOST_HELD = 200_000  # lines
 _HOLD_S = 3.0  # for a node that is slow to tell what it has
 _STOP_S = 3.0
-_FINISH_S = 10.0
 _OTHERS_S = 5.0  # for the other nodes, once the leader has told the end
 _LOST_S = 15.0  # for the end of a job, once a node cannot be heard any more
 
@@ -45,51 +45,7 @@ class Line:
 Show = Callable[[Line], None]
 
 
-class Talk:
-    """A command on a node that speaks JSON lines."""
-
-    def __init__(self, remote: Remote, flow: Flow) -> None:
-        self.remote = remote
-        self.flow = flow
-        self._lines: AsyncIterator[bytes] = flow.lines()
-
-    @classmethod
-    async def start_all(
-        cls, remotes: Sequence[Remote], command: Callable[[Remote], Sequence[str]]
-    ) -> list[Talk]:
-        """Start a command on all nodes, or on none.
-
-        Raises:
-            HostError: a node cannot start it.
-        """
-        flows = await start_all(remotes, command)
-        return [cls(remote, flow) for remote, flow in zip(remotes, flows, strict=True)]
-
-    async def send(self, words: dict[str, Any]) -> None:
-        """Say something to it; one that does not listen any more says why in its own next words."""
-        with contextlib.suppress(HostError):
-            await self.flow.write(json.dumps(words).encode() + b"\n")
-
-    async def hear(self) -> dict[str, Any] | None:
-        """Return what it says next; None where it has ended."""
-        async for line in self._lines:
-            with contextlib.suppress(ValueError):
-                words = json.loads(line)
-                if isinstance(words, dict):
-                    return words
-        return None
-
-    async def finish(self) -> None:
-        """Let it end, and wait for that for a while: it has said all that matters."""
-        try:
-            await self.flow.end_input()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self.flow.wait(), _FINISH_S)
-        finally:
-            self.flow.stop()
-
-
-class Following:
+class JobFollower:
     """Follows one job; after a lost connection `run` goes on where it was."""
 
     def __init__(
@@ -128,34 +84,34 @@ class Following:
             HostError: a connection was lost.
             UsageError: there is no such job.
         """
-        words = ["--once"] if once else []
+        options = ["--once"] if once else []
         if self._rank is not None:
-            words += ["--rank", str(self._rank)]
-        talks = await Talk.start_all(remotes, lambda remote: self._command(remote, words))
-        return await self.listen(talks)
+            options += ["--rank", str(self._rank)]
+        sessions = await NodeSession.start_all(remotes, lambda one: self._command(one, options))
+        return await self.listen(sessions)
 
-    async def listen(self, talks: Sequence[Talk]) -> JobState:
-        """Hear nodes that tell of the job already."""
+    async def listen(self, sessions: Sequence[NodeSession]) -> JobState:
+        """Follow sessions that stream the job already."""
         self._held, self._ends = [], {}
-        self._waiting = {talk.remote.machine.node for talk in talks}
+        self._waiting = {session.machine.node for session in sessions}
         timer = asyncio.get_running_loop().call_later(_HOLD_S, self._release)
-        hearing = {asyncio.create_task(self._hear(talk)): talk for talk in talks}
+        listening = {asyncio.create_task(self._listen(session)): session for session in sessions}
         try:
-            return await self._wait(hearing)
+            return await self._wait(listening)
         finally:
             timer.cancel()
             self._release()
-            for task, talk in hearing.items():
-                talk.flow.stop()
+            for task, session in listening.items():
+                session.process.stop()
                 task.cancel()
-            await asyncio.gather(*hearing, return_exceptions=True)
+            await asyncio.gather(*listening, return_exceptions=True)
             with contextlib.suppress(TimeoutError):
-                ends = (talk.flow.wait() for talk in talks)
+                ends = (session.process.wait() for session in sessions)
                 await asyncio.wait_for(asyncio.gather(*ends, return_exceptions=True), _STOP_S)
 
-    async def _wait(self, hearing: dict[asyncio.Task[None], Talk]) -> JobState:
+    async def _wait(self, listening: dict[asyncio.Task[None], NodeSession]) -> JobState:
         """Wait for all nodes; a bounded time only, once the leader or any connection is gone."""
-        pending: set[asyncio.Task[None]] = set(hearing)
+        pending: set[asyncio.Task[None]] = set(listening)
         deadline: float | None = None
         clock = asyncio.get_running_loop()
         while pending:
@@ -169,7 +125,7 @@ class Following:
                 deadline = clock.time() + _LOST_S
             if 0 in self._ends:
                 deadline = min(deadline or float("inf"), clock.time() + _OTHERS_S)
-        return self._conclude({talk.remote.machine.node: task for task, talk in hearing.items()})
+        return self._conclude({session.machine.node: task for task, session in listening.items()})
 
     def _conclude(self, tasks: dict[int, asyncio.Task[None]]) -> JobState:
         if 0 in self._ends:
@@ -190,39 +146,39 @@ class Following:
             )
         )
 
-    async def _hear(self, talk: Talk) -> None:
-        node = talk.remote.machine.node
+    async def _listen(self, session: NodeSession) -> None:
+        node = session.machine.node
         try:
-            while (words := await talk.hear()) is not None:
-                self._take(node, words)
+            while (message := await session.receive()) is not None:
+                self._take(node, message)
         finally:
             self._note_live(node)
         if node not in self._ends:
-            complaint = (await talk.flow.wait()).stderr.decode(errors="replace").strip()
+            complaint = (await session.process.wait()).complaint
             why = complaint.splitlines()[-1] if complaint else "the connection was lost"
             raise HostError(
-                f"{talk.remote.machine.name} does not tell of job {self.job_id} any more: {why}",
+                f"{session.machine.name} does not tell of job {self.job_id} any more: {why}",
                 node=node,
             )
 
-    def _take(self, node: int, words: dict[str, Any]) -> None:
-        if "text" in words:
-            line = Line(node=node, rank=words["rank"], text=words["text"], at=words["at"])
-            self._offsets.setdefault(node, {})[line.rank] = words["offset"]
+    def _take(self, node: int, message: Message) -> None:
+        if "text" in message:
+            line = Line(node=node, rank=message["rank"], text=message["text"], at=message["at"])
+            self._offsets.setdefault(node, {})[line.rank] = message["offset"]
             if self._held is None:
                 self._show(line)
             else:
                 self._held.append(line)
                 if len(self._held) > _MOST_HELD:
                     self._release()
-        elif "live" in words:
+        elif "live" in message:
             self._note_live(node)
-        elif "state" in words and node == 0 and self._changed is not None:
-            self._changed(JobState.from_json(words["state"]))
-        elif "end" in words:
-            self._ends[node] = JobState.from_json(words["end"])
-        elif "error" in words:
-            raise revive(words["error"])
+        elif "state" in message and node == 0 and self._changed is not None:
+            self._changed(JobState.from_json(message["state"]))
+        elif "end" in message:
+            self._ends[node] = JobState.from_json(message["end"])
+        elif "error" in message:
+            raise revive(message["error"])
 
     def _note_live(self, node: int) -> None:
         self._waiting.discard(node)
@@ -234,13 +190,6 @@ class Following:
         for line in sorted(held or (), key=lambda line: line.at):
             self._show(line)
 
-    def _command(self, remote: Remote, words: Sequence[str]) -> list[str]:
-        machine = remote.machine
-        offsets = json.dumps(self._offsets.get(machine.node, {}))
-        module = [node_python(machine), "-m", "drumline.node.tail"]
-        return [*module, machine.root, self.job_id, "--from", offsets, *words]
-
-
-def revive(record: Mapping[str, Any], where: str = "") -> DrumlineError:
-    """Return the error that a node tells of (`DrumlineError.to_record`)."""
-    return ERRORS.get(record["type"], DrumlineError)(f"{where}{record['message']}")
+    def _command(self, remote: Remote, options: Sequence[str]) -> list[str]:
+        offsets = json.dumps(self._offsets.get(remote.machine.node, {}))
+        return node_command(remote.machine, "tail", self.job_id, "--from", offsets, *options)

@@ -11,15 +11,17 @@ import asyncio
 import tarfile
 import tempfile
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from drumline.cluster.files.storage import fetch_run, latest
 from drumline.cluster.life.limits import kept_busy
 from drumline.cluster.providers import Say
-from drumline.cluster.ssh.remote import Done, Flow, Remote
-from drumline.cluster.ssh.transport import host_error
+from drumline.cluster.ssh.remote import Done, Remote, host_error
 from drumline.core.errors import UsageError
 from drumline.node.storage import shown_url
+
+if TYPE_CHECKING:
+    from drumline.cluster.ssh.process import RemoteProcess
 
 LATEST = "latest"
 _PIECE = 1 << 18
@@ -82,10 +84,12 @@ async def _send(leader: Remote, job: str, run: Path, say: Say) -> str:
     say(job, f"{steps[-1].name} to {leader.machine.name}")
     target = f"{leader.machine.root}/{place}/checkpoints"
     with await asyncio.to_thread(_pack, steps[-1]) as packed:
-        flow = await leader.start(["sh", "-c", 'mkdir -p "$1" && tar -xf - -C "$1"', "sh", target])
+        process = await leader.start(
+            ["sh", "-c", 'mkdir -p "$1" && tar -xf - -C "$1"', "sh", target]
+        )
         try:
             async with kept_busy([leader]):
-                done = await _pour(packed, flow)
+                done = await _pour(packed, process)
         except TimeoutError:
             raise host_error(
                 leader.machine,
@@ -93,20 +97,20 @@ async def _send(leader: Remote, job: str, run: Path, say: Say) -> str:
                 f"it has taken nothing of the checkpoint for {_WRITE_S:.0f} s; submit again",
             ) from None
         finally:
-            flow.stop()
+            process.stop()
     if done.code:
-        said = done.stderr.decode(errors="replace").strip()
+        said = done.complaint
         text = f"it cannot take the checkpoint: {said}; is its disk full?"
         raise host_error(leader.machine, "resume", text)
     return place
 
 
-async def _pour(packed: IO[bytes], flow: Flow) -> Done:
+async def _pour(packed: IO[bytes], process: RemoteProcess) -> Done:
     """Write all of it to a command, and wait for the command's end; each within bounds."""
     while piece := packed.read(_PIECE):
-        await asyncio.wait_for(flow.write(piece), _WRITE_S)
-    await flow.end_input()
-    return await asyncio.wait_for(flow.wait(), _WRITE_S)
+        await asyncio.wait_for(process.write(piece), _WRITE_S)
+    await process.end_input()
+    return await asyncio.wait_for(process.wait(), _WRITE_S)
 
 
 def _pack(step: Path) -> IO[bytes]:

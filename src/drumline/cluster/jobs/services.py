@@ -16,11 +16,19 @@ import contextlib
 import json
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from drumline.cluster.providers import Say
-from drumline.cluster.ssh.remote import Flow, Remote, all_of, last_line, node_python, settled
+from drumline.cluster.ssh.remote import (
+    NodeSession,
+    Remote,
+    all_of,
+    last_line,
+    node_command,
+    settled,
+)
 from drumline.core.errors import DrumlineError, HostError
+from drumline.core.json_lines import Message
 
 ServiceName = Literal["jupyter", "tensorboard"]
 _PAGES: dict[ServiceName, tuple[str, str]] = {
@@ -85,14 +93,14 @@ async def stay_busy(leader: Remote, remotes: Sequence[Remote]) -> None:
         await asyncio.sleep(_AGAIN_S if failed else _TOUCH_S)
 
 
-async def _ask(leader: Remote, name: ServiceName, command: str) -> dict[str, Any]:
-    module = [node_python(leader.machine), "-m", "drumline.node.services"]
-    done = await leader.run([*module, leader.machine.root, name, command], timeout_s=_START_S)
+async def _ask(leader: Remote, name: ServiceName, command: str) -> Message:
+    argv = node_command(leader.machine, "services", name, command)
+    done = await leader.run(argv, timeout_s=_START_S)
     node = leader.machine.name
     try:
-        answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        answer: Message = json.loads(done.stdout.splitlines()[-1])
     except (ValueError, IndexError):
-        said = done.stderr.decode(errors="replace").strip() or f"exit code {done.code}"
+        said = done.complaint or f"exit code {done.code}"
         raise HostError(
             f"{node}: {name} cannot be reached: {said[-600:]}; if the node is not set up yet, run: "
             f"drumline up",
@@ -166,46 +174,45 @@ async def serve_requests(remotes: Sequence[Remote], submit: Submit) -> None:
         HostError: the connection to the leader ended.
     """
     leader = remotes[0]
-    words = [node_python(leader.machine), "-m", "drumline.node.requests", leader.machine.root]
-    flow = await leader.start(words)
+    process = await leader.start(node_command(leader.machine, "requests"))
+    session = NodeSession(leader.machine, process)
     try:
-        async for line in flow.lines():
-            await _serve(line, remotes, submit, flow)
-        done = await flow.wait()
-        said = done.stderr.decode(errors="replace").strip()[-400:] or "the connection ended"
+        while (request := await session.receive()) is not None:
+            answer = await _serve(request, remotes, submit)
+            if "id" in answer:
+                await session.send(**answer)
+        said = (await process.wait()).complaint[-400:] or "the connection ended"
         name = leader.machine.name
         raise HostError(f"{name} takes no more requests of notebooks: {said}", node=name)
     finally:
-        flow.stop()
+        process.stop()
         with contextlib.suppress(HostError, TimeoutError):
-            await asyncio.wait_for(flow.wait(), _STOP_S)
+            await asyncio.wait_for(process.wait(), _STOP_S)
 
 
-async def _serve(line: bytes, remotes: Sequence[Remote], submit: Submit, flow: Flow) -> None:
-    """Serve one request; what goes wrong is told to whoever asked."""
-    answer: dict[str, Any] = {}
+async def _serve(request: Message, remotes: Sequence[Remote], submit: Submit) -> Message:
+    """Serve one request, and return the answer; errors are part of it."""
+    answer: Message = {}
     try:
-        asked = json.loads(line)
-        answer["id"] = str(asked["id"])
-        request = LaunchRequest(
-            argv=tuple(str(word) for word in asked["argv"]),
-            workers=None if asked["workers"] is None else int(asked["workers"]),
+        answer["id"] = str(request["id"])
+        wanted = LaunchRequest(
+            argv=tuple(str(arg) for arg in request["argv"]),
+            workers=None if request["workers"] is None else int(request["workers"]),
         )
-        files = json.dumps(asked["files"]).encode()
+        files = json.dumps(request["files"]).encode()
         await all_of(_place(remote, files) for remote in remotes[1:])
-        answer["job"] = await submit(request)
+        answer["job"] = await submit(wanted)
     except DrumlineError as error:
         answer["error"] = error.message
     except (ValueError, KeyError, TypeError) as error:
         answer["error"] = f"this is no request: {error}"
-    if "id" in answer:
-        await flow.write(json.dumps(answer).encode() + b"\n")
+    return answer
 
 
 async def _place(remote: Remote, files: bytes) -> None:
     """Put the leader's changed files into another node's project folder."""
-    words = [node_python(remote.machine), "-m", "drumline.node.requests", remote.machine.root]
-    done = await remote.run([*words, "place"], given=files, timeout_s=_PLACE_S)
+    argv = node_command(remote.machine, "requests", "place")
+    done = await remote.run(argv, given=files, timeout_s=_PLACE_S)
     if done.code:
         name = remote.machine.name
         said = last_line(done.stderr)

@@ -16,9 +16,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from drumline.cluster.jobs.follow import Talk, revive
-from drumline.cluster.ssh.remote import Remote, all_of, last_line, node_python, raise_for_all
+from drumline.cluster.machine import Machine
+from drumline.cluster.ssh.remote import (
+    NodeSession,
+    Remote,
+    all_of,
+    last_line,
+    node_command,
+    raise_for_all,
+    revive,
+)
 from drumline.core.errors import DrumlineError, HostError, UsageError
+from drumline.core.json_lines import Message
 from drumline.node.job import Job, JobState
 
 _ANSWER_S = 60.0
@@ -52,8 +61,8 @@ class Request:
 
     def job_id(self) -> str:
         """Make up an id: the script's name or the title, and a few digits."""
-        words = [word for word in self.argv if word != "-m"]
-        name = self.title or (words[0] if words else "train")
+        args = [arg for arg in self.argv if arg != "-m"]
+        name = self.title or (args[0] if args else "train")
         stem = re.sub(r"[^A-Za-z0-9]+", "-", name.rpartition("/")[2].removesuffix(".py"))
         return f"{stem.strip('-')[:40] or 'job'}-{secrets.token_hex(3)}".lower()
 
@@ -70,12 +79,14 @@ async def submit(remotes: Sequence[Remote], request: Request, *, job_id: str | N
         ClusterError: it could not be started; holds what each node says. Nothing runs then.
     """
     job_id = job_id or request.job_id()
-    talks = await _start(remotes, request, job_id, follow=False)
-    await all_of(talk.finish() for talk in talks)
+    sessions = await _start(remotes, request, job_id, follow=False)
+    await all_of(session.finish() for session in sessions)
     return job_id
 
 
-async def submit_and_hear(remotes: Sequence[Remote], request: Request, job_id: str) -> list[Talk]:
+async def submit_and_follow(
+    remotes: Sequence[Remote], request: Request, job_id: str
+) -> list[NodeSession]:
     """Start a job on all nodes by commands that go on to tell of it, for `Following.listen`.
 
     Raises:
@@ -84,7 +95,7 @@ async def submit_and_hear(remotes: Sequence[Remote], request: Request, job_id: s
     return await _start(remotes, request, job_id, follow=True)
 
 
-async def status(remotes: Sequence[Remote]) -> list[dict[str, Any]]:
+async def status(remotes: Sequence[Remote]) -> list[Message]:
     """Return all jobs, oldest first, as the first node that answers knows them.
 
     Raises:
@@ -93,13 +104,15 @@ async def status(remotes: Sequence[Remote]) -> list[dict[str, Any]]:
     lost: list[HostError] = []
     for remote in remotes:
         try:
-            done = await remote.run(_command(remote, "control", "status"), timeout_s=_ANSWER_S)
+            done = await remote.run(
+                node_command(remote.machine, "control", "status"), timeout_s=_ANSWER_S
+            )
         except HostError as error:
             lost.append(error)
             continue
         if done.code == 0:
             return [json.loads(line) for line in done.stdout.splitlines()]
-        lost.append(_complain(remote, done.stderr))
+        lost.append(_complain(remote.machine, done.stderr))
     raise_for_all(lost)
     raise HostError(_NO_NODES)
 
@@ -115,7 +128,7 @@ async def cancel(remotes: Sequence[Remote], job_id: str) -> JobState:
     for remote in remotes:  # any node passes it on; the leader knows best
         try:
             done = await remote.run(
-                _command(remote, "control", "cancel", job_id), timeout_s=_ANSWER_S
+                node_command(remote.machine, "control", "cancel", job_id), timeout_s=_ANSWER_S
             )
         except HostError as error:
             lost.append(error)
@@ -125,7 +138,7 @@ async def cancel(remotes: Sequence[Remote], job_id: str) -> JobState:
             return JobState.from_json(answer["state"])
         if "error" in answer:
             raise revive(answer["error"])
-        lost.append(_complain(remote, done.stderr))
+        lost.append(_complain(remote.machine, done.stderr))
     raise_for_all(lost)
     raise HostError(_NO_NODES)
 
@@ -144,36 +157,40 @@ async def newest(remotes: Sequence[Remote]) -> str:
 
 async def _start(
     remotes: Sequence[Remote], request: Request, job_id: str, *, follow: bool
-) -> list[Talk]:
-    words = ["--follow"] if follow else []
-    talks = await Talk.start_all(remotes, lambda remote: _command(remote, "submit", *words))
+) -> list[NodeSession]:
+    options = ["--follow"] if follow else []
+    sessions = await NodeSession.start_all(
+        remotes, lambda remote: node_command(remote.machine, "submit", *options)
+    )
     try:
         await all_of(
-            talk.send({"job": job.to_json(), "secret": secret})
-            for talk, job, secret in _parts(talks, request, job_id)
+            _send(session, job=job.to_json(), secret=secret)
+            for session, job, secret in _parts(sessions, request, job_id)
         )
-        leader, *followers = talks
+        leader, *followers = sessions
         answer = await _answer(leader)
-        told = {"port": answer["port"], "first": not answer["ahead"]}
-        await all_of(talk.send(told) for talk in followers)
-        await all_of(_answer(talk) for talk in talks)
+        port, first = answer["port"], not answer["ahead"]
+        await all_of(_send(session, port=port, first=first) for session in followers)
+        await all_of(_answer(session) for session in sessions)
     except BaseException:
-        for talk in talks:
-            talk.flow.stop()
+        for session in sessions:
+            session.process.stop()
         with contextlib.suppress(DrumlineError):
             await cancel(remotes[:1], job_id)
         raise
-    return talks
+    return sessions
 
 
-def _parts(talks: Sequence[Talk], request: Request, job_id: str) -> list[tuple[Talk, Job, str]]:
+def _parts(
+    sessions: Sequence[NodeSession], request: Request, job_id: str
+) -> list[tuple[NodeSession, Job, str]]:
     """Return what each node is told (`drumline.node.submit`)."""
     secret = secrets.token_hex(32)
     submitted = time.time()
-    addresses = tuple(talk.remote.machine.address for talk in talks)
+    addresses = tuple(session.machine.address for session in sessions)
     return [
         (
-            talk,
+            session,
             Job(
                 id=job_id,
                 title=request.title or " ".join(request.argv) or "train",
@@ -192,38 +209,39 @@ def _parts(talks: Sequence[Talk], request: Request, job_id: str) -> list[tuple[T
             ),
             secret,
         )
-        for node, talk in enumerate(talks)
+        for node, session in enumerate(sessions)
     ]
 
 
-async def _answer(talk: Talk) -> dict[str, Any]:
-    """Wait for a node's next word.
+async def _send(session: NodeSession, **fields: Any) -> None:
+    """Send a message to one that may have failed: it says why in its own next message."""
+    with contextlib.suppress(HostError):
+        await session.send(**fields)
+
+
+async def _answer(session: NodeSession) -> Message:
+    """Wait for a node's next message.
 
     Raises:
         HostError: none comes.
         DrumlineError: it refuses; says why.
     """
     try:
-        answer = await asyncio.wait_for(talk.hear(), _TAKE_S)
+        answer = await asyncio.wait_for(session.receive(), _TAKE_S)
     except TimeoutError:
         raise HostError(
-            f"{talk.remote.machine.name} has not answered within {_TAKE_S:g} s; is it alive? "
-            f"drumline ssh {talk.remote.machine.name}",
-            node=talk.remote.machine.node,
+            f"{session.machine.name} has not answered within {_TAKE_S:g} s; is it alive? "
+            f"drumline ssh {session.machine.name}",
+            node=session.machine.node,
         ) from None
     if answer is None:
-        raise _complain(talk.remote, (await talk.flow.wait()).stderr)
+        raise _complain(session.machine, (await session.process.wait()).stderr)
     if "error" in answer:
-        raise revive(answer["error"], f"{talk.remote.machine.name}: ")
+        raise revive(answer["error"], f"{session.machine.name}: ")
     return answer
 
 
-def _command(remote: Remote, module: str, *words: str) -> list[str]:
-    machine = remote.machine
-    return [node_python(machine), "-m", f"drumline.node.{module}", machine.root, *words]
-
-
-def _read(output: bytes) -> dict[str, Any]:
+def _read(output: bytes) -> Message:
     try:
         answer = json.loads(output)
     except ValueError:
@@ -231,10 +249,9 @@ def _read(output: bytes) -> dict[str, Any]:
     return answer if isinstance(answer, dict) else {}
 
 
-def _complain(remote: Remote, stderr: bytes) -> HostError:
+def _complain(machine: Machine, stderr: bytes) -> HostError:
     why = last_line(stderr) or "it says nothing"
-    name = remote.machine.name
     return HostError(
-        f"{name} cannot run drumline ({why}); provision it again with: drumline up",
-        node=remote.machine.node,
+        f"{machine.name} cannot run drumline ({why}); provision it again with: drumline up",
+        node=machine.node,
     )

@@ -6,7 +6,7 @@
                              a tunnel is open or a node is set up, and when the limits are set
 
 A timer on the node checks these each minute (`limits.sh`); the laptop is not needed. Each `up`
-decides the deadline (`Term`):
+decides the deadline (`Lifetime`):
 
     all nodes are new        from the first one's start: max_hours, or what the budget pays for
     again                    what it was; what `extend` has added stays
@@ -36,8 +36,7 @@ from drumline.cluster.life.receipt import bill
 from drumline.cluster.machine import Machine
 from drumline.cluster.providers import Provider, build_provider
 from drumline.cluster.spec import ClusterSpec
-from drumline.cluster.ssh.remote import Remote
-from drumline.cluster.ssh.transport import host_error
+from drumline.cluster.ssh.remote import Remote, host_error
 from drumline.core.errors import ClusterError, DrumlineError, HostError, UsageError
 
 _SET = (
@@ -119,7 +118,7 @@ _KEYS = ("max_hours", "budget_usd", "idle_minutes")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Term:
+class Lifetime:
     """How long nodes may live."""
 
     deadline: float | None
@@ -163,7 +162,7 @@ def decide_term(
     *,
     made: Sequence[Machine],
     former: Sequence[Machine],
-) -> Term:
+) -> Lifetime:
     """Say until when the nodes live.
 
     Args:
@@ -175,21 +174,21 @@ def decide_term(
     """
     facts, limits = home.read_facts(), _limits(spec)
     if spec.provider == "ssh":
-        return Term(deadline=None, limits=limits)
+        return Lifetime(deadline=None, limits=limits)
     now = time.time()
     price = sum(machine.price_usd for machine in machines)
     known = facts.get("deadline")
     if known is None or len(made) == len(machines):
         began = min((machine.since for machine in machines if machine.since), default=now)
         deadline = began + allowed_hours(spec, price) * 3600
-        return Term(deadline=deadline, began=began, limits=limits)
+        return Lifetime(deadline=deadline, began=began, limits=limits)
     began = float(facts.get("began", 0.0))
     deadline = float(known) + _moved_s(spec, facts, price)
     if made and spec.budget_usd is not None and price:
         counted = [*(one for one in former if one.since >= began), *machines]
         spent = sum(line.usd for line in bill(counted, now, None))
         deadline = min(deadline, now + max(0.0, spec.budget_usd - spent) / price * 3600)
-    return Term(deadline=deadline, began=began, limits=limits, changes=_changes(spec, facts))
+    return Lifetime(deadline=deadline, began=began, limits=limits, changes=_changes(spec, facts))
 
 
 def _limits(spec: ClusterSpec) -> dict[str, float | None]:

@@ -28,8 +28,7 @@ from drumline.cluster.spec import ClusterSpec
 from drumline.cluster.ssh.fleet import Fleet, say_nothing
 from drumline.cluster.ssh.keys import check_key
 from drumline.cluster.ssh.known_hosts import Pin, find_host_keys, read_pins, write_pins
-from drumline.cluster.ssh.remote import Remote
-from drumline.cluster.ssh.transport import host_error
+from drumline.cluster.ssh.remote import Remote, host_error
 from drumline.core.errors import ClusterError, DrumlineError, HostError, UsageError
 
 _ASK_S = 60.0

@@ -23,9 +23,9 @@ from drumline.cluster.machine import Machine
 from drumline.cluster.ssh.config import ALIVE_COUNT, ALIVE_S
 from drumline.cluster.ssh.keys import KEY, check_key, fingerprint
 from drumline.cluster.ssh.known_hosts import Pin, alias, read_pins
-from drumline.cluster.ssh.process import Process, RemoteFlow, command_line
-from drumline.cluster.ssh.remote import Done
-from drumline.cluster.ssh.transport import Way, host_error
+from drumline.cluster.ssh.process import Process, RemoteProcess, command_line
+from drumline.cluster.ssh.remote import Done, host_error
+from drumline.cluster.ssh.transport import Transport
 from drumline.core.errors import ClusterError, HostError
 
 SIGN_IN_S = 20.0
@@ -36,7 +36,7 @@ _KINDS = [
 ]
 
 
-class Witness(asyncssh.SSHClient):
+class ClientEvents(asyncssh.SSHClient):
     """Remembers what asyncssh only tells once."""
 
     def __init__(self) -> None:
@@ -88,7 +88,11 @@ def sign_in_options(machine: Machine, home: ClusterHome, pins: Sequence[Pin]) ->
 
 
 async def why_refused(
-    machine: Machine, error: BaseException, client: Witness, way: Way, pins: Sequence[Pin]
+    machine: Machine,
+    error: BaseException,
+    client: ClientEvents,
+    transport: Transport,
+    pins: Sequence[Pin],
 ) -> HostError | None:
     """Say what a failed connection means; None for what is not ours to say."""
     if client.shown:
@@ -115,7 +119,7 @@ async def why_refused(
             machine, "silent", f"it does not let us in within {SIGN_IN_S:.0f} s, nor refuses"
         )
     if isinstance(error, OSError | asyncssh.Error):
-        proxy = f"; {await way.proxy_end()}" if way.proxied else ""
+        proxy = f"; {await transport.proxy_end()}" if transport.proxied else ""
         return host_error(
             machine, "lost", f"the connection broke while signing in ({error}){proxy}"
         )
@@ -140,12 +144,16 @@ class Connection:
     """A node, connected: the `Remote` that there is."""
 
     def __init__(
-        self, machine: Machine, ssh: asyncssh.SSHClientConnection, client: Witness, way: Way
+        self,
+        machine: Machine,
+        ssh: asyncssh.SSHClientConnection,
+        client: ClientEvents,
+        transport: Transport,
     ) -> None:
         self._machine = machine
         self._ssh = ssh
         self._client = client
-        self._way = way
+        self._transport = transport
         self._channels = asyncio.Semaphore(MAX_CHANNELS)
 
     @classmethod
@@ -170,24 +178,24 @@ class Connection:
                 machine, "unpinned", "no host key is pinned for it; make it again: drumline up"
             )
         options = sign_in_options(machine, home, pins)
-        way = await Way.open(machine, SIGN_IN_S)
-        client = Witness()
+        transport = await Transport.open(machine, SIGN_IN_S)
+        client = ClientEvents()
         try:
             async with asyncio.timeout(SIGN_IN_S):
                 ssh = await asyncssh.connect(
                     machine.host,
                     machine.port,
-                    sock=way.sock,
+                    sock=transport.sock,
                     client_factory=lambda: client,
                     **options,
                 )
         except BaseException as error:
-            told = await why_refused(machine, error, client, way, pins)
-            await way.close()
+            told = await why_refused(machine, error, client, transport, pins)
+            await transport.close()
             if told is None:
                 raise
             raise told from None
-        connection = cls(machine, ssh, client, way)
+        connection = cls(machine, ssh, client, transport)
         try:
             connection._machine = machine.at(root=await connection._find_root())
         except BaseException:
@@ -210,22 +218,22 @@ class Connection:
         Raises:
             HostError: the connection is lost, or it takes longer than `timeout_s`.
         """
-        flow = await self.start(argv)
+        process = await self.start(argv)
         try:
             async with asyncio.timeout(timeout_s):
-                feeding = asyncio.create_task(self._feed(flow, given))
+                feeding = asyncio.create_task(self._feed(process, given))
                 try:
-                    return await flow.wait()
+                    return await process.wait()
                 finally:
                     feeding.cancel()
         except TimeoutError:
-            raise self._trouble(
+            raise self._error(
                 f"{shlex.join(argv)[:80]} has not ended within {timeout_s:g} s", "timeout"
             ) from None
         finally:
-            flow.stop()
+            process.stop()
 
-    async def start(self, argv: Sequence[str]) -> RemoteFlow:
+    async def start(self, argv: Sequence[str]) -> RemoteProcess:
         """Start a command; it gets a hang-up when it is stopped, or when the connection ends.
 
         Raises:
@@ -248,7 +256,7 @@ class Connection:
                 f"another one, or 0 for any"
             ) from None
         except asyncssh.Error:
-            raise self._trouble("no port can be forwarded") from None
+            raise self._error("no port can be forwarded") from None
         return listener.get_port()
 
     async def close(self) -> None:
@@ -259,21 +267,21 @@ class Connection:
                 await self._ssh.wait_closed()
         except TimeoutError:  # it does not answer any more
             self._ssh.abort()
-        await self._way.close()
+        await self._transport.close()
 
     @staticmethod
-    async def _feed(flow: RemoteFlow, given: bytes) -> None:
+    async def _feed(process: RemoteProcess, given: bytes) -> None:
         with contextlib.suppress(HostError):  # a command may end without having read it
             if given:
-                await flow.write(given)
-            await flow.end_input()
+                await process.write(given)
+            await process.end_input()
 
-    async def _start(self, line: str) -> RemoteFlow:
+    async def _start(self, line: str) -> RemoteProcess:
         try:
             async with asyncio.timeout(CHANNEL_S):
                 await self._channels.acquire()
         except TimeoutError:
-            raise self._trouble(
+            raise self._error(
                 f"{MAX_CHANNELS} commands run there already, and none has ended within "
                 f"{CHANNEL_S:.0f} s",
                 "busy",
@@ -283,9 +291,9 @@ class Connection:
         except BaseException as error:
             self._channels.release()
             if isinstance(error, OSError | asyncssh.Error):
-                raise self._trouble("the connection broke") from None
+                raise self._error("the connection broke") from None
             raise
-        return RemoteFlow(process, self._trouble, self._channels.release)
+        return RemoteProcess(process, self._error, self._channels.release)
 
     async def _open_session(self, line: str) -> Process:
         """Open a session; the server counts one that was just ended until its process is gone."""
@@ -295,41 +303,41 @@ class Connection:
                 return await self._ssh.create_process(line, encoding=None)
             except asyncssh.ChannelOpenError as error:
                 if self._client.lost or time.monotonic() > deadline:
-                    raise self._trouble(
+                    raise self._error(
                         f"its SSH server opens no more sessions ({error.reason}); allow "
                         f"{MAX_CHANNELS + 2} with MaxSessions in its sshd_config",
                         "busy",
                     ) from None
             await asyncio.sleep(_AGAIN_S)
 
-    def _trouble(self, what: str, reason: str = "lost") -> HostError:
+    def _error(self, what: str, reason: str = "lost") -> HostError:
         if self._client.lost:
             what, reason = f"the connection is lost ({self._client.lost})", "lost"
         return host_error(self._machine, reason, what)
 
     async def _find_root(self) -> str:
-        flow = await self._start("exec " + shlex.join(["sh", "-c", _ASK]))
+        process = await self._start("exec " + shlex.join(["sh", "-c", _ASK]))
         try:
             async with asyncio.timeout(SIGN_IN_S):
-                await flow.end_input()
-                done = await flow.wait()
+                await process.end_input()
+                done = await process.wait()
         except TimeoutError:
-            raise self._trouble("it lets us in, but runs no command", "silent") from None
+            raise self._error("it lets us in, but runs no command", "silent") from None
         noise, found, facts = done.stdout.decode(errors="replace").rpartition("drumline|")
         if not found:
-            raise self._trouble(
+            raise self._error(
                 f"its shell runs no commands (it said {done.stdout[:80] + done.stderr[:80]!r})",
                 "noise",
             )
         if noise:
-            raise self._trouble(
+            raise self._error(
                 f"its shell prints {noise[:40]!r} before each command, which garbles what is sent; "
                 f"print only where there is a terminal (ask [ -t 1 ] in ~/.bashrc)",
                 "noise",
             )
         folder, _, python = facts.rstrip("\n").rpartition("|")
         if python != "True":
-            raise self._trouble("it has no python3 of 3.8 or newer; install one", "no-python")
+            raise self._error("it has no python3 of 3.8 or newer; install one", "no-python")
         root = self._machine.root
         if root == "~" or root.startswith("~/"):
             root = folder + root[1:]

@@ -1,4 +1,4 @@
-"""A command on a node, with its input and output: what `Connection.start` gives."""
+"""`RemoteProcess`: a command that runs on a node, with its standard streams."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ import asyncssh
 
 from drumline.cluster.ssh.remote import Done, last_line
 from drumline.core.errors import HostError
+from drumline.core.json_lines import JsonLines
 
 _PIECE = 1 << 16
 _TAIL = 1 << 16  # as much of the standard error is kept where the output is streamed
 
 Process = asyncssh.SSHClientProcess[bytes]
-Trouble = Callable[[str], HostError]
+ErrorFor = Callable[[str], HostError]
 """makes the error for what went wrong; the connection knows its node, and why it was lost"""
 
 
 @functools.cache
 def _hangup() -> str:
-    """Return the source of `drumline.node.hangup` without its words for people."""
+    """Return the source of `drumline.node.hangup` without its docstrings."""
     tree = ast.parse(files("drumline.node").joinpath("hangup.py").read_text())
     for part in ast.walk(tree):
         if isinstance(part, ast.Module | ast.FunctionDef) and ast.get_docstring(part):
@@ -39,12 +40,12 @@ def command_line(argv: Sequence[str]) -> str:
     return "exec " + shlex.join(["python3", "-ISc", _hangup(), *argv])
 
 
-class RemoteFlow:
+class RemoteProcess:
     """A running command. It is ended when it is stopped, or when the connection ends."""
 
-    def __init__(self, process: Process, trouble: Trouble, release: Callable[[], None]) -> None:
+    def __init__(self, process: Process, error_for: ErrorFor, release: Callable[[], None]) -> None:
         self._process = process
-        self._trouble = trouble
+        self._error_for = error_for
         self._stderr = bytearray()
         self._listening = asyncio.create_task(self._listen())
         self._closed = asyncio.create_task(self._give_back(release))
@@ -63,7 +64,9 @@ class RemoteFlow:
             await asyncio.wait([self._listening], timeout=1.0)
             said = last_line(self._stderr)
             ending = f"; it said: {said}" if said else ""
-            raise self._trouble(f"the command ended before it had read its input{ending}") from None
+            raise self._error_for(
+                f"the command ended before it had read its input{ending}"
+            ) from None
 
     async def end_input(self) -> None:
         """Close its standard input."""
@@ -72,19 +75,16 @@ class RemoteFlow:
 
     async def lines(self) -> AsyncIterator[bytes]:
         """Give the lines of its standard output as they come, without their ends."""
-        self._given = True
-        rest: list[bytes] = []
-        while piece := await self._read():
-            *whole, last = piece.split(b"\n")
-            for line in whole:
-                yield b"".join([*rest, line])
-                rest.clear()
-            rest.append(last)
-        if line := b"".join(rest):
-            yield line
+        lines = JsonLines()
+        while chunk := await self.read():
+            lines.feed(chunk)
+            while (line := lines.line()) is not None:
+                yield line
+        if last := lines.take(len(lines)):
+            yield last
 
     async def wait(self) -> Done:
-        """Wait for its end; `stdout` is empty where `lines` has given it.
+        """Wait for its end; `stdout` is empty where `read` or `lines` has given it.
 
         Raises:
             HostError: the connection was lost meanwhile.
@@ -99,19 +99,28 @@ class RemoteFlow:
             name = self._process.exit_signal[0]
             code = 128 + int(getattr(signal, f"SIG{name}", 0))
         if code is None:
-            raise self._trouble("the connection broke while a command ran")
+            raise self._error_for("the connection broke while a command ran")
         said = b"" if self._given else b"".join(stdout)
         return Done(code=code, stdout=said, stderr=bytes(self._stderr))
 
     def stop(self) -> None:
-        """End it: hang up."""
+        """End it: it gets SIGHUP."""
         self._process.close()
+
+    async def read(self) -> bytes:
+        """Read what its standard output has next; b"" at its end.
+
+        Raises:
+            HostError: the connection is lost.
+        """
+        self._given = True
+        return await self._read()
 
     async def _read(self) -> bytes:
         try:
             return await self._process.stdout.read(_PIECE)
         except (OSError, asyncssh.Error):
-            raise self._trouble("the connection broke while a command ran") from None
+            raise self._error_for("the connection broke while a command ran") from None
 
     async def _listen(self) -> None:
         with contextlib.suppress(OSError, asyncssh.Error):

@@ -1,18 +1,28 @@
-"""What everything above SSH needs of a connection, and one operation on all nodes at once.
+"""Working with connected nodes: sessions with their modules, one operation on all at once.
 
 Commands are argument lists: no shell interprets them unless the list starts one. An operation over
-many nodes lets each node finish, then raises one error that holds all failures.
+many nodes lets each node finish, then raises one error that holds all failures. Nothing here loads
+asyncssh.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+import contextlib
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from drumline.cluster.machine import Machine
-from drumline.core.errors import DrumlineError, HostError
+from drumline.core.errors import ERRORS, DrumlineError, HostError
+from drumline.core.json_lines import HEADER, JsonLines, Message, encode, unpack_frame
+
+if TYPE_CHECKING:
+    from drumline.cluster.machine import Machine
+    from drumline.cluster.ssh.process import RemoteProcess
+
+T = TypeVar("T")
+_FINISH_S = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,28 +33,14 @@ class Done:
     stdout: bytes = b""
     stderr: bytes = b""
 
-
-class Flow(Protocol):
-    """A command that runs on a node, with its input and output."""
-
-    async def write(self, content: bytes) -> None:
-        """Write to its standard input; waits while the node is slower than we are."""
-
-    async def end_input(self) -> None:
-        """Close its standard input."""
-
-    def lines(self) -> AsyncIterator[bytes]:
-        """Give the lines of its standard output as they come, without their ends."""
-
-    async def wait(self) -> Done:
-        """Wait for its end; `stdout` is empty where `lines` has given it."""
-
-    def stop(self) -> None:
-        """End it: hang up."""
+    @property
+    def complaint(self) -> str:
+        """What it wrote to standard error."""
+        return self.stderr.decode(errors="replace").strip()
 
 
 class Remote(Protocol):
-    """One node, connected. `machine.root` is an absolute path here."""
+    """One node, connected (`Connection`). `machine.root` is an absolute path here."""
 
     @property
     def machine(self) -> Machine:
@@ -53,20 +49,23 @@ class Remote(Protocol):
     async def run(
         self, argv: Sequence[str], *, given: bytes = b"", timeout_s: float | None = None
     ) -> Done:
-        """Run a command to its end, with `given` as its input; never raises for its exit code.
+        """Run a command to its end, with `given` as its input; never raises for its exit code."""
 
-        Raises:
-            HostError: the connection is lost, or it takes longer than `timeout_s`.
-        """
-
-    async def start(self, argv: Sequence[str]) -> Flow:
-        """Start a command; it gets a hang-up when the connection ends."""
+    async def start(self, argv: Sequence[str]) -> RemoteProcess:
+        """Start a command; it gets SIGHUP when the connection ends."""
 
     async def forward(self, port: int, *, local: int = 0) -> int:
-        """Make 127.0.0.1:port of the node reachable as 127.0.0.1:local here; returns `local`.
+        """Make 127.0.0.1:port of the node reachable as 127.0.0.1:local here; returns `local`."""
 
-        It lasts as long as the connection. `local` 0 takes a free one.
-        """
+
+def host_error(machine: Machine, reason: str, message: str) -> HostError:
+    """Return an error that names the node; `reason` is one word for programs."""
+    return HostError(
+        f"{machine.name} ({machine.host}): {message}",
+        node=machine.node,
+        host=machine.host,
+        reason=reason,
+    )
 
 
 def last_line(output: bytes | bytearray) -> str:
@@ -79,7 +78,97 @@ def node_python(machine: Machine) -> str:
     return f"{machine.root}/env/bin/python"
 
 
-T = TypeVar("T")
+def node_command(machine: Machine, module: str, *args: str) -> list[str]:
+    """Return the command that runs a module of `drumline.node` on a node."""
+    return [node_python(machine), "-m", f"drumline.node.{module}", machine.root, *args]
+
+
+def revive(record: Mapping[str, Any], where: str = "") -> DrumlineError:
+    """Return the error that a node reports (`DrumlineError.to_record`)."""
+    return ERRORS.get(record["type"], DrumlineError)(f"{where}{record['message']}")
+
+
+class NodeSession:
+    """A running module of `drumline.node` that speaks JSON lines."""
+
+    def __init__(self, machine: Machine, process: RemoteProcess) -> None:
+        self.machine = machine
+        self.process = process
+        self._lines = JsonLines()
+
+    @classmethod
+    async def start_all(
+        cls, remotes: Sequence[Remote], command: Callable[[Remote], Sequence[str]]
+    ) -> list[NodeSession]:
+        """Start a command on all nodes at once, in node order; where one cannot, on none.
+
+        Raises:
+            HostError: some cannot start it; names all of them. It was ended on the others.
+        """
+        results = await settled(remote.start(command(remote)) for remote in remotes)
+        failures = [result for result in results if isinstance(result, Exception)]
+        processes = [result for result in results if not isinstance(result, Exception)]
+        if failures:
+            for process in processes:
+                process.stop()
+            raise_for_all(failures)
+        pairs = zip(remotes, processes, strict=True)
+        return [cls(remote.machine, process) for remote, process in pairs]
+
+    async def send(self, **fields: Any) -> None:
+        """Send a message."""
+        await self.process.write(encode(**fields))
+
+    async def receive(self) -> Message | None:
+        """Wait for the next message, past output that is none; None where it has ended."""
+        while line := await self._line():
+            with contextlib.suppress(ValueError):
+                message = json.loads(line)
+                if isinstance(message, dict):
+                    return message
+        return None
+
+    async def read_frames(self) -> AsyncIterator[bytes]:
+        """Give the content of a file, frame by frame.
+
+        Raises:
+            EOFError: it has ended before the file was complete.
+            ValueError, zlib.error: this is no frame.
+        """
+        while True:
+            kind, length = HEADER.unpack(await self._exactly(HEADER.size))
+            content = unpack_frame(kind, await self._exactly(length))
+            if not length:
+                return
+            yield content
+
+    async def finish(self, within_s: float = _FINISH_S) -> Done | None:
+        """Close its input, and wait a while for its end; None where it does not come."""
+        try:
+            await self.process.end_input()
+            with contextlib.suppress(TimeoutError):
+                return await asyncio.wait_for(self.process.wait(), within_s)
+        finally:
+            self.process.stop()
+        return None
+
+    async def _line(self) -> bytes:
+        """Return the next line; b"" at the end of its output."""
+        while (line := self._lines.line()) is None or not line:
+            if line is None and not await self._read():
+                return self._lines.take(len(self._lines))
+        return line
+
+    async def _exactly(self, count: int) -> bytes:
+        while len(self._lines) < count:
+            if not await self._read():
+                raise EOFError
+        return self._lines.take(count)
+
+    async def _read(self) -> bool:
+        chunk = await self.process.read()
+        self._lines.feed(chunk)
+        return bool(chunk)
 
 
 async def settled(works: Iterable[Awaitable[T]]) -> list[T | Exception]:
@@ -108,24 +197,6 @@ async def all_of(works: Iterable[Awaitable[T]]) -> list[T]:
     results = await settled(works)
     raise_for_all([result for result in results if isinstance(result, Exception)])
     return [result for result in results if not isinstance(result, Exception)]
-
-
-async def start_all(
-    remotes: Sequence[Remote], command: Callable[[Remote], Sequence[str]]
-) -> list[Flow]:
-    """Start a command on all nodes at once, in node order; where one cannot, on none.
-
-    Raises:
-        HostError: some cannot start it; names all of them. It was ended on the others.
-    """
-    results = await settled(remote.start(command(remote)) for remote in remotes)
-    failures = [result for result in results if isinstance(result, Exception)]
-    flows = [result for result in results if not isinstance(result, Exception)]
-    if failures:
-        for flow in flows:
-            flow.stop()
-        raise_for_all(failures)
-    return flows
 
 
 def raise_for_all(failures: Sequence[Exception]) -> None:

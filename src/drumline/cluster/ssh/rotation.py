@@ -23,8 +23,7 @@ from drumline.cluster.home import ClusterHome
 from drumline.cluster.ssh.connection import Connection
 from drumline.cluster.ssh.keys import forget_host_key, plain_key
 from drumline.cluster.ssh.known_hosts import Origin, Pin, read_pins, write_pins
-from drumline.cluster.ssh.remote import Remote
-from drumline.cluster.ssh.transport import host_error
+from drumline.cluster.ssh.remote import Remote, host_error
 from drumline.core.errors import ClusterError, HostError
 
 _STEP_S = 60.0

@@ -24,25 +24,15 @@ from typing import Self
 
 from drumline.cluster.machine import Machine
 from drumline.cluster.providers import Say
-from drumline.cluster.ssh.remote import last_line
+from drumline.cluster.ssh.remote import host_error, last_line
 from drumline.core.errors import HostError
 
 _TAIL = 2_000
 _END_S = 2.0  # how long a proxy may take to end by itself
 
 
-def host_error(machine: Machine, reason: str, message: str) -> HostError:
-    """Return an error that names the node; `reason` is one word for programs."""
-    return HostError(
-        f"{machine.name} ({machine.host}): {message}",
-        node=machine.node,
-        host=machine.host,
-        reason=reason,
-    )
-
-
-class Way:
-    """An open way to a node. Use it in `async with`, or close it."""
+class Transport:
+    """An open transport to a node. Use it in `async with`, or close it."""
 
     def __init__(self, machine: Machine, sock: socket.socket) -> None:
         self.machine = machine
@@ -53,7 +43,7 @@ class Way:
 
     @classmethod
     async def open(cls, machine: Machine, timeout_s: float) -> Self:
-        """Open the way to a machine.
+        """Open the transport to a machine.
 
         Raises:
             HostError: there is none; `reason` is unreachable, refused or proxy.
@@ -82,7 +72,7 @@ class Way:
                 stdin=theirs.fileno(),
                 stdout=theirs.fileno(),
                 stderr=asyncio.subprocess.PIPE,
-                start_new_session=True,  # Ctrl-C is for us; its end comes with the way's
+                start_new_session=True,  # Ctrl-C is for us; its end comes with the transport's
             )
         except BaseException as error:
             ours.close()
@@ -96,10 +86,10 @@ class Way:
         finally:
             theirs.close()
         ours.setblocking(False)
-        way = cls(machine, ours)
-        way._proxy = process
-        way._reading = asyncio.create_task(way._listen(process))
-        return way
+        transport = cls(machine, ours)
+        transport._proxy = process
+        transport._reading = asyncio.create_task(transport._listen(process))
+        return transport
 
     @property
     def proxied(self) -> bool:
@@ -226,12 +216,12 @@ _WAITING = {
 
 
 async def _try(machine: Machine, connect_s: float, left_s: float) -> bytes:
-    async with await Way.open(machine, connect_s) as way:
+    async with await Transport.open(machine, connect_s) as transport:
         banner_s = max(min(left_s, BANNER_S), 0.1)
         text = b""
         try:
             async with asyncio.timeout(banner_s):
-                text, banner = await _listen(way)
+                text, banner = await _listen(transport)
         except TimeoutError:
             raise host_error(
                 machine,
@@ -241,17 +231,17 @@ async def _try(machine: Machine, connect_s: float, left_s: float) -> bytes:
             ) from None
         if banner:
             return banner
-        raise await _no_banner(way, text)
+        raise await _no_banner(transport, text)
 
 
-async def _listen(way: Way) -> tuple[bytes, bytes]:
+async def _listen(transport: Transport) -> tuple[bytes, bytes]:
     """Return all that came before a banner, and the banner; b"" where there was none."""
     loop = asyncio.get_running_loop()
     text = b""
     with contextlib.suppress(ConnectionError):
         # Servers of other protocols wait for a word, and say by their answer what they are
-        await loop.sock_sendall(way.sock, _GREETING)
-        while len(text) < _MAX_BYTES and (piece := await loop.sock_recv(way.sock, 4096)):
+        await loop.sock_sendall(transport.sock, _GREETING)
+        while len(text) < _MAX_BYTES and (piece := await loop.sock_recv(transport.sock, 4096)):
             text += piece
             for line in text.split(b"\n")[:-1]:
                 if line.startswith((b"SSH-2.0-", b"SSH-1.99-")):
@@ -259,8 +249,8 @@ async def _listen(way: Way) -> tuple[bytes, bytes]:
     return text, b""
 
 
-async def _no_banner(way: Way, text: bytes) -> HostError:
-    machine = way.machine
+async def _no_banner(transport: Transport, text: bytes) -> HostError:
+    machine = transport.machine
     if any(word in text for word in _BUSY):
         said = text.decode(errors="replace").strip()
         return host_error(machine, "busy", f"its SSH server refuses new connections ({said})")
@@ -272,8 +262,10 @@ async def _no_banner(way: Way, text: bytes) -> HostError:
             f"something else than SSH answers at port {machine.port} ({said!r}); check host and "
             f"port",
         )
-    if way.proxied:
-        return host_error(machine, "proxy", f"{await way.proxy_end()}; check that it runs by hand")
+    if transport.proxied:
+        return host_error(
+            machine, "proxy", f"{await transport.proxy_end()}; check that it runs by hand"
+        )
     return host_error(
         machine,
         "refused",

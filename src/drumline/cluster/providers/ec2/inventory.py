@@ -88,7 +88,7 @@ GONE = "terminated"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Holding:
+class InventoryItem:
     """One resource."""
 
     kind: str
@@ -133,9 +133,9 @@ class Holding:
         )
 
 
-def scan(cloud: Cloud, filters: Sequence[Filter], *, gone: bool = False) -> list[Holding]:
+def scan(cloud: Cloud, filters: Sequence[Filter], *, gone: bool = False) -> list[InventoryItem]:
     """Return everything with these tags; instances that are terminated only where `gone`."""
-    found: list[Holding] = []
+    found: list[InventoryItem] = []
     for listing in (
         instances(cloud, filters, gone=gone),
         _security_groups(cloud, filters),
@@ -148,7 +148,9 @@ def scan(cloud: Cloud, filters: Sequence[Filter], *, gone: bool = False) -> list
     return found
 
 
-def instances(cloud: Cloud, filters: Sequence[Filter], *, gone: bool = False) -> Iterator[Holding]:
+def instances(
+    cloud: Cloud, filters: Sequence[Filter], *, gone: bool = False
+) -> Iterator[InventoryItem]:
     """Give the instances with these tags. A terminated one stays visible for an hour or so."""
     for reservation in cloud.each(
         "ec2", "describe_instances", "Reservations", Filters=list(filters)
@@ -156,14 +158,14 @@ def instances(cloud: Cloud, filters: Sequence[Filter], *, gone: bool = False) ->
         for instance in reservation["Instances"]:
             state = instance["State"]["Name"]
             if gone or state != GONE:
-                yield instance_holding(instance)
+                yield instance_item(instance)
 
 
-def instance_holding(instance: Mapping[str, Any]) -> Holding:
+def instance_item(instance: Mapping[str, Any]) -> InventoryItem:
     """Return an instance as EC2 describes it."""
     zone = instance.get("Placement", {}).get("AvailabilityZone", "")
     spot = " spot" if instance.get("InstanceLifecycle") == "spot" else ""
-    return Holding(
+    return InventoryItem(
         kind="instance",
         identity=instance["InstanceId"],
         state=instance["State"]["Name"],
@@ -173,11 +175,11 @@ def instance_holding(instance: Mapping[str, Any]) -> Holding:
     )
 
 
-def _security_groups(cloud: Cloud, filters: Sequence[Filter]) -> Iterator[Holding]:
+def _security_groups(cloud: Cloud, filters: Sequence[Filter]) -> Iterator[InventoryItem]:
     for group in cloud.each(
         "ec2", "describe_security_groups", "SecurityGroups", Filters=list(filters)
     ):
-        yield Holding(
+        yield InventoryItem(
             kind="security-group",
             identity=group["GroupId"],
             state="available",
@@ -187,12 +189,12 @@ def _security_groups(cloud: Cloud, filters: Sequence[Filter]) -> Iterator[Holdin
         )
 
 
-def _placement_groups(cloud: Cloud, filters: Sequence[Filter]) -> Iterator[Holding]:
+def _placement_groups(cloud: Cloud, filters: Sequence[Filter]) -> Iterator[InventoryItem]:
     for group in cloud.each(
         "ec2", "describe_placement_groups", "PlacementGroups", Filters=list(filters)
     ):
         if group.get("State") != "deleted":
-            yield Holding(
+            yield InventoryItem(
                 kind="placement-group",
                 identity=group["GroupName"],
                 state=group.get("State", ""),
@@ -202,11 +204,11 @@ def _placement_groups(cloud: Cloud, filters: Sequence[Filter]) -> Iterator[Holdi
             )
 
 
-def _key_pairs(cloud: Cloud, filters: Sequence[Filter]) -> Iterator[Holding]:
+def _key_pairs(cloud: Cloud, filters: Sequence[Filter]) -> Iterator[InventoryItem]:
     for pair in cloud.each(
         "ec2", "describe_key_pairs", "KeyPairs", Filters=list(filters), IncludePublicKey=True
     ):
-        yield Holding(
+        yield InventoryItem(
             kind="key-pair",
             identity=pair["KeyName"],
             state="available",
@@ -216,9 +218,9 @@ def _key_pairs(cloud: Cloud, filters: Sequence[Filter]) -> Iterator[Holding]:
         )
 
 
-def _volumes(cloud: Cloud, filters: Sequence[Filter]) -> Iterator[Holding]:
+def _volumes(cloud: Cloud, filters: Sequence[Filter]) -> Iterator[InventoryItem]:
     for volume in cloud.each("ec2", "describe_volumes", "Volumes", Filters=list(filters)):
-        yield Holding(
+        yield InventoryItem(
             kind="volume",
             identity=volume["VolumeId"],
             state=volume["State"],
@@ -228,11 +230,11 @@ def _volumes(cloud: Cloud, filters: Sequence[Filter]) -> Iterator[Holding]:
         )
 
 
-def _interfaces(cloud: Cloud, filters: Sequence[Filter]) -> Iterator[Holding]:
+def _interfaces(cloud: Cloud, filters: Sequence[Filter]) -> Iterator[InventoryItem]:
     for interface in cloud.each(
         "ec2", "describe_network_interfaces", "NetworkInterfaces", Filters=list(filters)
     ):
-        yield Holding(
+        yield InventoryItem(
             kind="network-interface",
             identity=interface["NetworkInterfaceId"],
             state=interface["Status"],

@@ -26,15 +26,15 @@ from drumline.cluster.providers.ec2.inventory import (
     LIVE,
     STOPPED,
     Filter,
-    Holding,
+    InventoryItem,
     client_token,
-    instance_holding,
+    instance_item,
     instances,
     of_cluster,
     tag_specifications,
     tags_of,
 )
-from drumline.cluster.providers.ec2.network import Place
+from drumline.cluster.providers.ec2.network import ZoneSubnet
 from drumline.cluster.providers.ec2.removal import end_instances
 from drumline.cluster.spec import ClusterSpec
 from drumline.core.errors import CloudError
@@ -44,7 +44,7 @@ USER_DATA_BYTES = 16_384
 
 
 @dataclass(frozen=True, kw_only=True)
-class Groundwork:
+class LaunchPlan:
     """What exists before nodes do, and holds for all of them."""
 
     spec: ClusterSpec
@@ -56,7 +56,7 @@ class Groundwork:
 
 
 def launch_request(
-    ground: Groundwork, node: int, place: Place, *, token: str, user_data: str
+    ground: LaunchPlan, node: int, place: ZoneSubnet, *, token: str, user_data: str
 ) -> dict[str, Any]:
     """Return the parameters of RunInstances for one node.
 
@@ -152,13 +152,13 @@ class Launcher:
 
     cloud: Cloud
     journal: Journal
-    ground: Groundwork
+    ground: LaunchPlan
     user_data: UserData
     say: Say
 
     def launch(
-        self, missing: Sequence[int], places: Sequence[Place], *, fixed: bool
-    ) -> list[Holding]:
+        self, missing: Sequence[int], places: Sequence[ZoneSubnet], *, fixed: bool
+    ) -> list[InventoryItem]:
         """Launch the missing nodes in the first zone that has room for all of them; return them.
 
         Args:
@@ -187,12 +187,12 @@ class Launcher:
             **last.fields,
         )
 
-    def _last_tried_first(self, places: Sequence[Place]) -> list[Place]:
+    def _last_tried_first(self, places: Sequence[ZoneSubnet]) -> list[ZoneSubnet]:
         """Begin with the zone of a launch that may have arrived without our knowing."""
         unsure = {str(intent.what.get("zone")) for intent in self.journal.open_intents(_LAUNCH)}
         return sorted(places, key=lambda place: place.zone not in unsure)
 
-    def _launch_in(self, missing: Sequence[int], place: Place) -> list[Holding]:
+    def _launch_in(self, missing: Sequence[int], place: ZoneSubnet) -> list[InventoryItem]:
         used = {
             str(holding.described.get("ClientToken", ""))
             for holding in instances(self.cloud, self._filters(), gone=True)
@@ -211,7 +211,7 @@ class Launcher:
             raise min(errors, key=lambda error: isinstance(error, CloudError))
         return [leader, *(future.result() for future in futures)]
 
-    def _launch_one(self, node: int, place: Place, used: set[str]) -> Holding:
+    def _launch_one(self, node: int, place: ZoneSubnet, used: set[str]) -> InventoryItem:
         """Launch one node; where its token was used up by an instance that is gone, by the next."""
         identity = self.ground.identity
         ec2 = self.ground.spec.ec2
@@ -233,7 +233,7 @@ class Launcher:
                 if (there := self._of_token(token)) is None:
                     continue
             else:
-                there = instance_holding(answer["Instances"][0])
+                there = instance_item(answer["Instances"][0])
                 self.journal.did(intent, instance=there.identity)
             if there.state in LIVE:
                 self.say(f"worker{node}", f"launched as {there.identity} in {place.zone}")
@@ -244,12 +244,12 @@ class Launcher:
             kind="other",
         )
 
-    def _of_token(self, token: str) -> Holding | None:
+    def _of_token(self, token: str) -> InventoryItem | None:
         """Return the instance that a token has made, if it is there still."""
         filters = [{"Name": "client-token", "Values": [token]}]
         return next((held for held in instances(self.cloud, filters) if held.live), None)
 
-    def _end_those_of(self, missing: Sequence[int], place: Place) -> None:
+    def _end_those_of(self, missing: Sequence[int], place: ZoneSubnet) -> None:
         """End what this zone has given: a cluster is in one zone."""
         made = [
             held
@@ -271,7 +271,7 @@ _LAUNCH = "run_instances"
 
 def wait_running(
     cloud: Cloud, filters: Sequence[Filter], expected: Mapping[int, str], say: Say
-) -> list[Holding]:
+) -> list[InventoryItem]:
     """Wait until all nodes run; return the instances that there are then.
 
     Args:
@@ -308,14 +308,14 @@ def wait_running(
     )
 
 
-def places_of(places: Sequence[Place], there: Mapping[int, Holding]) -> list[Place]:
+def places_of(places: Sequence[ZoneSubnet], there: Mapping[int, InventoryItem]) -> list[ZoneSubnet]:
     """Return the place where the nodes are that there are already."""
     first = there[min(there)].described
     zone = first["Placement"]["AvailabilityZone"]
     subnet = first.get("SubnetId", "")
     same = [place for place in places if place.subnet == subnet]
     return same or [
-        Place(
+        ZoneSubnet(
             zone=zone,
             subnet=subnet,
             vpc=first.get("VpcId", ""),
@@ -324,14 +324,14 @@ def places_of(places: Sequence[Place], there: Mapping[int, Holding]) -> list[Pla
     ]
 
 
-def by_node(held: Sequence[Holding]) -> dict[int, Holding]:
+def by_node(held: Sequence[InventoryItem]) -> dict[int, InventoryItem]:
     """Return the live instances by node; the elder where there are two."""
     live = [holding for holding in held if holding.kind == "instance" and holding.live]
     live.sort(key=lambda holding: str(holding.described.get("LaunchTime", "")), reverse=True)
     return {holding.node: holding for holding in live}
 
 
-def refuse_stopped(held: Sequence[Holding]) -> None:
+def refuse_stopped(held: Sequence[InventoryItem]) -> None:
     """Refuse nodes that somebody has stopped: what is on their disks is not ours to give up.
 
     Raises:
@@ -350,7 +350,7 @@ def refuse_stopped(held: Sequence[Holding]) -> None:
         )
 
 
-def _ended(node: int, holding: Holding) -> CloudError:
+def _ended(node: int, holding: InventoryItem) -> CloudError:
     """Say why a node ended as soon as it was launched."""
     reason = holding.described.get("StateReason", {})
     code, message = str(reason.get("Code", "")), reason.get("Message") or "EC2 gives no reason"

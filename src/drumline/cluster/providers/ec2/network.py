@@ -25,7 +25,7 @@ CHECK_ADDRESS = "https://checkip.amazonaws.com"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class ZoneSubnet:
     """A subnet in a zone, where all nodes of a cluster can be."""
 
     zone: str
@@ -35,7 +35,7 @@ class Place:
     """whether nodes get an address that the internet can reach"""
 
 
-def find_places(cloud: Cloud, spec: Ec2Spec) -> list[Place]:
+def find_places(cloud: Cloud, spec: Ec2Spec) -> list[ZoneSubnet]:
     """Return where the type can be launched, in the order to try.
 
     Raises:
@@ -66,7 +66,7 @@ def find_places(cloud: Cloud, spec: Ec2Spec) -> list[Place]:
 
 
 def _refuse_unknown_zones(
-    spec: Ec2Spec, places: Mapping[str, Place], offered: set[str], region: str
+    spec: Ec2Spec, places: Mapping[str, ZoneSubnet], offered: set[str], region: str
 ) -> None:
     for zone in spec.zones:
         if zone not in places:
@@ -78,7 +78,7 @@ def _refuse_unknown_zones(
             )
 
 
-def _subnets_by_zone(cloud: Cloud, spec: Ec2Spec) -> dict[str, Place]:
+def _subnets_by_zone(cloud: Cloud, spec: Ec2Spec) -> dict[str, ZoneSubnet]:
     """Return a subnet for each zone: the given one, else the roomiest of each zone."""
     if spec.subnet is not None:
         subnets = list(_describe_subnets(cloud, SubnetIds=[spec.subnet]))
@@ -86,10 +86,10 @@ def _subnets_by_zone(cloud: Cloud, spec: Ec2Spec) -> dict[str, Place]:
         subnets = _describe_subnets(cloud, Filters=[{"Name": "vpc-id", "Values": [spec.vpc]}])
     else:
         subnets = _describe_subnets(cloud, Filters=[{"Name": "default-for-az", "Values": ["true"]}])
-    places: dict[str, tuple[int, Place]] = {}
+    places: dict[str, tuple[int, ZoneSubnet]] = {}
     for subnet in subnets:
         public = bool(subnet["MapPublicIpOnLaunch"]) or (spec.subnet is None and spec.vpc is None)
-        place = Place(
+        place = ZoneSubnet(
             zone=subnet["AvailabilityZone"],
             subnet=subnet["SubnetId"],
             vpc=subnet["VpcId"],

@@ -23,34 +23,34 @@ from drumline.cluster.providers import Plan, Resource, Say
 from drumline.cluster.providers.ec2.cloud import Cloud, Sleep, open_session
 from drumline.cluster.providers.ec2.image import Image, TypeFacts, find_image, type_facts
 from drumline.cluster.providers.ec2.inventory import (
-    Holding,
+    InventoryItem,
     instances,
     of_cluster,
     past_machines,
     scan,
 )
 from drumline.cluster.providers.ec2.launch import (
-    Groundwork,
     Launcher,
+    LaunchPlan,
     UserData,
     by_node,
     places_of,
     refuse_stopped,
     wait_running,
 )
-from drumline.cluster.providers.ec2.network import Place, allowed_network, find_places
+from drumline.cluster.providers.ec2.network import ZoneSubnet, allowed_network, find_places
 from drumline.cluster.providers.ec2.prices import Cost, cost_of, node_price
 from drumline.cluster.providers.ec2.removal import end_instances, remove_all
-from drumline.cluster.providers.ec2.shared_resources import Ground, refuse_another_id
+from drumline.cluster.providers.ec2.shared_resources import SharedResources, refuse_another_id
 from drumline.cluster.spec import ClusterSpec
 from drumline.core.errors import CloudError, RunDirError
 
 
 def missing_resources(
     spec: ClusterSpec,
-    held: Sequence[Holding],
+    held: Sequence[InventoryItem],
     facts: TypeFacts,
-    places: Sequence[Place],
+    places: Sequence[ZoneSubnet],
     image: Image,
 ) -> list[Resource]:
     """Return what `create` would make."""
@@ -228,7 +228,7 @@ class Ec2Provider:
             self._home.make()
             self._home.note(id=identity)
 
-    def _launch(self, held: Sequence[Holding], say: Say) -> list[Holding]:
+    def _launch(self, held: Sequence[InventoryItem], say: Say) -> list[InventoryItem]:
         spec, there = self._spec, by_node(held)
         facts = type_facts(self._cloud, spec.ec2.instance_type)
         places = find_places(self._cloud, spec.ec2)
@@ -243,9 +243,9 @@ class Ec2Provider:
         self._home.make()
         identity = self._home.cluster_id()
         journal = Journal(self._home.journal)
-        ground = Ground(self._cloud, journal, spec.name, identity, say)
+        ground = SharedResources(self._cloud, journal, spec.name, identity, say)
         grouped = spec.nodes > 1 and spec.ec2.placement_group and facts.placement
-        work = Groundwork(
+        work = LaunchPlan(
             spec=spec,
             identity=identity,
             image=image,
@@ -259,16 +259,16 @@ class Ec2Provider:
         missing = [node for node in range(spec.nodes) if node not in there]
         return launcher.launch(missing, places, fixed=bool(there))
 
-    def _see_to_rules(self, held: Sequence[Holding], say: Say) -> None:
+    def _see_to_rules(self, held: Sequence[InventoryItem], say: Say) -> None:
         """Let in who calls now, who may have moved since, and nobody else."""
         identity = self._home.cluster_id()
         network = allowed_network(self._spec.ec2)
         journal = Journal(self._home.journal)
-        Ground(self._cloud, journal, self._spec.name, identity, say).security_group(
+        SharedResources(self._cloud, journal, self._spec.name, identity, say).security_group(
             "", network, held
         )
 
-    def _settle(self, nodes: dict[int, Holding], say: Say) -> dict[int, Holding]:
+    def _settle(self, nodes: dict[int, InventoryItem], say: Say) -> dict[int, InventoryItem]:
         """Wait for the nodes, and end any second instance of one (two laptops at once)."""
         filters = of_cluster(self._spec.name, self._home.cluster_id())
         expected = {node: nodes[node].identity for node in sorted(nodes)}
@@ -278,7 +278,7 @@ class Ec2Provider:
         end_instances(self._cloud, Journal(self._home.journal), doubles, say)
         return kept
 
-    def _refuse_fewer(self, held: Sequence[Holding]) -> None:
+    def _refuse_fewer(self, held: Sequence[InventoryItem]) -> None:
         there = by_node(held)
         if there and max(there) >= self._spec.nodes:
             raise CloudError(
@@ -294,7 +294,7 @@ class Ec2Provider:
         kind = instance_type
         return node_price(self._cloud, self._spec, public=public, instance_type=kind) or 0.0
 
-    def _held(self) -> list[Holding]:
+    def _held(self) -> list[InventoryItem]:
         """Return everything with this cluster's name, whatever its id."""
         return scan(self._cloud, of_cluster(self._spec.name))
 
@@ -303,7 +303,7 @@ class Ec2Provider:
         identity = self._adopted or self._home.read_facts().get("id")
         return None if identity is None else str(identity)
 
-    def _machine(self, holding: Holding) -> Machine:
+    def _machine(self, holding: InventoryItem) -> Machine:
         described = holding.described
         address = str(described.get("PrivateIpAddress", ""))
         launched, public = described.get("LaunchTime"), described.get("PublicIpAddress")

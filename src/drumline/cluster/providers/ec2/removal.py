@@ -22,7 +22,7 @@ from drumline.cluster.providers.ec2.cloud import Cloud, Sleep, kind
 from drumline.cluster.providers.ec2.inventory import (
     GONE,
     Filter,
-    Holding,
+    InventoryItem,
     instances,
     of_anybody,
     scan,
@@ -50,7 +50,7 @@ _DELETE = {
 
 def remove_all(
     cloud: Cloud, journal: Journal, filters: Sequence[Filter], say: Say
-) -> list[Holding]:
+) -> list[InventoryItem]:
     """Remove everything with these tags, and return what was removed.
 
     Blocks until EC2 says that it is gone.
@@ -58,7 +58,7 @@ def remove_all(
     Raises:
         CloudError: something did not go in time, or EC2 refuses; says what is left.
     """
-    removed: dict[str, Holding] = {}
+    removed: dict[str, InventoryItem] = {}
     journal = journal.forgiving()
     for _ in range(_ROUNDS):
         held = scan(cloud, filters)
@@ -89,7 +89,7 @@ def remove_all(
     return list(removed.values())
 
 
-def end_instances(cloud: Cloud, journal: Journal, held: Sequence[Holding], say: Say) -> None:
+def end_instances(cloud: Cloud, journal: Journal, held: Sequence[InventoryItem], say: Say) -> None:
     """Terminate instances, and wait until EC2 says that they are.
 
     Raises:
@@ -157,7 +157,7 @@ def _of_this_one(error: CloudError) -> bool:
 
 
 def _delete(
-    cloud: Cloud, journal: Journal, holding: Holding, filters: Sequence[Filter], say: Say
+    cloud: Cloud, journal: Journal, holding: InventoryItem, filters: Sequence[Filter], say: Say
 ) -> None:
     """Delete one thing; wait while it counts as in use, and take no offence where it is gone."""
     method, word = _DELETE[holding.kind]
@@ -188,7 +188,7 @@ def _delete(
     )
 
 
-def _name(holding: Holding) -> str:
+def _name(holding: InventoryItem) -> str:
     return f"worker{holding.node}" if holding.node >= 0 else holding.identity
 
 

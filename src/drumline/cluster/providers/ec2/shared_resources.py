@@ -14,7 +14,7 @@ from drumline.cluster.life.journal import Journal
 from drumline.cluster.providers import Say
 from drumline.cluster.providers.ec2.cloud import Cloud, kind
 from drumline.cluster.providers.ec2.inventory import (
-    Holding,
+    InventoryItem,
     of_cluster,
     resource_name,
     scan,
@@ -28,7 +28,7 @@ _SEEN_AFTER_S = 30
 """EC2's listings show what was made a little later"""
 
 
-class Ground:
+class SharedResources:
     """The part of a cluster that costs nothing, for one cluster."""
 
     def __init__(self, cloud: Cloud, journal: Journal, cluster: str, identity: str, say: Say):
@@ -39,7 +39,7 @@ class Ground:
         self._name = resource_name(cluster, identity)
         self._say = say
 
-    def key_pair(self, public_key: str, held: Sequence[Holding]) -> str:
+    def key_pair(self, public_key: str, held: Sequence[InventoryItem]) -> str:
         """Import the cluster's public key; return its name at EC2."""
         there = _only(held, "key-pair")
         if there is not None:
@@ -59,7 +59,7 @@ class Ground:
         )
         return self._name
 
-    def security_group(self, vpc: str, network: str, held: Sequence[Holding]) -> str:
+    def security_group(self, vpc: str, network: str, held: Sequence[InventoryItem]) -> str:
         """Make the group, with just the rules that there should be; return its id."""
         there = _only(held, "security-group")
         if there is None:
@@ -80,7 +80,7 @@ class Ground:
         self._set_rules(group, network, rules)
         return group
 
-    def placement_group(self, held: Sequence[Holding]) -> str:
+    def placement_group(self, held: Sequence[InventoryItem]) -> str:
         """Make the group that puts machines close to each other; return its name."""
         if _only(held, "placement-group") is None:
             self._say("placement-group", "making")
@@ -124,7 +124,7 @@ class Ground:
         self._journal.did(intent)
         return made
 
-    def _wait_seen(self, what: str) -> Holding:
+    def _wait_seen(self, what: str) -> InventoryItem:
         """Wait until EC2 lists what it says that it has."""
         for _ in range(_SEEN_AFTER_S):
             held = scan(self._cloud, of_cluster(self._cluster, self._identity))
@@ -141,7 +141,7 @@ class Ground:
         return tag_specifications([what], tags_of(self._cluster, self._identity))
 
 
-def _only(held: Sequence[Holding], what: str) -> Holding | None:
+def _only(held: Sequence[InventoryItem], what: str) -> InventoryItem | None:
     return next((holding for holding in held if holding.kind == what), None)
 
 
@@ -150,7 +150,7 @@ def _key_material(public_key: str) -> tuple[str, ...]:
     return tuple(public_key.split()[:2])
 
 
-def refuse_another_id(cluster: str, identity: str, held: Sequence[Holding]) -> None:
+def refuse_another_id(cluster: str, identity: str, held: Sequence[InventoryItem]) -> None:
     """Refuse to mix with a cluster of the same name that was made elsewhere."""
     others = sorted({holding.cluster_id for holding in held if holding.live} - {identity})
     if others:

@@ -24,8 +24,9 @@ import drumline
 from drumline.cluster.providers.twin import reach
 from drumline.cluster.providers.twin.folder import NodeOrder, find_server
 from drumline.core.errors import ClusterError, CommError
+from drumline.core.json_lines import JsonStream, Message
+from drumline.core.processes import start_time
 from drumline.launch.network import AS_ROOT, AS_USER, Way, find_way
-from drumline.node.services import start_time
 
 _MODULE = re.compile(rb"drumline\.cluster\.(?:providers\.)?twin\.(host|init)")
 """as version 0.1 was called, too: its nodes may still run"""
@@ -147,7 +148,7 @@ class Control:
         if "error" in answer:
             raise ClusterError(f"simulated nodes cannot be made: {answer['error']}")
 
-    def add(self, orders: Sequence[NodeOrder]) -> list[dict[str, Any]]:
+    def add(self, orders: Sequence[NodeOrder]) -> list[Message]:
         """Make nodes, all at once; returns what `status` says of them.
 
         Raises:
@@ -155,15 +156,15 @@ class Control:
         """
         wanted = [order.to_json() for order in orders]
         answer = self.ask("add", timeout_s=_ANSWER_S + _NODE_S * len(wanted), nodes=wanted)
-        nodes: list[dict[str, Any]] = answer["nodes"]
+        nodes: list[Message] = answer["nodes"]
         return nodes
 
-    def status(self) -> list[dict[str, Any]]:
+    def status(self) -> list[Message]:
         """Return what became of each node: name, state, pid, addresses, folder, since."""
-        nodes: list[dict[str, Any]] = self.ask("status")["nodes"]
+        nodes: list[Message] = self.ask("status")["nodes"]
         return nodes
 
-    def ask(self, do: str, *, timeout_s: float = _ANSWER_S, **words: Any) -> dict[str, Any]:
+    def ask(self, do: str, *, timeout_s: float = _ANSWER_S, **fields: Any) -> Message:
         """Ask the host for something, and return its answer.
 
         Raises:
@@ -172,9 +173,10 @@ class Control:
         try:
             with self.dial() as line:
                 line.settimeout(timeout_s)
-                line.sendall(json.dumps({"do": do, **words}).encode() + b"\n")
-                with line.makefile("rb") as answers:
-                    answer: dict[str, Any] = json.loads(answers.readline() or b"null")
+                with line.makefile("rb") as reader, line.makefile("wb") as writer:
+                    stream = JsonStream(reader, writer)
+                    stream.send(do=do, **fields)
+                    answer = stream.receive()
         except (OSError, ValueError) as error:
             raise ClusterError(
                 f"the simulated nodes of {self.home} do not answer ({error}); run drumline up"
@@ -239,7 +241,7 @@ class Control:
                 f"DRUMLINE_HOME to one that can be written"
             ) from None
 
-    def _launch(self, command: list[str]) -> dict[str, Any]:
+    def _launch(self, command: list[str]) -> Message:
         """Start the host, detached from us, and hear what it says."""
         keep = ("PATH", "LANG", "LC_ALL")  # nothing of ours is to be found on a node
         environment = {name: os.environ[name] for name in keep if name in os.environ}
@@ -267,9 +269,9 @@ class Control:
                 if descriptor >= 0:
                     os.close(descriptor)
         if not said:
-            words = (self.home / "host.log").read_text(errors="replace").splitlines()
-            return {"error": words[-1] if words else "the host ended without a word"}
-        answer: dict[str, Any] = json.loads(said)
+            lines = (self.home / "host.log").read_text(errors="replace").splitlines()
+            return {"error": lines[-1] if lines else "the host ended without a word"}
+        answer: Message = json.loads(said)
         return answer
 
 

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import json
 import os
 import signal
@@ -28,12 +27,13 @@ import socket
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
 from drumline.cluster.providers.twin.folder import NodeOrder
 from drumline.cluster.providers.twin.node import Node, hub_lines
+from drumline.core.json_lines import JsonLines, Message, encode
+from drumline.core.lock import FileLock
+from drumline.core.processes import start_time
 from drumline.launch.hub import batch
-from drumline.node.services import start_time
 
 _CONNECT_S = 20.0
 _EMPTY_S = 60.0
@@ -51,7 +51,7 @@ class Host:
         self._ports = 0
         self._done = asyncio.Event()
         self._turns = asyncio.Semaphore(_AT_ONCE)
-        self._talks: set[asyncio.Task[None]] = set()
+        self._clients: set[asyncio.Task[None]] = set()
 
     async def serve(self, listener: socket.socket) -> None:
         """Answer until somebody says stop, or no node is left."""
@@ -70,25 +70,25 @@ class Host:
         loop = asyncio.get_running_loop()
         while True:
             line, _ = await loop.sock_accept(listener)
-            talk = loop.create_task(self._talk(line))
-            self._talks.add(talk)
-            talk.add_done_callback(self._talks.discard)
+            client = loop.create_task(self._serve_client(line))
+            self._clients.add(client)
+            client.add_done_callback(self._clients.discard)
 
-    async def _talk(self, line: socket.socket) -> None:
+    async def _serve_client(self, line: socket.socket) -> None:
         loop = asyncio.get_running_loop()
-        pending = b""
+        lines = JsonLines()
         with line, contextlib.suppress(ConnectionError):
             while chunk := await loop.sock_recv(line, 1 << 16):
-                *requests, pending = (pending + chunk).split(b"\n")
-                for request in requests:
+                lines.feed(chunk)
+                while (request := lines.line()) is not None:
                     answer = await self._answer(request, line)
                     if answer is not None:
-                        await loop.sock_sendall(line, json.dumps(answer).encode() + b"\n")
+                        await loop.sock_sendall(line, encode(**answer))
         for node in self._nodes.values():
             node.lines.discard(line)
 
-    async def _answer(self, words: bytes, line: socket.socket) -> dict[str, Any] | None:
-        doings: dict[str, Callable[[dict[str, Any], socket.socket], Awaitable[Any]]] = {
+    async def _answer(self, text: bytes, line: socket.socket) -> Message | None:
+        commands: dict[str, Callable[[Message, socket.socket], Awaitable[Message | None]]] = {
             "status": self._status,
             "add": self._add,
             "kill": self._kill,
@@ -100,18 +100,17 @@ class Host:
             "stop": self._stop,
         }
         try:
-            request = json.loads(words)
-            answer: dict[str, Any] | None = await doings[request["do"]](request, line)
+            request = json.loads(text)
+            return await commands[request["do"]](request, line)
         except KeyError as error:
             return {"error": f"there is no {error.args[0]} here"}
         except (OSError, RuntimeError, TypeError, ValueError) as error:
             return {"error": str(error) or type(error).__name__}
-        return answer
 
-    async def _status(self, _: dict[str, Any], __: socket.socket) -> dict[str, Any]:
+    async def _status(self, _: Message, __: socket.socket) -> Message:
         return {"pid": os.getpid(), "nodes": [node.describe() for node in self._nodes.values()]}
 
-    async def _add(self, request: dict[str, Any], _: socket.socket) -> dict[str, Any]:
+    async def _add(self, request: Message, _: socket.socket) -> Message:
         orders = [NodeOrder.from_json(values) for values in request["nodes"]]
         for order in orders:
             there = self._nodes.get(order.name)
@@ -137,25 +136,25 @@ class Host:
         async with self._turns:
             await node.start(self._look_around)
 
-    async def _kill(self, request: dict[str, Any], _: socket.socket) -> dict[str, Any]:
+    async def _kill(self, request: Message, _: socket.socket) -> Message:
         await self._nodes[request["name"]].kill()
         return {}
 
-    async def _remove(self, request: dict[str, Any], _: socket.socket) -> dict[str, Any]:
+    async def _remove(self, request: Message, _: socket.socket) -> Message:
         await self._nodes[request["name"]].kill()
         del self._nodes[request["name"]]
         self._write_hosts()
         return {}
 
-    async def _cut(self, request: dict[str, Any], _: socket.socket) -> dict[str, Any]:
+    async def _cut(self, request: Message, _: socket.socket) -> Message:
         self._living(request["name"]).set_link(up=False)
         return {}
 
-    async def _heal(self, request: dict[str, Any], _: socket.socket) -> dict[str, Any]:
+    async def _heal(self, request: Message, _: socket.socket) -> Message:
         self._living(request["name"]).set_link(up=True)
         return {}
 
-    async def _reach(self, request: dict[str, Any], line: socket.socket) -> dict[str, Any] | None:
+    async def _reach(self, request: Message, line: socket.socket) -> Message | None:
         """Connect to a node over its link, and hand the connection to whoever asked."""
         node = self._living(request["name"])
         with socket.socket() as way:
@@ -173,14 +172,14 @@ class Host:
         node.lines.add(line)
         return None
 
-    async def _hold(self, _: dict[str, Any], line: socket.socket) -> dict[str, Any] | None:
+    async def _hold(self, _: Message, line: socket.socket) -> Message | None:
         await asyncio.get_running_loop().sock_sendall(line, b"{}\n")
         while await asyncio.get_running_loop().sock_recv(line, 4096):
             pass
         self._done.set()
         return None
 
-    async def _stop(self, _: dict[str, Any], __: socket.socket) -> dict[str, Any]:
+    async def _stop(self, _: Message, __: socket.socket) -> Message:
         await asyncio.gather(*(node.kill() for node in self._nodes.values()))
         self._done.set()
         return {}
@@ -208,9 +207,10 @@ def main(arguments: list[str]) -> int:
     """Hold the nodes of a folder until they are no more; says {} when ready."""
     home = Path(arguments[0])
     os.umask(0o077)
-    lock = os.open(home / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    if not FileLock(home / "lock").acquire(0):
+        print(json.dumps({"error": f"another process holds the nodes of {home}"}), flush=True)
+        return 1
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         batch("ip", hub_lines())
         os.chdir(home)
         with contextlib.suppress(FileNotFoundError):
@@ -225,9 +225,6 @@ def main(arguments: list[str]) -> int:
             print("{}", flush=True)
             _hang_up()
             asyncio.run(_serve(home, listener, until_empty="--until-empty" in arguments))
-    except BlockingIOError:
-        print(json.dumps({"error": f"another process holds the nodes of {home}"}), flush=True)
-        return 1
     except (OSError, RuntimeError) as error:
         print(json.dumps({"error": str(error)}), flush=True)
         return 1

@@ -18,9 +18,9 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from drumline.cluster.providers.twin.folder import HUB, NodeOrder, write_folder
+from drumline.core.json_lines import JsonLines, Message, encode
 from drumline.core.nodes import PREFIX, NodePlan
 from drumline.launch.hub import batch
 from drumline.launch.shaping import (
@@ -107,11 +107,12 @@ class Node:
                 )
             self._watch(self._process, when_ended)
             try:
-                self.pid = int((await self._hear(mine))["pid"])
+                lines = JsonLines()
+                self.pid = int((await self._receive(mine, lines))["pid"])
                 self._connect()
                 loop = asyncio.get_running_loop()
-                await loop.sock_sendall(mine, json.dumps(wanted).encode() + b"\n")
-                answer = await self._hear(mine)
+                await loop.sock_sendall(mine, encode(**wanted))
+                answer = await self._receive(mine, lines)
                 if "error" in answer:
                     raise RuntimeError(answer["error"])
             except BaseException:
@@ -137,7 +138,7 @@ class Node:
         batch("ip", [f"link set dev {port_of(self._port)} {'up' if up else 'down'}"])
         self.state = "running" if up else "cut"
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Message:
         """Return what `status` says of it."""
         return {
             "name": self.order.name,
@@ -152,19 +153,18 @@ class Node:
     def _first(self) -> int:
         return self._process.pid if self._process is not None else 0
 
-    async def _hear(self, line: socket.socket) -> dict[str, Any]:
-        """Read one answer of the node's first process."""
-        said = b""
+    async def _receive(self, line: socket.socket, lines: JsonLines) -> Message:
+        """Receive one message of the node's first process."""
         async with asyncio.timeout(_START_S):
-            while not said.endswith(b"\n"):
+            while (text := lines.line()) is None:
                 chunk = await asyncio.get_running_loop().sock_recv(line, 4096)
                 if not chunk:
-                    raise RuntimeError(f"its first process ended ({self._last_words()})")
-                said += chunk
-        answer: dict[str, Any] = json.loads(said)
-        return answer
+                    raise RuntimeError(f"its first process ended ({self._last_output()})")
+                lines.feed(chunk)
+        message: Message = json.loads(text)
+        return message
 
-    def _last_words(self) -> str:
+    def _last_output(self) -> str:
         log = (self.order.path / "node.log").read_text(errors="replace").splitlines()
         return log[-1] if log else "without a word"
 
