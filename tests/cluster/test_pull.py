@@ -111,7 +111,7 @@ def test_what_a_job_has_made_or_changed_is_told_whatever_its_date(tmp_path):
     for name in ("changed", "unpacked"):
         os.utime(job / "work" / name, (1000, 1000))
     (job / "work" / "removed").unlink()
-    told = [entry["file"] for entry in list_job(job)]
+    told = [entry.file for entry in list_job(job)]
     assert told == ["work/changed", "work/unpacked"]
 
 
@@ -170,7 +170,7 @@ def test_watching_ends_with_the_job_and_a_lost_node_is_named(nodes, tmp_path):
 def test_watching_ends_when_nobody_can_tell_of_the_end(nodes, tmp_path):
     """The job's process was killed, or the leader is gone."""
     job = JobFolder(Path(nodes[0].machine.root), "j1")
-    os.close(job.hold())
+    job.hold().release()
     assert asyncio.run(_watch(nodes, tmp_path / "a")).phase == "lost"
     (job.path / "runner").unlink()
     python = Path(nodes[0].machine.root) / "env/bin/python"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import threading
 import time
 
@@ -55,7 +54,7 @@ def test_a_job_does_not_run_what_somebody_else_has_synced(tmp_path):
         submit.accept_job(tmp_path, job("j2", code="ours"), "secret")
 
 
-class Tether:
+class FakePeer:
     """The leader, as a follower hears it."""
 
     lost = None
@@ -85,22 +84,22 @@ def test_no_second_job_starts_on_a_node(tmp_path, monkeypatch):
     monkeypatch.setattr("drumline.node.follow.select.select", lambda *_: None)
     start = {"what": "start"}
     final = {"what": "final", "phase": "cancelled", "error": "", "code": 130, "rank": None}
-    follower._tether = Tether(start, {"what": "stop"}, final)
+    follower._peer = FakePeer(start, {"what": "stop"}, final)
     assert follower._serve().phase == "cancelled"
-    assert follower._tether.sent == ["ended"]
+    assert follower._peer.sent == ["ended"]
 
     monkeypatch.setattr(runner, "NODE_FREE_S", -1.0)
-    follower._tether = Tether(start)
+    follower._peer = FakePeer(start)
     with pytest.raises(Over, match="another job still runs on node 1 after"):
         follower._serve()
-    other.crew.close()
-    follower.crew.close()
+    other.agent.close()
+    follower.agent.close()
 
 
 def test_a_notebook_does_not_wait_for_a_killed_job(tmp_path):
     folder = JobFolder(tmp_path, "j1")
     folder.create(job(), "secret")
-    os.close(folder.hold())
+    folder.hold().release()
     shown = []
     with pytest.raises(WorkerError, match="job j1 failed: the process that ran the job"):
         requests._follow(folder, shown.append)

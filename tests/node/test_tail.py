@@ -68,7 +68,7 @@ def test_half_a_line_waits_for_its_end_while_the_job_runs(folder):
     assert next(following)["text"] == "no end yet"
     folder.note(phase="done")
     assert [next(iter(line)) for line in following] == ["state", "end"]
-    os.close(hold)
+    hold.release()
 
 
 def test_where_no_rank_started_the_agent_is_heard(folder):
