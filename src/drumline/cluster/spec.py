@@ -200,7 +200,7 @@ def _storage_beside(folder: Path, url: str | None) -> str | None:
 FILE = Path("cluster.yaml")
 
 
-def read_cluster(file: Path | None, words: Iterable[str] = ()) -> ClusterSpec:
+def read_cluster(file: Path | None, overrides: Iterable[str] = ()) -> ClusterSpec:
     """Read the cluster that is to be made; `file` None is ./cluster.yaml.
 
     Raises:
@@ -213,7 +213,7 @@ def read_cluster(file: Path | None, words: Iterable[str] = ()) -> ClusterSpec:
             f"no {path} here; write one with: drumline cluster init (twin rehearses on this "
             f"machine, ec2 and ssh are the others), or name another file: drumline up OTHER.yaml"
         )
-    return read_file(ClusterSpec, path, words).beside(path.absolute().parent)
+    return read_file(ClusterSpec, path, overrides).beside(path.absolute().parent)
 
 
 def find_cluster(name: str | None, file: Path | None = None) -> tuple[ClusterSpec, ClusterHome]:

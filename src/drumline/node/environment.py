@@ -148,13 +148,13 @@ class Maker:
         if read_json(note) == same and look_at(str(self.python))["version"] == base["version"]:
             return
         self.root.mkdir(parents=True, exist_ok=True)
-        words = [base["executable"], "-m", "venv", "--clear", "--without-pip", str(self.env)]
+        argv = [base["executable"], "-m", "venv", "--clear", "--without-pip", str(self.env)]
         if not base["is_venv"] or sees_system(base["prefix"]):
-            words.insert(-1, "--system-site-packages")
-        answer = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
+            argv.insert(-1, "--system-site-packages")
+        answer = subprocess.run(argv, capture_output=True, text=True, timeout=300, check=False)
         if answer.returncode:
             said = (answer.stderr or answer.stdout).strip()
-            raise UnfitError(f"{shlex.join(words)} failed: {said}")
+            raise UnfitError(f"{shlex.join(argv)} failed: {said}")
         pip = '#!/bin/sh\nexec "$(dirname "$0")/python" -m pip "$@"\n'
         self.write(self.env / "bin" / "pip", pip, 0o755)
         self.write(note, json.dumps(same), 0o644)
@@ -186,8 +186,8 @@ class Maker:
             raise UnfitError(f"{self.python} does not run: {answer.stderr.strip()}")
         left: dict[str, Any] = json.loads(answer.stdout)
         if (left["install"] or self.wanted["requirements"]) and not left["pip"]:
-            words = [str(self.python), "-m", "ensurepip"]
-            answer = subprocess.run(words, capture_output=True, text=True, timeout=300)
+            argv = [str(self.python), "-m", "ensurepip"]
+            answer = subprocess.run(argv, capture_output=True, text=True, timeout=300)
             if answer.returncode:
                 raise UnfitError(
                     "packages must be installed, but this node's Python has no pip and cannot make "
@@ -248,8 +248,8 @@ def interface_of(address: str) -> str:
         )
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    words = answer.stdout.split()
-    return words[1] if answer.returncode == 0 and len(words) > 1 else ""
+    fields = answer.stdout.split()
+    return fields[1] if answer.returncode == 0 and len(fields) > 1 else ""
 
 
 def read_json(path: Path) -> Any:

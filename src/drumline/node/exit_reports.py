@@ -23,11 +23,7 @@ ExitReports = dict[str, list[Event]]
 def collect(run: RunDir, *, node: int, workers: int, last_words: Path | None) -> ExitReports:
     """Read what happened on a node.
 
-    Args:
-        run: this node's run directory.
-        node: which.
-        workers: ranks on each node.
-        last_words: where ranks left errors that they could not write to the run directory.
+    `last_words`: where ranks left errors that they could not write to the run directory.
     """
     names = [f"rank-{rank}" for rank in range(node * workers, (node + 1) * workers)]
     folders = [run.events, *filter(None, [last_words])]
@@ -61,13 +57,9 @@ def judge(
 ) -> DrumlineError | None:
     """Tell what went wrong first, over all nodes; None where nothing did.
 
-    Args:
-        run: the leader's run directory, with what the others have told.
-        nodes: how many there are.
-        workers: ranks on each.
-        exit_codes: of the nodes' agents.
-        last_words: where the leader's ranks left what they could not write there.
-        script: whether ranks ran a script of the user's.
+    `run`: the leader's run directory, with what the others have told.
+    `last_words`: where the leader's ranks left what they could not write there.
+    `script`: whether ranks ran a script of the user's.
     """
     try:
         check_outcome(

@@ -28,17 +28,14 @@ class Follower(Runner):
     def __init__(self, folder: JobFolder, *, first: bool, agent: NodeAgent | None = None) -> None:
         """Prepare to run.
 
-        Args:
-            folder: the job.
-            first: whether no other job comes before, so that the agent may start at once.
-            agent: one that is warm already.
+        `first`: whether no other job comes before, so that the agent may start at once.
         """
         super().__init__(folder, agent)
         self._first = first
         self._peer: PeerConnection | None = None
         self._terms: Terms | None = None
         self._due: Message | None = None
-        """the word to start, until this node is free of the job before"""
+        """the message to start, until this node is free of the job before"""
         self._told = False
         self._stopping = False
 

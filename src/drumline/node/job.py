@@ -89,7 +89,7 @@ class Job:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """Read it back; another version's words that this one does not know are passed over."""
+        """Read it back; another version's fields are ignored."""
         known = {key: values[key] for key in cls.__dataclass_fields__.keys() & values}
         lists = {key: tuple(values.get(key, ())) for key in ("addresses", "argv")}
         return cls(**{**known, **lists})

@@ -50,16 +50,16 @@ def processes(root: str) -> dict[int, str]:
     for name in os.listdir("/proc"):
         if name.isdigit() and int(name) not in ours:
             with contextlib.suppress(OSError):
-                words = _words(root, name)
-                if words is not None and os.stat("/proc/" + name).st_uid == os.getuid():
-                    found[int(name)] = words
+                line = _command_line(root, name)
+                if line is not None and os.stat("/proc/" + name).st_uid == os.getuid():
+                    found[int(name)] = line
     return found
 
 
-def _words(root: str, pid: str) -> str | None:
+def _command_line(root: str, pid: str) -> str | None:
     with open(f"/proc/{pid}/cmdline", "rb") as file:
         argv = file.read().decode("utf-8", "surrogateescape").rstrip("\0").split("\0")
-    places = [word.partition("=")[2] if "=/" in word else word for word in argv]
+    places = [arg.partition("=")[2] if "=/" in arg else arg for arg in argv]
     places.append(os.readlink(f"/proc/{pid}/cwd"))
     if any(place == root or place.startswith(root + "/") for place in places):
         return " ".join(argv)[:200]
@@ -75,7 +75,7 @@ def _parent(pid: int) -> int:
 
 
 def end(root: str) -> list[int]:
-    """End the processes, with mercy first; returns those that are still there."""
+    """End the processes, by SIGTERM, then SIGKILL; returns those that are left."""
     left: dict[int, str] = {}
     for number, wait_s in ((signal.SIGTERM, TERM_S), (signal.SIGKILL, KILL_S)):
         for pid in processes(root):
@@ -92,7 +92,7 @@ def end(root: str) -> list[int]:
 
 
 def main(argv: list[str]) -> dict[str, Any]:
-    """Do what the words say; returns the answer."""
+    """Execute a command; returns the answer."""
     what, root, mark = argv[0], os.path.normpath(argv[1]), json.loads(argv[2])
     if root in ("/", os.path.expanduser("~")) or not os.path.isabs(root):
         return {"error": f"root is {root}, which is not a folder for Drumline alone"}

@@ -205,12 +205,8 @@ class Store:
     ) -> Copied:
         """Copy what has changed in a run directory since this writer's last copy.
 
-        Args:
-            folder: the run directory.
-            run: what it is called there.
-            writer: who copies.
-            ended: whether it will not change any more.
-            moved: is called for each piece that has arrived.
+        `ended`: whether it will not change any more.
+        `moved`: is called for each piece that has arrived.
 
         Raises:
             ClusterError: the storage refuses; says why, and the way out.

@@ -56,10 +56,8 @@ class Manifest:
 def scan(root: Path, cache: Path | None = None, apart: Path | None = None) -> Manifest:
     """Look at a folder.
 
-    Args:
-        root: the folder.
-        cache: where digests of files are kept from one look to the next.
-        apart: a folder that stays here, if it is below.
+    `cache`: where digests of files are kept from one look to the next.
+    `apart`: a folder that stays here, if it is below.
 
     Raises:
         UsageError: it is no project's folder, something in it cannot be read, or leads outside.

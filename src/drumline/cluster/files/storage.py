@@ -54,13 +54,8 @@ async def keep_copies(
 ) -> None:
     """Let every node copy a job's run directory to the storage, until the job has ended.
 
-    Args:
-        remotes: all nodes.
-        url: the storage.
-        job_id: the job.
-        every_s: how often.
-        check: wait for each to see whether it may use the storage, which can take a while; else
-            one that may not only notes so beside the run (storage.json), and `pull` does its part.
+    `check`: wait for each to see whether it may use the storage, which can take a while; else
+    one that may not only notes so beside the run (storage.json), and `pull` does its part.
 
     Raises:
         HostError: a node cannot use the storage; says which, and why.

@@ -55,12 +55,7 @@ async def sync_folder(
 ) -> list[Synced]:
     """Make R/code of all nodes the same as a folder; the package must be there (`push_package`).
 
-    Args:
-        remotes: the nodes.
-        folder: the project's.
-        home: of the cluster.
-        say: is told what happens.
-        apart: a folder that stays here: the storage, into which nodes may be writing.
+    `apart`: a folder that stays here: the storage, into which nodes may be writing.
 
     Raises:
         UsageError: the folder cannot be sent; the nodes are as they were.

@@ -58,11 +58,7 @@ class JobFollower:
     ) -> None:
         """Prepare to follow.
 
-        Args:
-            job_id: the job.
-            show: called with each line.
-            changed: called with the job's state, at first and whenever it changes.
-            rank: show this one only.
+        `changed`: called with the job's state, at first and whenever it changes.
         """
         self.job_id = job_id
         self._show = show
@@ -76,9 +72,7 @@ class JobFollower:
     async def run(self, remotes: Sequence[Remote], *, once: bool = False) -> JobState:
         """Show what there is and what comes until the job has ended; returns how.
 
-        Args:
-            remotes: the nodes, in node order.
-            once: show what there is, and no more.
+        `once`: show what there is, and no more.
 
         Raises:
             HostError: a connection was lost.

@@ -33,12 +33,9 @@ async def offer_checkpoints(
 ) -> str:
     """Make sure that the leader has an earlier job's checkpoints; returns where, below its root.
 
-    Args:
-        leader: node 0.
-        job: its id, or `latest`: the one that the storage got last.
-        pulled: where its results are on this machine, if they are.
-        storage: where run directories are copied to, if anywhere.
-        say: is told what happens.
+    `job`: its id, or `latest`: the one that the storage got last.
+    `pulled`: where its results are on this machine, if they are.
+    `storage`: where run directories are copied to, if anywhere.
 
     Raises:
         UsageError: nobody has them.

@@ -70,10 +70,8 @@ class Request:
 async def submit(remotes: Sequence[Remote], request: Request, *, job_id: str | None = None) -> str:
     """Start a job on all nodes, and return its id; it goes on without us.
 
-    Args:
-        remotes: the nodes, in node order: the first leads.
-        request: what to run.
-        job_id: its id; None: make one up.
+    `remotes`: the nodes, in node order: the first leads.
+    `job_id`: its id; None: make one up.
 
     Raises:
         ClusterError: it could not be started; holds what each node says. Nothing runs then.

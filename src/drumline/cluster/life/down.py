@@ -41,13 +41,10 @@ def take_down(
 ) -> Receipt:
     """Remove a cluster; blocks until the provider says that nothing is left.
 
-    Args:
-        spec: what it was made from.
-        home: what is known of it here; may be empty.
-        say: is told what happens.
-        identity: the id of a cluster that another machine has made.
-        give_up: machines of the user's own (`find_own`) that need not answer: what is on them
-            stays, and the receipt says so.
+    `home`: what is known of it here; may be empty.
+    `identity`: the id of a cluster that another machine has made.
+    `give_up`: machines of the user's own (`find_own`) that need not answer: what is on them
+    stays, and the receipt says so.
 
     Raises:
         ClusterError: something is still there; the folder stays, so that `down` can go on.

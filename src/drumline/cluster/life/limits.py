@@ -78,11 +78,11 @@ async def kept_busy(remotes: Sequence[Remote]) -> AsyncIterator[None]:
     """Keep nodes from ending themselves for idleness while something is done to them from here."""
 
     async def touch(remote: Remote) -> None:
-        words = ["sh", "-c", _TOUCH, "sh", f"{remote.machine.root}/limits"]
+        argv = ["sh", "-c", _TOUCH, "sh", f"{remote.machine.root}/limits"]
         while True:
             await asyncio.sleep(_BUSY_S)
             with contextlib.suppress(HostError):  # what is done there tells of a lost node
-                await remote.run(words, timeout_s=30)
+                await remote.run(argv, timeout_s=30)
 
     tasks = [asyncio.create_task(touch(remote)) for remote in remotes]
     try:
@@ -165,12 +165,8 @@ def decide_term(
 ) -> Lifetime:
     """Say until when the nodes live.
 
-    Args:
-        spec: what is wanted.
-        home: says what was decided the last time.
-        machines: all nodes.
-        made: those of them that were not there the last time.
-        former: machines that were lost.
+    `home`: says what was decided the last time.
+    `made`: those of them that were not there the last time.
     """
     facts, limits = home.read_facts(), _limits(spec)
     if spec.provider == "ssh":
@@ -227,9 +223,7 @@ async def find_ended(
 ) -> list[Machine]:
     """Ask the provider which machines are there no more; no answer is no news.
 
-    Args:
-        provider: makes it, or gives it; called in a thread.
-        machines: those that there should be.
+    `provider`: makes it, or gives it; called in a thread.
     """
     answer: Future[set[str]] = Future()
 

@@ -31,9 +31,7 @@ class Reaped:
 def reap_all(say: Say, regions: Sequence[str]) -> Reaped:
     """Remove all in the AWS account, simulated clusters, and what lies on the user's own machines.
 
-    Args:
-        say: is told what happens.
-        regions: of EC2; default: all that the account can use.
+    `regions`: of EC2; default: all that the account can use.
 
     Raises:
         ClusterError: something stays; names it. All else is removed.

@@ -69,10 +69,8 @@ class Receipt:
 def bill(machines: list[Machine], ended: float, deadline: float | None) -> tuple[Line, ...]:
     """Return what each machine has cost: to its end, or where nobody knows that, to a moment.
 
-    Args:
-        machines: all of them, those that were lost, too.
-        ended: the moment.
-        deadline: when they end themselves at the latest, should nobody know when they did.
+    `machines`: all of them, those that were lost, too.
+    `deadline`: when they end themselves at the latest, should nobody know when they did.
     """
     latest = ended if deadline is None else min(ended, deadline)
     return tuple(
@@ -117,11 +115,7 @@ def former_machines(
 ) -> list[Machine]:
     """Return the former machines, with those of the last `up` that are no more.
 
-    Args:
-        home: of the cluster.
-        provider: is asked when they ended; where it does not know, they ended by now.
-        noted: the machines of the last `up`.
-        machines: those that there are.
+    `provider`: is asked when they ended; where it does not know, they ended by now.
     """
     here = {machine.identity for machine in machines}
     former = {machine.identity: machine for machine in read_former(home)}

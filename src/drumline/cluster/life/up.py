@@ -7,7 +7,7 @@
     5. limits        until when they live                  term, limits
     6. package       this very drumline                    package
     7. environment   by Ansible, where something differs   provision
-    8. spares        agents that have loaded torch         node/spare
+    8. warm agents   that have loaded torch                node/handoff
 
 What was made stays when a step fails, for the next `up`, or for `down`.
 """
@@ -76,10 +76,7 @@ class Standing:
 def bring_up(spec: ClusterSpec, folder: Path, say: Say) -> Standing:
     """Make a cluster, or what is missing of it; blocks until it takes jobs.
 
-    Args:
-        spec: what is wanted.
-        folder: where cluster.yaml is, and the files that it names.
-        say: is told what happens.
+    `folder`: where cluster.yaml is, and the files that it names.
 
     Raises:
         ClusterError: a step failed; what was made stays, for another `up`, or `down`.
@@ -184,7 +181,7 @@ class _Work:
             )
             changed = await provisioner.provision(fleet.remotes, self._tell)  # 7
             with contextlib.suppress(DrumlineError):
-                await fleet.all(_keep_spare)  # 8
+                await fleet.all(_keep_warm_agent)  # 8
         for machine in machines:
             self.say(machine.name, "ready")
         return changed
@@ -221,10 +218,10 @@ class _Work:
         self.say(node, task if state in ("", "started") else f"{task}: {state}")
 
 
-async def _keep_spare(remote: Remote) -> None:
+async def _keep_warm_agent(remote: Remote) -> None:
     """Let an agent wait for the first job; without one, that only starts later."""
-    words = ["sh", "-c", _DETACHED, "sh", node_python(remote.machine), remote.machine.root]
-    await remote.run(words, timeout_s=30)
+    argv = ["sh", "-c", _DETACHED, "sh", node_python(remote.machine), remote.machine.root]
+    await remote.run(argv, timeout_s=30)
 
 
 def _forget_if_nothing(home: ClusterHome, provider: Provider) -> None:

@@ -66,7 +66,7 @@ class Provider(Protocol):
 
     @property
     def name(self) -> str:
-        """The word in cluster.yaml."""
+        """Its name in cluster.yaml."""
 
     def plan(self) -> Plan:
         """Say what `create` would do; changes nothing."""
@@ -87,10 +87,8 @@ class Provider(Protocol):
 def build_provider(spec: ClusterSpec, home: ClusterHome, *, creates: bool = False) -> Provider:
     """Make the provider that the spec names.
 
-    Args:
-        spec: says which.
-        home: the cluster's folder; its keys are made where they are missing, if it creates.
-        creates: whether machines are to be made; looking and removing need no keys.
+    `home`: the cluster's folder; its keys are made where they are missing, if it creates.
+    `creates`: whether machines are to be made; looking and removing need no keys.
 
     Raises:
         ClusterError: a key of the user's cannot be used.

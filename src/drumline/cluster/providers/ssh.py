@@ -94,8 +94,8 @@ class Claims:
         """
         source = files("drumline.node").joinpath("ownership.py").read_bytes()
         mark = json.dumps(self._mark(remote.machine))
-        words = ["python3", "-IS", "-", what, remote.machine.root, mark]
-        done = await remote.run(words, given=source, timeout_s=_ASK_S)
+        argv = ["python3", "-IS", "-", what, remote.machine.root, mark]
+        done = await remote.run(argv, given=source, timeout_s=_ASK_S)
         try:
             answer: dict[str, Any] = json.loads(done.stdout)
         except ValueError:
@@ -305,9 +305,9 @@ class SshHosts:
                 identity=f"{place}#{number}",
                 state="running",
                 cluster=self._spec.name,
-                detail=words,
+                detail=argv,
             )
-            for number, words in enumerate(answer.processes)
+            for number, argv in enumerate(answer.processes)
         ]
         return [folder, *running]
 

@@ -194,22 +194,22 @@ def _add(found: dict[str, str], path: str, base: Path) -> None:
         return
     found[path] = hashlib.sha256(content).hexdigest()
     if path.endswith(_YAML):
-        for word in _words(content):
+        for name in _names(content):
             for folder in dict.fromkeys((os.path.dirname(path), str(base))):
                 for place in _LOOKED_IN:
-                    other = os.path.join(folder, place, word)
+                    other = os.path.join(folder, place, name)
                     # of folders only those below: a task's "." or "/etc" means another
-                    if os.path.isfile(other) or ("/" in word and _is_below(other, base)):
+                    if os.path.isfile(other) or ("/" in name and _is_below(other, base)):
                         _add(found, other, base)
 
 
-def _words(content: bytes) -> Iterator[str]:
+def _names(content: bytes) -> Iterator[str]:
     """Give what may be names in a YAML file; what is not YAML, Ansible complains about itself."""
     try:
         for token in yaml.scan(content):
             if isinstance(token, yaml.ScalarToken):
-                words = {token.value, *re.split(r"[\s=]+", token.value)}
-                yield from (word for word in words if word and not os.path.isabs(word))
+                names = {token.value, *re.split(r"[\s=]+", token.value)}
+                yield from (name for name in names if name and not os.path.isabs(name))
     except (yaml.YAMLError, UnicodeDecodeError):
         return
 

@@ -42,10 +42,8 @@ def inventory_list(
 ) -> dict[str, Any]:
     """Return the document that an inventory script prints for `--list`.
 
-    Args:
-        machines: all nodes, in node order.
-        ssh_config: the cluster's SSH configuration; its hosts are called worker0, worker1, …
-        pythons: the interpreter that runs Ansible's modules, by node name, where it is known.
+    `ssh_config`: the cluster's SSH configuration; its hosts are called worker0, worker1, …
+    `pythons`: the interpreter that runs Ansible's modules, by node name, where it is known.
     """
     leader, workers = machines[:1], machines[1:]
     return {
@@ -157,7 +155,7 @@ class Outcome:
     failures: tuple[Failure, ...] = ()
     changed: int = 0
     """tasks that changed something, over all nodes"""
-    words: str = ""
+    output: str = ""
     """what Ansible itself said, where it said something"""
 
 
@@ -228,11 +226,11 @@ class PlaybookRun:
     async def _follow(self, process: asyncio.subprocess.Process, tell: Tell) -> Outcome:
         failures: list[Failure] = []
         changed = 0
-        words: list[str] = []
+        output: list[str] = []
         log = self.folder / "last.log"
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
         with open(os.open(log, flags, 0o600), "w", encoding="utf-8") as file:
-            warnings = asyncio.create_task(_drain(process.stderr, file, words))
+            warnings = asyncio.create_task(_drain(process.stderr, file, output))
             try:
                 assert process.stdout is not None
                 async for line in process.stdout:
@@ -249,7 +247,7 @@ class PlaybookRun:
                 warnings.cancel()
                 await asyncio.gather(warnings, return_exceptions=True)
         return Outcome(
-            code=code, failures=tuple(failures), changed=changed, words="".join(words).strip()
+            code=code, failures=tuple(failures), changed=changed, output="".join(output).strip()
         )
 
 
@@ -305,11 +303,11 @@ def _failure(event: Mapping[str, Any]) -> Failure:
     return Failure(node=event["node"], task=event["task"], state=event["state"], message=tail)
 
 
-async def _drain(stream: asyncio.StreamReader | None, log: TextIO, words: list[str]) -> None:
+async def _drain(stream: asyncio.StreamReader | None, log: TextIO, output: list[str]) -> None:
     assert stream is not None
     async for line in stream:
-        words.append(without_secrets(line.decode(errors="replace")))
-        log.write(words[-1])
+        output.append(without_secrets(line.decode(errors="replace")))
+        log.write(output[-1])
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:

@@ -64,10 +64,6 @@ class Provisioner:
     async def provision(self, remotes: Sequence[Remote], tell: Tell) -> tuple[str, ...]:
         """Give all nodes their environment; returns the names of those that had to be changed.
 
-        Args:
-            remotes: all nodes, in node order.
-            tell: hears of each task on each node.
-
         Raises:
             HostError: a node cannot have it; names node, task, and what was said there. The other
                 nodes have got theirs.
@@ -178,7 +174,7 @@ class Provisioner:
                 nodes=", ".join([first.node, *others]),
             )
         raise ClusterError(
-            f"Ansible could not run the playbooks:\n{outcome.words or 'it gave no reason'}\n"
+            f"Ansible could not run the playbooks:\n{outcome.output or 'it gave no reason'}\n"
             f"mend what it names; the log is {log}"
         )
 
@@ -218,8 +214,8 @@ async def _probe(remote: Remote) -> tuple[str, str]:
 
 async def _note(remote: Remote, stamp: str) -> None:
     """Write down what a node's environment was made from."""
-    words = ["sh", "-c", _NOTE, "sh", remote.machine.root]
-    done = await remote.run(words, given=stamp.encode(), timeout_s=_PROBE_S)
+    argv = ["sh", "-c", _NOTE, "sh", remote.machine.root]
+    done = await remote.run(argv, given=stamp.encode(), timeout_s=_PROBE_S)
     if done.code:
         said = done.stderr.decode(errors="replace").strip()
         raise HostError(

@@ -96,7 +96,7 @@ def hang_up(folder: Path) -> None:
 
 def _section(home: ClusterHome, machine: Machine) -> str:
     name = alias(home.name, machine.node)
-    words = [
+    options = [
         ("HostName", quoted(machine.host.replace("%", "%%"))),
         ("Port", str(machine.port)),
         ("User", quoted(machine.user)),
@@ -104,15 +104,15 @@ def _section(home: ClusterHome, machine: Machine) -> str:
     ]
     if machine.key_file != "":  # else: the agent's keys, and ~/.ssh/id_*
         key = machine.key_file or home.ssh / KEY
-        words += [("IdentityFile", _path(Path(key).expanduser())), ("IdentitiesOnly", "yes")]
+        options += [("IdentityFile", _path(Path(key).expanduser())), ("IdentitiesOnly", "yes")]
     if machine.proxy:  # the rest of the line goes to a shell, after %-signs were replaced
-        words.append(("ProxyCommand", _one_line(shlex.join(machine.proxy)).replace("%", "%%")))
-    lines = "".join(f"    {key} {value}\n" for key, value in words)
+        options.append(("ProxyCommand", _one_line(shlex.join(machine.proxy)).replace("%", "%%")))
+    lines = "".join(f"    {key} {value}\n" for key, value in options)
     return f"Host {machine.name} {name}\n{lines}"
 
 
 def _for_all(home: ClusterHome) -> str:
-    words = [
+    options = [
         ("UserKnownHostsFile", _path(known_hosts_file(home))),
         ("GlobalKnownHostsFile", "/dev/null"),
         ("StrictHostKeyChecking", "yes"),
@@ -128,7 +128,7 @@ def _for_all(home: ClusterHome) -> str:
         ("ControlPath", _path(socket_folder(home), "/%C")),
         ("ControlPersist", "60"),
     ]
-    return "Host *\n" + "".join(f"    {key} {value}\n" for key, value in words)
+    return "Host *\n" + "".join(f"    {key} {value}\n" for key, value in options)
 
 
 def _path(path: Path, end: str = "") -> str:
@@ -142,13 +142,13 @@ def _path(path: Path, end: str = "") -> str:
     return quoted(text.replace("%", "%%") + end)
 
 
-def quoted(word: str) -> str:
-    """Write a word of the configuration so that spaces, quotes and # belong to it."""
-    word = _one_line(word)
-    return '"' + word.replace("\\", "\\\\").replace('"', '\\"') + '"'
+def quoted(value: str) -> str:
+    """Write a value of the configuration so that spaces, quotes and # belong to it."""
+    value = _one_line(value)
+    return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-def _one_line(word: str) -> str:
-    if "\n" in word or "\r" in word:
-        raise ClusterError(f"{word!r} has a line break, which SSH's configuration cannot hold")
-    return word
+def _one_line(value: str) -> str:
+    if "\n" in value or "\r" in value:
+        raise ClusterError(f"{value!r} has a line break, which SSH's configuration cannot hold")
+    return value

@@ -162,10 +162,8 @@ class Connection:
     ) -> Self:
         """Connect to a machine whose SSH server answers.
 
-        Args:
-            machine: Where it is.
-            home: The cluster's folder, which has the key and the pins.
-            pins: The keys that it may prove itself with; default: those of `known_hosts`.
+        `home`: The cluster's folder, which has the key and the pins.
+        `pins`: The keys that it may prove itself with; default: those of `known_hosts`.
 
         Raises:
             HostError: `reason` is impostor, auth, lost, silent, no-python, noise, unpinned, or one

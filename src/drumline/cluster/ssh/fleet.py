@@ -49,14 +49,10 @@ class Fleet:
     ) -> AsyncIterator[Fleet]:
         """Wait for all machines' SSH servers, and connect to each, all at once.
 
-        Args:
-            machines: Whom to connect to.
-            home: The cluster's folder, which has the key and the pinned host keys.
-            timeout_s: How long a machine may take to answer.
-            patience_s: How long one that answers, but lets nobody in, is tried again: a machine
-                that boots may have its SSH server before its user.
-            say: Is told what each machine does.
-            lost: Takes why some cannot be reached; the fleet is the others then, if any.
+        `home`: The cluster's folder, which has the key and the pinned host keys.
+        `patience_s`: How long one that answers, but lets nobody in, is tried again: a machine
+        that boots may have its SSH server before its user.
+        `lost`: Takes why some cannot be reached; the fleet is the others then, if any.
 
         Raises:
             HostError: some cannot be reached; names all of them, each with the reason.

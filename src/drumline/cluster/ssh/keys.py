@@ -28,7 +28,7 @@ class KeyPair:
 
     private: str
     public: str
-    """one line: the kind, the key, a word about it"""
+    """one line: the kind, the key, a comment"""
 
 
 def make_key_pair(comment: str) -> KeyPair:
@@ -42,7 +42,7 @@ def fingerprint(public: str) -> str:
 
 
 def plain_key(public: str) -> str:
-    """Return a public key's line without the words after the key.
+    """Return a public key's line without its comment.
 
     Raises:
         ClusterError: it is no public key.

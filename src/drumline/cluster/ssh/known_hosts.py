@@ -118,9 +118,9 @@ def _read_all(home: ClusterHome) -> dict[str, list[Pin]]:
     except FileNotFoundError:
         return found
     for line in lines:
-        words = line.split()
-        if len(words) >= 3 and not line.startswith("#"):
-            origin = words[3] if words[3:] and words[3] in list(Origin) else Origin.GIVEN
-            pin = Pin(key=f"{words[1]} {words[2]}", origin=Origin(origin))
-            found.setdefault(words[0], []).append(pin)
+        fields = line.split()
+        if len(fields) >= 3 and not line.startswith("#"):
+            origin = fields[3] if fields[3:] and fields[3] in list(Origin) else Origin.GIVEN
+            pin = Pin(key=f"{fields[1]} {fields[2]}", origin=Origin(origin))
+            found.setdefault(fields[0], []).append(pin)
     return found

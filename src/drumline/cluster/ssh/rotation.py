@@ -1,7 +1,7 @@
 """Exchanging the host key that went through a cloud's user-data for one that only the node knows.
 
     1. the node makes a key beside the old one       pinned: old
-    2. the laptop pins it, over the old one's word   pinned: old, new
+    2. the laptop pins it, trusting the old one     pinned: old, new
     3. the node puts it in the old one's place, and its SSH server reads it
     4. a fresh connection proves it                  pinned: new
 

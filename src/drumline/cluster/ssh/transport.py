@@ -251,7 +251,7 @@ async def _listen(transport: Transport) -> tuple[bytes, bytes]:
 
 async def _no_banner(transport: Transport, text: bytes) -> HostError:
     machine = transport.machine
-    if any(word in text for word in _BUSY):
+    if any(phrase in text for phrase in _BUSY):
         said = text.decode(errors="replace").strip()
         return host_error(machine, "busy", f"its SSH server refuses new connections ({said})")
     if text:

@@ -20,6 +20,8 @@ from botocore.parsers import ResponseParserError
 from drumline.cluster.providers.ec2.errors import Asked, explain
 from drumline.core.errors import CloudError
 
+AwsValues = dict[str, Any]
+"""a request to AWS, or a part of its answer: JSON of which AWS's documentation has the schema"""
 Sleep = Callable[[float], None]
 Failure = (BotoCoreError, ClientError, ResponseParserError)
 """all that boto3 raises; the last: something else than AWS has answered, such as a proxy"""
@@ -79,7 +81,7 @@ class Cloud:
                 "no AWS region is set; write one: ec2: {region: us-east-1}, or set AWS_REGION",
                 kind="region",
             )
-        self._clients: dict[str, Any] = {}
+        self._clients: AwsValues = {}
 
     def client(self, service: str) -> Any:
         """Return the client of a service (`launch` is EC2 without botocore's repetitions)."""

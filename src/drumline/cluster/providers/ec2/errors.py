@@ -8,7 +8,7 @@
     image         the machine image does not fit   network       the subnet cannot take it
     not-found, duplicate, in-use, repeated         for whoever called, not for a person
 
-`code` keeps AWS's own word, `action` what was asked, and `answered` whether AWS has said no: else
+`code` keeps AWS's own code, `action` what was asked, and `answered` whether AWS has said no: else
 nobody knows whether the request arrived.
 """
 
@@ -125,15 +125,15 @@ def explain(error: Exception, asked: Asked) -> CloudError:
         return CloudError(sentence, kind=kind, code=code, action=asked.action, answered=answered)
     for known, kind, sentence in _CLIENT_SIDE:
         if isinstance(error, known):
-            words = sentence.format(asked=asked, error=_one_line(str(error)))
-            return _unanswered(words, kind, error, asked)
-    words = f"{asked.action} failed before AWS answered: {_one_line(str(error))}; try again"
-    return _unanswered(words, "other", error, asked)
+            message = sentence.format(asked=asked, error=_one_line(str(error)))
+            return _unanswered(message, kind, error, asked)
+    message = f"{asked.action} failed before AWS answered: {_one_line(str(error))}; try again"
+    return _unanswered(message, "other", error, asked)
 
 
-def _unanswered(words: str, kind: str, error: Exception, asked: Asked) -> CloudError:
+def _unanswered(message: str, kind: str, error: Exception, asked: Asked) -> CloudError:
     code = type(error).__name__
-    return CloudError(words, kind=kind, code=code, action=asked.action, answered=False)
+    return CloudError(message, kind=kind, code=code, action=asked.action, answered=False)
 
 
 _LOGIN = "aws sso login, or new keys in ~/.aws/credentials or the environment"
@@ -192,69 +192,45 @@ _CLIENT_SIDE: tuple[tuple[type[Exception] | tuple[type[Exception], ...], str, st
 )
 
 
+_SENTENCES = {
+    "capacity": "AWS has no {what} left in {place} now ({code}); wait, or let it try elsewhere: "
+    "another ec2.region, more ec2.zones, another ec2.instance_type",
+    "quota": "your AWS account's quota does not allow this in {region} ({code}: {said}); ask for "
+    "more at Service Quotas (EC2), or take fewer nodes or a smaller type",
+    "permission": "your AWS user may not do {named} ({code}); have the policy attached that "
+    "drumline iam-policy prints",
+    "credentials": "AWS does not accept your credentials in {region} ({code}: {said}); check the "
+    "keys and that the region is enabled for the account: {login}",
+    "expired": "your AWS credentials have expired ({code}), or this machine's clock is wrong; "
+    "renew them ({login}), then run this again: it continues",
+    "unsupported": "{what} cannot be had in {place} as asked ({code}: {said}); take another "
+    "ec2.instance_type or ec2.zones",
+    "throttling": "AWS is told too much at once by your account ({code} for {action}, also after "
+    "several tries); wait a minute, then run this again: it continues",
+    "spot-price": "the spot market in {place} asks for more than your limit for {what} ({said}); "
+    "raise ec2.max_price_usd, leave it out, or write ec2: {{spot: false}}",
+    "account": "AWS has not opened your account for this yet ({code}: {said}); follow the link "
+    "there or wait for its mail, then run this again",
+    "image": "the machine image does not fit ({code}: {said}); give another ec2.ami, or a larger "
+    "ec2.disk_gb",
+    "network": "the subnet has no free addresses left ({said}); give another ec2.subnet",
+    "server": "AWS itself failed at {action} ({code}: {said}); run this again",
+    "other": "AWS refused {action} ({code}: {said}); mend that, then run this again",
+}
+"""what was refused, why, and what to do, by kind"""
+
+
 def _sentence(kind: str, code: str, message: str, asked: Asked) -> str:
-    """Say what was refused, why, and what to do."""
-    said = _one_line(message) or code
-    what = asked.instance_type or "such machines"
-    place = asked.zone or asked.region
-    match kind:
-        case "capacity":
-            return (
-                f"AWS has no {what} left in {place} now ({code}); wait, or let it try elsewhere: "
-                f"another ec2.region, more ec2.zones, another ec2.instance_type"
-            )
-        case "quota":
-            return (
-                f"your AWS account's quota does not allow this in {asked.region} ({code}: {said}); "
-                f"ask for more at Service Quotas (EC2), or take fewer nodes or a smaller type"
-            )
-        case "permission":
-            action = _named_action(message) or asked.action
-            return (
-                f"your AWS user may not do {action} ({code}); have the policy attached that "
-                f"drumline iam-policy prints"
-            )
-        case "credentials":
-            return (
-                f"AWS does not accept your credentials in {asked.region} ({code}: {said}); check "
-                f"the keys and that the region is enabled for the account: {_LOGIN}"
-            )
-        case "expired":
-            return (
-                f"your AWS credentials have expired ({code}), or this machine's clock is wrong; "
-                f"renew them ({_LOGIN}), then run this again: it continues"
-            )
-        case "unsupported":
-            return (
-                f"{what} cannot be had in {place} as asked ({code}: {said}); take another "
-                f"ec2.instance_type or ec2.zones"
-            )
-        case "throttling":
-            return (
-                f"AWS is told too much at once by your account ({code} for {asked.action}, also "
-                f"after several tries); wait a minute, then run this again: it continues"
-            )
-        case "spot-price":
-            return (
-                f"the spot market in {place} asks for more than your limit for {what} ({said}); "
-                f"raise ec2.max_price_usd, leave it out, or write ec2: {{spot: false}}"
-            )
-        case "account":
-            return (
-                f"AWS has not opened your account for this yet ({code}: {said}); follow the link "
-                f"there or wait for its mail, then run this again"
-            )
-        case "image":
-            return (
-                f"the machine image does not fit ({code}: {said}); give another ec2.ami, or a "
-                f"larger ec2.disk_gb"
-            )
-        case "network":
-            return f"the subnet has no free addresses left ({said}); give another ec2.subnet"
-        case "server":
-            return f"AWS itself failed at {asked.action} ({code}: {said}); run this again"
-        case _:
-            return f"AWS refused {asked.action} ({code}: {said}); mend that, then run this again"
+    return _SENTENCES.get(kind, _SENTENCES["other"]).format(
+        action=asked.action,
+        code=code,
+        login=_LOGIN,
+        named=_named_action(message) or asked.action,
+        place=asked.zone or asked.region,
+        region=asked.region,
+        said=_one_line(message) or code,
+        what=asked.instance_type or "such machines",
+    )
 
 
 def _named_action(message: str) -> str | None:

@@ -12,9 +12,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from drumline.cluster.providers.ec2.cloud import Cloud
+from drumline.cluster.providers.ec2.cloud import AwsValues, Cloud
 from drumline.cluster.spec import Ec2Spec
 from drumline.core.errors import CloudError
 
@@ -161,7 +160,7 @@ def _describe(cloud: Cloud, identity: str) -> Image:
             f"its own ids: give one of this region, or write ami: auto",
             kind="image",
         )
-    image: dict[str, Any] = images[0]
+    image: AwsValues = images[0]
     mappings = image.get("BlockDeviceMappings", ())
     return Image(
         identity=identity,

@@ -12,15 +12,15 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
 
 from drumline.cluster.life.journal import Journal
 from drumline.cluster.machine import Machine
 from drumline.cluster.providers import Resource
-from drumline.cluster.providers.ec2.cloud import Cloud
+from drumline.cluster.providers.ec2.cloud import AwsValues, Cloud
 
 CLUSTER = "drumline:cluster"
 """the cluster's name; whatever has this tag was made by this tool"""
@@ -29,7 +29,7 @@ IDENTITY = "drumline:id"
 NODE = "drumline:node"
 """a node's number"""
 
-Filter = dict[str, Any]
+Filter = AwsValues
 
 
 def resource_name(cluster: str, identity: str) -> str:
@@ -46,14 +46,15 @@ def tags_of(cluster: str, identity: str, node: int | None = None) -> list[dict[s
     return [{"Key": key, "Value": value} for key, value in tags.items()]
 
 
-def tag_specifications(kinds: Sequence[str], tags: list[dict[str, str]]) -> list[dict[str, Any]]:
+def tag_specifications(kinds: Sequence[str], tags: list[dict[str, str]]) -> list[AwsValues]:
     """Return the part of a request that tags what it creates."""
     return [{"ResourceType": kind, "Tags": tags} for kind in kinds]
 
 
-def read_tags(described: Mapping[str, Any]) -> dict[str, str]:
+def read_tags(described: AwsValues) -> dict[str, str]:
     """Return a described resource's tags."""
-    return {tag["Key"]: tag["Value"] for tag in described.get("Tags", ())}
+    tags = described.get("Tags") or described.get("TagSet", ())  # as interfaces call them
+    return {tag["Key"]: tag["Value"] for tag in tags}
 
 
 def of_cluster(cluster: str, identity: str | None = None) -> list[Filter]:
@@ -75,8 +76,8 @@ def client_token(identity: str, node: int, zone: str, attempt: int) -> str:
     EC2 answers a repeated token with the instance of the first call. A node that is lost and made
     again is another attempt. It has 64 characters at most, which is EC2's limit.
     """
-    words = f"{identity}/{node}/{zone}/{attempt}"
-    return f"drumline-{hashlib.sha256(words.encode()).hexdigest()[:48]}"
+    text = f"{identity}/{node}/{zone}/{attempt}"
+    return f"drumline-{hashlib.sha256(text.encode()).hexdigest()[:48]}"
 
 
 LIVE = ("pending", "running", "stopping", "stopped")
@@ -85,6 +86,7 @@ STOPPED = ("stopping", "stopped")
 """… but does not answer: somebody has stopped it, who may start it again"""
 ENDING = "shutting-down"
 GONE = "terminated"
+_MOMENT = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (?:GMT|UTC)\)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +100,7 @@ class InventoryItem:
     state: str = ""
     detail: str = ""
     tags: Mapping[str, str] = field(default_factory=dict)
-    described: Mapping[str, Any] = field(default_factory=dict)
+    described: AwsValues = field(default_factory=dict)
     """all that EC2 says of it"""
 
     @property
@@ -114,8 +116,8 @@ class InventoryItem:
     @property
     def node(self) -> int:
         """Which node it is, or is of; -1 for what is nobody's."""
-        word = self.tags.get(NODE, "")
-        return int(word) if word.isdigit() else -1
+        number = self.tags.get(NODE, "")
+        return int(number) if number.isdigit() else -1
 
     @property
     def live(self) -> bool:
@@ -133,18 +135,87 @@ class InventoryItem:
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Listing:
+    """How EC2 lists resources of one kind, and describes them."""
+
+    kind: str
+    method: str
+    items: str
+    identity: str
+    state: str = ""
+    """its key; "": they have none"""
+    detail: str
+    """a format of keys"""
+    gone: str = ""
+    """the state of those that exist no more"""
+    params: Mapping[str, bool] = field(default_factory=dict)
+
+    def items_of(self, cloud: Cloud, filters: Sequence[Filter]) -> Iterator[InventoryItem]:
+        """Give the resources with these tags."""
+        params = {"Filters": list(filters), **self.params}
+        for described in cloud.each("ec2", self.method, self.items, **params):
+            state = described.get(self.state, "") if self.state else "available"
+            if not self.gone or state != self.gone:
+                yield InventoryItem(
+                    kind=self.kind,
+                    identity=described[self.identity],
+                    state=state,
+                    detail=self.detail.format_map(defaultdict(str, described)),
+                    tags=read_tags(described),
+                    described=described,
+                )
+
+
+_LISTINGS = (
+    _Listing(
+        kind="security-group",
+        method="describe_security_groups",
+        items="SecurityGroups",
+        identity="GroupId",
+        detail="{GroupName}",
+    ),
+    _Listing(
+        kind="placement-group",
+        method="describe_placement_groups",
+        items="PlacementGroups",
+        identity="GroupName",
+        state="State",
+        gone="deleted",
+        detail="{Strategy}",
+    ),
+    _Listing(
+        kind="key-pair",
+        method="describe_key_pairs",
+        items="KeyPairs",
+        identity="KeyName",
+        detail="{KeyType}",
+        params={"IncludePublicKey": True},
+    ),
+    _Listing(
+        kind="volume",
+        method="describe_volumes",
+        items="Volumes",
+        identity="VolumeId",
+        state="State",
+        detail="{Size} GB {VolumeType}",
+    ),
+    _Listing(
+        kind="network-interface",
+        method="describe_network_interfaces",
+        items="NetworkInterfaces",
+        identity="NetworkInterfaceId",
+        state="Status",
+        detail="{PrivateIpAddress}",
+    ),
+)
+
+
 def scan(cloud: Cloud, filters: Sequence[Filter], *, gone: bool = False) -> list[InventoryItem]:
     """Return everything with these tags; instances that are terminated only where `gone`."""
-    found: list[InventoryItem] = []
-    for listing in (
-        instances(cloud, filters, gone=gone),
-        _security_groups(cloud, filters),
-        _placement_groups(cloud, filters),
-        _key_pairs(cloud, filters),
-        _volumes(cloud, filters),
-        _interfaces(cloud, filters),
-    ):
-        found += listing
+    found = list(instances(cloud, filters, gone=gone))
+    for listing in _LISTINGS:
+        found += listing.items_of(cloud, filters)
     return found
 
 
@@ -161,7 +232,7 @@ def instances(
                 yield instance_item(instance)
 
 
-def instance_item(instance: Mapping[str, Any]) -> InventoryItem:
+def instance_item(instance: AwsValues) -> InventoryItem:
     """Return an instance as EC2 describes it."""
     zone = instance.get("Placement", {}).get("AvailabilityZone", "")
     spot = " spot" if instance.get("InstanceLifecycle") == "spot" else ""
@@ -175,88 +246,12 @@ def instance_item(instance: Mapping[str, Any]) -> InventoryItem:
     )
 
 
-def _security_groups(cloud: Cloud, filters: Sequence[Filter]) -> Iterator[InventoryItem]:
-    for group in cloud.each(
-        "ec2", "describe_security_groups", "SecurityGroups", Filters=list(filters)
-    ):
-        yield InventoryItem(
-            kind="security-group",
-            identity=group["GroupId"],
-            state="available",
-            detail=group["GroupName"],
-            tags=read_tags(group),
-            described=group,
-        )
-
-
-def _placement_groups(cloud: Cloud, filters: Sequence[Filter]) -> Iterator[InventoryItem]:
-    for group in cloud.each(
-        "ec2", "describe_placement_groups", "PlacementGroups", Filters=list(filters)
-    ):
-        if group.get("State") != "deleted":
-            yield InventoryItem(
-                kind="placement-group",
-                identity=group["GroupName"],
-                state=group.get("State", ""),
-                detail=group.get("Strategy", ""),
-                tags=read_tags(group),
-                described=group,
-            )
-
-
-def _key_pairs(cloud: Cloud, filters: Sequence[Filter]) -> Iterator[InventoryItem]:
-    for pair in cloud.each(
-        "ec2", "describe_key_pairs", "KeyPairs", Filters=list(filters), IncludePublicKey=True
-    ):
-        yield InventoryItem(
-            kind="key-pair",
-            identity=pair["KeyName"],
-            state="available",
-            detail=pair.get("KeyType", ""),
-            tags=read_tags(pair),
-            described=pair,
-        )
-
-
-def _volumes(cloud: Cloud, filters: Sequence[Filter]) -> Iterator[InventoryItem]:
-    for volume in cloud.each("ec2", "describe_volumes", "Volumes", Filters=list(filters)):
-        yield InventoryItem(
-            kind="volume",
-            identity=volume["VolumeId"],
-            state=volume["State"],
-            detail=f"{volume['Size']} GB {volume.get('VolumeType', '')}",
-            tags=read_tags(volume),
-            described=volume,
-        )
-
-
-def _interfaces(cloud: Cloud, filters: Sequence[Filter]) -> Iterator[InventoryItem]:
-    for interface in cloud.each(
-        "ec2", "describe_network_interfaces", "NetworkInterfaces", Filters=list(filters)
-    ):
-        yield InventoryItem(
-            kind="network-interface",
-            identity=interface["NetworkInterfaceId"],
-            state=interface["Status"],
-            detail=interface.get("PrivateIpAddress", ""),
-            tags={tag["Key"]: tag["Value"] for tag in interface.get("TagSet", ())},
-            described=interface,
-        )
-
-
-_MOMENT = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (?:GMT|UTC)\)")
-
-
 def past_machines(
     cloud: Cloud, filters: Sequence[Filter], journal: Journal, price: Callable[[str | None], float]
 ) -> list[Machine]:
     """Return the machines of a cluster that have ended, each with its end where that is known.
 
-    Args:
-        cloud: the way to AWS.
-        filters: the cluster's.
-        journal: the cluster's.
-        price: what a machine of a type costs per hour; of None: of the cluster's type.
+    `price`: what a machine of a type costs per hour; of None: of the cluster's type.
     """
     ends: dict[str, float] = {}
     for intent, result in journal.done("terminate_instances"):
@@ -277,7 +272,7 @@ def past_machines(
     return [one.at(until=one.until or ends.get(one.identity, 0.0)) for one in found.values()]
 
 
-def read_end(described: Mapping[str, Any]) -> float:
+def read_end(described: AwsValues) -> float:
     """Return when an instance ended, as EC2 describes it; 0: it does not say."""
     moment = _MOMENT.search(str(described.get("StateTransitionReason", "")))
     if moment is None:

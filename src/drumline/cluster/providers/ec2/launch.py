@@ -15,11 +15,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
 
 from drumline.cluster.life.journal import Journal
 from drumline.cluster.providers import Say
-from drumline.cluster.providers.ec2.cloud import Cloud, kind
+from drumline.cluster.providers.ec2.cloud import AwsValues, Cloud, kind
 from drumline.cluster.providers.ec2.errors import Asked
 from drumline.cluster.providers.ec2.image import Image
 from drumline.cluster.providers.ec2.inventory import (
@@ -57,7 +56,7 @@ class LaunchPlan:
 
 def launch_request(
     ground: LaunchPlan, node: int, place: ZoneSubnet, *, token: str, user_data: str
-) -> dict[str, Any]:
+) -> AwsValues:
     """Return the parameters of RunInstances for one node.
 
     It ends itself by shutting down (`terminate`), its disks end with it and are encrypted, its
@@ -73,7 +72,7 @@ def launch_request(
         )
     ec2 = ground.spec.ec2
     kinds = ["instance", "volume", "network-interface"]
-    request: dict[str, Any] = {
+    request: AwsValues = {
         "MinCount": 1,
         "MaxCount": 1,
         "ClientToken": token,
@@ -101,8 +100,8 @@ def launch_request(
     if ground.placement_group is not None:
         request["Placement"] = {"GroupName": ground.placement_group}
     if ec2.instance_profile is not None:
-        word = "Arn" if ec2.instance_profile.startswith("arn:") else "Name"
-        request["IamInstanceProfile"] = {word: ec2.instance_profile}
+        key = "Arn" if ec2.instance_profile.startswith("arn:") else "Name"
+        request["IamInstanceProfile"] = {key: ec2.instance_profile}
     if ec2.spot:
         kinds.append("spot-instances-request")
         request["InstanceMarketOptions"] = _market(ec2.max_price_usd)
@@ -111,7 +110,7 @@ def launch_request(
     return request
 
 
-def _disks(image: Image, disk_gb: int) -> list[dict[str, Any]]:
+def _disks(image: Image, disk_gb: int) -> list[AwsValues]:
     sizes: Mapping[str, int] = {**image.disks, image.root_device: disk_gb}
     return [
         {
@@ -127,7 +126,7 @@ def _disks(image: Image, disk_gb: int) -> list[dict[str, Any]]:
     ]
 
 
-def _market(max_price_usd: float | None) -> dict[str, Any]:
+def _market(max_price_usd: float | None) -> AwsValues:
     """Return what makes it a spot request: once, and gone when the market takes it back."""
     options = {"SpotInstanceType": "one-time", "InstanceInterruptionBehavior": "terminate"}
     if max_price_usd is not None:
@@ -161,10 +160,8 @@ class Launcher:
     ) -> list[InventoryItem]:
         """Launch the missing nodes in the first zone that has room for all of them; return them.
 
-        Args:
-            missing: the nodes' numbers.
-            places: zones in the order to try.
-            fixed: other nodes are there already, so that there is just the one zone.
+        `places`: zones in the order to try.
+        `fixed`: other nodes are there already, so that there is just the one zone.
         """
         refused: dict[str, CloudError] = {}
         for place in self._last_tried_first(places):
@@ -274,11 +271,7 @@ def wait_running(
 ) -> list[InventoryItem]:
     """Wait until all nodes run; return the instances that there are then.
 
-    Args:
-        cloud: the way to AWS.
-        filters: the cluster's.
-        expected: which instance each node is; EC2's listings may not show it yet.
-        say: told when a node's state changes.
+    `expected`: which instance each node is; EC2's listings may not show it yet.
 
     Raises:
         CloudError: one ended at once, was stopped, or does not come in time; says which and why.

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from drumline.cluster.providers.ec2.cloud import Cloud
+from drumline.cluster.providers.ec2.cloud import AwsValues, Cloud
 from drumline.cluster.spec import Ec2Spec
 from drumline.core.errors import CloudError
 
@@ -153,7 +153,7 @@ def find_own_address(url: str = CHECK_ADDRESS) -> str:
         ) from None
 
 
-def wanted_rules(group: str, network: str) -> list[dict[str, Any]]:
+def wanted_rules(group: str, network: str) -> list[AwsValues]:
     """Return what may come in: SSH from one network, and everything from the group itself."""
     v6 = ipaddress.ip_network(network).version == 6
     source = (
@@ -171,7 +171,7 @@ Rule = tuple[str, int | None, int | None, str]
 """protocol, from port, to port, and from whom: a network or a group"""
 
 
-def flatten(permissions: Sequence[Mapping[str, Any]]) -> set[Rule]:
+def flatten(permissions: Sequence[AwsValues]) -> set[Rule]:
     """Return rules one by one, comparable, whichever way EC2 has grouped them."""
     rules: set[Rule] = set()
     for permission in permissions:
@@ -187,10 +187,10 @@ def flatten(permissions: Sequence[Mapping[str, Any]]) -> set[Rule]:
     return rules
 
 
-def permission(rule: Rule) -> dict[str, Any]:
+def permission(rule: Rule) -> AwsValues:
     """Return a rule as EC2 takes it."""
     protocol, first, last, source = rule
-    entry: dict[str, Any] = {"IpProtocol": protocol}
+    entry: AwsValues = {"IpProtocol": protocol}
     if first is not None:
         entry |= {"FromPort": first, "ToPort": last}
     if source.startswith("sg-"):

@@ -107,9 +107,7 @@ def read_prices(region: str) -> PriceTable:
 def refresh(pricing: Any, regions: Sequence[str]) -> PriceTable:
     """Fetch the regions' prices from AWS's price list, and keep them for the next time.
 
-    Args:
-        pricing: what makes calls: `each(service, method, key, **params)` of `ec2.cloud.Cloud`.
-        regions: whose.
+    `pricing`: what makes calls: `each(service, method, key, **params)` of `ec2.cloud.Cloud`.
 
     Raises:
         ClusterError: the price list does not have them, or they cannot be kept.

@@ -82,13 +82,11 @@ class Ec2Provider:
     """Machines of EC2, for one cluster.
 
     Args:
-        spec: what is wanted.
         home: the cluster's folder here; may be empty, and need not exist to remove a cluster.
         public_key: who is let in, as in authorized_keys.
         user_data: what each node is told at boot; asked for while nodes are launched, and the same
             for the same node each time, as far as that goes.
         session: of AWS; default: what the spec and the environment say.
-        sleep: how to wait.
     """
 
     def __init__(
@@ -112,7 +110,7 @@ class Ec2Provider:
 
     @property
     def name(self) -> str:
-        """The word in cluster.yaml."""
+        """Its name in cluster.yaml."""
         return "ec2"
 
     @property

@@ -160,12 +160,12 @@ def _delete(
     cloud: Cloud, journal: Journal, holding: InventoryItem, filters: Sequence[Filter], say: Say
 ) -> None:
     """Delete one thing; wait while it counts as in use, and take no offence where it is gone."""
-    method, word = _DELETE[holding.kind]
+    method, parameter = _DELETE[holding.kind]
     say(holding.kind, f"removing {holding.identity}")
     for attempt in range(RELEASE_WITHIN_S // _POLL_S):
-        intent = journal.intend(method, **{word: holding.identity})
+        intent = journal.intend(method, **{parameter: holding.identity})
         try:
-            cloud.call("ec2", method, **{word: holding.identity})
+            cloud.call("ec2", method, **{parameter: holding.identity})
         except CloudError as error:
             if error.fields.get("answered"):
                 journal.failed(intent, error.message)
@@ -202,12 +202,7 @@ def reap(
 ) -> list[Resource]:
     """Remove everything that this tool ever made, whoever made it; return what was removed.
 
-    Args:
-        session: of the account.
-        say: told of each step.
-        regions: where to look; default: the session's own. `all_regions` names the others.
-        journal: where to write it down.
-        sleep: how to wait.
+    `regions`: where to look; default: the session's own. `all_regions` names the others.
 
     Raises:
         CloudError: something stays; of each region, what. All else is removed.
@@ -223,8 +218,8 @@ def reap(
         else:
             removed += [holding.resource() for holding in gone]
     if failed:
-        words = "; ".join(dict.fromkeys(error.message for error in failed))
-        raise CloudError(words, **failed[0].fields)
+        message = "; ".join(dict.fromkeys(error.message for error in failed))
+        raise CloudError(message, **failed[0].fields)
     return removed
 
 

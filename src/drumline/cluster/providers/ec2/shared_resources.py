@@ -12,7 +12,7 @@ from typing import Any
 
 from drumline.cluster.life.journal import Journal
 from drumline.cluster.providers import Say
-from drumline.cluster.providers.ec2.cloud import Cloud, kind
+from drumline.cluster.providers.ec2.cloud import AwsValues, Cloud, kind
 from drumline.cluster.providers.ec2.inventory import (
     InventoryItem,
     of_cluster,
@@ -109,7 +109,7 @@ class SharedResources:
                 "authorize_security_group_ingress", {"GroupId": group, "IpPermissions": missing}
             )
 
-    def _make(self, method: str, params: dict[str, Any]) -> Any:
+    def _make(self, method: str, params: AwsValues) -> Any:
         """Make something, in between two lines of the journal; None where it was there already."""
         names = {key: value for key, value in params.items() if key in ("GroupName", "KeyName")}
         intent = self._journal.intend(method, **names)
@@ -137,7 +137,7 @@ class SharedResources:
             kind="duplicate",
         )
 
-    def _tags(self, what: str) -> list[dict[str, Any]]:
+    def _tags(self, what: str) -> list[AwsValues]:
         return tag_specifications([what], tags_of(self._cluster, self._identity))
 
 

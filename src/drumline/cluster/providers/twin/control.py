@@ -309,7 +309,7 @@ def make_of(way: Way) -> list[str]:
     if not way.by_user_namespace or os.geteuid() != 0:
         return list(way.make)
     other = ["--map-user=1000", "--map-group=1000"]
-    return [w for word in way.make for w in (other if word == "--map-current-user" else [word])]
+    return [one for arg in way.make for one in (other if arg == "--map-current-user" else [arg])]
 
 
 def _explain(do: str, reason: str) -> str:

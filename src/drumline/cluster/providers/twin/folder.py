@@ -272,8 +272,8 @@ def _timer(order: NodeOrder) -> list[str]:
     return [shell, str(LIMITS), str(order.root / "limits"), str(order.path / "bin" / "poweroff")]
 
 
-def _quoted(word: object) -> str:
-    escaped = str(word).replace("\\", "\\\\").replace('"', '\\"')
+def _quoted(value: object) -> str:
+    escaped = str(value).replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
 
 

@@ -45,11 +45,9 @@ class TwinProvider:
     ) -> None:
         """Prepare; nothing is made yet.
 
-        Args:
-            spec: what is wanted.
-            home: the cluster's folder on this machine; the nodes' files go below it, too.
-            public_key: who is let in, as a line of authorized_keys.
-            host_keys: the nodes' private host keys in OpenSSH's format, one for each.
+        `home`: the cluster's folder on this machine; the nodes' files go below it, too.
+        `public_key`: who is let in, as a line of authorized_keys.
+        `host_keys`: the nodes' private host keys in OpenSSH's format, one for each.
         """
         self._spec = spec
         self._home = home
