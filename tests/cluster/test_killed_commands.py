@@ -85,7 +85,7 @@ def test_up_goes_on_and_down_leaves_nothing(doomed):
     there = doomed.nodes()
     assert sorted(there) == ["worker0", "worker1"]
     doomed.kill(FURNISHING, "up")
-    noted = doomed.home.read_facts()["deadline"]
+    noted = doomed.home.read_facts().deadline
     answer = doomed.drumline.json("up", "max_hours=9", "--json")
     assert doomed.nodes() == there, "the very nodes"
     assert answer["made"] == []

@@ -11,7 +11,7 @@ import pytest
 from drumline.cluster.home import ClusterHome
 from drumline.cluster.life.down import take_down
 from drumline.cluster.life.receipt import bill, former_machines
-from drumline.cluster.life.up import read_machines, write_spec
+from drumline.cluster.life.up import write_spec
 from drumline.cluster.providers.ec2.inventory import read_end
 from drumline.cluster.spec import ClusterSpec
 
@@ -62,7 +62,7 @@ def test_each_machine_is_billed_to_its_end(aws, lab):
     aws.backend().terminate_instances([first[1].identity])
     age(aws, first[1].identity, began_h=5, ended_h=3)
     second = cluster.create(quiet)
-    former = former_machines(home, cluster, read_machines(home), second)
+    former = former_machines(home, cluster, home.read_facts().machines, second)
     age(aws, second[1].identity, began_h=2.5)
     note(home, cluster.machines())
     home.note(former=[machine.to_json() for machine in former], deadline=time.time() + 9999)

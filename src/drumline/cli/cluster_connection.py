@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Container, Sequence
 from drumline.cli.job_words import say
 from drumline.cluster.home import ClusterHome
 from drumline.cluster.life.limits import GONE, cluster_gone, find_gone
-from drumline.cluster.life.up import read_machines
 from drumline.cluster.machine import Machine
 from drumline.cluster.spec import ClusterSpec
 from drumline.cluster.ssh.fleet import Fleet
@@ -41,7 +40,7 @@ async def connected(
         UsageError: there are none yet.
         HostError: some do not answer, or none does, or they have ended: then `reason` is gone.
     """
-    machines = [one for one in read_machines(home) if among is None or one.identity in among]
+    machines = [one for one in home.read_facts().machines if among is None or one.identity in among]
     if not machines:
         raise no_nodes(home)
     timeout_s = _TRY_S if some and len(machines) > 1 else _CONNECT_S

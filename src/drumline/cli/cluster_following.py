@@ -13,7 +13,6 @@ from drumline.cli.job_words import say
 from drumline.cluster.home import ClusterHome
 from drumline.cluster.jobs.follow import JobFollower
 from drumline.cluster.life.limits import GONE
-from drumline.cluster.life.up import read_machines
 from drumline.cluster.spec import ClusterSpec
 from drumline.cluster.ssh.fleet import Fleet
 from drumline.cluster.ssh.remote import NodeSession
@@ -52,7 +51,7 @@ async def follow_to_end(
     except HostError as error:
         lost, told, until = error, "", time.monotonic() + _AGAIN_S
     while time.monotonic() < until:
-        if not read_machines(home):
+        if not home.read_facts().machines:
             raise HostError(
                 f"the cluster {home.name} was removed meanwhile, and {following.job_id} with it; "
                 f"what was pulled of it shows: drumline logs {following.job_id}",

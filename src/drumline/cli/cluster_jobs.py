@@ -22,8 +22,7 @@ from drumline.cluster.home import ClusterHome
 from drumline.cluster.jobs.follow import JobFollower
 from drumline.cluster.jobs.submit import cancel, newest, status
 from drumline.cluster.life.limits import GONE, cluster_gone
-from drumline.cluster.life.receipt import bill, read_former
-from drumline.cluster.life.up import read_machines
+from drumline.cluster.life.receipt import bill
 from drumline.cluster.machine import Machine
 from drumline.cluster.spec import FILE, ClusterSpec, find_cluster, read_cluster
 from drumline.core.errors import HostError, UsageError
@@ -36,7 +35,7 @@ _NARROW = 60
 def status_command(which: str | None, *, as_json: bool) -> None:
     """Show nodes, costs and jobs."""
     spec, home = find_cluster(which)
-    machines = read_machines(home)
+    machines = home.read_facts().machines
     if not machines:
         raise no_nodes(home)
     jobs, lost = asyncio.run(_ask(spec, home, machines))
@@ -46,8 +45,10 @@ def status_command(which: str | None, *, as_json: bool) -> None:
         states[error.fields["node"]] = GONE if gone else "silent"
     over = set(states.values()) == {GONE}
     troubles = [cluster_gone(home).message] if over else [error.message for error in lost]
-    deadline = home.read_facts().get("deadline")
-    cost = sum(line.usd for line in bill([*read_former(home), *machines], time.time(), deadline))
+    deadline = home.read_facts().deadline
+    cost = sum(
+        line.usd for line in bill([*home.read_facts().former, *machines], time.time(), deadline)
+    )
     if as_json:
         nodes = [{**machine.to_json(), "state": states[machine.node]} for machine in machines]
         facts = {"cluster": spec.name, "provider": spec.provider, "nodes": nodes}

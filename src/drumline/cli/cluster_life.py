@@ -138,14 +138,13 @@ def extend_command(by: str, which: str | None, *, as_json: bool) -> None:
     from drumline.cli.cluster_connection import connected
     from drumline.cluster.home import locked
     from drumline.cluster.life.limits import parse_duration, set_limits
-    from drumline.cluster.life.up import read_machines
 
     seconds = parse_duration(by)
     spec, home = find_cluster(which)
     if spec.provider == "ssh":
         raise UsageError("these machines are yours, and have no limit that could be moved")
     with locked(home):
-        known = home.read_facts().get("deadline")
+        known = home.read_facts().deadline
         if known is None:
             raise UsageError(
                 f"{spec.name} is not up yet, so there is no limit to move: drumline up"
@@ -163,7 +162,7 @@ def extend_command(by: str, which: str | None, *, as_json: bool) -> None:
 
         asyncio.run(move())
         home.note(deadline=deadline)
-    price = sum(machine.price_usd for machine in read_machines(home))
+    price = sum(machine.price_usd for machine in home.read_facts().machines)
     if as_json:
         print_json({"cluster": spec.name, "deadline": deadline})
     else:
@@ -172,11 +171,10 @@ def extend_command(by: str, which: str | None, *, as_json: bool) -> None:
 
 def inventory_command(which: str | None, *, host: str | None) -> None:
     """Print what Ansible asks for."""
-    from drumline.cluster.life.up import read_machines
     from drumline.cluster.provision.playbook import inventory_host, inventory_list
 
     _, home = find_cluster(which)
-    document = inventory_list(read_machines(home), home.ssh / "config")
+    document = inventory_list(home.read_facts().machines, home.ssh / "config")
     print_json(document if host is None else inventory_host(document, host))
 
 
@@ -262,10 +260,9 @@ def _pull_first(spec: ClusterSpec, home: ClusterHome, rows: NodeRows, give_up: l
     """
     from drumline.cli.cluster_pull import pull_all
     from drumline.cluster.life.down import find_own
-    from drumline.cluster.life.up import read_machines
     from drumline.cluster.providers import build_provider
 
-    provider, noted = build_provider(spec, home), read_machines(home)
+    provider, noted = build_provider(spec, home), list(home.read_facts().machines)
     given_up = {find_own(spec, provider.machines(), name).identity for name in give_up}
     noted = [machine for machine in noted if machine.identity not in given_up]
     tried: set[str] | None = None

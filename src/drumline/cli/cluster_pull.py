@@ -127,7 +127,7 @@ def _phase(pulled: Pulled) -> str:
 
 def default_folder(home: ClusterHome, job_id: str) -> Path:
     """Return where a job's results go: to the runs of the folder that the cluster was made from."""
-    folder = Path(home.read_facts().get("folder", "."))
+    folder = Path(home.read_facts().folder)
     return (folder if folder.is_dir() else Path.cwd()) / "runs" / job_id
 
 

@@ -24,7 +24,6 @@ from drumline.cluster.jobs.services import (
 )
 from drumline.cluster.jobs.submit import Request, submit
 from drumline.cluster.life.limits import find_gone
-from drumline.cluster.life.up import read_machines
 from drumline.cluster.machine import Machine
 from drumline.cluster.provision.provision import Provisioner
 from drumline.cluster.spec import ClusterSpec, find_cluster
@@ -39,7 +38,7 @@ _ANSWER_S = 10.0
 def ssh_command(node: str, command: list[str], which: str | None) -> None:
     """Become OpenSSH, with the cluster's own configuration."""
     spec, home = find_cluster(which)
-    machines = {machine.name: machine for machine in read_machines(home)}
+    machines = {machine.name: machine for machine in home.read_facts().machines}
     if not machines:
         raise no_nodes(home)
     if node not in machines:
@@ -115,7 +114,7 @@ async def _install(
 ) -> None:
     provisioner = Provisioner(
         spec=spec,
-        folder=Path(home.read_facts().get("folder", ".")),
+        folder=Path(home.read_facts().folder),
         ansible=home.ansible,
         ssh_config=home.ssh / "config",
     )

@@ -24,14 +24,16 @@ import secrets
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from drumline.cluster.machine import Machine
 from drumline.core.errors import ClusterError
 from drumline.core.files import write_atomic
 from drumline.core.formatting import format_seconds
+from drumline.core.json_lines import Message
 from drumline.core.lock import FileLock
 
 HOME = "DRUMLINE_HOME"
@@ -42,6 +44,33 @@ def clusters_root() -> Path:
     """Return where all clusters' folders are."""
     home = os.environ.get(HOME)
     return (Path(home) if home else Path.home() / ".drumline") / "clusters"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterFacts:
+    """What is known of a cluster (`cluster.json`)."""
+
+    id: str | None = None
+    folder: str = "."
+    """where its cluster.yaml is"""
+    machines: tuple[Machine, ...] = ()
+    """of the last `up`"""
+    former: tuple[Machine, ...] = ()
+    """those that they replaced, each with its end"""
+    deadline: float | None = None
+    """when nodes end themselves, as seconds of the epoch; None: never"""
+    began: float = 0.0
+    """since when the budget counts"""
+    limits: Mapping[str, float | None] | None = None
+    """what the deadline was computed from"""
+
+    @classmethod
+    def from_json(cls, values: Message) -> ClusterFacts:
+        """Read it, also where another version has written it."""
+        known = {key: values[key] for key in cls.__dataclass_fields__.keys() & values}
+        for key in ("machines", "former"):
+            known[key] = tuple(Machine.from_json(machine) for machine in values.get(key, ()))
+        return cls(**known)
 
 
 @dataclass(frozen=True)
@@ -105,25 +134,29 @@ class ClusterHome:
         for folder in (self.path, self.ssh, self.jobs):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
-    def read_facts(self) -> dict[str, Any]:
-        """Return what `cluster.json` says; empty where there is none."""
-        try:
-            facts: dict[str, Any] = json.loads((self.path / "cluster.json").read_text())
-        except FileNotFoundError:
-            return {}
-        return facts
+    def read_facts(self) -> ClusterFacts:
+        """Return what `cluster.json` says; nothing where there is none."""
+        return ClusterFacts.from_json(self._read())
 
     def note(self, **facts: Any) -> None:
         """Add to `cluster.json`."""
-        content = json.dumps({**self.read_facts(), **facts}, indent=2)
+        content = json.dumps({**self._read(), **facts}, indent=2)
         write_atomic(self.path / "cluster.json", content + "\n")
+
+    def _read(self) -> Message:
+        try:
+            values: Message = json.loads((self.path / "cluster.json").read_text())
+        except FileNotFoundError:
+            return {}
+        return values
 
     def cluster_id(self) -> str:
         """Return the cluster's id, made on first use; the next cluster of this name has another."""
-        facts = self.read_facts()
-        if "id" not in facts:
-            self.note(id=secrets.token_hex(4))
-        return str(self.read_facts()["id"])
+        known = self.read_facts().id
+        if known is None:
+            known = secrets.token_hex(4)
+            self.note(id=known)
+        return known
 
 
 @contextlib.contextmanager

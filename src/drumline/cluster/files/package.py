@@ -17,6 +17,7 @@ import shlex
 import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 
 import drumline
@@ -78,8 +79,9 @@ async def push_package(remote: Remote, package: Package | None = None) -> bool:
     asked = ["sh", "-c", '[ "$(readlink "$1/lib")" = "$2" ] && [ -e "$1/$2/whole" ]', "sh"]
     if (await remote.run([*asked, root, name], timeout_s=_ASK_S)).code == 0:
         return False
+    unpack = resources.files("drumline.cluster.files").joinpath("unpack.sh").read_text()
     done = await remote.run(
-        ["sh", "-c", _UNPACK, "sh", root, name, _REMOVE], given=package.archive, timeout_s=_PUSH_S
+        ["sh", "-c", unpack, "sh", root, name], given=package.archive, timeout_s=_PUSH_S
     )
     if done.code:
         raise host_error(
@@ -100,39 +102,6 @@ def _reason(stderr: bytes) -> str:
 
 
 _FULL = ("No space left on device", "Disk quota exceeded")
-# What a job runs with is locked; what has just been started may not have come to that yet
-_REMOVE = """
-import fcntl, shutil, sys
-for name in sys.argv[1:]:
-    try:
-        with open(name + "/whole", "a") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(name)
-    except OSError:
-        pass
-"""
-_UNPACK = """set -e
-mkdir -p "$1"
-cd "$1"
-if [ -e "$2/whole" ]; then
-    cat > /dev/null  # it was here before, and a job may run with it
-else
-    new=".$2.$$"
-    trap 'rm -rf "$new"' EXIT
-    rm -rf "$new"
-    mkdir "$new"
-    tar -xzf - -C "$new" --no-same-owner
-    touch "$new/whole"
-    rm -rf "$2"
-    mv "$new" "$2"
-fi
-rm -rf "lib.$$"
-ln -s "$2" "lib.$$"
-if [ -d lib ] && [ ! -L lib ]; then rm -rf lib; fi
-mv -T "lib.$$" lib
-touch "$2"
-find . -maxdepth 1 -name 'lib-*' ! -name "$2" -mtime +1 -exec python3 -IS -c "$3" {} +
-"""
 
 
 def _files(root: Path) -> Iterator[tuple[str, bytes]]:

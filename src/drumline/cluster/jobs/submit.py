@@ -12,12 +12,13 @@ import json
 import re
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from drumline.cluster.machine import Machine
 from drumline.cluster.ssh.remote import (
+    Done,
     NodeSession,
     Remote,
     all_of,
@@ -99,20 +100,8 @@ async def status(remotes: Sequence[Remote]) -> list[Message]:
     Raises:
         HostError: no node answers.
     """
-    lost: list[HostError] = []
-    for remote in remotes:
-        try:
-            done = await remote.run(
-                node_command(remote.machine, "control", "status"), timeout_s=_ANSWER_S
-            )
-        except HostError as error:
-            lost.append(error)
-            continue
-        if done.code == 0:
-            return [json.loads(line) for line in done.stdout.splitlines()]
-        lost.append(_complain(remote.machine, done.stderr))
-    raise_for_all(lost)
-    raise HostError(_NO_NODES)
+    done = await _ask_any(remotes, lambda done: done.code == 0, "status")
+    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 async def cancel(remotes: Sequence[Remote], job_id: str) -> JobState:
@@ -122,23 +111,11 @@ async def cancel(remotes: Sequence[Remote], job_id: str) -> JobState:
         UsageError: there is no such job.
         HostError: no node answers.
     """
-    lost: list[HostError] = []
-    for remote in remotes:  # any node passes it on; the leader knows best
-        try:
-            done = await remote.run(
-                node_command(remote.machine, "control", "cancel", job_id), timeout_s=_ANSWER_S
-            )
-        except HostError as error:
-            lost.append(error)
-            continue
-        answer = _read(done.stdout)
-        if "state" in answer:
-            return JobState.from_json(answer["state"])
-        if "error" in answer:
-            raise revive(answer["error"])
-        lost.append(_complain(remote.machine, done.stderr))
-    raise_for_all(lost)
-    raise HostError(_NO_NODES)
+    done = await _ask_any(remotes, lambda done: bool(_read(done.stdout)), "cancel", job_id)
+    answer = _read(done.stdout)
+    if "error" in answer:
+        raise revive(answer["error"])
+    return JobState.from_json(answer["state"])
 
 
 async def newest(remotes: Sequence[Remote]) -> str:
@@ -151,6 +128,29 @@ async def newest(remotes: Sequence[Remote]) -> str:
     if not jobs:
         raise UsageError("there is no job yet; start one with: drumline submit -- train.py")
     return str(max(jobs, key=lambda job: float(job["submitted"]))["id"])
+
+
+async def _ask_any(
+    remotes: Sequence[Remote], is_answer: Callable[[Done], bool], *args: str
+) -> Done:
+    """Ask node by node, until one answers: any can, but the leader knows best.
+
+    Raises:
+        HostError: none does.
+    """
+    lost: list[HostError] = []
+    for remote in remotes:
+        try:
+            argv = node_command(remote.machine, "control", *args)
+            done = await remote.run(argv, timeout_s=_ANSWER_S)
+        except HostError as error:
+            lost.append(error)
+            continue
+        if is_answer(done):
+            return done
+        lost.append(_complain(remote.machine, done.stderr))
+    raise_for_all(lost)
+    raise HostError(_NO_NODES)
 
 
 async def _start(
@@ -240,11 +240,12 @@ async def _answer(session: NodeSession) -> Message:
 
 
 def _read(output: bytes) -> Message:
+    """Return a state or an error that a node has answered with; {} where it is neither."""
     try:
         answer = json.loads(output)
     except ValueError:
         return {}
-    return answer if isinstance(answer, dict) else {}
+    return answer if isinstance(answer, dict) and answer.keys() & {"state", "error"} else {}
 
 
 def _complain(machine: Machine, stderr: bytes) -> HostError:

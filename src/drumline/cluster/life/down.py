@@ -17,7 +17,6 @@ from drumline.cluster.life.receipt import (
     keep_receipt,
     living_machines,
 )
-from drumline.cluster.life.up import read_machines
 from drumline.cluster.machine import Machine
 from drumline.cluster.providers import Provider, Resource, Say, build_provider
 from drumline.cluster.spec import ClusterSpec
@@ -55,7 +54,7 @@ def take_down(
             _adopt(provider, home, identity)
         given_up = [find_own(spec, provider.machines(), name) for name in give_up]
         there = tuple(provider.resources())
-        noted, living = read_machines(home), living_machines(provider)
+        noted, living = home.read_facts().machines, living_machines(provider)
         known = every_machine(home, provider, noted, living)
         _remove(provider, say, given_up)
         left = tuple(provider.resources())
@@ -67,7 +66,7 @@ def take_down(
             cluster=home.name,
             provider=spec.provider,
             ended=ended,
-            lines=bill(machines, ended, home.read_facts().get("deadline")),
+            lines=bill(machines, ended, home.read_facts().deadline),
             removed=tuple(one for one in there if one.identity not in stays),
             left=left,
             notes=(*_doubts(spec, there, machines), *_given_up(left, given_up)),
@@ -154,7 +153,7 @@ def _close(home: ClusterHome, receipt: Receipt) -> Receipt:
 
 def _adopt(provider: Provider, home: ClusterHome, identity: str) -> None:
     """Take over a cluster of this name that another machine has made."""
-    own = home.read_facts().get("id")
+    own = home.read_facts().id
     if own not in (None, identity) and provider.resources():
         raise UsageError(
             f"this machine has a cluster {home.name} of its own ({own}); remove that first, "

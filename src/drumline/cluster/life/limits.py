@@ -29,15 +29,15 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
-from drumline.cluster.home import ClusterHome
+from drumline.cluster.home import ClusterFacts, ClusterHome
 from drumline.cluster.life.receipt import bill
 from drumline.cluster.machine import Machine
 from drumline.cluster.providers import Provider, build_provider
 from drumline.cluster.spec import ClusterSpec
 from drumline.cluster.ssh.remote import Remote, host_error
 from drumline.core.errors import ClusterError, DrumlineError, HostError, UsageError
+from drumline.core.json_lines import Message
 
 _SET = (
     'mkdir -p "$1" && cd "$1" && printf "%s\\n" "$2" > .deadline && printf "%s\\n" "$3" > '
@@ -130,7 +130,7 @@ class Lifetime:
     changes: tuple[str, ...] = ()
     """limits that are others than the last time: `max_hours 8 → 10`"""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Message:
         """Return what cluster.json keeps."""
         return {"deadline": self.deadline, "began": self.began, "limits": dict(self.limits)}
 
@@ -142,10 +142,10 @@ def refuse_passed(spec: ClusterSpec, home: ClusterHome, noted: Sequence[Machine]
         ClusterError: they would; says since when the nodes are there.
     """
     facts, now = home.read_facts(), time.time()
-    deadline = facts.get("deadline")
+    deadline = facts.deadline
     if deadline is None or deadline <= now:  # they have ended already
         return
-    moved = float(deadline) + _moved_s(spec, facts, sum(one.price_usd for one in noted))
+    moved = deadline + _moved_s(spec, facts, sum(one.price_usd for one in noted))
     if moved <= now:
         changes = ", ".join(_changes(spec, facts))
         hours = (now - min((one.since for one in noted), default=now)) / 3600
@@ -173,13 +173,13 @@ def decide_term(
         return Lifetime(deadline=None, limits=limits)
     now = time.time()
     price = sum(machine.price_usd for machine in machines)
-    known = facts.get("deadline")
+    known = facts.deadline
     if known is None or len(made) == len(machines):
         began = min((machine.since for machine in machines if machine.since), default=now)
         deadline = began + allowed_hours(spec, price) * 3600
         return Lifetime(deadline=deadline, began=began, limits=limits)
-    began = float(facts.get("began", 0.0))
-    deadline = float(known) + _moved_s(spec, facts, price)
+    began = facts.began
+    deadline = known + _moved_s(spec, facts, price)
     if made and spec.budget_usd is not None and price:
         counted = [*(one for one in former if one.since >= began), *machines]
         spent = sum(line.usd for line in bill(counted, now, None))
@@ -191,8 +191,8 @@ def _limits(spec: ClusterSpec) -> dict[str, float | None]:
     return {key: getattr(spec, key) for key in _KEYS}
 
 
-def _changes(spec: ClusterSpec, facts: Mapping[str, Any]) -> tuple[str, ...]:
-    new, old = _limits(spec), facts.get("limits", {})
+def _changes(spec: ClusterSpec, facts: ClusterFacts) -> tuple[str, ...]:
+    new, old = _limits(spec), facts.limits or {}
     return tuple(
         f"{key} {_word(old[key])} → {_word(new[key])}"
         for key in _KEYS
@@ -204,11 +204,11 @@ def _word(value: float | None) -> str:
     return "none" if value is None else f"{value:g}"
 
 
-def _moved_s(spec: ClusterSpec, facts: Mapping[str, Any], price_usd: float) -> float:
+def _moved_s(spec: ClusterSpec, facts: ClusterFacts, price_usd: float) -> float:
     """Return by how much the limits have moved the deadline since the last `up`."""
-    if "limits" not in facts:
+    if facts.limits is None:
         return 0.0
-    before = spec.model_copy(update=facts["limits"])
+    before = spec.model_copy(update=facts.limits)
     return (allowed_hours(spec, price_usd) - allowed_hours(before, price_usd)) * 3600
 
 
@@ -263,7 +263,7 @@ def cluster_gone(home: ClusterHome) -> HostError:
 
 def _when(home: ClusterHome) -> str:
     """Say as much of when nodes ended as is known without them."""
-    deadline = home.read_facts().get("deadline")
+    deadline = home.read_facts().deadline
     if deadline is None:
         return "or were removed"
     at = describe_deadline(deadline)

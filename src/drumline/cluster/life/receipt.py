@@ -17,13 +17,14 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from drumline.cluster.home import ClusterHome, clusters_root
 from drumline.cluster.machine import Machine
 from drumline.cluster.providers import Provider, Resource
 from drumline.core.errors import DrumlineError
 from drumline.core.files import write_atomic
+from drumline.core.json_lines import Message
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +62,7 @@ class Receipt:
         """What the nodes cost; traffic is not in it."""
         return sum(line.usd for line in self.lines)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Message:
         """Return plain values."""
         return {**asdict(self), "usd": self.usd}
 
@@ -105,11 +106,6 @@ class Remembering(Protocol):
         """Return those of the cluster, each with its end where that is known."""
 
 
-def read_former(home: ClusterHome) -> list[Machine]:
-    """Return the machines whose place others have taken, each with its end."""
-    return [Machine.from_json(values) for values in home.read_facts().get("former", [])]
-
-
 def former_machines(
     home: ClusterHome, provider: Provider, noted: Sequence[Machine], machines: Sequence[Machine]
 ) -> list[Machine]:
@@ -118,11 +114,11 @@ def former_machines(
     `provider`: is asked when they ended; where it does not know, they ended by now.
     """
     here = {machine.identity for machine in machines}
-    former = {machine.identity: machine for machine in read_former(home)}
+    former = {machine.identity: machine for machine in home.read_facts().former}
     if gone := [one for one in noted if one.identity not in here and one.since]:
         told = {machine.identity: machine.until for machine in _ended(provider)}
-        deadline = home.read_facts().get("deadline")
-        latest = time.time() if deadline is None else min(time.time(), float(deadline))
+        deadline = home.read_facts().deadline
+        latest = time.time() if deadline is None else min(time.time(), deadline)
         former |= {one.identity: one.at(until=told.get(one.identity) or latest) for one in gone}
     return list(former.values())
 
@@ -132,7 +128,7 @@ def every_machine(
 ) -> list[Machine]:
     """Return all machines that a cluster has had, by node and age; the living have no end."""
     known: dict[str, Machine] = {}
-    for machine in (*_ended(provider), *read_former(home), *noted, *living):
+    for machine in (*_ended(provider), *home.read_facts().former, *noted, *living):
         before = known.get(machine.identity, machine)
         known[machine.identity] = machine.at(
             until=before.until or machine.until, price_usd=machine.price_usd or before.price_usd

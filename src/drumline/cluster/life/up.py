@@ -87,7 +87,7 @@ def bring_up(spec: ClusterSpec, folder: Path, say: Say) -> Standing:
         provider = build_provider(spec, home, creates=True)
         spec = _settle(spec, provider)
         _refuse_another(spec, home)
-        noted = read_machines(home)
+        noted = home.read_facts().machines
         before = {machine.node: machine.identity for machine in noted}
         if before and max(before) >= spec.nodes:
             raise ClusterError(
@@ -96,7 +96,7 @@ def bring_up(spec: ClusterSpec, folder: Path, say: Say) -> Standing:
             )
         refuse_passed(spec, home, noted)
         if isinstance(provider, SshHosts):
-            provider.refuse_moved(read_machines(home))
+            provider.refuse_moved(home.read_facts().machines)
         write_spec(home, spec)
         home.note(provider=spec.provider, folder=str(folder.absolute()))
         try:
@@ -134,11 +134,6 @@ def bring_up(spec: ClusterSpec, folder: Path, say: Say) -> Standing:
         made=tuple(one.name for one in made),
         provisioned=provisioned,
     )
-
-
-def read_machines(home: ClusterHome) -> list[Machine]:
-    """Return the machines that the last `up` noted."""
-    return [Machine.from_json(values) for values in home.read_facts().get("machines", [])]
 
 
 def write_spec(home: ClusterHome, spec: ClusterSpec) -> None:

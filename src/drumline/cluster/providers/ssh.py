@@ -113,7 +113,7 @@ class Claims:
     def _mark(self, machine: Machine) -> dict[str, Any]:
         return {
             "cluster": self.home.name,
-            "id": self.home.read_facts().get("id", ""),
+            "id": self.home.read_facts().id or "",
             "node": machine.node,
             "host": machine.identity,
             "by": f"{getpass.getuser()}@{socket.gethostname()}",

@@ -114,27 +114,7 @@ _PLUGINS = Path(__file__).parent / "plugins"
 _SECRETS = re.compile(r"""(?<=://)[^/\s"']+(?=@)""")
 _BAD = ("failed", "unreachable")
 _LINE_LIMIT = 64 << 20  # of one event: pip can have a lot to say
-_CONFIG = """\
-[defaults]
-inventory = {scratch}/inventory.json
-home = {folder}/home
-local_tmp = {scratch}
-callback_plugins = {plugins}
-stdout_callback = drumline_events
-forks = {forks}
-gathering = explicit
-host_key_checking = True
-retry_files_enabled = False
-nocows = True
-deprecation_warnings = False
-no_target_syslog = True
-timeout = 20
-[ssh_connection]
-pipelining = True
-control_path_dir = {scratch}
-ssh_args = -o ControlMaster=auto -o ControlPersist=30s -o ServerAliveInterval=10 \
--o ServerAliveCountMax=3
-"""
+_CONFIG = Path(__file__).parent / "ansible.cfg"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,7 +189,7 @@ class PlaybookRun:
 
     def _write(self, scratch: Path) -> None:
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        config = _CONFIG.format(
+        config = _CONFIG.read_text().format(
             folder=self.folder, scratch=scratch, plugins=_PLUGINS, forks=max(1, len(self.limit))
         )
         site = [{"ansible.builtin.import_playbook": str(path)} for path in self.playbooks]

@@ -298,8 +298,7 @@ class Ec2Provider:
 
     def _known_id(self) -> str | None:
         """Return the cluster's id as far as this machine knows it; makes none."""
-        identity = self._adopted or self._home.read_facts().get("id")
-        return None if identity is None else str(identity)
+        return self._adopted or self._home.read_facts().id
 
     def _machine(self, holding: InventoryItem) -> Machine:
         described = holding.described

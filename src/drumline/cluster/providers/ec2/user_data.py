@@ -2,11 +2,11 @@
 
     host key    made by the laptop, so that it knows the node at first contact; rotated then, since
                 anybody on the node can read this text
-    limits      a timer that looks at R/limits each minute (`life/limits.sh`) and powers off
+    limits      a timer that checks R/limits each minute (`life/limits.sh`) and powers off
 
 A node must end even if everything else fails, so there are three of them: the timer; a plain
 `shutdown -h` a while after the deadline, planned again when the deadline moves; and, before any of
-this, a watch that powers off if the timer has never run half an hour after boot.
+this, a watch that powers off if the timer has never run half an hour after boot. `boot/` has them.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ import yaml
 SCRIPT = "/usr/local/sbin/drumline-limits"
 _FALLBACK = "/usr/local/sbin/drumline-fallback"
 _RAN = "/run/drumline-limits-ran"
-_GRACE_MINUTES = 10
-"""how much later than the deadline the plain shutdown comes"""
+_UNITS = "/etc/systemd/system/drumline-limits"
 _WATCH_S = 1800
 
 
@@ -66,9 +65,9 @@ def cloud_config(boot: NodeBoot) -> str:
         "bootcmd": [_watch()],
         "write_files": [
             _file(SCRIPT, limits_script(), "0755"),
-            _file(_FALLBACK, _fallback(limits), "0755"),
-            _file("/etc/systemd/system/drumline-limits.service", _service(limits)),
-            _file("/etc/systemd/system/drumline-limits.timer", _TIMER),
+            _file(_FALLBACK, _read("fallback.sh", limits), "0755"),
+            _file(f"{_UNITS}.service", _read("drumline-limits.service", limits)),
+            _file(f"{_UNITS}.timer", _read("drumline-limits.timer")),
         ],
         "runcmd": [
             ["sh", "-c", _prepare(boot, limits)],
@@ -105,41 +104,7 @@ def _prepare(boot: NodeBoot, limits: str) -> str:
     )
 
 
-def _fallback(limits: str) -> str:
-    """Plan a plain shutdown some minutes after the deadline, once for each deadline."""
-    return f"""#!/bin/sh
-# Plans a shutdown for the case that the timer fails; again when somebody moves the deadline.
-planned=/run/drumline-fallback
-deadline=$(cat '{limits}/deadline' 2>/dev/null)
-case "$deadline" in ''|*[!0-9]*) exit 0 ;; esac
-[ "$deadline" = "$(cat $planned 2>/dev/null)" ] && exit 0
-minutes=$(( (deadline - $(date +%s)) / 60 + {_GRACE_MINUTES} ))
-[ "$minutes" -ge 1 ] || minutes=1
-shutdown -c 2>/dev/null
-shutdown --no-wall -h "+$minutes" && echo "$deadline" > $planned
-"""
-
-
-def _service(limits: str) -> str:
-    return f"""[Unit]
-Description=End this node at its deadline, or when it has had no job for a while
-
-[Service]
-Type=oneshot
-ExecStartPre=/usr/bin/touch {_RAN}
-ExecStart={SCRIPT} {limits} /usr/bin/systemctl poweroff
-ExecStartPost=-{_FALLBACK}
-"""
-
-
-_TIMER = """[Unit]
-Description=Look at this node's limits each minute
-
-[Timer]
-OnActiveSec=0
-OnUnitActiveSec=60
-AccuracySec=1
-
-[Install]
-WantedBy=timers.target
-"""
+def _read(name: str, limits: str = "") -> str:
+    """Return a file of `boot/`, filled in with the folder of the limits."""
+    folder = resources.files("drumline.cluster.providers.ec2")
+    return folder.joinpath(f"boot/{name}").read_text().replace("@limits@", limits)

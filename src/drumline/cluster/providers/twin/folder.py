@@ -90,6 +90,7 @@ class NodeOrder:
         return cls(**plain)
 
 
+SERVER_CONFIG = Path(__file__).parent / "sshd_config"
 LIMITS = Path(__file__).parents[2] / "life" / "limits.sh"
 _PORT = 22
 _SBIN = "/usr/local/sbin:/usr/sbin:/sbin"
@@ -241,30 +242,8 @@ def server_config(order: NodeOrder) -> str:
         f"AuthorizedKeysFile {_quoted(str(folder / 'authorized_keys').replace('%', '%%'))}",
         f"AllowUsers {order.user or login_name()}",
         f"SetEnv {' '.join(_quoted(variable) for variable in variables)}",
-        "AuthenticationMethods publickey",
-        "PasswordAuthentication no",
-        "KbdInteractiveAuthentication no",
-        "PermitRootLogin prohibit-password",  # who runs this as root is root there
-        "UsePAM no",
-        "StrictModes no",  # a folder above may be everybody's (/tmp); ours is not
-        "AllowTcpForwarding local",
-        "AllowAgentForwarding no",
-        "X11Forwarding no",
-        "GatewayPorts no",
-        "PermitTunnel no",
-        "PermitUserEnvironment no",
-        "UseDNS no",
-        "PrintMotd no",
-        "PrintLastLog no",
-        "PidFile /etc/ssh/sshd.pid",
-        "LoginGraceTime 30",
-        "MaxSessions 50",
-        "MaxStartups 200:30:400",
-        "ClientAliveInterval 15",
-        "AcceptEnv LANG LC_*",
-        "Subsystem sftp internal-sftp",
     ]
-    return "".join(f"{line}\n" for line in lines)
+    return "".join(f"{line}\n" for line in lines) + SERVER_CONFIG.read_text()
 
 
 def _timer(order: NodeOrder) -> list[str]:
