@@ -28,13 +28,13 @@ import json
 import os
 import re
 import time
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
 from drumline.core.errors import ClusterError, UsageError
 from drumline.core.files import write_atomic
+from drumline.core.json_lines import Message
 from drumline.core.lock import FileLock, is_locked
 from drumline.core.rundir import RunDir
 
@@ -83,12 +83,12 @@ class Job:
         """Whether this is the leader's part."""
         return self.node == 0
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Message:
         """Return plain values."""
         return asdict(self)
 
     @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Self:
+    def from_json(cls, values: Message) -> Self:
         """Read it back; another version's fields are ignored."""
         known = {key: values[key] for key in cls.__dataclass_fields__.keys() & values}
         lists = {key: tuple(values.get(key, ())) for key in ("addresses", "argv")}
@@ -118,12 +118,12 @@ class JobState:
         """Whether nothing will change any more."""
         return self.phase in ENDED
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Message:
         """Return plain values."""
         return asdict(self)
 
     @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Self:
+    def from_json(cls, values: Message) -> Self:
         """Read it back, also where another version has written it."""
         return cls(**{key: values[key] for key in cls.__dataclass_fields__.keys() & values})
 

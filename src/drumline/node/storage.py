@@ -28,6 +28,7 @@ from typing import Any
 
 from drumline.core.errors import ClusterError
 from drumline.core.files import stays_inside
+from drumline.core.json_lines import Message
 
 MANIFEST = "manifest.sha256.json"
 
@@ -43,7 +44,7 @@ class StoredFile:
     mtime: float
 
     @classmethod
-    def from_json(cls, values: dict[str, Any]) -> StoredFile:
+    def from_json(cls, values: Message) -> StoredFile:
         """Read it back."""
         return cls(
             key=_safe(values["key"]),

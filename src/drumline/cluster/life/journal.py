@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from drumline.core.errors import ClusterError
+from drumline.core.json_lines import Message
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +29,7 @@ class Intent:
     number: str
     """names it within its journal"""
     action: str
-    what: dict[str, Any] = field(default_factory=dict)
+    what: Message = field(default_factory=dict)
     at: float = 0.0
     """seconds of the epoch"""
 
@@ -73,7 +74,7 @@ class Journal:
             line = {"failed": intent.number, "action": intent.action, "at": round(time.time(), 3)}
             self._append({**line, "why": why})
 
-    def read(self) -> list[dict[str, Any]]:
+    def read(self) -> list[Message]:
         """Return all lines; one that a crash cut short is left out."""
         if self._path is None or not self._path.exists():
             return []
@@ -106,12 +107,12 @@ class Journal:
         closed = {line.get("did") or line.get("failed") for line in self.read()}
         return [intent for intent in self.intents(action) if intent.number not in closed]
 
-    def done(self, action: str) -> list[tuple[Intent, dict[str, Any]]]:
+    def done(self, action: str) -> list[tuple[Intent, Message]]:
         """Return the intents of an action that came to be, each with the line that says so."""
         results = {line["did"]: line for line in self.read() if "did" in line}
         return [(one, results[one.number]) for one in self.intents(action) if one.number in results]
 
-    def _append(self, line: dict[str, Any]) -> None:
+    def _append(self, line: Message) -> None:
         if self._path is None:
             return
         try:
@@ -123,7 +124,7 @@ class Journal:
                     f"written down before: make room there, then run this again"
                 ) from None
 
-    def _write(self, path: Path, line: dict[str, Any]) -> None:
+    def _write(self, path: Path, line: Message) -> None:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         fresh = not path.exists()
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC

@@ -17,9 +17,9 @@ import json
 import os
 import socket
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.resources import files
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from drumline.cluster.home import ClusterHome
 from drumline.cluster.machine import Machine
@@ -30,8 +30,25 @@ from drumline.cluster.ssh.keys import check_key
 from drumline.cluster.ssh.known_hosts import Pin, find_host_keys, read_pins, write_pins
 from drumline.cluster.ssh.remote import Remote, host_error
 from drumline.core.errors import ClusterError, DrumlineError, HostError, UsageError
+from drumline.core.json_lines import Message
 
 _ASK_S = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mark:
+    """Whose a folder is, as R/drumline.json says; "" and -1 for what it does not say."""
+
+    cluster: str = ""
+    id: str = ""
+    node: int = -1
+    host: str = ""
+    by: str = ""
+
+    @classmethod
+    def from_json(cls, values: Message) -> Self:
+        """Read it; a file of that name may be something else's."""
+        return cls(**{key: values[key] for key in cls.__dataclass_fields__.keys() & values})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,8 +56,8 @@ class Answer:
     """What a machine says of its folder."""
 
     machine: Machine
-    owner: dict[str, Any] | None
-    """the mark that is there now; {}: files without one, None: nothing"""
+    owner: Mark | None
+    """the mark that is there now; None: there is none"""
     ours: bool
     """whether it is this cluster's, or was until we had it removed"""
     new: bool = False
@@ -51,29 +68,28 @@ class Answer:
     @property
     def fits(self) -> bool:
         """Whether it is ours, and of the very node that the machine is now."""
-        mark = self.owner or {}
         here = (self.machine.node, self.machine.identity)
-        return self.ours and (mark.get("node"), mark.get("host")) == here
+        return self.ours and self.owner is not None and (self.owner.node, self.owner.host) == here
 
     def taken(self) -> HostError:
         """Return the error that says whose the folder is, and the way out."""
         root, mark = self.machine.root, self.owner
-        if not mark:
+        if mark is None:
             text = (
                 f"{root} has files in it that are not Drumline's, and would be lost with the "
                 f"cluster; empty it, or set ssh.root to another folder"
             )
         elif self.ours:
             text = (
-                f"{root} is that of worker{mark['node']} of this very cluster; name each machine "
-                f"once in ssh.hosts, in the order that they had, or remove the cluster first: "
-                f"drumline down"
+                f"{root} is that of worker{mark.node} of this very cluster; name each machine once "
+                f"in ssh.hosts, in the order that they had, or remove the cluster first: drumline "
+                f"down"
             )
-        elif "id" in mark and "cluster" in mark:
+        elif mark.id and mark.cluster:
             text = (
-                f"{root} is that of worker{mark['node']} of the cluster {mark['cluster']}, made by "
-                f"{mark['by']}; remove that cluster first (drumline down there, or here with --id "
-                f"{mark['id']}), or set ssh.root to another folder"
+                f"{root} is that of worker{mark.node} of the cluster {mark.cluster}, made by "
+                f"{mark.by}; remove that cluster first (drumline down there, or here with --id "
+                f"{mark.id}), or set ssh.root to another folder"
             )
         else:
             text = f"{root} is that of something else; set ssh.root to another folder"
@@ -93,31 +109,32 @@ class Claims:
             HostError: it cannot be asked, or not be done.
         """
         source = files("drumline.node").joinpath("ownership.py").read_bytes()
-        mark = json.dumps(self._mark(remote.machine))
+        mark = json.dumps(asdict(self._mark(remote.machine)))
         argv = ["python3", "-IS", "-", what, remote.machine.root, mark]
         done = await remote.run(argv, given=source, timeout_s=_ASK_S)
         try:
-            answer: dict[str, Any] = json.loads(done.stdout)
+            answer: Message = json.loads(done.stdout)
         except ValueError:
-            answer = {"error": done.stderr.decode(errors="replace").strip()[-200:]}
+            answer = {"error": done.complaint[-200:]}
         if "error" in answer:
             raise host_error(remote.machine, "setup", str(answer["error"]))
+        owner = answer["owner"]
         return Answer(
             machine=remote.machine,
-            owner=answer["owner"],
+            owner=Mark.from_json(owner) if owner else None,
             ours=answer["ours"],
             new=answer.get("new", False),
             processes=tuple(answer.get("processes", ())),
         )
 
-    def _mark(self, machine: Machine) -> dict[str, Any]:
-        return {
-            "cluster": self.home.name,
-            "id": self.home.read_facts().id or "",
-            "node": machine.node,
-            "host": machine.identity,
-            "by": f"{getpass.getuser()}@{socket.gethostname()}",
-        }
+    def _mark(self, machine: Machine) -> Mark:
+        return Mark(
+            cluster=self.home.name,
+            id=self.home.read_facts().id or "",
+            node=machine.node,
+            host=machine.identity,
+            by=f"{getpass.getuser()}@{socket.gethostname()}",
+        )
 
 
 def joined(errors: Sequence[ClusterError]) -> ClusterError:
@@ -249,7 +266,7 @@ class SshHosts:
 
         async def clear(remote: Remote) -> list[Resource]:
             answer = await self._claims.ask(remote, "clear")
-            if not answer.ours and (answer.owner or {}).get("cluster") == self._spec.name:
+            if not answer.ours and answer.owner and answer.owner.cluster == self._spec.name:
                 raise answer.taken()
             say(remote.machine.name, "removed" if answer.ours else "has nothing of this cluster")
             return []

@@ -26,12 +26,21 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 from drumline.cluster.machine import Machine
 from drumline.cluster.ssh.config import hang_up
 from drumline.core.errors import ClusterError, UsageError
+from drumline.core.json_lines import Message
 from drumline.core.scratch import Scratch
+
+Tell = Callable[[str, str, str], None]
+"""tells a person what happens: (node, task, state); states are start, ok, changed, skipped, …"""
+_PLUGINS = Path(__file__).parent / "plugins"
+_SECRETS = re.compile(r"""(?<=://)[^/\s"']+(?=@)""")
+_BAD = ("failed", "unreachable")
+_LINE_LIMIT = 64 << 20  # of one event: pip can have a lot to say
+_CONFIG = Path(__file__).parent / "ansible.cfg"
 
 
 def inventory_list(
@@ -39,7 +48,7 @@ def inventory_list(
     ssh_config: Path,
     *,
     pythons: Mapping[str, str] | None = None,
-) -> dict[str, Any]:
+) -> Message:
     """Return the document that an inventory script prints for `--list`.
 
     `ssh_config`: the cluster's SSH configuration; its hosts are called worker0, worker1, …
@@ -70,19 +79,19 @@ def inventory_list(
     }
 
 
-def inventory_host(document: Mapping[str, Any], name: str) -> dict[str, Any]:
+def inventory_host(document: Message, name: str) -> Message:
     """Return what an inventory script prints for `--host NAME`.
 
     Raises:
         UsageError: there is no such node; names those that there are.
     """
-    hosts: dict[str, dict[str, Any]] = document["_meta"]["hostvars"]
+    hosts: dict[str, Message] = document["_meta"]["hostvars"]
     if name not in hosts:
         raise UsageError(f"no node {name!r}; this cluster has {', '.join(hosts) or 'none'}")
     return hosts[name]
 
 
-def host_variables(machine: Machine) -> dict[str, Any]:
+def host_variables(machine: Machine) -> Mapping[str, str | int]:
     """Return what playbooks may want to know of a node."""
     return {
         "ansible_connection": "ssh",
@@ -93,11 +102,11 @@ def host_variables(machine: Machine) -> dict[str, Any]:
     }
 
 
-def static_inventory(document: Mapping[str, Any]) -> dict[str, Any]:
+def static_inventory(document: Message) -> Message:
     """Return the same in the form of an inventory file, which needs no script to be run."""
     hosts = document["_meta"]["hostvars"]
 
-    def group(name: str) -> dict[str, Any]:
+    def group(name: str) -> Message:
         found = document[name]
         return {
             "hosts": {host: hosts[host] for host in found.get("hosts", ())},
@@ -106,15 +115,6 @@ def static_inventory(document: Mapping[str, Any]) -> dict[str, Any]:
         }
 
     return {"all": group("all")}
-
-
-Tell = Callable[[str, str, str], None]
-"""tells a person what happens: (node, task, state); states are start, ok, changed, skipped, …"""
-_PLUGINS = Path(__file__).parent / "plugins"
-_SECRETS = re.compile(r"""(?<=://)[^/\s"']+(?=@)""")
-_BAD = ("failed", "unreachable")
-_LINE_LIMIT = 64 << 20  # of one event: pip can have a lot to say
-_CONFIG = Path(__file__).parent / "ansible.cfg"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,9 +144,9 @@ class PlaybookRun:
     """Playbooks over an inventory, with variables."""
 
     folder: Path
-    inventory: Mapping[str, Any]
+    inventory: Message
     """in the form of an inventory file"""
-    variables: Mapping[str, Any]
+    variables: Mapping[str, object]
     playbooks: Sequence[Path]
     limit: Sequence[str]
     """the nodes that it is for"""
@@ -258,7 +258,7 @@ def without_secrets(text: str) -> str:
     return _SECRETS.sub("***", text)
 
 
-def _read_event(line: bytes, log: TextIO) -> dict[str, Any] | None:
+def _read_event(line: bytes, log: TextIO) -> Message | None:
     """Read an event and write it to the log; anything else is only written."""
     text = without_secrets(line.decode(errors="replace")).rstrip("\n")
     try:
@@ -276,7 +276,7 @@ def _read_event(line: bytes, log: TextIO) -> dict[str, Any] | None:
     return dict(event)
 
 
-def _failure(event: Mapping[str, Any]) -> Failure:
+def _failure(event: Message) -> Failure:
     said = [str(event.get(key) or "").strip() for key in ("stderr", "msg", "stdout")]
     message = next((text for text in said if text), "it gave no reason")
     tail = "\n".join(message.splitlines()[-20:])
@@ -291,7 +291,7 @@ async def _drain(stream: asyncio.StreamReader | None, log: TextIO, output: list[
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """End a run and all that it started, if it has not ended."""
+    """End a run and all that it started by SIGTERM, then SIGKILL, if it has not ended."""
     if process.returncode is not None:
         return
     for kind, patience_s in ((signal.SIGTERM, 5), (signal.SIGKILL, 5)):

@@ -10,10 +10,9 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from drumline.cluster.life.limits import kept_busy
 from drumline.cluster.provision.environment import (
@@ -119,7 +118,7 @@ class Provisioner:
 
     def _variables(
         self, spec: ClusterSpec, files: EnvironmentFiles, remotes: Sequence[Remote]
-    ) -> dict[str, Any]:
+    ) -> dict[str, object]:
         environment = {
             "python": spec.environment.python,
             "dependencies": [asdict(package) for package in environment_dependencies(spec)],
@@ -141,7 +140,7 @@ class Provisioner:
         remotes: Sequence[Remote],
         playbooks: Sequence[Path],
         names: Sequence[str],
-        variables: dict[str, Any],
+        variables: Mapping[str, object],
         pythons: dict[str, str],
     ) -> PlaybookRun:
         machines = [remote.machine for remote in remotes]
