@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 TESTS := $(BIN)/pytest -n 2
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test soak check lint install install-dev format labs bench clean
+.PHONY: demo test soak check lint install install-dev format labs bench docs clean
 
 demo: install
 	$(BIN)/drumline train examples/demo.yaml
@@ -26,7 +26,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/pip
 
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/pip
 	@echo "installing into $(VENV), with what the tests need"
-	$(PIP) -e '.[dev,lightning,accelerate,mpi,cluster,notebook]'
+	$(PIP) -e '.[dev,lightning,accelerate,mpi,cluster,notebook,docs]'
 	@touch $@ $(VENV)/.installed
 
 test: install-dev
@@ -52,5 +52,10 @@ labs: install
 bench: install-dev
 	$(BIN)/python benchmarks/run_all.py
 
+# The variable silences a banner about MkDocs' future that is printed on every build.
+docs: install-dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "the documentation is in site/: open site/index.html"
+
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -32,6 +32,7 @@ MUST_RUN = (
     "test_life",
     "test_faults",
     "test_a_browser",
+    "test_site_",
 )
 
 

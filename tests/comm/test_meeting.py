@@ -7,14 +7,14 @@ import time
 import pytest
 import torch.distributed as dist
 
-from drumline.comm import Meeting
+from drumline.comm import StoreBarrier
 from drumline.core.errors import CommError, UsageError
 
 
 def meet(rank, world_size, path, absent):
     store = dist.FileStore(path, -1)
     name = {0: "0", 1: "1 (node 0)", 2: "2 (node 1)"}.__getitem__
-    meeting = Meeting(store, rank=rank, world_size=world_size, name=name)
+    meeting = StoreBarrier(store, rank=rank, world_size=world_size, name=name)
     meeting.gather("come", 20)
     meeting.barrier(20)
     meeting.barrier(20)
@@ -52,7 +52,7 @@ def agree(rank, world_size, folder):
             continue
         told = int(mine.get("ranks", "--world-size 3").split()[1])
         store = dist.FileStore(f"{folder}/{number}", -1)
-        meeting = Meeting(store, rank=rank, world_size=told)
+        meeting = StoreBarrier(store, rank=rank, world_size=told)
         try:
             meeting.agree(mine, 20)
         except UsageError as error:
@@ -80,7 +80,7 @@ def test_a_store_that_is_gone_is_no_rank_s_fault():
     from drumline.comm import join_store, serve_store
 
     served = serve_store("127.0.0.1", 0, 5)
-    meeting = Meeting(join_store("127.0.0.1", served.port, 5), rank=1, world_size=2)
+    meeting = StoreBarrier(join_store("127.0.0.1", served.port, 5), rank=1, world_size=2)
     began = time.monotonic()
     del served
     with pytest.raises(RuntimeError):

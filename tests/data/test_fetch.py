@@ -16,8 +16,7 @@ import pytest
 
 from drumline.core.errors import DataError, UsageError
 from drumline.data.catalogue import FILE_NAMES, MNIST
-from drumline.data.fetch import fetch
-from drumline.data.sources import SourceError, open_source
+from drumline.data.fetch import SourceError, fetch, open_source
 
 Answer = Callable[[BaseHTTPRequestHandler], None]
 Serve = Callable[[Answer], str]

@@ -100,7 +100,7 @@ def test_a_method_that_is_gone(ask, submission):
     found = ask(3, submission(3, "samplers.py", more), "partition.len")["partition.len"]
     assert found.mistake == "raises"
     assert "set_epoch" in found.facts["message"]
-    assert found.facts["where"].startswith("drumline/examine/samplers.py:")
+    assert found.facts["where"].startswith("drumline/grader/samplers.py:")
 
 
 RANKS = {

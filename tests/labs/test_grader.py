@@ -38,7 +38,7 @@ def test_no_two_misunderstandings_look_alike():
 def count_some(meeting: str) -> list[list[object]]:
     import torch
 
-    from drumline.grader.counting import count_calls
+    from drumline.grader.ranks import count_calls
 
     calls = count_calls()
     store = dist.FileStore(meeting, 1)
@@ -47,7 +47,7 @@ def count_some(meeting: str) -> list[list[object]]:
     dist.all_gather([torch.ones(2)] * 1, torch.ones(2))
     dist.all_gather_object([None], "text")
     dist.broadcast(tensor=torch.ones(3, dtype=torch.float64), src=0)
-    return [[call["op"], call["nbytes"], call["peer"]] for call in calls.take()]
+    return [[call.op, call.nbytes, call.peer] for call in calls.take()]
 
 
 @FORKS

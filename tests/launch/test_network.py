@@ -34,7 +34,7 @@ with socket.create_connection(("10.77.0.1", 5555)) as peer:
     peer.sendall(bytes({SENT}))
 """
 REACH = """
-from drumline.comm.reach import unreachable_nodes
+from drumline.comm.lost_peers import unreachable_nodes
 print(unreachable_nodes(0.5))
 """
 

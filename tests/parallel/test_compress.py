@@ -12,7 +12,7 @@ import drumline
 from drumline.comm import Meter
 from drumline.core.errors import UsageError
 from drumline.parallel import KINDS, Aggregator, average_gradients
-from drumline.parallel.compress import FORMATS
+from drumline.parallel.aggregate import FORMATS
 
 RANKS = 3
 SIZE = 1001

@@ -18,7 +18,13 @@ from torch import nn
 from drumline.comm import Channel
 from drumline.core.errors import UsageError
 from drumline.parallel import DataParallel
-from drumline.parallel.pipeline import SCHEDULES, Executor, TorchEngine, peak_live, read_plan
+from drumline.parallel.pipeline import (
+    SCHEDULES,
+    Executor,
+    TorchEngine,
+    peak_live,
+    read_instructions,
+)
 from drumline.parallel.pipeline.schedule import Backward, Forward
 
 CHUNKS = {"gpipe": 1, "1f1b": 1, "interleaved": 2}
@@ -94,7 +100,7 @@ def run_one(rank, world_size, engine, schedule, sizes, recompute):
     for ours, theirs in zip(losses, expected_losses, strict=False):
         worst = max(worst, abs(ours - theirs))
     if engine == "ours":
-        plan = read_plan(schedule, rank, world_size, len(sizes), chunks)
+        plan = read_instructions(schedule, rank, world_size, len(sizes), chunks)
         assert pipeline.peak_live == peak_live(plan)
     return worst
 
@@ -196,7 +202,7 @@ def take_notes(rank, world_size):
 
 def test_every_computation_is_noted_in_order(run_ranks):
     for rank, notes in enumerate(run_ranks(take_notes, 2)):
-        plan = read_plan("interleaved", rank, 2, len(EVEN), 2)
+        plan = read_instructions("interleaved", rank, 2, len(EVEN), 2)
         assert [note[:3] for note in notes] == [
             (type(at).__name__.lower(), at.microbatch, at.chunk)
             for at in plan

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drumline.core.errors import UsageError
-from drumline.parallel.pipeline import SCHEDULES, bubble, peak_live, read_plan, schedule
+from drumline.parallel.pipeline import SCHEDULES, bubble, peak_live, read_instructions, schedule
 from drumline.parallel.pipeline.schedule import (
     Backward,
     Forward,
@@ -31,7 +31,7 @@ LETTERS = {
 
 
 def plans(name, stages, microbatches, chunks=1):
-    return [read_plan(name, stage, stages, microbatches, chunks) for stage in range(stages)]
+    return [read_instructions(name, stage, stages, microbatches, chunks) for stage in range(stages)]
 
 
 def write(instructions):
@@ -57,12 +57,12 @@ def test_whole_schedules_of_two_stages():
 
 
 def test_whole_schedules_of_a_middle_stage_and_of_one_stage():
-    assert write(read_plan("1f1b", 1, 3, 3, 1)) == (
+    assert write(read_instructions("1f1b", 1, 3, 3, 1)) == (
         "ra0 F0 sa0 ra1 F1 sa1 rg0 B0 sg0 ra2 F2 sa2 rg1 B1 sg1 rg2 B2 sg2"
     )
-    assert write(read_plan("1f1b", 0, 1, 2, 1)) == "F0 B0 F1 B1"
-    assert write(read_plan("gpipe", 0, 1, 2, 1)) == "F0 F1 B0 B1"
-    assert write(read_plan("interleaved", 0, 1, 1, 2)) == "F0 sa0 ra0' F0' B0' sg0' rg0 B0"
+    assert write(read_instructions("1f1b", 0, 1, 2, 1)) == "F0 B0 F1 B1"
+    assert write(read_instructions("gpipe", 0, 1, 2, 1)) == "F0 F1 B0 B1"
+    assert write(read_instructions("interleaved", 0, 1, 1, 2)) == "F0 sa0 ra0' F0' B0' sg0' rg0 B0"
 
 
 def test_instructions_are_values():
@@ -197,7 +197,7 @@ def test_the_simulated_bubble_is_that_of_the_papers(which, stages, rounds):
 def test_live_microbatches(stages, microbatches):
     for stage, plan in enumerate(plans("gpipe", stages, microbatches)):
         assert peak_live(plan) == microbatches
-        assert peak_live(read_plan("1f1b", stage, stages, microbatches, 1)) == min(
+        assert peak_live(read_instructions("1f1b", stage, stages, microbatches, 1)) == min(
             stages - stage, microbatches
         )
 
@@ -210,9 +210,9 @@ def test_bubbles():
 
 def test_plans_that_cannot_be():
     with pytest.raises(UsageError, match="did you mean 'interleaved'"):
-        read_plan("interleave", 0, 2, 4, 1)
+        read_instructions("interleave", 0, 2, 4, 1)
     with pytest.raises(UsageError, match="got 0; cut the batch"):
-        read_plan("1f1b", 0, 2, 0, 1)
+        read_instructions("1f1b", 0, 2, 0, 1)
 
 
 def test_the_schedules_need_nothing_but_the_standard_library():

@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 
 from commands import JOB
-from drumline.comm import Situation, choose_backend
+from drumline.comm import BackendContext, choose_backend
 from drumline.core.errors import UsageError
 from training import train_all
 
@@ -87,7 +87,7 @@ def situation(**changed):
         "strategy": "ddp",
         "by_messages": False,
     }
-    return Situation(**{**usual, **changed})
+    return BackendContext(**{**usual, **changed})
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from torch import nn
 
 from drumline.core.errors import CheckpointError
 from drumline.optim import Adam
-from drumline.parallel import Holding
+from drumline.parallel import ShardSpec
 from drumline.train.checkpoint import CheckpointStore, Progress
 from drumline.train.snapshot import take_snapshot
 
@@ -35,7 +35,7 @@ def trained(steps=3):
 
 
 def save(store, step, model, optimizer):
-    snapshot = take_snapshot(model, optimizer, Holding())
+    snapshot = take_snapshot(model, optimizer, ShardSpec())
     return store.save(Progress(step=step), snapshot, rank=0, barrier=lambda: None)
 
 

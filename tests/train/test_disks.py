@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch.distributed.distributed_c10d import _get_default_store
 
-from drumline.comm import Meeting
+from drumline.comm import StoreBarrier
 from drumline.core.rundir import RunDir
 from drumline.train.disks import Disks
 from drumline.train.place import Place
@@ -19,7 +19,7 @@ def move(rank, world_size, root):
     """Ranks 0 and 1 share a disk, 2 and 3 another: two nodes with two workers."""
     run = RunDir(Path(root) / f"node{rank // 2}")
     run.path.mkdir(exist_ok=True)
-    meeting = Meeting(_get_default_store(), rank=rank, world_size=world_size)
+    meeting = StoreBarrier(_get_default_store(), rank=rank, world_size=world_size)
     place = Place(rank=rank, world_size=world_size, local_rank=rank % 2, local_world_size=2)
     disks = Disks(run, place, meeting, device=torch.device("cpu"), within_s=30)
     folder = run.path / "checkpoints" / "draft"

@@ -15,7 +15,7 @@ from torch import nn
 from drumline.core.errors import UsageError
 from drumline.models import MLP, Linear
 from drumline.optim import Adam
-from drumline.parallel import Holding
+from drumline.parallel import ShardSpec
 from drumline.spec.parts import OptimizerSpec
 from drumline.train import memory_limit
 from drumline.train.checkpoint import CheckpointStore, Progress
@@ -113,7 +113,7 @@ def test_a_part_is_read_in_the_memory_of_a_part(tmp_path: Path) -> None:
         model[0].weight.mean().item(),
         float(optimizer.state[model[0].weight]["exp_avg"][0, 0]),
     ]
-    snapshot = take_snapshot(model, optimizer, Holding())
+    snapshot = take_snapshot(model, optimizer, ShardSpec())
     store = CheckpointStore(tmp_path, keep=1)
     store.save(Progress(step=1), snapshot, rank=0, barrier=lambda: None)
     answer = subprocess.run(

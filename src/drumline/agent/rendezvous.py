@@ -27,7 +27,7 @@ from torch.distributed.elastic.rendezvous import (
 )
 from torch.distributed.elastic.rendezvous.api import RendezvousTimeoutError
 
-from drumline.comm.store import announced_store, meeting_host, serve_store
+from drumline.comm.store import announced_store, rendezvous_host, serve_store
 from drumline.core.formatting import listed
 from drumline.core.task import PATIENCE_S
 
@@ -134,8 +134,8 @@ def _create(params: RendezvousParameters) -> RendezvousHandler:
     node = int(params.get("node", 0))
     patience_s = max(timeout_s, PATIENCE_S)
     return FixedRendezvous(
-        store=announced_store(node, Path(params.endpoint), patience_s, host=meeting_host()),
-        host=meeting_host(),
+        store=announced_store(node, Path(params.endpoint), patience_s, host=rendezvous_host()),
+        host=rendezvous_host(),
         run_id=params.run_id,
         node=node,
         nodes=params.max_nodes,

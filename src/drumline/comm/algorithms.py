@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from drumline.comm import dissemination, halving, hierarchical, linear, ring, tree
+from drumline.comm import halving, hierarchical, linear, ring, tree
 
 Algorithm = Callable[..., None]
 
@@ -53,7 +53,7 @@ ALGORITHMS: Mapping[str, Mapping[str, Algorithm]] = MappingProxyType(
         "barrier": {
             "linear": linear.barrier,
             "tree": tree.barrier,
-            "dissemination": dissemination.barrier,
+            "dissemination": halving.dissemination_barrier,
             "hierarchical": hierarchical.barrier,
         },
     }

@@ -25,7 +25,7 @@ _PROBE_BYTES = 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice:
+class BackendChoice:
     """A backend, and why this one."""
 
     backend: Backend
@@ -33,7 +33,7 @@ class Choice:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Situation:
+class BackendContext:
     """What decides between the backends."""
 
     store: Store
@@ -48,7 +48,7 @@ class Situation:
     """whether the strategy sends and receives on its own"""
 
 
-def choose_backend(wanted: str, here: Situation) -> Choice:
+def choose_backend(wanted: str, here: BackendContext) -> BackendChoice:
     """Follow the spec, or pick the best backend that works; every rank calls this.
 
     Raises:
@@ -57,7 +57,7 @@ def choose_backend(wanted: str, here: Situation) -> Choice:
     on_gpu = here.device.type == "cuda"
     match wanted:
         case "gloo":
-            return Choice(backend="gloo", why="the spec says so")
+            return BackendChoice(backend="gloo", why="the spec says so")
         case "nccl":
             if not on_gpu or not dist.is_nccl_available():
                 why = "this PyTorch has no NCCL" if on_gpu else "PyTorch sees no GPU here"
@@ -67,39 +67,39 @@ def choose_backend(wanted: str, here: Situation) -> Choice:
                     f"backend: nccl wants a GPU for each rank, but {here.ranks_here} ranks share "
                     f"{torch.cuda.device_count()}; set backend=gloo, or fewer workers"
                 )
-            return Choice(backend="nccl", why="the spec says so")
+            return BackendChoice(backend="nccl", why="the spec says so")
         case "mpi":
             if on_gpu:
                 raise UsageError("backend: mpi moves CPU tensors; set device=cpu or backend=gloo")
-            return Choice(backend="mpi", why="the spec says so")
+            return BackendChoice(backend="mpi", why="the spec says so")
         case "shm":
             return _shm_or_gloo(here, why="the spec says so")
     if on_gpu:
         return _on_gpu(here)
     if here.world_size == 1:
-        return Choice(backend="gloo", why="there is one rank, with nobody to talk to")
+        return BackendChoice(backend="gloo", why="there is one rank, with nobody to talk to")
     if here.nodes > 1:
-        return Choice(backend="gloo", why=f"{here.nodes} nodes talk over the network")
+        return BackendChoice(backend="gloo", why=f"{here.nodes} nodes talk over the network")
     if here.by_messages:
-        return Choice(backend="gloo", why=f"{here.strategy} is made of plain messages")
+        return BackendChoice(backend="gloo", why=f"{here.strategy} is made of plain messages")
     return _shm_or_gloo(here, why=f"all {here.world_size} ranks share this host's memory")
 
 
-def _on_gpu(here: Situation) -> Choice:
+def _on_gpu(here: BackendContext) -> BackendChoice:
     gpus = torch.cuda.device_count()
     if gpus < here.ranks_here:
-        return Choice(backend="gloo", why=f"{here.ranks_here} ranks share {gpus} GPUs")
+        return BackendChoice(backend="gloo", why=f"{here.ranks_here} ranks share {gpus} GPUs")
     if here.by_messages:  # NCCL would queue a send and a receive of two ranks behind each other
-        return Choice(backend="gloo", why=f"{here.strategy} is made of plain messages")
-    return Choice(backend="nccl", why="each rank has a GPU of its own")
+        return BackendChoice(backend="gloo", why=f"{here.strategy} is made of plain messages")
+    return BackendChoice(backend="nccl", why="each rank has a GPU of its own")
 
 
-def _shm_or_gloo(here: Situation, why: str) -> Choice:
+def _shm_or_gloo(here: BackendContext, why: str) -> BackendChoice:
     if here.device.type != "cpu":
-        return Choice(backend="gloo", why="shm moves CPU tensors, and the ranks are on GPUs")
+        return BackendChoice(backend="gloo", why="shm moves CPU tensors, and the ranks are on GPUs")
     try:
         store = PrefixStore("drumline/probe", here.store)
         share_segment(store, here.rank, here.world_size, _PROBE_BYTES)
     except SharingError as error:
-        return Choice(backend="gloo", why=str(error))
-    return Choice(backend="shm", why=why)
+        return BackendChoice(backend="gloo", why=str(error))
+    return BackendChoice(backend="shm", why=why)

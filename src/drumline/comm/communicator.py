@@ -24,7 +24,8 @@ from torch.distributed.distributed_c10d import _get_default_store
 from drumline.comm.agreement import TIMEOUT_S, Agreement
 from drumline.comm.algorithms import ALGORITHMS, Algorithm
 from drumline.comm.channel import Channel, Handle
-from drumline.comm.layout import (
+from drumline.comm.pieces import (
+    Pieces,
     check_parts,
     check_tensors,
     deal,
@@ -34,8 +35,7 @@ from drumline.comm.layout import (
     join,
     make_room,
 )
-from drumline.comm.operation import Op, read_op
-from drumline.comm.pieces import Pieces
+from drumline.comm.reduce_op import Op, read_op
 from drumline.comm.stream import CommStream, Pending
 from drumline.core.errors import UsageError
 from drumline.core.schedule import find_algorithm_name

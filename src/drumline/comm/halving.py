@@ -9,6 +9,8 @@ log2(n) rounds instead of the ring's n−1, and the same (n−1)/n·b bytes: the
 sizes (Thakur, Rabenseifner & Gropp 2005). Where n is no power of two, the first ranks pair up: the
 even one of each pair hands its part to the odd one, which plays for both, and gets the result back.
 This costs b more bytes on those ranks.
+
+The dissemination barrier, with the same doubling distances, is here, too.
 """
 
 from __future__ import annotations
@@ -17,8 +19,8 @@ import torch
 from torch import Tensor
 
 from drumline.comm.channel import Channel
-from drumline.comm.operation import Op
 from drumline.comm.pieces import Pieces
+from drumline.comm.reduce_op import Op
 
 
 def all_reduce(channel: Channel, tensor: Tensor, op: Op) -> None:
@@ -142,3 +144,20 @@ class _Team:
             self._channel.send(tensor, self._channel.rank - 1)
         elif self._paired:
             self._channel.recv(tensor, self._channel.rank + 1)
+
+
+def dissemination_barrier(channel: Channel) -> None:
+    """Block until every rank has called this: no rank is special (Hensgen, Finkel & Manber 1988).
+
+        n = 5    round (1)  r → r+1    each rank then knows of 2 arrivals, its own among them
+                 round (2)  r → r+2    … of 4
+                 round (3)  r → r+4    … of all
+
+    Messages per rank: log2(n), rounded up, of one byte each way.
+    """
+    token, room = torch.zeros(1, dtype=torch.uint8), torch.empty(1, dtype=torch.uint8)
+    distance = 1
+    while distance < channel.size:
+        right, left = (channel.rank + distance) % channel.size, channel.rank - distance
+        channel.exchange(token, right, room, left % channel.size)
+        distance *= 2

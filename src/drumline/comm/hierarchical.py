@@ -15,9 +15,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from drumline.comm import dissemination, ring, tree
+from drumline.comm import halving, ring, tree
 from drumline.comm.channel import Channel
-from drumline.comm.operation import Op
+from drumline.comm.reduce_op import Op
 
 
 def all_reduce(channel: Channel, tensor: Tensor, op: Op) -> None:
@@ -70,7 +70,7 @@ def barrier(channel: Channel) -> None:
     token = torch.zeros(1, dtype=torch.uint8)
     tree.reduce(inside, token, 0, Op.MAX)  # (1)
     if leaders is not None:
-        dissemination.barrier(leaders)  # (2)
+        halving.dissemination_barrier(leaders)  # (2)
     tree.broadcast(inside, token, 0)  # (3)
 
 

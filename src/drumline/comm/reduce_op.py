@@ -1,12 +1,77 @@
-"""PyTorch's reduce operations by name, as the backends written here use them."""
+"""Reduce operations: `Op` of the collectives written here, and PyTorch's `ReduceOp` by name."""
 
 from __future__ import annotations
+
+from enum import StrEnum
+from functools import lru_cache
 
 import torch
 from torch import Tensor
 from torch.distributed import ReduceOp
 
-from drumline.comm.operation import Op
+from drumline.core.errors import UsageError
+from drumline.core.formatting import nearest
+
+
+class Op(StrEnum):
+    """A commutative and associative operation, up to rounding."""
+
+    SUM = "sum"
+    PRODUCT = "product"
+    MIN = "min"
+    MAX = "max"
+    AVG = "avg"
+    """the sum, divided once at the end; of integers, rounded towards zero"""
+
+    def combine(self, into: Tensor, other: Tensor) -> None:
+        """Fold another rank's values into these."""
+        if self is Op.PRODUCT:
+            into.mul_(other)
+        elif self is Op.MIN:
+            torch.minimum(into, other, out=into)
+        elif self is Op.MAX:
+            torch.maximum(into, other, out=into)
+        else:
+            into.add_(other)
+
+    def finish(self, tensor: Tensor, ranks: int) -> None:
+        """Do what is left when the values of all ranks are in."""
+        if self is not Op.AVG:
+            return
+        if tensor.is_floating_point() or tensor.is_complex():
+            tensor.div_(ranks)
+        else:
+            tensor.div_(ranks, rounding_mode="trunc")
+
+
+def read_op(collective: str, op: Op | str, dtype: torch.dtype) -> Op:
+    """Return the operation that is meant, by itself or by name, where this type has it.
+
+    Raises:
+        UsageError: there is no such operation, or not of this type.
+    """
+    name, known = op.lower() if isinstance(op, str) else "", [each.value for each in Op]
+    if name not in known:
+        hint = nearest(name, known, "name one of them, or give a drumline.comm.Op")
+        raise UsageError(f"{collective}: no operation {op!r} among {', '.join(known)}; {hint}")
+    meant = Op(name)
+    if not _can_combine(meant, dtype):
+        kind = str(dtype).removeprefix("torch.")
+        raise UsageError(f"{collective}: no {meant} of {kind}; convert the tensor first")
+    return meant
+
+
+@lru_cache
+def _can_combine(op: Op, dtype: torch.dtype) -> bool:
+    """Find out by trying: which types have which operation differs between versions of torch."""
+    try:
+        one = torch.ones(1, dtype=dtype)
+        op.combine(one, one.clone())
+        op.finish(one, 1)
+    except (RuntimeError, TypeError):  # NotImplementedError is a RuntimeError
+        return False
+    return True
+
 
 _OF_BITS = ("BAND", "BOR", "BXOR")
 

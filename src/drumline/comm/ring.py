@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from drumline.comm.channel import Channel, Handle, wait_all
-from drumline.comm.operation import Op
 from drumline.comm.pieces import Pieces, segments
+from drumline.comm.reduce_op import Op
 from drumline.core.rounds import chain_segment_bytes
 
 _AHEAD = 4

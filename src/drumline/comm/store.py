@@ -75,14 +75,14 @@ def join_store(host: str, port: int, timeout_s: float) -> TCPStore:
         ) from error
 
 
-def build_store(init: str, *, rank: int, meeting: Path, tag: str, timeout_s: float) -> Store:
+def build_store(init: str, *, rank: int, rendezvous: Path, tag: str, timeout_s: float) -> Store:
     """Open the store that `init` names; every rank calls this, the leader serves.
 
     Args:
         init: env, tcp, tcp://HOST:PORT, file or file:///PATH.
         rank: this rank; rank 0 is the leader.
-        meeting: a folder that all ranks see, for `tcp` and `file` without an address.
-        tag: new each time the group starts; a used meeting point is not used again.
+        rendezvous: a folder that all ranks see, for `tcp` and `file` without an address.
+        tag: new each time the group starts; a used rendezvous is not used again.
         timeout_s: how long to wait for the others.
 
     Raises:
@@ -91,10 +91,12 @@ def build_store(init: str, *, rank: int, meeting: Path, tag: str, timeout_s: flo
     if init == "env":
         return _env_store(rank, timeout_s)
     if init.startswith("file"):
-        path = Path(init.removeprefix("file://")) if init != "file" else meeting / "store"
+        path = Path(init.removeprefix("file://")) if init != "file" else rendezvous / "store"
         return PrefixStore(tag, _open_file_store(path))
     if init == "tcp":
-        return announced_store(rank, meeting / f"address.{tag}", timeout_s, host=meeting_host())
+        return announced_store(
+            rank, rendezvous / f"address.{tag}", timeout_s, host=rendezvous_host()
+        )
     url = urlsplit(init)
     host, port = url.hostname or LOOPBACK, url.port or 0
     opener = serve_store if rank == 0 else join_store
@@ -133,7 +135,7 @@ def _env_store(rank: int, timeout_s: float) -> Store:
     return PrefixStore(f"attempt-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
 
 
-def meeting_host() -> str:
+def rendezvous_host() -> str:
     """Where ranks meet that were told no address: at simulated node 0, else on the loopback."""
     return next(iter(node_addresses()), LOOPBACK)
 

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from drumline.comm.channel import Channel, wait_all
-from drumline.comm.operation import Op
+from drumline.comm.reduce_op import Op
 
 
 def broadcast(channel: Channel, tensor: Tensor, root: int) -> None:

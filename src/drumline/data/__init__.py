@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from drumline.data.dataset import Dataset, build_dataset
     from drumline.data.folders import default_folder
     from drumline.data.idx import read_idx
-    from drumline.data.partitioner import DataPartitioner, Partition
+    from drumline.data.partition import DataPartitioner, Partition
     from drumline.data.plan import BatchPlan
     from drumline.data.sampler import BatchSampler, LocalBatch, PartitionSampler
     from drumline.data.splits import ImageSplit, Split, TextSplit
@@ -41,11 +41,11 @@ __all__ = [
 _MODULES = {
     "BatchPlan": "plan",
     "BatchSampler": "sampler",
-    "DataPartitioner": "partitioner",
+    "DataPartitioner": "partition",
     "Dataset": "dataset",
     "ImageSplit": "splits",
     "LocalBatch": "sampler",
-    "Partition": "partitioner",
+    "Partition": "partition",
     "PartitionSampler": "sampler",
     "Split": "splits",
     "TextSplit": "splits",

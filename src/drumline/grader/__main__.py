@@ -21,7 +21,7 @@ def main() -> None:
     import gc
 
     from drumline.grader import server
-    from drumline.grader.strays import adopt_orphans
+    from drumline.grader.fork import adopt_orphans
 
     gc.freeze()  # a collection in a fork would touch, and thereby copy, what it shares
     adopt_orphans()

@@ -7,15 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 
-from drumline.grader import (
-    aggregation,
-    optimizers,
-    replicas,
-    samplers,
-    timing,
-    training,
-    two_parts,
-)
+from drumline.grader import aggregation, optimizers, samplers, timing, training, two_parts
 from drumline.grader.submission import Submission
 
 Question = Callable[[Submission], None]
@@ -26,19 +18,20 @@ class Check:
     """One question; it passes where asking raises nothing."""
 
     name: str
-    files: tuple[str, ...]
-    """modules of the student's that must be importable first"""
     ask: Question
+    files: tuple[str, ...] = ()
+    """modules of the student's that must be importable first"""
+    imports: str | None = None
+    """the module that it imports, where it asks for nothing else"""
     ranks: int = 0
     """how many processes it starts besides its own"""
 
 
 def _imports(module: str) -> Check:
-    return Check(name=f"{module}.import", files=(), ask=partial(_import, module))
+    def ask(submission: Submission) -> None:
+        submission.module(module)
 
-
-def _import(module: str, submission: Submission) -> None:
-    submission.module(module)
+    return Check(name=f"{module}.import", ask=ask, imports=module)
 
 
 def _of(module: str, name: str, ask: Question, *more: str, ranks: int = 0) -> Check:
@@ -61,8 +54,13 @@ CHECKS: Mapping[int, tuple[Check, ...]] = MappingProxyType(
             _imports("aggregation"),
             _imports("timing"),
             *(
-                _of("aggregation", f"average.{way}", partial(aggregation.average, way), ranks=3)
-                for way in aggregation.WAYS
+                _of(
+                    "aggregation",
+                    f"average.{method}",
+                    partial(aggregation.average, method),
+                    ranks=3,
+                )
+                for method in aggregation.METHODS
             ),
             _of("timing", "timer", timing.timer, ranks=2),
         ),
@@ -70,12 +68,12 @@ CHECKS: Mapping[int, tuple[Check, ...]] = MappingProxyType(
             _imports("samplers"),
             _imports("replicas"),
             _of("samplers", "partition.parts", samplers.partition_parts),
-            _of("samplers", "partition.epochs", samplers.partition_epochs),
-            _of("samplers", "partition.len", samplers.partition_len),
+            _of("samplers", "partition.epochs", partial(samplers.check_epochs, samplers.PARTITION)),
+            _of("samplers", "partition.len", partial(samplers.check_len, samplers.PARTITION)),
             _of("samplers", "sampling.draws", samplers.sampling_draws),
-            _of("samplers", "sampling.epochs", samplers.sampling_epochs),
-            _of("samplers", "sampling.len", samplers.sampling_len),
-            _of("replicas", "broadcast", replicas.broadcast, ranks=3),
+            _of("samplers", "sampling.epochs", partial(samplers.check_epochs, samplers.SAMPLING)),
+            _of("samplers", "sampling.len", partial(samplers.check_len, samplers.SAMPLING)),
+            _of("replicas", "broadcast", samplers.broadcast, ranks=3),
         ),
         4: (
             _imports("two_parts"),

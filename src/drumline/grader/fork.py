@@ -6,11 +6,16 @@ another one, of which the end is kept; its stack is asked for by a signal where 
     started ──► answers, exits ─────────────► its answer
             ──► ends without an answer ─────► how it ended: exit code or signal
             ──► neither, until the deadline ► where it stands, and it is killed
+
+Orphans of a check are found by their session or their parent, and killed. The server is a
+*subreaper* (on Linux): a process that made itself a session of its own has the server as its parent
+as soon as the fork that started it is gone.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import faulthandler
 import json
 import os
@@ -20,20 +25,24 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
 from drumline.core.processes import die_with_parent
-from drumline.grader.outcome import is_inside, place
+from drumline.grader.submission import format_line, is_inside
 
-_TELL_STACK = signal.SIGUSR1
+_STACK_SIGNAL = signal.SIGUSR1
 _STACK_S = 2.0  # what a process gets to write its stack, at most
 _KEPT_BYTES = 4_000  # of what it printed
 _ANSWER_BYTES = 4_000_000
 _MEMORY_BYTES = 4 << 30  # beyond it the code gets an error, before the machine is out of memory
 _POLL_S = 0.05
+_PR_SET_CHILD_SUBREAPER = 36
+_GRACE_S = 0.5  # for orphans that end by themselves
+_KILL_S = 5.0
+_PROC = Path("/proc")
 
 
 @dataclass
@@ -74,15 +83,15 @@ class Fork:
         code = os.waitstatus_to_exitcode(self.exit_status or 0)
         return f"exit code {code}" if code >= 0 else signal.Signals(-code).name
 
-    def place(self, folder: Path) -> str:
+    def current_line(self, folder: Path) -> str:
         """Ask where it stands, by the innermost line in the student's folder."""
         with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, _TELL_STACK)
+            os.kill(self.pid, _STACK_SIGNAL)
         deadline = time.monotonic() + _STACK_S
         while time.monotonic() < deadline:
             time.sleep(_POLL_S)
             self.stacks.seek(0)
-            if found := _place_in(self.stacks.read().decode(errors="replace"), folder):
+            if found := _line_in_dump(self.stacks.read().decode(errors="replace"), folder):
                 return found
         return "?"
 
@@ -125,7 +134,7 @@ def fork(function: Callable[[], Any], *, own_session: bool = False, stays: bool 
         os.close(print_in)
         return Fork(pid, answers, printed, stacks)
     try:
-        _settle(parent, print_in, stacks, own_session=own_session)
+        _redirect(parent, print_in, stacks, own_session=own_session)
         os.close(answers)
         os.close(printed)
         answer = json.dumps(function()).encode()
@@ -139,7 +148,7 @@ def fork(function: Callable[[], Any], *, own_session: bool = False, stays: bool 
         os._exit(0)
 
 
-def _settle(parent: int, print_in: int, stacks: IO[bytes], *, own_session: bool) -> None:
+def _redirect(parent: int, print_in: int, stacks: IO[bytes], *, own_session: bool) -> None:
     """Give a fork its own input, output and way to be asked for its stack."""
     die_with_parent(parent)
     if own_session:
@@ -159,7 +168,7 @@ def _settle(parent: int, print_in: int, stacks: IO[bytes], *, own_session: bool)
     _, most = resource.getrlimit(resource.RLIMIT_DATA)
     if most == resource.RLIM_INFINITY or most > _MEMORY_BYTES:
         resource.setrlimit(resource.RLIMIT_DATA, (_MEMORY_BYTES, most))
-    faulthandler.register(_TELL_STACK, file=stacks, all_threads=True)
+    faulthandler.register(_STACK_SIGNAL, file=stacks, all_threads=True)
 
 
 def watch(
@@ -199,7 +208,7 @@ def _drain(forks: Sequence[Fork]) -> None:
                         break  # somebody may go on printing for ever
 
 
-def _place_in(dump: str, folder: Path) -> str:
+def _line_in_dump(dump: str, folder: Path) -> str:
     """Find the innermost line of the student's in what faulthandler wrote, main thread first."""
     threads = dump.split("hread 0x")[1:]
     for thread in reversed(threads):  # the main thread comes last
@@ -207,5 +216,50 @@ def _place_in(dump: str, folder: Path) -> str:
             parts = line.strip().split('"')
             if len(parts) == 3 and parts[0] == "File " and is_inside(parts[1], folder):
                 number, _, function = parts[2].removeprefix(", line ").partition(" in ")
-                return place(parts[1], int(number), function)
+                return format_line(parts[1], int(number), function)
     return ""
+
+
+def adopt_orphans() -> None:
+    """Become the parent of what the processes below this one leave behind."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def kill_orphans(session: int) -> int:
+    """End what a fork that led this session has left, and return how many did not go by itself."""
+    deadline = time.monotonic() + _GRACE_S
+    while (found := set(_orphans(session))) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    count = len(found)
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(session, signal.SIGKILL)
+    deadline = time.monotonic() + _KILL_S
+    while (found := set(_orphans(session))) and time.monotonic() < deadline:
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        _reap()
+        time.sleep(0.02)
+    _reap()
+    return count
+
+
+def _reap() -> None:
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+def _orphans(session: int) -> Iterator[int]:
+    """Find living processes of a session, or with this process as their parent."""
+    own = os.getpid()
+    if not _PROC.is_dir():
+        return
+    for entry in _PROC.iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                state, parent, its_session = fields[0], int(fields[1]), int(fields[3])
+                if state not in "ZX" and (parent == own or its_session == session):
+                    yield int(entry.name)

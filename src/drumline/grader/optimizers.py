@@ -1,7 +1,7 @@
 """Lab 1: are the student's optimizers what their names say? Their steps beside the formulas'.
 
 Gradients are given, not computed, so that a step is all there is to see. Where Adam's weights are
-off, known misunderstandings are computed as well: whichever gives the student's weights is his.
+off, known misunderstandings are computed as well: whichever gives the student's weights is theirs.
 
 The formulas are written out here once more (tests compare them with `drumline.optim`): making an
 optimizer of torch.optim's kind imports torch's compiler first, which takes seconds.
@@ -10,14 +10,14 @@ optimizer of torch.optim's kind imports torch's compiler first, which takes seco
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from drumline.grader.outcome import Wrong
 from drumline.grader.pictures import table
-from drumline.grader.submission import Submission
+from drumline.grader.submission import Submission, Wrong
 
 _SHAPES = ((3,), (2, 2), (1,))
 _STEPS = 6
@@ -33,41 +33,28 @@ Build = Callable[[list[nn.Parameter]], Any]
 def gd(submission: Submission) -> None:
     """Does GD move against the gradient, by the learning rate?"""
     build = submission.take("optimizers", "GD")
-    seen = walk(lambda params: build(params, lr=_LR))
-    expected = descend()
-    if not _same(seen, expected):
-        raise Wrong("step-differs", picture=_beside(expected, seen), name="GD", **_first(seen))
+    _check_plain(walk(lambda params: build(params, lr=_LR)), "GD")
 
 
 def sgd(submission: Submission) -> None:
     """Does SGD do so, too, and gather speed where it has momentum?"""
     build = submission.take("optimizers", "SGD")
 
-    def gathering(params: list[nn.Parameter]) -> Any:
+    def with_momentum(params: list[nn.Parameter]) -> Any:
         return build(params, lr=_LR, momentum=_MOMENTUM)
 
-    seen = walk(gathering)  # before any other one has walked
+    seen = walk(with_momentum)  # before any other one has walked
     plain = walk(lambda params: build(params, lr=_LR))
-    expected = descend()
-    if not _same(plain, expected):
-        raise Wrong("step-differs", picture=_beside(expected, plain), name="SGD", **_first(plain))
+    _check_plain(plain, "SGD")
     expected = descend(_MOMENTUM)
     if not _same(seen, expected):
-        ignored = _same(seen, plain)
         raise Wrong(
-            "momentum-ignored" if ignored else "momentum-differs",
+            "momentum-ignored" if _same(seen, plain) else "momentum-differs",
             picture=_beside(expected, seen),
             momentum=_MOMENTUM,
             parameter=_first_off(seen, expected),
         )
-    _check_second(gathering, expected, "SGD")
-
-
-def _check_second(build: Build, expected: Weights, name: str) -> None:
-    """Check that a second optimizer walks as the first did: what one remembers is its own."""
-    seen = walk(build)
-    if not _same(seen, expected):
-        raise Wrong("state-shared", picture=_beside(expected, seen), name=name)
+    _check_second(with_momentum, expected, "SGD")
 
 
 def adam(submission: Submission) -> None:
@@ -75,15 +62,15 @@ def adam(submission: Submission) -> None:
     build = submission.take("optimizers", "Adam")
     expected = by_adam()
 
-    def correcting(params: list[nn.Parameter]) -> Any:
+    def with_betas(params: list[nn.Parameter]) -> Any:
         return build(params, lr=_LR, betas=_BETAS, eps=_EPS)
 
     try:
-        seen = walk(correcting)
+        seen = walk(with_betas)
     except ZeroDivisionError:
         raise Wrong("adam-counts-from-0", seen="ZeroDivisionError") from None
     if _same(seen, expected):
-        _check_second(correcting, expected, "Adam")
+        _check_second(with_betas, expected, "Adam")
         return
     picture = _beside(expected, seen)
     if not all(weight.isfinite().all() for weight in seen[0]):  # from the first step on
@@ -92,6 +79,22 @@ def adam(submission: Submission) -> None:
         if _same(seen, by_adam(variant)):
             raise Wrong(mistake, picture=picture, **facts)
     raise Wrong("adam-differs", picture=picture, step=_first_step_off(seen, expected))
+
+
+def _check_plain(seen: Weights, name: str) -> None:
+    """Check that an optimizer without momentum takes the steps of gradient descent."""
+    expected = descend()
+    if not _same(seen, expected):
+        gradient, moved = float(_gradients()[0][0][0]), float(seen[0][0][0])
+        facts = {"lr": _LR, "gradient": gradient, "moved": moved}
+        raise Wrong("step-differs", picture=_beside(expected, seen), name=name, **facts)
+
+
+def _check_second(build: Build, expected: Weights, name: str) -> None:
+    """Check that a second optimizer walks as the first did: what one remembers is its own."""
+    seen = walk(build)
+    if not _same(seen, expected):
+        raise Wrong("state-shared", picture=_beside(expected, seen), name=name)
 
 
 def without_gradient(submission: Submission) -> None:
@@ -109,31 +112,36 @@ def without_gradient(submission: Submission) -> None:
             raise Wrong("no-gradient", name=name, what="moved")
 
 
-# What Adam's weights would be under a misunderstanding: the number of steps t that m and v are
-# corrected by (None: not at all), which of them keep the correction, and how v, the corrections
-# and the denominator are made, the last one of v̂ and 1 − β₂ᵗ.
-
 Count = Callable[[int, int], int | None]
-"""of the step, from 1, and the parameter's index, from 0"""
+"""the number of steps t to correct by, of the step, from 1, and the parameter's index, from 0;
+None: no correction"""
 
 
+def _step(step: int, _: int) -> int:
+    return step
+
+
+def _never(_: int, __: int) -> None:
+    return None
+
+
+@dataclass(frozen=True, kw_only=True)
 class _Variant:
-    def __init__(
-        self,
-        t: Count = lambda step, _: step,
-        *,
-        m_by: Count | None = None,
-        v_by: Count | None = None,
-        below: Callable[[Tensor, float], Tensor] = lambda v, _: v.sqrt() + _EPS,
-        kept: str = "",
-        square: bool = True,
-        power: bool = True,
-        divide: bool = True,
-        swap: bool = False,
-    ) -> None:
-        self.m_by, self.v_by = m_by or t, v_by or t
-        self.below, self.square, self.kept = below, square, kept
-        self.power, self.divide, self.swap = power, divide, swap
+    """Adam under a misunderstanding."""
+
+    m_by: Count = _step
+    v_by: Count = _step
+    below: Callable[[Tensor, float], Tensor] = lambda v, _: v.sqrt() + _EPS
+    """the denominator, of v̂ and 1 − β₂ᵗ"""
+    kept: str = ""
+    """which of m and v keep the correction"""
+    square: bool = True
+    """whether v is made of squares"""
+    power: bool = True
+    divide: bool = True
+    """whether corrections are 1 − βᵗ, and divide"""
+    swap: bool = False
+    """whether each is corrected by the other's β"""
 
     def correct(self, beta: float, t: int | None) -> float:
         """Return what a running mean is divided by."""
@@ -143,47 +151,35 @@ class _Variant:
         return share if self.divide else 1 / share
 
 
-def _never(_: int, __: int) -> None:
-    return None
+def _counting(counts: str, formula: str, t: Count) -> tuple[str, dict[str, Any], _Variant]:
+    facts = {"counts": counts, "formula": formula}
+    return "adam-step-counter", facts, _Variant(m_by=t, v_by=t)
 
 
-_BIAS, _COUNTER, _OTHER = "adam-bias-correction", "adam-step-counter", "adam-formula"
-_KEPT = "adam-correction-kept"
+def _misread(formula: str, **changes: Any) -> tuple[str, dict[str, Any], _Variant]:
+    return "adam-formula", {"formula": formula}, _Variant(**changes)
+
+
+_BIAS, _KEPT = "adam-bias-correction", "adam-correction-kept"
 _VARIANTS: Sequence[tuple[str, dict[str, Any], _Variant]] = (
-    (_BIAS, {"missing": "m, v"}, _Variant(_never)),
+    (_BIAS, {"missing": "m, v"}, _Variant(m_by=_never, v_by=_never)),
     (_BIAS, {"missing": "m"}, _Variant(m_by=_never)),
     (_BIAS, {"missing": "v"}, _Variant(v_by=_never)),
     (_KEPT, {"kept": "m, v"}, _Variant(kept="mv")),
     (_KEPT, {"kept": "m"}, _Variant(kept="m")),
     (_KEPT, {"kept": "v"}, _Variant(kept="v")),
-    (_COUNTER, {"counts": "1, 2, 3", "formula": "t = i + 1"}, _Variant(lambda _, i: i + 1)),
-    (_COUNTER, {"counts": "1, 1, 1", "formula": "t = 1"}, _Variant(lambda _, __: 1)),
-    (
-        _COUNTER,
-        {"counts": "1, 2, 3", "formula": f"t = {len(_SHAPES)}·(step − 1) + i + 1"},
-        _Variant(lambda step, i: len(_SHAPES) * (step - 1) + i + 1),
-    ),
-    (
-        _COUNTER,
-        {"counts": "2, 2, 2", "formula": "t = step + 1"},
-        _Variant(lambda step, _: step + 1),
-    ),
-    (
-        _COUNTER,
-        {"counts": "1, 2, 3", "formula": "t = step + i"},
-        _Variant(lambda step, i: step + i),
-    ),
-    (_OTHER, {"formula": "√(v̂ + ε)"}, _Variant(below=lambda v, _: (v + _EPS).sqrt())),
-    (
-        _OTHER,
-        {"formula": "√v̂ + ε/√(1 − β₂ᵗ)"},
-        _Variant(below=lambda v, share: v.sqrt() + _EPS / share**0.5),
-    ),
-    (_OTHER, {"formula": "1 − β·t"}, _Variant(power=False)),
-    (_OTHER, {"formula": "m·(1 − β₁ᵗ), v·(1 − β₂ᵗ)"}, _Variant(divide=False)),
-    (_OTHER, {"formula": "m/(1 − β₂ᵗ), v/(1 − β₁ᵗ)"}, _Variant(swap=True)),
-    (_OTHER, {"formula": "v̂ + ε"}, _Variant(below=lambda v, _: v + _EPS)),
-    (_OTHER, {"formula": "v ← β₂·v + (1 − β₂)·g"}, _Variant(square=False)),
+    _counting("1, 2, 3", "t = i + 1", lambda _, i: i + 1),
+    _counting("1, 1, 1", "t = 1", lambda _, __: 1),
+    _counting("1, 2, 3", "t = 3·(step − 1) + i + 1", lambda step, i: 3 * (step - 1) + i + 1),
+    _counting("2, 2, 2", "t = step + 1", lambda step, _: step + 1),
+    _counting("1, 2, 3", "t = step + i", lambda step, i: step + i),
+    _misread("√(v̂ + ε)", below=lambda v, _: (v + _EPS).sqrt()),
+    _misread("√v̂ + ε/√(1 − β₂ᵗ)", below=lambda v, share: v.sqrt() + _EPS / share**0.5),
+    _misread("1 − β·t", power=False),
+    _misread("m·(1 − β₁ᵗ), v·(1 − β₂ᵗ)", divide=False),
+    _misread("m/(1 − β₂ᵗ), v/(1 − β₁ᵗ)", swap=True),
+    _misread("v̂ + ε", below=lambda v, _: v + _EPS),
+    _misread("v ← β₂·v + (1 − β₂)·g", square=False),
 )
 
 
@@ -268,25 +264,11 @@ def _first_off(seen: Weights, expected: Weights) -> int:
     )
 
 
-def _first(seen: Weights) -> dict[str, float]:
-    gradient = float(_gradients()[0][0][0])
-    return {"lr": _LR, "gradient": gradient, "moved": float(seen[0][0][0])}
-
-
 def _beside(expected: Weights, seen: Weights, steps: int = 4) -> list[str]:
     """Write the first weight of each parameter after each step, expected and seen."""
-    head = ["step"]
-    for i in range(len(_SHAPES)):
-        head += [f"w{i} expected", "yours"]
+    head = [name for i in range(len(_SHAPES)) for name in (f"w{i} expected", "yours")]
     rows = [
-        [
-            step,
-            *(
-                f"{float(weights[i].flatten()[0]):.4f}"
-                for i in range(len(_SHAPES))
-                for weights in (expected[step - 1], seen[step - 1])
-            ),
-        ]
-        for step in range(1, steps + 1)
+        [step, *(f"{float(w[i].flatten()[0]):.4f}" for i in range(len(_SHAPES)) for w in pair)]
+        for step, pair in enumerate(zip(expected[:steps], seen, strict=False), start=1)
     ]
-    return table(head, rows)
+    return table(["step", *head], rows)

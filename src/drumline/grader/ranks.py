@@ -2,14 +2,23 @@
 
 Each calls the same function. What it raises, or that it dies or hangs, becomes the check's outcome,
 with the rank's number in the facts.
+
+`count_calls` counts what a student's code sends on a rank: it replaces every function of
+torch.distributed that moves tensors, before the student's file is imported, so that also
+`from torch.distributed import all_reduce` gets the counting one. Of calls inside calls only the
+outer one counts: `all_gather_object` is one call, whatever it is made of.
 """
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
 import tempfile
+import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -18,29 +27,60 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.distributed.rpc as rpc
+from torch import Tensor
+from torch.distributed import distributed_c10d
 
 from drumline.comm.group import interface_towards, pin_interface
 from drumline.comm.store import LOOPBACK
 from drumline.grader.fork import Fork, fork, watch
-from drumline.grader.outcome import WRONG, Foreign, Outcome, outcome, told
-from drumline.grader.submission import Submission
+from drumline.grader.submission import Outcome, Submission, Wrong, outcome_of
 
 LEADER = 0
 _LAST_S = 1.0  # what a rank that is about to end gets, once another one has told of a failure
-Rank = Callable[[int, int, Submission], Any]
+POINT_TO_POINT = ("send", "isend", "recv", "irecv")
+_COUNTED = (
+    *POINT_TO_POINT,
+    "all_gather",
+    "all_gather_coalesced",
+    "all_gather_into_tensor",
+    "all_gather_single",  # its newer name
+    "all_gather_object",
+    "all_reduce",
+    "all_reduce_coalesced",
+    "all_to_all",
+    "all_to_all_single",
+    "barrier",
+    "broadcast",
+    "broadcast_object_list",
+    "gather",
+    "gather_object",
+    "reduce",
+    "recv_object_list",
+    "reduce_scatter",
+    "reduce_scatter_single",
+    "reduce_scatter_tensor",
+    "scatter",
+    "scatter_object_list",
+    "send_object_list",
+)
+_OWN = ("tensor", "input_tensor", "input", "input_list", "scatter_list", "tensors", "output")
+"""arguments that hold what a rank puts in, in the order in which they are looked for"""
+_PEER = ("dst", "src", "group_dst", "group_src")
+
+RankFunction = Callable[[int, int, Submission], Any]
 """called with the rank, the number of ranks and the submission; returns plain JSON"""
 
 
-def on_ranks(function: Rank, ranks: int, submission: Submission) -> list[Any]:
+def on_ranks(function: RankFunction, ranks: int, submission: Submission) -> list[Any]:
     """Call a function on ranks that form a group, and return what each of them gave.
 
     Raises:
-        Foreign: a rank raised, died or hung.
+        Wrong: a rank raised, died or hung.
     """
     return _gather(partial(_in_group, function), ranks, ranks, submission)
 
 
-def by_rpc(function: Rank, ranks: int, submission: Submission) -> Any:
+def by_rpc(function: RankFunction, ranks: int, submission: Submission) -> Any:
     """Call a function on the first of ranks that serve each other's calls (worker0, worker1, …).
 
     Every rank has imported the student's `two_parts`, so that calls find it there. Returns what the
@@ -49,13 +89,19 @@ def by_rpc(function: Rank, ranks: int, submission: Submission) -> Any:
     return _gather(partial(_as_agent, function), ranks, 1, submission)[LEADER]
 
 
+def fingerprint(tensor: Tensor) -> float:
+    """Sum a tensor up with weights: what a rank answers in its place."""
+    flat = tensor.detach().flatten()
+    return float((flat * torch.arange(1, len(flat) + 1)).sum())
+
+
 def _gather(
     joined: Callable[..., Any], ranks: int, asked: int, submission: Submission
 ) -> list[Any]:
     """Run ranks until the first `asked` of them have answered, or one has failed."""
-    meeting = Path(tempfile.mkdtemp(dir=submission.scratch)) / "store"
+    store = Path(tempfile.mkdtemp(dir=submission.scratch)) / "store"
     forks = [
-        fork(partial(_rank, joined, rank, ranks, submission, meeting), stays=True)
+        fork(partial(_answer, joined, rank, ranks, submission, store), stays=True)
         for rank in range(ranks)
     ]
     try:
@@ -74,8 +120,8 @@ def _gather(
                 until=time.monotonic() + _LAST_S,
                 enough=lambda: any(one.ended and one.answer is None for one in forks),
             )
-        for problem in _problems(forks, asked, submission):
-            raise Foreign(problem)
+        if (problem := _first_problem(forks, asked, submission)) is not None:
+            raise Wrong.from_outcome(problem)
         return [one.answer["value"] for one in forks[:asked]]
     finally:
         for one in forks:
@@ -87,52 +133,43 @@ def _failed(one: Fork) -> bool:
     return "outcome" in one.answer if one.answer else one.ended
 
 
-def _problems(forks: list[Fork], asked: int, submission: Submission) -> list[Outcome]:
-    """Tell what went wrong on ranks, the cause first: others fail because one did."""
-    died = [
-        {**outcome(WRONG, "died", how=one.how_it_ended(), rank=rank), "output": one.output}
-        for rank, one in enumerate(forks)
-        if one.ended and one.answer is None
-    ]
-    told_by = [
-        (one.answer["when"], rank, one.answer["outcome"])
-        for rank, one in enumerate(forks)
-        if one.answer and "outcome" in one.answer
-    ]
-    if died or told_by:
-        first = [
-            {
-                **found,
-                "facts": {**found["facts"], "rank": rank},
-                "output": forks[rank].output,
-            }
-            for _, rank, found in sorted(told_by, key=lambda each: each[0])
-        ]
-        return [*died, *first]
+def _first_problem(forks: list[Fork], asked: int, submission: Submission) -> Outcome | None:
+    """Tell what went wrong on ranks: the cause, as others fail because one did."""
+    for rank, one in enumerate(forks):
+        if one.ended and one.answer is None:
+            died = Outcome.wrong("died", how=one.how_it_ended(), rank=rank)
+            return replace(died, output=one.output)
+    failed = [rank for rank, one in enumerate(forks) if one.answer and "outcome" in one.answer]
+    if failed:
+        first = min(failed, key=lambda rank: forks[rank].answer["when"])
+        found = Outcome(**forks[first].answer["outcome"]).with_facts(rank=first)
+        return replace(found, output=forks[first].output)
     late = {rank: one for rank, one in enumerate(forks[:asked]) if one.answer is None}
     if not late:
-        return []
-    places = [f"rank {rank}: {one.place(submission.folder)}" for rank, one in late.items()]
-    where = "; ".join(places)
-    return [outcome(WRONG, "hangs", timeout_s=submission.timeout_s, where=where)]
+        return None
+    lines = [f"rank {rank}: {one.current_line(submission.folder)}" for rank, one in late.items()]
+    return Outcome.wrong("hangs", timeout_s=submission.timeout_s, where="; ".join(lines))
 
 
-def _rank(
-    joined: Callable[..., Any], rank: int, ranks: int, submission: Submission, meeting: Path
+def _answer(
+    joined: Callable[..., Any], rank: int, ranks: int, submission: Submission, store: Path
 ) -> dict[str, Any]:
     try:
-        return {"value": joined(rank, ranks, submission, meeting)}
+        os.chdir(submission.folder)
+        pin_interface(LOOPBACK)
+        return {"value": joined(rank, ranks, submission, store)}
     except BaseException as error:
-        return {"outcome": told(error, submission.folder), "when": time.monotonic()}
+        outcome = outcome_of(error, submission.folder)
+        return {"outcome": outcome.to_json(), "when": time.monotonic()}
 
 
-def _in_group(function: Rank, rank: int, ranks: int, submission: Submission, meeting: Path) -> Any:
-    os.chdir(submission.folder)
+def _in_group(
+    function: RankFunction, rank: int, ranks: int, submission: Submission, store: Path
+) -> Any:
     torch.manual_seed(rank)
-    pin_interface(LOOPBACK)
     dist.init_process_group(
         "gloo",
-        store=dist.FileStore(str(meeting), ranks),
+        store=dist.FileStore(str(store), ranks),
         rank=rank,
         world_size=ranks,
         timeout=timedelta(seconds=submission.timeout_s + 1),  # the check's own limit comes first
@@ -140,13 +177,13 @@ def _in_group(function: Rank, rank: int, ranks: int, submission: Submission, mee
     return function(rank, ranks, submission)
 
 
-def _as_agent(function: Rank, rank: int, ranks: int, submission: Submission, meeting: Path) -> Any:
-    os.chdir(submission.folder)
-    pin_interface(LOOPBACK)
+def _as_agent(
+    function: RankFunction, rank: int, ranks: int, submission: Submission, store: Path
+) -> Any:
     os.environ.setdefault("TP_SOCKET_IFNAME", interface_towards(LOOPBACK) or "lo")
     submission.module("two_parts")
     options = rpc.TensorPipeRpcBackendOptions(
-        init_method=f"file://{meeting}",
+        init_method=f"file://{store}",
         rpc_timeout=submission.timeout_s + 1,
         _transports=["uv"],
         _channels=["basic"],
@@ -156,3 +193,86 @@ def _as_agent(function: Rank, rank: int, ranks: int, submission: Submission, mee
         return function(rank, ranks, submission)
     while True:  # its agent's threads serve
         time.sleep(3600)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """One call of a function that communicates."""
+
+    op: str
+    nbytes: int
+    """of the tensor that the rank put in"""
+    peer: int | None = None
+    aliased: bool = False
+    """whether the tensors for the result are one and the same"""
+
+
+@dataclass
+class Calls:
+    """All calls of this process, in their order."""
+
+    made: list[Call] = field(default_factory=list)
+    _inside: threading.local = field(default_factory=threading.local)
+    """whether this thread is in a call: another's call is one of its own"""
+
+    def take(self) -> list[Call]:
+        """Return what was called since this was last asked."""
+        found, self.made = self.made, []
+        return found
+
+    def count(self, op: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the function with its calls counted."""
+        signature = inspect.signature(function)
+
+        @functools.wraps(function)
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            if getattr(self._inside, "call", False):
+                return function(*args, **kwargs)
+            self.made.append(_describe(op, signature, args, kwargs))
+            self._inside.call = True
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self._inside.call = False
+
+        return counted
+
+
+def count_calls() -> Calls:
+    """Count the calls of this process from now on; it cannot be undone."""
+    calls = Calls()
+    for name in _COUNTED:
+        function = getattr(distributed_c10d, name, None)
+        if function is not None:
+            counted = calls.count(name, function)
+            for module in (distributed_c10d, dist):
+                setattr(module, name, counted)
+    return calls
+
+
+def _describe(
+    op: str, signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Call:
+    try:
+        given = signature.bind(*args, **kwargs).arguments
+    except TypeError:  # the function itself will say what is off
+        return Call(op=op, nbytes=0)
+    own = next((given[name] for name in _OWN if given.get(name) is not None), None)
+    peer = next((given[name] for name in _PEER if given.get(name) is not None), None)
+    outputs = given.get("tensor_list") or given.get("gather_list") or ()
+    return Call(
+        op=op,
+        nbytes=sum(tensor.nbytes for tensor in _tensors(own)),
+        peer=peer if isinstance(peer, int) else None,
+        aliased=_aliased(_tensors(outputs)),
+    )
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    values = value if isinstance(value, list | tuple) else [value]
+    return [each for each in values if isinstance(each, Tensor)]
+
+
+def _aliased(tensors: list[Tensor]) -> bool:
+    addresses = [tensor.data_ptr() for tensor in tensors if tensor.numel()]
+    return len(set(addresses)) < len(addresses)

@@ -1,20 +1,28 @@
-"""Lab 3: whose samples are whose? All ranks' samplers side by side, over some epochs."""
+"""Lab 3: whose samples are whose, and do all ranks begin with the same model?
+
+Samplers of all ranks are looked at side by side, over some epochs. For the broadcast each rank
+builds a model from its own random numbers, and calls the student's function once.
+"""
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import combinations, pairwise
 from typing import Any
 
 import torch
+from torch import nn
 
-from drumline.grader.outcome import Wrong
 from drumline.grader.pictures import coverage, table
-from drumline.grader.submission import Submission
+from drumline.grader.ranks import fingerprint, on_ranks
+from drumline.grader.submission import Submission, Wrong
 
-_SAMPLES, _RANKS = 103, 4  # not divisible on purpose
+PARTITION, SAMPLING = "RandomPartitionSampler", "RandomSamplingSampler"
+_SAMPLES = 103
+_RANKS = 4  # does not divide it, on purpose
 _SEED = 5
 _EPOCHS = 40  # after so many, chance alone leaves no sample out
-_PARTITION, _SAMPLING = "RandomPartitionSampler", "RandomSamplingSampler"
+_REPLICAS = 3
 
 
 class Numbers(torch.utils.data.Dataset[int]):
@@ -30,94 +38,51 @@ class Numbers(torch.utils.data.Dataset[int]):
 def partition_parts(submission: Submission) -> None:
     """Do the ranks' parts cover the data, each sample once?"""
     for epoch in (0, 1):
-        parts = [_draw(sampler, epoch) for sampler in _build(submission, _PARTITION)]
-        seen = [set(part) for part in parts]
-        _check_range(parts, _PARTITION)
-        counts = [len(part) for part in parts]
-        facts: dict[str, Any] = {
-            "epoch": epoch,
-            "samples": _SAMPLES,
-            "ranks": _RANKS,
-            "distinct": len(set().union(*seen)),
-            "counts": ", ".join(map(str, counts)),
-        }
-        twice = sum(counts) - facts["distinct"]
-        if twice > 0:
-            raise Wrong("partition-overlap", picture=_overlap(seen), twice=twice, **facts)
-        if facts["distinct"] < _SAMPLES:
-            missing = _SAMPLES - facts["distinct"]
-            raise Wrong(
-                "partition-coverage", picture=coverage(seen, _SAMPLES), missing=missing, **facts
-            )
+        parts = [_draw(sampler, epoch) for sampler in _build(submission, PARTITION)]
+        seen, counts = _look(parts, PARTITION)
+        distinct = len(set().union(*seen))
+        fail = partial(
+            Wrong,
+            picture=coverage(seen, _SAMPLES),
+            epoch=epoch,
+            samples=_SAMPLES,
+            ranks=_RANKS,
+            distinct=distinct,
+            counts=", ".join(map(str, counts)),
+        )
+        if (twice := sum(counts) - distinct) > 0:
+            raise fail("partition-overlap", picture=_overlap(seen), twice=twice)
+        if distinct < _SAMPLES:
+            raise fail("partition-coverage", missing=_SAMPLES - distinct)
         if max(counts) - min(counts) > 1:
-            raise Wrong("partition-unequal", picture=coverage(seen, _SAMPLES), **facts)
+            raise fail("partition-unequal")
         if parts[0] == sorted(parts[0]) or all(map(_regular, parts)):
-            raise Wrong("partition-not-random", picture=coverage(seen, _SAMPLES), **facts)
-
-
-def partition_epochs(submission: Submission) -> None:
-    """Does each epoch go through a part in a new order?"""
-    _check_epochs(submission, _PARTITION)
-
-
-def sampling_epochs(submission: Submission) -> None:
-    """Does each epoch draw anew?"""
-    _check_epochs(submission, _SAMPLING)
-
-
-def partition_len(submission: Submission) -> None:
-    """Does `len` give how many indices come?"""
-    _check_len(submission, _PARTITION)
-
-
-def sampling_len(submission: Submission) -> None:
-    """Does `len` give how many indices come?"""
-    _check_len(submission, _SAMPLING)
+            raise fail("partition-not-random")
 
 
 def sampling_draws(submission: Submission) -> None:
     """Does every rank draw from all the data, and its own?"""
-    samplers = _build(submission, _SAMPLING)
-    first = [_draw(sampler, 0) for sampler in samplers]
-    _check_range(first, _SAMPLING)
-    seen = [set(part) for part in first]
-    counts = [len(part) for part in first]
-    facts: dict[str, Any] = {"samples": _SAMPLES, "ranks": _RANKS}
-    facts["counts"] = ", ".join(map(str, counts))
+    samplers = _build(submission, SAMPLING)
+    seen, counts = _look([_draw(sampler, 0) for sampler in samplers], SAMPLING)
+    fail = partial(Wrong, samples=_SAMPLES, ranks=_RANKS, counts=", ".join(map(str, counts)))
     low, high = _SAMPLES // _RANKS, -(-_SAMPLES // _RANKS)
     if not all(low <= count <= high for count in counts):
-        raise Wrong("sampling-count", picture=coverage(seen, _SAMPLES), low=low, high=high, **facts)
+        raise fail("sampling-count", picture=coverage(seen, _SAMPLES), low=low, high=high)
     same = {rank for pair in combinations(range(_RANKS), 2) if _alike(seen, *pair) for rank in pair}
     if same:
-        facts["distinct"] = len(set().union(*seen))
-        named = ", ".join(map(str, sorted(same)))
-        raise Wrong("sampling-same-draws", picture=_overlap(seen), same=named, **facts)
+        named, distinct = ", ".join(map(str, sorted(same))), len(set().union(*seen))
+        raise fail("sampling-same-draws", picture=_overlap(seen), same=named, distinct=distinct)
     for rank, sampler in enumerate(samplers):
         ever = set().union(*(_draw(sampler, epoch) for epoch in range(_EPOCHS)))
         repeated = _draw(sampler, 0) == _draw(sampler, 1) == _draw(sampler, 2)
         if len(ever) < _SAMPLES * 0.97 and not repeated:  # that is another check's
-            picture = coverage([ever], _SAMPLES)[:1]
-            raise Wrong(
-                "sampling-narrow",
-                picture=[picture[0].replace("rank 0", f"rank {rank}")],
-                rank=rank,
-                epochs=_EPOCHS,
-                ever=len(ever),
-                **facts,
-            )
+            picture = coverage([ever], _SAMPLES)[0].replace("rank 0", f"rank {rank}")
+            facts = {"rank": rank, "epochs": _EPOCHS, "ever": len(ever)}
+            raise fail("sampling-narrow", picture=[picture], **facts)
 
 
-def _regular(part: list[int]) -> bool:
-    """Whether a part is cut from the data as they lie, in a piece or every n-th, in any order."""
-    return len({after - index for index, after in pairwise(sorted(part))}) == 1
-
-
-def _alike(seen: list[set[int]], one: int, other: int) -> bool:
-    """Whether two ranks saw the same samples, in any order: by chance they share a quarter."""
-    return len(seen[one] & seen[other]) > 0.9 * min(len(seen[one]), len(seen[other]))
-
-
-def _check_epochs(submission: Submission, name: str) -> None:
+def check_epochs(name: str, submission: Submission) -> None:
+    """Does each epoch have a new order, or new draws, that can be repeated?"""
     for rank, sampler in enumerate(_build(submission, name)):
         orders = [_draw(sampler, epoch) for epoch in range(3)]
         rows = [[epoch, ", ".join(map(str, order[:8]))] for epoch, order in enumerate(orders)]
@@ -128,21 +93,17 @@ def _check_epochs(submission: Submission, name: str) -> None:
             raise Wrong("epoch-not-repeatable", picture=picture, name=name, rank=rank)
 
 
-def _check_len(submission: Submission, name: str) -> None:
+def check_len(name: str, submission: Submission) -> None:
+    """Does `len` give how many indices come?"""
     told, counted = [], []
     for sampler in _build(submission, name):
         told.append(sampler.__len__())  # len() would refuse a float without saying whose
         counted.append(len(_draw(sampler, 0)))
     if told != counted:
         rows = [[rank, counted[rank], told[rank]] for rank in range(_RANKS)]
-        raise Wrong(
-            "wrong-len",
-            picture=table(["rank", "indices", "len()"], rows),
-            name=name,
-            told=told[0],
-            counted=counted[0],
-            samples=_SAMPLES,
-        )
+        picture = table(["rank", "indices", "len()"], rows)
+        facts = {"told": told[0], "counted": counted[0], "samples": _SAMPLES}
+        raise Wrong("wrong-len", picture=picture, name=name, **facts)
 
 
 def _build(submission: Submission, name: str) -> list[Any]:
@@ -160,19 +121,76 @@ def _draw(sampler: Any, epoch: int) -> list[int]:
     return [int(index) for index in sampler]
 
 
-def _check_range(parts: list[list[int]], name: str) -> None:
+def _look(parts: list[list[int]], name: str) -> tuple[list[set[int]], list[int]]:
+    """Return which samples each rank has, and how many indices, if these are indices."""
     for rank, part in enumerate(parts):
         off = [index for index in part if not 0 <= index < _SAMPLES]
         if off or not part:
             got = str(off[0]) if off else "—"
             raise Wrong("index-range", name=name, rank=rank, got=got, last=_SAMPLES - 1)
+    return [set(part) for part in parts], [len(part) for part in parts]
+
+
+def _regular(part: list[int]) -> bool:
+    """Whether a part is cut from the data as they lie, in a piece or every n-th, in any order."""
+    return len({after - index for index, after in pairwise(sorted(part))}) == 1
+
+
+def _alike(seen: list[set[int]], one: int, other: int) -> bool:
+    """Whether two ranks saw the same samples, in any order: by chance they share a quarter."""
+    return len(seen[one] & seen[other]) > 0.9 * min(len(seen[one]), len(seen[other]))
 
 
 def _overlap(seen: list[set[int]]) -> list[str]:
     """Write how many samples each pair of ranks has in common, above who saw what."""
+    names = [f"rank {rank}" for rank in range(len(seen))]
     rows = [
-        [f"rank {one}", *(len(seen[one] & seen[other]) for other in range(len(seen)))]
-        for one in range(len(seen))
+        [name, *(len(mine & other) for other in seen)]
+        for name, mine in zip(names, seen, strict=True)
     ]
-    head = ["both saw", *(f"rank {rank}" for rank in range(len(seen)))]
-    return [*table(head, rows), "", *coverage(seen, _SAMPLES)]
+    return [*table(["both saw", *names], rows), "", *coverage(seen, _SAMPLES)]
+
+
+def broadcast(submission: Submission) -> None:
+    """Has every rank rank 0's parameters, and its buffers, after the broadcast?"""
+    answers = on_ranks(_broadcast, _REPLICAS, submission)
+    source = answers[0]["before"]
+    rows, off = [], []
+    for name in source:
+        after = [answer["after"][name] for answer in answers]
+        rows.append([name, f"{source[name]:.4f}", *(f"{value:.4f}" for value in after)])
+        if any(abs(value - source[name]) > 1e-6 for value in after):
+            off.append(name)
+    if not off:
+        return
+    picture = table(["", "rank 0 had", *(f"rank {rank}" for rank in range(_REPLICAS))], rows)
+    buffers = [name for name in off if name.startswith("norm.running")]
+    moved = off if len(off) == len(buffers) else [name for name in off if name not in buffers]
+    mistake = "buffers-not-broadcast" if moved == buffers else "parameters-not-broadcast"
+    raise Wrong(mistake, picture=picture, off=", ".join(moved), count=len(moved), ranks=_REPLICAS)
+
+
+class _Model(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, 3)
+        self.norm = nn.BatchNorm1d(3)
+        self.norm.running_mean.normal_()  # type: ignore[union-attr]
+        nn.init.normal_(self.norm.weight)
+
+
+def _broadcast(rank: int, _: int, submission: Submission) -> dict[str, Any]:
+    function = submission.take("replicas", "broadcast_parameters")
+    torch.manual_seed(100 + rank)
+    model = _Model()
+    before = _fingerprints(model)
+    function(model)
+    return {"before": before, "after": _fingerprints(model)}
+
+
+def _fingerprints(model: nn.Module) -> dict[str, float]:
+    return {
+        name: fingerprint(tensor.double())
+        for name, tensor in model.state_dict().items()
+        if tensor.is_floating_point() and name != "norm.bias" and not name.endswith("_var")
+    }

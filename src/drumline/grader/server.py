@@ -18,18 +18,17 @@ import os
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
 from drumline.core.scratch import Scratch
 from drumline.grader.checks import CHECKS, Check
-from drumline.grader.fork import Fork, fork, watch
-from drumline.grader.outcome import NOT_RUN, PASS, WRONG, Outcome, outcome, outcome_of
-from drumline.grader.strays import end_strays
-from drumline.grader.submission import Submission
+from drumline.grader.fork import Fork, fork, kill_orphans, watch
+from drumline.grader.submission import Outcome, Submission, run_check
 
-_OPTIMIZING = (1,)  # labs in which students may build on torch.optim
+_LABS_WITH_OPTIM = (1,)  # in which students may build on torch.optim
 _FOR_RANKS_S = 5.0  # more for a check that itself watches ranks until the timeout
 
 
@@ -52,21 +51,20 @@ def answer(request: dict[str, Any], scratch: Path) -> Iterator[dict[str, Any]]:
     deadline = time.monotonic() + float(request["total_s"])
     only = request.get("checks")
     lab = int(request["lab"])
-    if lab in _OPTIMIZING:
+    if lab in _LABS_WITH_OPTIM:
         _warm_up(submission)
-    broken: dict[str, str] = {}
-    """modules that cannot be imported, with the check that has said so"""
+    broken: set[str] = set()
+    """modules that cannot be imported"""
     for check in CHECKS[lab]:
-        module = check.name.removesuffix(".import")
         if only and check.name not in only:
             continue
         yield {"event": "begin", "check": check.name}
         started = time.monotonic()
         found = _ask_if_possible(check, submission, broken, deadline)
-        if module != check.name and found["status"] != PASS:
-            broken[module] = check.name
+        if check.imports is not None and found.status != "pass":
+            broken.add(check.imports)
         seconds = round(time.monotonic() - started, 3)
-        yield {"event": "end", "check": check.name, "output": "", **found, "seconds": seconds}
+        yield {"event": "end", "check": check.name, **found.to_json(), "seconds": seconds}
     yield {"event": "done"}
 
 
@@ -81,13 +79,13 @@ def _warm_up(submission: Submission) -> None:
 
 
 def _ask_if_possible(
-    check: Check, submission: Submission, broken: dict[str, str], deadline: float
+    check: Check, submission: Submission, broken: set[str], deadline: float
 ) -> Outcome:
     if time.monotonic() > deadline:
-        return outcome(NOT_RUN, "out-of-time")
-    missing = next((file for file in check.files if file in broken), None)
-    if missing is not None:
-        return outcome(NOT_RUN, "needs-import", file=f"{missing}.py")
+        return Outcome(status="not run", mistake="out-of-time")
+    for file in check.files:
+        if file in broken:
+            return Outcome(status="not run", mistake="needs-import", facts={"file": f"{file}.py"})
     return ask(check, submission)
 
 
@@ -97,30 +95,29 @@ def ask(check: Check, submission: Submission) -> Outcome:
     try:
         limit = submission.timeout_s + (_FOR_RANKS_S if check.ranks else 0)
         watch([child], until=time.monotonic() + limit)
-        found = _judge(child, submission)
+        found = _outcome_of(child, submission)
     finally:
         session = child.pid
         child.kill()
-        left = end_strays(session)
-    if left and found["status"] == PASS:
-        found = outcome(WRONG, "left-processes", count=left)
-    return {**found, "output": (found.get("output") or child.output)[-2_000:]}
+        left = kill_orphans(session)
+    if left and found.status == "pass":
+        found = Outcome.wrong("left-processes", count=left)
+    return replace(found, output=(found.output or child.output)[-2_000:])
 
 
-def _run(check: Check, submission: Submission) -> Outcome:
+def _run(check: Check, submission: Submission) -> dict[str, Any]:
     with contextlib.suppress(OSError):  # an earlier check may have removed it
         os.chdir(submission.folder)
-    return outcome_of(lambda: check.ask(submission), submission.folder)
+    return run_check(lambda: check.ask(submission), submission.folder).to_json()
 
 
-def _judge(child: Fork, submission: Submission) -> Outcome:
-    if not child.ended and child.answer is None:
-        where = child.place(submission.folder)
-        return outcome(WRONG, "hangs", timeout_s=submission.timeout_s, where=where)
-    if child.answer is None:
-        return outcome(WRONG, "died", how=child.how_it_ended())
-    found: Outcome = child.answer
-    return found
+def _outcome_of(child: Fork, submission: Submission) -> Outcome:
+    if child.answer is not None:
+        return Outcome(**child.answer)
+    if child.ended:
+        return Outcome.wrong("died", how=child.how_it_ended())
+    where = child.current_line(submission.folder)
+    return Outcome.wrong("hangs", timeout_s=submission.timeout_s, where=where)
 
 
 def main() -> None:

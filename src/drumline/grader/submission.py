@@ -1,15 +1,20 @@
-"""`Submission`: a folder of a student's, and what is taken from it."""
+"""`Submission`: a student's folder; and `Outcome`: how a check of it ended, and on which line."""
 
 from __future__ import annotations
 
 import importlib
+import linecache
 import sys
-from dataclasses import dataclass
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from types import ModuleType, TracebackType
+from typing import Any, Literal, Self
 
-from drumline.grader.outcome import Wrong
+Status = Literal["pass", "wrong", "to do", "not run"]
+_PACKAGE = Path(__file__).resolve().parents[1]
+_LONGEST = 300  # characters of a student's message that are kept
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +25,7 @@ class Submission:
     timeout_s: float
     """how long a check may take"""
     scratch: Path
-    """a folder of ours, for files by which ranks meet"""
+    """a folder of ours, for the files by which ranks rendezvous"""
 
     def module(self, name: str) -> ModuleType:
         """Import one of the student's files.
@@ -44,3 +49,113 @@ class Submission:
         if not callable(found):
             raise Wrong("missing-name", file=f"{module}.py", name=name)
         return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How a check ended."""
+
+    status: Status = "pass"
+    mistake: str | None = None
+    """the name of what is wrong, or of why the check was not run"""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """numbers and names for the sentences about it"""
+    picture: Sequence[str] = ()
+    """lines of text"""
+    output: str = ""
+    """the end of what the student's code printed"""
+
+    @classmethod
+    def wrong(cls, mistake: str, **facts: Any) -> Self:
+        """Return the outcome of a check that found a mistake."""
+        return cls(status="wrong", mistake=mistake, facts=facts)
+
+    def with_facts(self, **facts: Any) -> Self:
+        """Return it with more facts."""
+        return replace(self, facts={**self.facts, **facts})
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain values."""
+        return asdict(self)
+
+
+class Wrong(Exception):  # noqa: N818  raised to end a check, not an error of ours
+    """Something is wrong with the student's code, and this is what."""
+
+    def __init__(self, mistake: str, *, picture: Sequence[str] = (), **facts: Any) -> None:
+        super().__init__(mistake)
+        self.outcome = Outcome(status="wrong", mistake=mistake, facts=facts, picture=list(picture))
+
+    @property
+    def mistake(self) -> str | None:
+        """Its name."""
+        return self.outcome.mistake
+
+    @classmethod
+    def from_outcome(cls, outcome: Outcome) -> Self:
+        """Pass on how the check ended in another process, as it is."""
+        error = cls(outcome.mistake or "")
+        error.outcome = outcome
+        return error
+
+
+def run_check(check: Callable[[], None], folder: Path) -> Outcome:
+    """Run a check in this process, whatever the student's code in `folder` does to it."""
+    try:
+        check()
+    except BaseException as error:
+        return outcome_of(error, folder)
+    return Outcome()
+
+
+def outcome_of(error: BaseException, folder: Path) -> Outcome:
+    """Turn what ended a check into an outcome."""
+    if isinstance(error, Wrong):
+        return error.outcome
+    where = _innermost_line(error.__traceback__, folder)
+    if isinstance(error, NotImplementedError) and where:
+        return Outcome(status="to do", facts={"hole": _shorten(str(error)), "where": where})
+    if isinstance(error, SystemExit):
+        return Outcome.wrong("exits", code=_shorten(str(error.code)), where=where or "?")
+    return Outcome.wrong(
+        "raises",
+        kind=type(error).__name__,
+        message=_shorten(str(error)) or "—",
+        where=where or _last_line(error),
+    )
+
+
+def format_line(file: str, line: int, function: str) -> str:
+    """Write a line of code down: `optimizers.py:31 in step: m = self.m[i]`."""
+    code = linecache.getline(file, line).strip()
+    ours = is_inside(file, _PACKAGE)  # where names are the same as the student's
+    name = Path(file).relative_to(_PACKAGE.parent) if ours else Path(file).name
+    return f"{name}:{line} in {function}" + (f": {_shorten(code)}" if code else "")
+
+
+def is_inside(file: str, folder: Path) -> bool:
+    """Whether a file is one of the student's."""
+    return Path(file).is_relative_to(folder)
+
+
+def _innermost_line(trace: TracebackType | None, folder: Path) -> str:
+    """Name the innermost line of a traceback that lies in the folder, or nothing."""
+    for frame in reversed(traceback.extract_tb(trace)):
+        if is_inside(frame.filename, folder):
+            return format_line(frame.filename, frame.lineno or 0, frame.name)
+    return ""
+
+
+def _last_line(error: BaseException) -> str:
+    """Name where an error without a line of the student's came from, such as a syntax error."""
+    if isinstance(error, SyntaxError) and error.filename:
+        code = _shorten((error.text or "").strip())
+        return f"{Path(error.filename).name}:{error.lineno}: {code}"
+    frames = traceback.extract_tb(error.__traceback__)
+    if not frames:
+        return "?"
+    return format_line(frames[-1].filename, frames[-1].lineno or 0, frames[-1].name)
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"

@@ -10,15 +10,15 @@ while, by a handle whose `wait` ends no earlier (a slow link):
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from drumline.grader.outcome import Wrong
 from drumline.grader.pictures import bars
 from drumline.grader.ranks import on_ranks
-from drumline.grader.submission import Submission
+from drumline.grader.submission import Submission, Wrong
 
 _LATE_S, _TRANSFER_S = 0.5, 0.4
 _OFF_S = 0.19  # what a busy machine may add or take
@@ -102,26 +102,27 @@ def _look(answers: list[list[float]]) -> Wrong | None:
             ("rank 1 yours", [("wait", late_wait), ("transfer", late_transfer)]),
         ]
     )
-    facts = {
-        "late": _LATE_S,
-        "length": _TRANSFER_S,
-        "wait": wait,
-        "transfer": transfer,
-        "late_transfer": late_transfer,
-    }
+    fail = partial(
+        Wrong,
+        picture=picture,
+        late=_LATE_S,
+        length=_TRANSFER_S,
+        wait=wait,
+        transfer=transfer,
+        late_transfer=late_transfer,
+    )
+    longest = max(transfer, late_transfer)
     ends = (abs(late_wait - _TRANSFER_S), abs(late_transfer), abs(transfer - _LATE_S))
     if max(ends) < _OFF_S:  # rank 1 has waited for nobody
-        return Wrong("timing-swapped", picture=picture, **facts, late_wait=late_wait)
+        return fail("timing-swapped", late_wait=late_wait)
     if late_transfer < _TRANSFER_S - _OFF_S:
-        return Wrong("timing-not-synchronised", picture=picture, **facts)
-    if max(transfer, late_transfer) > 2 * (_TRANSFER_S + _LATE_S):  # than anything here can take
-        return Wrong("timing-differs", picture=picture, **facts)
+        return fail("timing-not-synchronised")
+    if longest > 2 * (_TRANSFER_S + _LATE_S):  # than anything here can take
+        return fail("timing-differs")
     if transfer > _TRANSFER_S + _LATE_S - _OFF_S:
-        return Wrong("timing-wait-inside", picture=picture, **facts)
+        return fail("timing-wait-inside")
     if transfer < _TRANSFER_S - _OFF_S:
-        return Wrong("timing-not-synchronised", picture=picture, **facts)
+        return fail("timing-not-synchronised")
     if abs(wait - _LATE_S) > _OFF_S or abs(late_wait) > _OFF_S:
-        return Wrong("timing-wait-missing", picture=picture, **facts)
-    if max(transfer, late_transfer) > _TRANSFER_S + _OFF_S:
-        return Wrong("timing-differs", picture=picture, **facts)
-    return None
+        return fail("timing-wait-missing")
+    return fail("timing-differs") if longest > _TRANSFER_S + _OFF_S else None

@@ -15,9 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from drumline.grader.outcome import Wrong
 from drumline.grader.pictures import table
-from drumline.grader.submission import Submission
+from drumline.grader.submission import Submission, Wrong
 
 _SAMPLES, _BATCH, _STEPS = 24, 6, 5
 _LR = 0.05

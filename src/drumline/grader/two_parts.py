@@ -22,10 +22,9 @@ import torch.distributed.autograd as dist_autograd
 import torch.distributed.rpc as rpc
 from torch import Tensor, nn
 
-from drumline.grader.outcome import Wrong
 from drumline.grader.pictures import Span, table, time_line
-from drumline.grader.ranks import by_rpc
-from drumline.grader.submission import Submission
+from drumline.grader.ranks import by_rpc, fingerprint
+from drumline.grader.submission import Submission, Wrong
 
 _RANKS = 3  # the leader, and an owner for each part
 _WORKERS = ("worker1", "worker2")
@@ -103,11 +102,11 @@ def take_spans() -> list[tuple[int, float, float]]:
     return sorted(_here.spans, key=lambda span: span[1])
 
 
-def gradient_prints(context: int) -> list[float]:
+def gradient_fingerprints(context: int) -> list[float]:
     """Return a fingerprint of each gradient of the part here; called from the leader."""
     gradients = dist_autograd.get_gradients(context)
     return [
-        _print(gradients[parameter]) if parameter in gradients else 0.0
+        fingerprint(gradients[parameter]) if parameter in gradients else 0.0
         for part in _here.parts
         for parameter in part.parameters()
     ]
@@ -251,17 +250,15 @@ def _outputs(_: int, __: int, submission: Submission) -> dict[str, Any]:
             return {"shape": list(mine.shape), "expected_shape": list(right.shape)}
         if mine.requires_grad:
             dist_autograd.backward(context, [(mine * weights).sum()])
-        gradients = [
-            value for to in _WORKERS for value in rpc.rpc_sync(to, gradient_prints, args=(context,))
-        ]
+        parts = [rpc.rpc_sync(to, gradient_fingerprints, args=(context,)) for to in _WORKERS]
     ordered = [rows.detach().sort(dim=0).values for rows in (mine, right)]
     return {
         "shape": list(mine.shape),
         "expected_shape": list(right.shape),
         "off": float((mine - right).abs().max()),
         "sorted_off": float((ordered[0] - ordered[1]).abs().max()),
-        "gradients": gradients,
-        "expected": [_print(p.grad) for p in whole.parameters() if p.grad is not None],
+        "gradients": [*parts[0], *parts[1]],
+        "expected": [fingerprint(p.grad) for p in whole.parameters() if p.grad is not None],
     }
 
 
@@ -290,9 +287,3 @@ def _sizes(_: int, __: int, submission: Submission) -> dict[str, int]:
         return {str(worker): int(count) for worker, count in report.items()}
     except (AttributeError, TypeError, ValueError):
         raise Wrong("size-report", got=repr(report)[:100]) from None
-
-
-def _print(tensor: Tensor) -> float:
-    """Sum a tensor up with weights, as its fingerprint."""
-    flat = tensor.detach().flatten()
-    return float((flat * torch.arange(1, len(flat) + 1)).sum())

@@ -1,72 +1,242 @@
-"""`Chapter`: one question of a lab, with the sheets, pictures and sentences that answer it."""
+"""`Chapter`: one question of a lab, with the tables, pictures and sentences that answer it.
+
+    def write_rates(chapter: Chapter, results: Results) -> None:
+        rates = chapter.tabulate("rates", RateRow, …)             data/rates.csv
+        chapter.picture("rates", draw_rates, rates, epochs=3)     text: rates.figures.rates
+        chapter.show(rates, "optimizer", "lr", "accuracy")        text: rates.tables.rates, columns
+        chapter.say("best", best=max(rates.records, …))           a point of the analysis
+
+Text is looked up by key (`labs/text.py`), and numbers in it are cells: of a row that fills a hole,
+`{best.accuracy}` is the cell of that column, written in the column's form, and `{best.optimizer}`
+its name. What the runs do not allow is not written: a chapter without contents is left out.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TypeVar
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from drumline.labs.forms import FORMS
 from drumline.labs.lab import WriteUp
+from drumline.labs.plots import Plot
 from drumline.labs.results import Results
-from drumline.report.page.blocks import Block, Markdown, Paragraph
+from drumline.labs.text import LabText, lab_text
+from drumline.report.interval import Interval
+from drumline.report.page.blocks import Block, Column, Markdown, Paragraph, Picture, TableBlock
 from drumline.report.page.findings import Findings
-from drumline.report.page.table import Table
-from drumline.report.page.translator import Text, Translator
+from drumline.report.page.style import FigureStyle
+from drumline.report.page.table import CellRef, Form, RecordTable, Table
+from drumline.report.page.translator import Filling, Sentence, Text, Translator, find_holes
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+R = TypeVar("R")
 
 
 @dataclass(kw_only=True)
 class Chapter:
     """What one question came to."""
 
-    heading: str
+    text: LabText
+    findings: Findings
+    """numbers computed from others, of the whole lab"""
+    tables: dict[str, RecordTable[Any]]
+    """of the whole lab so far, by name"""
     results: list[Block] = field(default_factory=list)
-    """tables and pictures, in order"""
-    said: list[Text] = field(default_factory=list)
-    """the analysis, each a point of its own"""
-    tables: list[Table] = field(default_factory=list)
+    sentences: list[Text] = field(default_factory=list)
+
+    def tabulate(
+        self, name: str, row_type: type[R], rows: Iterable[R], *, key: str = "key"
+    ) -> RecordTable[R]:
+        """Make a table, one CSV file, which can then be shown, drawn and quoted."""
+        table = RecordTable(name, row_type, rows, key=key)
+        self.tables[name] = table
+        return table
+
+    def show(
+        self,
+        table: RecordTable[Any],
+        *columns: str,
+        key: str = "",
+        folded: bool = False,
+        forms: Mapping[str, Form] = MappingProxyType({}),
+    ) -> None:
+        """Show some columns of a table.
+
+        Args:
+            table: one with rows; others are left out.
+            columns: in order.
+            key: of its title, where a table is shown more than once.
+            folded: its title alone is seen until it is opened.
+            forms: of columns that are written otherwise than in sentences.
+        """
+        if table.rows:
+            text = self.text.text
+            written = {**table.forms, **forms}
+            section = f"tables.{key or table.name}"
+            shown = [
+                Column(
+                    key=column,
+                    name=text(f"{section}.{column}", text(f"columns.{column}", "")) or column,
+                    form=written[column] or str,
+                    align="right" if written[column] else "left",
+                    labels=self.text.names(column),
+                )
+                for column in columns
+            ]
+            title = text(f"{section}.title")
+            self.results.append(TableBlock(table=table, columns=shown, title=title, folded=folded))
+
+    def picture(
+        self, name: str, draw: Callable[..., Figure], *tables: Table, **holes: object
+    ) -> None:
+        """Show a figure, drawn from tables: `draw(plot, *tables)`.
+
+        Args:
+            name: of its files, and of its text.
+            draw: draws it.
+            tables: what it shows.
+            holes: of its title or caption.
+        """
+        text = self.text.within(f"figures.{name}")
+
+        def drawn(style: FigureStyle) -> Figure:
+            plot = Plot(lang=style.lang, ink=style.ink, text=replace(text, lang=style.speaks))
+            return draw(plot, *tables)
+
+        picture = Picture(
+            name=name,
+            title=self._part(f"figures.{name}.title", holes),
+            draw=drawn,
+            caption=self._part(f"figures.{name}.caption", holes),
+            tables=list(tables),
+        )
+        self.results.append(picture)
+
+    def _part(self, key: str, holes: Mapping[str, object]) -> Text:
+        """Return one of several texts that share their holes; there may be none."""
+        if not self.text.text(key, ""):
+            return ""
+        own = {hole.partition(".")[0] for hole in find_holes(self.text.text(key))}
+        return self.write(key, **{name: holes[name] for name in own})
+
+    def say(self, key: str, /, **holes: object) -> None:
+        """Add a sentence to the analysis, as a point of its own."""
+        self.sentences.append(self.write(key, **holes))
+
+    def write(self, key: str, /, **holes: object) -> Sentence:
+        """Return a sentence, its holes filled; rows of tables may be holes.
+
+        Raises:
+            ValueError: these are not the holes of the text.
+        """
+        wanted = find_holes(self.text.text(key))
+        if {hole.partition(".")[0] for hole in wanted} != holes.keys():
+            raise ValueError(f"{self.text.scope}.{key} has {sorted(wanted)}, not {[*holes]}")
+        return self.text(key, **{hole: self._fill(hole, holes) for hole in wanted})
+
+    def _fill(self, hole: str, holes: Mapping[str, Any]) -> Filling:
+        name, _, cell = hole.partition(".")
+        if not cell:
+            filling: Filling = holes[name]
+            return filling
+        column, _, form = cell.partition(":")
+        table, row = self._find(holes[name])
+        value = table.rows[row][column]
+        if isinstance(value, str):
+            return self.text.name(column, value)
+        return table.cell_at(row, column, FORMS[form] if form else table.forms[column] or str)
+
+    def _find(self, record: object) -> tuple[RecordTable[Any], int]:
+        """Return the table that a row belongs to, and its number there."""
+        for table in self.tables.values():
+            row = table.row_of(record)
+            if row is not None:
+                return table, row
+        raise LookupError(f"no table of the lab has such a row: {record}")
+
+    def found(self, name: str, value: float | Interval | None, form: Form, *, of: str) -> CellRef:
+        """Note a number that was computed from others, and quote it.
+
+        Args:
+            name: what it is, unique in the lab.
+            value: the number.
+            form: how it is written.
+            of: what it was computed from: tables and columns.
+        """
+        if isinstance(value, Interval):
+            return self.findings.cell(
+                name, value.middle, form, low=value.low, high=value.high, of=of
+            )
+        return self.findings.cell(name, value, form, of=of)
+
+    def list_up(self, items: Sequence[Sentence]) -> Sentence:
+        """Put items into one sentence, with commas between them."""
+        return self.concat(items, "comma")
+
+    def concat(self, items: Sequence[Sentence], between: str = "space") -> Sentence:
+        """Put sentences one after the other, with a text between them."""
+        gap = self.text.text(between)
+        parts = [part for item in items for part in (gap, *item.parts)]
+        return Sentence(tuple(parts[1:]))
 
 
-P = TypeVar("P")
-Writer = Callable[[Results, P, Translator, Findings], Chapter | None]
+Writer = Callable[[Chapter, Results], None]
 
 
-def write_chapters(
-    writers: Sequence[Writer[P]],
-    results: Results,
-    plan: P,
-    say: Translator,
-    summarize: Callable[[Mapping[str, Table]], Text],
-) -> WriteUp:
-    """Write the chapters that the runs allow, and sum up what they came to.
+def chapters(
+    lab: str,
+    writers: Mapping[str, Writer],
+    summarize: Callable[[Chapter], Text | None] | None = None,
+) -> Callable[[Results, Translator], WriteUp]:
+    """Return what writes a lab up: the chapters that its runs allow, one after the other.
 
     Args:
-        writers: one for each chapter; None where its runs are missing.
-        results: of the lab.
-        plan: how large the lab is.
-        say: in which language.
-        summarize: called with the sheets of all chapters, by their names.
+        lab: the name of its text.
+        writers: of the chapters, by the names of their sections in the text.
+        summarize: says what came out in a sentence or two, by the tables of all chapters; None:
+            too little was measured. Without it, the first point of the analysis is the summary.
     """
-    found = Findings()
-    chapters = [write(results, plan, say, found) for write in writers]
-    tables = {table.name: table for one in chapters if one is not None for table in one.tables}
-    return _bind(summarize(tables), chapters, found)
+
+    def write_up(results: Results, say: Translator) -> WriteUp:
+        findings, tables = Findings(), dict[str, RecordTable[Any]]()
+        text = lab_text(lab, say.lang)
+        written = []
+        for name, write in writers.items():
+            chapter = Chapter(text=text.within(name), findings=findings, tables=tables)
+            write(chapter, results)
+            if chapter.results or chapter.sentences:
+                written.append(chapter)
+        end = Chapter(text=text.within("summary"), findings=findings, tables=tables)
+        points = [point for chapter in written for point in chapter.sentences]
+        summary = summarize(end) if summarize else points[0] if points else None
+        noted = [findings.table] if findings.table.rows else []
+        return WriteUp(
+            summary=end.write("nothing") if summary is None else summary,
+            results=[block for one in written for block in (*_heading(one), *one.results)],
+            analysis=_analysis(written),
+            tables=[*tables.values(), *noted],
+        )
+
+    return write_up
 
 
-def _bind(summary: Text, chapters: Iterable[Chapter | None], found: Findings) -> WriteUp:
-    """Put chapters one after the other; those that could not be written are None."""
-    written = [chapter for chapter in chapters if chapter is not None]
-    return WriteUp(
-        summary=summary,
-        results=[block for one in written for block in _under(one.heading, one.results)],
-        analysis=[
-            block
-            for one in written
-            if one.said
-            for block in _under(one.heading, [Paragraph(said=one.said, findings=True)])
-        ],
-        tables=[*(table for one in written for table in one.tables), found.table],
-    )
+def _heading(chapter: Chapter) -> list[Block]:
+    heading = chapter.text.text("heading", "")
+    return [Markdown(text=f"### {heading}")] if heading else []
 
 
-def _under(heading: str, blocks: Sequence[Block]) -> list[Block]:
-    return [Markdown(text=f"### {heading}"), *blocks]
+def _analysis(written: Sequence[Chapter]) -> list[Block]:
+    """Put the points of chapters below their headings; those without one make one list."""
+    if not any(map(_heading, written)):
+        points = [point for chapter in written for point in chapter.sentences]
+        return [Paragraph(said=points, findings=True)] if points else []
+    return [
+        block
+        for chapter in written
+        if chapter.sentences
+        for block in (*_heading(chapter), Paragraph(said=chapter.sentences, findings=True))
+    ]

@@ -9,13 +9,16 @@ import torch
 from torch import nn
 
 from drumline.core.errors import DrumlineError, SpecError
-from drumline.models.cnn import CNN
-from drumline.models.factory import find_factory
+from drumline.models.factory import (
+    GIVEN,
+    check_names,
+    check_types,
+    find_factory,
+    parameters_of,
+    suggest,
+)
 from drumline.models.gpt import GPT
-from drumline.models.lenet import LeNet
-from drumline.models.linear import Linear
-from drumline.models.mlp import MLP
-from drumline.models.options import GIVEN, check_names, check_types, parameters_of, suggest
+from drumline.models.vision import CNN, MLP, LeNet, Linear
 from drumline.spec.run_spec import ModelSpec
 
 _BUILTIN: dict[str, type[nn.Module]] = {
@@ -109,7 +112,7 @@ def _call(name: str, factory: Callable[..., Any], arguments: dict[str, Any]) -> 
     try:
         return factory(**arguments)
     except DrumlineError:
-        raise  # its words are for people already
+        raise  # its message is for people already
     except Exception as error:
         given = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
         raise SpecError(

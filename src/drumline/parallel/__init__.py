@@ -4,21 +4,21 @@ from drumline.parallel.aggregate import KINDS, Aggregator, all_reduce
 from drumline.parallel.axes import Axes, build_axes
 from drumline.parallel.data_parallel import DataParallel, broadcast_state
 from drumline.parallel.dynamo import postpone_dynamo
-from drumline.parallel.holding import Holding
 from drumline.parallel.hook import HookState, comm_hook
 from drumline.parallel.naive import average_gradients, average_parameters
 from drumline.parallel.norm import clip_split_gradients
-from drumline.parallel.strategy import Alone, Strategy, build_strategy
+from drumline.parallel.shard_spec import ShardSpec
+from drumline.parallel.strategy import SingleProcess, Strategy, build_strategy
 from drumline.parallel.tied import TiedGradients
 
 __all__ = [
     "KINDS",
     "Aggregator",
-    "Alone",
     "Axes",
     "DataParallel",
-    "Holding",
     "HookState",
+    "ShardSpec",
+    "SingleProcess",
     "Strategy",
     "TiedGradients",
     "all_reduce",

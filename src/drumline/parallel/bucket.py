@@ -5,6 +5,8 @@
 
 The flags travel along: a 1 says that this rank has a gradient for the parameter. A sum of 0 means
 that no rank has, and the parameter's gradient stays None, as it would in one process.
+
+`FlatParameters` does the same for the parameters themselves (`average: parameters`).
 """
 
 from __future__ import annotations
@@ -13,8 +15,10 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import Parameter
+
+from drumline.parallel.aggregate import Aggregator
 
 Allocate = Callable[[int, torch.dtype], Tensor]
 """makes a flat tensor of zeros"""
@@ -104,3 +108,21 @@ def _shaped_like(param: Parameter, slot: Tensor) -> Tensor:
     if any(param.is_contiguous(memory_format=layout) for layout in layouts):
         return slot.as_strided(param.size(), param.stride(), slot.storage_offset())
     return slot.view(param.size())
+
+
+class FlatParameters:
+    """The trainable parameters of a model, copied into buckets and back to average them."""
+
+    def __init__(self, model: nn.Module, bucket_bytes: int) -> None:
+        params = [param for param in model.parameters() if param.requires_grad]
+        self._groups = group_parameters(params, bucket_bytes)
+
+    @torch.no_grad()
+    def average(self, aggregate: Aggregator) -> None:
+        """Average over all ranks; every rank calls this."""
+        for params in self._groups:
+            flat = torch.cat([param.reshape(-1) for param in params])
+            aggregate(flat)
+            parts = flat.split([param.numel() for param in params])
+            for param, part in zip(params, parts, strict=True):
+                param.copy_(part.view(param.size()))

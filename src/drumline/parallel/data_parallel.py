@@ -18,19 +18,20 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 from collections.abc import Iterator
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
-from drumline.comm import CommStream, Meter, ShmGroup
-from drumline.core.errors import UsageError
+from drumline.comm import SMALL, Agreement, CommStream, Meter, ShmGroup
+from drumline.core.errors import CommError, UsageError
 from drumline.parallel.aggregate import Aggregator, Average
 from drumline.parallel.bucket import Allocate, Bucket, build_buckets
-from drumline.parallel.same_model import check_same_model
 from drumline.spec.strategy import Compress
 
 DEFAULT_BUCKET_BYTES = 2**20
@@ -134,3 +135,36 @@ def broadcast_state(module: nn.Module, group: ProcessGroup | None = None) -> Non
         dist.broadcast(flat, group=group, group_src=0)
         if flat.data_ptr() != tensor.data_ptr():
             tensor.detach().copy_(flat)
+
+
+def check_same_model(module: nn.Module, group: ProcessGroup | None = None) -> None:
+    """Return if parameters and buffers have the same names, types and shapes on all ranks.
+
+    Where they differ (a factory that draws a size at random, or asks for its rank, is enough), the
+    first exchange of weights would hang, or worse.
+
+    Every rank of the group calls this, and it blocks until all have; large groups skip it.
+
+    Raises:
+        CommError: they differ; the message names the first one that does, and the ranks.
+    """
+    if not 1 < dist.get_world_size(group) <= SMALL:
+        return
+    agreement = Agreement.of(group)
+    own = [
+        f"{name} {str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
+        for name, tensor in chain(module.named_parameters(), module.named_buffers())
+    ]
+    digest = hashlib.sha256("\n".join(own).encode()).hexdigest()
+    answers = agreement.compare(f"{len(own)} {digest}")
+    if len(set(answers)) == 1:
+        return
+    longest = max(int(answer.split()[0]) for answer in answers)
+    for number in range(longest):
+        entries = agreement.compare(own[number] if number < len(own) else "nothing more")
+        if len(set(entries)) > 1:
+            odd = next(rank for rank, entry in enumerate(entries) if entry != entries[0])
+            raise CommError(
+                f"the model differs between ranks: rank 0 has {entries[0]} where rank {odd} has "
+                f"{entries[odd]}; its factory must build the same on every rank"
+            )

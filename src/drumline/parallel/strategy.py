@@ -26,13 +26,12 @@ from torch.nn.parallel import DistributedDataParallel
 from drumline.comm import Meter
 from drumline.core.errors import UsageError
 from drumline.parallel.aggregate import Aggregator
-from drumline.parallel.data_parallel import DataParallel, broadcast_state
+from drumline.parallel.bucket import FlatParameters
+from drumline.parallel.data_parallel import DataParallel, broadcast_state, check_same_model
 from drumline.parallel.dynamo import ddp_settings
-from drumline.parallel.flat import FlatParameters
 from drumline.parallel.hook import comm_hook
 from drumline.parallel.naive import average_gradients, average_parameters
-from drumline.parallel.same_model import check_same_model
-from drumline.spec.run_spec import StrategySpec
+from drumline.spec.strategy import StrategySpec
 
 
 class Strategy(Protocol):
@@ -61,7 +60,7 @@ def build_strategy(
     """Wrap a model as the spec says; every rank calls this, and takes over rank 0's weights.
 
     Args:
-        spec: the words.
+        spec: `strategy` of the run spec.
         model: the model, or the part of it that all ranks of the group hold.
         meter: notes each collective.
         group: among whom gradients are averaged; None: all ranks.
@@ -132,7 +131,7 @@ class TorchDDP:
         """Nothing to do: gradients were averaged."""
 
 
-class Alone:
+class SingleProcess:
     """One copy of the model: nothing is averaged."""
 
     blocked_from = None

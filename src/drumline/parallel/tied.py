@@ -1,8 +1,8 @@
-"""Tied parameters of a cut model: one parameter, a copy in each stage that uses it.
+"""Tied parameters: one tensor under several names, such as an embedding that is also the head.
 
-Each stage computes its own part of the gradient. The sum of them is the gradient of the one
-parameter, so that all copies take the same step and stay the same (as Megatron-LM does with the
-embedding that is both first and last).
+Cut into stages, each stage that uses it has a copy and computes its own part of the gradient. The
+sum of the parts is the gradient of the one parameter, so that all copies take the same step and
+stay equal (as Megatron-LM does with the embedding that is both first and last).
 """
 
 from __future__ import annotations
@@ -18,6 +18,18 @@ from torch.distributed import ProcessGroup
 
 from drumline.comm import Meter, members_of
 from drumline.parallel.axes import Axes
+
+
+def tied_names(model: nn.Module) -> list[tuple[str, ...]]:
+    """Return the groups of names that share one parameter, in the model's order.
+
+    Where such names end up in different stages, each stage has a copy under its own name, and the
+    copies stay equal if each gets the sum of all their gradients.
+    """
+    names: dict[int, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(name)
+    return [tuple(group) for group in names.values() if len(group) > 1]
 
 
 class TiedGradients:

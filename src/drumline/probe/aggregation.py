@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from drumline.comm import Channel, Meter
-from drumline.comm.dissemination import barrier
+from drumline.comm.halving import dissemination_barrier
 from drumline.core.errors import CommError
 from drumline.models import build_model
 from drumline.parallel import Aggregator
@@ -85,7 +85,7 @@ class Work:
 
     def choose_rounds(self, budget_s: float) -> int:
         """Return how many rounds there is time for; rank 0 decides for all."""
-        barrier(self._meeting)
+        dissemination_barrier(self._meeting)
         began = time.monotonic_ns()
         for kind in self.aggregators:
             self._step(kind)
@@ -105,7 +105,7 @@ class Work:
         return steps
 
     def _step(self, kind: str) -> dict[str, Any]:
-        barrier(self._meeting)
+        dissemination_barrier(self._meeting)
         began = time.monotonic_ns()
         self._compute()
         blocked = time.monotonic_ns()

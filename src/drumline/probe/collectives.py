@@ -24,9 +24,9 @@ import torch
 import torch.distributed as dist
 
 from drumline.comm import Channel
-from drumline.comm.dissemination import barrier
+from drumline.comm.halving import dissemination_barrier
+from drumline.comm.meter import InterfaceCounter
 from drumline.comm.mpi import register_mpi
-from drumline.comm.wire import Wire
 from drumline.core.bench import ELEMENT_BYTES, NATIVE
 from drumline.core.errors import UsageError
 from drumline.core.schedule import Call, whole_elements
@@ -95,7 +95,7 @@ class Contest:
         self._rivals = rivals
         self._sizes = sizes
         self._meeting = Channel()
-        self.wire = Wire()
+        self.wire = InterfaceCounter()
 
     def check(self) -> None:
         """See that each rival gives the right result at each size."""
@@ -156,7 +156,7 @@ class Contest:
         return exercises
 
     def _meet(self) -> None:
-        barrier(self._meeting)
+        dissemination_barrier(self._meeting)
 
     def _count(self) -> int | None:
         """Read the counter once all ranks have what was sent to them."""

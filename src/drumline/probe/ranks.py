@@ -63,7 +63,9 @@ def join_probe() -> Probe:
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     torch.set_num_threads(1)
     init = "env" if "TORCHELASTIC_USE_AGENT_STORE" in os.environ else "tcp"  # mpirun has no store
-    store = build_store(init, rank=rank, meeting=run.rendezvous, tag="probe", timeout_s=_TIMEOUT_S)
+    store = build_store(
+        init, rank=rank, rendezvous=run.rendezvous, tag="probe", timeout_s=_TIMEOUT_S
+    )
     timeout_s = float(request.get("timeout_s", _TIMEOUT_S))
     leader = os.environ.get("MASTER_ADDR", LOOPBACK)
     join_group(

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from drumline.comm import Channel
-from drumline.comm.dissemination import barrier
+from drumline.comm.halving import dissemination_barrier
 from drumline.comm.recording import Note, Recording, RecordingChannel
 from drumline.core.schedule import Call
 from drumline.probe.alpha_beta import ROUNDS, Ball, round_sizes
@@ -86,7 +86,7 @@ def _tell_note(note: Note) -> dict[str, Any]:
 
 def _timed(work: Callable[[Channel], None], channel: Channel) -> Span:
     """Do something once all ranks are there; returns when this rank began and ended."""
-    barrier(Channel(channel.group))
+    dissemination_barrier(Channel(channel.group))
     began = time.monotonic_ns()
     work(channel)
     return began, time.monotonic_ns()

@@ -30,7 +30,7 @@ ALGORITHMS: Mapping[str, tuple[str, str]] = MappingProxyType(
         ),
         "dissemination": (
             "each rank tells the one at distance 1, 2, 4, … on its right",
-            "comm/dissemination.py",
+            "comm/halving.py",
         ),
         "hierarchical": (
             "inside each node first, and between nodes only what must cross",

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from drumline.comm import Meter, Span
-from drumline.parallel import Holding
+from drumline.parallel import ShardSpec
 from drumline.parallel.rpc import Agents, Part, RpcModel, Traffic
 from drumline.train.diagnose import check_loss
 from drumline.train.evaluate import loss_sum
@@ -88,7 +88,7 @@ class RpcCompute:
     agents: Agents
     part: Part
     optimizer: Optimizer
-    holding: Holding
+    holding: ShardSpec
     tied: list[tuple[str, ...]]
     cuts: list[list[str]]
     leader: RpcModel | None = field(init=False)

@@ -28,12 +28,12 @@ from torch.optim import Optimizer
 
 from drumline.core.errors import CheckpointError
 from drumline.models import tensors_sha256
-from drumline.parallel import Holding
+from drumline.parallel import ShardSpec
 from drumline.train.snapshot import Snapshot, load_model, load_optimizer
 from drumline.train.tensor_files import TensorFiles, sync, write_tensors
 
 STATE = "state.json"
-WHOLE = Holding()
+WHOLE = ShardSpec()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +60,7 @@ class Checkpoint:
     scalars: Mapping[str, Any]
     """by file"""
 
-    def load_model(self, model: nn.Module, holding: Holding = WHOLE) -> None:
+    def load_model(self, model: nn.Module, holding: ShardSpec = WHOLE) -> None:
         """Put parameters and buffers into a model, or into the part of it that a rank holds."""
         try:
             load_model(model, holding, self._tensors("model*"))
@@ -77,7 +77,7 @@ class Checkpoint:
         self,
         optimizer: Optimizer,
         model: nn.Module,
-        holding: Holding = WHOLE,
+        holding: ShardSpec = WHOLE,
         rank: int | None = None,
     ) -> None:
         """Put its state into an optimizer; `rank` where each rank has a state of its own."""
@@ -103,7 +103,7 @@ class CheckpointStore:
         self,
         progress: Progress,
         snapshot: Snapshot,
-        holding: Holding = WHOLE,
+        holding: ShardSpec = WHOLE,
         *,
         rank: int,
         shared: bool = True,

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import nn
 
 from drumline.models import build_partial
-from drumline.parallel import Axes, Holding
+from drumline.parallel import Axes, ShardSpec
 from drumline.parallel.split import (
     Layer,
     build_stage,
@@ -146,9 +146,9 @@ def build_parts(ground: Ground, cuts: Cuts, numbers: Sequence[int]) -> list[nn.M
 
 def hold_part(
     model: nn.Module, axes: Axes, *, aliases: dict[str, str], parts: int = 1, part: int = 0
-) -> Holding:
+) -> ShardSpec:
     """Describe what this rank holds, for checkpoints and norms."""
-    return Holding(
+    return ShardSpec(
         part=part,
         parts=parts,
         writes=axes.replica == 0 and axes.share == 0,

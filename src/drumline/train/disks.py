@@ -25,7 +25,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from drumline.comm import Meeting
+from drumline.comm import StoreBarrier
 from drumline.core.rundir import RunDir
 from drumline.train.place import Place
 
@@ -36,7 +36,13 @@ class Disks:
     """Who sees which run directory; every rank makes one, once it is in the group."""
 
     def __init__(
-        self, run: RunDir, place: Place, meeting: Meeting, *, device: torch.device, within_s: float
+        self,
+        run: RunDir,
+        place: Place,
+        meeting: StoreBarrier,
+        *,
+        device: torch.device,
+        within_s: float,
     ) -> None:
         self._place = place
         self._meeting = meeting

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from drumline.comm import LOOPBACK, Meter
 from drumline.data import Dataset
 from drumline.optim import build_optimizer
-from drumline.parallel import Alone, Axes, Strategy, build_strategy
+from drumline.parallel import Axes, SingleProcess, Strategy, build_strategy
 from drumline.spec.run_spec import RunSpec
 from drumline.spec.strategy import microbatches_of
 from drumline.train.place import Place
@@ -67,7 +67,7 @@ class Ground:
     def strategy(self, model: nn.Module) -> Strategy:
         """Average gradients over the copies of what this rank holds."""
         if self.axes.mesh.data == 1 < self.axes.mesh.size:
-            return Alone(model)
+            return SingleProcess(model)
         return build_strategy(self.spec.strategy, model, self.meter, self.axes.data)
 
     def optimizer(self, model: nn.Module) -> Optimizer:

@@ -14,15 +14,15 @@ import torch.distributed as dist
 
 from drumline.comm import (
     LOOPBACK,
-    Choice,
+    BackendChoice,
+    BackendContext,
     Host,
-    Meeting,
-    Situation,
+    StoreBarrier,
     build_store,
     choose_backend,
     join_group,
-    meeting_host,
     most_on_one,
+    rendezvous_host,
     this_host,
 )
 from drumline.core.errors import UsageError
@@ -33,34 +33,34 @@ from drumline.spec.strategy import MESSAGE_KINDS
 from drumline.train.place import Place
 
 
-def meet_ranks(run: RunDir, spec: RunSpec, place: Place) -> Meeting:
+def meet_ranks(run: RunDir, spec: RunSpec, place: Place) -> StoreBarrier:
     """Meet the other ranks; blocks until all have come, and names those that have not."""
     store = build_store(
         _settle_init(spec),
         rank=place.rank,
-        meeting=run.rendezvous,
+        rendezvous=run.rendezvous,
         tag=os.environ.get("MASTER_PORT", "0"),  # the agents renew it with each restart
         timeout_s=spec.timeout_s,
     )
-    meeting = Meeting(store, rank=place.rank, world_size=place.world_size, name=place.name_of)
+    meeting = StoreBarrier(store, rank=place.rank, world_size=place.world_size, name=place.name_of)
     if WORDS in os.environ:  # each rank was started on its own, with words of its own
         meeting.agree(json.loads(os.environ[WORDS]), spec.timeout_s)
     meeting.gather("come", spec.timeout_s)
     return meeting
 
 
-def learn_hosts(meeting: Meeting, within_s: float) -> list[Host]:
+def learn_hosts(meeting: StoreBarrier, within_s: float) -> list[Host]:
     """Find out which ranks share a machine; every rank calls this."""
     told = meeting.tell_all("say where it is", json.dumps(asdict(this_host())), within_s)
     return [Host(**json.loads(host)) for host in told]
 
 
 def join_ranks(
-    meeting: Meeting, spec: RunSpec, place: Place, device: torch.device, hosts: Sequence[Host]
-) -> Choice:
+    meeting: StoreBarrier, spec: RunSpec, place: Place, device: torch.device, hosts: Sequence[Host]
+) -> BackendChoice:
     """Start the process group; blocks until all ranks have loaded what they need."""
     meeting.gather("finish loading", max(spec.timeout_s, PATIENCE_S))
-    situation = Situation(
+    situation = BackendContext(
         store=meeting.store,
         rank=place.rank,
         world_size=place.world_size,
@@ -124,7 +124,7 @@ def _leader(init: str) -> str:
     """The address that ranks were told, or where they meet without one."""
     if init.startswith("tcp://"):
         return urlsplit(init).hostname or LOOPBACK
-    return os.environ.get("MASTER_ADDR", LOOPBACK) if init == "env" else meeting_host()
+    return os.environ.get("MASTER_ADDR", LOOPBACK) if init == "env" else rendezvous_host()
 
 
 def leave_ranks() -> None:

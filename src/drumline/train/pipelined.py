@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from drumline.comm import members_of
-from drumline.parallel import Holding, Strategy, TiedGradients, clip_split_gradients
+from drumline.parallel import ShardSpec, Strategy, TiedGradients, clip_split_gradients
 from drumline.train.diagnose import check_loss
 from drumline.train.ground import Ground
 from drumline.train.turn import Loss, Turn, begin
@@ -51,7 +51,7 @@ class PipelinedModel:
     strategy: Strategy
     tied: TiedGradients
     optimizer: Optimizer
-    holding: Holding
+    holding: ShardSpec
     cuts: list[list[str]]
     """the layers of each part"""
 

@@ -17,7 +17,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from drumline.parallel import Holding
+from drumline.parallel import ShardSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,7 @@ class Snapshot:
     """groups: the options of each parameter group; state: numbers by parameter:field"""
 
 
-def take_snapshot(model: nn.Module, optimizer: Optimizer, holding: Holding) -> Snapshot:
+def take_snapshot(model: nn.Module, optimizer: Optimizer, holding: ShardSpec) -> Snapshot:
     """Describe what this rank holds; where tensors are cut into shares, all their ranks call it.
 
     A rank that does not write only takes part: it keeps its shares, and lets go of each whole.
@@ -59,7 +59,7 @@ def take_snapshot(model: nn.Module, optimizer: Optimizer, holding: Holding) -> S
     )
 
 
-def load_model(model: nn.Module, holding: Holding, saved: Mapping[str, Tensor]) -> None:
+def load_model(model: nn.Module, holding: ShardSpec, saved: Mapping[str, Tensor]) -> None:
     """Fill a model with what was saved for it, one tensor at a time.
 
     Raises:
@@ -80,7 +80,7 @@ def load_model(model: nn.Module, holding: Holding, saved: Mapping[str, Tensor]) 
 def load_optimizer(
     optimizer: Optimizer,
     model: nn.Module,
-    holding: Holding,
+    holding: ShardSpec,
     saved: Mapping[str, Tensor],
     scalars: Mapping[str, Any],
 ) -> None:

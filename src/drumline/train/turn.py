@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from drumline.data import LocalBatch
-from drumline.parallel import Holding
+from drumline.parallel import ShardSpec
 from drumline.train.clock import StepClock
 
 
@@ -60,7 +60,7 @@ class Compute(Protocol):
         """Whether this rank's loss counts: one rank's of each copy of the model does."""
 
     @property
-    def holding(self) -> Holding:
+    def holding(self) -> ShardSpec:
         """Which part of the whole model that is."""
 
     @property

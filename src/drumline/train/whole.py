@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from drumline.parallel import Holding, Strategy, clip_split_gradients
+from drumline.parallel import ShardSpec, Strategy, clip_split_gradients
 from drumline.train.diagnose import check_loss
 from drumline.train.evaluate import loss_sum
 from drumline.train.ground import Ground
@@ -33,7 +33,7 @@ class WholeModel:
     model: nn.Module
     strategy: Strategy
     optimizer: Optimizer
-    holding: Holding
+    holding: ShardSpec
     cuts: None = None
     """the model is not cut by layers"""
 

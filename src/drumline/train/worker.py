@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from drumline.comm import Choice, Wire, measure_clock, ranks_with
+from drumline.comm import BackendChoice, InterfaceCounter, measure_clock, ranks_with
 from drumline.core.events import EventWriter
 from drumline.core.rundir import RunDir
 from drumline.core.task import PATIENCE_S
@@ -111,7 +111,7 @@ def _train(run: RunDir, spec: RunSpec, place: Place, events: EventWriter) -> Non
             **parts.describe(),
         )
         events.flush()
-        wire = Wire()
+        wire = InterfaceCounter()
         sent = wire.sent_bytes() or 0
         result = loop.run()
     sent = (wire.sent_bytes() or 0) - sent
@@ -157,7 +157,7 @@ def _write_results(
     place: Place,
     parts: Assembly,
     result: Result,
-    choice: Choice,
+    choice: BackendChoice,
     checkpoints: CheckpointStore,
 ) -> None:
     train = parts.data.train

@@ -24,10 +24,9 @@ from typing import Any
 
 from torch import Tensor
 
-from drumline.comm.mpi.waiting import Patience
-from drumline.comm.peer import LostPeerError
-from drumline.comm.stream import CommStream
-from drumline.comm.work import PendingWork
+from drumline.comm.lost_peers import LostPeerError
+from drumline.comm.mpi.requests import RequestWaiter
+from drumline.comm.stream import CommStream, PendingWork
 
 _LOOK_EVERY_S = 0.5
 _GRACE_S = 2.0  # after the thread's own limit: it names the missing rank better
@@ -36,9 +35,9 @@ _GRACE_S = 2.0  # after the thread's own limit: it names the missing rank better
 class Calls:
     """Make the collectives of one communicator, one after the other."""
 
-    def __init__(self, comm: Any, patience: Patience) -> None:
+    def __init__(self, comm: Any, waiter: RequestWaiter) -> None:
         self._comm = comm
-        self._patience = patience
+        self._waiter = waiter
         self._stream = CommStream()
         self._current: tuple[str, float] | None = None
         """the collective on the thread, and since when"""
@@ -76,7 +75,7 @@ class Calls:
             return
         self._current = what, time.monotonic()
         try:
-            self._patience.wait(self._comm.Ibarrier(), what)  # (1)
+            self._waiter.wait(self._comm.Ibarrier(), what)  # (1)
             collective()  # (2)
         except LostPeerError as error:
             self._lost = error
@@ -88,13 +87,13 @@ class Calls:
         self._current = None
 
     def _watch(self) -> None:
-        limit_s = self._patience.timeout_s + _GRACE_S
+        limit_s = self._waiter.timeout_s + _GRACE_S
         while not self._closed.wait(_LOOK_EVERY_S):
             current = self._current
             if current is None or time.monotonic() - current[1] < limit_s:
                 continue
             with self._lock:
-                self._lost = self._patience.lost(current[0])
+                self._lost = self._waiter.lost(current[0])
                 left = list(self._unanswered)
             for answer in left:
                 self._answer(answer, self._lost)

@@ -21,8 +21,7 @@ from torch.distributed import ProcessGroup, Store
 from drumline.comm.mpi.buffers import combinable, mpi_op, put_back, to_combine, to_move
 from drumline.comm.mpi.calls import Calls
 from drumline.comm.mpi.library import communicator, load_mpi
-from drumline.comm.mpi.messages import Message
-from drumline.comm.mpi.waiting import Patience
+from drumline.comm.mpi.requests import Message, RequestWaiter
 from drumline.comm.reduce_op import check_op, finish, op_name
 
 
@@ -40,8 +39,8 @@ class MpiGroup(ProcessGroup):
     def __init__(self, store: Store, comm: Any, names: list[int], timeout: timedelta) -> None:
         super().__init__(comm.Get_rank(), comm.Get_size())  # type: ignore[call-arg]
         self._comm = comm
-        self._patience = Patience(store, comm.Get_rank(), names, timeout.total_seconds())
-        self._calls = Calls(comm, self._patience)
+        self._waiter = RequestWaiter(store, comm.Get_rank(), names, timeout.total_seconds())
+        self._calls = Calls(comm, self._waiter)
 
     def getBackendName(self) -> str:  # noqa: N802  torch's name
         """Name the backend."""
@@ -212,7 +211,7 @@ class MpiGroup(ProcessGroup):
         """Send a tensor to a rank of the group."""
         whole = tensors[0].contiguous()
         request = self._comm.Isend(to_move(whole), to, tag)
-        return Message(request, self._patience, f"send to rank {to}", to, [whole])
+        return Message(request, self._waiter, f"send to rank {to}", to, [whole])
 
     def recv(self, tensors: list[Tensor], source: int, tag: int = 0) -> dist.Work:
         """Receive a tensor from a rank of the group."""
@@ -231,7 +230,7 @@ class MpiGroup(ProcessGroup):
         parts = [whole] if whole is tensor else [whole, tensor]
         given = load_mpi().ANY_SOURCE if source is None else source
         request = self._comm.Irecv(to_move(whole), given, tag)
-        return Message(request, self._patience, "a receive", source, parts)
+        return Message(request, self._waiter, "a receive", source, parts)
 
     def _exchange(
         self, given: Tensor, whole: Tensor, sent: Sequence[int], received: Sequence[int]

@@ -1,10 +1,10 @@
 """`Arena`: a group's shared memory, cut into a row for each rank, and tensors over it.
 
-    gate │ row of rank 0: even half, odd half │ row of rank 1: even half, odd half │ …
+    barrier │ row of rank 0: even half, odd half │ row of rank 1: even half, odd half │ …
 
 Tensors that live elsewhere pass through their rank's row in pieces. Successive pieces take turns
 in the two halves: while a slow rank still reads one, a fast one already writes the other; it comes
-back to the first only after a meeting that the slow one has come to.
+back to the first only after a barrier that the slow one has come to.
 
 `allocate` gives tensors that live in shared memory themselves, a row for each rank again. They are
 never copied in or out (`Place`).
@@ -20,9 +20,9 @@ from torch import Tensor
 from torch.distributed import PrefixStore, Store
 
 from drumline.comm.shm.arithmetic import blocks, share_of
-from drumline.comm.shm.gate import Gate, gate_bytes
+from drumline.comm.shm.barrier import ShmBarrier, barrier_bytes
 from drumline.comm.shm.segment import HEAD_BYTES, Segment, share_segment
-from drumline.comm.shm.watch import Watch
+from drumline.comm.shm.watch import ProcessWatch
 
 HALF_BYTES = 2**20
 """how much of a tensor passes through shared memory at once"""
@@ -54,10 +54,10 @@ class Arena:
         """
         self.rank, self.size, self.half_bytes = rank, len(names), half_bytes
         self._store = store
-        before = _round_up(gate_bytes(self.size))
+        before = _round_up(barrier_bytes(self.size))
         segment = self._share("arena", before + self.size * 2 * half_bytes)
-        self._watch = Watch(segment.pids)
-        self.gate = Gate(
+        self._watch = ProcessWatch(segment.pids)
+        self.barrier = ShmBarrier(
             segment.memory,
             HEAD_BYTES,
             rank=rank,
@@ -66,7 +66,7 @@ class Arena:
             watch=self._watch,
         )
         if rank == 0:
-            self.gate.set_up()
+            self.barrier.set_up()
             store.set("ready", "1")
         store.get("ready")
         content = torch.frombuffer(segment.memory, dtype=torch.uint8)[HEAD_BYTES + before :]
@@ -92,7 +92,7 @@ class Arena:
         return views
 
     def turn(self) -> None:
-        """Go on to the other half; after each piece that had at least one meeting."""
+        """Go on to the other half; after each piece that had at least one barrier."""
         self._half ^= 1
 
     def allocate(self, numel: int, dtype: torch.dtype) -> Tensor:
@@ -134,7 +134,7 @@ class Arena:
 
     def close(self) -> None:
         """Let go of what is allocated and of the peers; the rows go with this object."""
-        self.gate.close()
+        self.barrier.close()
         self._watch.close()
         self._views.clear()
         self._allocated.clear()

@@ -2,17 +2,17 @@
 
 Each piece of a tensor goes through the same stations:
 
-    copy in ─► meet ─► read what the others have put there
-                  └──► (many ranks) add up one share each ─► meet ─► read the whole sum
+    copy in ─► wait ─► read what the others have put there
+                  └──► (many ranks) add up one share each ─► wait ─► read the whole sum
 
-n ranks, a tensor of b bytes; what each rank reads and writes, and how often it meets per piece:
+n ranks, a tensor of b bytes; what each rank reads and writes, and how many barriers a piece takes:
 
-    all_reduce, 2 ranks or few bytes   b in, n·b read and added              1 meeting
-    all_reduce, otherwise              b in, b added (its share of n), b out 2 meetings
-    all_reduce, in shared memory       b added, b written                    2 meetings, no copy
-    broadcast                          b                                     1 meeting
-    all_gather                         b in, n·b out                         1 meeting
-    reduce_scatter                     n·b in, n·b added                     1 meeting
+    all_reduce, 2 ranks or few bytes   b in, n·b read and added              1 barrier
+    all_reduce, otherwise              b in, b added (its share of n), b out 2 barriers
+    all_reduce, in shared memory       b added, b written                    2 barriers, no copy
+    broadcast                          b                                     1 barrier
+    all_gather                         b in, n·b out                         1 barrier
+    reduce_scatter                     n·b in, n·b added                     1 barrier
 
 All tensors are flat and contiguous; `group` sees to that.
 """
@@ -27,14 +27,14 @@ from torch import Tensor
 
 from drumline.comm.shm.arena import Arena, Place
 from drumline.comm.shm.arithmetic import combine, share_of
-from drumline.comm.shm.gate import CALL_BYTES
+from drumline.comm.shm.barrier import CALL_BYTES
 
-_ONE_SHOT_BYTES = 2**15  # up to here, adding everything oneself is cheaper than meeting twice
+_ONE_SHOT_BYTES = 2**15  # up to here, adding everything oneself is cheaper than barrier twice
 
 
 def barrier(arena: Arena) -> None:
     """Wait until every rank is here."""
-    arena.gate.meet(_call("barrier", "", None, 0, ""))
+    arena.barrier.wait(_call("barrier", "", None, 0, ""))
 
 
 def all_reduce(arena: Arena, flat: Tensor, op: str) -> None:
@@ -43,19 +43,19 @@ def all_reduce(arena: Arena, flat: Tensor, op: str) -> None:
     where = "" if place is None else place.where
     call = _call("all_reduce", op, flat.dtype, flat.numel(), where)
     if place is not None:
-        arena.gate.meet(call)
+        arena.barrier.wait(call)
         _combine_place(place, op)
-        arena.gate.meet()
+        arena.barrier.wait()
         return
     for piece in _pieces(arena, flat):
         rows = arena.rows(piece.dtype, piece.numel())
         rows[arena.rank].copy_(piece)
-        arena.gate.meet(call)
+        arena.barrier.wait(call)
         if arena.size <= 2 or piece.nbytes <= _ONE_SHOT_BYTES:
             combine(op, rows, piece)
         else:
             _combine_share(arena, rows, op)
-            arena.gate.meet()
+            arena.barrier.wait()
             piece.copy_(rows[0])
         arena.turn()
 
@@ -66,9 +66,9 @@ def reduce(arena: Arena, flat: Tensor, op: str, root: int) -> None:
     for piece in _pieces(arena, flat):
         rows = arena.rows(piece.dtype, piece.numel())
         rows[arena.rank].copy_(piece)
-        arena.gate.meet(call)
+        arena.barrier.wait(call)
         _combine_share(arena, rows, op)
-        arena.gate.meet()
+        arena.barrier.wait()
         if arena.rank == root:
             piece.copy_(rows[0])
         arena.turn()
@@ -81,7 +81,7 @@ def broadcast(arena: Arena, flat: Tensor, root: int) -> None:
         row = arena.rows(piece.dtype, piece.numel())[root]
         if arena.rank == root:
             row.copy_(piece)
-        arena.gate.meet(call)
+        arena.barrier.wait(call)
         if arena.rank != root:
             piece.copy_(row)
         arena.turn()
@@ -94,7 +94,7 @@ def all_gather(arena: Arena, outputs: Sequence[Tensor], flat: Tensor) -> None:
     for begin, piece in zip(_begins(flat, count), _pieces(arena, flat), strict=True):
         rows = arena.rows(piece.dtype, piece.numel())
         rows[arena.rank].copy_(piece)
-        arena.gate.meet(call)
+        arena.barrier.wait(call)
         for output, row in zip(outputs, rows, strict=True):
             output[begin : begin + count].copy_(row)
         arena.turn()
@@ -110,7 +110,7 @@ def reduce_scatter(arena: Arena, output: Tensor, inputs: Sequence[Tensor], op: s
         rows = arena.rows(piece.dtype, numel * arena.size)
         for rank, part in enumerate(inputs):
             rows[arena.rank][rank * numel :][:numel].copy_(part[begin : begin + count])
-        arena.gate.meet(call)
+        arena.barrier.wait(call)
         mine = [row[arena.rank * numel :][:numel] for row in rows]
         combine(op, mine, piece)
         arena.turn()
@@ -150,8 +150,8 @@ def _begins(flat: Tensor, count: int) -> range:
 
 @lru_cache(maxsize=1024)
 def _call(kind: str, op: str, dtype: torch.dtype | None, numel: int, more: str) -> bytes:
-    """Write down a call as the others must make it too, for `Gate.meet` to compare."""
-    words = f"{kind} {op}".strip() + more
+    """Write down a call as the others must make it too, for `ShmBarrier.wait` to compare."""
+    text = f"{kind} {op}".strip() + more
     if dtype is not None:
-        words += f" of {numel} {str(dtype).removeprefix('torch.')}"
-    return words.encode()[:CALL_BYTES].ljust(CALL_BYTES)
+        text += f" of {numel} {str(dtype).removeprefix('torch.')}"
+    return text.encode()[:CALL_BYTES].ljust(CALL_BYTES)

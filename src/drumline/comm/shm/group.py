@@ -22,12 +22,12 @@ from torch import Tensor
 from torch.distributed import PrefixStore, ProcessGroup, ProcessGroupGloo
 from torch.distributed.distributed_c10d import AllgatherOptions
 
-from drumline.comm.layout import flatten, in_place, put_back
+from drumline.comm.pieces import flatten, in_place, put_back
 from drumline.comm.reduce_op import check_op, op_name
 from drumline.comm.shm import collectives
 from drumline.comm.shm.arena import HALF_BYTES, Arena
 from drumline.comm.shm.arithmetic import COMBINE
-from drumline.comm.work import Collective, InOrder
+from drumline.comm.stream import Collective, InOrder
 
 NAME = "shm"
 
@@ -79,7 +79,7 @@ class ShmGroup(ProcessGroup):
     def allocate(self, numel: int, dtype: torch.dtype) -> Tensor:
         """Return a tensor of zeros whose all_reduce copies nothing.
 
-        Every rank calls this with the same words. The memory is kept until the group ends.
+        Every rank calls this with the same arguments. The memory is kept until the group ends.
         """
         return self._arena.allocate(numel, dtype)
 
@@ -205,7 +205,7 @@ class ShmGroup(ProcessGroup):
         try:
             job()
         except Exception as error:
-            self._arena.gate.give_up(error)
+            self._arena.barrier.give_up(error)
             raise
 
 

@@ -25,7 +25,7 @@ from pathlib import Path
 
 from torch.distributed import Store
 
-from drumline.comm.shm.watch import Watch
+from drumline.comm.shm.watch import ProcessWatch
 
 HEAD_BYTES = 64
 """in front of the memory: the token"""
@@ -139,7 +139,7 @@ def _settle(store: Store, rank: int, size: int) -> tuple[int, ...]:
 def _own_answer() -> dict[str, int | str]:
     """Say who this is; a rank must be able to watch the others, too."""
     try:
-        Watch((os.getpid(),)).close()
+        ProcessWatch((os.getpid(),)).close()
     except OSError as error:
         return {"error": f"it cannot watch other processes: {error}"}
     return {"pid": os.getpid()}

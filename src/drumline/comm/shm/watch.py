@@ -1,4 +1,4 @@
-"""`Watch`: whether the processes of the other ranks still live.
+"""`ProcessWatch`: whether the processes of the other ranks still live.
 
 By pidfds: the kernel says that a process has ended even while its parent has not yet asked for its
 exit code, and never takes a new process for an old one.
@@ -10,7 +10,7 @@ import os
 import select
 import sys
 
-from drumline.comm.peer import LostPeerError
+from drumline.comm.lost_peers import LostPeerError
 
 if sys.platform == "linux":
     from os import pidfd_open
@@ -21,7 +21,7 @@ else:  # only Linux shares memory without a name, so nothing is ever watched els
         raise OSError("no pidfds on this system")
 
 
-class Watch:
+class ProcessWatch:
     """The processes of a group."""
 
     def __init__(self, pids: tuple[int, ...]) -> None:

@@ -2,67 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from drumline.labs.chapter import write_chapters
-from drumline.labs.lab import Lab, WriteUp
-from drumline.labs.optimizers import cases
-from drumline.labs.optimizers.chance import write_chance
-from drumline.labs.optimizers.descent import write_descent
-from drumline.labs.optimizers.engines import write_engines
-from drumline.labs.optimizers.names import optimizer_name
-from drumline.labs.optimizers.profile import write_profile
-from drumline.labs.optimizers.rates import write_rates
-from drumline.labs.results import Results
-from drumline.report.page.table import Table, plain, points
-from drumline.report.page.translator import Text, Translator
+from drumline.labs.chapter import Chapter, chapters
+from drumline.labs.lab import Lab
+from drumline.labs.optimizers.convergence import (
+    write_convergence,
+    write_rates,
+    write_sample_order,
+)
+from drumline.labs.optimizers.cost import write_engines, write_profile
+from drumline.labs.optimizers.experiments import experiments
+from drumline.labs.repeats import ranked
+from drumline.report.page.translator import Sentence
 
 
-def write_up(results: Results, say: Translator) -> WriteUp:
-    """Write the chapters that the runs allow."""
-    of = cases.plan(results.settings)
-    writers = (write_descent, write_engines, write_profile, write_rates, write_chance)
-    return write_chapters(writers, results, of, say, lambda tables: _summarize(tables, say))
-
-
-def _summarize(tables: Mapping[str, Table], say: Translator) -> Text:
+def summarize(chapter: Chapter) -> Sentence | None:
     """Say what came out, as far as it was measured."""
-    ends, equal = tables.get("ends"), tables.get("equal")
-    rows = [] if ends is None else [row for row in ends.rows if row["accuracy"] is not None]
-    if ends is None or equal is None or not rows:
-        return say("Nothing came to its end.", "没有任何实验完成。")
-    best, *others = sorted(rows, key=lambda row: -row["accuracy"])
-    by_samples = [row for row in equal.rows if row["by"] == "samples"]
-    first = min(by_samples, key=lambda row: row["loss"])
-    last = max(by_samples, key=lambda row: row["loss"])
-    behind: Text = (
-        say(
-            ", before {name} with {accuracy}",
-            "，其次是 {name}：{accuracy}",
-            name=optimizer_name(say, others[0]["optimizer"]),
-            accuracy=ends.cell("accuracy", points, optimizer=others[0]["optimizer"]),
-        )
-        if others
-        else ""
-    )
-    return say(
-        "{best} ended with the highest mean test accuracy, {accuracy}{behind}. At equal samples "
-        "the training loss lay between {low} with {first} and {high} with {last}.",
-        "{best} 的平均最终测试准确率最高：{accuracy}{behind}。"
-        "样本数相同时，训练损失从 {first} 的 {low} 到 {last} 的 {high}。",
-        behind=behind,
-        best=optimizer_name(say, best["optimizer"]),
-        accuracy=ends.cell("accuracy", points, optimizer=best["optimizer"]),
-        low=equal.cell("loss", plain, by="samples", optimizer=first["optimizer"]),
-        high=equal.cell("loss", plain, by="samples", optimizer=last["optimizer"]),
-        first=optimizer_name(say, first["optimizer"]),
-        last=optimizer_name(say, last["optimizer"]),
-    )
+    if "ends" not in chapter.tables:
+        return None
+    best = ranked(chapter.tables["ends"].records, lambda row: row.accuracy, reverse=True)
+    by_samples = chapter.tables["equal"].where(by="samples")
+    if not best:
+        return None
+    losses = ranked(by_samples, lambda row: row.loss)
+    highest = ranked(by_samples, lambda row: row.loss, reverse=True)
+    behind = chapter.write("behind", row=best[1]) if len(best) > 1 else ""
+    return chapter.write("best", best=best[0], behind=behind, low=losses[0], high=highest[0])
 
 
 LAB = Lab(
     number=1,
-    experiments=cases.experiments,
+    experiments=experiments,
     code=(
         ("optim/gd.py", "GD"),
         ("optim/sgd.py", "SGD"),
@@ -72,5 +41,15 @@ LAB = Lab(
         ("train/whole.py", "WholeModel.forward_backward"),
         ("train/step.py", "TrainStep.take"),
     ),
-    write_up=write_up,
+    write_up=chapters(
+        "optimizers",
+        {
+            "convergence": write_convergence,
+            "engines": write_engines,
+            "profile": write_profile,
+            "rates": write_rates,
+            "sample_order": write_sample_order,
+        },
+        summarize,
+    ),
 )

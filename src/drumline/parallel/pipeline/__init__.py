@@ -2,16 +2,15 @@
 
 from drumline.parallel.pipeline.engine import TorchEngine
 from drumline.parallel.pipeline.executor import Executor
-from drumline.parallel.pipeline.plan import check_plan, read_plan
 from drumline.parallel.pipeline.schedule import SCHEDULES, peak_live
-from drumline.spec.strategy import bubble
+from drumline.parallel.pipeline.validate import check_schedule, read_instructions
 
 __all__ = [
     "SCHEDULES",
     "Executor",
     "TorchEngine",
     "bubble",
-    "check_plan",
+    "check_schedule",
     "peak_live",
-    "read_plan",
+    "read_instructions",
 ]

@@ -29,8 +29,8 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
 from drumline.core.errors import UsageError
-from drumline.parallel.pipeline.lane import Form
-from drumline.parallel.pipeline.plan import check_plan
+from drumline.parallel.pipeline.p2p_link import TensorMeta
+from drumline.parallel.pipeline.validate import check_schedule
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 Microbatch = tuple[Tensor, Tensor]
@@ -64,14 +64,14 @@ class TorchEngine:
 
         self._torch = pipelining
         self._stages, self._rank = dist.get_world_size(group), dist.get_rank(group)
-        check_plan(schedule, stages=self._stages, chunks=len(chunks))
+        check_schedule(schedule, stages=self._stages, chunks=len(chunks))
         self._chunks = [_Recomputed(chunk) if recompute else chunk for chunk in chunks]
         self._group, self._device = group, device
         self._schedule = schedule
         self._no_sync = no_sync or contextlib.nullcontext
         self._loss = _ScaledLoss()
-        self._built: dict[tuple[Form, Form, int], Any] = {}
-        self._for_prediction: dict[Form, Any] = {}
+        self._built: dict[tuple[TensorMeta, TensorMeta, int], Any] = {}
+        self._for_prediction: dict[TensorMeta, Any] = {}
 
     def train(self, microbatches: Sequence[Microbatch], loss: Loss, scale: float) -> list[float]:
         """Run forward and backward of all microbatches; gradients are added to `.grad`.
@@ -90,7 +90,7 @@ class TorchEngine:
     @torch.no_grad()
     def predict(self, inputs: Tensor) -> Tensor | None:
         """Run forward only, and return the logits on the last stage; as `Executor.predict`."""
-        form = Form.of(inputs)
+        form = TensorMeta.of(inputs)
         if form not in self._for_prediction:
             name = "interleaved" if len(self._chunks) > 1 else "gpipe"
             self._for_prediction[form] = self._build(name, 1, None)
@@ -100,7 +100,7 @@ class TorchEngine:
 
     def _cut(self, microbatches: Sequence[Microbatch]) -> Iterator[list[Microbatch]]:
         """Cut into runs of one form, and those to what the schedule takes."""
-        for _, same in groupby(microbatches, lambda each: tuple(map(Form.of, each))):
+        for _, same in groupby(microbatches, lambda each: tuple(map(TensorMeta.of, each))):
             run = list(same)
             rounds = max(1, len(run) // self._stages)
             if self._schedule == "interleaved" and len(run) % rounds:
@@ -112,7 +112,7 @@ class TorchEngine:
 
     def _train_run(self, run: list[Microbatch]) -> list[Tensor]:
         count = len(run)
-        key = (Form.of(run[0][0]), Form.of(run[0][1]), count)
+        key = (TensorMeta.of(run[0][0]), TensorMeta.of(run[0][1]), count)
         if key not in self._built:
             short = self._schedule == "1f1b" and count < self._stages
             name = "gpipe" if short else self._schedule

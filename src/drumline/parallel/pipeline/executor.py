@@ -1,14 +1,14 @@
 """`Executor`: carries out a pipeline schedule over plain messages.
 
-    instructions             one dispatch table                  lanes
+    instructions             one dispatch table                  links
     ReceiveActivation   ──>  input of the chunk             <──  activations, from the stage before
-    Forward             ──>  output; a passage is kept
+    Forward             ──>  output; a SavedForward is kept
     SendActivation      ──>  output                         ──>  activations, to the stage behind
     ReceiveGradient     ──>  gradient of the output         <──  gradients, from the stage behind
-    Backward            ──>  .grad of parameters; gradient of the input; the passage is dropped
+    Backward            ──>  .grad of parameters; gradient of the input; it is dropped
     SendGradient        ──>  gradient of the input          ──>  gradients, to the stage before
 
-Passages are kept in one place, so that the number of live microbatches is counted, not computed.
+Saved forwards are kept in one place, so that live microbatches are counted, not computed.
 
 The loss is a sum over predictions, and its gradient is `scale`: what the last stage starts backward
 with in place of a message. So microbatches of different sizes add up to the gradient of the mean.
@@ -28,9 +28,8 @@ import torch
 from torch import Tensor, nn
 
 from drumline.comm import Channel, Meter
-from drumline.parallel.pipeline.lane import Form, Lane
-from drumline.parallel.pipeline.passage import Passage, Recomputed, Run
-from drumline.parallel.pipeline.plan import check_plan, read_plan
+from drumline.parallel.pipeline.p2p_link import P2PLink, TensorMeta
+from drumline.parallel.pipeline.saved_forward import Checkpointed, Run, SavedForward
 from drumline.parallel.pipeline.schedule import (
     Backward,
     Forward,
@@ -40,6 +39,7 @@ from drumline.parallel.pipeline.schedule import (
     SendActivation,
     SendGradient,
 )
+from drumline.parallel.pipeline.validate import check_schedule, read_instructions
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 Note = Callable[[str, int, int, int, int], None]
@@ -65,10 +65,10 @@ class _Batch:
         """Whether a backward follows each forward."""
         return self.loss is not None
 
-    def topic(self, instruction: Instruction) -> tuple[bool, int, Form]:
+    def topic(self, instruction: Instruction) -> tuple[bool, int, TensorMeta]:
         """Name what decides about the form of a chunk's output."""
         inputs = self.inputs[instruction.microbatch]
-        return self.trains, instruction.chunk, Form.of(inputs)
+        return self.trains, instruction.chunk, TensorMeta.of(inputs)
 
 
 _NOTHING = _Batch(inputs=())
@@ -104,17 +104,17 @@ class Executor:
             no_sync: a data-parallel wrapper's, to put around all backwards of a chunk but the last.
             meter: is told of each message.
         """
-        check_plan(schedule, stages=channel.size, chunks=len(chunks))
+        check_schedule(schedule, stages=channel.size, chunks=len(chunks))
         self._chunks = tuple(chunks)
         self._stage, self._stages = channel.rank, channel.size
         self._schedule = schedule
-        self._passage = Recomputed if recompute else Passage
+        self._saved_forward = Checkpointed if recompute else SavedForward
         self._note = note
         self._no_sync: NoSync = no_sync or contextlib.nullcontext
         self._device = _device_of(chunks)
         before, behind = (self._stage - 1) % self._stages, (self._stage + 1) % self._stages
         window = self._stages * len(chunks)
-        self._activations = Lane(
+        self._activations = P2PLink(
             channel,
             to=behind,
             source=before,
@@ -122,7 +122,7 @@ class Executor:
             device=self._device,
             meter=meter,
         )
-        self._gradients = Lane(
+        self._gradients = P2PLink(
             Channel(channel.group, channel.members, ranks_per_node=channel.ranks_per_node),
             to=before,
             source=behind,
@@ -174,7 +174,7 @@ class Executor:
 
     def _plan(self, microbatches: int) -> tuple[Instruction, ...]:
         if microbatches not in self._plans:
-            self._plans[microbatches] = read_plan(
+            self._plans[microbatches] = read_instructions(
                 self._schedule, self._stage, self._stages, microbatches, len(self._chunks)
             )
         return self._plans[microbatches]
@@ -201,7 +201,7 @@ class Executor:
 
     def _begin(self, batch: _Batch) -> None:
         self._batch = batch
-        self._live: dict[Key, Passage] = {}
+        self._live: dict[Key, SavedForward] = {}
         self._taken: dict[Key, Tensor] = {}  # received, for the computation that follows
         self._made: dict[Key, Tensor] = {}  # computed, for the send that follows
         self._results: list[Tensor] = []
@@ -223,16 +223,16 @@ class Executor:
         inputs = self._taken.pop(key, None)
         if inputs is None:
             inputs = batch.inputs[at.microbatch].to(self._device, non_blocking=True)
-        passage = self._passage(run, inputs)
-        output = passage.forward()
+        saved = self._saved_forward(run, inputs)
+        output = saved.forward()
         if last:
             self._results.append(output)
         else:
             self._made[key] = output
         if batch.trains:
-            self._live[key] = passage
+            self._live[key] = saved
             self._peak_live = max(self._peak_live, len(self._live))
-            self._gradients.know(batch.topic(at), Form.of(output))
+            self._gradients.know(batch.topic(at), TensorMeta.of(output))
 
     def _send_activation(self, at: Instruction) -> None:
         output = self._made.pop((at.microbatch, at.chunk))

@@ -7,8 +7,8 @@
     leave: goes last ◄──────── all gather ─────► leave
 
 Where a call fails, the leader asks every rank for a sign of life: a process that is gone is known
-by its broken connection, at once; one that is stopped, or cut off, by its pulse, after `timeout_s`.
-The others learn it from the leader, or from the pulse themselves.
+by its broken connection, at once; one that is stopped, or cut off, by its missing heartbeat, after
+`timeout_s`. The others learn it from the leader, or from the heartbeat themselves.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ import torch.distributed.rpc as rpc
 from torch.distributed import Store
 from torch.futures import Future
 
-from drumline.comm import Meeting
-from drumline.comm.peer import LostPeerError
+from drumline.comm import StoreBarrier
+from drumline.comm.lost_peers import LostPeerError
 from drumline.core.errors import CommError
 from drumline.core.formatting import name_ranks
 from drumline.core.task import PATIENCE_S
-from drumline.parallel.rpc.pulse import Pulse
+from drumline.parallel.rpc.heartbeat import Heartbeat
 
 _TIMED_OUT = "RPC ran for more than set timeout"
 _ANSWER_S = 2.0
@@ -55,15 +55,15 @@ class Agents:
     """The agents of all ranks, as one rank sees them; leave them by the end of the `with` block."""
 
     def __init__(
-        self, agent: Any, store: Store, pulse: Pulse, *, rank: int, world_size: int
+        self, agent: Any, store: Store, heartbeat: Heartbeat, *, rank: int, world_size: int
     ) -> None:
         self.rank = rank
         self.world_size = world_size
-        self.timeout_s = pulse.timeout_s
+        self.timeout_s = heartbeat.timeout_s
         self._agent = agent
         self._store = store
-        self._meeting = Meeting(store, rank=rank, world_size=world_size)
-        self._pulse = pulse
+        self._meeting = StoreBarrier(store, rank=rank, world_size=world_size)
+        self._heartbeat = heartbeat
 
     def __enter__(self) -> Agents:
         return self
@@ -88,8 +88,8 @@ class Agents:
             LostPeerError: a rank is gone, or was silent for `timeout_s`.
         """
         self.offer(part)
-        while not self._pulse.done.wait(self._pulse.every_s):
-            self._pulse.check()
+        while not self._heartbeat.done.wait(self._heartbeat.every_s):
+            self._heartbeat.check()
 
     def collect(self, own: object) -> list[Any]:
         """Return RRefs to what each rank serves, the leader's own first; only the leader calls."""
@@ -101,7 +101,7 @@ class Agents:
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
         """Turn errors of calls in here into one that names the rank that is gone, if one is."""
-        self._pulse.check()
+        self._heartbeat.check()
         try:
             yield
         except RuntimeError as error:  # what RPC raises, and what most of torch does, too
@@ -121,7 +121,7 @@ class Agents:
         try:
             yield
         except RuntimeError as error:
-            loss = self._pulse.wait_for_loss(self.timeout_s + 4 * self._pulse.every_s)
+            loss = self._heartbeat.wait_for_loss(self.timeout_s + 4 * self._heartbeat.every_s)
             if loss is not None:
                 raise loss from error
             raise
@@ -134,13 +134,13 @@ class Agents:
             PeerError: a rank did not come to leave within `timeout_s`.
         """
         if self.rank == 0:
-            self._pulse.say_done()
+            self._heartbeat.say_done()
         try:
             self._gather("leave", self.timeout_s)
         except (LostPeerError, CommError) as error:
             self._abandon(error)
             raise
-        self._pulse.close()
+        self._heartbeat.close()
         with contextlib.suppress(RuntimeError):  # all have come: only this one's own goodbye fails
             rpc._delete_all_user_and_unforked_owner_rrefs(timedelta(seconds=_GOODBYE_S))
             self._agent.join(shutdown=True, timeout=_GOODBYE_S)
@@ -148,9 +148,9 @@ class Agents:
 
     def _abandon(self, error: BaseException) -> None:
         """End this rank's agent at once, and let the others know."""
-        words = f"rank {self.rank} gave up: {type(error).__name__}: {error}"
-        loss = self._pulse.say_lost([self.rank], words)
-        self._pulse.close()
+        message = f"rank {self.rank} gave up: {type(error).__name__}: {error}"
+        loss = self._heartbeat.say_lost([self.rank], message)
+        self._heartbeat.close()
         self._end(without=loss.ranks)
 
     def _end(self, without: Sequence[int] = ()) -> None:
@@ -179,8 +179,8 @@ class Agents:
         threading.Thread(target=wait, daemon=True).start()  # a stopped store never answers
         while True:
             with contextlib.suppress(TimeoutError):
-                return gathered.result(timeout=self._pulse.every_s)
-            self._pulse.check()
+                return gathered.result(timeout=self._heartbeat.every_s)
+            self._heartbeat.check()
 
     def _find_loss(self, error: RuntimeError) -> LostPeerError | None:
         """Find out whether a call failed for a lost rank: ask all, and listen for their beats."""
@@ -189,11 +189,11 @@ class Agents:
         answers = {other: _outcome_of(call) for other, call in calls.items()}
         gone = [other for other, answer in answers.items() if answer == "gone"]
         if gone:
-            words = str(error).strip().splitlines()[-1:]
-            return self._pulse.say_lost(gone, f"{name_ranks(gone)} is gone: {' '.join(words)}")
+            last = str(error).strip().splitlines()[-1:]
+            return self._heartbeat.say_lost(gone, f"{name_ranks(gone)} is gone: {' '.join(last)}")
         if all(answer == "answers" for answer in answers.values()):
             return None
-        return self._pulse.wait_for_loss(self.timeout_s + 4 * self._pulse.every_s)
+        return self._heartbeat.wait_for_loss(self.timeout_s + 4 * self._heartbeat.every_s)
 
     def _ask(self, other: int) -> Future[None] | None:
         call: Future[None] | None = None

@@ -26,11 +26,11 @@ import torch.distributed.autograd as dist_autograd
 import torch.distributed.rpc as rpc
 from torch.distributed import PrefixStore, Store
 
-from drumline.comm import LOOPBACK, Meeting
+from drumline.comm import LOOPBACK, StoreBarrier
 from drumline.comm.group import interface_towards
 from drumline.core.errors import CommError
 from drumline.parallel.rpc.agents import Agents, here, worker_name
-from drumline.parallel.rpc.pulse import Pulse
+from drumline.parallel.rpc.heartbeat import Heartbeat
 
 _INTERFACE = "TP_SOCKET_IFNAME"  # what TensorPipe reads
 
@@ -62,9 +62,9 @@ def join_rpc(
     _pin_interface(leader)
     _import_distributed_optim()
     own = _connect("rpc", store, timeout_s)
-    Meeting(own, rank=rank, world_size=world_size).gather("join the RPC agents", timeout_s)
-    pulse = Pulse(
-        _connect("rpc/pulse", store, timeout_s),
+    StoreBarrier(own, rank=rank, world_size=world_size).gather("join the RPC agents", timeout_s)
+    heartbeat = Heartbeat(
+        _connect("rpc/heartbeat", store, timeout_s),
         rank=rank,
         world_size=world_size,
         timeout_s=timeout_s,
@@ -72,8 +72,8 @@ def join_rpc(
     try:
         agent = _start_agent(PrefixStore("agent", own), rank, world_size, timeout_s)
     except RuntimeError as error:
-        raise pulse.wait_for_loss(timeout_s) or error from None
-    return Agents(agent, own, pulse, rank=rank, world_size=world_size)
+        raise heartbeat.wait_for_loss(timeout_s) or error from None
+    return Agents(agent, own, heartbeat, rank=rank, world_size=world_size)
 
 
 def _start_agent(store: Store, rank: int, world_size: int, timeout_s: float) -> Any:

@@ -1,10 +1,9 @@
 """How a model becomes stages: layers found in its forward, shared out, made into modules."""
 
 from drumline.parallel.split.balance import count_bytes, measure_times, parse_balance, partition
-from drumline.parallel.split.chunks import Chunks
 from drumline.parallel.split.layers import Layer, find_layers
-from drumline.parallel.split.stage import Stage, build_stage
-from drumline.parallel.split.tied import tied_names
+from drumline.parallel.split.stage import Chunks, Stage, build_stage
+from drumline.parallel.tied import tied_names
 
 __all__ = [
     "Chunks",

@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from torch.fx import Node
 
 from drumline.core.errors import UsageError
-from drumline.parallel.split.tied import tied_names
 from drumline.parallel.split.trace import LINE, Trace, trace_model, uncuttable
+from drumline.parallel.tied import tied_names
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,12 +3,14 @@
 A stage has the model's own submodules under their own paths (`blocks.0` of the model is `blocks.0`
 of the stage), so its parameters have the names that they have in the whole model, and checkpoints
 of any split fit together. Its forward is the code that `torch.fx` writes for its operations.
+
+`Chunks` holds the several stages of one rank in an interleaved schedule.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from torch import Tensor, fx, nn
@@ -16,7 +18,7 @@ from torch.fx import Node
 
 from drumline.core.errors import UsageError
 from drumline.parallel.split.layers import Layer, Piece
-from drumline.parallel.split.tied import tied_names
+from drumline.parallel.tied import tied_names
 
 
 class Stage(nn.Module):
@@ -163,3 +165,33 @@ def _place(stage: nn.Module, path: str, model: nn.Module, memo: dict[int, Any]) 
         here.register_buffer(name, owner.get_buffer(name), persistent=lasting)
     else:
         setattr(here, name, getattr(owner, name))  # a plain tensor, constant as in the model
+
+
+class Chunks(nn.Module):
+    """The stages that a rank holds, as one module to train, save and load; they are not called."""
+
+    def __init__(self, stages: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.stages = nn.ModuleList(stages)
+
+    def named_parameters(
+        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, nn.Parameter]]:
+        """Name parameters as the whole model does."""
+        for stage in self.stages:
+            yield from stage.named_parameters(prefix, recurse, remove_duplicate)
+
+    def named_buffers(
+        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, Tensor]]:
+        """Name buffers as the whole model does."""
+        for stage in self.stages:
+            yield from stage.named_buffers(prefix, recurse, remove_duplicate)
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
+        """Return parameters and lasting buffers by these names."""
+        return {
+            name: tensor
+            for stage in self.stages
+            for name, tensor in stage.state_dict(*args, **kwargs).items()
+        }

@@ -72,9 +72,9 @@ def trace_model(model: nn.Module) -> tuple[Trace, Trace]:
     return training, evaluation
 
 
-def uncuttable(model: nn.Module, words: str) -> UsageError:
+def uncuttable(model: nn.Module, reason: str) -> UsageError:
     """Return the error that says why a model cannot be cut."""
-    return UsageError(f"cannot cut {type(model).__name__} into stages: {words}")
+    return UsageError(f"cannot cut {type(model).__name__} into stages: {reason}")
 
 
 def _check_calls(model: nn.Module) -> None:

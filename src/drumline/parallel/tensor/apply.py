@@ -30,8 +30,7 @@ from drumline.parallel.data_parallel import broadcast_state
 from drumline.parallel.tensor.attention import FusedAttention, HeadAttention
 from drumline.parallel.tensor.convolution import ChannelConv2d
 from drumline.parallel.tensor.dropout import ShareDropout
-from drumline.parallel.tensor.exchange import Exchange
-from drumline.parallel.tensor.layer import SplitLayer
+from drumline.parallel.tensor.exchange import Exchange, SplitLayer
 from drumline.parallel.tensor.linear import ColumnLinear, RowLinear
 from drumline.parallel.tensor.plan import How, Rule, build_plan
 

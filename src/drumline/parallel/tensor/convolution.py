@@ -11,9 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from drumline.core.errors import UsageError
-from drumline.parallel.tensor.exchange import Exchange
+from drumline.parallel.tensor.exchange import Exchange, SplitLayer, own_part
 from drumline.parallel.tensor.functions import enter_split, gather_shares
-from drumline.parallel.tensor.layer import SplitLayer, own_part
 from drumline.parallel.tensor.shares import Share
 
 CHANNELS = -3

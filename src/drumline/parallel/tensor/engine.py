@@ -33,8 +33,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from drumline.core.errors import UsageError
-from drumline.parallel.tensor.exchange import Exchange
-from drumline.parallel.tensor.layer import SplitLayer
+from drumline.parallel.tensor.exchange import Exchange, SplitLayer
 from drumline.parallel.tensor.plan import How, Plan, Rule
 from drumline.parallel.tensor.shares import Share
 

@@ -2,6 +2,8 @@
 
 Nothing overlaps here: the layer that comes next needs the result. So all the time of a span that
 the meter gets is time in which this rank did nothing else, and bytes are those of the result.
+
+`SplitLayer` is what all layers that exchange so have in common.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from typing import Any, Self
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
 from drumline.comm import Meter, members_of
@@ -110,3 +112,30 @@ def _padded(part: Tensor, dim: int, length: int) -> Tensor:
     padded = part.new_zeros(shape)
     padded.narrow(dim, 0, part.shape[dim]).copy_(part)
     return padded
+
+
+class SplitLayer(nn.Module):
+    """What all split layers have: their ranks, and for each split parameter the share held."""
+
+    exchange: Exchange
+
+    def shares(self) -> dict[str, Share]:
+        """Return the share held of each parameter that is split; the others are replicated."""
+        raise NotImplementedError
+
+
+def shares_of(model: nn.Module) -> dict[str, Share]:
+    """Return this rank's share of each parameter that is split, by the parameter's whole name."""
+    return {
+        f"{prefix}.{name}".lstrip("."): share
+        for prefix, layer in model.named_modules(remove_duplicate=False)
+        if isinstance(layer, SplitLayer)
+        for name, share in layer.shares().items()
+    }
+
+
+def own_part(parameter: Tensor, share: Share | None) -> nn.Parameter:
+    """Make a parameter from this rank's share of a whole one, or a replica; frozen stays frozen."""
+    whole = parameter.detach()
+    part = whole.clone() if share is None else share.take(whole)
+    return nn.Parameter(part, requires_grad=parameter.requires_grad)

@@ -16,13 +16,12 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from drumline.parallel.tensor.exchange import Exchange
+from drumline.parallel.tensor.exchange import Exchange, SplitLayer, own_part
 from drumline.parallel.tensor.functions import (
     enter_split,
     gather_shares,
     sum_partial,
 )
-from drumline.parallel.tensor.layer import SplitLayer, own_part
 from drumline.parallel.tensor.shares import Share
 
 

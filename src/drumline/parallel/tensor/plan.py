@@ -187,9 +187,9 @@ def _gathered(model: Any, name: str, ranks: int) -> Plan:
 
 _KNOWN: Mapping[str, Callable[[Any, int], Plan | None]] = MappingProxyType(
     {
-        "drumline.models.mlp.MLP": _mlp,
-        "drumline.models.lenet.LeNet": _lenet,
-        "drumline.models.cnn.CNN": _cnn,
+        "drumline.models.vision.MLP": _mlp,
+        "drumline.models.vision.LeNet": _lenet,
+        "drumline.models.vision.CNN": _cnn,
         "drumline.models.gpt.Attention": _attention,
         "drumline.models.gpt.Block": _block,
     }

@@ -13,11 +13,12 @@ import csv
 import dataclasses
 import io
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, TypeVar, get_args, get_type_hints
 
 from drumline.core.formatting import format_bytes, format_seconds
+from drumline.report.interval import Interval, interval_cells, interval_names
 
 Form = Callable[[float], str]
 """how a number is written, with its unit"""
@@ -106,6 +107,88 @@ class Table:
         writer.writerow(self.columns)
         writer.writerows([_cell(row[key]) for key in self.columns] for row in self.rows)
         return out.getvalue()
+
+
+R = TypeVar("R")
+
+
+class RecordTable(Table, Generic[R]):
+    """A table whose rows are frozen dataclasses: their fields are the columns.
+
+        class Ending:
+            optimizer: str                                    text, aligned left
+            steps: Annotated[int, count]                      a number, and the form of its text
+            accuracy: Annotated[Interval | None, points]      three columns: accuracy, _low, _high
+
+    Args:
+        name: of its file, without .csv.
+        row_type: the dataclass.
+        records: the rows.
+        key: what the column of a field named `key` is called, for rows that tables share.
+    """
+
+    def __init__(
+        self, name: str, row_type: type[R], records: Iterable[R] = (), *, key: str = "key"
+    ) -> None:
+        types = get_type_hints(row_type)
+        self._titles = {field_: key if field_ == "key" else field_ for field_ in types}
+        self._intervals = {field_ for field_, type_ in types.items() if _is_interval(type_)}
+        annotations = get_type_hints(row_type, include_extras=True)
+        self.forms = {self._titles[field_]: _form(hint) for field_, hint in annotations.items()}
+        """how the cells of a column are written; None: they are text"""
+        columns = [
+            column
+            for field_, title in self._titles.items()
+            for column in (interval_names(title) if field_ in self._intervals else [title])
+        ]
+        super().__init__(name=name, columns=columns)
+        self.records: list[R] = []
+        for record in records:
+            self.append(record)
+
+    def append(self, record: R) -> None:
+        """Add a row at the end."""
+        cells: dict[str, Any] = {}
+        for field_, title in self._titles.items():
+            value = getattr(record, field_)
+            if field_ in self._intervals:
+                cells |= interval_cells(title, value)
+            else:
+                cells[title] = value
+        self.rows.append(cells)
+        self.records.append(record)
+
+    def where(self, **values: Any) -> list[R]:
+        """Return the rows with these values, in order."""
+        return [
+            record
+            for record in self.records
+            if all(getattr(record, name) == value for name, value in values.items())
+        ]
+
+    def row_of(self, record: object) -> int | None:
+        """Return the number of a row; None: it is not of this table."""
+        return next((number for number, one in enumerate(self.records) if one is record), None)
+
+    def quote(self, record: R, column: str, form: Form | None = None) -> CellRef:
+        """Quote a cell of one of the rows, written as its column is, or as `form` says."""
+        row = self.row_of(record)
+        if row is None:
+            raise LookupError(f"table {self.name!r} has no such row: {record}")
+        return self.cell_at(row, column, form or self.forms[column] or str)
+
+
+def _form(hint: Any) -> Form | None:
+    """Return how a field is written: what its annotation says, or str; None: it is text."""
+    told = [extra for extra in getattr(hint, "__metadata__", ()) if callable(extra)]
+    if told:
+        form: Form = told[0]
+        return form
+    return None if hint is str or str in get_args(hint) else str
+
+
+def _is_interval(type_: Any) -> bool:
+    return type_ is Interval or Interval in get_args(type_)
 
 
 def write(value: Any, form: Form) -> str:

@@ -21,7 +21,8 @@ import yaml
 from drumline.core.language import Language
 from drumline.report.page.table import CellRef
 
-_HOLE = re.compile(r"\{(\w+)\}")
+_HOLE = re.compile(r"\{(\w+(?:\.\w+)?(?::\w+)?)\}")
+"""`{name}`; labs have `{row.column}` and `{row.column:form}`, too"""
 _HAN = "[\u3000-\u303f\u4e00-\u9fff\uff00-\uffef]"
 """a Chinese character, or its punctuation"""
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # seven times as fast
@@ -73,7 +74,7 @@ def check_texts(texts: Texts, name: str) -> None:
     if odd := sorted(en.keys() ^ zh.keys()):
         raise ValueError(f"{name}: only one language has {', '.join(odd)}")
     for key, text in en.items():
-        if set(_HOLE.findall(text)) != set(_HOLE.findall(zh[key])):
+        if find_holes(text) != find_holes(zh[key]):
             raise ValueError(f"{name}: {key} has not the same {{holes}} in both languages")
 
 
@@ -107,7 +108,7 @@ class Translator:
         if zh is not None:  # TODO: the last callers that give both languages
             check_texts({Language.EN: {"": key}, Language.ZH: {"": zh}}, repr(key))
         template = self.text(key) if zh is None else self.pick(key, zh)
-        if set(_HOLE.findall(template)) != set(holes):
+        if find_holes(template) != holes.keys():
             raise ValueError(f"the holes of {key!r}, {template!r}, are not {sorted(holes)}")
         return fill(template, holes)
 
@@ -133,6 +134,11 @@ class Translator:
         # a space stands only beside what is not Chinese
         before, after = (" " if char.isascii() else "" for char in (items[-2][-1], items[-1][0]))
         return "、".join(items[:-1]) + before + "和" + after + items[-1]
+
+
+def find_holes(template: str) -> set[str]:
+    """Return what stands between the braces of a text."""
+    return set(_HOLE.findall(template))
 
 
 def fill(template: str, holes: Mapping[str, Filling]) -> Sentence:

@@ -1,0 +1,83 @@
+"""The text of the labs is data: both languages have it, and its holes are filled with cells."""
+
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Annotated
+
+import pytest
+
+from drumline.core.language import Language
+from drumline.labs.chapter import Chapter
+from drumline.labs.text import LabText, load_lab_texts
+from drumline.report.interval import Interval
+from drumline.report.page.findings import Findings
+from drumline.report.page.table import count, points
+from drumline.report.page.translator import find_holes, load_texts
+
+NAMES = sorted(
+    folder.name
+    for folder in files("drumline.labs").joinpath("text").iterdir()
+    if folder.joinpath("en.yaml").is_file()
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    optimizer: str
+    steps: Annotated[int, count]
+    accuracy: Annotated[Interval | None, points]
+
+
+ROW = Row(optimizer="gd", steps=12345, accuracy=Interval(middle=0.9, low=0.89, high=0.91))
+
+
+def chapter_of(**texts):
+    return Chapter(
+        text=LabText(Language.EN, {Language.EN: texts}, "here"), findings=Findings(), tables={}
+    )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_both_languages_have_the_same_keys_and_holes(name):
+    texts = load_texts("drumline.labs", f"text/{name}")
+    assert texts[Language.EN].keys() == texts[Language.ZH].keys()
+    for key, text in texts[Language.EN].items():
+        assert find_holes(text) == find_holes(texts[Language.ZH][key]), key
+
+
+def test_a_lab_has_the_text_of_all_labs_and_its_own():
+    text = LabText(Language.EN, load_lab_texts("optimizers"), "rates")
+    assert text.text("columns.accuracy") == "test accuracy"
+    assert text.name("optimizer", "momentum") == "SGD with momentum"
+    assert text.name("optimizer", "lion") == "lion"
+    assert text.within("figures.rates").text("losses.y") == "loss (cross entropy)"
+    with pytest.raises(KeyError, match="no text 'steps' in 'rates'"):
+        text.text("steps")
+
+
+def test_a_row_fills_holes_with_its_cells_and_names():
+    chapter = chapter_of(
+        **{
+            "here.best": "{row.optimizer} had {row.accuracy} after {row.steps}, {row.steps:plain}",
+            "names.optimizer.gd": "gradient descent",
+        }
+    )
+    table = chapter.tabulate("ends", Row, [ROW])
+    assert table.columns == ["optimizer", "steps", "accuracy", "accuracy_low", "accuracy_high"]
+    assert table.to_csv().splitlines()[1] == "gd,12345,0.9,0.89,0.91"
+    said = chapter.write("best", row=ROW)
+    expected = "gradient descent had 90.00 % (89.00–91.00) after 12 345, 1.23e+04"
+    assert str(said) == expected
+    refs = [(ref.table, ref.row, ref.column, ref.value) for ref in said.refs]
+    assert refs == [("ends", 0, "accuracy", 0.9), *[("ends", 0, "steps", 12345)] * 2]
+
+
+def test_holes_that_the_text_has_not_are_refused():
+    chapter = chapter_of(**{"here.best": "{row.steps} steps"})
+    chapter.tabulate("ends", Row, [ROW])
+    with pytest.raises(ValueError, match=r"here\.best"):
+        chapter.write("best")
+    with pytest.raises(ValueError, match=r"here\.best"):
+        chapter.write("best", row=ROW, more=1)
+    with pytest.raises(LookupError, match="no table of the lab"):
+        chapter.write("best", row=Row(optimizer="gd", steps=1, accuracy=None))
