@@ -17,7 +17,7 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, UnknownRegionError
 from botocore.parsers import ResponseParserError
 
-from drumline.cluster.providers.ec2.errors import Asked, explain
+from drumline.cluster.providers.ec2.errors import AwsCall, explain
 from drumline.core.errors import CloudError
 
 AwsValues = dict[str, Any]
@@ -45,7 +45,9 @@ def open_session(*, profile: str | None = None, region: str | None = None) -> bo
         region = region or os.environ.get("AWS_REGION")  # which botocore itself does not read
         return boto3.Session(profile_name=profile, region_name=region)
     except BotoCoreError as error:
-        raise explain(error, Asked(action="sts:GetCallerIdentity", region=region or "?")) from None
+        raise explain(
+            error, AwsCall(action="sts:GetCallerIdentity", region=region or "?")
+        ) from None
 
 
 def partition_of(region: str | None) -> str:
@@ -93,22 +95,24 @@ class Cloud:
                     name, region_name=region, config=config
                 )
             except (BotoCoreError, ValueError) as error:  # ValueError: not a region's name at all
-                raise explain(error, Asked(action=f"{name}:*", region=region)) from None
+                raise explain(error, AwsCall(action=f"{name}:*", region=region)) from None
         return self._clients[service]
 
-    def call(self, service: str, method: str, about: Asked | None = None, /, **params: Any) -> Any:
+    def call(
+        self, service: str, method: str, about: AwsCall | None = None, /, **params: Any
+    ) -> Any:
         """Make one call; `about` says more of what was asked, for a refusal's sentence.
 
         Raises:
             CloudError: it was refused; `kind` says which way.
         """
         client = self.client(service)
-        asked = self._asked(service, method, about)
+        aws_call = self._aws_call(service, method, about)
         for attempt in range(_TRIES):
             try:
                 return getattr(client, method)(**params)
             except Failure as error:
-                refusal = explain(error, asked)
+                refusal = explain(error, aws_call)
                 again = service == "launch" and refusal.fields["kind"] in ("throttling", "server")
                 if not again or attempt == _TRIES - 1:
                     raise refusal from error
@@ -125,14 +129,14 @@ class Cloud:
             for page in client.get_paginator(method).paginate(**params):
                 yield from page.get(key, ())
         except Failure as error:
-            raise explain(error, self._asked(service, method, None)) from error
+            raise explain(error, self._aws_call(service, method, None)) from error
 
-    def _asked(self, service: str, method: str, about: Asked | None) -> Asked:
+    def _aws_call(self, service: str, method: str, about: AwsCall | None) -> AwsCall:
         operation = self.client(service).meta.method_to_api_mapping[method]
         action = f"{'ec2' if service == 'launch' else service}:{operation}"
         if about is None:
-            return Asked(action=action, region=self.region)
-        return Asked(
+            return AwsCall(action=action, region=self.region)
+        return AwsCall(
             action=action, region=self.region, instance_type=about.instance_type, zone=about.zone
         )
 

@@ -90,7 +90,7 @@ _KIND_OF = {code: kind for kind, codes in KINDS.items() for code in codes}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class AwsCall:
     """What was asked of AWS, for the sentence that says that it was refused."""
 
     action: str
@@ -114,26 +114,26 @@ def kind_of(code: str) -> str:
     return "other"
 
 
-def explain(error: Exception, asked: Asked) -> CloudError:
+def explain(error: Exception, aws_call: AwsCall) -> CloudError:
     """Turn what boto3 raised into one sentence, with its kind and its way out."""
     if isinstance(error, botocore.ClientError):
         answer = error.response.get("Error", {})
         code, message = str(answer.get("Code", "")), str(answer.get("Message", ""))
         kind = "in-use" if "is currently in use" in message else kind_of(code)
-        sentence = _sentence(kind, code, message, asked)
+        sentence = _sentence(kind, code, message, aws_call)
         answered = kind != "server"
-        return CloudError(sentence, kind=kind, code=code, action=asked.action, answered=answered)
+        return CloudError(sentence, kind=kind, code=code, action=aws_call.action, answered=answered)
     for known, kind, sentence in _CLIENT_SIDE:
         if isinstance(error, known):
-            message = sentence.format(asked=asked, error=_one_line(str(error)))
-            return _unanswered(message, kind, error, asked)
-    message = f"{asked.action} failed before AWS answered: {_one_line(str(error))}; try again"
-    return _unanswered(message, "other", error, asked)
+            message = sentence.format(aws_call=aws_call, error=_one_line(str(error)))
+            return _unanswered(message, kind, error, aws_call)
+    message = f"{aws_call.action} failed before AWS answered: {_one_line(str(error))}; try again"
+    return _unanswered(message, "other", error, aws_call)
 
 
-def _unanswered(message: str, kind: str, error: Exception, asked: Asked) -> CloudError:
+def _unanswered(message: str, kind: str, error: Exception, aws_call: AwsCall) -> CloudError:
     code = type(error).__name__
-    return CloudError(message, kind=kind, code=code, action=asked.action, answered=False)
+    return CloudError(message, kind=kind, code=code, action=aws_call.action, answered=False)
 
 
 _LOGIN = "aws sso login, or new keys in ~/.aws/credentials or the environment"
@@ -173,7 +173,7 @@ _CLIENT_SIDE: tuple[tuple[type[Exception] | tuple[type[Exception], ...], str, st
     (
         botocore.ProxyConnectionError,
         "region",
-        "the proxy of your environment lets nothing through to AWS in {asked.region} ({error}); "
+        "the proxy of your environment lets nothing through to AWS in {aws_call.region} ({error}); "
         "check HTTPS_PROXY and NO_PROXY",
     ),
     (
@@ -186,8 +186,8 @@ _CLIENT_SIDE: tuple[tuple[type[Exception] | tuple[type[Exception], ...], str, st
             botocore.HTTPClientError,
         ),
         "region",
-        "AWS does not answer in region {asked.region} ({error}); check that such a region exists "
-        "(ec2.region), and your network",
+        "AWS does not answer in region {aws_call.region} ({error}); check that such a region "
+        "exists (ec2.region), and your network",
     ),
 )
 
@@ -220,16 +220,16 @@ _SENTENCES = {
 """what was refused, why, and what to do, by kind"""
 
 
-def _sentence(kind: str, code: str, message: str, asked: Asked) -> str:
+def _sentence(kind: str, code: str, message: str, aws_call: AwsCall) -> str:
     return _SENTENCES.get(kind, _SENTENCES["other"]).format(
-        action=asked.action,
+        action=aws_call.action,
         code=code,
         login=_LOGIN,
-        named=_named_action(message) or asked.action,
-        place=asked.zone or asked.region,
-        region=asked.region,
+        named=_named_action(message) or aws_call.action,
+        place=aws_call.zone or aws_call.region,
+        region=aws_call.region,
         said=_one_line(message) or code,
-        what=asked.instance_type or "such machines",
+        what=aws_call.instance_type or "such machines",
     )
 
 

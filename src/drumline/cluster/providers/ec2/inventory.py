@@ -261,14 +261,14 @@ def past_machines(
     for intent, result in journal.done("run_instances"):
         identity = str(result.get("instance", ""))
         found[identity] = _machine(int(intent.what["node"]), identity, price(None), intent.at)
-    for holding in instances(cloud, filters, gone=True):
-        described = holding.described
+    for item in instances(cloud, filters, gone=True):
+        described = item.described
         since = described["LaunchTime"].timestamp()
         usd = price(described.get("InstanceType"))
-        machine = _machine(holding.node, holding.identity, usd, since)
-        found[holding.identity] = machine.at(until=read_end(described))
-        if holding.live:
-            del found[holding.identity]
+        machine = _machine(item.node, item.identity, usd, since)
+        found[item.identity] = machine.at(until=read_end(described))
+        if item.live:
+            del found[item.identity]
     return [one.at(until=one.until or ends.get(one.identity, 0.0)) for one in found.values()]
 
 

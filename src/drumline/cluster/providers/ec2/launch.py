@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from drumline.cluster.life.journal import Journal
 from drumline.cluster.providers import Say
 from drumline.cluster.providers.ec2.cloud import AwsValues, Cloud, kind
-from drumline.cluster.providers.ec2.errors import Asked
+from drumline.cluster.providers.ec2.errors import AwsCall
 from drumline.cluster.providers.ec2.image import Image
 from drumline.cluster.providers.ec2.inventory import (
     LIVE,
@@ -55,7 +55,7 @@ class LaunchPlan:
 
 
 def launch_request(
-    ground: LaunchPlan, node: int, place: ZoneSubnet, *, token: str, user_data: str
+    plan: LaunchPlan, node: int, place: ZoneSubnet, *, token: str, user_data: str
 ) -> AwsValues:
     """Return the parameters of RunInstances for one node.
 
@@ -70,15 +70,15 @@ def launch_request(
             f"this is a defect of drumline: please report it",
             kind="other",
         )
-    ec2 = ground.spec.ec2
+    ec2 = plan.spec.ec2
     kinds = ["instance", "volume", "network-interface"]
     request: AwsValues = {
         "MinCount": 1,
         "MaxCount": 1,
         "ClientToken": token,
-        "ImageId": ground.image.identity,
+        "ImageId": plan.image.identity,
         "InstanceType": ec2.instance_type,
-        "KeyName": ground.key_name,
+        "KeyName": plan.key_name,
         "UserData": user_data,
         "InstanceInitiatedShutdownBehavior": "terminate",
         "MetadataOptions": {
@@ -90,22 +90,22 @@ def launch_request(
             {
                 "DeviceIndex": 0,
                 "SubnetId": place.subnet,
-                "Groups": [ground.security_group],
+                "Groups": [plan.security_group],
                 "AssociatePublicIpAddress": place.public,
                 "DeleteOnTermination": True,
             }
         ],
-        "BlockDeviceMappings": _disks(ground.image, ec2.disk_gb),
+        "BlockDeviceMappings": _disks(plan.image, ec2.disk_gb),
     }
-    if ground.placement_group is not None:
-        request["Placement"] = {"GroupName": ground.placement_group}
+    if plan.placement_group is not None:
+        request["Placement"] = {"GroupName": plan.placement_group}
     if ec2.instance_profile is not None:
         key = "Arn" if ec2.instance_profile.startswith("arn:") else "Name"
         request["IamInstanceProfile"] = {key: ec2.instance_profile}
     if ec2.spot:
         kinds.append("spot-instances-request")
         request["InstanceMarketOptions"] = _market(ec2.max_price_usd)
-    tags = tags_of(ground.spec.name, ground.identity, node)
+    tags = tags_of(plan.spec.name, plan.identity, node)
     request["TagSpecifications"] = tag_specifications(kinds, tags)
     return request
 
@@ -147,11 +147,11 @@ UserData = Callable[[int], str]
 
 @dataclass(frozen=True, kw_only=True)
 class Launcher:
-    """Launches nodes onto prepared ground."""
+    """Launches nodes onto prepared plan."""
 
     cloud: Cloud
     journal: Journal
-    ground: LaunchPlan
+    plan: LaunchPlan
     user_data: UserData
     say: Say
 
@@ -179,7 +179,7 @@ class Launcher:
             raise last
         told = ", ".join(f"{zone}: {error.fields['code']}" for zone, error in refused.items())
         raise CloudError(
-            f"no zone has {len(missing)} {self.ground.spec.ec2.instance_type} ({told}). The last: "
+            f"no zone has {len(missing)} {self.plan.spec.ec2.instance_type} ({told}). The last: "
             f"{last.message}",
             **last.fields,
         )
@@ -191,9 +191,9 @@ class Launcher:
 
     def _launch_in(self, missing: Sequence[int], place: ZoneSubnet) -> list[InventoryItem]:
         used = {
-            str(holding.described.get("ClientToken", ""))
-            for holding in instances(self.cloud, self._filters(), gone=True)
-            if holding.state not in LIVE
+            str(item.described.get("ClientToken", ""))
+            for item in instances(self.cloud, self._filters(), gone=True)
+            if item.state not in LIVE
         }
         first, *others = missing
         leader = self._launch_one(first, place, used)
@@ -210,15 +210,15 @@ class Launcher:
 
     def _launch_one(self, node: int, place: ZoneSubnet, used: set[str]) -> InventoryItem:
         """Launch one node; where its token was used up by an instance that is gone, by the next."""
-        identity = self.ground.identity
-        ec2 = self.ground.spec.ec2
-        about = Asked(action="", region="", instance_type=ec2.instance_type, zone=place.zone)
+        identity = self.plan.identity
+        ec2 = self.plan.spec.ec2
+        about = AwsCall(action="", region="", instance_type=ec2.instance_type, zone=place.zone)
         user_data = self.user_data(node)
         for attempt in range(_ATTEMPTS):
             token = client_token(identity, node, place.zone, attempt)
             if token in used:
                 continue
-            request = launch_request(self.ground, node, place, token=token, user_data=user_data)
+            request = launch_request(self.plan, node, place, token=token, user_data=user_data)
             intent = self.journal.intend(_LAUNCH, node=node, zone=place.zone, token=token)
             try:
                 answer = self.cloud.call("launch", _LAUNCH, about, **request)
@@ -244,23 +244,23 @@ class Launcher:
     def _of_token(self, token: str) -> InventoryItem | None:
         """Return the instance that a token has made, if it is there still."""
         filters = [{"Name": "client-token", "Values": [token]}]
-        return next((held for held in instances(self.cloud, filters) if held.live), None)
+        return next((item for item in instances(self.cloud, filters) if item.live), None)
 
     def _end_those_of(self, missing: Sequence[int], place: ZoneSubnet) -> None:
         """End what this zone has given: a cluster is in one zone."""
         made = [
-            held
-            for held in instances(self.cloud, self._filters())
-            if held.live
-            and held.node in missing
-            and held.described["Placement"]["AvailabilityZone"] == place.zone
+            item
+            for item in instances(self.cloud, self._filters())
+            if item.live
+            and item.node in missing
+            and item.described["Placement"]["AvailabilityZone"] == place.zone
         ]
         if made:
             self.say(place.zone, f"ending its {len(made)} node(s): all must be in one zone")
             end_instances(self.cloud, self.journal, made, self.say)
 
     def _filters(self) -> list[Filter]:
-        return of_cluster(self.ground.spec.name, self.ground.identity)
+        return of_cluster(self.plan.spec.name, self.plan.identity)
 
 
 _LAUNCH = "run_instances"
@@ -278,11 +278,11 @@ def wait_running(
     """
     told: dict[int, str] = {}
     for _ in range(RUN_WITHIN_S // _POLL_S):
-        held = {one.identity: one for one in instances(cloud, filters, gone=True)}
-        refuse_stopped([one for one in held.values() if one.identity in expected.values()])
+        existing = {one.identity: one for one in instances(cloud, filters, gone=True)}
+        refuse_stopped([one for one in existing.values() if one.identity in expected.values()])
         states = {}
         for node, identity in expected.items():
-            there = held.get(identity)
+            there = existing.get(identity)
             states[node] = "coming" if there is None else there.state
             if there is not None and not there.live:
                 raise _ended(node, there)
@@ -291,7 +291,7 @@ def wait_running(
                 say(f"worker{node}", state)
         told = states
         if all(state == "running" for state in states.values()):
-            return [holding for holding in held.values() if holding.live]
+            return [item for item in existing.values() if item.live]
         cloud.sleep(_POLL_S)
     late = ", ".join(f"worker{node} is {state}" for node, state in told.items())
     raise CloudError(
@@ -317,20 +317,20 @@ def places_of(places: Sequence[ZoneSubnet], there: Mapping[int, InventoryItem]) 
     ]
 
 
-def by_node(held: Sequence[InventoryItem]) -> dict[int, InventoryItem]:
+def by_node(existing: Sequence[InventoryItem]) -> dict[int, InventoryItem]:
     """Return the live instances by node; the elder where there are two."""
-    live = [holding for holding in held if holding.kind == "instance" and holding.live]
-    live.sort(key=lambda holding: str(holding.described.get("LaunchTime", "")), reverse=True)
-    return {holding.node: holding for holding in live}
+    live = [item for item in existing if item.kind == "instance" and item.live]
+    live.sort(key=lambda item: str(item.described.get("LaunchTime", "")), reverse=True)
+    return {item.node: item for item in live}
 
 
-def refuse_stopped(held: Sequence[InventoryItem]) -> None:
+def refuse_stopped(existing: Sequence[InventoryItem]) -> None:
     """Refuse nodes that somebody has stopped: what is on their disks is not ours to give up.
 
     Raises:
         CloudError: there are some; names them, and the ways out.
     """
-    stopped = [one for one in held if one.kind == "instance" and one.state in STOPPED]
+    stopped = [one for one in existing if one.kind == "instance" and one.state in STOPPED]
     if stopped:
         names = ", ".join(f"worker{one.node} ({one.identity}) is {one.state}" for one in stopped)
         ids = " ".join(one.identity for one in stopped)
@@ -343,13 +343,13 @@ def refuse_stopped(held: Sequence[InventoryItem]) -> None:
         )
 
 
-def _ended(node: int, holding: InventoryItem) -> CloudError:
+def _ended(node: int, item: InventoryItem) -> CloudError:
     """Say why a node ended as soon as it was launched."""
-    reason = holding.described.get("StateReason", {})
+    reason = item.described.get("StateReason", {})
     code, message = str(reason.get("Code", "")), reason.get("Message") or "EC2 gives no reason"
     short = "InsufficientInstanceCapacity" in code
     return CloudError(
-        f"worker{node} ({holding.identity}) ended as soon as it was launched: {message}; run this "
+        f"worker{node} ({item.identity}) ended as soon as it was launched: {message}; run this "
         f"again to replace it{', or take other ec2.zones' if short else ''}",
         kind="capacity" if short else "other",
         code=code,

@@ -48,14 +48,14 @@ from drumline.core.errors import CloudError, RunDirError
 
 def missing_resources(
     spec: ClusterSpec,
-    held: Sequence[InventoryItem],
+    existing: Sequence[InventoryItem],
     facts: TypeFacts,
     places: Sequence[ZoneSubnet],
     image: Image,
 ) -> list[Resource]:
     """Return what `create` would make."""
-    there = by_node(held)
-    kinds = {holding.kind for holding in held}
+    there = by_node(existing)
+    kinds = {item.kind for item in existing}
     name = spec.name
     made = []
     if "key-pair" not in kinds:
@@ -124,10 +124,10 @@ class Ec2Provider:
 
     def plan(self) -> Plan:
         """Say what `create` would do; changes nothing."""
-        held = self._held()
+        existing = self._existing()
         identity = self._known_id()
-        refuse_another_id(self._spec.name, identity or "", held)
-        refuse_stopped(held)
+        refuse_another_id(self._spec.name, identity or "", existing)
+        refuse_stopped(existing)
         facts = type_facts(self._cloud, self._spec.ec2.instance_type)
         places = find_places(self._cloud, self._spec.ec2)
         image = find_image(self._cloud, self._spec.ec2, facts)
@@ -138,8 +138,8 @@ class Ec2Provider:
         if not places[0].public:
             notes.append(f"{places[0].subnet} gives no public addresses: reach its private ones")
         return Plan(
-            resources=tuple(missing_resources(self._spec, held, facts, places, image)),
-            exists=tuple(holding.resource() for holding in held),
+            resources=tuple(missing_resources(self._spec, existing, facts, places, image)),
+            exists=tuple(item.resource() for item in existing),
             price_usd=(cost.node_usd or 0.0) * self._spec.nodes,
             priced=cost.priced,
             hours=cost.hours,
@@ -153,15 +153,15 @@ class Ec2Provider:
             CloudError: AWS refuses, or the name is in use; what was made stays, for `create` to
                 continue with, or `remove` to remove.
         """
-        held = self._held()
-        refuse_another_id(self._spec.name, self._known_id() or "", held)
-        self._refuse_fewer(held)
-        refuse_stopped(held)
-        nodes = by_node(held)
+        existing = self._existing()
+        refuse_another_id(self._spec.name, self._known_id() or "", existing)
+        self._refuse_fewer(existing)
+        refuse_stopped(existing)
+        nodes = by_node(existing)
         if set(range(self._spec.nodes)) <= set(nodes):
-            self._see_to_rules(held, say)
+            self._see_to_rules(existing, say)
         else:
-            nodes |= {holding.node: holding for holding in self._launch(held, say)}
+            nodes |= {item.node: item for item in self._launch(existing, say)}
         nodes = self._settle(nodes, say)
         return [self._machine(nodes[node]) for node in sorted(nodes)]
 
@@ -182,7 +182,7 @@ class Ec2Provider:
     def resources(self) -> list[Resource]:
         """Read back everything of this cluster that exists and is not yet gone, by tags alone."""
         filters = of_cluster(self._spec.name, self._known_id())
-        return [holding.resource() for holding in scan(self._cloud, filters)]
+        return [item.resource() for item in scan(self._cloud, filters)]
 
     def remove(self, say: Say) -> None:
         """Remove everything of this cluster; blocks until EC2 says that it is gone.
@@ -194,7 +194,7 @@ class Ec2Provider:
         """
         identity = self._known_id()
         if identity is None:
-            ids = sorted({holding.cluster_id for holding in self._held()})
+            ids = sorted({item.cluster_id for item in self._existing()})
             if len(ids) > 1:
                 raise CloudError(
                     f"there are {len(ids)} clusters called {self._spec.name!r}, and none is this "
@@ -212,7 +212,7 @@ class Ec2Provider:
         Raises:
             CloudError: there is none with that id.
         """
-        ids = sorted({holding.cluster_id for holding in self._held()})
+        ids = sorted({item.cluster_id for item in self._existing()})
         if identity not in ids:
             raise CloudError(
                 f"there is no cluster {self._spec.name!r} with id {identity!r} in "
@@ -226,8 +226,8 @@ class Ec2Provider:
             self._home.make()
             self._home.note(id=identity)
 
-    def _launch(self, held: Sequence[InventoryItem], say: Say) -> list[InventoryItem]:
-        spec, there = self._spec, by_node(held)
+    def _launch(self, existing: Sequence[InventoryItem], say: Say) -> list[InventoryItem]:
+        spec, there = self._spec, by_node(existing)
         facts = type_facts(self._cloud, spec.ec2.instance_type)
         places = find_places(self._cloud, spec.ec2)
         image = find_image(self._cloud, spec.ec2, facts)
@@ -241,29 +241,29 @@ class Ec2Provider:
         self._home.make()
         identity = self._home.cluster_id()
         journal = Journal(self._home.journal)
-        ground = SharedResources(self._cloud, journal, spec.name, identity, say)
+        shared = SharedResources(self._cloud, journal, spec.name, identity, say)
         grouped = spec.nodes > 1 and spec.ec2.placement_group and facts.placement
         work = LaunchPlan(
             spec=spec,
             identity=identity,
             image=image,
-            key_name=ground.key_pair(self._public_key, held),
-            security_group=ground.security_group(places[0].vpc, network, held),
-            placement_group=ground.placement_group(held) if grouped else None,
+            key_name=shared.key_pair(self._public_key, existing),
+            security_group=shared.security_group(places[0].vpc, network, existing),
+            placement_group=shared.placement_group(existing) if grouped else None,
         )
         launcher = Launcher(
-            cloud=self._cloud, journal=journal, ground=work, user_data=self._user_data, say=say
+            cloud=self._cloud, journal=journal, plan=work, user_data=self._user_data, say=say
         )
         missing = [node for node in range(spec.nodes) if node not in there]
         return launcher.launch(missing, places, fixed=bool(there))
 
-    def _see_to_rules(self, held: Sequence[InventoryItem], say: Say) -> None:
+    def _see_to_rules(self, existing: Sequence[InventoryItem], say: Say) -> None:
         """Let in who calls now, who may have moved since, and nobody else."""
         identity = self._home.cluster_id()
         network = allowed_network(self._spec.ec2)
         journal = Journal(self._home.journal)
         SharedResources(self._cloud, journal, self._spec.name, identity, say).security_group(
-            "", network, held
+            "", network, existing
         )
 
     def _settle(self, nodes: dict[int, InventoryItem], say: Say) -> dict[int, InventoryItem]:
@@ -276,8 +276,8 @@ class Ec2Provider:
         end_instances(self._cloud, Journal(self._home.journal), doubles, say)
         return kept
 
-    def _refuse_fewer(self, held: Sequence[InventoryItem]) -> None:
-        there = by_node(held)
+    def _refuse_fewer(self, existing: Sequence[InventoryItem]) -> None:
+        there = by_node(existing)
         if there and max(there) >= self._spec.nodes:
             raise CloudError(
                 f"the cluster has {max(there) + 1} nodes, but nodes is {self._spec.nodes}; write "
@@ -292,7 +292,7 @@ class Ec2Provider:
         kind = instance_type
         return node_price(self._cloud, self._spec, public=public, instance_type=kind) or 0.0
 
-    def _held(self) -> list[InventoryItem]:
+    def _existing(self) -> list[InventoryItem]:
         """Return everything with this cluster's name, whatever its id."""
         return scan(self._cloud, of_cluster(self._spec.name))
 
@@ -300,17 +300,17 @@ class Ec2Provider:
         """Return the cluster's id as far as this machine knows it; makes none."""
         return self._adopted or self._home.read_facts().id
 
-    def _machine(self, holding: InventoryItem) -> Machine:
-        described = holding.described
+    def _machine(self, item: InventoryItem) -> Machine:
+        described = item.described
         address = str(described.get("PrivateIpAddress", ""))
         launched, public = described.get("LaunchTime"), described.get("PublicIpAddress")
         return Machine(
-            node=holding.node,
+            node=item.node,
             host=str(public or address),
             address=address,
             user=self._spec.ec2.user,
             key_file=self._spec.ec2.key_file,
-            identity=holding.identity,
+            identity=item.identity,
             price_usd=self._price(described.get("InstanceType"), public=public is not None),
             since=launched.timestamp() if launched is not None else 0.0,
         )

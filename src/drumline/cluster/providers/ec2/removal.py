@@ -61,17 +61,17 @@ def remove_all(
     removed: dict[str, InventoryItem] = {}
     journal = journal.forgiving()
     for _ in range(_ROUNDS):
-        held = scan(cloud, filters)
-        if not held:
+        existing = scan(cloud, filters)
+        if not existing:
             return list(removed.values())
-        removed |= {holding.identity: holding for holding in held}
-        if running := [holding for holding in held if holding.kind == "instance"]:
+        removed |= {item.identity: item for item in existing}
+        if running := [item for item in existing if item.kind == "instance"]:
             end_instances(cloud, journal, running, say)
             continue  # their disks and interfaces end with them: look again
         refused = []
-        for holding in sorted(held, key=lambda holding: list(_DELETE).index(holding.kind)):
+        for item in sorted(existing, key=lambda item: list(_DELETE).index(item.kind)):
             try:
-                _delete(cloud, journal, holding, filters, say)
+                _delete(cloud, journal, item, filters, say)
             except CloudError as error:
                 if not _of_this_one(error):
                     raise
@@ -80,7 +80,7 @@ def remove_all(
             raise refused[0]
     left = scan(cloud, filters)
     if left:
-        names = ", ".join(f"{holding.kind} {holding.identity}" for holding in left)
+        names = ", ".join(f"{item.kind} {item.identity}" for item in left)
         raise CloudError(
             f"EC2 still lists {names} in {cloud.region} after all was removed; run drumline down "
             f"again in a minute",
@@ -89,20 +89,22 @@ def remove_all(
     return list(removed.values())
 
 
-def end_instances(cloud: Cloud, journal: Journal, held: Sequence[InventoryItem], say: Say) -> None:
+def end_instances(
+    cloud: Cloud, journal: Journal, existing: Sequence[InventoryItem], say: Say
+) -> None:
     """Terminate instances, and wait until EC2 says that they are.
 
     Raises:
         CloudError: one cannot be ended, or not in time; all others are.
     """
-    waiting = {holding.identity: holding for holding in held}
+    waiting = {item.identity: item for item in existing}
     journal = journal.forgiving()
     refused: dict[str, CloudError] = {}
-    for holding in held:
-        say(_name(holding), f"ending {holding.identity}")
+    for item in existing:
+        say(_name(item), f"ending {item.identity}")
     for _ in range(END_WITHIN_S // _POLL_S):
         # Again for one that EC2 did not know a moment ago, and lists as alive now.
-        live = [identity for identity, holding in waiting.items() if holding.live]
+        live = [identity for identity, item in waiting.items() if item.live]
         refused |= _terminate(cloud, journal, live)
         for identity in refused.keys() & waiting.keys():
             say(_name(waiting.pop(identity)), f"{identity} cannot be ended")
@@ -157,15 +159,15 @@ def _of_this_one(error: CloudError) -> bool:
 
 
 def _delete(
-    cloud: Cloud, journal: Journal, holding: InventoryItem, filters: Sequence[Filter], say: Say
+    cloud: Cloud, journal: Journal, item: InventoryItem, filters: Sequence[Filter], say: Say
 ) -> None:
     """Delete one thing; wait while it counts as in use, and take no offence where it is gone."""
-    method, parameter = _DELETE[holding.kind]
-    say(holding.kind, f"removing {holding.identity}")
+    method, parameter = _DELETE[item.kind]
+    say(item.kind, f"removing {item.identity}")
     for attempt in range(RELEASE_WITHIN_S // _POLL_S):
-        intent = journal.intend(method, **{parameter: holding.identity})
+        intent = journal.intend(method, **{parameter: item.identity})
         try:
-            cloud.call("ec2", method, **{parameter: holding.identity})
+            cloud.call("ec2", method, **{parameter: item.identity})
         except CloudError as error:
             if error.fields.get("answered"):
                 journal.failed(intent, error.message)
@@ -174,7 +176,7 @@ def _delete(
             if kind(error) != "in-use":
                 raise
             if attempt == 0:
-                say(holding.kind, f"{holding.identity} is in use yet; waiting")
+                say(item.kind, f"{item.identity} is in use yet; waiting")
             # An instance that was not listed before may be what uses it.
             end_instances(cloud, journal, list(instances(cloud, filters)), say)
             cloud.sleep(_POLL_S)
@@ -182,14 +184,14 @@ def _delete(
         journal.did(intent)
         return
     raise CloudError(
-        f"the {holding.kind} {holding.identity} is in use after {RELEASE_WITHIN_S} s; look at what "
+        f"the {item.kind} {item.identity} is in use after {RELEASE_WITHIN_S} s; look at what "
         f"else is in it (aws ec2 describe-network-interfaces), then run drumline down again",
         kind="in-use",
     )
 
 
-def _name(holding: InventoryItem) -> str:
-    return f"worker{holding.node}" if holding.node >= 0 else holding.identity
+def _name(item: InventoryItem) -> str:
+    return f"worker{item.node}" if item.node >= 0 else item.identity
 
 
 def reap(
@@ -216,7 +218,7 @@ def reap(
         except CloudError as error:
             failed.append(error)
         else:
-            removed += [holding.resource() for holding in gone]
+            removed += [item.resource() for item in gone]
     if failed:
         message = "; ".join(dict.fromkeys(error.message for error in failed))
         raise CloudError(message, **failed[0].fields)

@@ -39,9 +39,9 @@ class SharedResources:
         self._name = resource_name(cluster, identity)
         self._say = say
 
-    def key_pair(self, public_key: str, held: Sequence[InventoryItem]) -> str:
+    def key_pair(self, public_key: str, existing: Sequence[InventoryItem]) -> str:
         """Import the cluster's public key; return its name at EC2."""
-        there = _only(held, "key-pair")
+        there = _only(existing, "key-pair")
         if there is not None:
             if _key_material(str(there.described.get("PublicKey", ""))) == _key_material(
                 public_key
@@ -59,9 +59,9 @@ class SharedResources:
         )
         return self._name
 
-    def security_group(self, vpc: str, network: str, held: Sequence[InventoryItem]) -> str:
+    def security_group(self, vpc: str, network: str, existing: Sequence[InventoryItem]) -> str:
         """Make the group, with just the rules that there should be; return its id."""
-        there = _only(held, "security-group")
+        there = _only(existing, "security-group")
         if there is None:
             self._say("security-group", f"making; SSH from {network} alone")
             made = self._make(
@@ -80,9 +80,9 @@ class SharedResources:
         self._set_rules(group, network, rules)
         return group
 
-    def placement_group(self, held: Sequence[InventoryItem]) -> str:
+    def placement_group(self, existing: Sequence[InventoryItem]) -> str:
         """Make the group that puts machines close to each other; return its name."""
-        if _only(held, "placement-group") is None:
+        if _only(existing, "placement-group") is None:
             self._say("placement-group", "making")
             self._make(
                 "create_placement_group",
@@ -127,8 +127,8 @@ class SharedResources:
     def _wait_seen(self, what: str) -> InventoryItem:
         """Wait until EC2 lists what it says that it has."""
         for _ in range(_SEEN_AFTER_S):
-            held = scan(self._cloud, of_cluster(self._cluster, self._identity))
-            if (there := _only(held, what)) is not None:
+            existing = scan(self._cloud, of_cluster(self._cluster, self._identity))
+            if (there := _only(existing, what)) is not None:
                 return there
             self._cloud.sleep(1)
         raise CloudError(
@@ -141,8 +141,8 @@ class SharedResources:
         return tag_specifications([what], tags_of(self._cluster, self._identity))
 
 
-def _only(held: Sequence[InventoryItem], what: str) -> InventoryItem | None:
-    return next((holding for holding in held if holding.kind == what), None)
+def _only(existing: Sequence[InventoryItem], what: str) -> InventoryItem | None:
+    return next((item for item in existing if item.kind == what), None)
 
 
 def _key_material(public_key: str) -> tuple[str, ...]:
@@ -150,11 +150,11 @@ def _key_material(public_key: str) -> tuple[str, ...]:
     return tuple(public_key.split()[:2])
 
 
-def refuse_another_id(cluster: str, identity: str, held: Sequence[InventoryItem]) -> None:
+def refuse_another_id(cluster: str, identity: str, existing: Sequence[InventoryItem]) -> None:
     """Refuse to mix with a cluster of the same name that was made elsewhere."""
-    others = sorted({holding.cluster_id for holding in held if holding.live} - {identity})
+    others = sorted({item.cluster_id for item in existing if item.live} - {identity})
     if others:
-        count = sum(holding.kind == "instance" and holding.live for holding in held)
+        count = sum(item.kind == "instance" and item.live for item in existing)
         raise CloudError(
             f"the name {cluster!r} is in use: a cluster of another laptop or folder has it (id "
             f"{', '.join(others)}; {count} instance(s)); take another name, or remove that one "
