@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from drumline.cluster.life.limits import touch_busy
 from drumline.cluster.providers import Say
 from drumline.cluster.ssh.remote import (
     NodeSession,
@@ -78,14 +79,12 @@ async def stay_busy(leader: Remote, remotes: Sequence[Remote]) -> None:
         HostError: the leader does not answer, twice in a row; nothing comes through the tunnel
             then either.
     """
-    script = 'mkdir -p "$1/limits" && touch "$1/limits/busy"'
     nodes = {remote.machine.node: remote for remote in (leader, *remotes)}
     nodes.pop(leader.machine.node)
     failed = False
     while True:
         touched, *_ = await settled(  # another node may be lost: that is for the jobs to tell
-            remote.run(["sh", "-c", script, "sh", remote.machine.root], timeout_s=20)
-            for remote in (leader, *nodes.values())
+            touch_busy(remote) for remote in (leader, *nodes.values())
         )
         if isinstance(touched, Exception) and (failed or not isinstance(touched, HostError)):
             raise touched

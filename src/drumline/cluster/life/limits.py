@@ -55,6 +55,11 @@ def allowed_hours(spec: ClusterSpec, price_usd: float) -> float:
     return min(spec.max_hours, spec.budget_usd / price_usd)
 
 
+async def touch_busy(remote: Remote) -> None:
+    """Say that a node is in use."""
+    await remote.run(["sh", "-c", _TOUCH, "sh", f"{remote.machine.root}/limits"], timeout_s=20)
+
+
 async def set_limits(remote: Remote, deadline: float, idle_minutes: float | None) -> None:
     """Tell a node until when it may live.
 
@@ -65,10 +70,9 @@ async def set_limits(remote: Remote, deadline: float, idle_minutes: float | None
     folder = f"{remote.machine.root}/limits"
     done = await remote.run(["sh", "-c", _SET, "sh", folder, f"{deadline:.0f}", idle], timeout_s=30)
     if done.code != 0:
-        said = done.stderr.decode(errors="replace").strip()
         raise HostError(
-            f"{remote.machine.name} did not take its limits: {said}; is its disk full? Look with: "
-            f"drumline ssh {remote.machine.name} df -h",
+            f"{remote.machine.name} did not take its limits: {done.complaint}; is its disk "
+            f"full? Look with: drumline ssh {remote.machine.name} df -h",
             node=remote.machine.node,
         )
 
@@ -78,11 +82,10 @@ async def kept_busy(remotes: Sequence[Remote]) -> AsyncIterator[None]:
     """Keep nodes from ending themselves for idleness while something is done to them from here."""
 
     async def touch(remote: Remote) -> None:
-        argv = ["sh", "-c", _TOUCH, "sh", f"{remote.machine.root}/limits"]
         while True:
             await asyncio.sleep(_BUSY_S)
             with contextlib.suppress(HostError):  # what is done there tells of a lost node
-                await remote.run(argv, timeout_s=30)
+                await touch_busy(remote)
 
     tasks = [asyncio.create_task(touch(remote)) for remote in remotes]
     try:

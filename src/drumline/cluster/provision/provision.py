@@ -216,9 +216,8 @@ async def _note(remote: Remote, stamp: str) -> None:
     argv = ["sh", "-c", _NOTE, "sh", remote.machine.root]
     done = await remote.run(argv, given=stamp.encode(), timeout_s=_PROBE_S)
     if done.code:
-        said = done.stderr.decode(errors="replace").strip()
         raise HostError(
-            f"{remote.machine.name}: cannot write {remote.machine.root}/env/stamp: {said}; "
-            f"make room there, and run drumline up again",
+            f"{remote.machine.name}: cannot write {remote.machine.root}/env/stamp: "
+            f"{done.complaint}; make room there, and run drumline up again",
             node=remote.machine.name,
         )
