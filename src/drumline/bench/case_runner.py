@@ -27,9 +27,9 @@ from drumline.core.errors import (
 )
 from drumline.core.rundir import RunDir
 from drumline.core.scratch import Scratch
-from drumline.launch.creation import new_run
-from drumline.launch.crews import Crews
+from drumline.launch.agents import AgentPool
 from drumline.launch.probe import Watch
+from drumline.launch.runs import new_run
 from drumline.launch.training import follow_training
 from drumline.report.progress import RunProgress, followed
 from drumline.spec.run_spec import RunSpec
@@ -100,7 +100,7 @@ def run_cases(
     """
     with contextlib.ExitStack() as stack:
         folder = out or stack.enter_context(Scratch()).path
-        crews = stack.enter_context(Crews())
+        crews = stack.enter_context(AgentPool())
         for number, case in enumerate(cases):
             told = f"case {number + 1} of {len(cases)}: {case.label}"
             path = folder / case.slug
@@ -116,7 +116,7 @@ def run_cases(
 Tell = Callable[[RunProgress], None]
 
 
-def _run(case: C, path: Path, crews: Crews, tell: Tell) -> Ended[C]:
+def _run(case: C, path: Path, crews: AgentPool, tell: Tell) -> Ended[C]:
     run = RunDir(path.absolute())
     try:
         with new_run(case.spec, path) as run:

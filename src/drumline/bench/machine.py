@@ -8,7 +8,7 @@ import platform
 from pathlib import Path
 from typing import Any
 
-from drumline.launch.manifest import build_manifest
+from drumline.launch.runs import build_manifest
 
 
 def describe_machine(argv: list[str]) -> dict[str, Any]:

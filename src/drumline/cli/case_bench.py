@@ -12,8 +12,8 @@ from rich.console import Console
 from drumline.bench.case_runner import Runnable
 from drumline.cli.bench import watched
 from drumline.core.errors import UsageError, WorkerError
-from drumline.launch.gpu import refuse_without_gpu
 from drumline.launch.mpirun import refuse_without_mpi
+from drumline.launch.preflight import refuse_without_gpu
 from drumline.launch.probe import Watch
 
 

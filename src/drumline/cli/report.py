@@ -13,7 +13,7 @@ from drumline.cli.printing import print_json
 from drumline.core.errors import UsageError
 from drumline.core.language import Language
 from drumline.core.rundir import RunDir
-from drumline.launch.creation import RUNS
+from drumline.launch.runs import RUNS
 from drumline.report.page.blocks import Report
 from drumline.report.page.folder import write_report
 from drumline.report.page.translator import Translator

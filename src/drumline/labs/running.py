@@ -22,9 +22,9 @@ from drumline.core.rundir import RunDir
 from drumline.labs.experiment import Experiment, Measurement, Training, runs_folder
 from drumline.labs.results import Results
 from drumline.labs.settings import LabSettings
-from drumline.launch.creation import new_run
-from drumline.launch.crews import Crews
+from drumline.launch.agents import AgentPool
 from drumline.launch.probe import Watch
+from drumline.launch.runs import new_run
 from drumline.launch.training import follow_training
 from drumline.report.progress import followed
 from drumline.spec.load import read_run_spec
@@ -77,7 +77,7 @@ def run_experiments(
     results = Results(folder=folder, settings=settings)
     runs = runs_folder(folder)
     _make(runs)
-    with Crews() as crews:
+    with AgentPool() as crews:
         _run_all(experiments, results, runs, crews, reuse=reuse, watch=watch)
     return results
 
@@ -86,7 +86,7 @@ def _run_all(
     experiments: Sequence[Experiment],
     results: Results,
     runs: Path,
-    crews: Crews,
+    crews: AgentPool,
     *,
     reuse: bool,
     watch: Watch,
@@ -115,7 +115,7 @@ def _run_all(
                 results.failed[experiment.name] = error.message
 
 
-def _run(experiment: Experiment, runs: Path, crews: Crews, tell: Watch) -> None:
+def _run(experiment: Experiment, runs: Path, crews: AgentPool, tell: Watch) -> None:
     _clear(experiment, runs)
     if isinstance(experiment, Measurement):
         document = experiment.measure(tell)

@@ -18,9 +18,9 @@ from drumline.core.nodes import NodePlan
 from drumline.core.rundir import PROGRESS, RunDir
 from drumline.core.task import MODULE, PRELOAD, AgentTask
 from drumline.launch.agents import Agents
-from drumline.launch.manifest import build_manifest
 from drumline.launch.mpirun import MpiRun, refuse_without_mpi
 from drumline.launch.outcome import check_outcome
+from drumline.launch.runs import build_manifest
 
 _POLL_S = 0.05
 _TIMEOUT_S = 60.0

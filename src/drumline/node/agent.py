@@ -1,4 +1,4 @@
-"""`NodeAgent`: this node's agent and its ranks, as seen by the process that runs the job.
+"""`JobAgent`: this node's agent and its ranks, as seen by the process that runs the job.
 
 The agent is warmed up (it loads torch, and so does its worker server) while the nodes connect to
 each other, and gets its task when they have. Nothing here blocks: the runner must keep its
@@ -23,7 +23,7 @@ from drumline.core.nodes import NODES
 from drumline.core.rundir import RunDir
 from drumline.core.scratch import Scratch
 from drumline.core.task import PRELOAD, SCRATCH, AgentTask
-from drumline.launch.agent import Agent
+from drumline.launch import agents
 from drumline.node.job import Job
 
 WHOLE = "whole"
@@ -59,12 +59,12 @@ USUAL = (*PRELOAD, "torch._dynamo")
 """what an agent loads that waits for a job which nobody knows yet"""
 
 
-class NodeAgent:
+class JobAgent:
     """One agent, its worker server and its ranks; `close` leaves nothing of them."""
 
     def __init__(self) -> None:
         self.scratch = Scratch()
-        self._agent: Agent | None = None
+        self._agent: agents.NodeAgent | None = None
         self._run: RunDir | None = None
         self._task: AgentTask | None = None
         self._asked: float | None = None
@@ -89,7 +89,7 @@ class NodeAgent:
         """Start the agent ahead of its task."""
         quiet = {"TORCH_CPP_LOG_LEVEL": "ERROR"}  # nodes without a name warn of each connection
         environment = {**quiet, **os.environ, **variables, SCRATCH: str(self.scratch.path)}
-        self._agent = Agent(preload, of_this_edition(environment))
+        self._agent = agents.NodeAgent(preload, of_this_edition(environment))
 
     def start(self, task: AgentTask) -> None:
         """Give the agent its task."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from drumline.core.errors import ClusterError, DrumlineError
 from drumline.core.json_lines import Message
-from drumline.node.agent import NodeAgent
+from drumline.node.agent import JobAgent
 from drumline.node.exit_reports import collect
 from drumline.node.job import JobFolder
 from drumline.node.peer import PeerConnection, connect_to_leader
@@ -25,7 +25,7 @@ _WIND_DOWN_S = 10.0
 class Follower(Runner):
     """Runs a job as another node than the first."""
 
-    def __init__(self, folder: JobFolder, *, first: bool, agent: NodeAgent | None = None) -> None:
+    def __init__(self, folder: JobFolder, *, first: bool, agent: JobAgent | None = None) -> None:
         """Prepare to run.
 
         `first`: whether no other job comes before, so that the agent may start at once.

@@ -30,7 +30,7 @@ import drumline
 from drumline.core.errors import UsageError
 from drumline.core.json_lines import Message
 from drumline.core.lock import FileLock, is_locked
-from drumline.node.agent import USUAL, NodeAgent, hold_edition
+from drumline.node.agent import USUAL, JobAgent, hold_edition
 from drumline.node.follow import Follower
 from drumline.node.job import JobFolder, Ticket
 from drumline.node.lead import Leader
@@ -60,7 +60,7 @@ class JobHandoff:
     listener: socket.socket | None = None
     """where the leader expects the followers"""
 
-    def run(self, agent: NodeAgent | None = None) -> None:
+    def run(self, agent: JobAgent | None = None) -> None:
         """Run the job to its end, with an agent that is warm already if there is one."""
         hold_edition()
         os.chdir(self.folder.work)
@@ -164,7 +164,7 @@ def wait_for_job(root: Path, preload: tuple[str, ...]) -> None:
     if not lock.acquire(0):  # there is one
         return
     mine = stamp(root)
-    agent = NodeAgent()
+    agent = JobAgent()
     try:
         agent.warm_up(preload, {})
         with _listen(jobs) as listener:
@@ -184,7 +184,7 @@ def wait_for_job(root: Path, preload: tuple[str, ...]) -> None:
     job.run(agent)  # (4)
 
 
-def _expect(listener: socket.socket, root: Path, mine: str, agent: NodeAgent) -> JobHandoff | None:
+def _expect(listener: socket.socket, root: Path, mine: str, agent: JobAgent) -> JobHandoff | None:
     deadline = time.monotonic() + _WAIT_S
     while time.monotonic() < deadline and not agent.ended:
         try:

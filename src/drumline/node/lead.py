@@ -24,8 +24,8 @@ from typing import Any
 
 from drumline.core.errors import DrumlineError, RunDirError
 from drumline.core.json_lines import Message
-from drumline.launch.creation import FAILURE
-from drumline.node.agent import NodeAgent
+from drumline.launch.runs import FAILURE
+from drumline.node.agent import JobAgent
 from drumline.node.exit_reports import exit_code_of, is_explained, judge, note
 from drumline.node.job import JobFolder, Ticket
 from drumline.node.peer import PeerConnection, accept_follower
@@ -48,7 +48,7 @@ class Leader(Runner):
         folder: JobFolder,
         listener: socket.socket | None,
         ticket: Ticket,
-        agent: NodeAgent | None = None,
+        agent: JobAgent | None = None,
     ) -> None:
         super().__init__(folder, agent)
         self._listener = listener

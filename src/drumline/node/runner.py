@@ -17,8 +17,8 @@ from pathlib import Path
 
 from drumline.core.errors import DrumlineError
 from drumline.core.lock import FileLock
-from drumline.launch.manifest import build_manifest
-from drumline.node.agent import NodeAgent, variables_for
+from drumline.launch.runs import build_manifest
+from drumline.node.agent import JobAgent, variables_for
 from drumline.node.folder import BusySign
 from drumline.node.job import Job, JobFolder, Phase
 from drumline.node.tasks import default_workers, preloads_for
@@ -47,11 +47,11 @@ class Over(Exception):  # noqa: N818  an end is no error
 class Runner:
     """Runs one node's part of a job."""
 
-    def __init__(self, folder: JobFolder, agent: NodeAgent | None = None) -> None:
+    def __init__(self, folder: JobFolder, agent: JobAgent | None = None) -> None:
         self.folder = folder
         self.job: Job = folder.read_job()
         self.run_dir = folder.run
-        self.agent = agent or NodeAgent()
+        self.agent = agent or JobAgent()
         self.workers = self.job.workers or default_workers()
         self.preload: tuple[str, ...] = ()
         self._asked_to_end = False

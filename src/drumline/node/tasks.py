@@ -11,7 +11,7 @@ from typing import Any
 
 from drumline.core.errors import SpecError, UsageError
 from drumline.core.task import MODULE, PRELOAD, AgentTask
-from drumline.launch.preloads import find_module, guess_preloads
+from drumline.launch.scripts import find_module, guess_preloads
 from drumline.node.agent import variables_for
 from drumline.node.job import Job, JobFolder
 

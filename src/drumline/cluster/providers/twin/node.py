@@ -22,10 +22,10 @@ from pathlib import Path
 from drumline.cluster.providers.twin.folder import HUB, NodeOrder, write_folder
 from drumline.core.json_lines import JsonLines, Message, encode
 from drumline.core.nodes import PREFIX, NodePlan
-from drumline.launch.hub import batch
-from drumline.launch.shaping import (
+from drumline.launch.hub import (
     PORT,
     SWITCH,
+    batch,
     link_lines,
     node_lines,
     port_of,
