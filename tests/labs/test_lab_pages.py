@@ -8,14 +8,14 @@ import pytest
 from drumline.core.errors import UsageError
 from drumline.labs.chapter import Chapter
 from drumline.labs.data_parallel import LAB as DATA_PARALLEL
-from drumline.labs.data_parallel.cases import label_groups
-from drumline.labs.data_parallel.heat_maps import draw_overlap
-from drumline.labs.data_parallel.hiding_words import _about_adam
-from drumline.labs.data_parallel.pictures import draw_hiding
+from drumline.labs.data_parallel.experiments import ALPHA, KINDS, label_groups
+from drumline.labs.data_parallel.learning import AloneRow, AveragingRow, LocalLossRow, say_adam
+from drumline.labs.data_parallel.partitions import OverlapRow
+from drumline.labs.data_parallel.plots import draw_averaging, draw_overlap
 from drumline.labs.experiment import Training
 from drumline.labs.optimizers import LAB as OPTIMIZERS
 from drumline.labs.optimizers.convergence import RateRow, say_rates
-from drumline.labs.plots import error_bars
+from drumline.labs.plots import Plot, error_bars
 from drumline.labs.repeats import smoothed
 from drumline.labs.report_run import load_lab
 from drumline.labs.settings import LabSettings
@@ -25,7 +25,7 @@ from drumline.report.page.blocks import Picture
 from drumline.report.page.findings import Findings
 from drumline.report.page.picture import render_inline
 from drumline.report.page.style import FigureStyle
-from drumline.report.page.table import Table
+from drumline.report.page.table import RecordTable
 from drumline.report.page.translator import Translator
 from drumline.report.record import Point
 from drumline.spec.load import read_words
@@ -164,10 +164,15 @@ def test_what_is_told_at_equal_time_has_its_interval(whole):
 
 
 def test_a_difference_between_two_accuracies_has_no_sign():
-    averaging = Table(name="averaging", columns=("kind", "optimizer", "averaged", "accuracy"))
-    for kind, accuracy in (("shuffle", 0.953), ("by_label", 0.935)):
-        averaging.add(kind=kind, optimizer="adam", averaged="parameters", accuracy=accuracy)
-    said = str(_about_adam("parameters", averaging, Translator("en"), Findings()))
+    chapter = new_chapter("data_parallel", "averaging")
+    rows = [
+        AveragingRow(
+            kind=kind, optimizer="adam", averaged="parameters", accuracy=accuracy, test_loss=None
+        )
+        for kind, accuracy in (("shuffle", 0.953), ("by_label", 0.935))
+    ]
+    say_adam(chapter, chapter.tabulate("averaging", AveragingRow, rows), "parameters")
+    (said,) = map(str, chapter.sentences)
     assert "by label ended at 93.50 % with Adam and averaged parameters, shuffle at 95.30 %" in said
     assert "a difference of 1.80 points" in said
 
@@ -175,21 +180,24 @@ def test_a_difference_between_two_accuracies_has_no_sign():
 def test_many_ranks_are_drawn_without_what_has_no_room():
     """Of sixteen, numbers would lie over each other, and a legend over the curves."""
     many = range(16)
-    overlaps = Table(name="overlaps", columns=("kind", "span", "rank", "other", "share"))
-    local = Table(name="local_losses", columns=("kind", "rank", "step", "loss"))
+    overlaps = RecordTable("overlaps", OverlapRow)
+    local = RecordTable("local_losses", LocalLossRow)
     for rank in many:
         for kind in ("shuffle", "by_label"):
-            local.add(kind=kind, rank=rank, step=1, loss=1.0 + rank)
+            local.append(LocalLossRow(kind=kind, rank=rank, step=1, loss=1.0 + rank))
         for span in ("first_epoch", "run"):
             for other in many:
-                overlaps.add(kind="shuffle", span=span, rank=rank, other=other, share=0.5)
-    empty = Table(name="empty", columns=("part",))
-    style = FigureStyle(lang="en")
-    with style.drawing():
-        for axes in draw_overlap(style, overlaps, ["shuffle"]).axes:
+                pair = {"kind": "shuffle", "span": span, "rank": rank, "other": other}
+                overlaps.append(OverlapRow(**pair, common=1, share=0.5))
+    nothing = RecordTable("averaging", AveragingRow), RecordTable("alone", AloneRow)
+    text = lab_text("data_parallel", "en")
+    overlap = Plot(lang="en", text=text.within("partitions.figures.overlap"))
+    hidden = Plot(lang="en", text=text.within("averaging.figures.hidden"))
+    with overlap.drawing():
+        for axes in draw_overlap(overlap, overlaps).axes:
             assert {text.get_text() for text in axes.texts} == {""}
             assert len(axes.get_xticks()) == 6
-        losses = draw_hiding(style, local, empty, empty).axes[0]
+        losses = draw_averaging(hidden, local, *nothing).axes[0]
     named = [text.get_text() for text in losses.get_legend().get_texts()]
     assert named == ["shuffle, each rank", "by label, each rank"]
 
@@ -209,6 +217,13 @@ def test_explanations_are_given_only_where_the_numbers_bear_them(tmp_path):
     assert "Seed by seed, " in said
     assert "which is more than rounding" in said  # made-up losses of GD in chunks and at once
     assert "not what is computed" not in said
+
+
+def test_the_text_names_every_partition():
+    for lang in ("en", "zh"):
+        names = lab_text("data_parallel", lang).names("kind")
+        assert [*names] == [*KINDS]
+        assert f"α = {ALPHA:g}" in names["dirichlet"]
 
 
 def test_labels_are_dealt_out_to_any_number_of_ranks():

@@ -7,14 +7,14 @@ panel with the title, x and y of `loss` there.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from drumline.labs.repeats import middle_of
 from drumline.labs.text import LabText
 from drumline.report.interval import Interval
-from drumline.report.page.style import FigureStyle
+from drumline.report.page.style import LEDGER, FigureStyle
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -37,9 +37,13 @@ class Plot(FigureStyle):
         """Return what a reader reads for a value of a column."""
         return self.text.name(kind, value)
 
-    def panel(self, axes: Axes, key: str, *, legend: bool = True, y: bool = True) -> None:
+    def panel(
+        self, axes: Axes, key: str, *, legend: bool = True, y: bool = True, **values: object
+    ) -> None:
         """Give a panel its title and the names of its axes, which may be without one."""
-        title, across, up = (self.text.text(f"{key}.{part}", "") for part in ("title", "x", "y"))
+        title, across, up = (
+            self.text.text(f"{key}.{part}", "").format(**values) for part in ("title", "x", "y")
+        )
         self.finish(axes, title=title, x=across, y=up if y else "", legend=legend)
 
 
@@ -108,6 +112,30 @@ def error_bars(values: Sequence[Interval | None], scale: float = 1.0) -> list[li
         [math.nan if high is None else scale * max(high - at, 0.0) for at, _, high in ends],
     ]
     return None if all(math.isnan(bar) for side in bars for bar in side) else bars
+
+
+def draw_stacked(
+    plot: Plot,
+    axes: Axes,
+    parts: Mapping[str, Sequence[float | None]],
+    *,
+    colors: Mapping[str, str] = LEDGER,
+) -> None:
+    """Draw a bar for each of several things, of parts one on another, with room for a legend.
+
+    Args:
+        plot: gives the parts their labels.
+        axes: the panel.
+        parts: a value for each thing, by part.
+        colors: of parts that are not the ledger's.
+    """
+    foot = [0.0] * max(map(len, parts.values()))
+    for part, values in parts.items():
+        heights = [value or 0.0 for value in values]
+        color = colors[part] if part in colors else LEDGER[part]
+        axes.bar(range(len(foot)), heights, bottom=foot, color=color, label=plot.label(part))
+        foot = [low + height for low, height in zip(foot, heights, strict=True)]
+    axes.set_ylim(0, 1.5 * max(foot, default=1.0))
 
 
 def draw_heat(

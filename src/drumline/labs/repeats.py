@@ -53,6 +53,11 @@ class Judgement:
     """first − second"""
 
 
+def keys_of(rows: Iterable[CurveRow | ScoreRow]) -> list[str]:
+    """Return what rows are about, in order, each once."""
+    return list(dict.fromkeys(row.key for row in rows))
+
+
 def ranked(
     rows: Iterable[R], value: Callable[[R], float | Interval | None], *, reverse: bool = False
 ) -> list[R]:

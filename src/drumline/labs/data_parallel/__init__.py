@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
-from drumline.labs.data_parallel import cases
-from drumline.labs.data_parallel.batches import write_batches
-from drumline.labs.data_parallel.dealing import write_dealing
-from drumline.labs.data_parallel.hiding import write_hiding
-from drumline.labs.data_parallel.learning import write_learning
-from drumline.labs.data_parallel.scaling import write_scaling
-from drumline.labs.data_parallel.summary import summarize
-from drumline.labs.lab import Lab, WriteUp
-from drumline.labs.old_chapter import write_chapters
-from drumline.labs.results import Results
-from drumline.report.page.translator import Translator
+from drumline.labs.chapter import Chapter, chapters
+from drumline.labs.data_parallel.experiments import experiments
+from drumline.labs.data_parallel.learning import write_averaging, write_learning
+from drumline.labs.data_parallel.partitions import write_partitions
+from drumline.labs.data_parallel.scaling import write_batches, write_scaling
+from drumline.labs.lab import Lab
+from drumline.labs.repeats import ranked
+from drumline.report.page.translator import Sentence
 
 
-def write_up(results: Results, say: Translator) -> WriteUp:
-    """Write the chapters that the runs allow."""
-    of = cases.plan(results.settings)
-    writers = (write_dealing, write_learning, write_hiding, write_scaling, write_batches)
-    return write_chapters(writers, results, of, say, lambda tables: summarize(of, tables, say))
+def summarize(chapter: Chapter) -> Sentence | None:
+    """Say what came out, as far as it was measured."""
+    said = []
+    if "strategies" in chapter.tables:
+        rows = chapter.tables["strategies"].records
+        worst = ranked(rows, lambda row: row.accuracy)
+        best = ranked(rows, lambda row: row.accuracy, reverse=True)
+        if len(best) > 1:
+            said.append(chapter.write("strategies", best=best[0], worst=worst[0], count=len(best)))
+    if "scaling" in chapter.tables:
+        many = [row for row in chapter.tables["scaling"].records if row.workers > 1]
+        fastest = ranked(many, lambda row: row.speedup, reverse=True)
+        if fastest:
+            said.append(chapter.write("scaling", best=fastest[0]))
+    return chapter.concat(said) if said else None
 
 
 LAB = Lab(
     number=3,
-    experiments=cases.experiments,
+    experiments=experiments,
     code=(
         ("data/partition.py", "partition"),
         ("data/partition.py", "_by_label"),
@@ -35,5 +42,15 @@ LAB = Lab(
         ("train/whole.py", "WholeModel.forward_backward"),
         ("parallel/data_parallel.py", "DataParallel"),
     ),
-    write_up=write_up,
+    write_up=chapters(
+        "data_parallel",
+        {
+            "partitions": write_partitions,
+            "learning": write_learning,
+            "averaging": write_averaging,
+            "scaling": write_scaling,
+            "batches": write_batches,
+        },
+        summarize,
+    ),
 )

@@ -1,237 +1,348 @@
-"""How well each way of dealing out the data learns: loss, accuracy, and who waits for whom."""
+"""How well each partition learns; and what averaging after each step hides of skewed labels.
+
+Averaged every step, skewed parts make the same global gradient as mixed ones: the mean over all
+samples of the batch does not care who computed it. So the skew shows in what ranks see (their own
+losses), in rules that are not linear in the gradient (Adam on each rank, then the mean of the
+parameters), and in what a rank's part teaches without the others.
+"""
 
 from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Annotated
 
-from drumline.labs.columns import factor_cells, mean_cells
-from drumline.labs.curves import curve_sheet, score_sheet, smoothed
-from drumline.labs.data_parallel.cases import KINDS, Plan, seed_names
-from drumline.labs.data_parallel.names import kind_name, kind_names
-from drumline.labs.data_parallel.pictures import draw_learning
-from drumline.labs.forms import point_change, point_size
-from drumline.labs.judgement import judge_accuracy
+from drumline.labs.chapter import Chapter
+from drumline.labs.data_parallel.experiments import (
+    KINDS,
+    SKEWED,
+    alone_name,
+    averaging_name,
+    label_groups,
+    plan,
+    seed_names,
+)
+from drumline.labs.data_parallel.plots import draw_averaging, draw_learning
+from drumline.labs.forms import point_change, point_size, tiny
 from drumline.labs.material import TEST_SAMPLES
-from drumline.labs.old_chapter import Chapter
+from drumline.labs.repeats import (
+    CurveRow,
+    Runs,
+    ScoreRow,
+    accuracy_of,
+    curve_rows,
+    geometric_mean_of,
+    judge_accuracy,
+    largest_difference,
+    score_rows,
+    smoothed,
+)
 from drumline.labs.results import Results
-from drumline.report.interval import interval_names
-from drumline.report.order import Order
-from drumline.report.page.blocks import Column, Picture, TableBlock
-from drumline.report.page.findings import Findings
-from drumline.report.page.table import Table, count, milliseconds, percent, plain, points
-from drumline.report.page.translator import Text, Translator
+from drumline.report.interval import Interval
+from drumline.report.page.table import (
+    RecordTable,
+    count,
+    milliseconds,
+    percent,
+    plain,
+    points,
+    times,
+)
 from drumline.report.record import RunRecord
 
 WIDTH = 20
 """steps that a drawn loss is the mean of"""
+MIXED = KINDS[0]
 _WAITS = 0.1
 """a share of waiting that is worth a sentence"""
+_SAME = 0.01
+"""accuracies nearer than this are told as the same: one seed cannot tell them apart"""
+_CLEAR = 1.5
+"""ranks' losses scatter anyway; what is this many times as much comes from their labels"""
+_EQUAL = 1e-3
+"""losses nearer than this, over a whole run, differ by rounding"""
+_AVERAGING = (
+    (MIXED, "sgd", "gradients"),
+    (SKEWED, "sgd", "gradients"),
+    (SKEWED, "sgd", "parameters"),
+    (MIXED, "adam", "gradients"),
+    (SKEWED, "adam", "gradients"),
+    (MIXED, "adam", "parameters"),
+    (SKEWED, "adam", "parameters"),
+)
+"""partition, optimizer, what is averaged"""
 
 
-def write_learning(results: Results, of: Plan, say: Translator, found: Findings) -> Chapter | None:
-    """Write the chapter; None where no run came to its end."""
-    runs = {kind: list(results.records(seed_names(kind, of)).values()) for kind in KINDS}
-    runs = {kind: records for kind, records in runs.items() if records}
+@dataclass(frozen=True, kw_only=True)
+class StrategyRow:
+    """Where the runs of a partition ended: means over seeds, of losses the geometric one."""
+
+    kind: str
+    repeats: int
+    accuracy: Annotated[Interval | None, points]
+    test_loss: Annotated[Interval | None, plain]
+    loss: Annotated[Interval | None, plain]
+    step_ms: Annotated[float | None, milliseconds]
+    wait_share: Annotated[float | None, percent]
+    """of all ranks' time in steps"""
+    waiting_rank: Annotated[int | None, plain]
+    """the rank that the others waited for most"""
+
+
+def write_learning(chapter: Chapter, results: Results) -> None:
+    """Write loss, accuracy, and who waits for whom, by partition."""
+    of = plan(results.settings)
+    found = {kind: list(results.records(seed_names(kind, of)).values()) for kind in KINDS}
+    runs = {kind: records for kind, records in found.items() if records}
     if not runs:
-        return None
-    curves = curve_sheet("strategy_curves", "kind", runs, width=WIDTH)
-    scores = score_sheet("strategy_scores", "kind", runs)
-    ends = _ends_sheet(runs)
-    chapter = Chapter(
-        heading=say.pick("Loss and accuracy by strategy", "不同划分方式的损失与准确率"),
-        tables=[ends, curves, scores],
+        return
+    ends = chapter.tabulate(
+        "strategies", StrategyRow, (_ending(kind, records) for kind, records in runs.items())
     )
-    chapter.results = [
-        Picture(
-            name="strategies",
-            title=say.pick(
-                f"Training on {of.ranks} ranks, by strategy",
-                f"{of.ranks} 个进程上不同划分方式的训练过程",
-            ),
-            draw=lambda pen: draw_learning(pen, curves, scores, list(runs)),
-            caption=say(
-                "Mean over seeds (of losses the geometric one); bands and bars are 95 % intervals. "
-                "A step's loss is the mean of the last {width}, over all ranks' samples.",
-                "各随机种子的平均值（损失为几何平均）；色带与误差线为 95 % 置信区间。"
-                "损失为最近 {width} 步在全部进程样本上的平均值。",
-                width=WIDTH,
-            ),
-            tables=[curves, scores],
-        ),
-        _table(ends, say),
-    ]
-    chapter.said = [
-        *_against_first(runs, ends, say, found),
-        *_about_test_set(runs, ends, say, found),
-        *_about_waiting(ends, say),
-    ]
-    return chapter
-
-
-def _ends_sheet(runs: dict[str, list[RunRecord]]) -> Table:
-    columns = ("kind", "repeats", *interval_names("accuracy", "test_loss", "loss"))
-    table = Table(name="strategies", columns=(*columns, "step_ms", "wait_share", "waiting_rank"))
-    for kind, records in runs.items():
-        steps = [step for record in records for step in record.step_s]
-        table.add(
-            kind=kind,
-            repeats=len(records),
-            **mean_cells("accuracy", [record.accuracy for record in records], most=1.0),
-            **factor_cells("test_loss", [record.summary.get("test_loss") for record in records]),
-            **factor_cells("loss", [last_loss(record) for record in records]),
-            step_ms=1000 * statistics.median(steps) if steps else None,
-            wait_share=wait_share(records[0]),
-            waiting_rank=_waiting_rank(records[0]),
-        )
-    return table
-
-
-def last_loss(record: RunRecord) -> float | None:
-    """Return the training loss at the end, of as many steps as curves show."""
-    smooth = smoothed(record.curve, WIDTH)
-    return smooth[-1].loss if smooth else None
-
-
-def wait_share(record: RunRecord) -> float | None:
-    """Return the share of all ranks' time in steps that was spent waiting for another rank."""
-    if record.ledger is None:
-        return None
-    total = sum(rank.total_s for rank in record.ledger.ranks)
-    return sum(rank.exposed_wait_s for rank in record.ledger.ranks) / total if total else None
-
-
-def _waiting_rank(record: RunRecord) -> int | None:
-    """Return the rank that the others waited for most."""
-    if record.ledger is None or not record.ledger.ranks:
-        return None
-    return max(record.ledger.ranks, key=lambda rank: rank.caused_s).rank
-
-
-def _table(ends: Table, say: Translator) -> TableBlock:
-    columns = [
-        Column(
-            key="kind", name=say.pick("strategy", "划分方式"), align="left", labels=kind_names(say)
-        ),
-        Column(key="accuracy", name=say.pick("test accuracy", "测试准确率"), form=points),
-        Column(key="test_loss", name=say.pick("test loss", "测试损失"), form=plain),
-        Column(key="loss", name=say.pick("training loss", "训练损失"), form=plain),
-        Column(key="step_ms", name=say.pick("step", "每步用时"), form=milliseconds),
-        Column(key="wait_share", name=say.pick("waiting", "等待占比"), form=percent),
-    ]
-    title = say(
-        "At the end of the run: mean over seeds, of losses the geometric one (95 % interval). "
-        "Step: median, until the slowest rank is done. Waiting: share of all ranks' time spent "
-        "waiting for another rank.",
-        "训练结束时：各种子平均值，损失为几何平均（95 % 置信区间）。"
-        "每步用时：到最慢进程完成为止，中位数。等待占比：全部进程的时间中用于等待其他进程的部分。",
+    curves = chapter.tabulate(
+        "strategy_curves", CurveRow, curve_rows(runs, width=WIDTH), key="kind"
     )
-    return TableBlock(table=ends, columns=columns, title=title)
+    scores = chapter.tabulate("strategy_scores", ScoreRow, score_rows(runs), key="kind")
+    chapter.picture("strategies", draw_learning, curves, scores, ranks=of.ranks, width=WIDTH)
+    chapter.show(ends, "kind", "accuracy", "test_loss", "loss", "step_ms", "wait_share")
+    _compare_with_first(chapter, runs, ends.records)
+    _say_test_set(chapter, runs, ends.records)
+    _say_waiting(chapter, ends.records)
 
 
-def _against_first(
-    runs: dict[str, list[RunRecord]], ends: Table, say: Translator, found: Findings
-) -> list[Text]:
-    """Compare each way with the first, seed by seed."""
-    base = KINDS[0]
-    if base not in runs:
-        return []
-    said: list[Text] = []
-    for kind, records in runs.items():
-        verdict = judge_accuracy(records, runs[base])
-        if kind == base or verdict is None:
-            continue
-        gap = verdict.difference
-        ref = found.cell(
-            f"accuracy of {kind} minus {base}",
-            gap.middle,
-            point_change(say),
-            low=gap.low,
-            high=gap.high,
-            of="strategies: accuracy, in pairs of one seed",
-        )
-        words = {
-            Order.MORE: (
-                "{name} ended at {mine}, {gap} against {base}: better by more than seeds scatter.",
-                "{name}的最终准确率为 {mine}，与{base}相比 {gap}：更好，且超出种子间的波动。",
-            ),
-            Order.LESS: (
-                "{name} ended at {mine}, {gap} against {base}: worse by more than seeds scatter.",
-                "{name}的最终准确率为 {mine}，与{base}相比 {gap}：更差，且超出种子间的波动。",
-            ),
-            Order.LEVEL: (
-                "{name} ended at {mine}, {gap} against {base}: the same within the scatter of "
-                "seeds.",
-                "{name}的最终准确率为 {mine}，与{base}相比 {gap}：在种子波动范围内没有区别。",
-            ),
-            Order.ONCE: (
-                "{name} ended at {mine}, {gap} against {base}; with one seed nothing is known "
-                "about the scatter.",
-                "{name}的最终准确率为 {mine}，与{base}相比 {gap}；只有一个种子，无法判断波动。",
-            ),
-        }[verdict.order]
-        said.append(
-            say(
-                *words,
-                name=kind_name(say, kind),
-                base=kind_name(say, base),
-                mine=ends.cell("accuracy", points, kind=kind),
-                gap=ref,
+def _ending(kind: str, records: Sequence[RunRecord]) -> StrategyRow:
+    steps = [step for record in records for step in record.step_s]
+    curves = [smoothed(record.curve, WIDTH) for record in records]
+    share, rank = _waiting(records[0])
+    return StrategyRow(
+        kind=kind,
+        repeats=len(records),
+        accuracy=accuracy_of(records),
+        test_loss=geometric_mean_of(record.summary.get("test_loss") for record in records),
+        loss=geometric_mean_of(curve[-1].loss for curve in curves if curve),
+        step_ms=1000 * statistics.median(steps) if steps else None,
+        wait_share=share,
+        waiting_rank=rank,
+    )
+
+
+def _waiting(record: RunRecord) -> tuple[float | None, int | None]:
+    """Return the share of time that ranks spent waiting for another one, and for which most."""
+    ranks = [] if record.ledger is None else record.ledger.ranks
+    total = sum(rank.total_s for rank in ranks)
+    return (
+        sum(rank.exposed_wait_s for rank in ranks) / total if total else None,
+        max(ranks, key=lambda rank: rank.caused_s).rank if ranks else None,
+    )
+
+
+def _compare_with_first(chapter: Chapter, runs: Runs, rows: Sequence[StrategyRow]) -> None:
+    """Compare each partition with the first, seed by seed."""
+    base = chapter.text.name("kind", MIXED)
+    for row in rows:
+        verdict = judge_accuracy(runs[row.kind], runs.get(MIXED, []))
+        if row.kind != MIXED and verdict is not None:
+            gap = chapter.found(
+                f"accuracy of {row.kind} minus {MIXED}",
+                verdict.difference,
+                point_change(chapter.text),
+                of="strategies: accuracy, in pairs of one seed",
             )
-        )
-    return said
+            chapter.say(f"against.{verdict.order}", row=row, base=base, gap=gap)
 
 
-def _about_test_set(
-    runs: dict[str, list[RunRecord]], ends: Table, say: Translator, found: Findings
-) -> list[Text]:
+def _say_test_set(chapter: Chapter, runs: Runs, rows: Sequence[StrategyRow]) -> None:
     """Tell how sure an accuracy can be at all, on so many test samples."""
-    row = next((row for row in ends.rows if row["accuracy"] is not None), None)
-    data = runs[row["kind"]][0].words.get("data", {}).get("name") if row is not None else None
-    if row is None or data not in TEST_SAMPLES:
-        return []
-    samples = TEST_SAMPLES[data]
-    share = row["accuracy"]
-    reach = 1.96 * math.sqrt(share * (1 - share) / samples)
-    return [
-        say(
-            "The test set has {samples} samples: on others like them an accuracy like these would "
-            "differ by up to ±{reach} (95 %, binomial), which no number of seeds tells.",
-            "测试集有 {samples} 个样本：换一组同类样本，这样的准确率本身就可能相差 ±{reach}"
-            "（95 %，二项分布），这一点增加种子数也无法反映。",
-            samples=found.cell("samples of the test set", samples, count, of=data),
-            reach=found.cell(
-                "reach of an accuracy on the test set",
-                reach,
-                point_size(say),
-                of="strategies: accuracy",
-            ),
-        )
-    ]
+    row = next((row for row in rows if row.accuracy is not None), None)
+    data = runs[row.kind][0].words.get("data", {}).get("name") if row is not None else None
+    if row is None or row.accuracy is None or data not in TEST_SAMPLES:
+        return
+    samples, share = TEST_SAMPLES[data], row.accuracy.middle
+    chapter.say(
+        "test_set",
+        samples=chapter.found("samples of the test set", samples, count, of=data),
+        reach=chapter.found(
+            "reach of an accuracy on the test set",
+            1.96 * math.sqrt(share * (1 - share) / samples),
+            point_size(chapter.text),
+            of="strategies: accuracy",
+        ),
+    )
 
 
-def _about_waiting(ends: Table, say: Translator) -> list[Text]:
+def _say_waiting(chapter: Chapter, rows: Sequence[StrategyRow]) -> None:
     """Tell of unequal parts: the rank with the most samples is the one that others wait for."""
-    told = [row for row in ends.rows if row["wait_share"] is not None]
+    told = [(row, row.wait_share) for row in rows if row.wait_share is not None]
     if len(told) < 2:
-        return []
-    most = max(told, key=lambda row: row["wait_share"])
-    least = min(told, key=lambda row: row["wait_share"])
-    ratio = most["wait_share"] / least["wait_share"] if least["wait_share"] else None
-    if most["wait_share"] < _WAITS or (ratio is not None and ratio < 1.2):
-        return []
-    return [
-        say(
-            "Ranks waited longest with {most}: {share} of their time, mostly for rank {rank}; with "
-            "{least} it was {other}. A step took {step} and {other_step}.",
-            "等待占比最高的是{most}：全部进程时间的 {share}，主要在等进程 {rank}；"
-            "{least}只有 {other}。每步用时分别为 {step} 和 {other_step}。",
-            most=kind_name(say, most["kind"]),
-            least=kind_name(say, least["kind"]),
-            share=ends.cell("wait_share", percent, kind=most["kind"]),
-            rank=ends.cell("waiting_rank", plain, kind=most["kind"]),
-            other=ends.cell("wait_share", percent, kind=least["kind"]),
-            step=ends.cell("step_ms", milliseconds, kind=most["kind"]),
-            other_step=ends.cell("step_ms", milliseconds, kind=least["kind"]),
+        return
+    most, longest = max(told, key=lambda pair: pair[1])
+    least, shortest = min(told, key=lambda pair: pair[1])
+    if longest >= _WAITS and (not shortest or longest / shortest >= 1.2):
+        chapter.say("waiting", most=most, least=least)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalLossRow:
+    """A rank's own loss, mean of the last steps."""
+
+    kind: str
+    rank: int
+    step: int
+    loss: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class AveragingRow:
+    """Where a run ended, by what is averaged after each step."""
+
+    kind: str
+    optimizer: str
+    averaged: str
+    accuracy: Annotated[float | None, points]
+    test_loss: Annotated[float | None, plain]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AloneRow:
+    """What one rank's part reached without the others."""
+
+    part: str
+    """its digits, or `mixed`: as many samples of all digits"""
+    samples: Annotated[int, count]
+    accuracy: Annotated[float | None, points]
+
+
+def write_averaging(chapter: Chapter, results: Results) -> None:
+    """Write what averaging hides of skewed labels."""
+    runs = {case: results.record(averaging_name(*case)) for case in _AVERAGING}
+    averaged = [
+        AveragingRow(
+            kind=kind,
+            optimizer=optimizer,
+            averaged=averaged,
+            accuracy=record.accuracy,
+            test_loss=record.summary.get("test_loss"),
         )
+        for (kind, optimizer, averaged), record in runs.items()
+        if record is not None
     ]
+    parts = list(_alone(results))
+    if not averaged and not parts:
+        return
+    local = chapter.tabulate("local_losses", LocalLossRow, _local_losses(results))
+    averaging = chapter.tabulate("averaging", AveragingRow, averaged)
+    alone = chapter.tabulate("alone", AloneRow, parts)
+    chapter.picture("hidden", draw_averaging, local, averaging, alone, width=WIDTH)
+    chapter.show(averaging, "kind", "optimizer", "averaged", "accuracy", "test_loss")
+    chapter.show(alone, "part", "samples", "accuracy")
+    _say_local(chapter, local)
+    one, two = (runs[SKEWED, "sgd", what] for what in ("gradients", "parameters"))
+    if one is not None and two is not None and one.curve and two.curve:
+        _say_linear(chapter, largest_difference(one, two))
+    for what in ("gradients", "parameters"):
+        say_adam(chapter, averaging, what)
+    _say_alone(chapter, parts, averaging)
+
+
+def _local_losses(results: Results) -> Iterator[LocalLossRow]:
+    for kind in (MIXED, SKEWED):
+        record = results.record(f"{kind}-1")
+        for rank, log in enumerate([] if record is None else record.events):
+            losses = [event for event in log if event["event"] == "step" and event["samples"]]
+            for number, event in enumerate(losses, start=1):
+                last = losses[max(0, number - WIDTH) : number]
+                mean = sum(one["loss"] for one in last) / len(last)
+                yield LocalLossRow(kind=kind, rank=rank, step=event["step"], loss=mean)
+
+
+def _alone(results: Results) -> Iterator[AloneRow]:
+    groups = label_groups(plan(results.settings).ranks)
+    for part in (None, *range(len(groups))):
+        record = results.record(alone_name(part))
+        if record is not None and record.coverage is not None:
+            yield AloneRow(
+                part="mixed" if part is None else "".join(map(str, groups[part])),
+                samples=record.coverage["run"]["seen"],
+                accuracy=record.accuracy,
+            )
+
+
+def _say_local(chapter: Chapter, local: RecordTable[LocalLossRow]) -> None:
+    """Compare how far ranks' own losses lie apart."""
+    mixed, skewed = (_spread(local.where(kind=kind)) for kind in (MIXED, SKEWED))
+    if mixed is None or skewed is None or not mixed:
+        return
+    spreads = {
+        hole: chapter.found(name, value, form, of="local_losses: loss")
+        for hole, name, value, form in (
+            ("skewed", f"spread of local losses, {SKEWED}", skewed, plain),
+            ("mixed", f"spread of local losses, {MIXED}", mixed, plain),
+            ("ratio", "ratio of the spreads of local losses", skewed / mixed, times),
+        )
+    }
+    names = {"name": chapter.text.name("kind", SKEWED), "base": chapter.text.name("kind", MIXED)}
+    ending = chapter.write("local.own" if skewed > _CLEAR * mixed else "local.alike")
+    chapter.say("local.spread", **names, **spreads, ending=ending)
+
+
+def _spread(rows: Sequence[LocalLossRow]) -> float | None:
+    """Return the mean over steps of the largest minus the smallest loss of the ranks."""
+    by_step: dict[int, list[float]] = {}
+    for row in rows:
+        by_step.setdefault(row.step, []).append(row.loss)
+    gaps = [max(losses) - min(losses) for losses in by_step.values()]
+    return statistics.fmean(gaps) if gaps else None
+
+
+def _say_linear(chapter: Chapter, gap: float) -> None:
+    """Tell whether averaging parameters is the same to SGD as averaging gradients."""
+    quoted = chapter.found(
+        "largest difference of losses, SGD, parameters against gradients",
+        gap,
+        tiny,
+        of=f"runs of {SKEWED}",
+    )
+    chapter.say("linear.rounding" if gap < _EQUAL else "linear.more", gap=quoted)
+
+
+def say_adam(chapter: Chapter, averaging: RecordTable[AveragingRow], averaged: str) -> None:
+    """Compare skewed with mixed parts under Adam."""
+    rows = {row.kind: row for row in averaging.where(optimizer="adam", averaged=averaged)}
+    mixed, skewed = rows.get(MIXED), rows.get(SKEWED)
+    if mixed is None or skewed is None or mixed.accuracy is None or skewed.accuracy is None:
+        return
+    gap = abs(mixed.accuracy - skewed.accuracy)
+    if gap < _SAME:
+        ending = chapter.write("adam.near")
+    else:
+        quoted = chapter.found(
+            f"accuracy of {MIXED} against {SKEWED}, adam, {averaged}",
+            gap,
+            point_size(chapter.text),
+            of="averaging: accuracy",
+        )
+        ending = chapter.write(f"adam.apart.{averaged}", gap=quoted)
+    what = chapter.text.text(f"adam.{averaged}")
+    chapter.say("adam.ended", skewed=skewed, mixed=mixed, what=what, ending=ending)
+
+
+def _say_alone(
+    chapter: Chapter, rows: Sequence[AloneRow], averaging: RecordTable[AveragingRow]
+) -> None:
+    """Tell what one part teaches by itself."""
+    parts = [
+        (row, row.accuracy) for row in rows if row.part != "mixed" and row.accuracy is not None
+    ]
+    whole = [row for row in averaging.where(kind=SKEWED) if row.accuracy is not None]
+    if not parts or not whole:
+        return
+    best, _ = max(parts, key=lambda pair: pair[1])
+    worst, _ = min(parts, key=lambda pair: pair[1])
+    holes = {"best": best, "worst": worst, "together": whole[0]}
+    mixed = [row for row in rows if row.part == "mixed"]
+    if mixed:
+        chapter.say("alone.mixed", first=chapter.write("alone.parts", **holes), mixed=mixed[0])
+    else:
+        chapter.say("alone.parts", **holes)

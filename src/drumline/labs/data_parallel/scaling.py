@@ -1,25 +1,41 @@
-"""Data parallelism against the single machine: speed-up, efficiency, accuracy at equal cost."""
+"""What more workers and larger batches gain: speed-up, efficiency, and accuracy at equal cost."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Annotated
 
-from drumline.labs.columns import mean_cells
-from drumline.labs.curves import curve_sheet, rows_of, score_sheet
-from drumline.labs.data_parallel.cases import CORES, Plan, seed_names, workers_name
-from drumline.labs.data_parallel.cost_pictures import draw_equal_cost, draw_scaling
+from drumline.labs.chapter import Chapter
+from drumline.labs.data_parallel.experiments import (
+    BATCH,
+    CORES,
+    LR,
+    batch_name,
+    plan,
+    seed_names,
+    workers_name,
+)
 from drumline.labs.data_parallel.learning import WIDTH
-from drumline.labs.data_parallel.scaling_words import say_scaling
-from drumline.labs.judgement import compare_sizes
-from drumline.labs.old_chapter import Chapter
+from drumline.labs.data_parallel.plots import draw_batches, draw_equal_cost, draw_scaling
+from drumline.labs.forms import point_change, tiny
+from drumline.labs.repeats import (
+    CurveRow,
+    Runs,
+    ScoreRow,
+    accuracy_of,
+    curve_rows,
+    largest_difference,
+    pairs_of_seeds,
+    ratio_of,
+    score_rows,
+)
 from drumline.labs.results import Results
-from drumline.report.interval import Interval, interval_cells, interval_names, quartile_interval
-from drumline.report.page.blocks import Column, Picture, TableBlock
-from drumline.report.page.findings import Findings
+from drumline.report.interval import Interval, quartile_interval
+from drumline.report.order import compare
 from drumline.report.page.table import (
-    Table,
+    RecordTable,
     count,
     milliseconds,
     percent,
@@ -28,118 +44,109 @@ from drumline.report.page.table import (
     seconds,
     times,
 )
-from drumline.report.page.translator import Translator
 from drumline.report.record import RunRecord
 
-ACCOUNTS = ("compute", "wait", "transfer", "data")
-Setups = dict[str, list[RunRecord]]
+_EQUAL = 1e-3
+"""losses nearer than this, over a whole run, differ by rounding"""
+_RULES = ("same", "scaled")
+_SMALL = 8
+"""steps that a drawn loss of a batch of 128 is the mean of; others so that samples are as many"""
+_APART = 0.01
+"""accuracies further apart than this are told as different; there is one seed"""
 
 
-def write_scaling(results: Results, of: Plan, say: Translator, found: Findings) -> Chapter | None:
-    """Write the chapter; None without the runs on one worker."""
-    setups = _setups(results, of)
-    if "1" not in setups:
-        return None
-    times_of = _scaling_sheet(setups)
-    curves = curve_sheet("scaling_curves", "setup", setups, width=WIDTH)
-    scores = score_sheet("scaling_scores", "setup", setups)
-    equal = _equal_sheet(curves, scores, list(setups))
-    chapter = Chapter(
-        heading=say.pick("Against the single machine", "与单机训练的比较"),
-        tables=[times_of, curves, scores, equal],
-    )
-    chapter.results = [
-        Picture(
-            name="scaling",
-            title=say.pick(
-                "Speed-up, efficiency, and where a step's time goes",
-                "加速比、效率与每步时间的去向",
-            ),
-            draw=lambda pen: draw_scaling(pen, times_of),
-            caption=say.pick(
-                "The same global batch on more workers, one thread each; bars are 95 % intervals "
-                "over seeds. “all cores” is one process with as many threads as the machine has "
-                "cores. Stacked: mean over ranks and steps of the seed "
-                "with the median step.",
-                "全局批量不变，增加进程数，每个进程一个线程；误差线为种子间的 95 % 置信区间。"
-                "“全部核心”为一个使用全部核心的进程。堆叠图取每步用时居中的那个种子，对各进程、各步求平均。",
-            ),
-            tables=[times_of],
-        ),
-        Picture(
-            name="equal_cost",
-            title=say.pick(
-                "The same training by samples and by seconds", "同样的训练：按样本数与按时间"
-            ),
-            draw=lambda pen: draw_equal_cost(pen, curves, scores, list(setups)),
-            caption=say.pick(
-                "Training loss (lines) and test accuracy (markers), mean over seeds, with 95 % "
-                "intervals of the loss.",
-                "训练损失（曲线）与测试准确率（标记），为种子间平均值，"
-                "色带为损失的 95 % 置信区间。",
-            ),
-            tables=[curves, scores],
-        ),
-        *_tables(times_of, equal, say),
-    ]
-    chapter.said = say_scaling(setups, times_of, equal, say, found)
-    return chapter
+@dataclass(frozen=True, kw_only=True)
+class ScalingRow:
+    """The same global batch on more workers, or on one process with all cores."""
+
+    setup: str
+    """the number of workers, or `cores`"""
+    workers: Annotated[int, plain]
+    repeats: int
+    step_ms: Annotated[Interval, milliseconds]
+    """median and quartiles"""
+    speedup: Annotated[Interval | None, times]
+    """over one worker, geometric mean over seeds"""
+    efficiency: Annotated[Interval | None, percent]
+    accuracy: Annotated[Interval | None, points]
+    samples_per_s: Annotated[float, count]
+    compute_ms: float | None
+    """of a step, mean over ranks; so are the next"""
+    wait_ms: float | None
+    transfer_ms: float | None
+    data_ms: float | None
 
 
-def _setups(results: Results, of: Plan) -> Setups:
-    names = {str(count): workers_name(count, of) for count in of.workers} | {CORES: CORES}
+@dataclass(frozen=True, kw_only=True)
+class EqualTimeRow:
+    """Where a setup stood when the fastest had seen all its samples."""
+
+    setup: str
+    within_s: Annotated[float, seconds]
+    samples: Annotated[float | None, count]
+    loss: Annotated[Interval | None, plain]
+    accuracy: Annotated[Interval | None, points]
+
+
+def write_scaling(chapter: Chapter, results: Results) -> None:
+    """Write data parallelism against the single machine."""
+    of = plan(results.settings)
+    names = {str(workers): workers_name(workers, of) for workers in of.workers} | {CORES: CORES}
     found = {
         setup: list(results.records(seed_names(name, of)).values()) for setup, name in names.items()
     }
-    return {setup: records for setup, records in found.items() if records and records[0].step_s}
-
-
-def _scaling_sheet(setups: Setups) -> Table:
-    intervals = interval_names("step_ms", "speedup", "efficiency", "accuracy")
-    table = Table(
-        name="scaling",
-        columns=(
-            *("setup", "workers", "repeats", *intervals),
-            *("samples_per_s", *(f"{account}_ms" for account in ACCOUNTS)),
-        ),
+    setups = {setup: records for setup, records in found.items() if records and records[0].step_s}
+    if "1" not in setups:
+        return
+    scaling = chapter.tabulate(
+        "scaling",
+        ScalingRow,
+        (_scaling(setup, records, setups["1"]) for setup, records in setups.items()),
     )
-    for setup, records in setups.items():
-        workers = 1 if setup == CORES else int(setup)
-        speedup = speedup_of(setups["1"], records)
-        known = speedup if setup != CORES else None
-        efficiency = None if known is None else known.scaled(1 / workers)
-        steps = [1000 * step for record in records for step in record.step_s]
-        table.add(
-            setup=setup,
-            workers=workers,
-            repeats=len(records),
-            **interval_cells("step_ms", quartile_interval(steps)),
-            **interval_cells("speedup", speedup),
-            **interval_cells("efficiency", efficiency),
-            samples_per_s=statistics.median(_rate(record) for record in records),
-            **mean_cells("accuracy", [record.accuracy for record in records], most=1.0),
-            **_accounts(records),
-        )
-    return table
+    curves = chapter.tabulate(
+        "scaling_curves", CurveRow, curve_rows(setups, width=WIDTH), key="setup"
+    )
+    scores = chapter.tabulate("scaling_scores", ScoreRow, score_rows(setups), key="setup")
+    equal = chapter.tabulate("equal_time", EqualTimeRow, _at_equal_time(curves, scores))
+    chapter.picture("scaling", draw_scaling, scaling)
+    chapter.picture("equal_cost", draw_equal_cost, curves, scores)
+    chapter.show(scaling, "setup", "step_ms", "speedup", "efficiency", "samples_per_s", "accuracy")
+    chapter.show(equal, "setup", "within_s", "samples", "loss", "accuracy")
+    many = [row for row in scaling.records if row.setup not in ("1", CORES)]
+    for row in many:
+        if row.speedup is not None:
+            chapter.say("speed", row=row, verdict=chapter.write(f"pace.{compare(row.speedup, 1)}"))
+    _say_machine(chapter, setups["1"][0], many)
+    for alone in scaling.where(setup=CORES) if many else ():
+        best = min(many, key=lambda row: row.step_ms.middle)
+        order = compare(best.step_ms, alone.step_ms)
+        chapter.say("cores", alone=alone, best=best, verdict=chapter.write(f"threads.{order}"))
+    if many:
+        _say_accounts(chapter, many[-1])
+        _say_equal_samples(chapter, setups["1"][0], setups[many[-1].setup][0], many[-1].setup)
+    _say_equal_time(chapter, equal.records)
 
 
-def speedup_of(base: Sequence[RunRecord], records: Sequence[RunRecord]) -> Interval | None:
-    """Return how much faster a median step is, in pairs of one seed."""
-    first = {record.words.get("seed"): record.median_step_s for record in base}
-    pairs = [
-        (first[seed], record.median_step_s)
-        for record in records
-        if (seed := record.words.get("seed")) in first
-    ]
-    known = [(one, two) for one, two in pairs if one and two]
-    if not known:
-        return None
-    return compare_sizes([one for one, _ in known], [two for _, two in known])
+def _scaling(setup: str, records: Sequence[RunRecord], base: Sequence[RunRecord]) -> ScalingRow:
+    workers = 1 if setup == CORES else int(setup)
+    speedup = ratio_of(pairs_of_seeds(base, records), lambda record: record.median_step_s)
+    efficiency = speedup.scaled(1 / workers) if speedup is not None and setup != CORES else None
+    return ScalingRow(
+        setup=setup,
+        workers=workers,
+        repeats=len(records),
+        step_ms=quartile_interval([1000 * step for record in records for step in record.step_s]),
+        speedup=speedup,
+        efficiency=efficiency,
+        accuracy=accuracy_of(records),
+        samples_per_s=statistics.median(_rate(record) or 0.0 for record in records),
+        **_accounts(records),
+    )
 
 
-def _rate(record: RunRecord) -> float:
+def _rate(record: RunRecord) -> float | None:
     last = record.curve[-1]
-    return last.samples / last.seconds if last.seconds else 0.0
+    return last.samples / last.seconds if last.seconds else None
 
 
 def _accounts(records: Sequence[RunRecord]) -> dict[str, float | None]:
@@ -147,100 +154,238 @@ def _accounts(records: Sequence[RunRecord]) -> dict[str, float | None]:
 
     It is the run whose step is the median one, as another may have met a busy machine.
     """
-    ranked = sorted(records, key=lambda record: record.median_step_s or 0.0)
-    ledger = ranked[(len(ranked) - 1) // 2].ledger
+    middle = sorted(records, key=lambda record: record.median_step_s or 0.0)
+    ledger = middle[(len(middle) - 1) // 2].ledger
     if ledger is None or not ledger.steps:
-        return {f"{account}_ms": None for account in ACCOUNTS}
+        return dict.fromkeys(("compute_ms", "wait_ms", "transfer_ms", "data_ms"))
     sums = {
-        "compute": sum(rank.compute_s for rank in ledger.ranks),
-        "wait": sum(rank.exposed_wait_s for rank in ledger.ranks),
-        "transfer": sum(rank.exposed_transfer_s for rank in ledger.ranks),
-        "data": sum(rank.data_s for rank in ledger.ranks),
+        "compute_ms": sum(rank.compute_s for rank in ledger.ranks),
+        "wait_ms": sum(rank.exposed_wait_s for rank in ledger.ranks),
+        "transfer_ms": sum(rank.exposed_transfer_s for rank in ledger.ranks),
+        "data_ms": sum(rank.data_s for rank in ledger.ranks),
     }
     turns = ledger.steps * len(ledger.ranks)
-    return {f"{account}_ms": 1000 * seconds_ / turns for account, seconds_ in sums.items()}
+    return {account: 1000 * total / turns for account, total in sums.items()}
 
 
-def _equal_sheet(curves: Table, scores: Table, setups: list[str]) -> Table:
-    """Tabulate where each setup stood when the fastest had done all its samples."""
-    rows = {setup: rows_of(curves, "setup", setup) for setup in setups}
-    ends = {setup: float(lines[-1]["seconds"]) for setup, lines in rows.items() if lines}
-    within = min(ends.values())
-    looked = {"loss": curves, "accuracy": scores}
-    columns = ("setup", "within_s", "samples", *interval_names(*looked))
-    table = Table(name="equal_time", columns=columns)
-    for setup in ends:
-        table.add(
+def _at_equal_time(
+    curves: RecordTable[CurveRow], scores: RecordTable[ScoreRow]
+) -> Iterator[EqualTimeRow]:
+    rows = {row.key: curves.where(key=row.key) for row in curves.records}
+    within = min(lines[-1].seconds for lines in rows.values())
+    for setup, lines in rows.items():
+        looks = scores.where(key=setup)
+        yield EqualTimeRow(
             setup=setup,
             within_s=within,
-            samples=at_time(rows[setup], within, "samples"),
-            **{
-                column: at_time(rows_of(of, "setup", setup), within, column)
-                for key, of in looked.items()
-                for column in interval_names(key)
-            },
+            samples=at_time([(row.seconds, row.samples) for row in lines], within),
+            loss=_interval_at_time([(row.seconds, row.loss) for row in lines], within),
+            accuracy=_interval_at_time([(row.seconds, row.accuracy) for row in looks], within),
         )
-    return table
 
 
-def at_time(rows: Sequence[Mapping[str, Any]], when: float, column: str) -> float | None:
-    """Return a column at a time, between two rows on the line through them.
-
-    None: it is too early, or a row lacks a value (the interval of one seed).
-    """
-    before = [row for row in rows if row["seconds"] <= when]
-    after = [row for row in rows if row["seconds"] > when]
-    if not before or any(row[column] is None for row in (before[-1], *after[:1])):
-        return None
-    last = before[-1]
-    if not after:
-        return float(last[column])
-    step = after[0]["seconds"] - last["seconds"]
-    share = (when - last["seconds"]) / step if step else 0.0
-    return float(last[column] + share * (after[0][column] - last[column]))
-
-
-def _tables(times_of: Table, equal: Table, say: Translator) -> list[TableBlock]:
-    setup = Column(
-        key="setup",
-        name=say.pick("workers", "进程数"),
-        align="left",
-        labels={CORES: say.pick("1, all cores", "1，全部核心")},
+def _interval_at_time(
+    points_: Sequence[tuple[float, Interval | None]], when: float
+) -> Interval | None:
+    middle, low, high = (
+        at_time([(at, getattr(value, end, None)) for at, value in points_], when)
+        for end in ("middle", "low", "high")
     )
-    accuracy = Column(key="accuracy", name=say.pick("test accuracy", "测试准确率"), form=points)
-    return [
-        TableBlock(
-            table=times_of,
-            title=say.pick(
-                "Strong scaling: the same batch on more workers. Step: median and quartiles; "
-                "speed-up, efficiency and accuracy: mean over seeds (95 % interval).",
-                "强扩展：同样的全局批量，更多进程。每步用时：中位数与四分位数；"
-                "加速比、效率与准确率：种子间平均值（95 % 置信区间）。",
-            ),
-            columns=[
-                setup,
-                Column(key="step_ms", name=say.pick("step", "每步用时"), form=milliseconds),
-                Column(key="speedup", name=say.pick("speed-up", "加速比"), form=times),
-                Column(key="efficiency", name=say.pick("efficiency", "效率"), form=percent),
-                Column(key="samples_per_s", name=say.pick("samples/s", "样本/秒"), form=count),
-                accuracy,
-            ],
+    return None if middle is None else Interval(middle=middle, low=low, high=high)
+
+
+def at_time(points_: Sequence[tuple[float, float | None]], when: float) -> float | None:
+    """Return a value at a time, between two points on the line through them.
+
+    None: it is too early, or a point lacks a value (the interval of one seed).
+    """
+    before = [point for point in points_ if point[0] <= when]
+    after = [point for point in points_ if point[0] > when]
+    if not before or before[-1][1] is None:
+        return None
+    since, last = before[-1][0], before[-1][1]
+    if not after:
+        return float(last)
+    until, following = after[0]
+    if following is None:
+        return None
+    share = (when - since) / (until - since) if until - since else 0.0
+    return float(last + share * (following - last))
+
+
+def _say_machine(chapter: Chapter, one: RunRecord, many: Sequence[ScalingRow]) -> None:
+    """Tell where there are more workers than cores to run them."""
+    cores = one.manifest.get("cpu_count")
+    over = [row.setup for row in many if isinstance(cores, int) and row.workers > cores]
+    if over:
+        chapter.say("machine", cores=str(cores), workers=chapter.text.join(over))
+
+
+def _say_accounts(chapter: Chapter, row: ScalingRow) -> None:
+    """Tell where a step's time went on the most workers."""
+    accounts = {
+        "compute": row.compute_ms,
+        "wait": row.wait_ms,
+        "transfer": row.transfer_ms,
+        "data": row.data_ms,
+    }
+    known = {account: ms for account, ms in accounts.items() if ms is not None}
+    if len(known) < len(accounts):
+        return
+    total = sum(known.values())
+    shares = {
+        account: chapter.found(
+            f"share of {account} in a step on {row.setup} workers",
+            known[account] / total,
+            percent,
+            of=f"scaling: {account}_ms",
+        )
+        for account in ("compute", "wait", "transfer")
+    }
+    chapter.say("accounts", row=row, **shares)
+
+
+def _say_equal_samples(chapter: Chapter, one: RunRecord, many: RunRecord, setup: str) -> None:
+    """Tell whether many workers compute what one does."""
+    same_seed = one.words.get("seed") == many.words.get("seed")
+    if not same_seed or not one.curve or not many.curve:
+        return
+    if one.accuracy is None or many.accuracy is None:
+        return
+    gap = largest_difference(one, many)
+    began_alike = abs(one.curve[0].loss - many.curve[0].loss) < _EQUAL
+    case = "same" if gap < _EQUAL else "magnified" if began_alike else "different"
+    chapter.say(
+        f"equal_samples.{case}",
+        gap=chapter.found(
+            f"largest difference of losses, 1 against {setup} workers", gap, tiny, of="curves"
         ),
-        TableBlock(
-            table=equal,
-            title=say.pick(
-                "At equal time: where each stood when the fastest had seen all its samples; mean "
-                "over seeds, 95 % interval (accuracy between two looks at the test set: on the "
-                "line through them)",
-                "相同时间下：最快者完成全部样本时各自的进度；种子间平均值，95 % 置信区间"
-                "（两次测试之间的准确率按直线插值）",
-            ),
-            columns=[
-                setup,
-                Column(key="within_s", name=say.pick("time", "时间"), form=seconds),
-                Column(key="samples", name=say.pick("samples", "样本数"), form=count),
-                Column(key="loss", name=say.pick("training loss", "训练损失"), form=plain),
-                accuracy,
-            ],
+        change=chapter.found(
+            f"accuracy on {setup} workers minus 1, one seed",
+            many.accuracy - one.accuracy,
+            point_change(chapter.text),
+            of="runs of one seed",
         ),
+        workers=setup,
+    )
+
+
+def _say_equal_time(chapter: Chapter, rows: Sequence[EqualTimeRow]) -> None:
+    """Compare one worker with the fastest, when the fastest was done."""
+    told = {row.setup: row for row in rows if row.loss is not None}
+    if "1" not in told or len(told) < 2:
+        return
+    fastest = max(told.values(), key=lambda row: row.samples or 0.0)
+    if fastest.setup == "1":
+        chapter.say("equal_time.one", one=fastest)
+        return
+    kind = "cores" if fastest.setup == CORES else "workers"
+    name = chapter.text.text(f"equal_time.{kind}").format(workers=fastest.setup)
+    chapter.say("equal_time.many", name=name, one=told["1"], many=fastest)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchRow:
+    """A run with another global batch, at the same learning rate or one that grows with it."""
+
+    batch: Annotated[int, count]
+    rule: str
+    lr: Annotated[float, plain]
+    steps: Annotated[int, count]
+    accuracy: Annotated[float | None, points]
+    test_loss: Annotated[float | None, plain]
+    step_ms: Annotated[float | None, milliseconds]
+    samples_per_s: Annotated[float | None, count]
+    comm_share: Annotated[float | None, percent]
+    """of a step, in which ranks did nothing but wait or transfer"""
+
+
+def write_batches(chapter: Chapter, results: Results) -> None:
+    """Write the effect of the global batch: fewer, larger steps over the same samples."""
+    of = plan(results.settings)
+    runs = {
+        (batch, rule): record
+        for batch in of.batches
+        for rule in _RULES
+        if (record := results.record(batch_name(batch, rule))) is not None and record.curve
+    }
+    if len({batch for batch, _ in runs}) < 2:
+        return
+    batches = chapter.tabulate(
+        "batches", BatchRow, (_batch(*case, record) for case, record in runs.items())
+    )
+    named: Runs = {
+        f"{batch} {rule}": [record]
+        for (batch, rule), record in runs.items()
+        if batch != BATCH or rule == _RULES[0]  # there the rules are the same run
+    }
+    width = {f"{batch} {rule}": max(1, _SMALL * BATCH // batch) for batch, rule in runs}
+    curves = chapter.tabulate("batch_curves", CurveRow, curve_rows(named, width=width), key="run")
+    chapter.picture("batches", draw_batches, batches, curves, ranks=of.ranks, lr=f"{LR:g}")
+    chapter.show(
+        batches,
+        *("batch", "rule", "lr", "steps", "accuracy", "test_loss"),
+        *("step_ms", "samples_per_s", "comm_share"),
+    )
+    _say_speed(chapter, batches.where(rule=_RULES[0]))
+    _say_accuracy(chapter, batches.records)
+
+
+def _batch(batch: int, rule: str, record: RunRecord) -> BatchRow:
+    step = record.median_step_s
+    ranks = [] if record.ledger is None else record.ledger.ranks
+    total = sum(rank.total_s for rank in ranks)
+    return BatchRow(
+        batch=batch,
+        rule=rule,
+        lr=record.words["optimizer"]["lr"],
+        steps=record.curve[-1].step,
+        accuracy=record.accuracy,
+        test_loss=record.summary.get("test_loss"),
+        step_ms=None if step is None else 1000 * step,
+        samples_per_s=_rate(record),
+        comm_share=sum(rank.exposed_s for rank in ranks) / total if total else None,
+    )
+
+
+def _say_speed(chapter: Chapter, rows: Sequence[BatchRow]) -> None:
+    """Compare the rates of the largest and the smallest batch."""
+    told = [
+        (row, row.samples_per_s, row.comm_share)
+        for row in rows
+        if row.samples_per_s and row.comm_share is not None
     ]
+    if len(told) < 2:
+        return
+    (small, small_rate, small_share), (large, large_rate, large_share) = told[0], told[-1]
+    ratio = chapter.found(
+        f"samples per second, batch {large.batch} over {small.batch}",
+        large_rate / small_rate,
+        times,
+        of="batches: samples_per_s",
+    )
+    why = chapter.write("same_bytes") if large_share < small_share else ""
+    chapter.say("speed", large=large, small=small, ratio=ratio, why=why)
+
+
+def _say_accuracy(chapter: Chapter, rows: Sequence[BatchRow]) -> None:
+    """Tell what the largest batch lost at equal samples, and what a larger rate gave back."""
+    told = [(row, row.accuracy) for row in rows if row.accuracy is not None]
+    largest = max(row.batch for row in rows)
+    by_rule = {row.rule: (row, accuracy) for row, accuracy in told if row.batch == largest}
+    base = next(((row, accuracy) for row, accuracy in told if row.batch == BATCH), None)
+    if base is None or _RULES[0] not in by_rule or largest == BATCH:
+        return
+    large, reached = by_rule[_RULES[0]]
+    gap = reached - base[1]
+    verdict = "less" if gap < -_APART else "more" if gap > _APART else "same"
+    chapter.say(
+        "accuracy", large=large, small=base[0], verdict=chapter.write(f"compared.{verdict}")
+    )
+    if _RULES[1] in by_rule:
+        scaled, accuracy = by_rule[_RULES[1]]
+        change = accuracy - reached
+        ending = "little" if abs(change) <= _APART else "worse" if change < 0 else "better"
+        if ending == "better" and change < -gap:
+            ending = "some"
+        chapter.say("scaled.reached", row=scaled, ending=chapter.write(f"scaled.{ending}"))

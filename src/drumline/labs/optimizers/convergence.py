@@ -274,7 +274,7 @@ def _about_largest(chapter: Chapter, rows: Sequence[RateRow], best: RateRow) -> 
         guess = chapter.found(
             f"loss of guessing ({largest.optimizer})", _GUESSING, plain, of="ln 10"
         )
-        return chapter.write("learned nothing", row=largest, guess=guess)
+        return chapter.write("learned_nothing", row=largest, guess=guess)
     return ""
 
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from drumline.labs.optimizers.experiments import OPTIMIZERS, WHOLE
-from drumline.labs.plots import Plot, draw_band, error_bars, middles
-from drumline.labs.repeats import CurveRow, ScoreRow
+from drumline.labs.plots import Plot, draw_band, draw_stacked, error_bars, middles
+from drumline.labs.repeats import CurveRow, ScoreRow, keys_of
 from drumline.report.page.style import LEDGER
 from drumline.report.page.table import RecordTable
 
@@ -27,7 +27,7 @@ def draw_convergence(plot: Plot, curves: RecordTable[CurveRow]) -> Figure:
     """Draw the losses of all optimizers over steps, samples and seconds."""
     figure, panels = plot.panels(3, height=3.5)
     for axes, by in zip(panels, ("step", "samples", "seconds"), strict=True):
-        for optimizer in _keys(curves.records):
+        for optimizer in keys_of(curves.records):
             rows = curves.where(key=optimizer)
             draw_band(
                 plot,
@@ -43,15 +43,11 @@ def draw_convergence(plot: Plot, curves: RecordTable[CurveRow]) -> Figure:
     return figure
 
 
-def _keys(rows: Sequence[CurveRow | ScoreRow]) -> list[str]:
-    return list(dict.fromkeys(row.key for row in rows))
-
-
 def draw_accuracy(plot: Plot, scores: RecordTable[ScoreRow]) -> Figure:
     """Draw the accuracy of all optimizers over samples and seconds."""
     figure, panels = plot.panels(2, height=3.2)
     for axes, by in zip(panels, ("samples", "seconds"), strict=True):
-        for optimizer in _keys(scores.records):
+        for optimizer in keys_of(scores.records):
             rows = scores.where(key=optimizer)
             draw_band(
                 plot,
@@ -172,19 +168,15 @@ def _draw_parts(plot: Plot, axes: Axes, rows: Sequence[ProfileRow]) -> None:
         "update": [row.update_ms for row in rows],
         "data": [row.data_ms for row in rows],
     }
+    if not any(parts["communication"]):
+        del parts["communication"]
+    samples = [row.samples or 1 for row in rows]
+    shares = {
+        part: [1000 * (value or 0.0) / of for value, of in zip(values, samples, strict=True)]
+        for part, values in parts.items()
+    }
     colors = {"communication": LEDGER["wait"], "update": LEDGER["transfer"]}
-    foot = [0.0] * len(rows)
-    for part, values in parts.items():
-        if part == "communication" and not any(values):
-            continue
-        heights = [
-            1000 * (value or 0.0) / (row.samples or 1)
-            for row, value in zip(rows, values, strict=True)
-        ]
-        color = colors.get(part) or LEDGER[part]
-        axes.bar(range(len(rows)), heights, bottom=foot, color=color, label=plot.label(part))
-        foot = [low + height for low, height in zip(foot, heights, strict=True)]
-    axes.set_ylim(0, 1.5 * max(foot, default=1.0))  # room for the legend
+    draw_stacked(plot, axes, shares, colors=colors)
 
 
 def _case_name(plot: Plot, case: str) -> str:

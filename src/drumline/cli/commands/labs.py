@@ -1,0 +1,151 @@
+"""Commands about the labs: `lab list`, `start`, `check`, `run`, `verify`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from drumline.cli.app import Json, lab_app
+from drumline.core.language import Language
+from drumline.labs.check import TIMEOUT_S
+
+Lang = Annotated[
+    Language | None, typer.Option("--lang", help="English or Chinese (default: as started).")
+]
+Number = Annotated[int, typer.Argument(metavar="N", help="The lab: 1, 2, 3 or 4.")]
+
+
+@lab_app.command("list")
+def list_labs(lang: Lang = None, as_json: Json = False) -> None:
+    """List the labs: what each is about, and what it needs.
+
+    [bold]Example[/bold]
+
+      drumline lab list --lang zh
+    """
+    from drumline.cli.lab_folders import list_command
+
+    list_command(lang or Language.EN, as_json=as_json)
+
+
+@lab_app.command()
+def start(
+    number: Number,
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new or an empty folder.")],
+    lang: Lang = None,
+) -> None:
+    """Make a folder with a lab's starter files, its task sheet and a few tests.
+
+    The starter files have holes to fill, and need nothing but torch. Nothing is overwritten.
+
+    [bold]Examples[/bold]
+
+      drumline lab start 1 my-lab
+
+      drumline lab start 2 my-lab --lang zh
+    """
+    from drumline.cli.lab_folders import start_command
+
+    start_command(number, folder, lang or Language.EN)
+
+
+@lab_app.command()
+def check(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder made by lab start.")],
+    junit: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Also write JUnit XML, for graders.")
+    ] = None,
+    lang: Lang = None,
+    timeout: Annotated[
+        float,
+        typer.Option(metavar="S", min=1.0, max=3600.0, help="Seconds that one check may take."),
+    ] = TIMEOUT_S,
+    as_json: Json = False,
+) -> None:
+    """Run your code against references, and explain what is wrong, and why.
+
+    Your code runs in processes of its own: one that hangs or crashes ends in bounded time. Holes
+    that are not filled yet are to do, not wrong. Exit code 0: all is done and right.
+
+    [bold]Examples[/bold]
+
+      drumline lab check my-lab
+
+      drumline lab check my-lab --lang zh --timeout 60
+
+      drumline lab check my-lab --junit result.xml --json
+    """
+    from drumline.cli.lab_check import check_command
+
+    check_command(folder, junit=junit, language=lang, timeout_s=timeout, as_json=as_json)
+
+
+ReportLanguage = Annotated[Language, typer.Option("--lang", help="Of the report.")]
+
+
+@lab_app.command()
+def run(
+    number: Annotated[int, typer.Argument(metavar="LAB", help="1, 2, 3 or 4.")],
+    args: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]…", help="nodes, link, seed."),
+    ] = None,
+    full: Annotated[
+        bool,
+        typer.Option(
+            "--full",
+            help="The long form: more steps, seeds and cases; on all of MNIST if it was fetched "
+            "(drumline data fetch mnist).",
+        ),
+    ] = False,
+    lang: ReportLanguage = Language.EN,
+    out: Annotated[
+        Path | None, typer.Option(help="Where the report goes (default: labs/LAB).")
+    ] = None,
+    reuse: Annotated[
+        bool, typer.Option("--reuse", help="Keep what was measured before by the same words.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Run a lab's experiments, and write them up: report.html, report.md, figures, CSV files.
+
+    The page needs nothing else and opens from disk. What you write into words.md beside it becomes
+    a part of it, and is kept when the lab is run again.
+
+    [bold]Examples[/bold]
+
+      drumline lab run 2
+
+      drumline lab run 2 --lang zh --reuse
+
+      drumline lab run 2 nodes=4 link=100mbit --out slow-links
+
+      drumline lab run 1 --full
+    """
+    from drumline.cli.lab_run import LabRunOptions, run_command
+
+    options = LabRunOptions(full=full, lang=lang, out=out, reuse=reuse, as_json=as_json)
+    run_command(number, args or [], options)
+
+
+@lab_app.command()
+def verify(
+    folder: Annotated[Path, typer.Argument(help="A report's folder, e.g. labs/2.")],
+    rerun: Annotated[
+        bool, typer.Option("--rerun", help="Also train again, and compare the weights.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Check a report as a grader would: its files, its numbers, and that they follow from its runs.
+
+    [bold]Examples[/bold]
+
+      drumline lab verify labs/2
+
+      drumline lab verify labs/1 --rerun
+    """
+    from drumline.cli.lab_run import verify_command
+
+    verify_command(folder, rerun=rerun, as_json=as_json)

@@ -1,0 +1,180 @@
+"""Commands that start no rank: runs and reports about them, and files for others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from drumline.cli.app import Json, app, data_app
+from drumline.core.language import Language
+
+
+@app.command()
+def runs(as_json: Json = False) -> None:
+    """List the runs in ./runs, newest first."""
+    from drumline.cli.show import runs_command
+
+    runs_command(as_json=as_json)
+
+
+@app.command()
+def show(
+    run: Annotated[str, typer.Argument(help="A run's name or path.")],
+    as_json: Json = False,
+) -> None:
+    """Show one run: its result, its ledger, who saw which data.
+
+    [bold]Example[/bold]
+
+      drumline show run-1
+    """
+    from drumline.cli.show import show_command
+
+    show_command(run, as_json=as_json)
+
+
+@app.command()
+def trace(
+    run: Annotated[str, typer.Argument(help="A run's name or path.")],
+    steps: Annotated[
+        str | None, typer.Option(help="Which steps, e.g. 5-10 (default: the first 20).")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="The file (default: RUN/trace.json).")
+    ] = None,
+) -> None:
+    """Write what every rank did when, for Perfetto or Chrome: a pipeline's staircase.
+
+    [bold]Example[/bold]
+
+      drumline trace run-1 --steps 5-8
+    """
+    from drumline.cli.show import trace_command
+
+    trace_command(run, steps=steps, out=out)
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON Schema of the spec, for editors.
+
+    [bold]Example[/bold]
+
+      drumline schema > drumline.schema.json
+    """
+    from drumline.cli.show import schema_command
+
+    schema_command()
+
+
+@app.command()
+def compose(
+    args: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[SPEC.yaml] [KEY=VALUE]…", help="The words for drumline train."),
+    ] = None,
+    nodes: Annotated[int, typer.Option("-n", help="How many nodes, with one rank each.")] = 2,
+    cpus: Annotated[float | None, typer.Option(help="Cores that each node may use.")] = None,
+    gpu: Annotated[bool, typer.Option("--gpu", help="Give each node a GPU.")] = False,
+    port: Annotated[int, typer.Option(help="Where node01 listens.")] = 29500,
+    out: Annotated[Path, typer.Option("-o", "--out", help="The folder to write to.")] = Path(),
+    force: Annotated[bool, typer.Option("--force", help="Write over files that exist.")] = False,
+) -> None:
+    """Write compose.yaml and a Dockerfile: the same training with containers as nodes.
+
+    [bold]Examples[/bold]
+
+      drumline compose -n 4 --cpus 1.5 model=mlp epochs=2
+
+      docker compose up
+    """
+    from drumline.cli.compose import compose_command
+
+    compose_command(args or [], nodes=nodes, cpus=cpus, gpu=gpu, port=port, out=out, force=force)
+
+
+@app.command()
+def doctor(
+    clean: Annotated[
+        bool, typer.Option("--clean", help="Remove what killed launches left behind.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Say what this machine can do, and what to install for the rest.
+
+    [bold]Examples[/bold]
+
+      drumline doctor
+
+      drumline doctor --clean
+    """
+    from drumline.cli.machine import doctor_command
+
+    doctor_command(clean=clean, as_json=as_json)
+
+
+@data_app.command("fetch")
+def data_fetch(
+    names: Annotated[list[str], typer.Argument(help="mnist, fashion-mnist")],
+    folder: Annotated[
+        Path | None, typer.Option(help="Where to (default: DRUMLINE_DATA or the user's cache).")
+    ] = None,
+) -> None:
+    """Fetch data sets from public mirrors, checked by SHA-256.
+
+    [bold]Example[/bold]
+
+      drumline data fetch mnist fashion-mnist
+    """
+    from drumline.cli.machine import fetch_command
+
+    fetch_command(names, folder)
+
+
+PageLanguage = Annotated[Language, typer.Option("--lang", help="Of the page.")]
+PageFolder = Annotated[Path | None, typer.Option("-o", "--out", help="The folder of the page.")]
+
+
+@app.command()
+def report(
+    runs: Annotated[list[str], typer.Argument(metavar="RUN…", help="Names or paths of runs.")],
+    out: PageFolder = None,
+    lang: PageLanguage = Language.EN,
+) -> None:
+    """Write a page about any runs: curves on one figure, where the time went, in what they differ.
+
+    The page, report.html, needs nothing else; figures (PNG, SVG, PDF) and data (CSV) lie beside it.
+    A run that crashed is shown as far as it came.
+
+    [bold]Examples[/bold]
+
+      drumline report run-1
+
+      drumline report run-1 run-2 run-3 --out three --lang zh
+    """
+    from drumline.cli.report import report_command
+
+    report_command(runs, out=out, lang=lang)
+
+
+@app.command()
+def compare(
+    first: Annotated[str, typer.Argument(metavar="RUN_A", help="A run's name or path.")],
+    second: Annotated[str, typer.Argument(metavar="RUN_B", help="Another's.")],
+    out: PageFolder = None,
+    lang: PageLanguage = Language.EN,
+    as_json: Json = False,
+) -> None:
+    """Compare two runs: in what their specs differ, and what came of it. Writes a page, too.
+
+    [bold]Examples[/bold]
+
+      drumline compare run-1 run-2
+
+      drumline compare run-1 run-2 --out ring-or-tree --json
+    """
+    from drumline.cli.report import compare_command
+
+    compare_command(first, second, out=out, lang=lang, as_json=as_json)

@@ -1,0 +1,153 @@
+"""Commands that start ranks: `train`, `run`, `explain`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from drumline.cli.app import Json, app
+
+
+@app.command()
+def train(
+    args: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[SPEC.yaml] [KEY=VALUE]…", help="A spec file; keys to override."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Exact run directory (default: runs/<name>-<n>).")
+    ] = None,
+    rank: Annotated[int | None, typer.Option(help="Be this one rank, started by hand.")] = None,
+    world_size: Annotated[int | None, typer.Option(help="With --rank: how many there are.")] = None,
+    master: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="With --rank: where rank 0 listens.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Train a model on N workers of this machine, or on simulated nodes.
+
+    [bold]Examples[/bold]
+
+      drumline train
+
+      drumline train model=mlp workers=4 strategy=chunked_ring epochs=3
+
+      drumline train spec.yaml optimizer.lr=0.1 --json
+
+      drumline train strategy=ring strategy.compress=fp16   (half the bytes)
+
+      drumline train resume=runs/run-3 epochs=10
+
+      drumline train model=gpt-mini data=shakespeare strategy=pipeline   (or tensor, or rpc)
+
+      drumline train nodes=4 workers=1 link=1gbit slow_nodes.2.rate=100mbit slow_nodes.3.cpu=0.5
+
+      drumline train --rank 0 --world-size 2 --master localhost:29500   (and rank 1 elsewhere)
+
+      torchrun --nproc-per-node 2 -m drumline train model=cnn
+    """
+    from drumline.launch.agents import Agents
+    from drumline.launch.by_hand import rank_by_hand
+    from drumline.launch.join import outer_launcher
+
+    launcher = rank_by_hand(rank, world_size, master) or outer_launcher()
+    several = any(arg.startswith("nodes=") for arg in args or [])
+    with Agents() as agents:
+        if launcher is None and not several:  # simulated nodes start theirs inside
+            agents.warm_up()
+        from drumline.cli.train import train_command
+
+        train_command(args or [], launcher, agents, out=out, as_json=as_json)
+
+
+@app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+def run(
+    script: Annotated[str, typer.Argument(help="A PyTorch script, as for torchrun.")],
+    args: Annotated[list[str] | None, typer.Argument(help="The script's own arguments.")] = None,
+    shape: Annotated[
+        str, typer.Option("-j", metavar="[N]x[M]", help="N nodes with M workers each.")
+    ] = "1x2",
+    restarts: Annotated[
+        int, typer.Option(min=0, max=100, help="How often to start again when a worker dies.")
+    ] = 0,
+    link_rate: Annotated[
+        str | None, typer.Option(metavar="RATE", help="Rate of each node's link, e.g. 100mbit.")
+    ] = None,
+    module: Annotated[
+        bool, typer.Option("-m", help="SCRIPT is the name of a module, as for python -m.")
+    ] = False,
+) -> None:
+    """Run anybody's PyTorch script on many workers, with the variables that torchrun sets.
+
+    [bold]Examples[/bold]
+
+      drumline run train.py --epochs 3
+
+      drumline run -j 2x2 train.py
+
+      drumline run -j 4x1 --link-rate 100mbit train.py
+
+      drumline run -m package.train --epochs 3
+    """
+    from drumline.cli.script import run_command
+
+    run_command(
+        script, args or [], shape=shape, restarts=restarts, module=module, link_rate=link_rate
+    )
+
+
+@app.command()
+def explain(
+    collective: Annotated[
+        str,
+        typer.Argument(
+            help="broadcast, reduce, scatter, gather, all_gather, reduce_scatter, all_reduce, "
+            "all_to_all or barrier."
+        ),
+    ],
+    algorithm: Annotated[
+        str | None,
+        typer.Option(help="linear, tree, ring, chunked_ring, halving_doubling, … (default: ours)."),
+    ] = None,
+    ranks: Annotated[int, typer.Option(help="How many, up to 16.")] = 4,
+    size: Annotated[
+        str, typer.Option(help="Of the tensor, or of all parts together, as in nccl-tests.")
+    ] = "64KiB",
+    root: Annotated[int, typer.Option(help="The rank that sends or collects.")] = 0,
+    ranks_per_node: Annotated[
+        int, typer.Option(help="For hierarchical: how many ranks share a node.")
+    ] = 2,
+    mismatch: Annotated[
+        bool, typer.Option(help="Let one rank make another call, and see who waits for what.")
+    ] = False,
+    html: Annotated[Path | None, typer.Option(help="Also write a page to play with.")] = None,
+    show: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Keep the run directory there.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Record every message of a real collective, and play it back step by step.
+
+    [bold]Examples[/bold]
+
+      drumline explain all_reduce
+
+      drumline explain all_reduce --algorithm halving_doubling --ranks 8 --html all_reduce.html
+
+      drumline explain broadcast --algorithm tree --root 2 --size 1MiB
+
+      drumline explain all_reduce --mismatch
+    """
+    from drumline.cli.explain import ExplainOptions, explain_command
+
+    args = ExplainOptions(
+        collective=collective,
+        algorithm=algorithm,
+        ranks=ranks,
+        size=size,
+        root=root,
+        ranks_per_node=ranks_per_node,
+        mismatch=mismatch,
+    )
+    explain_command(args, html=html, out=out, show=show, as_json=as_json)

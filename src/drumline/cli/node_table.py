@@ -1,0 +1,98 @@
+"""A cluster's nodes as a table: as they are, or a live row for each while something happens."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Self
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from drumline.cluster.machine import Machine
+from drumline.core.formatting import format_seconds
+
+_GAP = 2
+_LEFT_OUT = ("address", "id", "reached at")
+"""where there is no room, in this order; `status --json` and `inventory --list` have all of it"""
+
+
+def print_machines(
+    console: Console, machines: Sequence[Machine], states: Mapping[int, str] | None = None
+) -> None:
+    """Print a row for each node, with its state where that is known."""
+    columns = {
+        "node": [f"{one.name}{' (leader)' if one.node == 0 else ''}" for one in machines],
+        "state": [states[one.node] for one in machines] if states else [],
+        "address": [one.address for one in machines],
+        "reached at": [f"{one.user}@{one.host}" for one in machines],
+        "id": [one.identity for one in machines],
+        "USD/h": [f"{one.price_usd:.3f}" if one.price_usd else "" for one in machines],
+    }
+    columns = {name: cells for name, cells in columns.items() if any(cells)}
+    for name in _LEFT_OUT if console.is_terminal else ():  # a file has room for all
+        if sum(_widths(columns)) + _GAP * (len(columns) - 1) > console.width:
+            columns.pop(name, None)
+    rows = zip(*([name, *cells] for name, cells in columns.items()), strict=True)
+    for number, row in enumerate(rows):
+        cells = (
+            cell.ljust(width + _GAP) for cell, width in zip(row, _widths(columns), strict=True)
+        )
+        style = None if number else "bold"
+        console.print("".join(cells).rstrip(), style=style, markup=False, soft_wrap=True)
+
+
+def _widths(columns: Mapping[str, Sequence[str]]) -> list[int]:
+    return [max(map(len, (name, *cells))) for name, cells in columns.items()]
+
+
+class NodeRows:
+    """What happens to whom; `say(who, what)` may be called from any thread."""
+
+    def __init__(self, console: Console, title: str) -> None:
+        self._console = console
+        self._title = title
+        self._began = time.monotonic()
+        self._rows: dict[str, tuple[str, float]] = {}
+        self._guard = threading.Lock()
+        self._live: Live | None = None
+        if console.is_terminal and not console.is_dumb_terminal:
+            self._live = Live(
+                get_renderable=self._draw, console=console, refresh_per_second=5, transient=True
+            )
+
+    def __enter__(self) -> Self:
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def say(self, who: str, what: str) -> None:
+        """Tell what happens to a node or a resource now."""
+        with self._guard:
+            known = self._rows.get(who, ("", 0.0))[0] == what
+            if not known:
+                self._rows[who] = (what, time.monotonic())
+        if self._live is None and not known:
+            self._console.print(f"{who}: {what}", highlight=False, markup=False, soft_wrap=True)
+
+    def _draw(self) -> Group:
+        took = format_seconds(time.monotonic() - self._began)
+        title = Text(f"{self._title} · {took}", style="italic", overflow="ellipsis", no_wrap=True)
+        table = Table(box=None, show_header=False)
+        table.add_column(no_wrap=True)
+        table.add_column()  # is what gives way where all together are too wide
+        table.add_column(justify="right", no_wrap=True)
+        with self._guard:
+            rows = list(self._rows.items())
+        for who, (what, since) in rows:
+            waited = time.monotonic() - since
+            text = Text(what, overflow="ellipsis", no_wrap=True)
+            table.add_row(who, text, format_seconds(waited) if waited > 2 else "")
+        return Group(title, table)

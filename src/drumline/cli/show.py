@@ -1,0 +1,199 @@
+"""`drumline runs`, `show`, `trace` and `schema`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from drumline.cli.printing import print_json
+from drumline.core.errors import DrumlineError, UsageError
+from drumline.core.rundir import RunDir, list_runs
+from drumline.launch.creation import RUNS, state_of
+from drumline.report.bubble import measure_bubble
+from drumline.report.ledger import compute_ledger
+from drumline.report.tables import coverage_table, ledger_table, narrow_table, summary_table
+from drumline.report.trace import build_trace
+from drumline.spec.load import read_run_spec
+from drumline.spec.run_spec import RunSpec
+
+
+def runs_command(*, as_json: bool) -> None:
+    """List the runs under ./runs."""
+    rows = [_describe(run) for run in list_runs(RUNS)]
+    if as_json:
+        print_json(rows)
+        return
+    console = Console()
+    if not rows:
+        console.print(f"no runs in {RUNS.absolute()}; make one with: drumline train")
+        return
+    console.print(_runs_table(rows))
+    for row in rows:
+        if row["state"].startswith("unreadable: "):
+            console.print(f"{row['run']} is {row['state']}", markup=False, highlight=False)
+
+
+def _runs_table(rows: list[dict[str, Any]]) -> Table:
+    """Make the list fit a narrow terminal: long names are folded, numbers never.
+
+    The last column is the test accuracy of a run that has one, else its state.
+    """
+    table = narrow_table(gap=1)
+    table.add_column("run", overflow="fold")
+    table.add_column("started", no_wrap=True)
+    table.add_column("model, data", overflow="fold")
+    table.add_column("strategy", no_wrap=True)
+    for name in ("ranks", "steps", "result"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in rows:
+        accuracy = row["accuracy"]
+        cells = (
+            row["run"],
+            row["started"][len("2025-") :],
+            ", ".join(filter(None, (row["model"], row["data"]))),
+            row["strategy"],
+            str(row["world_size"] or ""),
+            str(row["steps"] or ""),
+            row["state"].partition(":")[0] if accuracy is None else f"{accuracy:.2%}",
+        )
+        table.add_row(*(Text(cell) for cell in cells))
+    return table
+
+
+def show_command(name: str, *, as_json: bool) -> None:
+    """Show one run from its directory."""
+    run = RunDir.open(name, root=RUNS)
+    if not run.spec_file.exists():
+        _show_script(run, as_json=as_json)
+        return
+    spec = read_run_spec(run)
+    summary = run.read_json("summary.json")
+    coverage = run.read_json("coverage.json")
+    events = run.read_rank_events(spec.world_size)
+    ledger, bubble = compute_ledger(events), measure_bubble(events, spec.axes)
+    if as_json:
+        print_json(
+            {
+                **(summary or {"name": run.path.name, "world_size": spec.world_size}),
+                "spec": spec.model_dump(mode="json"),
+                "ledger": ledger.to_json(),
+                **({} if bubble is None else {"bubble": bubble.to_json()}),
+                "coverage": coverage,
+                "run_dir": str(run.path),
+            }
+        )
+        return
+    console = Console()
+    if ledger.steps:
+        console.print(ledger_table(ledger, nodes=spec.nodes))
+        if bubble is not None:
+            console.print(str(bubble), highlight=False)
+        console.print()
+    if coverage is not None:
+        console.print(coverage_table(coverage), "")
+    if summary is not None:
+        console.print(summary_table(summary, str(run.path)))
+    else:
+        state, why = state_of(run)
+        said = f" ({why})" if why else ""
+        text = f"{run.path.name}: {state}{said}; its logs are in {run.logs}"
+        console.print(text, markup=False, highlight=False)
+
+
+def _show_script(run: RunDir, *, as_json: bool) -> None:
+    state, why = state_of(run)
+    manifest, summary = run.read_json("manifest.json") or {}, run.read_json("summary.json") or {}
+    if as_json:
+        script = {"script": manifest.get("script"), "state": state, "run_dir": str(run.path)}
+        print_json({**summary, **script})
+        return
+    shown = " ".join(manifest.get("script", []))
+    said = f": {why}" if why else ""
+    text = f"{run.path.name} ran {shown}: {state}{said}; its logs are in {run.logs}"
+    Console().print(text, markup=False, highlight=False)
+
+
+def _describe(run: RunDir) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "run": run.path.name,
+        "started": "",
+        "model": "",
+        "data": "",
+        "strategy": "",
+        "world_size": None,
+        "steps": None,
+        "accuracy": None,
+        "state": "",
+    }
+    try:
+        manifest = run.read_json("manifest.json") or {}
+        row["started"] = manifest.get("started", "")[:16].replace("T", " ")
+        if "script" in manifest:
+            row["model"] = Path(manifest["script"][0]).name
+        else:
+            row |= _describe_spec(read_run_spec(run))
+        summary = run.read_json("summary.json")
+        row["state"] = state_of(run)[0]
+    except DrumlineError as error:
+        return row | {"state": f"unreadable: {error.message.splitlines()[0]}"}
+    if summary is not None:
+        row |= {key: summary[key] for key in ("steps", "accuracy", "world_size") if key in summary}
+    return row
+
+
+def _describe_spec(spec: RunSpec) -> dict[str, Any]:
+    return {
+        "model": spec.model.name,
+        "data": spec.data.name,
+        "strategy": spec.strategy.kind,
+        "world_size": spec.world_size,
+    }
+
+
+_SHOWN = 20
+
+
+def trace_command(name: str, *, steps: str | None, out: Path | None) -> None:
+    """Write the trace of some steps of a run."""
+    run = RunDir.open(name, root=RUNS)
+    if not run.spec_file.exists():
+        raise UsageError(f"{run.path.name} ran a script of its own, which notes no steps")
+    events = run.read_rank_events(read_run_spec(run).world_size)
+    numbers = [event["step"] for event in events[0] if event["event"] == "step"]
+    if not numbers:
+        raise UsageError(f"{run.path.name} has made no step yet; start it, or name another run")
+    first, last = _parse(steps) if steps else (numbers[0], numbers[0] + _SHOWN - 1)
+    if not any(first <= number <= last for number in numbers):
+        raise UsageError(
+            f"{run.path.name} has the steps {numbers[0]} to {numbers[-1]}, not {first} to {last}; "
+            f"give --steps {numbers[0]}-{min(numbers[-1], numbers[0] + _SHOWN - 1)}"
+        )
+    path = out or run.path / "trace.json"
+    try:
+        path.write_text(json.dumps(build_trace(events, first=first, last=last)))
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}; give --out FILE") from None
+    Console(soft_wrap=True).print(
+        f"{path}: steps {max(first, numbers[0])} to {min(last, numbers[-1])} of {len(events)} "
+        f"ranks on one clock; open it in Perfetto (ui.perfetto.dev) or chrome://tracing",
+        markup=False,
+        highlight=False,
+    )
+
+
+def _parse(steps: str) -> tuple[int, int]:
+    first, _, last = steps.partition("-")
+    if not first.isdigit() or not (last or first).isdigit() or int(first) > int(last or first):
+        raise UsageError(f"--steps {steps} is not a range; write e.g. --steps 5-10")
+    return int(first), int(last or first)
+
+
+def schema_command() -> None:
+    """Print the JSON Schema of the spec."""
+    schema = RunSpec.model_json_schema()
+    print_json({"$schema": "https://json-schema.org/draft/2020-12/schema", **schema})

@@ -1,0 +1,208 @@
+"""Who saw what: coverage, overlap and labels of each way of partitioning the data."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from drumline.labs.chapter import Chapter
+from drumline.labs.data_parallel.experiments import KINDS, label_groups, plan
+from drumline.labs.data_parallel.plots import draw_labels, draw_overlap
+from drumline.labs.results import Results
+from drumline.report.page.blocks import Facts
+from drumline.report.page.table import RecordTable, percent, times
+
+Coverages = Mapping[str, Mapping[str, Any]]
+"""`coverage.json` of a run, by kind of partition"""
+SPANS = ("first_epoch", "run")
+_LUCK = 2.0
+"""labels that differ by less than so many times what chance alone does are called mixed"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartRow:
+    """What a partition gives to the ranks."""
+
+    kind: str
+    seen_first_epoch: Annotated[float, percent]
+    seen_run: Annotated[float, percent]
+    overlap_first_epoch: Annotated[float | None, percent]
+    overlap_run: Annotated[float | None, percent]
+    repeats: Annotated[float, percent]
+    """draws of a sample that the rank had in the epoch already"""
+    label_skew: Annotated[float, percent]
+    largest_part: Annotated[float, times]
+    """against the mean"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelRow:
+    """How often a rank drew a label over the run."""
+
+    kind: str
+    rank: int
+    label: int
+    draws: int
+    share: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class OverlapRow:
+    """The distinct samples of a rank that another one saw, too."""
+
+    kind: str
+    span: str
+    rank: int
+    other: int
+    common: int
+    share: float
+
+
+def write_partitions(chapter: Chapter, results: Results) -> None:
+    """Write who saw which samples."""
+    found = {kind: results.record(f"{kind}-1") for kind in KINDS}
+    covered = {
+        kind: record.coverage
+        for kind, record in found.items()
+        if record is not None and record.coverage is not None
+    }
+    if not covered:
+        return
+    parts = chapter.tabulate(
+        "parts", PartRow, (_part(kind, coverage) for kind, coverage in covered.items())
+    )
+    labels = chapter.tabulate("labels", LabelRow, _labels(covered))
+    overlaps = chapter.tabulate("overlaps", OverlapRow, _overlaps(covered))
+    text = chapter.text
+    groups = " / ".join(
+        "".join(map(str, labels)) for labels in label_groups(plan(results.settings).ranks)
+    )
+    meanings = {kind: text.text(f"meanings.{kind}").format(groups=groups) for kind in KINDS}
+    chapter.results.append(
+        Facts(items=[(text.name("kind", kind), meaning) for kind, meaning in meanings.items()])
+    )
+    chapter.picture("labels", draw_labels, labels, parts)
+    chapter.picture("overlap", draw_overlap, overlaps)
+    chapter.show(
+        parts,
+        *("kind", "seen_first_epoch", "seen_run", "repeats", "overlap_first_epoch"),
+        *("overlap_run", "label_skew", "largest_part"),
+    )
+    _say_sampling(chapter, parts, covered)
+    _say_disjoint(chapter, parts.records)
+    _say_labels(chapter, parts.records, covered)
+
+
+def _part(kind: str, coverage: Mapping[str, Any]) -> PartRow:
+    first, run = (coverage[span] for span in SPANS)
+    draws = [rank["draws"] for rank in first["ranks"]]
+    return PartRow(
+        kind=kind,
+        seen_first_epoch=first["seen_share"],
+        seen_run=run["seen_share"],
+        overlap_first_epoch=_mean_overlap(first),
+        overlap_run=_mean_overlap(run),
+        repeats=1 - sum(rank["distinct"] for rank in first["ranks"]) / sum(draws),
+        label_skew=label_skew(run["ranks"]),
+        largest_part=max(draws) / statistics.fmean(draws),
+    )
+
+
+def _mean_overlap(table: Mapping[str, Any]) -> float | None:
+    """Return the mean over all pairs of the share of one rank's samples that the other has, too."""
+    shares = [
+        both / table["ranks"][row]["distinct"]
+        for row, line in enumerate(table["overlap"])
+        for column, both in enumerate(line)
+        if row != column and table["ranks"][row]["distinct"]
+    ]
+    return statistics.fmean(shares) if shares else None
+
+
+def label_skew(ranks: Sequence[Mapping[str, Any]]) -> float:
+    """Return how far ranks' labels are from those of all, as a mean total variation distance.
+
+    0: every rank has the same mixture; 1 − 1/ranks: no two ranks share a label (equal parts).
+    """
+    total = sum(rank["draws"] for rank in ranks)
+    names = ranks[0]["labels"]
+    whole = {name: sum(rank["labels"][name] for rank in ranks) / total for name in names}
+    distances = [
+        sum(abs(rank["labels"][name] / rank["draws"] - whole[name]) for name in names) / 2
+        for rank in ranks
+        if rank["draws"]
+    ]
+    return statistics.fmean(distances)
+
+
+def _chance_skew(ranks: Sequence[Mapping[str, Any]]) -> float:
+    """Return the label skew to be expected of parts that are drawn without regard to labels.
+
+    The share of a label in m samples scatters by √(p(1−p)/m); its mean deviation is √(2/π) of that.
+    """
+    labels = len(ranks[0]["labels"])
+    samples = statistics.fmean(max(1, rank["distinct"]) for rank in ranks)
+    share = 1 / labels
+    return labels / 2 * math.sqrt(2 / math.pi) * math.sqrt(share * (1 - share) / samples)
+
+
+def _labels(covered: Coverages) -> Iterator[LabelRow]:
+    for kind, coverage in covered.items():
+        for rank in coverage["run"]["ranks"]:
+            for label, draws in rank["labels"].items():
+                share = draws / rank["draws"] if rank["draws"] else 0.0
+                yield LabelRow(
+                    kind=kind, rank=rank["rank"], label=int(label), draws=draws, share=share
+                )
+
+
+def _overlaps(covered: Coverages) -> Iterator[OverlapRow]:
+    for kind, coverage in covered.items():
+        for span in SPANS:
+            table = coverage[span]
+            for rank, line in enumerate(table["overlap"]):
+                own = table["ranks"][rank]["distinct"]
+                for other, common in enumerate(line):
+                    share = common / own if own else 0.0
+                    yield OverlapRow(
+                        kind=kind, span=span, rank=rank, other=other, common=common, share=share
+                    )
+
+
+def _say_sampling(chapter: Chapter, parts: RecordTable[PartRow], covered: Coverages) -> None:
+    """Compare what random sampling shows with what draws with replacement are expected to."""
+    for row in parts.where(kind="sampling"):
+        coverage = covered[row.kind]
+        draws = sum(rank["draws"] for rank in coverage["first_epoch"]["ranks"])
+        expected = chapter.found(
+            "expected coverage of sampling in one epoch",
+            1 - math.exp(-draws / coverage["samples"]),
+            percent,
+            of="draws, samples",
+        )
+        chapter.say("sampling", row=row, expected=expected)
+
+
+def _say_disjoint(chapter: Chapter, rows: Sequence[PartRow]) -> None:
+    """Tell which parts stay apart for the whole run, and which only for an epoch."""
+    apart = [chapter.text.name("kind", row.kind) for row in rows if not row.overlap_run]
+    if apart:
+        chapter.say("apart", names=chapter.text.join(apart))
+    for row in rows:
+        if row.overlap_run and not row.overlap_first_epoch:
+            chapter.say("mixing", row=row)
+
+
+def _say_labels(chapter: Chapter, rows: Sequence[PartRow], covered: Coverages) -> None:
+    """Tell where ranks' labels differ by more than chance makes them."""
+    mixed = []
+    for row in rows:
+        if row.label_skew > _LUCK * _chance_skew(covered[row.kind]["run"]["ranks"]):
+            chapter.say("skewed", row=row)
+        else:
+            mixed.append(chapter.text.name("kind", row.kind))
+    if mixed:
+        chapter.say("mixed", names=chapter.text.join(mixed))

@@ -1,0 +1,332 @@
+"""The figures of lab 3: heat maps of who saw what, curves, and what more workers gain."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from drumline.labs.data_parallel.experiments import CORES
+from drumline.labs.plots import Plot, draw_band, draw_heat, draw_stacked, error_bars, middles
+from drumline.labs.repeats import CurveRow, ScoreRow, keys_of
+from drumline.report.interval import Interval
+from drumline.report.page.table import RecordTable
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from drumline.labs.data_parallel.learning import AloneRow, AveragingRow, LocalLossRow
+    from drumline.labs.data_parallel.partitions import LabelRow, OverlapRow, PartRow
+    from drumline.labs.data_parallel.scaling import BatchRow, ScalingRow
+
+_ROOM = 8
+"""ranks whose numbers can be read in one of the small panels"""
+_COLORS = 7
+"""ranks that can be told apart by colour, with one more for those that need not be"""
+
+
+def draw_labels(plot: Plot, labels: RecordTable[LabelRow], parts: RecordTable[PartRow]) -> Figure:
+    """Draw the share of each label in what each rank drew, a panel for each kind; then coverage."""
+    kinds = [row.kind for row in parts.records]
+    figure, panels = plot.panels(len(kinds) + 1, columns=3, height=3.0)
+    top = max(row.share for row in labels.records)
+    for number, (kind, axes) in enumerate(zip(kinds, panels, strict=False)):
+        rows = labels.where(kind=kind)
+        digits = sorted({row.label for row in rows})
+        ranks = sorted({row.rank for row in rows})
+        shares = {(row.label, row.rank): row.share for row in rows}
+        matrix = [[shares[digit, rank] for rank in ranks] for digit in digits]
+        draw_heat(plot, axes, matrix, write=_in_percent, top=top)
+        axes.set_xticks(ranks[:: _stride(ranks, 10)])
+        axes.set_yticks(range(len(digits)), [str(digit) for digit in digits])
+        _name(plot, axes, kind, x=plot.label("rank"))
+        if number % 3 == 0:
+            axes.set_ylabel(plot.label("digit"))
+    _draw_coverage(plot, panels[-1], parts.records)
+    return figure
+
+
+def _draw_coverage(plot: Plot, axes: Axes, parts: Sequence[PartRow]) -> None:
+    matrix = [[row.seen_first_epoch, row.seen_run] for row in parts]
+    draw_heat(plot, axes, matrix, write=_in_percent, top=1.0, color=1)
+    axes.set_xticks([0, 1], [plot.name("span", "first_epoch"), plot.name("span", "run")])
+    names = [
+        plot.name("kind", row.kind).replace("（", " （").replace(" ", "\n", 1) for row in parts
+    ]
+    axes.set_yticks(range(len(names)), names, fontsize=7)
+    axes.set_title(plot.label("seen"), fontsize=9)
+
+
+def draw_overlap(plot: Plot, overlaps: RecordTable[OverlapRow]) -> Figure:
+    """Draw which share of a rank's samples each other one saw: an epoch above, the run below."""
+    kinds = list(dict.fromkeys(row.kind for row in overlaps.records))
+    figure, panels = plot.panels(2 * len(kinds), columns=len(kinds), height=2.0)
+    crowded = False
+    for place, axes in enumerate(panels):
+        below, column = divmod(place, len(kinds))
+        kind, span = kinds[column], ("first_epoch", "run")[below]
+        rows = overlaps.where(kind=kind, span=span)
+        ranks = sorted({row.rank for row in rows})
+        shares = {(row.rank, row.other): row.share for row in rows}
+        matrix = [[shares[rank, other] for other in ranks] for rank in ranks]
+        crowded = len(ranks) > _ROOM
+        write = _nothing if crowded else _in_percent
+        draw_heat(plot, axes, matrix, write=write, top=1.0, color=2)
+        axes.set_aspect("equal")
+        axes.set_xticks(ranks[:: _stride(ranks, 6)])
+        axes.set_yticks(ranks[:: _stride(ranks, 6)])
+        if below == 0:
+            _name(plot, axes, kind, x="")
+        else:
+            axes.set_xlabel(plot.label("rank"))
+        if column == 0:
+            axes.set_ylabel(f"{plot.name('span', span)}\n{plot.label('rank')}")
+    figure.suptitle(plot.label("crowded" if crowded else "common"), fontsize=9)
+    return figure
+
+
+def _name(plot: Plot, axes: Axes, kind: str, *, x: str) -> None:
+    name = plot.name("kind", kind).replace(" (", "\n(").replace("（", "\n（")
+    axes.set_title(name, fontsize=9)
+    axes.set_xlabel(x)
+
+
+def _stride(ranks: Sequence[int], room: int) -> int:
+    """Return which of the ranks is named, each or every so many, that so many names have room."""
+    return -(-len(ranks) // room)
+
+
+def _nothing(_: float) -> str:
+    return ""
+
+
+def _in_percent(share: float) -> str:
+    return f"{100 * share:.0f}"
+
+
+def draw_learning(
+    plot: Plot, curves: RecordTable[CurveRow], scores: RecordTable[ScoreRow]
+) -> Figure:
+    """Draw loss by step and accuracy by samples, all kinds in each panel."""
+    figure, (losses, accuracy) = plot.panels(2)
+    for number, kind in enumerate(keys_of(curves.records)):
+        name = plot.name("kind", kind)
+        rows, looks = curves.where(key=kind), scores.where(key=kind)
+        steps = [row.step for row in rows]
+        draw_band(plot, losses, steps, [row.loss for row in rows], number=number, label=name)
+        accuracy.errorbar(
+            [row.samples for row in looks],
+            middles((row.accuracy for row in looks), 100),
+            yerr=error_bars([row.accuracy for row in looks], 100),
+            color=plot.color(number),
+            marker=plot.marker(number),
+            markersize=4,
+            capsize=2,
+            linewidth=1.2,
+            label=name,
+        )
+    losses.set_yscale("log")
+    accuracy.locator_params(axis="x", nbins=5)
+    plot.panel(losses, "losses")
+    plot.panel(accuracy, "accuracy", legend=False)
+    return figure
+
+
+def draw_averaging(
+    plot: Plot,
+    local: RecordTable[LocalLossRow],
+    averaging: RecordTable[AveragingRow],
+    alone: RecordTable[AloneRow],
+) -> Figure:
+    """Draw ranks' own losses, and accuracies by what is averaged."""
+    figure = plot.figure(height=3.8)
+    grid = figure.add_gridspec(1, 2, width_ratios=(1, 1.1))
+    losses, bars = figure.add_subplot(grid[0]), figure.add_subplot(grid[1])
+    for style, kind in enumerate(dict.fromkeys(row.kind for row in local.records)):
+        ranks = sorted({row.rank for row in local.where(kind=kind)})
+        alike = style == 0 or len(ranks) > _COLORS
+        for rank in ranks:
+            mine = local.where(kind=kind, rank=rank)
+            label = plot.name("kind", kind) + plot.label("each" if alike else "rank", rank=rank)
+            losses.plot(
+                [row.step for row in mine],
+                [row.loss for row in mine],
+                color=plot.color(7 if style == 0 else 0 if alike else rank),
+                linestyle="--" if style == 0 else "-",
+                linewidth=0.9 if alike else 1.4,
+                label=None if alike and rank else label,  # one name for all ranks
+            )
+    losses.set_yscale("log")
+    plot.panel(losses, "losses")
+    _draw_accuracies(plot, bars, averaging.records, alone.records)
+    return figure
+
+
+def _draw_accuracies(
+    plot: Plot, axes: Axes, averaging: Sequence[AveragingRow], alone: Sequence[AloneRow]
+) -> None:
+    bars = [
+        (
+            ", ".join(
+                plot.name(column, getattr(row, column))
+                for column in ("kind", "optimizer", "averaged")
+            ),
+            row.accuracy,
+            0 if row.optimizer == "sgd" else 1,
+        )
+        for row in averaging
+    ]
+    bars += [
+        (plot.label("mixed" if row.part == "mixed" else "part", part=row.part), row.accuracy, 7)
+        for row in alone
+    ]
+    shown = [(name, 100 * value, color) for name, value, color in bars if value is not None]
+    for place, (_, value, color) in enumerate(shown):
+        axes.barh(place, value, color=plot.color(color), height=0.7)
+        axes.text(value + 1, place, f"{value:.1f}", va="center", color=plot.ink, fontsize=7)
+    axes.set_yticks(range(len(shown)), [name for name, _, _ in shown], fontsize=7)
+    axes.invert_yaxis()
+    axes.set_xlim(0, 112)
+    plot.panel(axes, "accuracy")
+    axes.grid(visible=False, axis="y")  # numbers stand there
+
+
+def draw_scaling(plot: Plot, scaling: RecordTable[ScalingRow]) -> Figure:
+    """Draw speed-up, efficiency, and where the time of a step went."""
+    figure, (speed, efficiency, where) = plot.panels(3, height=3.2)
+    told = [row for row in scaling.records if row.speedup is not None]
+    rows = [row for row in told if row.setup != CORES]
+    workers = [row.workers for row in rows]
+    speed.plot(workers, workers, color=plot.color(7), linestyle="--", label=plot.label("ideal"))
+    _draw_measured(plot, speed, workers, [row.speedup for row in rows])
+    for value in middles(row.speedup for row in told if row.setup == CORES):
+        speed.axhline(value, color=plot.color(1), linestyle=":", label=_setup(plot, CORES))
+    efficiency.axhline(100, color=plot.color(7), linestyle="--")
+    _draw_measured(plot, efficiency, workers, [row.efficiency for row in rows], 100.0)
+    speed.set_ylim(0, 1.1 * max([1, *workers]))  # intervals of a noisy machine may reach far
+    efficiency.set_ylim(0, 130)
+    _draw_accounts(plot, where, scaling.records)
+    for axes in (speed, efficiency):
+        axes.set_xticks(workers)
+    for axes, key in ((speed, "speedup"), (efficiency, "efficiency"), (where, "accounts")):
+        plot.panel(axes, key)
+    return figure
+
+
+def _setup(plot: Plot, setup: str) -> str:
+    """Return the name of a number of workers, or of one process with all cores."""
+    key = {CORES: "cores", "1": "worker"}.get(setup, "workers")
+    return plot.label(f"setups.{key}", setup=setup)
+
+
+def _draw_measured(
+    plot: Plot,
+    axes: Axes,
+    workers: list[int],
+    values: Sequence[Interval | None],
+    scale: float = 1.0,
+) -> None:
+    axes.errorbar(
+        workers,
+        middles(values, scale),
+        yerr=error_bars(values, scale),
+        color=plot.color(0),
+        marker="o",
+        markersize=4,
+        capsize=3,
+        label=plot.label("measured"),
+    )
+
+
+def _draw_accounts(plot: Plot, axes: Axes, scaling: Iterable[ScalingRow]) -> None:
+    rows = [row for row in scaling if row.compute_ms is not None]
+    parts = {
+        "compute": [row.compute_ms for row in rows],
+        "wait": [row.wait_ms for row in rows],
+        "transfer": [row.transfer_ms for row in rows],
+        "data": [row.data_ms for row in rows],
+    }
+    draw_stacked(plot, axes, parts)
+    names = [plot.label("all cores") if row.setup == CORES else row.setup for row in rows]
+    axes.set_xticks(range(len(rows)), names)
+
+
+def draw_equal_cost(
+    plot: Plot, curves: RecordTable[CurveRow], scores: RecordTable[ScoreRow]
+) -> Figure:
+    """Draw loss and accuracy of all setups over samples and over seconds."""
+    figure, panels = plot.panels(4, columns=2, height=2.9)
+    for column, by in enumerate(("samples", "seconds")):
+        losses, accuracy = panels[column], panels[2 + column]
+        for number, setup in enumerate(keys_of(curves.records)):
+            label, dashed = _setup(plot, setup), setup == CORES
+            rows, looks = curves.where(key=setup), scores.where(key=setup)
+            draw_band(
+                plot,
+                losses,
+                [getattr(row, by) for row in rows],
+                [row.loss for row in rows],
+                number=number,
+                label=label,
+                dashed=dashed,
+            )
+            accuracy.plot(
+                [getattr(row, by) for row in looks],
+                middles((row.accuracy for row in looks), 100),
+                color=plot.color(number),
+                marker=plot.marker(number),
+                markersize=4,
+                linestyle="--" if dashed else "-",
+                label=label,
+            )
+        losses.set_yscale("log")
+        for axes in (losses, accuracy):
+            axes.locator_params(axis="x", nbins=5)
+        plot.panel(losses, f"losses by {by}", legend=column == 1)
+        plot.panel(accuracy, f"accuracy by {by}", legend=False)
+    return figure
+
+
+def draw_batches(
+    plot: Plot, batches: RecordTable[BatchRow], curves: RecordTable[CurveRow]
+) -> Figure:
+    """Draw loss by samples for each batch, accuracy and speed by batch."""
+    figure, (losses, accuracy, speed) = plot.panels(3, height=3.3)
+    sizes = sorted({row.batch for row in batches.records})
+    rules = {rule: plot.label(f"rules.{rule}") for rule in ("same", "scaled")}
+    for row in batches.records:
+        points = curves.where(key=f"{row.batch} {row.rule}")
+        if points:
+            draw_band(
+                plot,
+                losses,
+                [point.samples for point in points],
+                [point.loss for point in points],
+                number=sizes.index(row.batch),
+                label=f"{row.batch}, {rules[row.rule]}",
+                dashed=row.rule == "scaled",
+            )
+    for number, (rule, name) in enumerate(rules.items()):
+        rows = [row for row in batches.where(rule=rule) if row.accuracy is not None]
+        accuracy.plot(
+            [row.batch for row in rows],
+            middles((row.accuracy for row in rows), 100),
+            color=plot.color(number),
+            marker=plot.marker(number),
+            linestyle="--" if rule == "scaled" else "-",
+            label=name,
+        )
+    rows = [row for row in batches.where(rule="same") if row.samples_per_s]
+    rates = middles(row.samples_per_s for row in rows)
+    speed.plot([row.batch for row in rows], rates, color=plot.color(2), marker="o")
+    speed.set_ylim(0, None)
+    losses.set_yscale("log")
+    losses.locator_params(axis="x", nbins=4)
+    for axes in (accuracy, speed):
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(sizes, [str(size) for size in sizes])
+    plot.panel(losses, "losses", legend=False)
+    figure.legend(*losses.get_legend_handles_labels(), loc="outside upper center", ncols=5)
+    plot.panel(accuracy, "accuracy")
+    plot.panel(speed, "speed")
+    return figure
