@@ -23,7 +23,9 @@ _MASKS = (
     (r"\s+", " "),
 )
 # Lines that only a busy machine prints.
-_SOMETIMES = re.compile(r"^(starting the workers|load N on N cores|step N/N loss N about|N% measured)")
+_SOMETIMES = re.compile(
+    r"^(starting the workers|load N on N cores|step N/N loss N about|N% measured)"
+)
 
 
 def mask(line: str) -> str:
