@@ -12,7 +12,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from drumline.cluster.environment import NODE_PACKAGES, environment_dependencies
+from drumline.cluster.provision.environment import NODE_PACKAGES, environment_dependencies
 from drumline.cluster.spec import ClusterSpec
 
 ROOT = Path(__file__).parents[1]
