@@ -11,12 +11,12 @@ from drumline.core.errors import SpecError
 from drumline.core.model_bench import ModelParallelSpec, cuttable_layers
 from drumline.models import build_outline
 from drumline.parallel.split import find_layers
-from drumline.spec.load import read_words
+from drumline.spec.load import read_options
 from drumline.spec.parts import ModelSpec
 
 
 def read(*words: str) -> ModelParallelSpec:
-    return read_words(ModelParallelSpec, words, "an example")
+    return read_options(ModelParallelSpec, words, "an example")
 
 
 def labels(*words: str) -> list[str]:

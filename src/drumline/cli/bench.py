@@ -22,7 +22,7 @@ from drumline.launch.probe import Watch
 from drumline.report.bench_tables import aggregation_table, collectives_table, fits_table
 from drumline.report.figures import draw_aggregation, draw_collectives
 from drumline.report.page.table import Table
-from drumline.spec.load import read_words
+from drumline.spec.load import read_options
 
 Draw = Callable[[Path, list[dict[str, Any]]], list[Path]]
 
@@ -63,7 +63,7 @@ class OutputOptions:
 
 def collectives_command(words: list[str], wishes: OutputOptions) -> None:
     """Measure collectives, and show what came out."""
-    spec = read_words(CollectivesSpec, words, _COLLECTIVES)
+    spec = read_options(CollectivesSpec, words, _COLLECTIVES)
     wishes.check()
     with watched() as watch:
         result = run_collectives(spec, out=wishes.out, watch=watch)
@@ -84,7 +84,7 @@ def collectives_command(words: list[str], wishes: OutputOptions) -> None:
 
 def aggregation_command(words: list[str], wishes: OutputOptions) -> None:
     """Measure how strategies average gradients, and show what came out."""
-    spec = read_words(AggregationSpec, words, _AGGREGATION)
+    spec = read_options(AggregationSpec, words, _AGGREGATION)
     wishes.check()
     with watched() as watch:
         result = run_aggregation(spec, out=wishes.out, watch=watch)

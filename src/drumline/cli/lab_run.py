@@ -16,7 +16,7 @@ from drumline.labs.report_run import run_lab
 from drumline.labs.settings import LabSettings
 from drumline.labs.verifying import verify
 from drumline.report.page.translator import Translator
-from drumline.spec.load import read_words
+from drumline.spec.load import read_options
 
 LAB_FOLDERS = Path("labs")
 _EXAMPLE = "drumline lab run 2 nodes=4 link=100mbit"
@@ -37,7 +37,7 @@ def run_command(number: int, words: list[str], wishes: LabRunOptions) -> None:
     """Run a lab, write it up, and say where the page is."""
     find_lab(number)
     say = Translator(wishes.lang)
-    settings = read_words(LabSettings, words, _EXAMPLE)
+    settings = read_options(LabSettings, words, _EXAMPLE)
     if wishes.full:
         settings = settings.model_copy(update={"full": True})
     folder = wishes.out or LAB_FOLDERS / str(number)
