@@ -6,11 +6,11 @@ import shutil
 
 import pytest
 
-from drumline.core.language import Language
 from drumline.labs.catalogue import LABS
 from drumline.labs.check import Status
 from drumline.labs.explanation import explain, load_pointers, title_of
 from drumline.labs.start import starter_files
+from drumline.report.page.translator import Language
 from wrong import ALL, SOLUTIONS, Wrong
 
 ANYWHERE = {

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 import drumline
+from drumline.bench.specs import AggregationSpec, CollectivesSpec
 from drumline.cli.app import app, lab_app
 from drumline.cli.main import main  # noqa: F401  commands hang themselves on the app
-from drumline.core.bench import AggregationSpec, CollectivesSpec
-from drumline.core.language import Language
 from drumline.grader.checks import CHECKS
 from drumline.labs.catalogue import LABS
 from drumline.labs.explanation import load_pointers, load_verdict_texts
 from drumline.labs.start import starter_files
+from drumline.report.page.translator import Language
 from drumline.spec.load import load_spec, read_options
 from wrong import SOLUTIONS
 

@@ -19,7 +19,7 @@ from drumline.launch.outcome import check_outcome
 from drumline.launch.runs import create_script_run, noted_failure
 from drumline.launch.scripts import find_module, guess_preloads
 from drumline.launch.training import build_tasks
-from drumline.report.logs import LogTail
+from drumline.report.display import LogTail
 from drumline.spec.load import validate_spec
 
 _POLL_S = 0.1

@@ -23,12 +23,11 @@ from drumline.labs.lab import WriteUp
 from drumline.labs.plots import Plot
 from drumline.labs.results import Results
 from drumline.labs.text import LabText, lab_text
-from drumline.report.interval import Interval
+from drumline.report.intervals import Interval
 from drumline.report.page.blocks import Block, Column, Markdown, Paragraph, Picture, TableBlock
-from drumline.report.page.findings import Findings
-from drumline.report.page.style import FigureStyle
-from drumline.report.page.table import CellRef, Form, RecordTable, Table
+from drumline.report.page.table import CellRef, Findings, Form, RecordTable, Table
 from drumline.report.page.translator import Filling, Sentence, Text, Translator, find_holes
+from drumline.report.plots import FigureStyle
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from drumline.bench.machine import describe_machine
+from drumline.bench.case_runner import describe_machine
 from drumline.core.errors import UsageError
 from drumline.labs.catalogue import find_lab
 from drumline.labs.experiment import Experiment, Training, runs_folder

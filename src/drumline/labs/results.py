@@ -12,7 +12,7 @@ from drumline.core.events import read_events
 from drumline.core.rundir import RunDir
 from drumline.labs.experiment import runs_folder
 from drumline.labs.settings import LabSettings
-from drumline.report.record import RunRecord, read_record
+from drumline.report.runs.record import RunRecord, read_record
 
 
 @dataclass(kw_only=True)

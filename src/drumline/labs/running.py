@@ -8,7 +8,6 @@ import json
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from drumline.core.errors import (
     DivergenceError,
@@ -23,7 +22,7 @@ from drumline.labs.experiment import Experiment, Measurement, Training, runs_fol
 from drumline.labs.results import Results
 from drumline.labs.settings import LabSettings
 from drumline.launch.agents import AgentPool
-from drumline.launch.probe import Watch
+from drumline.launch.probe import Progress, Watch
 from drumline.launch.runs import new_run
 from drumline.launch.training import follow_training
 from drumline.report.progress import followed
@@ -94,10 +93,10 @@ def _run_all(
     for number, experiment in enumerate(experiments):
         told = f"{number + 1} of {len(experiments)}: {experiment.name}"
 
-        def tell(said: dict[str, Any] | None, number: int = number, told: str = told) -> None:
-            share = 0.0 if said is None else said["share"]
-            now = told if said is None else f"{told}, {said['now']}"
-            watch({"share": (number + share) / len(experiments), "now": now, "case": told})
+        def tell(said: Progress | None, number: int = number, told: str = told) -> None:
+            share = 0.0 if said is None else said.share
+            now = told if said is None else f"{told}, {said.now}"
+            watch(Progress(share=(number + share) / len(experiments), now=now, case=told))
 
         done = results.has(experiment.name) or results.diverged(experiment.name)
         if reuse and done and _same(experiment, runs):
@@ -125,7 +124,7 @@ def _run(experiment: Experiment, runs: Path, crews: AgentPool, tell: Watch) -> N
     path = runs / experiment.name
     with new_run(experiment.spec, path) as run:
         shown = followed(
-            run, experiment.spec, lambda now: tell({"share": now.share, "now": now.now})
+            run, experiment.spec, lambda now: tell(Progress(share=now.share, now=now.now))
         )
         follow_training(run, experiment.spec, crews.of(experiment.spec), shown)
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from drumline.report.page.style import FigureStyle
+from drumline.report.plots import FigureStyle
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

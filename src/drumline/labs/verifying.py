@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from drumline.core.errors import DrumlineError, UsageError
-from drumline.core.language import Language
 from drumline.labs.catalogue import find_lab
 from drumline.labs.experiment import Training, runs_folder
 from drumline.labs.report_run import load_lab
@@ -27,7 +26,7 @@ from drumline.launch.probe import Watch
 from drumline.report.page.audit import audit_files, audit_numbers, audit_texts
 from drumline.report.page.folder import read_manifest
 from drumline.report.page.table import Table
-from drumline.report.page.translator import Translator
+from drumline.report.page.translator import Language, Translator
 
 _UNREADABLE = (
     *(DrumlineError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError),

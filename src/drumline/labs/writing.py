@@ -30,12 +30,12 @@ from drumline.report.page.blocks import (
     Report,
     Section,
     TableBlock,
+    excerpt,
 )
 from drumline.report.page.folder import WORDS
-from drumline.report.page.source import excerpt
-from drumline.report.page.style import chinese_font
 from drumline.report.page.table import Table, seconds
 from drumline.report.page.translator import Translator
+from drumline.report.plots import chinese_font
 
 
 def build_report(

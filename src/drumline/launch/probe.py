@@ -10,6 +10,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,19 @@ from drumline.launch.training import build_tasks, started_ranks
 _POLL_S = 0.05
 _TIMEOUT_S = 60.0
 
-Watch = Callable[[dict[str, Any] | None], None]
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """How far ranks have come."""
+
+    share: float
+    now: str
+    """what they do"""
+    case: str = ""
+    """which of several cases runs, and how many there are"""
+
+
+Watch = Callable[[Progress | None], None]
 
 
 @contextlib.contextmanager
@@ -70,7 +83,8 @@ def probed(
         )
         with started_ranks(run, tasks, plans, agents, by_mpi=by_mpi) as started:
             while started.running():
-                watch(run.read_json(PROGRESS))
+                said = run.read_json(PROGRESS)
+                watch(None if said is None else Progress(**said))
                 time.sleep(_POLL_S)
             codes = started.exit_codes
             agents.check_network()

@@ -40,7 +40,7 @@ from drumline.labs.repeats import (
     smoothed,
 )
 from drumline.labs.results import Results
-from drumline.report.interval import Interval
+from drumline.report.intervals import Interval
 from drumline.report.page.table import (
     RecordTable,
     count,
@@ -50,7 +50,7 @@ from drumline.report.page.table import (
     points,
     times,
 )
-from drumline.report.record import RunRecord
+from drumline.report.runs.record import RunRecord
 
 WIDTH = 20
 """steps that a drawn loss is the mean of"""

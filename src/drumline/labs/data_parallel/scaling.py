@@ -32,8 +32,7 @@ from drumline.labs.repeats import (
     score_rows,
 )
 from drumline.labs.results import Results
-from drumline.report.interval import Interval, quartile_interval
-from drumline.report.order import compare
+from drumline.report.intervals import Interval, compare, quartile_interval
 from drumline.report.page.table import (
     RecordTable,
     count,
@@ -44,7 +43,7 @@ from drumline.report.page.table import (
     seconds,
     times,
 )
-from drumline.report.record import RunRecord
+from drumline.report.runs.record import RunRecord
 
 _EQUAL = 1e-3
 """losses nearer than this, over a whole run, differ by rounding"""

@@ -41,11 +41,10 @@ from drumline.labs.repeats import (
     smoothed,
 )
 from drumline.labs.results import Results
-from drumline.report.interval import Interval
-from drumline.report.order import Order
+from drumline.report.intervals import Interval, Order
 from drumline.report.page.table import RecordTable, count, percent, plain, points, seconds, times
 from drumline.report.page.translator import Sentence
-from drumline.report.record import RunRecord
+from drumline.report.runs.record import RunRecord
 
 WIDTH = 20
 """steps that a drawn loss is the mean of, but for GD, which does not scatter"""

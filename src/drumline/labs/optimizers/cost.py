@@ -23,11 +23,10 @@ from drumline.labs.repeats import (
     ratio_of,
 )
 from drumline.labs.results import Results
-from drumline.report.interval import Interval, quartile_interval
+from drumline.report.intervals import Interval, compare, quartile_interval
 from drumline.report.ledger import NS, warm_steps
-from drumline.report.order import compare
 from drumline.report.page.table import count, milliseconds, percent, plain, size, times
-from drumline.report.record import RunRecord
+from drumline.report.runs.record import RunRecord
 
 COPIES = {"gd": 0, "sgd": 0, "momentum": 1, "adam": 2}
 """tensors as large as the weights that an optimizer keeps from step to step"""
