@@ -1,10 +1,12 @@
-"""What `lab check` prints: a line for each check as it ends, then the explanations."""
+"""What the `lab` commands do and print: `list`, `start`, `check`, `run`, `verify`."""
 
 from __future__ import annotations
 
 import contextlib
 import math
+import shlex
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +14,127 @@ import typer
 from rich.console import Console
 from rich.padding import Padding
 from rich.status import Status as Spinner
+from rich.table import Table
 from rich.text import Text
 
 import drumline
+from drumline.cli.bench import watched
 from drumline.cli.printing import print_json
-from drumline.core.errors import DrumlineError, UsageError
+from drumline.core.errors import DrumlineError, LabError, UsageError
 from drumline.core.formatting import format_seconds
+from drumline.labs.catalogue import LABS, find_lab
 from drumline.labs.check import Result, Status, Verdict, Watch, check_lab
 from drumline.labs.explanation import Explanation, explain, label, title_of, write_junit
-from drumline.labs.start import recognise
-from drumline.report.page.translator import Language
+from drumline.labs.report_run import run_lab
+from drumline.labs.settings import LabSettings
+from drumline.labs.start import recognise, start_lab
+from drumline.labs.verifying import verify
+from drumline.launch.probe import Progress
+from drumline.report.page.translator import Language, Translator
+from drumline.spec.load import read_words
+
+
+def list_command(language: Language, *, as_json: bool) -> None:
+    """List the labs."""
+    if as_json:
+        print_json(
+            [
+                {
+                    "lab": lab.number,
+                    "name": lab.name,
+                    "title": lab.title.within(language),
+                    "about": lab.about.within(language),
+                    "needs": lab.needs.within(language),
+                    "files": [f"{module}.py" for module in lab.modules],
+                }
+                for lab in LABS
+            ]
+        )
+        return
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for name in ("lab", "title", "about", "needs"):
+        table.add_column(label(name, language), overflow="fold")
+    for lab in LABS:
+        said = (lab.title, lab.about, lab.needs)
+        table.add_row(str(lab.number), *(each.within(language) for each in said))
+    Console().print(table)
+
+
+def start_command(number: int, folder: Path, language: Language) -> None:
+    """Make a folder for a lab, and say what to do next."""
+    files = start_lab(number, folder, language)
+    console = Console(highlight=False, soft_wrap=True)
+    title = find_lab(number).title.within(language)
+    said = label("started", language).format(lab=number, title=title, folder=folder)
+    console.print(said, markup=False)
+    for path in files:
+        console.print(f"  {path.name}", markup=False)
+    console.print(label("next", language).format(folder=shlex.quote(str(folder))), markup=False)
+
+
+LAB_FOLDERS = Path("labs")
+_EXAMPLE = "drumline lab run 2 nodes=4 link=100mbit"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabRunOptions:
+    """How a lab is to be run."""
+
+    full: bool
+    lang: Language
+    out: Path | None
+    reuse: bool
+    as_json: bool
+
+
+def run_command(number: int, overrides: list[str], options: LabRunOptions) -> None:
+    """Run a lab, write it up, and say where the page is."""
+    find_lab(number)
+    say = Translator(options.lang)
+    settings = read_words(LabSettings, overrides, _EXAMPLE)
+    if options.full:
+        settings = settings.model_copy(update={"full": True})
+    folder = options.out or LAB_FOLDERS / str(number)
+    with watched() as watch:
+        page, results = run_lab(
+            number,
+            settings,
+            folder,
+            say,
+            reuse=options.reuse,
+            watch=watch,
+            tell=lambda name: watch(Progress(share=1.0, now=f"drawing {name}")),
+        )
+    if options.as_json:
+        print_json({"lab": number, "page": str(page), "failed": results.failed})
+    else:
+        text = say(
+            "{page} is written; open it in a browser. Your own words go into {folder}/words.md",
+            "已写出 {page}，请用浏览器打开。你自己的分析写进 {folder}/words.md",
+            page=str(page),
+            folder=str(folder),
+        )
+        Console().print(str(text), markup=False, highlight=False, soft_wrap=True)
+    if results.failed:
+        told = [f"{name}: {why}" for name, why in results.failed.items()]
+        raise LabError(
+            f"{len(told)} experiments failed, and are missing from the report:\n" + "\n".join(told)
+        )
+
+
+def verify_command(folder: Path, *, rerun: bool, as_json: bool) -> None:
+    """Say whether a report is what its runs say."""
+    with watched() as watch:
+        verdict = verify(folder, rerun=rerun, watch=watch)
+    if as_json:
+        print_json({"checked": verdict.checked, "problems": verdict.problems})
+    else:
+        for line in verdict.checked:
+            Console().print(f"✓ {line}", markup=False, highlight=False, soft_wrap=True)
+    if verdict.problems:
+        told = "\n".join(f"✗ {problem}" for problem in verdict.problems)
+        raise LabError(f"{folder} is not what was written:\n{told}")
+
 
 _STYLES = {
     Status.PASS: "green",
