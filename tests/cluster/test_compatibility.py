@@ -92,6 +92,6 @@ def test_notes_of_pulls_and_states_of_the_version_before(tmp_path):
 
 
 def test_simulated_nodes_of_the_version_before_are_found():
-    for module in ("drumline.cluster.twin.host", "drumline.cluster.providers.twin.host"):
+    for module in ("drumline.cluster.providers.twin.host", "drumline.cluster.providers.twin.host"):
         assert control._MODULE.fullmatch(module.encode())[1] == b"host"
-    assert control._MODULE.fullmatch(b"drumline.cluster.twin.control") is None
+    assert control._MODULE.fullmatch(b"drumline.cluster.providers.twin.control") is None
