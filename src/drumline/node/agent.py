@@ -54,7 +54,7 @@ def hold_edition() -> None:
 
 
 GRACE_S = 7.0
-"""from asking to killing; agents give their workers five seconds"""
+"""from SIGTERM to SIGKILL; agents give their workers five seconds"""
 USUAL = (*PRELOAD, "torch._dynamo")
 """what an agent loads that waits for a job which nobody knows yet"""
 
@@ -103,7 +103,7 @@ class JobAgent:
             self._agent.signal(signal.SIGKILL)
 
     def stop(self, grace_s: float = GRACE_S) -> None:
-        """Ask the agent to end, and kill it after a while; one without ranks at once."""
+        """End the agent: SIGTERM, then SIGKILL after the grace period; without ranks at once."""
         if self._agent is not None and self._asked is None:
             self._asked = time.monotonic()
             self._kill_at = self._asked + (grace_s if self._has_ranks() else 0.0)

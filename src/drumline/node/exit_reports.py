@@ -35,7 +35,7 @@ def collect(run: RunDir, *, node: int, workers: int, last_words: Path | None) ->
 
 
 def note(run: RunDir, told: ExitReports, *, ahead_s: float) -> None:
-    """Write another node's testimony into the leader's run directory, on the leader's clock."""
+    """Write another node's exit reports into the leader's run directory, on the leader's clock."""
     for name, events in told.items():
         if name.partition("-")[0] in ("rank", "node") and name.partition("-")[2].isdecimal():
             with EventWriter(run.events / f"{name}.jsonl") as writer:

@@ -101,7 +101,7 @@ class Runner:
         return False
 
     def look_after(self) -> None:
-        """Do what is due: kill who was asked to end long ago, say that the node is busy."""
+        """Do what is due: SIGKILL after the grace period, the busy sign, the times of logs."""
         self.agent.tick()
         if self.agent.warm:
             self._busy.tick()

@@ -86,7 +86,7 @@ async def submit(remotes: Sequence[Remote], request: Request, *, job_id: str | N
 async def submit_and_follow(
     remotes: Sequence[Remote], request: Request, job_id: str
 ) -> list[NodeSession]:
-    """Start a job on all nodes by commands that go on to tell of it, for `Following.listen`.
+    """Start a job on all nodes by commands that then stream it, for `JobFollower.listen`.
 
     Raises:
         ClusterError: it could not be started.

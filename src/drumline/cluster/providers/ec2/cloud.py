@@ -1,4 +1,4 @@
-"""`Cloud`: the one way to AWS: every call goes through `call`, which tells refusals apart.
+"""`Cloud`: the only client of AWS: every call goes through `call`, which classifies errors.
 
 Requests that AWS throttles are repeated by botocore (its "standard" mode, a bounded number of times
 with growing pauses). Launching is repeated here instead: "no capacity" is an HTTP 500 on the wire,

@@ -84,7 +84,6 @@ LIVE = ("pending", "running", "stopping", "stopped")
 """an instance in these states is there, or can come back, with its disk"""
 STOPPED = ("stopping", "stopped")
 """… but does not answer: somebody has stopped it, who may start it again"""
-ENDING = "shutting-down"
 GONE = "terminated"
 _MOMENT = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (?:GMT|UTC)\)")
 

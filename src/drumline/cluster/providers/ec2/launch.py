@@ -135,7 +135,7 @@ def _market(max_price_usd: float | None) -> AwsValues:
 
 
 MOVE_ON = ("capacity", "unsupported", "spot-price")
-"""refusals that another zone may not have"""
+"""errors that another zone may not have"""
 RUN_WITHIN_S = 600
 _POLL_S = 2
 _AT_ONCE = 8

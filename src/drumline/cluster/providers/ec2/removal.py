@@ -36,7 +36,7 @@ RELEASE_WITHIN_S = 180
 _POLL_S = 3
 _ROUNDS = 5
 _IN_VAIN = ("credentials", "expired", "throttling", "server")
-"""refusals that have nothing to do with what was to be removed"""
+"""errors that have nothing to do with what was to be removed"""
 
 _DELETE = {
     "network-interface": ("delete_network_interface", "NetworkInterfaceId"),
@@ -131,7 +131,7 @@ def end_instances(
 
 
 def _terminate(cloud: Cloud, journal: Journal, identities: Sequence[str]) -> dict[str, CloudError]:
-    """Tell EC2 to end instances, and return its refusals; one that is gone is none.
+    """Tell EC2 to end instances, and return its errors; one that is gone is none.
 
     EC2 ends all of a request's instances or none: where one is refused, each is asked for alone.
     """
