@@ -401,7 +401,8 @@ def test_twin_says_what_is_missing(monkeypatch, tmp_path):
         Control(tmp_path).ask("status")
     with pytest.raises(ClusterError, match="no simulated node worker0"):
         Control(tmp_path).enter("worker0")
-    monkeypatch.setattr("drumline.cluster.providers.twin.control.find_server", lambda: sys.executable)
+    found = "drumline.cluster.providers.twin.control.find_server"
+    monkeypatch.setattr(found, lambda: sys.executable)
     with pytest.raises(ClusterError, match="a colon in it; set DRUMLINE_HOME"):
         Control(tmp_path / "a:b").start()
 
