@@ -103,7 +103,7 @@ def test_without_all_of_mnist_the_long_form_takes_the_small_one(monkeypatch):
     def refuse(_):
         raise DataError("nothing here")
 
-    monkeypatch.setattr("drumline.labs.material.find_files", refuse)
+    monkeypatch.setattr("drumline.labs.experiment.find_files", refuse)
     runs = [one for one in LAB.experiments(LabSettings(full=True)) if isinstance(one, Training)]
     assert {one.spec.data.name for one in runs} == {"mnist-mini"}
 

@@ -9,11 +9,10 @@ import pytest
 
 from drumline.core.errors import LabError, UsageError
 from drumline.labs.catalogue import find_lab
-from drumline.labs.report_run import load_lab, run_lab
-from drumline.labs.running import alone
+from drumline.labs.report import build_report
+from drumline.labs.runner import alone, load_lab, run_lab
 from drumline.labs.settings import LabSettings
-from drumline.labs.verifying import verify
-from drumline.labs.writing import build_report
+from drumline.labs.verify import verify
 from drumline.report.page.html import render_html
 from drumline.report.page.translator import Translator
 from lab_documents import documents

@@ -17,7 +17,7 @@ from drumline.labs.optimizers import LAB as OPTIMIZERS
 from drumline.labs.optimizers.convergence import RateRow, say_rates
 from drumline.labs.plots import Plot, error_bars
 from drumline.labs.repeats import smoothed
-from drumline.labs.report_run import load_lab
+from drumline.labs.runner import load_lab
 from drumline.labs.settings import LabSettings
 from drumline.labs.text import lab_text
 from drumline.report.interval import Interval

@@ -15,8 +15,8 @@ import pytest
 
 from browser import browsing, find_browser
 from drumline.labs.catalogue import find_lab
-from drumline.labs.report_run import load_lab
-from drumline.labs.writing import build_report
+from drumline.labs.report import build_report
+from drumline.labs.runner import load_lab
 from drumline.report.page.audit import audit_numbers
 from drumline.report.page.folder import PAGE
 from drumline.report.page.html import render_html

@@ -12,9 +12,9 @@ from drumline.cli.printing import print_json
 from drumline.core.errors import LabError
 from drumline.core.language import Language
 from drumline.labs.catalogue import find_lab
-from drumline.labs.report_run import run_lab
+from drumline.labs.runner import run_lab
 from drumline.labs.settings import LabSettings
-from drumline.labs.verifying import verify
+from drumline.labs.verify import verify
 from drumline.report.page.translator import Translator
 from drumline.spec.load import read_words
 

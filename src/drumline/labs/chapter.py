@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from drumline.labs.experiment import Results
 from drumline.labs.forms import FORMS
 from drumline.labs.lab import WriteUp
 from drumline.labs.plots import Plot
-from drumline.labs.results import Results
 from drumline.labs.text import LabText, lab_text
 from drumline.report.interval import Interval
 from drumline.report.page.blocks import Block, Column, Markdown, Paragraph, Picture, TableBlock

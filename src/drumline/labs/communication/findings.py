@@ -14,8 +14,8 @@ from drumline.labs.communication.pictures import (
 )
 from drumline.labs.communication.sentences import say_all
 from drumline.labs.communication.sheets import CommunicationSheets, build_sheets
+from drumline.labs.experiment import Results
 from drumline.labs.lab import WriteUp
-from drumline.labs.results import Results
 from drumline.report.bench_tables import format_size
 from drumline.report.page.blocks import Block, Column, Paragraph, Picture, TableBlock
 from drumline.report.page.findings import Findings

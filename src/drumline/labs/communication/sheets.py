@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from drumline.labs.communication.experiments import AVERAGES, COMPRESSED, DELAYED, LATE_RANK, OF
+from drumline.labs.experiment import Results
 from drumline.labs.repeats import smoothed
-from drumline.labs.results import Results
 from drumline.report.interval import (
     Interval,
     interval_cells,

@@ -25,8 +25,8 @@ from drumline.labs.data_parallel.experiments import (
     seed_names,
 )
 from drumline.labs.data_parallel.plots import draw_averaging, draw_learning
+from drumline.labs.experiment import TEST_SAMPLES, Results
 from drumline.labs.forms import point_change, point_size, tiny
-from drumline.labs.material import TEST_SAMPLES
 from drumline.labs.repeats import (
     CurveRow,
     Runs,
@@ -39,7 +39,6 @@ from drumline.labs.repeats import (
     score_rows,
     smoothed,
 )
-from drumline.labs.results import Results
 from drumline.report.interval import Interval
 from drumline.report.page.table import (
     RecordTable,

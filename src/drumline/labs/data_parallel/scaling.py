@@ -19,6 +19,7 @@ from drumline.labs.data_parallel.experiments import (
 )
 from drumline.labs.data_parallel.learning import WIDTH
 from drumline.labs.data_parallel.plots import draw_batches, draw_equal_cost, draw_scaling
+from drumline.labs.experiment import Results
 from drumline.labs.forms import point_change, tiny
 from drumline.labs.repeats import (
     CurveRow,
@@ -31,7 +32,6 @@ from drumline.labs.repeats import (
     ratio_of,
     score_rows,
 )
-from drumline.labs.results import Results
 from drumline.report.interval import Interval, quartile_interval
 from drumline.report.order import compare
 from drumline.report.page.table import (

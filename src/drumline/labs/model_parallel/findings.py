@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from drumline.labs.experiment import Results
 from drumline.labs.forms import tiny
 from drumline.labs.lab import WriteUp
 from drumline.labs.model_parallel.cost_words import say_costs, say_losses
@@ -9,7 +10,6 @@ from drumline.labs.model_parallel.pace_words import say_fastest, say_paces
 from drumline.labs.model_parallel.pictures import draw_curves, draw_forms, draw_microbatches
 from drumline.labs.model_parallel.sheets import ModelParallelSheets, build_sheets
 from drumline.labs.model_parallel.trace_picture import draw_trace
-from drumline.labs.results import Results
 from drumline.report.page.blocks import Block, Column, Facts, Paragraph, Picture, TableBlock
 from drumline.report.page.findings import Findings
 from drumline.report.page.table import count, milliseconds, percent, plain, size, times

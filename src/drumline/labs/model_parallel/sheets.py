@@ -9,7 +9,7 @@ from typing import Any
 from drumline.bench.case_rows import CaseRow, build_case_row, compare_with_alone
 from drumline.bench.rows import quartiles
 from drumline.core.rundir import RunDir
-from drumline.labs.experiment import runs_folder
+from drumline.labs.experiment import Results, runs_folder
 from drumline.labs.model_parallel.experiments import AGAIN, plan_named_cases
 from drumline.labs.model_parallel.timeline import (
     Piece,
@@ -18,7 +18,6 @@ from drumline.labs.model_parallel.timeline import (
     pick_typical,
     share_together,
 )
-from drumline.labs.results import Results
 from drumline.report.ledger import step_seconds, warm_steps
 from drumline.report.page.table import Table
 

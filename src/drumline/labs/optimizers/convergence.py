@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated
 
 from drumline.labs.chapter import Chapter
+from drumline.labs.experiment import Results
 from drumline.labs.forms import tiny
 from drumline.labs.optimizers.experiments import (
     OPTIMIZERS,
@@ -40,7 +41,6 @@ from drumline.labs.repeats import (
     score_rows,
     smoothed,
 )
-from drumline.labs.results import Results
 from drumline.report.interval import Interval
 from drumline.report.order import Order
 from drumline.report.page.table import RecordTable, count, percent, plain, points, seconds, times

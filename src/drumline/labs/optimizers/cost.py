@@ -9,6 +9,7 @@ from typing import Annotated
 
 from drumline.core.events import Event
 from drumline.labs.chapter import Chapter
+from drumline.labs.experiment import Results
 from drumline.labs.forms import tiny
 from drumline.labs.optimizers.convergence import WIDTHS, runs_of
 from drumline.labs.optimizers.experiments import CHUNK, WHOLE
@@ -22,7 +23,6 @@ from drumline.labs.repeats import (
     pairs_of_seeds,
     ratio_of,
 )
-from drumline.labs.results import Results
 from drumline.report.interval import Interval, quartile_interval
 from drumline.report.ledger import NS, warm_steps
 from drumline.report.order import compare

@@ -17,12 +17,10 @@ from typing import Any
 from drumline.core.errors import DrumlineError, UsageError
 from drumline.core.language import Language
 from drumline.labs.catalogue import find_lab
-from drumline.labs.experiment import Training, runs_folder
-from drumline.labs.report_run import load_lab
-from drumline.labs.results import Results
-from drumline.labs.running import run_experiments
+from drumline.labs.experiment import Results, Training, runs_folder
+from drumline.labs.report import build_report
+from drumline.labs.runner import load_lab, run_experiments
 from drumline.labs.settings import LabSettings
-from drumline.labs.writing import build_report
 from drumline.launch.probe import Watch
 from drumline.report.page.audit import audit_files, audit_numbers, audit_texts
 from drumline.report.page.folder import read_manifest

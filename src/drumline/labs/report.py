@@ -15,9 +15,8 @@ from typing import Any, Literal
 
 from drumline.core.formatting import format_rate
 from drumline.labs.catalogue import Entry, read_principle
-from drumline.labs.experiment import Experiment, Training
+from drumline.labs.experiment import Experiment, Results, Training
 from drumline.labs.lab import Lab, WriteUp
-from drumline.labs.results import Results
 from drumline.labs.settings import LabSettings
 from drumline.report.page.blocks import (
     Block,
