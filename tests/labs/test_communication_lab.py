@@ -9,8 +9,7 @@ import pytest
 
 from drumline.core.errors import DataError
 from drumline.labs.communication import LAB
-from drumline.labs.experiment import Training
-from drumline.labs.settings import LabSettings
+from drumline.labs.experiment import LabSettings, Training
 from drumline.report.page.blocks import Picture
 from drumline.report.page.source import excerpt
 from drumline.report.page.style import FigureStyle

@@ -9,9 +9,9 @@ import pytest
 
 from drumline.core.errors import LabError, UsageError
 from drumline.labs.catalogue import find_lab
+from drumline.labs.experiment import LabSettings
 from drumline.labs.report import build_report
 from drumline.labs.runner import alone, load_lab, run_lab
-from drumline.labs.settings import LabSettings
 from drumline.labs.verify import verify
 from drumline.report.page.html import render_html
 from drumline.report.page.translator import Translator

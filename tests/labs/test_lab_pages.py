@@ -12,13 +12,12 @@ from drumline.labs.data_parallel.experiments import ALPHA, KINDS, label_groups
 from drumline.labs.data_parallel.learning import AloneRow, AveragingRow, LocalLossRow, say_adam
 from drumline.labs.data_parallel.partitions import OverlapRow
 from drumline.labs.data_parallel.plots import draw_averaging, draw_overlap
-from drumline.labs.experiment import Training
+from drumline.labs.experiment import LabSettings, Training
 from drumline.labs.optimizers import LAB as OPTIMIZERS
 from drumline.labs.optimizers.convergence import RateRow, say_rates
 from drumline.labs.plots import Plot, error_bars
 from drumline.labs.repeats import smoothed
 from drumline.labs.runner import load_lab
-from drumline.labs.settings import LabSettings
 from drumline.labs.text import lab_text
 from drumline.report.interval import Interval
 from drumline.report.page.blocks import Picture

@@ -6,13 +6,13 @@ import re
 import pytest
 
 from drumline.core.errors import UsageError
+from drumline.labs.experiment import LabSettings
 from drumline.labs.model_parallel import LAB
 from drumline.labs.model_parallel.experiments import AGAIN, plan_named_cases
 from drumline.labs.model_parallel.judging import Pace, judge_pace
 from drumline.labs.model_parallel.pace_words import _against_data
 from drumline.labs.model_parallel.sheets import ModelParallelSheets
 from drumline.labs.model_parallel.timeline import lay_out, pick_typical, share_together
-from drumline.labs.settings import LabSettings
 from drumline.report.interval import interval_names
 from drumline.report.page.audit import audit_numbers
 from drumline.report.page.blocks import Paragraph, Picture, Report, Section, TableBlock

@@ -14,14 +14,12 @@ from dataclasses import dataclass
 import pytest
 
 from browser import browsing, find_browser
-from drumline.labs.catalogue import find_lab
 from drumline.labs.report import build_report
 from drumline.labs.runner import load_lab
 from drumline.report.page.audit import audit_numbers
 from drumline.report.page.folder import PAGE
 from drumline.report.page.html import render_html
 from drumline.report.page.picture import render_inline
-from drumline.report.page.translator import Translator
 from lab_documents import documents
 from lab_runs import make_runs
 from model_parallel_runs import make_runs as make_model_parallel_runs
@@ -110,9 +108,7 @@ def drawn_once(monkeypatch):
 
 def write(number, results, lang, folder):
     """Write a lab's page and data, without the files of its figures."""
-    lab, entry = load_lab(number), find_lab(number)
-    experiments = lab.experiments(results.settings)
-    report = build_report(lab, entry, results, experiments, MACHINE, "*mine*", Translator(lang))
+    report = build_report(load_lab(number), results, MACHINE, "*mine*", lang)
     (folder / "data").mkdir(parents=True)
     for table in report.tables:
         (folder / "data" / f"{table.name}.csv").write_text(table.to_csv(), encoding="utf-8")

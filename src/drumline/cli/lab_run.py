@@ -12,8 +12,8 @@ from drumline.cli.printing import print_json
 from drumline.core.errors import LabError
 from drumline.core.language import Language
 from drumline.labs.catalogue import find_lab
+from drumline.labs.experiment import LabSettings
 from drumline.labs.runner import run_lab
-from drumline.labs.settings import LabSettings
 from drumline.labs.verify import verify
 from drumline.report.page.translator import Translator
 from drumline.spec.load import read_words

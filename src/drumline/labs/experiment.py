@@ -1,14 +1,12 @@
-"""`Experiment`: one thing that a lab runs, and what it leaves for the report to read.
+"""`Experiment`: one thing that a lab runs; and `Results`: what all of them left, read back by name.
 
     labs/2/runs/<name>/        the run directory of a training run
     labs/2/runs/<name>.json    the document of a bench
 
-A lab names its experiments beforehand; they run one after the other, and the report is written
-from what they left. So a report can be made again, in another language say, without measuring.
+A lab names its experiments beforehand, by the user's `LabSettings`; they run one after the other,
+and the report is written from what they left. So it can be made again, in another language say,
+without measuring.
 """
-
-# MERGED DOC drumline.labs.experiment: `Results`: what the experiments of a lab left, read back by name.
-# MERGED DOC drumline.labs.experiment: What the labs train on: the small MNIST that comes with the package, or all of it.
 
 from __future__ import annotations
 
@@ -16,17 +14,45 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, Field, model_validator
 
 from drumline.core.errors import DataError, DivergenceError
 from drumline.core.events import read_events
+from drumline.core.nodes import MAX_NODES
 from drumline.core.rundir import RunDir
 from drumline.data.catalogue import MNIST
 from drumline.data.folders import find_files
-from drumline.labs.settings import LabSettings
 from drumline.launch.probe import Watch
 from drumline.report.record import RunRecord, read_record
+from drumline.spec.link import LinkSpec, check_node_count, check_slow_nodes
+from drumline.spec.parts import Part, one_word
 from drumline.spec.run_spec import RunSpec
+
+
+class LabSettings(Part):
+    """Where a lab's experiments run, how large they are, and from which seed."""
+
+    full: bool = False
+    """the long form: more steps, more seeds, more cases"""
+    nodes: Annotated[int, AfterValidator(check_node_count)] = Field(
+        default=1, json_schema_extra={"minimum": 1, "maximum": MAX_NODES}
+    )
+    """simulated nodes for the experiments of several ranks (default: this host)"""
+    link: Annotated[LinkSpec, one_word(LinkSpec, "rate")] = LinkSpec()
+    """the link of each simulated node, e.g. 1gbit"""
+    seed: int = Field(default=1234, ge=0, lt=2**31)
+    """the first of the seeds"""
+
+    @model_validator(mode="after")
+    def _links_join_nodes(self) -> LabSettings:
+        check_slow_nodes(self.nodes, self.link, {})
+        return self
+
+
+# MERGED DOC drumline.labs.experiment: `Results`: what the experiments of a lab left, read back by name.
+# MERGED DOC drumline.labs.experiment: What the labs train on: the small MNIST that comes with the package, or all of it.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +102,7 @@ class Results:
         return (path / "summary.json").is_file() or path.with_name(f"{name}.json").is_file()
 
     def diverged(self, name: str) -> bool:
-        """Whether a training run ended because its loss was no number any more."""
+        """Whether a training run ended because its loss became NaN or infinite."""
         return any(
             event["event"] == "error" and event.get("type") == DivergenceError.__name__
             for log in (runs_folder(self.folder) / name / "events").glob("rank-*.jsonl")

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from drumline.labs.experiment import Experiment, Results
-from drumline.labs.settings import LabSettings
+from drumline.labs.experiment import Experiment, LabSettings, Results
 from drumline.report.page.blocks import Block
 from drumline.report.page.table import Table
 from drumline.report.page.translator import Text, Translator

@@ -26,10 +26,16 @@ from drumline.core.errors import (
 from drumline.core.files import write_atomic
 from drumline.core.rundir import RunDir
 from drumline.labs.catalogue import find_lab
-from drumline.labs.experiment import Experiment, Measurement, Results, Training, runs_folder
+from drumline.labs.experiment import (
+    Experiment,
+    LabSettings,
+    Measurement,
+    Results,
+    Training,
+    runs_folder,
+)
 from drumline.labs.lab import Lab
 from drumline.labs.report import build_report
-from drumline.labs.settings import LabSettings
 from drumline.launch.creation import new_run
 from drumline.launch.crews import Crews
 from drumline.launch.probe import Watch
@@ -77,7 +83,7 @@ def run_lab(
     with alone(folder):
         results = run_experiments(experiments, settings, folder, reuse=reuse, watch=watch)
         machine = describe_machine(sys.argv)
-        report = build_report(lab, find_lab(number), results, experiments, machine, words, say)
+        report = build_report(lab, results, machine, words, say.lang)
         facts = {
             "lab": number,
             "settings": settings.model_dump(mode="json"),

@@ -17,8 +17,7 @@ from typing import Any
 from drumline.bench.aggregation import run_aggregation
 from drumline.bench.collectives import run_collectives
 from drumline.core.bench import AggregationSpec, CollectivesSpec
-from drumline.labs.experiment import Experiment, Measurement, Training, choose_data
-from drumline.labs.settings import LabSettings
+from drumline.labs.experiment import Experiment, LabSettings, Measurement, Training, choose_data
 from drumline.spec.load import validate_spec
 
 KINDS = (

@@ -21,8 +21,7 @@ from typing import Any
 from drumline.bench.cases import Case, plan_cases
 from drumline.core.errors import UsageError
 from drumline.core.model_bench import ModelParallelSpec
-from drumline.labs.experiment import Training
-from drumline.labs.settings import LabSettings
+from drumline.labs.experiment import LabSettings, Training
 
 AGAIN = "alone-again"
 SWEPT = "1f1b"
