@@ -9,8 +9,7 @@ import pytest
 from rich.console import Console
 
 from drumline.cli.job_words import refuse_rank
-from drumline.cli.machine_table import print_machines
-from drumline.cli.node_rows import NodeRows
+from drumline.cli.node_table import NodeRows, print_machines
 from drumline.cluster.machine import Machine
 from drumline.core.errors import UsageError
 

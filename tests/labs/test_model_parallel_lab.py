@@ -1,26 +1,34 @@
 """Lab 4, written up from run directories that nobody trained."""
 
+import dataclasses
 import json
 import re
 
 import pytest
 
 from drumline.core.errors import UsageError
-from drumline.labs.experiment import LabSettings
+from drumline.core.language import Language
+from drumline.labs.chapter import Chapter
 from drumline.labs.model_parallel import LAB
+from drumline.labs.model_parallel.cases import (
+    Cases,
+    FormRow,
+    lay_out,
+    pick_typical,
+    share_together,
+)
 from drumline.labs.model_parallel.experiments import AGAIN, plan_named_cases
-from drumline.labs.model_parallel.judging import Pace, judge_pace
-from drumline.labs.model_parallel.pace_words import _against_data
-from drumline.labs.model_parallel.sheets import ModelParallelSheets
-from drumline.labs.model_parallel.timeline import lay_out, pick_typical, share_together
-from drumline.report.interval import interval_names
+from drumline.labs.model_parallel.pace import compare_steps, say_against_data
+from drumline.labs.settings import LabSettings
+from drumline.labs.text import lab_text
+from drumline.report.interval import Interval
+from drumline.report.order import Order
 from drumline.report.page.audit import audit_numbers
 from drumline.report.page.blocks import Paragraph, Picture, Report, Section, TableBlock
 from drumline.report.page.findings import Findings
 from drumline.report.page.html import render_html
 from drumline.report.page.markdown import render_markdown
 from drumline.report.page.source import excerpt
-from drumline.report.page.table import Table
 from drumline.report.page.translator import Sentence, Translator
 from model_parallel_runs import STEPS, make_runs
 
@@ -86,26 +94,35 @@ def test_sentences_follow_the_quartiles(whole):
     assert "The machine itself changed by 2.0 %" in text
 
 
+def form_row(case, low, middle, high):
+    nothing = {field.name: None for field in dataclasses.fields(FormRow)}
+    step = Interval(middle=middle, low=low, high=high)
+    return FormRow(**{**nothing, "case": case, "form": case, "step_ms": step})
+
+
+def said_against_data(rows):
+    chapter = Chapter(
+        text=lab_text("model_parallel", Language.EN).within("forms"),
+        findings=Findings(),
+        tables={},
+    )
+    chapter.tabulate("forms", FormRow, rows)
+    say_against_data(chapter, Cases(forms=rows, ranks=[], baseline=None, curves=[], trace=[]))
+    (said,) = map(str, chapter.sentences)
+    return said
+
+
 def test_data_parallelism_is_ahead_only_of_what_is_behind_for_certain():
     """One split is a little slower by its median, and its quartiles reach those of data."""
-    columns = ("case", "form", *interval_names("step_ms"))
-    forms = Table(name="forms", columns=columns)
-    for case, low, middle, high in (
-        ("data", 9, 10, 11),
-        ("tensor", 13, 14, 15),
-        ("rpc", 10, 15, 16),
-    ):
-        ends = {"step_ms": middle, "step_ms_low": low, "step_ms_high": high}
-        forms.add(case=case, form=case, **ends)
-    baseline = Table(name="baseline", columns=("drift",))
-    tables = ModelParallelSheets(
-        forms=forms, ranks=forms, baseline=baseline, curves=forms, trace=forms
-    )
-    (said,) = map(str, _against_data(tables, Findings(), Translator("en")))
+    rows = [
+        form_row("data", 9, 10, 11),
+        form_row("tensor", 13, 14, 15),
+        form_row("rpc", 10, 15, 16),
+    ]
+    said = said_against_data(rows)
     assert "of the splits of the model, rpc 15 ms" in said
     assert "which is faster cannot be told" in said
-    forms.rows.pop()
-    (said,) = map(str, _against_data(tables, Findings(), Translator("en")))
+    said = said_against_data(rows[:-1])
     assert "faster than every split of the model; the fastest, tensor, took 14 ms" in said
 
 
@@ -176,12 +193,12 @@ def test_where_nothing_came_to_its_end_the_page_says_so(tmp_path):
 
 
 def test_a_difference_that_the_machine_made_is_none():
-    quick, slow = ({"step_ms_low": t - 1, "step_ms": t, "step_ms_high": t + 1} for t in (50, 60))
-    assert judge_pace(quick, slow) is Pace.FASTER
-    assert judge_pace(slow, quick) is Pace.SLOWER
-    assert judge_pace(quick, slow, drift=0.5) is Pace.SAME
-    assert judge_pace(slow, quick, drift=0.5) is Pace.SAME
-    assert judge_pace(quick, {**slow, "step_ms_low": 50}) is Pace.SAME
+    quick, slow = (Interval(middle=t, low=t - 1, high=t + 1) for t in (50, 60))
+    assert compare_steps(quick, slow) is Order.LESS
+    assert compare_steps(slow, quick) is Order.MORE
+    assert compare_steps(quick, slow, drift=0.5) is Order.LEVEL
+    assert compare_steps(slow, quick, drift=0.5) is Order.LEVEL
+    assert compare_steps(quick, dataclasses.replace(slow, low=50)) is Order.LEVEL
 
 
 def test_two_ranks_compute_together_where_both_have_work():
@@ -209,10 +226,13 @@ def test_a_trace_shows_usual_steps_and_threads_side_by_side():
         [{"t": t, "total": total} for t, total in both] for both in zip(early, late, strict=True)
     ]
     assert pick_typical(pairs, 2) == pairs[:2], "10, 10 and 20, whatever rank 0 has waited"
-    shown = [(piece.kind, piece.lane) for piece in lay_out(steps[:1])]
+    pieces = list(lay_out("rpc ×1", steps[:1]))
+    shown = [(piece.kind, piece.lane) for piece in pieces]
     lanes = [("forward", 0), ("forward", 1), ("backward", 0)]
     assert shown == [("step", 0), ("waiting", 0), *lanes]
-    assert min(piece.since_ms for piece in lay_out(steps[:1]) if piece.kind == "step") == 0
+    assert (
+        min(piece.since_ms for piece in lay_out("rpc ×1", steps[:1]) if piece.kind == "step") == 0
+    )
 
 
 def test_every_experiment_is_a_run_with_the_seed_that_was_asked_for():

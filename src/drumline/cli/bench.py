@@ -35,7 +35,7 @@ _COLLECTIVES = "drumline bench collectives nodes=4 workers=1 link=1gbit sizes=64
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wishes:
+class OutputOptions:
     """Where the results are to go."""
 
     as_json: bool
@@ -61,7 +61,7 @@ class Wishes:
             )
 
 
-def collectives_command(words: list[str], wishes: Wishes) -> None:
+def collectives_command(words: list[str], wishes: OutputOptions) -> None:
     """Measure collectives, and show what came out."""
     spec = read_words(CollectivesSpec, words, _COLLECTIVES)
     wishes.check()
@@ -82,7 +82,7 @@ def collectives_command(words: list[str], wishes: Wishes) -> None:
     tell_files(console, document["machine"], wishes, pictures)
 
 
-def aggregation_command(words: list[str], wishes: Wishes) -> None:
+def aggregation_command(words: list[str], wishes: OutputOptions) -> None:
     """Measure how strategies average gradients, and show what came out."""
     spec = read_words(AggregationSpec, words, _AGGREGATION)
     wishes.check()
@@ -107,7 +107,7 @@ def aggregation_command(words: list[str], wishes: Wishes) -> None:
     tell_files(console, document["machine"], wishes, pictures)
 
 
-def write_files(rows: list[dict[str, Any]], wishes: Wishes, draw: Draw) -> list[Path]:
+def write_files(rows: list[dict[str, Any]], wishes: OutputOptions, draw: Draw) -> list[Path]:
     """Write the rows as CSV and draw them, where that is wished; returns the pictures.
 
     Raises:
@@ -124,7 +124,7 @@ def write_files(rows: list[dict[str, Any]], wishes: Wishes, draw: Draw) -> list[
 
 
 def tell_files(
-    console: Console, machine: Mapping[str, Any], wishes: Wishes, pictures: list[Path]
+    console: Console, machine: Mapping[str, Any], wishes: OutputOptions, pictures: list[Path]
 ) -> None:
     """Say how busy the machine was, and which files were written."""
     cores = machine["cpu_count"]

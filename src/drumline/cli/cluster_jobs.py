@@ -16,7 +16,7 @@ from drumline.cli.cluster_following import follow_to_end
 from drumline.cli.cluster_life import describe_limits
 from drumline.cli.job_words import Printer, refuse_rank, say, tell_end
 from drumline.cli.kept_logs import kept_jobs, print_kept
-from drumline.cli.machine_table import print_machines
+from drumline.cli.node_table import print_machines
 from drumline.cli.printing import print_json
 from drumline.cluster.choice import FILE, find_cluster, read_cluster
 from drumline.cluster.following import Following

@@ -11,8 +11,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from drumline.cli.machine_table import print_machines
-from drumline.cli.node_rows import NodeRows
+from drumline.cli.node_table import NodeRows, print_machines
 from drumline.cli.printing import print_json
 from drumline.cluster.choice import FILE, find_cluster, read_cluster
 from drumline.cluster.home import ClusterHome
@@ -40,11 +39,11 @@ def init_command(provider: str, name: str | None, *, force: bool) -> None:
     print(f"wrote {FILE}: look it over, then: drumline plan, drumline up")
 
 
-def plan_command(words: list[str], *, as_json: bool) -> None:
+def plan_command(args: list[str], *, as_json: bool) -> None:
     """Say what `up` would do."""
     from drumline.cluster.making import build_provider
 
-    spec, _ = read_words(words)
+    spec, _ = read_cluster_args(args)
     found = build_provider(spec, ClusterHome.of(spec.name)).plan()
     if as_json:
         print_json({**asdict(found), "most_usd": found.most_usd, "cluster": spec.name})
@@ -52,11 +51,11 @@ def plan_command(words: list[str], *, as_json: bool) -> None:
         _print_plan(Console(highlight=False), spec, found)
 
 
-def up_command(words: list[str], *, as_json: bool) -> None:
+def up_command(args: list[str], *, as_json: bool) -> None:
     """Make the cluster."""
     from drumline.cluster.up import bring_up
 
-    spec, folder = read_words(words)
+    spec, folder = read_cluster_args(args)
     console = Console(stderr=as_json, highlight=False)
     began = time.monotonic()
     try:
@@ -174,13 +173,13 @@ def inventory_command(which: str | None, *, host: str | None) -> None:
     print_json(document if host is None else inventory_host(document, host))
 
 
-def read_words(words: list[str]) -> tuple[ClusterSpec, Path]:
+def read_cluster_args(args: list[str]) -> tuple[ClusterSpec, Path]:
     """Read `[CLUSTER.yaml] [KEY=VALUE]…`; returns the spec and the folder of its file."""
-    files = [word for word in words if "=" not in word]
+    files = [arg for arg in args if "=" not in arg]
     if len(files) > 1:
         raise UsageError(f"one cluster at a time: {files[0]} or {files[1]}?")
     file = Path(files[0]) if files else None
-    spec = read_cluster(file, [word for word in words if "=" in word])
+    spec = read_cluster(file, [arg for arg in args if "=" in arg])
     return spec, (file or FILE).absolute().parent
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.console import Console
 
 from drumline.cli.cluster_connection import connected
-from drumline.cli.node_rows import NodeRows
+from drumline.cli.node_table import NodeRows
 from drumline.cluster.choice import find_cluster
 from drumline.cluster.fleet import Fleet
 from drumline.cluster.home import ClusterHome

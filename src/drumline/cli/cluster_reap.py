@@ -8,7 +8,7 @@ from dataclasses import asdict
 from rich.console import Console
 from rich.prompt import Confirm
 
-from drumline.cli.node_rows import NodeRows
+from drumline.cli.node_table import NodeRows
 from drumline.cli.printing import print_json
 from drumline.core.errors import UsageError
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.console import Console
 
 from drumline.cli.cluster_connection import connected, no_nodes
-from drumline.cli.node_rows import NodeRows
+from drumline.cli.node_table import NodeRows
 from drumline.cluster.banner import wait_for_banner
 from drumline.cluster.choice import find_cluster
 from drumline.cluster.fleet import Fleet, say_nothing

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from drumline.cli.train import split_words
+from drumline.cli.train import split_args
 from drumline.core.errors import DrumlineError, UsageError
 from drumline.core.formatting import listed
 from drumline.launch.compose import ComposePlan, compose_text, dockerfile_text
@@ -17,7 +17,7 @@ _MAX_NODES = 99
 
 
 def compose_command(
-    words: list[str],
+    args: list[str],
     *,
     nodes: int,
     cpus: float | None,
@@ -26,15 +26,15 @@ def compose_command(
     out: Path,
     force: bool,
 ) -> None:
-    """Write compose.yaml and Dockerfile, after a look at the words."""
+    """Write compose.yaml and Dockerfile, after a look at the arguments."""
     if not 1 <= nodes <= _MAX_NODES:
         raise UsageError(f"-n {nodes}: give 1 to {_MAX_NODES} nodes, such as -n 4")
     if cpus is not None and cpus <= 0:
         raise UsageError(f"--cpus {cpus:g}: must be more than 0, such as --cpus 1.5")
     if port not in range(1, 1 << 16):
         raise UsageError(f"--port {port}: give a port from 1 to 65535, such as --port 29500")
-    _check_words(words, nodes, out)
-    plan = ComposePlan(nodes=nodes, words=tuple(words), cpus=cpus, gpu=gpu, port=port)
+    _check_args(args, nodes, out)
+    plan = ComposePlan(nodes=nodes, words=tuple(args), cpus=cpus, gpu=gpu, port=port)
     files = {
         out / "compose.yaml": compose_text(plan),
         out / "Dockerfile": dockerfile_text(),
@@ -48,12 +48,12 @@ def compose_command(
     )
 
 
-def _check_words(words: list[str], nodes: int, out: Path) -> None:
+def _check_args(args: list[str], nodes: int, out: Path) -> None:
     """Refuse now what would fail in every container."""
-    file, overrides, resume = split_words(words)
-    for word in overrides:
-        if word.partition("=")[0] in ("nodes", "workers"):
-            raise UsageError(f"{word}: here each node is a container with one rank; use -n instead")
+    file, overrides, resume = split_args(args)
+    for arg in overrides:
+        if arg.partition("=")[0] in ("nodes", "workers"):
+            raise UsageError(f"{arg}: here each node is a container with one rank; use -n instead")
     if resume is not None:
         return
     spec = load_spec(None if file is None else out / file, overrides, ranks=nodes)

@@ -26,7 +26,7 @@ _PATIENCE_S = 3.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Words:
+class ExplainOptions:
     """What the user asked for."""
 
     collective: str
@@ -91,13 +91,13 @@ class Words:
 
 
 def explain_command(
-    words: Words, *, html: Path | None, out: Path | None, show: bool, as_json: bool
+    options: ExplainOptions, *, html: Path | None, out: Path | None, show: bool, as_json: bool
 ) -> None:
     """Record the collective, and show it in the terminal, on a page or as JSON."""
-    call = words.read()
+    call = options.read()
     if html is not None and not html.absolute().parent.is_dir():
         raise UsageError(f"--html {html}: there is no folder {html.parent}; make it first")
-    explanation = _record_mismatch(call, out) if words.mismatch else _record(call, out)
+    explanation = _record_mismatch(call, out) if options.mismatch else _record(call, out)
     page = html or (Path(f"{call.collective}-{call.algorithm}.html") if show else None)
     if page is not None:
         write_page(page, explanation)

@@ -23,7 +23,7 @@ _EXAMPLE = "drumline lab run 2 nodes=4 link=100mbit"
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunWishes:
+class LabRunOptions:
     """How a lab is to be run."""
 
     full: bool
@@ -33,7 +33,7 @@ class RunWishes:
     as_json: bool
 
 
-def run_command(number: int, words: list[str], wishes: RunWishes) -> None:
+def run_command(number: int, words: list[str], wishes: LabRunOptions) -> None:
     """Run a lab, write it up, and say where the page is."""
     find_lab(number)
     say = Translator(wishes.lang)

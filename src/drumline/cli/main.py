@@ -1,37 +1,29 @@
-"""`drumline`: the commands. Each one's work is imported when it is called; torch never is."""
+"""`drumline`: the entry point of the command line; every error ends here, as a message and a code.
+
+Standard output cannot fail: a full disk or an odd encoding costs the text, not the run
+(`ForgivingOutput`). Signals that end a command (`docker stop`, systemd, Slurm and a closing
+terminal send others than Ctrl-C) do what Ctrl-C does, so that it can clean up (`EndingSignals`).
+"""
 
 from __future__ import annotations
 
 import contextlib
+import io
+import os
+import signal
 import sys
+from types import FrameType
+from typing import TextIO
 
-from drumline.cli import (
-    benching,
-    clustering,
-    lab_running,
-    labs,
-    launching,
-    looking,
-    reporting,
-    submitting,
-)
 from drumline.cli.app import app
-from drumline.cli.output import forgive_output
-from drumline.cli.signals import EndingSignals
 from drumline.core.errors import DrumlineError, InterruptError, UsageError
 
-__all__ = [  # commands hang themselves on the app
-    "app",
-    "benching",
-    "clustering",
-    "lab_running",
-    "labs",
-    "launching",
-    "looking",
-    "main",
-    "reporting",
-    "submitting",
-]
+# isort: off
+# the commands register themselves, in the order in which --help lists them
+from drumline.cli.commands import bench, cluster, labs, train, show, jobs  # noqa: F401
+# isort: on
+
+__all__ = ["app", "main"]
 
 
 _CLUSTER = ("asyncssh", "boto3", "botocore", "cryptography", "fsspec", "s3fs")
@@ -72,6 +64,96 @@ def _run() -> tuple[str | None, int]:
     except KeyboardInterrupt:
         return "interrupted", InterruptError.exit_code
     return None, 0
+
+
+def forgive_output() -> ForgivingOutput:
+    """Put such an output in the place of `sys.stdout`; signs that it cannot show become `?`."""
+    if sys.stdout is None:  # closed by whoever started us
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  kept to the end
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+    output = ForgivingOutput(sys.stdout)
+    sys.stdout = output
+    return output
+
+
+class ForgivingOutput(io.TextIOBase):
+    """Passes text on until that fails, and drops it from then on; a closed pipe is not forgiven."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self.lost: OSError | None = None
+        """why text was lost"""
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        """The encoding of the text."""
+        return self._stream.encoding
+
+    def fileno(self) -> int:
+        """Return the file descriptor."""
+        return self._stream.fileno()
+
+    def isatty(self) -> bool:
+        """Whether a person looks at it."""
+        return self._stream.isatty()
+
+    def writable(self) -> bool:
+        """Return true."""
+        return True
+
+    def write(self, text: str) -> int:
+        """Write text, or forget it."""
+        try:
+            return self._stream.write(text)
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            self._give_up(error)
+        return len(text)
+
+    def flush(self) -> None:
+        """Write what waits, or forget it."""
+        try:
+            self._stream.flush()
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            self._give_up(error)
+
+    def _give_up(self, error: OSError) -> None:
+        self.lost = self.lost or error
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, self._stream.fileno())
+        os.close(nowhere)
+
+
+_ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+
+
+class EndingSignals:
+    """Turns the signals into KeyboardInterrupt, and remembers which one it was."""
+
+    def __init__(self) -> None:
+        self._number = signal.SIGINT
+        for number in _ENDING:
+            if signal.getsignal(number) is signal.SIG_DFL:  # `nohup` has it ignored
+                signal.signal(number, self._end)
+
+    @property
+    def exit_code(self) -> int:
+        """What a shell expects of a command that such a signal has ended."""
+        return 128 + self._number
+
+    def leave(self) -> None:
+        """Ignore further ones: the command has told how it ended, and only has to leave."""
+        for number in (signal.SIGINT, *_ENDING):
+            signal.signal(number, signal.SIG_IGN)
+
+    def _end(self, number: int, _: FrameType | None) -> None:
+        self._number = signal.Signals(number)
+        raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from drumline.bench.cases import plan_cases
 from drumline.bench.model_parallel import run_model_parallel
-from drumline.cli.bench import Wishes, tell_files, write_files
+from drumline.cli.bench import OutputOptions, tell_files, write_files
 from drumline.cli.case_bench import check_cases, raise_failed, say, watched_cases
 from drumline.cli.printing import print_json
 from drumline.core.errors import UsageError
@@ -21,7 +21,7 @@ from drumline.spec.load import read_words
 _EXAMPLE = "drumline bench model-parallel model.layers=8 workers=2 forms=alone,pipeline,tensor"
 
 
-def model_parallel_command(words: list[str], wishes: Wishes, traces: Path | None) -> None:
+def model_parallel_command(words: list[str], wishes: OutputOptions, traces: Path | None) -> None:
     """Train one model in many forms, and show what each costs."""
     spec = read_words(ModelParallelSpec, words, _EXAMPLE)
     plan = plan_cases(spec)

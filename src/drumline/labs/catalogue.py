@@ -92,10 +92,10 @@ def find_lab(number: int) -> Entry:
 def read_principle(entry: Entry, language: Language) -> str:
     """Return the part of a lab's task sheet that says why things work."""
     starters = files("drumline.labs").joinpath("starters", str(entry.number))
-    table = starters.joinpath(TASK.within(language))
+    sheet = starters.joinpath(TASK.within(language))
     lines: list[str] = []
     inside = False
-    for line in table.read_text(encoding="utf-8").splitlines():
+    for line in sheet.read_text(encoding="utf-8").splitlines():
         if line.startswith("## "):
             inside = _PRINCIPLE.match(line) is not None
         elif inside:

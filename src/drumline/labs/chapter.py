@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from drumline.labs.experiment import Results
@@ -56,7 +57,12 @@ class Chapter:
         return table
 
     def show(
-        self, table: RecordTable[Any], *columns: str, key: str = "", folded: bool = False
+        self,
+        table: RecordTable[Any],
+        *columns: str,
+        key: str = "",
+        folded: bool = False,
+        forms: Mapping[str, Form] = MappingProxyType({}),
     ) -> None:
         """Show some columns of a table.
 
@@ -65,16 +71,18 @@ class Chapter:
             columns: in order.
             key: of its title, where a table is shown more than once.
             folded: its title alone is seen until it is opened.
+            forms: of columns that are written otherwise than in sentences.
         """
         if table.rows:
             text = self.text.text
+            written = {**table.forms, **forms}
             section = f"tables.{key or table.name}"
             shown = [
                 Column(
                     key=column,
                     name=text(f"{section}.{column}", text(f"columns.{column}", "")) or column,
-                    form=table.forms[column] or str,
-                    align="right" if table.forms[column] else "left",
+                    form=written[column] or str,
+                    align="right" if written[column] else "left",
                     labels=self.text.names(column),
                 )
                 for column in columns
@@ -108,8 +116,10 @@ class Chapter:
         )
         self.results.append(picture)
 
-    def _part(self, key: str, holes: Mapping[str, object]) -> Sentence:
-        """Return one of several texts that share their holes."""
+    def _part(self, key: str, holes: Mapping[str, object]) -> Text:
+        """Return one of several texts that share their holes; there may be none."""
+        if not self.text.text(key, ""):
+            return ""
         own = {hole.partition(".")[0] for hole in find_holes(self.text.text(key))}
         return self.write(key, **{name: holes[name] for name in own})
 
@@ -178,7 +188,9 @@ Writer = Callable[[Chapter, Results], None]
 
 
 def chapters(
-    lab: str, writers: Mapping[str, Writer], summarize: Callable[[Chapter], Text | None]
+    lab: str,
+    writers: Mapping[str, Writer],
+    summarize: Callable[[Chapter], Text | None] | None = None,
 ) -> Callable[[Results, Translator], WriteUp]:
     """Return what writes a lab up: the chapters that its runs allow, one after the other.
 
@@ -186,7 +198,7 @@ def chapters(
         lab: the name of its text.
         writers: of the chapters, by the names of their sections in the text.
         summarize: says what came out in a sentence or two, by the tables of all chapters; None:
-            too little was measured.
+            too little was measured. Without it, the first point of the analysis is the summary.
     """
 
     def write_up(results: Results, say: Translator) -> WriteUp:
@@ -199,7 +211,8 @@ def chapters(
             if chapter.results or chapter.sentences:
                 written.append(chapter)
         end = Chapter(text=text.within("summary"), findings=findings, tables=tables)
-        summary = summarize(end)
+        points = [point for chapter in written for point in chapter.sentences]
+        summary = summarize(end) if summarize else points[0] if points else None
         noted = [findings.table] if findings.table.rows else []
         return WriteUp(
             summary=end.write("nothing") if summary is None else summary,

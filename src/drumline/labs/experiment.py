@@ -51,8 +51,6 @@ class LabSettings(Part):
         return self
 
 
-# MERGED DOC drumline.labs.experiment: `Results`: what the experiments of a lab left, read back by name.
-# MERGED DOC drumline.labs.experiment: What the labs train on: the small MNIST that comes with the package, or all of it.
 
 
 @dataclass(frozen=True, kw_only=True)

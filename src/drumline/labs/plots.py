@@ -37,9 +37,13 @@ class Plot(FigureStyle):
         """Return what a reader reads for a value of a column."""
         return self.text.name(kind, value)
 
-    def panel(self, axes: Axes, key: str, *, legend: bool = True, y: bool = True) -> None:
+    def panel(
+        self, axes: Axes, key: str, *, legend: bool = True, y: bool = True, **values: object
+    ) -> None:
         """Give a panel its title and the names of its axes, which may be without one."""
-        title, across, up = (self.text.text(f"{key}.{part}", "") for part in ("title", "x", "y"))
+        title, across, up = (
+            self.text.text(f"{key}.{part}", "").format(**values) for part in ("title", "x", "y")
+        )
         self.finish(axes, title=title, x=across, y=up if y else "", legend=legend)
 
 

@@ -1,6 +1,5 @@
 """`drumline lab run`: the experiments of a lab, then its report."""
 
-# MERGED DOC drumline.labs.runner: Running the experiments of a lab, one after the other, each in a place of its own.
 
 from __future__ import annotations
 

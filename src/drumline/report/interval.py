@@ -112,6 +112,14 @@ def quartile_interval(values: Sequence[float]) -> Interval:
     return Interval(middle=middle, low=low, high=high)
 
 
+def divide(first: Interval, second: Interval) -> Interval:
+    """Return the ratio of two measured values, between what the ends of both allow."""
+    ratio = first.middle / second.middle
+    if not (first.low and first.high and second.low and second.high):
+        return Interval(middle=ratio, low=None, high=None)
+    return Interval(middle=ratio, low=first.low / second.high, high=first.high / second.low)
+
+
 def student_t(freedom: int) -> float:
     """Return Student's t at 97.5 %: what a 95 % interval reaches, in standard errors."""
     if freedom <= len(_T):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from drumline.labs.chapter import chapters
+from drumline.labs.communication.collectives import write_collectives, write_strategies
 from drumline.labs.communication.experiments import plan_experiments
-from drumline.labs.communication.findings import write_up
+from drumline.labs.communication.training import write_choices, write_delays
 from drumline.labs.lab import Lab
 
 LAB = Lab(
@@ -21,5 +23,13 @@ LAB = Lab(
         ("parallel/aggregate.py", "Aggregator"),
         ("parallel/aggregate.py", "pack"),
     ),
-    write_up=write_up,
+    write_up=chapters(
+        "communication",
+        {
+            "collectives": write_collectives,
+            "strategies": write_strategies,
+            "delays": write_delays,
+            "choices": write_choices,
+        },
+    ),
 )

@@ -2,9 +2,44 @@
 
 from __future__ import annotations
 
-from drumline.labs.lab import Lab
+from drumline.labs.chapter import Chapter, chapters
+from drumline.labs.lab import Lab, WriteUp
+from drumline.labs.model_parallel.cases import read_cases
+from drumline.labs.model_parallel.costs import (
+    write_agreement,
+    write_costs,
+    write_losses,
+    write_trace,
+)
 from drumline.labs.model_parallel.experiments import plan_experiments
-from drumline.labs.model_parallel.findings import write_up
+from drumline.labs.model_parallel.pace import write_fastest, write_forms, write_microbatches
+from drumline.labs.results import Results
+from drumline.report.page.translator import Sentence, Translator
+
+
+def write_up(results: Results, say: Translator) -> WriteUp:
+    """Write all chapters from the runs, which are read once."""
+    cases, nodes = read_cases(results), results.settings.nodes
+    writers = {
+        "forms": lambda chapter, _: write_forms(chapter, cases, nodes=nodes),
+        "microbatches": lambda chapter, _: write_microbatches(chapter, cases),
+        "trace": lambda chapter, _: write_trace(chapter, cases),
+        "costs": lambda chapter, _: write_costs(chapter, cases, nodes=nodes),
+        "losses": lambda chapter, _: write_losses(chapter, cases),
+    }
+    return chapters("model_parallel", writers, summarize)(results, say)
+
+
+def summarize(chapter: Chapter) -> Sentence | None:
+    """Say which form is fastest, and whether all computed the same."""
+    if "forms" not in chapter.tables:
+        return None
+    found = [write_fastest(chapter), write_agreement(chapter)]
+    told = [one for one in found if one is not None]
+    if not told:
+        return chapter.write("too little")
+    return told[0] if len(told) == 1 else chapter.write("both", fastest=told[0], losses=told[1])
+
 
 LAB = Lab(
     number=4,

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from drumline.cli.app import Json, app
-from drumline.cli.clustering import PANEL, Which
+from drumline.cli.commands.cluster import PANEL, Which
 
 REST_IS_THEIRS = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 """what follows the first word belongs to it, options too"""

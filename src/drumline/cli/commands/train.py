@@ -12,7 +12,7 @@ from drumline.cli.app import Json, app
 
 @app.command()
 def train(
-    words: Annotated[
+    args: Annotated[
         list[str] | None,
         typer.Argument(metavar="[SPEC.yaml] [KEY=VALUE]…", help="A spec file; keys to override."),
     ] = None,
@@ -53,13 +53,13 @@ def train(
     from drumline.launch.join import outer_launcher
 
     launcher = rank_by_hand(rank, world_size, master) or outer_launcher()
-    several = any(word.startswith("nodes=") for word in words or [])
+    several = any(arg.startswith("nodes=") for arg in args or [])
     with Agents() as agents:
         if launcher is None and not several:  # simulated nodes start theirs inside
             agents.warm_up()
         from drumline.cli.train import train_command
 
-        train_command(words or [], launcher, agents, out=out, as_json=as_json)
+        train_command(args or [], launcher, agents, out=out, as_json=as_json)
 
 
 @app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
@@ -139,9 +139,9 @@ def explain(
 
       drumline explain all_reduce --mismatch
     """
-    from drumline.cli.explain import Words, explain_command
+    from drumline.cli.explain import ExplainOptions, explain_command
 
-    words = Words(
+    args = ExplainOptions(
         collective=collective,
         algorithm=algorithm,
         ranks=ranks,
@@ -150,4 +150,4 @@ def explain(
         ranks_per_node=ranks_per_node,
         mismatch=mismatch,
     )
-    explain_command(words, html=html, out=out, show=show, as_json=as_json)
+    explain_command(args, html=html, out=out, show=show, as_json=as_json)

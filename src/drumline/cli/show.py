@@ -1,7 +1,8 @@
-"""`drumline runs` and `drumline show`."""
+"""`drumline runs`, `show`, `trace` and `schema`."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,13 @@ from rich.table import Table
 from rich.text import Text
 
 from drumline.cli.printing import print_json
-from drumline.core.errors import DrumlineError
+from drumline.core.errors import DrumlineError, UsageError
 from drumline.core.rundir import RunDir, list_runs
 from drumline.launch.creation import RUNS, state_of
 from drumline.report.bubble import measure_bubble
 from drumline.report.ledger import compute_ledger
 from drumline.report.tables import coverage_table, ledger_table, narrow_table, summary_table
+from drumline.report.trace import build_trace
 from drumline.spec.load import read_run_spec
 from drumline.spec.run_spec import RunSpec
 
@@ -110,9 +112,9 @@ def _show_script(run: RunDir, *, as_json: bool) -> None:
         script = {"script": manifest.get("script"), "state": state, "run_dir": str(run.path)}
         print_json({**summary, **script})
         return
-    words = " ".join(manifest.get("script", []))
+    shown = " ".join(manifest.get("script", []))
     said = f": {why}" if why else ""
-    text = f"{run.path.name} ran {words}: {state}{said}; its logs are in {run.logs}"
+    text = f"{run.path.name} ran {shown}: {state}{said}; its logs are in {run.logs}"
     Console().print(text, markup=False, highlight=False)
 
 
@@ -151,3 +153,47 @@ def _describe_spec(spec: RunSpec) -> dict[str, Any]:
         "strategy": spec.strategy.kind,
         "world_size": spec.world_size,
     }
+
+
+_SHOWN = 20
+
+
+def trace_command(name: str, *, steps: str | None, out: Path | None) -> None:
+    """Write the trace of some steps of a run."""
+    run = RunDir.open(name, root=RUNS)
+    if not run.spec_file.exists():
+        raise UsageError(f"{run.path.name} ran a script of its own, which notes no steps")
+    events = run.read_rank_events(read_run_spec(run).world_size)
+    numbers = [event["step"] for event in events[0] if event["event"] == "step"]
+    if not numbers:
+        raise UsageError(f"{run.path.name} has made no step yet; start it, or name another run")
+    first, last = _parse(steps) if steps else (numbers[0], numbers[0] + _SHOWN - 1)
+    if not any(first <= number <= last for number in numbers):
+        raise UsageError(
+            f"{run.path.name} has the steps {numbers[0]} to {numbers[-1]}, not {first} to {last}; "
+            f"give --steps {numbers[0]}-{min(numbers[-1], numbers[0] + _SHOWN - 1)}"
+        )
+    path = out or run.path / "trace.json"
+    try:
+        path.write_text(json.dumps(build_trace(events, first=first, last=last)))
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}; give --out FILE") from None
+    Console(soft_wrap=True).print(
+        f"{path}: steps {max(first, numbers[0])} to {min(last, numbers[-1])} of {len(events)} "
+        f"ranks on one clock; open it in Perfetto (ui.perfetto.dev) or chrome://tracing",
+        markup=False,
+        highlight=False,
+    )
+
+
+def _parse(steps: str) -> tuple[int, int]:
+    first, _, last = steps.partition("-")
+    if not first.isdigit() or not (last or first).isdigit() or int(first) > int(last or first):
+        raise UsageError(f"--steps {steps} is not a range; write e.g. --steps 5-10")
+    return int(first), int(last or first)
+
+
+def schema_command() -> None:
+    """Print the JSON Schema of the spec."""
+    schema = RunSpec.model_json_schema()
+    print_json({"$schema": "https://json-schema.org/draft/2020-12/schema", **schema})

@@ -9,7 +9,7 @@ import typer
 
 from drumline.cli.app import Json, bench_app
 
-Words = Annotated[
+Overrides = Annotated[
     list[str] | None, typer.Argument(metavar="[KEY=VALUE]…", help="What to measure, and where.")
 ]
 Csv = Annotated[Path | None, typer.Option("--csv", help="Also write the rows as CSV.")]
@@ -25,7 +25,7 @@ Outs = Annotated[
 
 @bench_app.command()
 def collectives(
-    words: Words = None,
+    args: Overrides = None,
     csv: Csv = None,
     figure: Picture = None,
     out: Out = None,
@@ -50,15 +50,15 @@ def collectives(
 
       drumline bench collectives --csv rows.csv --figure all_reduce.png
     """
-    from drumline.cli.bench import Wishes, collectives_command
+    from drumline.cli.bench import OutputOptions, collectives_command
 
-    wishes = Wishes(as_json=as_json, csv=csv, figure=figure, out=out)
-    collectives_command(words or [], wishes)
+    options = OutputOptions(as_json=as_json, csv=csv, figure=figure, out=out)
+    collectives_command(args or [], options)
 
 
 @bench_app.command()
 def aggregation(
-    words: Words = None,
+    args: Overrides = None,
     csv: Csv = None,
     figure: Picture = None,
     out: Out = None,
@@ -80,15 +80,15 @@ def aggregation(
 
       drumline bench aggregation bucket_bytes=256KiB --figure aggregation.png
     """
-    from drumline.cli.bench import Wishes, aggregation_command
+    from drumline.cli.bench import OutputOptions, aggregation_command
 
-    wishes = Wishes(as_json=as_json, csv=csv, figure=figure, out=out)
-    aggregation_command(words or [], wishes)
+    options = OutputOptions(as_json=as_json, csv=csv, figure=figure, out=out)
+    aggregation_command(args or [], options)
 
 
 @bench_app.command("model-parallel")
 def model_parallel(
-    words: Words = None,
+    args: Overrides = None,
     csv: Csv = None,
     figure: Picture = None,
     traces: Annotated[
@@ -117,16 +117,16 @@ def model_parallel(
 
       drumline bench model-parallel --traces traces --out cases
     """
-    from drumline.cli.bench import Wishes
+    from drumline.cli.bench import OutputOptions
     from drumline.cli.model_bench import model_parallel_command
 
-    wishes = Wishes(as_json=as_json, csv=csv, figure=figure, out=out)
-    model_parallel_command(words or [], wishes, traces)
+    options = OutputOptions(as_json=as_json, csv=csv, figure=figure, out=out)
+    model_parallel_command(args or [], options, traces)
 
 
 @bench_app.command()
 def scaling(
-    words: Words = None,
+    args: Overrides = None,
     csv: Csv = None,
     figure: Picture = None,
     out: Outs = None,
@@ -149,7 +149,7 @@ def scaling(
 
       drumline bench scaling model=gpt-mini batch=32 repeats=5 --json --csv scaling.csv
     """
-    from drumline.cli.bench import Wishes
+    from drumline.cli.bench import OutputOptions
     from drumline.cli.scaling_bench import scaling_command
 
-    scaling_command(words or [], Wishes(as_json=as_json, csv=csv, figure=figure, out=out))
+    scaling_command(args or [], OutputOptions(as_json=as_json, csv=csv, figure=figure, out=out))

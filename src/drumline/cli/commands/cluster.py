@@ -12,7 +12,7 @@ cluster_app = App(help="Write a cluster.yaml to start from.")
 PANEL = "Clusters"
 app.add_typer(cluster_app, name="cluster", rich_help_panel=PANEL)
 
-Words = Annotated[
+ClusterArgs = Annotated[
     list[str] | None,
     typer.Argument(metavar="[CLUSTER.yaml] [KEY=VALUE]…", help="Default: ./cluster.yaml."),
 ]
@@ -42,7 +42,7 @@ def init(
 
 
 @app.command(rich_help_panel=PANEL)
-def plan(words: Words = None, as_json: Json = False) -> None:
+def plan(args: ClusterArgs = None, as_json: Json = False) -> None:
     """Say what `up` would create, what it costs per hour and at most; change nothing.
 
     [bold]Examples[/bold]
@@ -53,11 +53,11 @@ def plan(words: Words = None, as_json: Json = False) -> None:
     """
     from drumline.cli.cluster_life import plan_command
 
-    plan_command(words or [], as_json=as_json)
+    plan_command(args or [], as_json=as_json)
 
 
 @app.command(rich_help_panel=PANEL)
-def up(words: Words = None, as_json: Json = False) -> None:
+def up(args: ClusterArgs = None, as_json: Json = False) -> None:
     """Create and provision the cluster of ./cluster.yaml; again: go on, or change nothing.
 
     [bold]Examples[/bold]
@@ -68,7 +68,7 @@ def up(words: Words = None, as_json: Json = False) -> None:
     """
     from drumline.cli.cluster_life import up_command
 
-    up_command(words or [], as_json=as_json)
+    up_command(args or [], as_json=as_json)
 
 
 @app.command(rich_help_panel=PANEL)

@@ -1,4 +1,4 @@
-"""Commands that start no rank: what there is, what there could be, and files for others."""
+"""Commands that start no rank: runs and reports about them, and files for others."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import Annotated
 import typer
 
 from drumline.cli.app import Json, app, data_app
+from drumline.core.language import Language
 
 
 @app.command()
 def runs(as_json: Json = False) -> None:
     """List the runs in ./runs, newest first."""
-    from drumline.cli.runs import runs_command
+    from drumline.cli.show import runs_command
 
     runs_command(as_json=as_json)
 
@@ -29,7 +30,7 @@ def show(
 
       drumline show run-1
     """
-    from drumline.cli.runs import show_command
+    from drumline.cli.show import show_command
 
     show_command(run, as_json=as_json)
 
@@ -50,7 +51,7 @@ def trace(
 
       drumline trace run-1 --steps 5-8
     """
-    from drumline.cli.trace import trace_command
+    from drumline.cli.show import trace_command
 
     trace_command(run, steps=steps, out=out)
 
@@ -63,14 +64,14 @@ def schema() -> None:
 
       drumline schema > drumline.schema.json
     """
-    from drumline.cli.schema import schema_command
+    from drumline.cli.show import schema_command
 
     schema_command()
 
 
 @app.command()
 def compose(
-    words: Annotated[
+    args: Annotated[
         list[str] | None,
         typer.Argument(metavar="[SPEC.yaml] [KEY=VALUE]…", help="The words for drumline train."),
     ] = None,
@@ -91,7 +92,7 @@ def compose(
     """
     from drumline.cli.compose import compose_command
 
-    compose_command(words or [], nodes=nodes, cpus=cpus, gpu=gpu, port=port, out=out, force=force)
+    compose_command(args or [], nodes=nodes, cpus=cpus, gpu=gpu, port=port, out=out, force=force)
 
 
 @app.command()
@@ -109,7 +110,7 @@ def doctor(
 
       drumline doctor --clean
     """
-    from drumline.cli.doctor import doctor_command
+    from drumline.cli.machine import doctor_command
 
     doctor_command(clean=clean, as_json=as_json)
 
@@ -127,6 +128,53 @@ def data_fetch(
 
       drumline data fetch mnist fashion-mnist
     """
-    from drumline.cli.data import fetch_command
+    from drumline.cli.machine import fetch_command
 
     fetch_command(names, folder)
+
+
+PageLanguage = Annotated[Language, typer.Option("--lang", help="Of the page.")]
+PageFolder = Annotated[Path | None, typer.Option("-o", "--out", help="The folder of the page.")]
+
+
+@app.command()
+def report(
+    runs: Annotated[list[str], typer.Argument(metavar="RUN…", help="Names or paths of runs.")],
+    out: PageFolder = None,
+    lang: PageLanguage = Language.EN,
+) -> None:
+    """Write a page about any runs: curves on one figure, where the time went, in what they differ.
+
+    The page, report.html, needs nothing else; figures (PNG, SVG, PDF) and data (CSV) lie beside it.
+    A run that crashed is shown as far as it came.
+
+    [bold]Examples[/bold]
+
+      drumline report run-1
+
+      drumline report run-1 run-2 run-3 --out three --lang zh
+    """
+    from drumline.cli.report import report_command
+
+    report_command(runs, out=out, lang=lang)
+
+
+@app.command()
+def compare(
+    first: Annotated[str, typer.Argument(metavar="RUN_A", help="A run's name or path.")],
+    second: Annotated[str, typer.Argument(metavar="RUN_B", help="Another's.")],
+    out: PageFolder = None,
+    lang: PageLanguage = Language.EN,
+    as_json: Json = False,
+) -> None:
+    """Compare two runs: in what their specs differ, and what came of it. Writes a page, too.
+
+    [bold]Examples[/bold]
+
+      drumline compare run-1 run-2
+
+      drumline compare run-1 run-2 --out ring-or-tree --json
+    """
+    from drumline.cli.report import compare_command
+
+    compare_command(first, second, out=out, lang=lang, as_json=as_json)

@@ -1,0 +1,175 @@
+"""The figures of lab 2."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from drumline.labs.communication.experiments import DELAY_MS
+from drumline.labs.plots import Plot, error_bars, middles
+from drumline.report.bench_tables import format_size
+from drumline.report.page.style import LEDGER
+from drumline.report.page.table import RecordTable
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from drumline.labs.communication.collectives import (
+        AggregationRow,
+        CollectiveRow,
+        StrategyRow,
+    )
+    from drumline.labs.communication.training import DelayRow, LossRow
+
+_WORST = 0.05
+_HIGHEST_LOSS = 3.0
+"""a loss beyond that says only that training diverged"""
+
+
+def draw_sizes(plot: Plot, collectives: RecordTable[CollectiveRow]) -> Figure:
+    """Draw time over size, by algorithm; what was predicted from the other sizes as crosses."""
+    ranks = sorted({row.ranks for row in collectives.records})
+    figure, panels = plot.panels(len(ranks), height=3.6)
+    for axes, count in zip(panels, ranks, strict=True):
+        _draw_sizes(plot, axes, collectives.where(ranks=count))
+        plot.panel(axes, "panel", legend=False, ranks=count)
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=4)
+    return figure
+
+
+def _draw_sizes(plot: Plot, axes: Axes, rows: Sequence[CollectiveRow]) -> None:
+    for number, algorithm in enumerate(dict.fromkeys(row.algorithm for row in rows)):
+        own = [row for row in rows if row.algorithm == algorithm]
+        times = [row.ms for row in own]
+        color = plot.color(number)
+        axes.errorbar(
+            [row.bytes for row in own],
+            middles(times),
+            yerr=error_bars(times),
+            color=color,
+            marker=plot.marker(number),
+            ms=4,
+            capsize=2,
+            lw=1.2,
+            label=plot.name("algorithm", algorithm),
+        )
+        guessed = [(row.bytes, row.predicted_ms) for row in own if row.predicted_ms]
+        least = min(middles(times))
+        kept = [(size, guess) for size, guess in guessed if guess > _WORST * least]
+        if kept:
+            axes.plot(*zip(*kept, strict=True), "x", color=color, ms=6)
+    if rows:
+        axes.plot([], [], "x", color=plot.ink, label=plot.label("predicted"))
+    sizes = sorted({row.bytes for row in rows})
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.set_xticks(sizes, [format_size(size) for size in sizes])
+    axes.minorticks_off()
+
+
+def draw_splits(plot: Plot, collectives: RecordTable[CollectiveRow]) -> Figure:
+    """Draw a panel for each number of ranks and size: by algorithm a bar of wait and transfer."""
+    rows = collectives.records
+    algorithms = list(dict.fromkeys(row.algorithm for row in rows))
+    ranks, sizes = sorted({row.ranks for row in rows}), sorted({row.bytes for row in rows})
+    places = [(count, size) for count in ranks for size in sizes]
+    figure, panels = plot.panels(len(places), columns=len(sizes), height=2.6)
+    for number, (axes, (count, size)) in enumerate(zip(panels, places, strict=True)):
+        _draw_split(plot, axes, collectives.where(ranks=count, bytes=size), algorithms)
+        first = number % len(sizes) == 0
+        names = [plot.name("algorithm", algorithm) if first else "" for algorithm in algorithms]
+        axes.set_yticks(range(len(algorithms)), names)
+        axes.invert_yaxis()
+        plot.panel(axes, "panel", legend=False, ranks=count, size=format_size(size))
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=3)
+    return figure
+
+
+def _draw_split(
+    plot: Plot, axes: Axes, rows: Sequence[CollectiveRow], algorithms: Sequence[str]
+) -> None:
+    at = [algorithms.index(row.algorithm) for row in rows]
+    before = [0.0] * len(rows)
+    for part, lengths in (
+        ("wait", [row.wait_ms for row in rows]),
+        ("transfer", [row.transfer_ms for row in rows]),
+    ):
+        axes.barh(at, lengths, 0.75, left=before, color=LEDGER[part], label=plot.label(part))
+        before = [a + b for a, b in zip(before, lengths, strict=True)]
+    longest = max(before, default=0.0)
+    guessed = [(row.predicted_ms, place) for row, place in zip(rows, at, strict=True)]
+    # a line that falls below nothing, or far off, is told by the table
+    kept = [(guess, place) for guess, place in guessed if guess and 0 < guess < 2 * longest]
+    x, y = ([pair[index] for pair in kept] for index in (0, 1))
+    axes.plot(x, y, "x", color=plot.ink, ms=5, label=plot.label("predicted"))
+
+
+def draw_strategies(
+    plot: Plot, aggregation: RecordTable[AggregationRow], _: RecordTable[StrategyRow]
+) -> Figure:
+    """Draw a panel for each situation: by strategy a bar for each rank, of wait and transfer."""
+    rows = aggregation.records
+    situations = list(dict.fromkeys(row.situation for row in rows))
+    kinds = list(dict.fromkeys(row.kind for row in rows))
+    ranks = sorted({row.rank for row in rows})
+    figure, panels = plot.panels(len(situations), columns=1, height=2.3)
+    width = 0.8 / len(ranks)
+    for axes, situation in zip(panels, situations, strict=True):
+        for number, rank in enumerate(ranks):
+            own = {row.kind: row for row in aggregation.where(situation=situation, rank=rank)}
+            places = [k + (number - (len(ranks) - 1) / 2) * width for k in range(len(kinds))]
+            waits = [own[kind].wait_ms if kind in own else 0.0 for kind in kinds]
+            transfers = [own[kind].transfer_ms if kind in own else 0.0 for kind in kinds]
+            for part, heights, bottom in (
+                ("wait", waits, [0.0] * len(kinds)),
+                ("transfer", transfers, waits),
+            ):
+                label = plot.label(part) if number == 0 else None
+                color = LEDGER[part]
+                axes.bar(places, heights, width * 0.9, bottom=bottom, color=color, label=label)
+        axes.set_xticks(range(len(kinds)), kinds, rotation=15)
+        name = plot.name("situation", situation)
+        plot.panel(axes, "panel", legend=False, situation=name)
+    handles, labels = panels[0].get_legend_handles_labels()
+    title = plot.label("legend", last=ranks[-1])
+    figure.legend(handles, labels, loc="outside upper center", ncols=2, title=title)
+    return figure
+
+
+def draw_delays(plot: Plot, delays: RecordTable[DelayRow]) -> Figure:
+    """Draw a step of each strategy, with and without a late rank, beside the delay itself."""
+    figure, (axes,) = plot.panels(1, height=3.0)
+    rows = delays.records
+    for number, (key, steps) in enumerate(
+        (("even", [row.even_ms for row in rows]), ("late", [row.late_ms for row in rows]))
+    ):
+        places = [place + (number - 0.5) * 0.38 for place in range(len(rows))]
+        values, spread = middles(steps), error_bars(steps)
+        axes.bar(places, values, 0.36, color=plot.color(number), label=plot.label(key))
+        axes.errorbar(places, values, yerr=spread, fmt="none", ecolor=plot.ink, capsize=3)
+    axes.axhline(DELAY_MS, color=plot.ink, ls="--", lw=1, label=plot.label("delay"))
+    axes.set_xticks(range(len(rows)), [row.kind for row in rows])
+    plot.panel(axes, "panel")
+    return figure
+
+
+def draw_curves(plot: Plot, curves: RecordTable[LossRow]) -> Figure:
+    """Draw all loss curves of the choices and of compression, on one axis."""
+    figure, (axes,) = plot.panels(1, height=3.6)
+    for number, name in enumerate(dict.fromkeys(row.name for row in curves.records)):
+        rows = curves.where(name=name)
+        axes.plot(
+            [row.step for row in rows],
+            [min(row.loss, 10 * _HIGHEST_LOSS) for row in rows],
+            color=plot.color(number),
+            marker=plot.marker(number),
+            markevery=(number, max(1, len(rows) // 6)),
+            ms=4,
+            label=plot.name("name", name),
+        )
+    axes.set_ylim(0, _HIGHEST_LOSS)
+    plot.panel(axes, "panel")
+    return figure

@@ -1,0 +1,219 @@
+"""What averaging does to training: a late rank, sum or mean, gradients or parameters, fp16."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+from drumline.labs.chapter import Chapter
+from drumline.labs.communication.experiments import (
+    AVERAGES,
+    COMPRESSED,
+    DELAY_MS,
+    DELAYED,
+    LATE_RANK,
+    OF,
+)
+from drumline.labs.communication.plots import draw_curves, draw_delays
+from drumline.labs.repeats import smoothed
+from drumline.labs.results import Results
+from drumline.report.interval import Interval, divide, quartile_interval
+from drumline.report.order import Order, compare
+from drumline.report.page.table import count, milliseconds, percent, plain, points, size, times
+from drumline.report.record import RunRecord
+
+_CHANCE = 0.2
+"""an accuracy below that is not far from guessing one of ten digits"""
+_SAME_POINTS = 0.01
+
+
+def _quartiles(record: RunRecord) -> Interval:
+    return quartile_interval([1000 * step for step in record.step_s])
+
+
+@dataclass(frozen=True, kw_only=True)
+class DelayRow:
+    """A step without and with a rank that comes late."""
+
+    kind: str
+    even_ms: Annotated[Interval, milliseconds]
+    late_ms: Annotated[Interval, milliseconds]
+    added_ms: Annotated[float, milliseconds]
+    wait_ms_of_others: Annotated[float, milliseconds]
+    blame: Annotated[float, percent]
+    """the share of all lost time in which others waited for that rank"""
+
+
+def write_delays(chapter: Chapter, results: Results) -> None:
+    """Write what a late rank costs the others."""
+    rows = list(_delays(results))
+    if not rows:
+        return
+    delays = chapter.tabulate("delays", DelayRow, rows)
+    late = {"rank": LATE_RANK, "delay": DELAY_MS}
+    chapter.picture("delays", draw_delays, delays, **late)
+    columns = ("even_ms", "late_ms", "added_ms", "wait_ms_of_others", "blame")
+    chapter.show(delays, "kind", *columns)
+    for row in rows:
+        longer = compare(row.late_ms, row.even_ms) is Order.MORE
+        chapter.say("longer" if longer else "level", row=row, **late)
+
+
+def _delays(results: Results) -> Iterator[DelayRow]:
+    for kind in DELAYED:
+        even, late = results.record(f"even-{kind}"), results.record(f"late-{kind}")
+        if even is None or late is None or not even.step_s or not late.step_s:
+            continue
+        ledger = late.ledger
+        assert ledger is not None
+        others = [row.exposed_wait_s for row in ledger.ranks if row.rank != LATE_RANK]
+        before, after = _quartiles(even), _quartiles(late)
+        yield DelayRow(
+            kind=kind,
+            even_ms=before,
+            late_ms=after,
+            added_ms=after.middle - before.middle,
+            wait_ms_of_others=statistics.fmean(others) * 1e3 / max(1, ledger.steps),
+            blame=ledger.blame[LATE_RANK],
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChoiceRow:
+    """Where training ended by what is averaged, and how."""
+
+    of: str
+    average: str
+    loss: Annotated[float | None, plain]
+    accuracy: Annotated[float | None, points]
+    diverged_at: Annotated[int | None, count]
+    """the step with a loss of NaN or infinity"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompressionRow:
+    """What was sent by a format, and where training ended."""
+
+    compress: str
+    bytes_per_step: Annotated[float, size]
+    step_ms: Annotated[Interval, milliseconds]
+    accuracy: Annotated[float | None, points]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossRow:
+    """The mean loss of some neighbouring steps."""
+
+    name: str
+    step: int
+    loss: float
+
+
+def write_choices(chapter: Chapter, results: Results) -> None:
+    """Write what sum or mean, gradients or parameters, 32 or 16 bits come to."""
+    choices, compression = list(_choices(results)), list(_compression(results))
+    tables = [
+        chapter.tabulate(name, row_type, rows)
+        for name, row_type, rows in (
+            ("choices", ChoiceRow, choices),
+            ("compression", CompressionRow, compression),
+        )
+        if rows
+    ]
+    if curves := list(_curves(results)):
+        chapter.picture("curves", draw_curves, chapter.tabulate("curves", LossRow, curves))
+    columns = {
+        "choices": ("of", "average", "loss", "accuracy", "diverged_at"),
+        "compression": ("compress", "bytes_per_step", "step_ms", "accuracy"),
+    }
+    for table in tables:
+        chapter.show(table, *columns[table.name])
+    _say_choices(chapter, choices)
+    _say_compression(chapter, compression)
+
+
+def _choices(results: Results) -> Iterator[ChoiceRow]:
+    for of in OF:
+        for average in AVERAGES:
+            name = f"{average}-{of}"
+            record = results.record(name)
+            diverged = record is None and results.diverged(name)
+            last = results.until_then(name).curve[-1:] if diverged else []
+            if record is not None or diverged:
+                yield ChoiceRow(
+                    of=of,
+                    average=average,
+                    loss=None if record is None else record.summary.get("loss"),
+                    accuracy=None if record is None else record.accuracy,
+                    diverged_at=1 + sum(point.step for point in last) if diverged else None,
+                )
+
+
+def _compression(results: Results) -> Iterator[CompressionRow]:
+    for compress in COMPRESSED:
+        record = results.record(f"compress-{compress}")
+        if record is not None and record.step_s and record.ledger is not None:
+            yield CompressionRow(
+                compress=compress,
+                bytes_per_step=record.ledger.nbytes / max(1, record.ledger.steps),
+                step_ms=_quartiles(record),
+                accuracy=record.accuracy,
+            )
+
+
+def _curves(results: Results) -> Iterator[LossRow]:
+    names = [f"{average}-{of}" for of in OF for average in AVERAGES]
+    for name in (*names, *(f"compress-{compress}" for compress in COMPRESSED)):
+        record = results.until_then(name) if results.diverged(name) else results.record(name)
+        curve = [] if record is None else record.curve
+        for point in smoothed(curve, max(1, len(curve) // 30)):
+            yield LossRow(name=name, step=point.step, loss=point.loss)
+
+
+def _say_choices(chapter: Chapter, rows: Sequence[ChoiceRow]) -> None:
+    """Compare sums with means, and gradients with parameters."""
+    by_choice = {(row.of, row.average): row for row in rows}
+    for of in OF:
+        mean, total = by_choice.get((of, "mean")), by_choice.get((of, "sum"))
+        if mean is not None and total is not None and mean.accuracy is not None:
+            _say_sum(chapter, mean, mean.accuracy, total)
+    gradients, parameters = (by_choice.get((of, "mean")) for of in ("gradients", "parameters"))
+    if gradients and parameters and None not in (gradients.accuracy, parameters.accuracy):
+        chapter.say("means", gradients=gradients, parameters=parameters)
+
+
+def _say_sum(chapter: Chapter, mean: ChoiceRow, reached: float, total: ChoiceRow) -> None:
+    holes = {"mean": mean, "sum": total, "why": chapter.text.text(f"sum.why.{mean.of}")}
+    if total.diverged_at is not None:
+        chapter.say("sum.diverged", **holes)
+    if total.accuracy is None:
+        return
+    gap = total.accuracy - reached
+    if total.accuracy < _CHANCE:
+        chapter.say("sum.guessing", **holes)
+    elif abs(gap) < _SAME_POINTS:
+        chapter.say("sum.level", **holes)
+    else:
+        chapter.say("sum.more" if gap > 0 else "sum.less", **holes)
+
+
+def _say_compression(chapter: Chapter, rows: Sequence[CompressionRow]) -> None:
+    """Compare 16 bits on the way with 32."""
+    if len(rows) < 2 or not rows[0].bytes_per_step:
+        return
+    full, half = rows
+    ratio = chapter.found(
+        "bytes of fp16 over full size",
+        half.bytes_per_step / full.bytes_per_step,
+        times,
+        of="compression.csv: bytes_per_step",
+    )
+    step = chapter.found(
+        "step of fp16 over full size",
+        divide(half.step_ms, full.step_ms),
+        times,
+        of="compression.csv: step_ms",
+    )
+    chapter.say("compression", ratio=ratio, step=step, half=half, full=full)

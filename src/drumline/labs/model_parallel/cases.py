@@ -1,0 +1,342 @@
+"""The numbers of lab 4: a row for each case that came to its end, for each rank, for a few steps.
+
+A case's share of time in which ranks compute at once is that of the step's window:
+
+rank 0   │F0│F1│ . .│B0│B1│
+rank 1    . │F0│F1│B0│B1│ .
+            ├──┤  ├──┤ ├┤       both compute: `together`, as a share of the window
+         ├─── window ────┤      the first forward begins … the last backward ends
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from drumline.bench.case_rows import CaseRow, build_case_row, compare_with_alone
+from drumline.bench.rows import quartiles
+from drumline.core.events import Event
+from drumline.core.rundir import RunDir
+from drumline.labs.experiment import runs_folder
+from drumline.labs.forms import tiny
+from drumline.labs.model_parallel.experiments import AGAIN, plan_named_cases
+from drumline.labs.results import Results
+from drumline.report.interval import Interval, divide
+from drumline.report.ledger import step_seconds, warm_steps
+from drumline.report.page.table import count, milliseconds, percent, plain, size, times
+
+TRACED = ("rpc ×1", "rpc ×4", "pipeline gpipe ×4", "pipeline 1f1b ×4")
+"""cases whose steps are drawn: parts in turn, and three ways to overlap"""
+ALONE, ALONE_AGAIN = "alone", "alone again"
+_SHOWN_STEPS = 2
+_HASH_LENGTH = 16
+_MS_PER_NS = 1e-6
+Step = Sequence[Event]
+"""the events of one step, in rank order"""
+
+
+def _loss(value: float) -> str:
+    return f"{value:.4f}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FormRow:
+    """A case; its times are medians of a step until the last rank is done."""
+
+    case: str
+    form: str
+    schedule: str | None
+    microbatches: Annotated[int | None, count]
+    ranks: Annotated[int, count]
+    step_ms: Annotated[Interval, milliseconds]
+    samples_per_s: Annotated[float, plain]
+    speedup: Annotated[Interval | None, times]
+    """over one process alone, between what the quartiles of both allow"""
+    peak_bytes: Annotated[int | None, size]
+    """of the largest rank"""
+    sent_bytes: Annotated[int | None, size]
+    """of all ranks"""
+    bubble: Annotated[float | None, percent]
+    bubble_theory: Annotated[float | None, percent]
+    together: Annotated[Interval | None, percent]
+    idle_ms: Annotated[float | None, milliseconds]
+    """of the idlest rank"""
+    loss: Annotated[float, _loss]
+    loss_difference: Annotated[float | None, tiny]
+    weights: str | None
+    """the beginning of their sha256"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankRow:
+    """A rank of a case."""
+
+    case: str
+    rank: Annotated[int, count]
+    peak_bytes: Annotated[float | None, size]
+    sent_bytes: Annotated[float | None, size]
+    idle_ms: Annotated[float | None, milliseconds]
+    bubble_idle_ms: Annotated[float | None, milliseconds]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BaselineRow:
+    """One process alone: the steps of both its runs together, and how far the runs lie apart."""
+
+    runs: int
+    steps: int
+    step_ms: Annotated[Interval, milliseconds]
+    drift: Annotated[float | None, percent]
+    peak_bytes: Annotated[int | None, size]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CurveRow:
+    """The loss of a step."""
+
+    case: str
+    step: int
+    loss: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class TraceRow:
+    """What a rank did in a span of time, which begins with the first step that is shown."""
+
+    case: str
+    step: int
+    rank: int
+    kind: str
+    """step, forward, backward or waiting"""
+    microbatch: int | None
+    chunk: int | None
+    lane: int
+    """0, but for what runs beside something else on the same rank, as RPC's threads do"""
+    since_ms: float
+    until_ms: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cases:
+    """What all cases came to that ended."""
+
+    forms: Sequence[FormRow]
+    ranks: Sequence[RankRow]
+    baseline: BaselineRow | None
+    curves: Sequence[CurveRow]
+    trace: Sequence[TraceRow]
+
+    @property
+    def drift(self) -> float:
+        """By which share the machine itself changed between the first run and the last."""
+        return (self.baseline.drift or 0.0) if self.baseline else 0.0
+
+    def find(self, case: str) -> FormRow | None:
+        """Return the row of a case; None where it did not end."""
+        return next((row for row in self.forms if row.case == case), None)
+
+    def split(self) -> list[FormRow]:
+        """Return those that are not one process alone."""
+        return [row for row in self.forms if row.form != "alone"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Ended:
+    name: str
+    row: CaseRow
+    steps: Sequence[Step]
+    weights: str | None
+
+
+def read_cases(results: Results) -> Cases:
+    """Read the runs of all cases that came to their end."""
+    ended = _read(results)
+    baseline = _baseline([one for one in ended if one.row.form == "alone"])
+    traced = [one for name in TRACED for one in ended if one.name == name]
+    return Cases(
+        forms=[_form(one, baseline) for one in ended],
+        ranks=[row for one in ended for row in _ranks(one)],
+        baseline=baseline,
+        curves=[
+            CurveRow(case=one.name, step=step, loss=loss)
+            for one in ended
+            if one.name != ALONE_AGAIN
+            for step, loss in enumerate(one.row.losses, start=1)
+        ],
+        trace=[
+            row
+            for one in traced
+            for row in lay_out(one.name, pick_typical(one.steps, _SHOWN_STEPS))
+        ],
+    )
+
+
+def _read(results: Results) -> list[_Ended]:
+    found: dict[str, tuple[CaseRow, Sequence[Step], str | None]] = {}
+    for name, case in plan_named_cases(results.settings):
+        if results.has(name):
+            run = RunDir(runs_folder(results.folder) / name)
+            steps = warm_steps(run.read_rank_events(case.spec.world_size))
+            weights = (run.read_json("summary.json") or {}).get("weights_sha256")
+            row = build_case_row(case, run, kept=True)
+            found[name] = row, steps, weights and weights[:_HASH_LENGTH]
+    rows = compare_with_alone([row for row, *_ in found.values()])
+    return [
+        _Ended(
+            name=ALONE_AGAIN if name == AGAIN else row.case, row=row, steps=steps, weights=weights
+        )
+        for (name, (_, steps, weights)), row in zip(found.items(), rows, strict=True)
+    ]
+
+
+def _quartiles(values: Sequence[float]) -> Interval:
+    low, median, high = quartiles(values)
+    return Interval(middle=median, low=low, high=high)
+
+
+def _baseline(alone: Sequence[_Ended]) -> BaselineRow | None:
+    if not alone:
+        return None
+    steps = [1e3 * seconds for one in alone for seconds in step_seconds(one.steps)]
+    medians = [one.row.median_s for one in alone]
+    return BaselineRow(
+        runs=len(alone),
+        steps=len(steps),
+        step_ms=_quartiles(steps),
+        drift=max(medians) / min(medians) - 1 if len(medians) > 1 else None,
+        peak_bytes=max((peak for one in alone for peak in one.row.peak_bytes or ()), default=None),
+    )
+
+
+def _form(one: _Ended, baseline: BaselineRow | None) -> FormRow:
+    row, sent, idle = one.row, _sent(one.row), _idle(one.row)
+    step_s = Interval(middle=row.median_s, low=row.low_s, high=row.high_s)
+    shares = [share for step in one.steps if (share := share_together(step)) is not None]
+    return FormRow(
+        case=one.name,
+        form=row.form,
+        schedule=row.schedule,
+        microbatches=row.microbatches,
+        ranks=row.ranks,
+        step_ms=step_s.scaled(1e3),
+        samples_per_s=row.samples_per_s,
+        speedup=None if baseline is None else _speedup(baseline.step_ms, step_s),
+        peak_bytes=max(row.peak_bytes) if row.peak_bytes else None,
+        sent_bytes=None if sent is None else sum(sent),
+        bubble=row.bubble,
+        bubble_theory=row.bubble_theory,
+        together=_quartiles(shares) if shares and row.ranks > 1 else None,
+        idle_ms=max(idle) * 1e3 if idle else None,
+        loss=row.loss,
+        loss_difference=row.loss_difference,
+        weights=one.weights,
+    )
+
+
+def _speedup(alone_ms: Interval, step_s: Interval) -> Interval:
+    ratio = divide(alone_ms, step_s)
+    low, high = (None if end is None else end / 1e3 for end in (ratio.low, ratio.high))
+    return Interval(middle=ratio.middle / 1e3, low=low, high=high)
+
+
+def _sent(row: CaseRow) -> list[int] | None:
+    """What each node sent per step by its link, or each rank handed over on one host."""
+    return row.link_bytes or row.payload_bytes
+
+
+def _idle(row: CaseRow) -> list[float] | None:
+    """How long each rank waited and transferred; one alone has nobody to wait for."""
+    return row.idle_s if row.ranks > 1 else None
+
+
+def _ranks(one: _Ended) -> Iterator[RankRow]:
+    row = one.row
+    for rank in range(row.ranks):
+        yield RankRow(
+            case=one.name,
+            rank=rank,
+            peak_bytes=_of_rank(row.peak_bytes, rank),
+            sent_bytes=_of_rank(_sent(row), rank),
+            idle_ms=_of_rank(_idle(row), rank, 1e3),
+            bubble_idle_ms=_of_rank(row.bubble_idle_s, rank, 1e3),
+        )
+
+
+def _of_rank(values: Sequence[float] | None, rank: int, factor: float = 1) -> float | None:
+    return None if values is None else values[rank] * factor
+
+
+def share_together(step: Step) -> float | None:
+    """Return the share of a step's window in which two ranks or more computed; None: not noted."""
+    ranks = [event.get("work", ()) for event in step]
+    if not all(ranks):
+        return None
+    edges: list[tuple[int, int]] = []
+    for pieces in ranks:
+        for since, until in _merged((piece[3], piece[4]) for piece in pieces):
+            edges += [(since, 1), (until, -1)]
+    edges.sort()
+    at, busy, shared = edges[0][0], 0, 0
+    for now, change in edges:
+        shared += (now - at) * (busy >= 2)
+        at, busy = now, busy + change
+    return shared / max(1, edges[-1][0] - edges[0][0])
+
+
+def _merged(intervals: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Join intervals that overlap."""
+    joined: list[tuple[int, int]] = []
+    for since, until in sorted(intervals):
+        if joined and since <= joined[-1][1]:
+            joined[-1] = joined[-1][0], max(joined[-1][1], until)
+        else:
+            joined.append((since, until))
+    return joined
+
+
+def pick_typical(steps: Sequence[Step], number: int) -> Sequence[Step]:
+    """Return so many neighbouring steps that took as long as most do."""
+    took = step_seconds(steps)
+    if len(took) <= number:
+        return steps
+    usual = statistics.median(took)
+    first = min(
+        range(len(took) - number + 1),
+        key=lambda at: max(abs(one - usual) for one in took[at : at + number]),
+    )
+    return steps[first : first + number]
+
+
+def lay_out(case: str, steps: Sequence[Step]) -> Iterator[TraceRow]:
+    """Give what all ranks of a case did in some steps, on one clock."""
+    zero = min((event["t"] for step in steps for event in step), default=0)
+    for step in steps:
+        for rank, event in enumerate(step):
+            for kind, microbatch, chunk, lane, since, until in _spans(event):
+                yield TraceRow(
+                    case=case,
+                    step=event["step"],
+                    rank=rank,
+                    kind=kind,
+                    microbatch=microbatch,
+                    chunk=chunk,
+                    lane=lane,
+                    since_ms=(since - zero) * _MS_PER_NS,
+                    until_ms=(until - zero) * _MS_PER_NS,
+                )
+
+
+def _spans(event: Event) -> Iterator[tuple[Any, ...]]:
+    yield "step", None, None, 0, event["t"], event["t"] + event["total"]
+    for since, until in event["blocked"]:
+        if until > since:
+            yield "waiting", None, None, 0, since, until
+    free: list[int] = []  # when each lane is
+    for kind, microbatch, chunk, since, until in sorted(
+        event.get("work", ()), key=lambda work: work[3]
+    ):
+        lane = next((n for n, ends in enumerate(free) if ends <= since), len(free))
+        free[lane : lane + 1] = [until]
+        yield kind, microbatch, chunk, lane, since, until

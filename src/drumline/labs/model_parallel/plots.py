@@ -1,0 +1,300 @@
+"""The figures of lab 4."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from drumline.labs.model_parallel.experiments import SWEPT
+from drumline.labs.plots import Plot, error_bars, middles
+from drumline.report.page.style import COLORS, LEDGER, FigureStyle
+from drumline.report.page.table import NOTHING, RecordTable, plain
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from drumline.labs.model_parallel.cases import (
+        BaselineRow,
+        CurveRow,
+        FormRow,
+        RankRow,
+        TraceRow,
+    )
+
+ALONE = "alone"
+FORM_COLORS = {"alone": 7, "data": 4, "rpc": 1, "pipeline": 0, "tensor": 2}
+"""which of the style's colours each form has, in every figure"""
+_LINE_COLORS = {"rpc": 1, "pipeline 1f1b": 0, "pipeline gpipe": 3, "pipeline interleaved": 6}
+_MB = 1e-6
+_BAR_IN, _FRAME_IN = 0.2, 0.75
+_SMALL = 7
+_LONG = 999.5
+"""numbers beyond have all their digits"""
+_ASIDE = 1.035
+"""how far lines stand beside each other, so that their error bars do not cover one another"""
+_ROW = 0.84
+"""of the height of a rank's row in the trace that is used"""
+_WAIT_ALPHA = 0.3
+_READABLE = 0.014
+"""a span of this share of the trace's width has room for its number"""
+_RANK_IN, _CASE_IN = 0.3, 0.42
+
+
+def draw_forms(
+    plot: Plot,
+    forms: RecordTable[FormRow],
+    ranks: RecordTable[RankRow],
+    *,
+    baseline: BaselineRow | None,
+) -> Figure:
+    """Draw time, memory and bytes of all forms, by one list of names."""
+    rows = forms.records
+    figure = plot.figure(height=_FRAME_IN + _BAR_IN * len(rows))
+    panels = figure.subplots(1, 3, sharey=True)
+    peaks = {row.case: [one.peak_bytes for one in ranks.where(case=row.case)] for row in rows}
+    for axes, key, bars in (
+        (
+            panels[0],
+            "step",
+            Bars(
+                values=[row.step_ms.middle for row in rows],
+                spread=[(row.step_ms.low, row.step_ms.high) for row in rows],
+            ),
+        ),
+        (
+            panels[1],
+            "peak",
+            Bars(
+                values=[_megabytes(row.peak_bytes) for row in rows],
+                dots=[[_megabytes(peak) for peak in peaks[row.case]] for row in rows],
+            ),
+        ),
+        (panels[2], "sent", Bars(values=[_megabytes(row.sent_bytes) for row in rows])),
+    ):
+        colors = [plot.color(FORM_COLORS.get(row.form, 3)) for row in rows]
+        draw_bars(plot, axes, bars, colors)
+        plot.panel(axes, key)
+        axes.grid(visible=False, axis="y")
+    if baseline is not None:
+        panels[0].axvline(baseline.step_ms.middle, color=plot.ink, ls=":", lw=1)
+    panels[0].set_yticks(range(len(rows)), [row.case for row in rows])
+    panels[0].invert_yaxis()
+    return figure
+
+
+def _megabytes(value: float | None) -> float | None:
+    return None if value is None else value * _MB
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bars:
+    """A bar for each case, and what is marked beside it."""
+
+    values: Sequence[float | None]
+    spread: Sequence[tuple[float | None, float | None]] = ()
+    dots: Sequence[Sequence[float | None]] = ()
+    """the values of its ranks"""
+
+
+def draw_bars(style: FigureStyle, axes: Axes, bars: Bars, colors: Sequence[str]) -> None:
+    """Draw bars, each with its number behind all that is marked beside it."""
+    ends = [value or 0.0 for value in bars.values]
+    axes.barh(range(len(ends)), ends, 0.68, color=colors)
+    for place, (low, high) in enumerate(bars.spread):
+        if low is not None and high is not None:
+            axes.hlines(place, low, high, color=style.ink, lw=1)
+            ends[place] = max(ends[place], high)
+    for place, dots in enumerate(bars.dots):
+        for dot in dots:
+            if dot is not None:
+                axes.plot(dot, place, "o", color=style.ink, ms=2.5)
+    for place, (end, value) in enumerate(zip(ends, bars.values, strict=True)):
+        axes.annotate(
+            NOTHING if value is None else plain(value) if value < _LONG else f"{value:.0f}",
+            (end, place),
+            xytext=(4, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=_SMALL,
+            color=style.ink,
+        )
+    axes.set_xlim(0, 1.25 * max(*ends, 1e-9))
+
+
+def draw_microbatches(
+    plot: Plot, forms: RecordTable[FormRow], *, baseline: BaselineRow | None
+) -> Figure:
+    """Draw step and bubble over the number of microbatches, the formula beside."""
+    figure, (left, right) = plot.panels(2, height=3.5)
+    lines = _lines(forms.records)
+    for number, (name, rows) in enumerate(lines.items()):
+        for axes, values, spread in (
+            (left, middles(row.step_ms for row in rows), error_bars([r.step_ms for r in rows])),
+            (right, middles(row.bubble for row in rows), None),
+        ):
+            axes.errorbar(
+                [(row.microbatches or 0) * _ASIDE**number for row in rows],
+                values,
+                yerr=spread,
+                color=plot.color(_LINE_COLORS.get(name, 8)),
+                marker=plot.marker(number),
+                ms=5,
+                lw=1.3,
+                capsize=2,
+                label=name,
+            )
+    if baseline is not None:
+        alone = baseline.step_ms
+        left.axhline(alone.middle, color=plot.ink, ls=":", lw=1, label=ALONE)
+        if alone.low is not None and alone.high is not None:
+            left.axhspan(alone.low, alone.high, color=plot.ink, alpha=0.08, lw=0)
+    _draw_formula(plot, right, [row for rows in lines.values() for row in rows])
+    right.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
+    counts = sorted({row.microbatches or 0 for rows in lines.values() for row in rows})
+    handles: dict[str, Any] = {}
+    for axes, key in ((left, "step"), (right, "bubble")):
+        axes.set_ylim(0, None)
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(counts, [str(count) for count in counts])
+        axes.minorticks_off()
+        plot.panel(axes, key, legend=False)
+        drawn, labels = axes.get_legend_handles_labels()
+        handles |= dict(zip(labels, drawn, strict=True))
+    figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=3)
+    return figure
+
+
+def _draw_formula(plot: Plot, axes: Axes, rows: Sequence[FormRow]) -> None:
+    formula = {
+        row.microbatches or 0: row.bubble_theory for row in rows if row.schedule != "interleaved"
+    }
+    counts = sorted(formula)
+    theory = middles(formula[count] for count in counts)
+    axes.plot(counts, theory, color=plot.ink, ls="--", lw=1, label="(p−1)/(m+p−1)")
+
+
+def _lines(rows: Sequence[FormRow]) -> Mapping[str, Sequence[FormRow]]:
+    """The cases with microbatches, by what they are a line of.
+
+    One microbatch has one order only, so it is where the line of every schedule begins; it is drawn
+    with the one that is tried with all numbers.
+    """
+    found: dict[str, list[FormRow]] = {}
+    for row in rows:
+        if row.microbatches is not None and row.bubble is not None:
+            name = "rpc" if row.form == "rpc" else f"pipeline {row.schedule or SWEPT}"
+            found.setdefault(name, []).append(row)
+    return {name: sorted(own, key=lambda row: row.microbatches or 0) for name, own in found.items()}
+
+
+def draw_curves(plot: Plot, curves: RecordTable[CurveRow]) -> Figure:
+    """Draw all loss curves on one axis: they lie on each other, each marked at its own steps."""
+    figure, (axes,) = plot.panels(1, height=3.6)
+    cases = list(dict.fromkeys(row.case for row in curves.records))
+    for number, case in enumerate(cases):
+        rows = curves.where(case=case)
+        look: dict[str, Any] = {"lw": 6, "alpha": 0.3, "solid_capstyle": "round"}
+        if case != ALONE:
+            look = {
+                "lw": 0.8,
+                "marker": plot.marker(number + number // len(COLORS)),
+                "ms": 5,
+                "markevery": (number % len(rows), max(2, len(cases))),
+            }
+        axes.plot(
+            [row.step for row in rows],
+            [row.loss for row in rows],
+            color=plot.ink if case == ALONE else plot.color(number),
+            label=case,
+            **look,
+        )
+    axes.locator_params(axis="x", integer=True)
+    plot.panel(axes, "panel", legend=False)
+    figure.legend(loc="outside right upper")
+    return figure
+
+
+def draw_trace(plot: Plot, trace: RecordTable[TraceRow]) -> Figure:
+    """Draw who computed when in the same few steps of each case, one below the other.
+
+    rpc ×1     rank 0  ▐F0       ▌                ▐B0       ▌      one clock for all panels, so that
+               rank 1             ▐F0     ▌▐B0    ▌                a shorter step is a shorter plot
+    rpc ×4     rank 0  ▐0▐1▐2▐3▌    ▐0▐1▐2▐3▌
+               rank 1     ▐0▐1▐2▐3▌▐0▐1▐2▐3▌
+    """
+    cases = list(dict.fromkeys(row.case for row in trace.records))
+    ranks = 1 + max(row.rank for row in trace.records)
+    width = max(row.until_ms for row in trace.records)
+    figure = plot.figure(height=len(cases) * (_CASE_IN + _RANK_IN * ranks) + 0.5)
+    panels = figure.subplots(len(cases), 1, sharex=True, squeeze=False)[:, 0]
+    for axes, case in zip(panels, cases, strict=True):
+        _draw_spans(plot, axes, trace.where(case=case), width)
+        axes.set_xlim(0, 1.01 * width)
+        axes.set_ylim(ranks - 0.5, -0.5)
+        names = [plot.label("rank", rank=rank) for rank in range(ranks)]
+        axes.set_yticks(range(ranks), names)
+        axes.tick_params(axis="y", length=0)
+        plot.finish(axes, title=case, x="", y="", legend=False)
+        axes.title.set_fontsize(9)
+        axes.grid(visible=False, axis="y")
+    panels[-1].set_xlabel(plot.label("x"))
+    _draw_legend(plot, figure)
+    return figure
+
+
+def _draw_spans(plot: Plot, axes: Axes, rows: Sequence[TraceRow], width: float) -> None:
+    lanes: dict[int, int] = {}
+    for row in rows:
+        lanes[row.rank] = max(lanes.get(row.rank, 1), row.lane + 1)
+    for row in rows:
+        long = row.until_ms - row.since_ms
+        if row.kind == "step":
+            if row.rank == 0:
+                axes.axvline(row.since_ms, color=plot.ink, ls=":", lw=0.8)
+            continue
+        waits = row.kind == "waiting"
+        tall = _ROW if waits else _ROW / lanes[row.rank]
+        place = row.rank if waits else row.rank - _ROW / 2 + tall * (row.lane + 0.5)
+        axes.barh(
+            place,
+            long,
+            tall,
+            left=row.since_ms,
+            color=_span_color(plot, row.kind),
+            alpha=_WAIT_ALPHA if waits else 1.0,
+            edgecolor="none" if waits else "#ffffff",
+            linewidth=0.4,
+            zorder=2 if waits else 3,
+        )
+        if not waits and long > _READABLE * width:
+            axes.text(
+                row.since_ms + long / 2,
+                place,
+                str(row.microbatch),
+                ha="center",
+                va="center_baseline",
+                fontsize=6.5 if lanes[row.rank] == 1 else 5,
+                color="#ffffff",
+                zorder=4,
+            )
+
+
+def _draw_legend(plot: Plot, figure: Figure) -> None:
+    from matplotlib.patches import Patch
+
+    handles = [
+        Patch(
+            color=_span_color(plot, kind),
+            alpha=_WAIT_ALPHA if kind == "waiting" else 1.0,
+            label=plot.label(kind),
+        )
+        for kind in ("forward", "backward", "waiting")
+    ]
+    title = plot.label("legend")
+    figure.legend(handles=handles, loc="outside upper center", ncols=3, title=title)
+
+
+def _span_color(plot: Plot, kind: str) -> str:
+    return {"forward": plot.color(0), "backward": plot.color(1)}.get(kind, LEDGER["wait"])
