@@ -9,6 +9,7 @@ import pytest
 from drumline.core.errors import UsageError
 from drumline.core.language import Language
 from drumline.labs.chapter import Chapter
+from drumline.labs.experiment import LabSettings
 from drumline.labs.model_parallel import LAB
 from drumline.labs.model_parallel.cases import (
     Cases,
@@ -19,7 +20,6 @@ from drumline.labs.model_parallel.cases import (
 )
 from drumline.labs.model_parallel.experiments import AGAIN, plan_named_cases
 from drumline.labs.model_parallel.pace import compare_steps, say_against_data
-from drumline.labs.settings import LabSettings
 from drumline.labs.text import lab_text
 from drumline.report.interval import Interval
 from drumline.report.order import Order

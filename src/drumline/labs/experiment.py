@@ -51,8 +51,6 @@ class LabSettings(Part):
         return self
 
 
-
-
 @dataclass(frozen=True, kw_only=True)
 class Training:
     """A training run."""

@@ -1,6 +1,5 @@
 """`drumline lab run`: the experiments of a lab, then its report."""
 
-
 from __future__ import annotations
 
 import contextlib

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 from drumline.labs.chapter import Chapter
 from drumline.labs.communication.plots import draw_sizes, draw_splits, draw_strategies
+from drumline.labs.experiment import Results
 from drumline.labs.repeats import ranked
-from drumline.labs.results import Results
 from drumline.report.bench_tables import format_size
 from drumline.report.interval import Interval, divide
 from drumline.report.order import Order, compare

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from drumline.labs.chapter import Chapter, chapters
+from drumline.labs.experiment import Results
 from drumline.labs.lab import Lab, WriteUp
 from drumline.labs.model_parallel.cases import read_cases
 from drumline.labs.model_parallel.costs import (
@@ -13,7 +14,6 @@ from drumline.labs.model_parallel.costs import (
 )
 from drumline.labs.model_parallel.experiments import plan_experiments
 from drumline.labs.model_parallel.pace import write_fastest, write_forms, write_microbatches
-from drumline.labs.results import Results
 from drumline.report.page.translator import Sentence, Translator
 
 

@@ -19,10 +19,9 @@ from drumline.bench.case_rows import CaseRow, build_case_row, compare_with_alone
 from drumline.bench.rows import quartiles
 from drumline.core.events import Event
 from drumline.core.rundir import RunDir
-from drumline.labs.experiment import runs_folder
+from drumline.labs.experiment import Results, runs_folder
 from drumline.labs.forms import tiny
 from drumline.labs.model_parallel.experiments import AGAIN, plan_named_cases
-from drumline.labs.results import Results
 from drumline.report.interval import Interval, divide
 from drumline.report.ledger import step_seconds, warm_steps
 from drumline.report.page.table import count, milliseconds, percent, plain, size, times
