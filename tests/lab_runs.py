@@ -15,8 +15,8 @@ import numpy as np
 from drumline.core.language import Language
 from drumline.core.rundir import RunDir
 from drumline.data.coverage import coverage
+from drumline.labs.chapter import Lab, WriteUp
 from drumline.labs.experiment import LabSettings, Measurement, Results, Training
-from drumline.labs.lab import Lab, WriteUp
 from drumline.report.page.blocks import Paragraph, Picture, Report, Section, TableBlock
 from drumline.report.page.markdown import render_markdown
 from drumline.report.page.table import CellRef

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import pytest
 
 from browser import browsing, find_browser
+from drumline.core.language import Language
 from drumline.labs.report import build_report
 from drumline.labs.runner import load_lab
 from drumline.report.page.audit import audit_numbers
@@ -108,7 +109,7 @@ def drawn_once(monkeypatch):
 
 def write(number, results, lang, folder):
     """Write a lab's page and data, without the files of its figures."""
-    report = build_report(load_lab(number), results, MACHINE, "*mine*", lang)
+    report = build_report(load_lab(number), results, MACHINE, "*mine*", Language(lang))
     (folder / "data").mkdir(parents=True)
     for table in report.tables:
         (folder / "data" / f"{table.name}.csv").write_text(table.to_csv(), encoding="utf-8")

@@ -17,9 +17,8 @@ from typing import Annotated, Any
 from drumline.core.formatting import format_rate
 from drumline.core.language import Language
 from drumline.labs.catalogue import find_lab, read_principle
-from drumline.labs.chapter import Chapter
+from drumline.labs.chapter import Chapter, Lab
 from drumline.labs.experiment import Experiment, LabSettings, Results, Training
-from drumline.labs.lab import Lab
 from drumline.labs.text import SHARED, LabText, lab_text
 from drumline.report.page.blocks import (
     Block,
@@ -36,7 +35,6 @@ from drumline.report.page.folder import WORDS
 from drumline.report.page.source import excerpt
 from drumline.report.page.style import chinese_font
 from drumline.report.page.table import seconds
-from drumline.report.page.translator import Translator
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +55,7 @@ def build_report(
     """Put a lab's report together."""
     text = lab_text(SHARED, lang)
     entry = find_lab(lab.number)
-    found = lab.write_up(results, Translator(lang))
+    found = lab.write_up(results, lang)
     parameters = Chapter(text=text.within("parameters"), findings=Findings(), tables={})
     _write_parameters(parameters, results, lab.experiments(results.settings), machine)
     command = f"drumline lab run {lab.number}{_options(results.settings)}"

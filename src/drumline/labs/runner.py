@@ -24,6 +24,7 @@ from drumline.core.errors import (
 from drumline.core.files import write_atomic
 from drumline.core.rundir import RunDir
 from drumline.labs.catalogue import find_lab
+from drumline.labs.chapter import Lab
 from drumline.labs.experiment import (
     Experiment,
     LabSettings,
@@ -32,7 +33,6 @@ from drumline.labs.experiment import (
     Training,
     runs_folder,
 )
-from drumline.labs.lab import Lab
 from drumline.labs.report import build_report
 from drumline.launch.creation import new_run
 from drumline.launch.crews import Crews

@@ -20,7 +20,6 @@ from drumline.labs.data_parallel.experiments import (
 from drumline.labs.data_parallel.learning import WIDTH
 from drumline.labs.data_parallel.plots import draw_batches, draw_equal_cost, draw_scaling
 from drumline.labs.experiment import Results
-from drumline.labs.forms import point_change, tiny
 from drumline.labs.repeats import (
     CurveRow,
     Runs,
@@ -43,6 +42,7 @@ from drumline.report.page.table import (
     points,
     seconds,
     times,
+    tiny,
 )
 from drumline.report.record import RunRecord
 
@@ -263,7 +263,7 @@ def _say_equal_samples(chapter: Chapter, one: RunRecord, many: RunRecord, setup:
         change=chapter.found(
             f"accuracy on {setup} workers minus 1, one seed",
             many.accuracy - one.accuracy,
-            point_change(chapter.text),
+            chapter.text.point_change,
             of="runs of one seed",
         ),
         workers=setup,

@@ -11,7 +11,6 @@ from typing import Annotated
 
 from drumline.labs.chapter import Chapter
 from drumline.labs.experiment import Results
-from drumline.labs.forms import tiny
 from drumline.labs.optimizers.experiments import (
     OPTIMIZERS,
     ORDERED,
@@ -43,7 +42,16 @@ from drumline.labs.repeats import (
 )
 from drumline.report.interval import Interval
 from drumline.report.order import Order
-from drumline.report.page.table import RecordTable, count, percent, plain, points, seconds, times
+from drumline.report.page.table import (
+    RecordTable,
+    count,
+    percent,
+    plain,
+    points,
+    seconds,
+    times,
+    tiny,
+)
 from drumline.report.page.translator import Sentence
 from drumline.report.record import RunRecord
 

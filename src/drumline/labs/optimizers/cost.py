@@ -10,7 +10,6 @@ from typing import Annotated
 from drumline.core.events import Event
 from drumline.labs.chapter import Chapter
 from drumline.labs.experiment import Results
-from drumline.labs.forms import tiny
 from drumline.labs.optimizers.convergence import WIDTHS, runs_of
 from drumline.labs.optimizers.experiments import CHUNK, WHOLE
 from drumline.labs.optimizers.plots import draw_engines, draw_profile
@@ -26,7 +25,7 @@ from drumline.labs.repeats import (
 from drumline.report.interval import Interval, quartile_interval
 from drumline.report.ledger import NS, warm_steps
 from drumline.report.order import compare
-from drumline.report.page.table import count, milliseconds, percent, plain, size, times
+from drumline.report.page.table import count, milliseconds, percent, plain, size, times, tiny
 from drumline.report.record import RunRecord
 
 COPIES = {"gd": 0, "sgd": 0, "momentum": 1, "adam": 2}
