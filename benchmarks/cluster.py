@@ -88,7 +88,7 @@ class Cluster:
             "import asyncio, sys, time\n"
             "from pathlib import Path\n"
             "from drumline.cluster.choice import find_cluster\n"
-            "from drumline.cli.cluster_connection import connected\n"
+            "from drumline.cli.connection import connected\n"
             "from drumline.cluster.sync import sync_folder\n"
             "async def main():\n"
             "    spec, home = find_cluster(None)\n"

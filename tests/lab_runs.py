@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from drumline.core.language import Language
 from drumline.core.rundir import RunDir
 from drumline.data.coverage import coverage
 from drumline.labs.chapter import Lab, WriteUp
@@ -20,7 +19,7 @@ from drumline.labs.experiment import LabSettings, Measurement, Results, Training
 from drumline.report.page.blocks import Paragraph, Picture, Report, Section, TableBlock
 from drumline.report.page.markdown import render_markdown
 from drumline.report.page.table import CellRef
-from drumline.report.page.translator import Sentence, Text
+from drumline.report.page.translator import Language, Sentence, Text
 from drumline.spec.load import write_run_spec
 
 MS = 1_000_000

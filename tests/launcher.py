@@ -40,8 +40,8 @@ from pathlib import Path
 from drumline.core.errors import DrumlineError
 from drumline.core.events import read_events
 from drumline.spec.load import load_spec
-from drumline.launch.creation import new_run
-from drumline.launch.crews import Crews
+from drumline.launch.runs import new_run
+from drumline.launch.agents import Crews
 from drumline.launch.training import follow_training
 
 def train(crews, words):

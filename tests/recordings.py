@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from drumline.core.schedule import Call
+from drumline.schedules.collectives import Call
 
 TENSOR = [{"name": "tensor", "elements": 4}]
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from drumline.bench.scaling import ScalingResult
-from drumline.bench.scaling_cases import Repeat, plan_rounds, plan_scaling
-from drumline.bench.scaling_rows import build_scaling_rows, fit_series
-from drumline.bench.scaling_study import Study
-from drumline.bench.scaling_times import Parts, RunTimes
-from drumline.core.scaling_bench import ScalingSpec
+from drumline.bench.scaling.rows import build_scaling_rows, fit_series
+from drumline.bench.scaling.run import ScalingResult
+from drumline.bench.scaling.spec import Repeat, ScalingSpec, plan_rounds, plan_scaling
+from drumline.bench.scaling.study import Parts, RunTimes, Study
 from drumline.spec.load import read_words
 
 Take = Callable[[Repeat], Parts | None]
@@ -35,10 +33,14 @@ def make_study(take: Take, *words: str, cores: int = 4) -> Study:
     return study
 
 
-def make_document(take: Take, *words: str, cores: int = 4, load: float = 0.0) -> dict:
+def make_result(take: Take, *words: str, cores: int = 4, load: float = 0.0) -> ScalingResult:
     study = make_study(take, *words, cores=cores)
     rows, fits = build_scaling_rows(study, kept=True), fit_series(study)
-    return ScalingResult(study.spec, cores, load, rows=rows, fits=fits).to_json()
+    return ScalingResult(study.spec, cores, load, rows=rows, fits=fits)
+
+
+def make_document(take: Take, *words: str, cores: int = 4, load: float = 0.0) -> dict:
+    return make_result(take, *words, cores=cores, load=load).to_json()
 
 
 def by_law(serial: float, noise: tuple[float, ...] = (1.0,)) -> Take:

@@ -7,14 +7,18 @@ import time
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import _get_default_store
 
+from drumline.comm import StoreBarrier
 from drumline.core.events import EventWriter
+from drumline.core.rundir import RunDir
 from drumline.models import weights_sha256
 from drumline.spec.load import validate_spec
-from drumline.train.assembly import assemble
-from drumline.train.checkpoint import CheckpointStore
-from drumline.train.loop import Loop
-from drumline.train.place import Place
+from drumline.train.checkpoint.distributed import RunCheckpoints
+from drumline.train.context import build_context, load_data_and_model
+from drumline.train.rank import RankInfo
+from drumline.train.train import Trainer, build_runner
 
 
 def train(rank, world_size, values):
@@ -24,25 +28,37 @@ def train(rank, world_size, values):
 
 def train_with_result(rank, world_size, values):
     """Train by a spec given as plain values; return what it came to, too."""
-    spec = validate_spec({"workers": world_size, "evaluate": False, **values})
-    place = Place(rank=rank, world_size=world_size, local_rank=rank, local_world_size=world_size)
-    parts = assemble(spec, place, torch.device("cpu"))
     with tempfile.TemporaryDirectory() as folder:
-        with EventWriter(Path(folder) / "events.jsonl") as events:
-            loop = Loop(
-                spec,
-                place,
-                parts,
-                events=events,
-                checkpoints=CheckpointStore(Path(folder) / "checkpoints", keep=1),
-                scalars=None,
-                started=time.monotonic(),
-            )
-            result = loop.run()
-        flat = torch.cat(
-            [param.detach().reshape(-1).double() for param in parts.compute.model.parameters()]
+        run = RunDir(Path(folder))
+        trainer, result = train_in(run, rank, world_size, {"evaluate": False, **values})
+        model = trainer.runner.model
+        flat = torch.cat([param.detach().reshape(-1).double() for param in model.parameters()])
+    return weights_sha256(model), flat.numpy(), result
+
+
+def train_in(run, rank, world_size, values):
+    """Train by a spec given as plain values, into a folder; return the trainer and its result."""
+    spec = validate_spec({"workers": world_size, **values})
+    info = RankInfo(rank=rank, world_size=world_size, local_rank=rank, local_world_size=world_size)
+    data, model = load_data_and_model(spec)
+    context = build_context(spec, info, torch.device("cpu"), data, model)
+    runner = build_runner(context, model)
+    meeting = StoreBarrier(_get_default_store(), rank=rank, world_size=world_size)
+    session = torch.tensor(time.time_ns())
+    dist.broadcast(session, src=0)
+    meeting.session = str(session.item())
+    with EventWriter(run.rank_events(rank)) as events:
+        trainer = Trainer(
+            context,
+            runner,
+            events,
+            checkpoints=RunCheckpoints(run, context, events, meeting),
+            scalars=None,
+            since=time.monotonic(),
         )
-    return weights_sha256(parts.compute.model), flat.numpy(), result
+        result = trainer.run()
+        runner.close()
+    return trainer, result
 
 
 def train_all(rank, world_size, cases):

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from drumline.bench.case_rows import link_bytes, payload_bytes
-from drumline.bench.cases import plan_cases
+from drumline.bench.model_parallel.rows import link_bytes, payload_bytes
+from drumline.bench.model_parallel.spec import ModelParallelSpec, cuttable_layers, plan_cases
 from drumline.core.errors import SpecError
-from drumline.core.model_bench import ModelParallelSpec, cuttable_layers
 from drumline.models import build_outline
 from drumline.parallel.split import find_layers
 from drumline.spec.load import read_words
@@ -37,8 +36,8 @@ def test_all_that_fit():
         "tensor",
     ]
     (skipped,) = plan.skipped
-    assert skipped["case"] == "mixed 1f1b ×4"
-    assert skipped["why"].endswith("but 2 will start; set workers=4")
+    assert skipped.case == "mixed 1f1b ×4"
+    assert skipped.why.endswith("but 2 will start; set workers=4")
     specs = [case.spec for case in plan.cases]
     assert {spec.data.batch for spec in specs} == {32}
     assert {(spec.seed, spec.dtype, spec.evaluate) for spec in specs} == {(1234, "float32", False)}

@@ -6,11 +6,10 @@ import itertools
 
 import pytest
 
-from drumline.bench.scaling_cases import plan_rounds, plan_scaling
-from drumline.bench.scaling_rows import build_scaling_rows, fit_series
-from drumline.bench.scaling_times import Parts, lost_shares, whole_steps
+from drumline.bench.scaling.rows import build_scaling_rows, fit_series
+from drumline.bench.scaling.spec import Count, plan_rounds, plan_scaling
+from drumline.bench.scaling.study import Parts, lost_shares, whole_steps
 from drumline.core.errors import SpecError, UsageError
-from drumline.core.scaling_bench import Count
 from scalings import by_law, make_document, make_study, read
 
 
@@ -295,7 +294,7 @@ def test_a_batch_that_is_enough_for_weak_scaling():
 def test_counts_by_themselves_are_powers_of_two_up_to_the_cores(monkeypatch):
     found = {}
     for cores in (1, 2, 3, 6, 64):
-        monkeypatch.setattr("drumline.core.scaling_bench.count_cores", lambda cores=cores: cores)
+        monkeypatch.setattr("drumline.bench.scaling.spec.count_cores", lambda cores=cores: cores)
         found[cores] = read().workers
     assert found == {1: (1, 2), 2: (1, 2), 3: (1, 2), 6: (1, 2, 4), 64: (1, 2, 4, 8)}
     assert read("nodes=1,2").workers == (1,)

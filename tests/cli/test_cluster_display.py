@@ -8,7 +8,7 @@ import time
 import pytest
 from rich.console import Console
 
-from drumline.cli.job_words import refuse_rank
+from drumline.cli.connection import refuse_rank
 from drumline.cli.node_table import NodeRows, print_machines
 from drumline.cluster.machine import Machine
 from drumline.core.errors import UsageError

@@ -8,8 +8,8 @@ import pytest
 
 from drumline.cli.report import compare_command, report_command
 from drumline.core.errors import UsageError
-from drumline.core.language import Language
 from drumline.core.rundir import RunDir
+from drumline.report.page.translator import Language
 from drumline.spec.load import validate_spec, write_run_spec
 
 

@@ -15,7 +15,7 @@ from drumline.cluster.following import Following
 from drumline.cluster.jobs import Request, cancel, newest, status, submit, submit_and_hear
 from drumline.core.errors import ClusterError, UsageError
 from drumline.core.events import read_events
-from drumline.report.ledger import compute_ledger
+from drumline.report.ledger.accounts import compute_ledger
 from local_nodes import LocalNodes, has_clocks
 from namespaces import need_namespaces
 from sshd import wait_until

@@ -8,11 +8,11 @@ import time
 
 import pytest
 
-from drumline.cli import cluster_connection, cluster_tunnels
-from drumline.cli.cluster_connection import reached
-from drumline.cli.cluster_jobs import logs_command, status_command
-from drumline.cli.cluster_life import extend_command
-from drumline.cli.cluster_pull import note_place
+from drumline.cli import connection, tunnels
+from drumline.cli.cluster import extend_command
+from drumline.cli.connection import reached
+from drumline.cli.jobs import logs_command, status_command
+from drumline.cli.pull import note_place
 from drumline.cluster.home import ClusterHome
 from drumline.cluster.machine import Machine
 from drumline.cluster.spec import ClusterSpec
@@ -28,7 +28,7 @@ def lab(tmp_path, monkeypatch):
     """A cluster of simulated nodes, none of which runs any more."""
     monkeypatch.setenv("DRUMLINE_HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(cluster_connection, "_LOOK_S", 0.05)
+    monkeypatch.setattr(connection, "_LOOK_S", 0.05)
     home = ClusterHome.of("lab")
     home.make()
     write_spec(home, ClusterSpec(name="lab", provider="twin"))
@@ -64,9 +64,9 @@ def test_a_cluster_that_has_ended_is_told_so_by_every_command(lab, capsys, monke
     assert "end themselves" not in told
     with pytest.raises(HostError, match=GONE):
         logs_command(None, None, follow=True, rank=None)
-    monkeypatch.setattr(cluster_tunnels, "_ANSWER_S", 0.05)
+    monkeypatch.setattr(tunnels, "_ANSWER_S", 0.05)
     with pytest.raises(HostError, match=r"worker1 \(h\): has ended at the limit.*drumline up"):
-        cluster_tunnels.ssh_command("worker1", [], None)
+        tunnels.ssh_command("worker1", [], None)
 
 
 def test_a_limit_is_not_moved_beyond_reason(lab):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from drumline.cli.cluster_training import TrainingView
+from drumline.cli.submit import TrainingView
 from drumline.cluster.pull import NOTE, Pulled, Puller
 from drumline.core.errors import ClusterError, HostError
 from drumline.node.job import JobFolder
@@ -209,8 +209,8 @@ def test_some_files_only(nodes, tmp_path):
 
 def test_a_display_pulls_no_checkpoint_of_a_run_that_goes_on(nodes, tmp_path, monkeypatch):
     monkeypatch.setattr(TrainingView, "_update", lambda self: None)
-    monkeypatch.setattr("drumline.cli.cluster_training.default_folder", lambda *_: tmp_path / "j1")
-    monkeypatch.setattr("drumline.cli.cluster_training.note_place", lambda *_: None)
+    monkeypatch.setattr("drumline.cli.submit.default_folder", lambda *_: tmp_path / "j1")
+    monkeypatch.setattr("drumline.cli.submit.note_place", lambda *_: None)
     view = TrainingView(None, "j1")
 
     async def show():

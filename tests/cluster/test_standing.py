@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from drumline.cli.cluster_pull import _trusted
+from drumline.cli.pull import _trusted
 from drumline.cluster.home import ClusterHome
 from drumline.cluster.lock import locked
 from drumline.cluster.machine import Machine

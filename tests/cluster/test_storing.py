@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from drumline.cli.cluster_pull import store_run, stored_by_nodes
+from drumline.cli.pull import store_run, stored_by_nodes
 from drumline.cluster.storage import LAPTOP, stored_runs
 from drumline.core.errors import ClusterError
 from drumline.node.store import Store

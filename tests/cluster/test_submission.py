@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from drumline.cli.cluster_submit import path_from_here
+from drumline.cli.submit import path_from_here
 from drumline.core.errors import UsageError
 
 

@@ -9,13 +9,13 @@ import torch
 
 from drumline.comm import ALGORITHMS, Channel
 from drumline.comm.recording import Recording, RecordingChannel
-from drumline.core.cost import critical_path, traffic
-from drumline.core.schedule import IN_PARTS, PLANS, ROOTED, Call
 from drumline.probe.exercise import Exercise
 from drumline.probe.marks import mark, read_marks
 from drumline.probe.record import record, tell
-from drumline.report.explanation import count_traffic
-from drumline.report.playback import build_playback
+from drumline.report.explain.explanation import count_traffic
+from drumline.report.explain.playback import build_playback
+from drumline.schedules.collectives import IN_PARTS, PLANS, ROOTED, Call
+from drumline.schedules.cost import critical_path, traffic
 from ranks import Team
 
 WORLD = 5

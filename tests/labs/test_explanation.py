@@ -11,15 +11,16 @@ from pathlib import Path
 import pytest
 
 import drumline
+from drumline.bench.specs import AggregationSpec, CollectivesSpec
 from drumline.cli.app import app, lab_app
 from drumline.cli.main import main  # noqa: F401  commands hang themselves on the app
-from drumline.core.bench import AggregationSpec, CollectivesSpec
-from drumline.core.language import Language
 from drumline.grader.checks import CHECKS
 from drumline.labs.catalogue import LABS
 from drumline.labs.explanation import load_pointers, load_verdict_texts
 from drumline.labs.start import starter_files
+from drumline.report.page.translator import Language
 from drumline.spec.load import load_spec, read_words
+from wrong import SOLUTIONS
 
 SOURCE = Path(drumline.__file__).parent
 PLACES = sorted({place for pointer in load_pointers().values() for place in pointer.read})
@@ -122,7 +123,7 @@ def test_a_solution_has_the_names_of_the_starter_files(lab):
             compile(text, name, "exec")
             assert "drumline" not in text.replace("drumline lab check", "")
     for module in lab.modules:
-        solution = Path(__file__).parent / "solutions" / str(lab.number) / f"{module}.py"
+        solution = SOLUTIONS / str(lab.number) / f"{module}.py"
         assert _signatures(files[f"{module}.py"]) <= _signatures(solution.read_text())
 
 

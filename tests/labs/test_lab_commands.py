@@ -13,8 +13,8 @@ import pytest
 from wrong import AGGREGATION, SOLUTIONS
 
 from drumline.core.errors import DrumlineError, UsageError
-from drumline.core.language import Language
 from drumline.labs.start import recognise, start_lab
+from drumline.report.page.translator import Language
 
 
 def test_list(drumline):

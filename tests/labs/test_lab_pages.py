@@ -19,13 +19,17 @@ from drumline.labs.plots import Plot, error_bars
 from drumline.labs.repeats import smoothed
 from drumline.labs.runner import load_lab
 from drumline.labs.text import lab_text
-from drumline.report.interval import Interval
+from drumline.report.intervals import Interval
 from drumline.report.page.blocks import Picture
 from drumline.report.page.findings import Findings
 from drumline.report.page.picture import render_inline
 from drumline.report.page.style import FigureStyle
 from drumline.report.page.table import RecordTable
 from drumline.report.record import Point
+from drumline.report.page.table import Findings, RecordTable
+from drumline.report.page.translator import Translator
+from drumline.report.plots import FigureStyle, render_inline
+from drumline.report.runs.record import Point
 from drumline.spec.load import read_words
 from lab_runs import SAMPLES, make_runs, quotes_of, words_of, wrong_quotes
 

@@ -7,7 +7,6 @@ import re
 import pytest
 
 from drumline.core.errors import UsageError
-from drumline.core.language import Language
 from drumline.labs.chapter import Chapter
 from drumline.labs.experiment import LabSettings
 from drumline.labs.model_parallel import LAB
@@ -21,15 +20,15 @@ from drumline.labs.model_parallel.cases import (
 from drumline.labs.model_parallel.experiments import AGAIN, plan_named_cases
 from drumline.labs.model_parallel.pace import compare_steps, say_against_data
 from drumline.labs.text import lab_text
-from drumline.report.interval import Interval
-from drumline.report.order import Order
+from drumline.report.intervals import Interval, Order
 from drumline.report.page.audit import audit_numbers
-from drumline.report.page.blocks import Paragraph, Picture, Report, Section, TableBlock
-from drumline.report.page.findings import Findings
+from drumline.report.page.blocks import Paragraph, Picture, Report, Section, TableBlock, excerpt
 from drumline.report.page.html import render_html
 from drumline.report.page.markdown import render_markdown
 from drumline.report.page.source import excerpt
 from drumline.report.page.translator import Sentence
+from drumline.report.page.table import Findings
+from drumline.report.page.translator import Language, Sentence, Translator
 from model_parallel_runs import STEPS, make_runs
 
 BAD = re.compile(r"\b(nan|None|inf)\b")

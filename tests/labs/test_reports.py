@@ -21,6 +21,8 @@ from drumline.report.page.audit import audit_numbers
 from drumline.report.page.folder import PAGE
 from drumline.report.page.html import render_html
 from drumline.report.page.picture import render_inline
+from drumline.report.page.translator import Translator
+from drumline.report.plots import render_inline
 from lab_documents import documents
 from lab_runs import make_runs
 from model_parallel_runs import make_runs as make_model_parallel_runs

@@ -6,13 +6,11 @@ from typing import Annotated
 
 import pytest
 
-from drumline.core.language import Language
 from drumline.labs.chapter import Chapter
 from drumline.labs.text import LabText, load_lab_texts
-from drumline.report.interval import Interval
-from drumline.report.page.findings import Findings
-from drumline.report.page.table import count, points
-from drumline.report.page.translator import find_holes, load_texts
+from drumline.report.intervals import Interval
+from drumline.report.page.table import Findings, count, points
+from drumline.report.page.translator import Language, find_holes, load_texts
 
 NAMES = sorted(
     folder.name

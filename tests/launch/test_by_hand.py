@@ -8,7 +8,7 @@ import pytest
 
 from commands import JOB
 from drumline.core.errors import UsageError
-from drumline.launch.by_hand import parse_master, rank_by_hand
+from drumline.launch.join import parse_master, rank_by_hand
 
 
 def free_port() -> int:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from commands import JOB
-from drumline.bench.collectives import run_collectives
-from drumline.core.bench import CollectivesSpec
+from drumline.bench.communication.collectives import run_collectives
+from drumline.bench.specs import CollectivesSpec
 from drumline.core.errors import UsageError
 from drumline.core.events import read_events
 from drumline.launch import mpirun

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from drumline.core.task import PRELOAD, SCRATCH
-from drumline.launch.agent import Agent
+from drumline.launch.agents import NodeAgent
 from launcher import Launcher, kill
 
 
@@ -67,7 +67,7 @@ def test_kill_nine_between_two_runs_is_noticed_and_leaves_nothing(drumline, laun
 
 def test_another_agent_is_needed_where_ranks_would_inherit_something_else(tmp_path, monkeypatch):
     variables = {**os.environ, SCRATCH: str(tmp_path)}
-    agent = Agent(PRELOAD, variables)
+    agent = NodeAgent(PRELOAD, variables)
     try:
         assert agent.would_be(PRELOAD, dict(variables))
         assert not agent.would_be((*PRELOAD, "torch._dynamo"), variables)

@@ -17,9 +17,9 @@ from drumline.parallel import Axes, DataParallel, build_axes, clip_split_gradien
 from drumline.parallel.tensor import How, Rule, apply_tensor_parallel, build_plan, shares_of
 from drumline.spec.mesh import Mesh
 from drumline.spec.parts import ModelSpec, OptimizerSpec
-from drumline.train.cuts import hold_part
+from drumline.train.checkpoint.snapshot import load_model, take_snapshot
 from drumline.train.evaluate import loss_sum
-from drumline.train.snapshot import load_model, take_snapshot
+from drumline.train.runners.cuts import hold_part
 
 STEPS = 20
 TEXT = 11  # characters
@@ -425,7 +425,7 @@ from drumline.parallel import postpone_dynamo
 from drumline.spec.mesh import Mesh
 from drumline.parallel import build_axes, clip_split_gradients
 from drumline.parallel.tensor import ColumnLinear, Exchange
-from drumline.train.cuts import hold_part
+from drumline.train.runners.cuts import hold_part
 dist.init_process_group("gloo", store=serve_store("127.0.0.1", 0, 10), rank=0, world_size=1)
 postpone_dynamo()
 model = torch.nn.Sequential(ColumnLinear(torch.nn.Linear(3, 4), Exchange()))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from drumline.report.bubble import measure_bubble
+from drumline.report.ledger.bubble import measure_bubble
 from drumline.spec.mesh import Mesh
 
 TICK = 10

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from rich.console import Console
 
-from drumline.report.bench_tables import aggregation_table, collectives_table, fits_table
-from drumline.report.fitting import Column, FittingTable
-from drumline.report.model_table import _legend as model_legend
-from drumline.report.scaling_table import _legend as scaling_legend
+from drumline.bench.communication.tables import aggregation_table, collectives_table, fits_table
+from drumline.bench.model_parallel.table import _legend as model_legend
+from drumline.bench.scaling.table import _legend as scaling_legend
+from drumline.report.tables import Column, FittingTable
 
 TABLE = FittingTable(
     columns=[
@@ -77,27 +79,31 @@ def bench_row(size, algorithm):
     }
 
 
-ROWS = [bench_row(size, name) for size in (2**16, 2**25) for name in ("halving_doubling", "native")]
+ROWS = [
+    SimpleNamespace(**bench_row(size, name))
+    for size in (2**16, 2**25)
+    for name in ("halving_doubling", "native")
+]
 FITS = [
-    {
-        "algorithm": "halving_doubling",
-        "backend": "gloo",
-        "ranks": 4,
-        "alpha_s": 0.001429,
-        "beta_s_per_byte": 1.09e-8,
-        "alpha_error_s": 2.09e-4,
-        "beta_error_s_per_byte": 6.7e-10,
-    }
+    SimpleNamespace(
+        algorithm="halving_doubling",
+        backend="gloo",
+        ranks=4,
+        alpha_s=0.001429,
+        beta_s_per_byte=1.09e-8,
+        alpha_error_s=2.09e-4,
+        beta_error_s_per_byte=6.7e-10,
+    )
 ]
 PARTS = [
-    {
-        "situation": "even",
-        "kind": "parameter_server",
-        "rank": rank,
-        "step_ms": 1234.5,
-        "wait_ms": 100.25,
-        "transfer_ms": 1000.5,
-    }
+    SimpleNamespace(
+        situation="even",
+        kind="parameter_server",
+        rank=rank,
+        step_ms=1234.5,
+        wait_ms=100.25,
+        transfer_ms=1000.5,
+    )
     for rank in range(4)
 ]
 

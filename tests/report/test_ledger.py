@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drumline.report.ledger import compute_ledger, step_seconds
+from drumline.report.ledger.accounts import compute_ledger, step_seconds
 
 MS = 10**6
 START = {"event": "start", "attempt": 0}

@@ -2,8 +2,14 @@
 
 import pytest
 
-from drumline.report.interval import Interval, interval_cells, interval_names, read_interval
-from drumline.report.order import Order, compare
+from drumline.report.intervals import (
+    Interval,
+    Order,
+    compare,
+    interval_cells,
+    interval_names,
+    read_interval,
+)
 
 
 def between(low, high):

@@ -25,15 +25,14 @@ from drumline.report.page.blocks import (
     Report,
     Section,
     TableBlock,
+    excerpt,
 )
-from drumline.report.page.findings import Findings
 from drumline.report.page.folder import WORDS, read_manifest, read_words, write_report
 from drumline.report.page.html import render_block, render_html
 from drumline.report.page.markdown import render_markdown
-from drumline.report.page.source import excerpt
-from drumline.report.page.style import PAGE_INK, FigureStyle, chinese_font
-from drumline.report.page.table import Table, milliseconds, percent, times
+from drumline.report.page.table import Findings, Table, milliseconds, percent, times
 from drumline.report.page.translator import Translator
+from drumline.report.plots import PAGE_INK, FigureStyle, chinese_font
 
 
 def small_report(lang, words=""):
@@ -317,7 +316,7 @@ def test_a_wrong_row_is_refused():
 
 
 def test_figures_speak_chinese_only_where_a_font_does(monkeypatch):
-    monkeypatch.setattr("drumline.report.page.style.chinese_font", lambda: None)
+    monkeypatch.setattr("drumline.report.plots.chinese_font", lambda: None)
     assert FigureStyle(lang="zh").say("Loss", "损失") == "Loss"
     chinese_font.cache_clear()
 

@@ -3,7 +3,7 @@
 import json
 
 from drumline.core.rundir import RunDir
-from drumline.report.record import mean_loss, read_record
+from drumline.report.runs.record import mean_loss, read_record
 from drumline.spec.load import validate_spec, write_run_spec
 
 

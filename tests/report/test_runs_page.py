@@ -6,14 +6,12 @@ import json
 
 import pytest
 
-from drumline.core.language import Language
 from drumline.core.rundir import RunDir
-from drumline.report.differences import find_differences
 from drumline.report.page.audit import audit_numbers, read_citations
 from drumline.report.page.folder import write_report
-from drumline.report.page.translator import Translator
-from drumline.report.record import read_record
+from drumline.report.page.translator import Language, Translator
 from drumline.report.runs.page import build_runs_report
+from drumline.report.runs.record import find_differences, read_record
 from drumline.spec.load import validate_spec, write_run_spec
 
 STEP = 10_000_000  # ns

@@ -10,12 +10,15 @@ from html.parser import HTMLParser
 import pytest
 from rich.console import Console
 
-from drumline.core.schedule import PLANS, Call
-from drumline.report.deadlock import find_deadlock
-from drumline.report.explanation import explain
-from drumline.report.player import render_page, write_page
-from drumline.report.storyboard import print_explanation
-from drumline.report.wording import ALGORITHMS, COLLECTIVES
+from drumline.report.explain.explanation import explain, find_deadlock
+from drumline.report.explain.storyboard import (
+    ALGORITHMS,
+    COLLECTIVES,
+    print_explanation,
+    render_page,
+    write_page,
+)
+from drumline.schedules.collectives import PLANS, Call
 from recordings import exchange, stuck, tokens
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from rich.console import Console
 
-from drumline.report.ledger import Ledger, RankLedger
+from drumline.report.ledger.accounts import Ledger, RankLedger
 from drumline.report.tables import (
     coverage_table,
     ledger_table,

@@ -14,8 +14,8 @@ from torch import nn
 from drumline.core.errors import CheckpointError
 from drumline.optim import Adam
 from drumline.parallel import ShardSpec
-from drumline.train.checkpoint import CheckpointStore, Progress
-from drumline.train.snapshot import take_snapshot
+from drumline.train.checkpoint.snapshot import take_snapshot
+from drumline.train.checkpoint.store import CheckpointStore, TrainState
 
 
 def build():
@@ -36,7 +36,7 @@ def trained(steps=3):
 
 def save(store, step, model, optimizer):
     snapshot = take_snapshot(model, optimizer, ShardSpec())
-    return store.save(Progress(step=step), snapshot, rank=0, barrier=lambda: None)
+    return store.save(TrainState(step=step), snapshot, rank=0, barrier=lambda: None)
 
 
 def never(path, why):
@@ -52,7 +52,7 @@ def test_what_is_read_is_what_was_written(tmp_path):
     fresh_optimizer = Adam(fresh.parameters(), lr=0.5)
     found.load_model(fresh)
     found.load_optimizer(fresh_optimizer, fresh)
-    assert found.progress.step == 3
+    assert found.state.step == 3
     for name, tensor in model.state_dict().items():
         assert torch.equal(tensor, fresh.state_dict()[name])
     before, after = optimizer.state_dict(), fresh_optimizer.state_dict()
@@ -84,7 +84,7 @@ def test_damage_is_noticed_and_the_one_before_is_used(tmp_path, damage):
         content[len(content) // 2] ^= 4
         file.write_bytes(content[: -7 if damage == "cut" else None])
     told = []
-    assert store.newest(lambda path, why: told.append(path)).progress.step == 1
+    assert store.newest(lambda path, why: told.append(path)).state.step == 1
     assert told == [newest]
 
 
@@ -101,9 +101,9 @@ def test_a_damaged_newer_one_does_not_push_out_good_ones(tmp_path):
     store = CheckpointStore(tmp_path, keep=1)
     save(store, 10, model, optimizer)
     (save(CheckpointStore(tmp_path, keep=9), 20, model, optimizer) / "state.json").write_text("{}")
-    assert store.newest(lambda path, why: None).progress.step == 10
+    assert store.newest(lambda path, why: None).state.step == 10
     save(store, 15, model, optimizer)
-    assert store.newest(never).progress.step == 15
+    assert store.newest(never).state.step == 15
 
 
 def test_a_torn_draft_of_a_killed_writer_is_no_obstacle(tmp_path):
@@ -120,7 +120,7 @@ def test_the_same_step_again_keeps_the_whole_one_and_replaces_a_damaged_one(tmp_
     path = save(store, 5, model, optimizer)
     (path / "model.safetensors").write_bytes(b"broken")
     save(store, 5, model, optimizer)
-    assert store.newest(never).progress.step == 5
+    assert store.newest(never).state.step == 5
 
 
 def test_another_model_is_refused_with_the_reason(tmp_path):

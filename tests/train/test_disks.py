@@ -9,8 +9,8 @@ from torch.distributed.distributed_c10d import _get_default_store
 
 from drumline.comm import StoreBarrier
 from drumline.core.rundir import RunDir
-from drumline.train.disks import Disks
-from drumline.train.place import Place
+from drumline.train.checkpoint.disks import Disks
+from drumline.train.rank import RankInfo
 
 LARGE = (16 << 20) + 5  # more than one chunk
 
@@ -20,7 +20,7 @@ def move(rank, world_size, root):
     run = RunDir(Path(root) / f"node{rank // 2}")
     run.path.mkdir(exist_ok=True)
     meeting = StoreBarrier(_get_default_store(), rank=rank, world_size=world_size)
-    place = Place(rank=rank, world_size=world_size, local_rank=rank % 2, local_world_size=2)
+    place = RankInfo(rank=rank, world_size=world_size, local_rank=rank % 2, local_world_size=2)
     disks = Disks(run, place, meeting, device=torch.device("cpu"), within_s=30)
     folder = run.path / "checkpoints" / "draft"
     for turn in ("first", "second"):

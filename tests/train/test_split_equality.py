@@ -8,20 +8,14 @@ from __future__ import annotations
 
 import json
 import tempfile
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 import safetensors.torch
-import torch
 
-from drumline.core.events import EventWriter
-from drumline.spec.load import validate_spec
-from drumline.train.assembly import assemble
-from drumline.train.checkpoint import CheckpointStore
-from drumline.train.loop import Loop
-from drumline.train.place import Place
+from drumline.core.rundir import RunDir
+from training import train_in
 
 STEPS = 20
 MODELS = {
@@ -81,24 +75,9 @@ def cases(forms, models=tuple(MODELS), **common):
 
 def train(rank, world_size, folder, number, values):
     """Train by a spec; return the losses of all steps and where the checkpoint is."""
-    spec = validate_spec({"workers": world_size, "evaluate": False, "max_steps": STEPS, **values})
-    place = Place(rank=rank, world_size=world_size, local_rank=rank, local_world_size=world_size)
-    parts = assemble(spec, place, torch.device("cpu"))
-    checkpoints = CheckpointStore(Path(folder) / str(number), keep=1)
-    log = Path(folder) / f"events-{number}-{rank}.jsonl"
-    with EventWriter(log) as events:
-        loop = Loop(
-            spec,
-            place,
-            parts,
-            events=events,
-            checkpoints=checkpoints,
-            scalars=None,
-            started=time.monotonic(),
-        )
-        loop.run()
-        parts.compute.close()
-    events = [json.loads(line) for line in log.read_text().splitlines()]
+    run = RunDir(Path(folder) / str(number))
+    train_in(run, rank, world_size, {"evaluate": False, "max_steps": STEPS, **values})
+    events = [json.loads(line) for line in run.rank_events(rank).read_text().splitlines()]
     return [event["loss"] for event in events if event["event"] == "step"]
 
 
@@ -108,7 +87,7 @@ def train_all(rank, world_size, folder, values):
 
 def weights(folder, number):
     """Read the whole model back from a checkpoint, as one flat vector by name."""
-    (path,) = (Path(folder) / str(number)).glob("step-*")
+    (path,) = (Path(folder) / str(number)).glob("checkpoints/step-*")
     tensors = {}
     for file in path.glob("model*.safetensors"):
         tensors |= safetensors.torch.load_file(file)

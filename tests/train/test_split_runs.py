@@ -11,7 +11,7 @@ from torch import nn
 
 from commands import wait_for_steps
 from drumline.spec.load import load_spec
-from drumline.train.cuts import note_statistics
+from drumline.train.runners.cuts import note_statistics
 from namespaces import need_namespaces
 
 LONG = ("model=mlp", "data.samples=600", "data.batch=24", "optimizer.momentum=0.9")

@@ -18,9 +18,9 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from torch.multiprocessing import ProcessContext
 
-from drumline.agent.brake import Brake
-from drumline.agent.entry import Setting, run_worker
+from drumline.agent.cpu_throttle import CpuThrottle
 from drumline.agent.rendezvous import BACKEND, register_rendezvous
+from drumline.agent.worker import Setting, run_worker
 from drumline.core.events import EventWriter
 from drumline.core.rundir import RunDir
 from drumline.core.task import SCRATCH, AgentTask
@@ -47,7 +47,7 @@ def run_task(task: AgentTask) -> int:
         events.flush()
         try:
             with (
-                Brake(task.cpu, Path(os.environ[SCRATCH]) / f"node-{task.node}") as brake,
+                CpuThrottle(task.cpu, Path(os.environ[SCRATCH]) / f"node-{task.node}") as brake,
                 # a brake stops workers all the time, and lets them go on
                 _killed_stopped() if task.cpu == 1 else contextlib.nullcontext(),
                 tempfile.TemporaryDirectory() as logs,

@@ -1,4 +1,4 @@
-"""Training runs one after the other: what benches and labs have in common that compare real runs.
+"""The one loop that runs many training runs, for benches and labs that compare them.
 
     for ended in run_cases(cases, out=None, watch=watch):
         if ended.error is None:
@@ -10,6 +10,8 @@ A case is anything with a label for people, a slug for files, and the spec of a 
 from __future__ import annotations
 
 import contextlib
+import os
+import platform
 import shutil
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
@@ -27,9 +29,9 @@ from drumline.core.errors import (
 )
 from drumline.core.rundir import RunDir
 from drumline.core.scratch import Scratch
-from drumline.launch.creation import new_run
-from drumline.launch.crews import Crews
-from drumline.launch.probe import Watch
+from drumline.launch.agents import AgentPool
+from drumline.launch.probe import Progress, Watch
+from drumline.launch.runs import build_manifest, new_run
 from drumline.launch.training import follow_training
 from drumline.report.progress import RunProgress, followed
 from drumline.spec.run_spec import RunSpec
@@ -63,6 +65,22 @@ class PlainCase:
     spec: RunSpec
 
 
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """A case that failed, and why."""
+
+    case: str
+    error: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Skipped:
+    """A case that was left out, and why."""
+
+    case: str
+    why: str
+
+
 C = TypeVar("C", bound=Runnable)
 
 
@@ -76,11 +94,11 @@ class Ended(Generic[C]):
     error: DrumlineError | None = None
     """why the run failed, where that says nothing about other cases"""
 
-    def failure(self, *, kept: bool) -> dict[str, str]:
+    def failure(self, *, kept: bool) -> Failure:
         """Tell an error for the list of failed cases; `kept`: its logs can be looked at."""
         hint = "" if kept else "; give --out DIR to keep the logs"
         message = "" if self.error is None else self.error.message
-        return {"case": self.case.label, "error": message + hint}
+        return Failure(case=self.case.label, error=message + hint)
 
 
 def run_cases(
@@ -100,7 +118,7 @@ def run_cases(
     """
     with contextlib.ExitStack() as stack:
         folder = out or stack.enter_context(Scratch()).path
-        crews = stack.enter_context(Crews())
+        crews = stack.enter_context(AgentPool())
         for number, case in enumerate(cases):
             told = f"case {number + 1} of {len(cases)}: {case.label}"
             path = folder / case.slug
@@ -116,7 +134,7 @@ def run_cases(
 Tell = Callable[[RunProgress], None]
 
 
-def _run(case: C, path: Path, crews: Crews, tell: Tell) -> Ended[C]:
+def _run(case: C, path: Path, crews: AgentPool, tell: Tell) -> Ended[C]:
     run = RunDir(path.absolute())
     try:
         with new_run(case.spec, path) as run:
@@ -131,6 +149,20 @@ def _teller(watch: Watch, told: str, number: int, count: int) -> Tell:
 
     def tell(progress: RunProgress) -> None:
         share = (number + progress.share) / count
-        watch({"share": share, "now": f"{told}, {progress.now}", "case": told})
+        watch(Progress(share=share, now=f"{told}, {progress.now}", case=told))
 
     return tell
+
+
+def describe_machine(argv: list[str]) -> dict[str, object]:
+    """Return the machine, its software, the command, and how busy it was."""
+    load = os.getloadavg()[0]
+    return {**build_manifest(argv), "cpu": _cpu_model(), "load_1min": round(load, 2)}
+
+
+def _cpu_model() -> str:
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or "unknown"

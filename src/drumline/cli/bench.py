@@ -5,26 +5,30 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from drumline.bench.aggregation import run_aggregation
-from drumline.bench.collectives import run_collectives
+from drumline.bench.communication.aggregation import run_aggregation
+from drumline.bench.communication.collectives import run_collectives
+from drumline.bench.communication.plots import draw_aggregation, draw_collectives
+from drumline.bench.communication.tables import aggregation_table, collectives_table, fits_table
+from drumline.bench.specs import AggregationSpec, CollectivesSpec
 from drumline.cli.printing import print_json
-from drumline.core.bench import AggregationSpec, CollectivesSpec
 from drumline.core.errors import RunDirError, UsageError
 from drumline.core.formatting import format_bytes
+from drumline.launch.probe import Progress as ProbeProgress
 from drumline.launch.probe import Watch
-from drumline.report.bench_tables import aggregation_table, collectives_table, fits_table
-from drumline.report.figures import draw_aggregation, draw_collectives
 from drumline.report.page.table import Table
 from drumline.spec.load import read_words
 
-Draw = Callable[[Path, list[dict[str, Any]]], list[Path]]
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Row = TypeVar("Row", bound="DataclassInstance")
 
 _NO_COLUMNS = ("times_s", "losses", "cuts", "mesh")
 """too long for CSV, or no plain values; JSON has them"""
@@ -67,19 +71,18 @@ def collectives_command(words: list[str], wishes: OutputOptions) -> None:
     wishes.check()
     with watched() as watch:
         result = run_collectives(spec, out=wishes.out, watch=watch)
-    document = result.to_json()
-    pictures = write_files(document["rows"], wishes, draw_collectives)
+    pictures = write_files(result.rows, wishes, draw_collectives)
     if wishes.as_json:
-        print_json(document)
+        print_json(result.to_json())
         return
     console = Console()
-    console.print(collectives_table(document["rows"]))
-    if document["fits"]:
+    console.print(collectives_table(result.rows))
+    if result.fits:
         console.print()
-        console.print(fits_table(document["fits"]))
-    for skipped in document["skipped"]:
-        _say(console, f"{skipped['backend']} was left out: it {skipped['why']}")
-    tell_files(console, document["machine"], wishes, pictures)
+        console.print(fits_table(result.fits))
+    for backend, why in spec.unusable_backends.items():
+        _say(console, f"{backend} was left out: it {why}")
+    tell_files(console, result.machine, wishes, pictures)
 
 
 def aggregation_command(words: list[str], wishes: OutputOptions) -> None:
@@ -88,13 +91,12 @@ def aggregation_command(words: list[str], wishes: OutputOptions) -> None:
     wishes.check()
     with watched() as watch:
         result = run_aggregation(spec, out=wishes.out, watch=watch)
-    document = result.to_json()
-    pictures = write_files(document["rows"], wishes, draw_aggregation)
+    pictures = write_files(result.rows, wishes, draw_aggregation)
     if wishes.as_json:
-        print_json(document)
+        print_json(result.to_json())
         return
     console = Console()
-    sizes = document["bucket_bytes"]
+    sizes = result.buckets
     where = f"{spec.nodes} nodes" if spec.nodes > 1 else "one node"
     buckets = "1 bucket" if len(sizes) == 1 else f"{len(sizes)} buckets"
     ranks = spec.nodes * spec.workers
@@ -103,19 +105,21 @@ def aggregation_command(words: list[str], wishes: OutputOptions) -> None:
         f"gradients of {spec.model.name}: {format_bytes(sum(sizes))} in {buckets}, "
         f"{ranks} ranks on {where}\n",
     )
-    console.print(aggregation_table(document["rows"]))
-    tell_files(console, document["machine"], wishes, pictures)
+    console.print(aggregation_table(result.rows))
+    tell_files(console, result.machine, wishes, pictures)
 
 
-def write_files(rows: list[dict[str, Any]], wishes: OutputOptions, draw: Draw) -> list[Path]:
+def write_files(
+    rows: list[Row], wishes: OutputOptions, draw: Callable[[Path, list[Row]], list[Path]]
+) -> list[Path]:
     """Write the rows as CSV and draw them, where that is wished; returns the pictures.
 
     Raises:
         RunDirError: the CSV file cannot be written.
     """
     if wishes.csv is not None:
-        columns = [key for key in rows[0] if key not in _NO_COLUMNS]
-        table = Table(name=wishes.csv.stem, columns=columns, rows=[*rows])
+        columns = [field.name for field in fields(rows[0]) if field.name not in _NO_COLUMNS]
+        table = Table(name=wishes.csv.stem, columns=columns, rows=[vars(row) for row in rows])
         try:
             wishes.csv.write_text(table.to_csv(), encoding="utf-8")
         except OSError as error:
@@ -124,7 +128,7 @@ def write_files(rows: list[dict[str, Any]], wishes: OutputOptions, draw: Draw) -
 
 
 def tell_files(
-    console: Console, machine: Mapping[str, Any], wishes: OutputOptions, pictures: list[Path]
+    console: Console, machine: Mapping[str, object], wishes: OutputOptions, pictures: list[Path]
 ) -> None:
     """Say how busy the machine was, and which files were written."""
     cores = machine["cpu_count"]
@@ -150,9 +154,9 @@ def watched() -> Iterator[Watch]:
     ) as bar:
         task = bar.add_task("starting ranks", total=1.0)
 
-        def watch(said: dict[str, Any] | None) -> None:
-            if said is not None:
-                bar.update(task, completed=said["share"], description=said["now"])
+        def watch(progress: ProbeProgress | None) -> None:
+            if progress is not None:
+                bar.update(task, completed=progress.share, description=progress.now)
 
         yield watch
 
@@ -164,10 +168,10 @@ class _Lines:
         self._console = console
         self._last = time.monotonic()
 
-    def __call__(self, said: dict[str, Any] | None) -> None:
-        if said is not None and time.monotonic() - self._last > _QUIET_S:
+    def __call__(self, progress: ProbeProgress | None) -> None:
+        if progress is not None and time.monotonic() - self._last > _QUIET_S:
             self._last = time.monotonic()
-            _say(self._console, f"{said['share']:.0%} measured: {said['now']}")
+            _say(self._console, f"{progress.share:.0%} measured: {progress.now}")
 
 
 def _say(console: Console, text: str) -> None:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
-from drumline.bench.case_runner import Runnable
+from drumline.bench.case_runner import Failure, Runnable
 from drumline.cli.bench import watched
 from drumline.core.errors import UsageError, WorkerError
-from drumline.launch.gpu import refuse_without_gpu
 from drumline.launch.mpirun import refuse_without_mpi
-from drumline.launch.probe import Watch
+from drumline.launch.preflight import refuse_without_gpu
+from drumline.launch.probe import Progress, Watch
 
 
 def check_cases(cases: Iterable[Runnable], out: Path | None) -> None:
@@ -33,14 +32,14 @@ def check_cases(cases: Iterable[Runnable], out: Path | None) -> None:
             refuse_without_mpi()
 
 
-def raise_failed(failed: Sequence[Mapping[str, str]], ran: int) -> None:
+def raise_failed(failed: Sequence[Failure], ran: int) -> None:
     """Raise one error that names all failed cases.
 
     Raises:
         WorkerError: there are some.
     """
     if failed:
-        told = [f"{failure['case']}: {failure['error']}" for failure in failed]
+        told = [f"{failure.case}: {failure.error}" for failure in failed]
         raise WorkerError(f"{len(told)} of {ran} cases failed:\n" + "\n".join(told))
 
 
@@ -54,11 +53,11 @@ def watched_cases() -> Iterator[Watch]:
         return
     last = None
 
-    def tell(said: dict[str, Any] | None) -> None:
+    def tell(progress: Progress | None) -> None:
         nonlocal last
-        if said is not None and said["case"] != last:
-            last = said["case"]
-            say(console, said["case"])
+        if progress is not None and progress.case != last:
+            last = progress.case
+            say(console, progress.case)
 
     yield tell
 

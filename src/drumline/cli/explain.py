@@ -11,13 +11,16 @@ from rich.console import Console
 from drumline.cli.printing import print_json
 from drumline.core.errors import UsageError
 from drumline.core.formatting import parse_bytes
-from drumline.core.mismatch import make_mistake
-from drumline.core.schedule import ROOTED, Call, find_algorithm_name, whole_elements
 from drumline.launch.probe import probed
-from drumline.report.deadlock import find_deadlock
-from drumline.report.explanation import Explanation, explain
-from drumline.report.player import write_page
-from drumline.report.storyboard import print_explanation
+from drumline.report.explain.explanation import Explanation, explain, find_deadlock
+from drumline.report.explain.storyboard import print_explanation, write_page
+from drumline.schedules.collectives import (
+    ROOTED,
+    Call,
+    find_algorithm_name,
+    make_mistake,
+    whole_elements,
+)
 
 MAX_RANKS = 16
 MAX_BYTES = 2**22

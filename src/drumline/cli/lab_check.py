@@ -18,10 +18,10 @@ import drumline
 from drumline.cli.printing import print_json
 from drumline.core.errors import DrumlineError, UsageError
 from drumline.core.formatting import format_seconds
-from drumline.core.language import Language
 from drumline.labs.check import Result, Status, Verdict, Watch, check_lab
 from drumline.labs.explanation import Explanation, explain, label, title_of, write_junit
 from drumline.labs.start import recognise
+from drumline.report.page.translator import Language
 
 _STYLES = {
     Status.PASS: "green",

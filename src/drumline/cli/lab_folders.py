@@ -9,10 +9,10 @@ from rich.console import Console
 from rich.table import Table
 
 from drumline.cli.printing import print_json
-from drumline.core.language import Language
 from drumline.labs.catalogue import LABS, find_lab
 from drumline.labs.explanation import label
 from drumline.labs.start import start_lab
+from drumline.report.page.translator import Language
 
 
 def list_command(language: Language, *, as_json: bool) -> None:

@@ -10,12 +10,16 @@ from rich.console import Console
 from drumline.cli.bench import watched
 from drumline.cli.printing import print_json
 from drumline.core.errors import LabError
-from drumline.core.language import Language
 from drumline.labs.catalogue import find_lab
 from drumline.labs.experiment import LabSettings
 from drumline.labs.runner import run_lab
 from drumline.labs.verify import verify
 from drumline.report.page.translator import Translator
+from drumline.labs.report_run import run_lab
+from drumline.labs.settings import LabSettings
+from drumline.labs.verifying import verify
+from drumline.launch.probe import Progress
+from drumline.report.page.translator import Language, Translator
 from drumline.spec.load import read_words
 
 LAB_FOLDERS = Path("labs")
@@ -49,7 +53,7 @@ def run_command(number: int, words: list[str], wishes: LabRunOptions) -> None:
             say,
             reuse=wishes.reuse,
             watch=watch,
-            tell=lambda name: watch({"share": 1.0, "now": f"drawing {name}"}),
+            tell=lambda name: watch(Progress(share=1.0, now=f"drawing {name}")),
         )
     if wishes.as_json:
         print_json({"lab": number, "page": str(page), "failed": results.failed})

@@ -14,8 +14,7 @@ from rich.text import Text
 from drumline.cli.printing import print_json
 from drumline.data import default_folder
 from drumline.data.fetch import fetch, find_published
-from drumline.launch.doctor import Check, run_checks
-from drumline.launch.leftovers import remove_leftovers
+from drumline.launch.doctor import Check, remove_leftovers, run_checks
 
 
 def doctor_command(*, clean: bool, as_json: bool) -> None:

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
-from drumline.bench.cases import plan_cases
-from drumline.bench.model_parallel import run_model_parallel
+from drumline.bench.model_parallel.plot import draw_model_parallel
+from drumline.bench.model_parallel.rows import ModelParallelResult, run_model_parallel
+from drumline.bench.model_parallel.spec import ModelParallelSpec, plan_cases
+from drumline.bench.model_parallel.table import agreement, model_table
 from drumline.cli.bench import OutputOptions, tell_files, write_files
 from drumline.cli.case_bench import check_cases, raise_failed, say, watched_cases
 from drumline.cli.printing import print_json
 from drumline.core.errors import UsageError
-from drumline.core.model_bench import ModelParallelSpec
-from drumline.report.model_figure import draw_model_parallel
-from drumline.report.model_table import agreement, model_table
 from drumline.spec.load import read_words
 
 _EXAMPLE = "drumline bench model-parallel model.layers=8 workers=2 forms=alone,pipeline,tensor"
@@ -31,19 +29,19 @@ def model_parallel_command(words: list[str], wishes: OutputOptions, traces: Path
     check_cases(plan.cases, wishes.out)
     with watched_cases() as watch:
         result = run_model_parallel(spec, plan, out=wishes.out, traces=traces, watch=watch)
-    document = result.to_json()
-    pictures = write_files(document["rows"], wishes, draw_model_parallel) if result.rows else []
+    pictures = write_files(result.rows, wishes, draw_model_parallel) if result.rows else []
     if wishes.as_json:
-        print_json(document)
+        print_json(result.to_json())
     else:
-        _print(Console(), spec, document)
-        tell_files(Console(), document["machine"], wishes, pictures)
+        _print(Console(), result)
+        tell_files(Console(), result.machine, wishes, pictures)
         if traces is not None and result.rows:
             say(Console(), f"traces: {traces}/*.json; open them in Perfetto (ui.perfetto.dev)")
     raise_failed(result.failed, len(result.rows) + len(result.failed))
 
 
-def _print(console: Console, spec: ModelParallelSpec, document: dict[str, Any]) -> None:
+def _print(console: Console, result: ModelParallelResult) -> None:
+    spec, rows = result.spec, result.rows
     where = f" on {spec.nodes} nodes" if spec.nodes > 1 else ""
     ranks = f"{spec.ranks} rank{'s' if spec.ranks > 1 else ''}"
     title = (
@@ -51,11 +49,10 @@ def _print(console: Console, spec: ModelParallelSpec, document: dict[str, Any]) 
         f"alone, and on {ranks}{where}"
     )
     console.print(title, style="bold", highlight=False, markup=False, soft_wrap=True)
-    rows = document["rows"]
     if rows:
         console.print(model_table(rows, nodes=spec.nodes))
         said = agreement(rows)
         if said is not None:
             say(console, said)
-    for skipped in document["skipped"]:
-        say(console, f"{skipped['case']} was left out: {skipped['why']}")
+    for skipped in result.skipped:
+        say(console, f"{skipped.case} was left out: {skipped.why}")

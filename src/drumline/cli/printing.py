@@ -10,8 +10,8 @@ from rich.console import Console
 
 from drumline.core.errors import RunDirError
 from drumline.core.rundir import RunDir
-from drumline.report.bubble import measure_bubble
-from drumline.report.ledger import compute_ledger
+from drumline.report.ledger.accounts import compute_ledger
+from drumline.report.ledger.bubble import measure_bubble
 from drumline.report.tables import ledger_table, summary_table
 from drumline.spec.run_spec import RunSpec
 

@@ -11,14 +11,13 @@ from rich.text import Text
 
 from drumline.cli.printing import print_json
 from drumline.core.errors import UsageError
-from drumline.core.language import Language
 from drumline.core.rundir import RunDir
-from drumline.launch.creation import RUNS
+from drumline.launch.runs import RUNS
 from drumline.report.page.blocks import Report
 from drumline.report.page.folder import write_report
-from drumline.report.page.translator import Translator
-from drumline.report.record import RunRecord, read_record
+from drumline.report.page.translator import Language, Translator
 from drumline.report.runs.page import build_runs_report
+from drumline.report.runs.record import RunRecord, read_record
 from drumline.report.runs.tables import COLUMN, RunTables, build_tables
 from drumline.report.tables import narrow_table
 

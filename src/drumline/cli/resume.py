@@ -15,9 +15,8 @@ from pydantic import BaseModel
 from drumline.core.errors import RunDirError, UsageError
 from drumline.core.formatting import counted
 from drumline.core.rundir import RunDir
-from drumline.launch.creation import reopened_run
-from drumline.launch.gpu import refuse_without_gpu
-from drumline.launch.meeting import refuse_bad_meeting
+from drumline.launch.preflight import refuse_bad_init_file, refuse_without_gpu
+from drumline.launch.runs import reopened_run
 from drumline.spec.load import load_spec, read_run_spec
 from drumline.spec.run_spec import RunSpec
 
@@ -82,7 +81,7 @@ def resumed_run(
             f"{run.path.name} is finished, at step {summary['steps']}; to train it further say how "
             f"long, e.g. epochs={summary['epochs'] + 1}"
         )
-    refuse_bad_meeting(spec.init)
+    refuse_bad_init_file(spec.init)
     refuse_without_gpu(spec)
     with reopened_run(run, spec):
         yield run, spec

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
-from drumline.bench.scaling import run_scaling
-from drumline.bench.scaling_cases import plan_rounds, plan_scaling
+from drumline.bench.scaling.plot import draw_scaling
+from drumline.bench.scaling.rows import ScalingRow
+from drumline.bench.scaling.run import ScalingResult, run_scaling
+from drumline.bench.scaling.spec import ScalingSpec, plan_rounds, plan_scaling
+from drumline.bench.scaling.table import scaling_table
 from drumline.cli.bench import OutputOptions, tell_files, write_files
 from drumline.cli.case_bench import check_cases, raise_failed, say, watched_cases
 from drumline.cli.printing import print_json
 from drumline.core.formatting import counted
-from drumline.core.scaling_bench import ScalingSpec
-from drumline.report.scaling_figure import draw_scaling
-from drumline.report.scaling_table import scaling_table
 from drumline.spec.load import read_words
 
 _EXAMPLE = "drumline bench scaling workers=1,2,4 kinds=ddp,chunked_ring mode=strong"
@@ -29,36 +28,36 @@ def scaling_command(words: list[str], wishes: OutputOptions) -> None:
     check_cases(runs, wishes.out)
     with watched_cases() as watch:
         result = run_scaling(spec, runs, out=wishes.out, watch=watch)
-    document = result.to_json()
 
-    def draw(path: Path, _: list[dict[str, Any]]) -> list[Path]:
-        return draw_scaling(path, document)
+    def draw(path: Path, _: list[ScalingRow]) -> list[Path]:
+        return draw_scaling(path, result)
 
-    pictures = write_files(document["rows"], wishes, draw) if result.rows else []
+    pictures = write_files(result.rows, wishes, draw) if result.rows else []
     if wishes.as_json:
-        print_json(document)
+        print_json(result.to_json())
     else:
-        _print(Console(), spec, document)
-        tell_files(Console(), document["machine"], wishes, pictures)
+        _print(Console(), result)
+        tell_files(Console(), result.machine, wishes, pictures)
     raise_failed(result.failed, len(runs))
 
 
-def _print(console: Console, spec: ScalingSpec, document: dict[str, Any]) -> None:
+def _print(console: Console, result: ScalingResult) -> None:
+    spec = result.spec
     counts = ",".join(map(str, getattr(spec, spec.varies)))
     title = (
         f"{spec.model.name} on {spec.data.name} by {spec.varies}={counts}: "
         f"{spec.steps} steps, {counted(spec.repeats, 'round')}"
     )
     console.print(title, style="bold", highlight=False, markup=False, soft_wrap=True)
-    if document["rows"]:
+    if result.rows:
         smallest = counted(getattr(spec, spec.varies)[0], spec.varies[:-1])
-        console.print(scaling_table(document["rows"], smallest=smallest))
-    for title, key in (
-        ("where the time went", "losses"),
-        ("what stays serial", "laws"),
-        ("to know", "notes"),
+        console.print(scaling_table(result.rows, smallest=smallest))
+    for title, sentences in (
+        ("where the time went", result.losses),
+        ("what stays serial", result.laws),
+        ("to know", result.notes),
     ):
-        if document[key]:
+        if sentences:
             console.print(f"\n{title}", style="bold", highlight=False, markup=False)
-        for sentence in document[key]:
+        for sentence in sentences:
             say(console, sentence)

@@ -15,10 +15,10 @@ from drumline.core.nodes import MAX_NODES, NodePlan
 from drumline.core.rundir import RunDir
 from drumline.core.task import MAX_WORKERS, MODULE, PRELOAD, AgentTask
 from drumline.launch.agents import Agents
-from drumline.launch.creation import create_script_run, noted_failure
 from drumline.launch.outcome import check_outcome
-from drumline.launch.preloads import find_module, guess_preloads
-from drumline.report.logs import LogTail
+from drumline.launch.runs import create_script_run, noted_failure
+from drumline.launch.scripts import find_module, guess_preloads
+from drumline.report.display import LogTail
 from drumline.spec.load import validate_spec
 
 _POLL_S = 0.1

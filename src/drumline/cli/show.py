@@ -13,11 +13,11 @@ from rich.text import Text
 from drumline.cli.printing import print_json
 from drumline.core.errors import DrumlineError, UsageError
 from drumline.core.rundir import RunDir, list_runs
-from drumline.launch.creation import RUNS, state_of
-from drumline.report.bubble import measure_bubble
+from drumline.launch.runs import RUNS, state_of
 from drumline.report.ledger import compute_ledger
+from drumline.report.ledger.bubble import measure_bubble
+from drumline.report.ledger.trace import build_trace
 from drumline.report.tables import coverage_table, ledger_table, narrow_table, summary_table
-from drumline.report.trace import build_trace
 from drumline.spec.load import read_run_spec
 from drumline.spec.run_spec import RunSpec
 

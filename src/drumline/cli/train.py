@@ -25,13 +25,11 @@ from drumline.core.processes import die_with_parent
 from drumline.core.rundir import RunDir
 from drumline.core.task import SCRATCH
 from drumline.launch.agents import Agents
-from drumline.launch.by_hand import NAME as BY_HAND
-from drumline.launch.creation import RUNS, new_run
-from drumline.launch.gpu import refuse_without_gpu
-from drumline.launch.join import OuterLauncher
-from drumline.launch.meeting import fresh_meeting, refuse_bad_meeting
+from drumline.launch.join import BY_HAND, OuterLauncher
 from drumline.launch.mpirun import refuse_without_mpi
 from drumline.launch.outcome import check_outcome
+from drumline.launch.preflight import fresh_rendezvous, refuse_bad_init_file, refuse_without_gpu
+from drumline.launch.runs import RUNS, new_run
 from drumline.launch.training import follow_training
 from drumline.report.display import open_display
 from drumline.report.progress import RunProgress
@@ -60,7 +58,7 @@ def train_command(
         print_result(run, spec, as_json=as_json)
     else:
         spec = load_spec(file, overrides)
-        refuse_bad_meeting(spec.init)
+        refuse_bad_init_file(spec.init)
         refuse_without_gpu(spec)
         if spec.backend == "mpi":
             refuse_without_mpi()
@@ -146,7 +144,7 @@ def join_command(
             _lead(launcher, run, spec, scratch, resumed=True, quiet=as_json)
     else:
         spec = launcher.settle(load_spec(file, overrides, ranks=launcher.world_size))
-        refuse_bad_meeting(spec.init)
+        refuse_bad_init_file(spec.init)
         refuse_without_gpu(spec)
         with new_run(spec, out) as run:
             _lead(launcher, run, spec, scratch, resumed=False, quiet=as_json)
@@ -166,7 +164,7 @@ def _lead(
     progress = RunProgress(run, spec.world_size)
     if resumed:
         progress.skip_to_now()
-    with fresh_meeting(run, spec):
+    with fresh_rendezvous(run, spec):
         launcher.announce(run)
         try:
             shown = progress if launcher.name == BY_HAND else None

@@ -15,7 +15,7 @@ from drumline.comm.shm import ShmGroup
 from drumline.comm.store import LOOPBACK, build_store, join_store, rendezvous_host, serve_store
 from drumline.comm.store_barrier import StoreBarrier
 from drumline.comm.stream import CommStream
-from drumline.core.schedule import DEFAULTS
+from drumline.schedules.collectives import DEFAULTS
 
 __all__ = [
     "ALGORITHMS",

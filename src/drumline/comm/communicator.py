@@ -38,7 +38,7 @@ from drumline.comm.pieces import (
 from drumline.comm.reduce_op import Op, read_op
 from drumline.comm.stream import CommStream, Pending
 from drumline.core.errors import UsageError
-from drumline.core.schedule import find_algorithm_name
+from drumline.schedules.collectives import find_algorithm_name
 
 SMALL = 8
 """groups of up to so many ranks compare their calls unless told otherwise"""

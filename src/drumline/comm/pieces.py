@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from drumline.core.errors import UsageError
-from drumline.core.rounds import even, segment_bytes
+from drumline.schedules.rounds import even, segment_bytes
 
 __all__ = ["Pieces", "segments"]
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from drumline.comm.channel import Channel, Handle, wait_all
 from drumline.comm.pieces import Pieces, segments
 from drumline.comm.reduce_op import Op
-from drumline.core.rounds import chain_segment_bytes
+from drumline.schedules.rounds import chain_segment_bytes
 
 _AHEAD = 4
 """segments that there is room for before they come"""

@@ -127,18 +127,7 @@ def _check_calls(calls: list[list[Call]], method: str, nbytes: int) -> None:
 
 def _check_ring(calls: list[list[Call]], nbytes: int, fail: Callable[..., Wrong]) -> None:
     """On a ring every rank sends to one neighbour, receives from the other, and none is special."""
-    steps = {
-        (peer - rank) % _RANKS
-        for rank, of_rank in enumerate(calls)
-        for peer in _peers(of_rank, SEND) or {rank}
-        if peer is not None
-    }
-    back = {
-        (rank - peer) % _RANKS
-        for rank, of_rank in enumerate(calls)
-        for peer in _peers(of_rank, RECV) or {rank}
-        if peer is not None
-    }
+    steps, back = _offsets(calls, SEND), {-offset % _RANKS for offset in _offsets(calls, RECV)}
     if len(steps) != 1 or not steps <= {1, _RANKS - 1} or (back and back != steps):
         raise fail("not-its-name")
     sent = [_bytes(of_rank, SEND) for of_rank in calls]
@@ -152,8 +141,13 @@ def _bytes(calls: list[Call], ops: Sequence[str]) -> int:
     return sum(call.nbytes for call in calls if call.op in ops)
 
 
-def _peers(calls: list[Call], ops: Sequence[str]) -> set[int | None]:
-    return {call.peer for call in calls if call.op in ops}
+def _offsets(calls: list[list[Call]], ops: Sequence[str]) -> set[int]:
+    """Return how far from each rank its peers are, around the ring; 0 where it has none."""
+    found = set()
+    for rank, of_rank in enumerate(calls):
+        peers = {call.peer for call in of_rank if call.op in ops} or {rank}
+        found |= {(peer - rank) % _RANKS for peer in peers if peer is not None}
+    return found
 
 
 def _traffic(calls: list[list[Call]]) -> list[str]:

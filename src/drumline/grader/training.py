@@ -24,7 +24,7 @@ _CLOSE = 1e-5
 
 
 @dataclass
-class Seen:
+class StepLog:
     """What a training loop did."""
 
     batches: list[list[int]] = field(default_factory=list)
@@ -38,10 +38,10 @@ class Seen:
     """what it returned"""
 
 
-class Witness(nn.Module):
+class RecordingModel(nn.Module):
     """A linear model that notes the numbers of the samples it is trained on."""
 
-    def __init__(self, seen: Seen) -> None:
+    def __init__(self, seen: StepLog) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.zeros(3))
         self.seen = seen
@@ -85,7 +85,7 @@ def sgd(submission: Submission) -> None:
         _check_batches(_train(submission, name), name)
 
 
-def _check_batches(seen: Seen, name: str) -> None:
+def _check_batches(seen: StepLog, name: str) -> None:
     _check_count(seen, name)
     picture = _rows(seen)
     sizes = [len(batch) for batch in seen.batches]
@@ -101,11 +101,11 @@ def _check_batches(seen: Seen, name: str) -> None:
     _compare(seen, seen.batches, name)
 
 
-def _train(submission: Submission, name: str) -> Seen:
+def _train(submission: Submission, name: str) -> StepLog:
     """Train by the student's loop, and note what happens."""
     train = submission.take("training", "train")
-    seen = Seen()
-    model = Witness(seen)
+    seen = StepLog()
+    model = RecordingModel(seen)
     optimizer = _right(submission.take("optimizers", name), model, seen)
     inputs, targets = _data()
     torch.manual_seed(1)
@@ -123,12 +123,12 @@ def _train(submission: Submission, name: str) -> Seen:
     return seen
 
 
-def _check_count(seen: Seen, name: str) -> None:
+def _check_count(seen: StepLog, name: str) -> None:
     if len(seen.batches) != _STEPS:
         raise Wrong("step-count", expected=_STEPS, seen=len(seen.batches), name=name)
 
 
-def _right(student: Callable[..., Any], model: Witness, seen: Seen) -> Any:
+def _right(student: Callable[..., Any], model: RecordingModel, seen: StepLog) -> Any:
     """Make an optimizer of the student's class whose step is plain descent, and noted.
 
     It is no subclass: a loop may ask `type(optimizer) is GD`.
@@ -161,7 +161,7 @@ def _data() -> tuple[Tensor, Tensor]:
     return torch.cat([numbers, features], dim=1), targets
 
 
-def _compare(seen: Seen, batches: list[list[int]], name: str) -> None:
+def _compare(seen: StepLog, batches: list[list[int]], name: str) -> None:
     """Compare the weights with those that these batches lead to."""
     picture = table(
         ["step", "|w| expected", "yours"],
@@ -196,7 +196,7 @@ def _close(seen: list[Tensor], expected: list[Tensor]) -> bool:
     return torch.allclose(torch.stack(seen), torch.stack(expected), rtol=0, atol=_CLOSE)
 
 
-def _rows(seen: Seen) -> list[str]:
+def _rows(seen: StepLog) -> list[str]:
     """Draw which samples each step saw: # for one, . for none."""
     return [
         f"step {step}  "

@@ -34,7 +34,7 @@ _LONG_PART_S = 0.4  # at a second look
 _CLOSE = 1e-5
 
 
-class Turns:
+class PriorityLock:
     """Lets threads through one at a time, of those that wait the one with the least number first.
 
     Calls that a leader sent one after the other run on threads, in any order; a part that took its
@@ -47,8 +47,8 @@ class Turns:
         self._taken = False
 
     @contextlib.contextmanager
-    def take(self, number: float) -> Iterator[None]:
-        """Wait for one's turn, and hold it."""
+    def acquire(self, number: float) -> Iterator[None]:
+        """Wait for the lock, and hold it."""
         with self._changed:
             self._waiting.append(number)
             self._changed.wait_for(lambda: not self._taken and number == min(self._waiting))
@@ -69,7 +69,7 @@ class Log:
     spans: list[tuple[int, float, float]] = field(default_factory=list)
     """samples, start and end of each forward"""
     parts: list[nn.Module] = field(default_factory=list)
-    turns: Turns = field(default_factory=Turns)
+    lock: PriorityLock = field(default_factory=PriorityLock)
 
 
 _here = Log()
@@ -89,7 +89,7 @@ class TimedPart(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Compute."""
-        with _here.turns.take(float(x.flatten()[:1].sum())):
+        with _here.lock.acquire(float(x.flatten()[:1].sum())):
             start = time.monotonic()
             time.sleep(self.seconds)
             y = torch.tanh(self.layer(x))

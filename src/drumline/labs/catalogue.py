@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 
 from drumline.core.errors import UsageError
-from drumline.core.language import Both, Language
+from drumline.report.page.translator import Both, Language
 
 TASK = Both("TASK.md", "TASK.zh.md")
 """the task sheet of every lab"""

@@ -18,10 +18,9 @@ from xml.etree import ElementTree
 
 import yaml
 
-from drumline.core.language import Language
 from drumline.labs.catalogue import TASK
 from drumline.labs.check import Result, Status, Verdict
-from drumline.report.page.translator import Texts, load_texts
+from drumline.report.page.translator import Language, Texts, load_texts
 
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 

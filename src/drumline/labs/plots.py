@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from drumline.labs.repeats import middle_of
 from drumline.labs.text import LabText
-from drumline.report.interval import Interval
-from drumline.report.page.style import LEDGER, FigureStyle
+from drumline.report.intervals import Interval
+from drumline.report.plots import LEDGER, FigureStyle
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -13,9 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from drumline.report.interval import Interval, mean_interval, ratio_interval
-from drumline.report.order import Order, compare
-from drumline.report.record import Point, RunRecord
+from drumline.report.intervals import Interval, Order, compare, mean_interval, ratio_interval
+from drumline.report.runs.record import Point, RunRecord
 
 Runs = Mapping[str, Sequence[RunRecord]]
 """runs by what they show; the runs of one differ in their seed alone"""

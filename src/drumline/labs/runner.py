@@ -10,7 +10,6 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from drumline.bench.machine import describe_machine
 from drumline.core.errors import (
@@ -164,7 +163,7 @@ def run_experiments(
     results = Results(folder=folder, settings=settings)
     runs = runs_folder(folder)
     _make(runs)
-    with Crews() as crews:
+    with AgentPool() as crews:
         _run_all(experiments, results, runs, crews, reuse=reuse, watch=watch)
     return results
 
@@ -173,7 +172,7 @@ def _run_all(
     experiments: Sequence[Experiment],
     results: Results,
     runs: Path,
-    crews: Crews,
+    crews: AgentPool,
     *,
     reuse: bool,
     watch: Watch,
@@ -181,10 +180,10 @@ def _run_all(
     for number, experiment in enumerate(experiments):
         told = f"{number + 1} of {len(experiments)}: {experiment.name}"
 
-        def tell(said: dict[str, Any] | None, number: int = number, told: str = told) -> None:
-            share = 0.0 if said is None else said["share"]
-            now = told if said is None else f"{told}, {said['now']}"
-            watch({"share": (number + share) / len(experiments), "now": now, "case": told})
+        def tell(said: Progress | None, number: int = number, told: str = told) -> None:
+            share = 0.0 if said is None else said.share
+            now = told if said is None else f"{told}, {said.now}"
+            watch(Progress(share=(number + share) / len(experiments), now=now, case=told))
 
         done = results.has(experiment.name) or results.diverged(experiment.name)
         if reuse and done and _same(experiment, runs):
@@ -202,7 +201,7 @@ def _run_all(
                 results.failed[experiment.name] = error.message
 
 
-def _run(experiment: Experiment, runs: Path, crews: Crews, tell: Watch) -> None:
+def _run(experiment: Experiment, runs: Path, crews: AgentPool, tell: Watch) -> None:
     _clear(experiment, runs)
     if isinstance(experiment, Measurement):
         document = experiment.measure(tell)
@@ -212,7 +211,7 @@ def _run(experiment: Experiment, runs: Path, crews: Crews, tell: Watch) -> None:
     path = runs / experiment.name
     with new_run(experiment.spec, path) as run:
         shown = followed(
-            run, experiment.spec, lambda now: tell({"share": now.share, "now": now.now})
+            run, experiment.spec, lambda now: tell(Progress(share=now.share, now=now.now))
         )
         follow_training(run, experiment.spec, crews.of(experiment.spec), shown)
 

@@ -7,8 +7,8 @@ from importlib import resources
 from pathlib import Path
 
 from drumline.core.errors import DrumlineError, UsageError
-from drumline.core.language import Language
 from drumline.labs.catalogue import LABS, Entry, find_lab
+from drumline.report.page.translator import Language
 
 MARK = "lab.json"
 """which lab a folder is of, and the language it was started in"""

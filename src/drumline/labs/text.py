@@ -12,8 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cache
 
-from drumline.core.language import Language
-from drumline.report.page.translator import Texts, Translator, load_texts
+from drumline.report.page.translator import Language, Texts, Translator, load_texts
 
 SHARED = "report"
 """the text of all labs"""

@@ -1,27 +1,40 @@
 """The agents of a run: one process per node, started together and ended together.
 
-Several runs may follow each other. Agents and their worker servers stay for the next one, which
-then starts without loading torch; unless a run has failed or was interrupted, or the next one's
-agents would be started on other nodes, with other modules, variables or in another folder.
-
     drumline (this process, no torch)
       └─ agent of node k          python -m drumline.agent, a session of its own: Ctrl-C reaches us
            └─ worker server       has imported torch
                 ├─ rank …         forked from the server
                 └─ rank …
 
-The first agent may start before it is known what to do (`warm_up`): importing torch takes longer
-than reading a spec, so both happen at once. How an agent gets its tasks: `agent.py`.
+A `NodeAgent` is given one task after the other:
 
-Each process asks the kernel to end it with its parent, so that even `kill -9` of any of them leaves
+    launcher ──(1) a task, one JSON line──▶ standard input of the agent
+             ◀─(2) a line──────────────── a pipe of its own: all ranks of the task ended well
+             ──(3) the next task, or the end of input
+
+`Agents` are those of a run. They and their worker servers stay for the next run, which then starts
+without loading torch; unless a run has failed or was interrupted, or the next one's agents would be
+started on other nodes, with other modules, variables or in another folder. An agent whose task has
+failed ends, and its exit code tells so: nothing of a failure can reach the next run. `AgentPool`
+has the agents of many runs. The first agent may start before it is known what to do (`warm_up`):
+importing torch takes longer than reading a spec, so both happen at once.
+
+Each process asks the kernel to end it with its parent, so that even SIGKILL of any of them leaves
 nothing running below it. Several nodes are simulated ones: each agent starts inside its node, and
 the network (`network.py`) stays and ends with the agents.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
+import subprocess
+import sys
+import tempfile
 import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from drumline.core.errors import WorkerError
@@ -29,13 +42,169 @@ from drumline.core.nodes import NodePlan
 from drumline.core.processes import deferred_signals
 from drumline.core.scratch import Scratch
 from drumline.core.task import PRELOAD, SCRATCH, AgentTask
-from drumline.launch.agent import Agent
-from drumline.launch.manifest import note_network
 from drumline.launch.network import Network
-from drumline.launch.session import end_all
 
 if TYPE_CHECKING:
     from drumline.core.rundir import RunDir
+    from drumline.spec.run_spec import RunSpec
+
+
+_GRACE_S = 8.0  # agents give their workers five seconds
+
+
+class SessionProcess:
+    """A process that leads a session of its own, so that Ctrl-C reaches us alone.
+
+    What it prints goes to a file without a name, and from there into the run's logs.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        hand_down: tuple[int, ...] = (),
+    ) -> None:
+        """Start it.
+
+        Args:
+            command: what to run.
+            environment: all of its variables.
+            hand_down: files that it gets beside its standard ones, by their numbers.
+        """
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115  closed in close
+        self._kept = 0
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=self._output,
+            stderr=self._output,
+            env=environment,
+            pass_fds=hand_down,
+            start_new_session=True,
+        )
+
+    @property
+    def exit_code(self) -> int | None:
+        """The process's exit code, None while it runs."""
+        return self._process.poll()
+
+    def tell(self, text: str) -> None:
+        """Write to its standard input; one that has ended is found elsewhere."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(text.encode())
+            self._process.stdin.flush()
+
+    def end_input(self) -> None:
+        """Let it find the end of its standard input."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+
+    def keep_output(self, log: Path) -> None:
+        """Put what was printed since the last time into a log, where its folder still exists."""
+        file = self._output.fileno()
+        # not by reading on: where we are in the file is where the process goes on writing
+        content = os.pread(file, os.fstat(file).st_size - self._kept, self._kept)
+        self._kept += len(content)
+        if content and log.parent.is_dir():
+            with contextlib.suppress(OSError):
+                log.write_bytes(content)
+
+    def ask_to_end(self) -> None:
+        """Let it end by itself."""
+        self._process.terminate()
+
+    def signal(self, number: int) -> None:
+        """Send a signal to it, and to everything that it started."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, number)
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait for its end.
+
+        Raises:
+            subprocess.TimeoutExpired: it still runs.
+        """
+        self._process.wait(timeout_s)
+
+    def kill(self) -> None:
+        """Kill what is left of it, and of everything that it started."""
+        self.signal(signal.SIGKILL)
+        self._process.wait()
+        self.end_input()
+
+    def close(self) -> None:
+        """Let go of what it has printed; it has ended."""
+        self._output.close()
+
+
+def end_all(sessions: Sequence[SessionProcess]) -> None:
+    """End what still runs: SIGTERM, and after a bounded wait, or a second Ctrl-C, SIGKILL."""
+    with contextlib.suppress(KeyboardInterrupt, subprocess.TimeoutExpired):
+        for session in sessions:
+            session.ask_to_end()
+        deadline = time.monotonic() + _GRACE_S
+        for session in sessions:
+            session.wait(max(0.0, deadline - time.monotonic()))
+    with deferred_signals():
+        for session in sessions:
+            session.kill()
+
+
+class NodeAgent(SessionProcess):
+    """One agent, its worker server and its ranks."""
+
+    def __init__(
+        self, preload: tuple[str, ...], environment: Mapping[str, str], enter: tuple[str, ...] = ()
+    ) -> None:
+        """Start it, without a task.
+
+        Args:
+            preload: what its worker server imports.
+            environment: all of its variables.
+            enter: what to put before its command, to start it on a simulated node.
+        """
+        self._traits = _traits(preload, environment)
+        reports, theirs = os.pipe()
+        os.set_blocking(reports, False)
+        self._reports = open(reports, "rb", buffering=0)  # noqa: SIM115  closed in close
+        self._done = False
+        agent = [sys.executable, "-m", "drumline.agent", str(os.getpid()), ",".join(preload)]
+        try:
+            super().__init__([*enter, *agent, str(theirs)], environment, hand_down=(theirs,))
+        finally:
+            os.close(theirs)
+
+    @property
+    def exit_code(self) -> int | None:
+        """How its task has ended: None while it goes on, 0 when it waits for the next one."""
+        code = super().exit_code  # before we look for a report: it may come, and then the end
+        if not self._reports.closed and self._reports.read(16):  # (2)
+            self._done = True
+        return 0 if self._done else code
+
+    def give(self, task: AgentTask) -> None:
+        """Give it a task; it has none, or has done that well."""
+        self._done = False
+        self.tell(task.dump() + "\n")  # (1)
+
+    def would_be(self, preload: tuple[str, ...], environment: Mapping[str, str]) -> bool:
+        """Whether it lives, and one that is started here and now with these would be the same."""
+        return super().exit_code is None and self._traits == _traits(preload, environment)
+
+    def close(self) -> None:
+        """Let go of what it has printed and reported; it has ended."""
+        self._done = self.exit_code == 0
+        self._reports.close()
+        super().close()
+
+
+def _traits(preload: tuple[str, ...], environment: Mapping[str, str]) -> tuple[object, ...]:
+    """Return all that an agent, and so its ranks, inherit where they are started."""
+    here = os.stat(".")
+    return preload, dict(environment), here.st_dev, here.st_ino
+
 
 _LAST_WORDS_S = 1.5  # ranks look for a second which nodes they still reach
 
@@ -44,7 +213,7 @@ class Agents:
     """The agents of all nodes; leaving the context ends them, whatever happened."""
 
     def __init__(self) -> None:
-        self._agents: list[Agent] = []
+        self._agents: list[NodeAgent] = []
         self._run: RunDir | None = None
         self._plans: tuple[NodePlan, ...] = ()
         self._network: Network | None = None
@@ -79,6 +248,8 @@ class Agents:
             self._network = Network(plans, trains=not any(task.script for task in tasks))
             self._plans = plans
         if self._network is not None:
+            from drumline.launch.runs import note_network  # not before the first agent has started
+
             note_network(run, self._network.describe())
         environment = self._environment(tasks[0])
         self._run = run
@@ -167,4 +338,29 @@ class Agents:
     def _spawn(self, preload: tuple[str, ...], environment: dict[str, str]) -> None:
         enter = () if self._network is None else self._network.enter(len(self._agents))
         with deferred_signals():  # one that runs and is not in the list would not be ended
-            self._agents.append(Agent(preload, environment, enter))
+            self._agents.append(NodeAgent(preload, environment, enter))
+
+
+class AgentPool:
+    """The agents of many runs, some on this host, some on simulated nodes.
+
+    Runs that are compared alternate, so both kinds of agents stay: torch is imported once for all
+    runs of this host, and once on each node as long as the nodes are the same.
+    """
+
+    def __init__(self) -> None:
+        self._here = Agents()
+        self._on_nodes = Agents()
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> Self:
+        self._stack.enter_context(self._here)
+        self._stack.enter_context(self._on_nodes)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def of(self, spec: RunSpec) -> Agents:
+        """Return the agents that are to run this."""
+        return self._on_nodes if spec.node_plans else self._here

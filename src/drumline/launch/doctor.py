@@ -1,10 +1,17 @@
-"""What this machine can do: one check per line, each with the way out where it is not so."""
+"""What this machine can do, one check per line with the way out; what killed launches have left.
+
+By design nothing is left but a temporary folder, and semaphores of its name: processes end with
+their parent, and simulated networks with the last process in them. But a kernel may be odd, or a
+container's init not reap; then a process is ours if it was told a launch's temporary folder, and
+stray if nobody holds that folder any more.
+"""
 
 from __future__ import annotations
 
 import os
 import platform
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,6 +22,9 @@ from pathlib import Path
 
 from drumline.core.errors import CommError
 from drumline.core.formatting import format_bytes
+from drumline.core.processes import count_cores
+from drumline.core.scratch import is_held, sweep
+from drumline.core.task import SCRATCH
 from drumline.launch.mpirun import find_mpirun
 from drumline.launch.network import TOOLS, Way, find_way, missing_tools
 
@@ -67,9 +77,7 @@ def _gpu() -> Check:
 
 
 def _cores() -> Check:
-    here = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    found = f"{here}, for as many ranks at full speed"
-    return Check("cores", True, found)
+    return Check("cores", True, f"{count_cores()}, for as many ranks at full speed")
 
 
 def _memory() -> Check:
@@ -128,11 +136,53 @@ def _networks() -> list[Check]:
     ]
 
 
-def _discipline(way: Way, name: str, words: str, module: str, key: str) -> Check:
-    command = [*way.make, "tc", "qdisc", "add", "dev", "lo", "root", *words.split()]
+def _discipline(way: Way, name: str, options: str, module: str, key: str) -> Check:
+    command = [*way.make, "tc", "qdisc", "add", "dev", "lo", "root", *options.split()]
     tried = subprocess.run(command, capture_output=True, text=True, check=False)
-    kind = words.split()[0]
+    kind = options.split()[0]
     if tried.returncode == 0:
         return Check(name, True, f"by {kind}")
     way_out = f"{key} is refused here; load the module where there is one: modprobe {module}"
     return Check(name, False, f"this kernel has no {kind}", way_out)
+
+
+def remove_leftovers() -> list[str]:
+    """End stray processes, remove folders without an owner and their semaphores; says what."""
+    ended = []
+    for pid, command in stray_processes():
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except OSError:
+            continue
+        ended.append(f"ended process {pid}: {command}")
+    return [*ended, *(f"removed {path}" for path in sweep())]
+
+
+def stray_processes() -> list[tuple[int, str]]:
+    """Find processes of launches that are gone: their number, and what they run."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if int(entry.name) == os.getpid() or entry.stat().st_uid != os.getuid():
+                continue
+            folder = _scratch_of(entry)
+            if folder is None or is_held(folder) or not (folder.exists() or _is_orphan(entry)):
+                continue
+            command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:  # it has ended meanwhile, or is not ours to look at
+            continue
+        found.append((int(entry.name), command.strip()[:100]))
+    return found
+
+
+def _scratch_of(entry: Path) -> Path | None:
+    for variable in (entry / "environ").read_bytes().split(b"\0"):
+        name, _, value = variable.partition(b"=")
+        if name == SCRATCH.encode() and value:
+            # as that process sees it: it may live in a container with folders of its own
+            return entry / "root" / os.fsdecode(value).lstrip("/")
+    return None
+
+
+def _is_orphan(entry: Path) -> bool:
+    return (entry / "stat").read_text().rpartition(")")[2].split()[1] == "1"

@@ -1,11 +1,13 @@
-"""Under another launcher: `torchrun`, `mpirun` or `srun` has started N of us; join them.
+"""Ranks that this process does not start: another launcher has, or a person does, one by one.
 
-Each of the N processes is one rank. They need one run directory and one place to meet, and nobody
-but the launcher knows that they belong together, so both are derived from what it has set:
+torchrun, mpirun or srun has started N of us, and each is one rank. They need one run directory
+and one rendezvous, and nobody but the launcher knows that they belong together, so both are derived
+from what it has set:
 
     torchrun   MASTER_ADDR, MASTER_PORT and its run id
     mpirun     a job id that all ranks share (across hosts MASTER_ADDR and MASTER_PORT too)
     srun       SLURM_JOB_ID and SLURM_STEP_ID (across hosts MASTER_ADDR and MASTER_PORT too)
+    by hand    options: drumline train --rank 0 --world-size 2 --master localhost:29500
 
 Rank 0 makes the run directory and leaves its path in a note beside it, named after that job id.
 """
@@ -15,18 +17,21 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from drumline.core.errors import CommError
+from drumline.core.errors import CommError, UsageError
+from drumline.core.formatting import listed
 from drumline.core.task import WORDS
 
 if TYPE_CHECKING:
     from drumline.core.rundir import RunDir
     from drumline.spec.run_spec import RunSpec
+
 
 _WAIT_S = 60.0
 _NOTES = Path("runs")
@@ -164,3 +169,59 @@ def _build(name: str, environ: Mapping[str, str], pattern: str, job: str) -> Out
             f"{name} has set {names[0]}={rank!r} and {names[1]}={world!r}, "
             f"which must both be whole numbers; unset them to start workers from here"
         ) from None
+
+
+BY_HAND = "by hand"
+_HERE = ("localhost", "127.0.0.1", "::1")
+_EXAMPLE = "--rank 0 --world-size 2 --master localhost:29500"
+
+
+def rank_by_hand(
+    rank: int | None, world_size: int | None, master: str | None
+) -> OuterLauncher | None:
+    """Be the rank that the options say; None where they say nothing.
+
+    Raises:
+        UsageError: one of the three is missing, or they do not fit together.
+    """
+    given = {"--rank": rank, "--world-size": world_size, "--master": master}
+    missing = [option for option, value in given.items() if value is None]
+    if len(missing) == len(given):
+        return None
+    if rank is None or world_size is None or master is None:
+        raise UsageError(
+            f"{listed(missing)} {'is' if len(missing) == 1 else 'are'} missing: one rank by "
+            f"hand needs all three, as in {_EXAMPLE}"
+        )
+    if world_size < 1:
+        raise UsageError(f"--world-size {world_size}: must be 1 or more, as in {_EXAMPLE}")
+    if not 0 <= rank < world_size:
+        raise UsageError(
+            f"--rank {rank}: ranks of --world-size {world_size} run from 0 to {world_size - 1}"
+        )
+    host, port = parse_master(master)
+    one_host = host in _HERE
+    return OuterLauncher(
+        name=BY_HAND,
+        rank=rank,
+        world_size=world_size,
+        local_rank=rank if one_host else 0,
+        local_world_size=world_size if one_host else 1,
+        job=f"{BY_HAND} {host}:{port}",
+        says_where=True,
+        master=(host, port),
+    )
+
+
+def parse_master(master: str) -> tuple[str, int]:
+    """Read `HOST:PORT`; HOST may be a name, or an IPv6 address in brackets.
+
+    Raises:
+        UsageError: it is something else.
+    """
+    match = re.fullmatch(r"(?:\[([0-9a-fA-F:]+)\]|([^:/\[\]\s]+)):(\d{1,5})", master, re.ASCII)
+    if match is None or int(match.group(3)) not in range(1, 1 << 16):
+        raise UsageError(
+            f"--master {master}: expected HOST:PORT, where rank 0 listens, such as node01:29500"
+        )
+    return match.group(1) or match.group(2), int(match.group(3))

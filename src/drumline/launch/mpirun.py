@@ -2,7 +2,7 @@
 
     drumline (this process, no torch)
       └─ mpirun                  ended by the kernel if we end (core/processes.py), and then
-           ├─ python -m drumline.agent.mpi_rank       one for each rank; notes how its rank ended
+           ├─ python -m drumline.agent.worker       one for each rank; notes how its rank ended
            │    └─ rank …
            └─ …
 
@@ -28,7 +28,7 @@ from drumline.core.processes import deferred_signals
 from drumline.core.rundir import RunDir
 from drumline.core.scratch import Scratch
 from drumline.core.task import SCRATCH
-from drumline.launch.session import Session, end_all
+from drumline.launch.agents import SessionProcess, end_all
 
 # "prterun noticed that process rank 1 with PID 4711 on node here exited on signal 9 (Killed)."
 _KILLED = re.compile(r"process rank (\d+) with PID \d+ on node \S+ exited on signal (\d+)")
@@ -51,7 +51,7 @@ class MpiRun:
 
     def __init__(self, scratch: Scratch) -> None:
         self._scratch = scratch
-        self._mpirun: Session | None = None
+        self._mpirun: SessionProcess | None = None
         self._run: RunDir | None = None
 
     def start(self, run: RunDir, workers: int, script: tuple[str, ...] = ()) -> None:
@@ -60,11 +60,11 @@ class MpiRun:
             events.write("agent", node=0, pid=os.getpid(), time=time.time())
         tether = [sys.executable, "-m", "drumline.core.processes", str(os.getpid())]
         mpirun = [_need_mpirun(), "-n", str(workers)]
-        rank = [sys.executable, "-m", "drumline.agent.mpi_rank", str(run.path), *script]
+        rank = [sys.executable, "-m", "drumline.agent.worker", str(run.path), *script]
         environment = mpi_environment(self._scratch.path, workers)
         self._run = run
         with deferred_signals():
-            self._mpirun = Session([*tether, *mpirun, *rank], environment)
+            self._mpirun = SessionProcess([*tether, *mpirun, *rank], environment)
         self._mpirun.end_input()
 
     def running(self) -> bool:
@@ -90,7 +90,7 @@ class MpiRun:
 def note_killed_ranks(run: RunDir, log: Path) -> None:
     """Note which ranks mpirun saw killed, where the process above the rank could not.
 
-    That process (`agent/mpi_rank.py`) is what mpirun has started as the rank. Where it is killed
+    That process (`agent/worker.py`) is what mpirun has started as the rank. Where it is killed
     itself, the rank goes with it, and only mpirun's own words tell which one it was.
     """
     try:

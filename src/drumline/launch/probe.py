@@ -10,6 +10,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +19,26 @@ from drumline.core.nodes import NodePlan
 from drumline.core.rundir import PROGRESS, RunDir
 from drumline.core.task import MODULE, PRELOAD, AgentTask
 from drumline.launch.agents import Agents
-from drumline.launch.manifest import build_manifest
 from drumline.launch.mpirun import MpiRun, refuse_without_mpi
 from drumline.launch.outcome import check_outcome
+from drumline.launch.runs import build_manifest
 
 _POLL_S = 0.05
 _TIMEOUT_S = 60.0
 
-Watch = Callable[[dict[str, Any] | None], None]
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """How far ranks have come."""
+
+    share: float
+    now: str
+    """what they do"""
+    case: str = ""
+    """which of several cases runs, and how many there are"""
+
+
+Watch = Callable[[Progress | None], None]
 
 
 @contextlib.contextmanager
@@ -67,7 +80,8 @@ def probed(
             else:
                 starter.start(run, tasks, plans)
             while starter.running():
-                watch(run.read_json(PROGRESS))
+                said = run.read_json(PROGRESS)
+                watch(None if said is None else Progress(**said))
                 time.sleep(_POLL_S)
             codes = starter.exit_codes
             agents.check_network()

@@ -11,9 +11,9 @@ from drumline.core.errors import RunDirError
 from drumline.core.rundir import RunDir
 from drumline.core.task import AgentTask
 from drumline.launch.agents import Agents
-from drumline.launch.meeting import fresh_meeting
 from drumline.launch.mpirun import MpiRun
 from drumline.launch.outcome import check_outcome
+from drumline.launch.preflight import fresh_rendezvous
 from drumline.spec.run_spec import RunSpec
 
 Show = AbstractContextManager[Callable[[], None]]
@@ -35,7 +35,7 @@ def follow_training(run: RunDir, spec: RunSpec, agents: Agents, shown: Show) -> 
         DrumlineError: what went wrong first, told by rank.
     """
     started = time.time()
-    with fresh_meeting(run, spec), _started(run, spec, agents) as ranks:
+    with fresh_rendezvous(run, spec), _started(run, spec, agents) as ranks:
         with shown as show:
             while ranks.running() and run.spec_file.exists():
                 show()

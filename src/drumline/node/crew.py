@@ -17,7 +17,7 @@ from drumline.core.nodes import NODES
 from drumline.core.rundir import RunDir
 from drumline.core.scratch import Scratch
 from drumline.core.task import PRELOAD, SCRATCH, AgentTask
-from drumline.launch.agent import Agent
+from drumline.launch.agents import NodeAgent
 from drumline.node.edition import of_this_edition
 from drumline.node.job import Job
 
@@ -32,7 +32,7 @@ class Crew:
 
     def __init__(self) -> None:
         self.scratch = Scratch()
-        self._agent: Agent | None = None
+        self._agent: NodeAgent | None = None
         self._run: RunDir | None = None
         self._task: AgentTask | None = None
         self._asked: float | None = None
@@ -57,7 +57,7 @@ class Crew:
         """Start the agent ahead of its task."""
         quiet = {"TORCH_CPP_LOG_LEVEL": "ERROR"}  # nodes without a name warn of each connection
         environment = {**quiet, **os.environ, **variables, SCRATCH: str(self.scratch.path)}
-        self._agent = Agent(preload, of_this_edition(environment))
+        self._agent = NodeAgent(preload, of_this_edition(environment))
 
     def start(self, task: AgentTask) -> None:
         """Give the agent its task."""

@@ -23,7 +23,7 @@ from collections.abc import Callable
 from typing import Any
 
 from drumline.core.errors import DrumlineError, RunDirError
-from drumline.launch.creation import FAILURE
+from drumline.launch.runs import FAILURE
 from drumline.node.crew import Crew
 from drumline.node.job import JobFolder
 from drumline.node.runner import CANCELLED, TICK_S, Over, Runner, explain

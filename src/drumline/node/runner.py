@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from drumline.core.errors import DrumlineError
-from drumline.launch.manifest import build_manifest
+from drumline.launch.runs import build_manifest
 from drumline.node.busy import Busy
 from drumline.node.crew import Crew, variables_for
 from drumline.node.gpus import default_workers

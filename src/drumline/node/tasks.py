@@ -7,7 +7,7 @@ from pathlib import Path
 
 from drumline.core.errors import UsageError
 from drumline.core.task import MODULE, PRELOAD, AgentTask
-from drumline.launch.preloads import find_module, guess_preloads
+from drumline.launch.scripts import find_module, guess_preloads
 from drumline.node.crew import variables_for
 from drumline.node.job import Job, JobFolder
 

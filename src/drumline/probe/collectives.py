@@ -27,12 +27,11 @@ from drumline.comm import Channel
 from drumline.comm.halving import dissemination_barrier
 from drumline.comm.meter import InterfaceCounter
 from drumline.comm.mpi import register_mpi
-from drumline.core.bench import ELEMENT_BYTES, NATIVE
 from drumline.core.errors import UsageError
-from drumline.core.schedule import Call, whole_elements
 from drumline.probe.exercise import CPU, Exercise, weights
 from drumline.probe.ranks import Probe, joined_probe
 from drumline.probe.rival import Rival
+from drumline.schedules.collectives import FLOAT32_BYTES, NATIVE, Call, whole_elements
 
 FEWEST, MOST = 5, 25
 """rounds, where the request does not say how many"""
@@ -185,7 +184,7 @@ def build_exercise(
         collective=collective,
         algorithm=NATIVE,  # each rival has its own
         ranks=ranks,
-        elements=whole_elements(collective, ranks, size, ELEMENT_BYTES),
+        elements=whole_elements(collective, ranks, size, FLOAT32_BYTES),
     )
     return Exercise(call, rank, weights, device)
 

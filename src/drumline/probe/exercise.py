@@ -14,8 +14,8 @@ from torch import Tensor
 
 from drumline.comm import ALGORITHMS, Channel, Communicator, Op
 from drumline.comm.pieces import Pieces
-from drumline.core.schedule import Call
 from drumline.probe.marks import mark
+from drumline.schedules.collectives import Call
 
 CPU = torch.device("cpu")
 Brings = Callable[[int, int, int], Tensor]

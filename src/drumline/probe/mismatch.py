@@ -12,10 +12,10 @@ import time
 from drumline.comm import Communicator
 from drumline.comm.recording import Recording, RecordingChannel
 from drumline.core.errors import CommError
-from drumline.core.schedule import Call
 from drumline.probe.exercise import Exercise
 from drumline.probe.ranks import Probe, join_probe
 from drumline.probe.record import tell
+from drumline.schedules.collectives import Call
 
 _AGREE_S = 20.0
 

@@ -15,11 +15,11 @@ from typing import Any
 from drumline.comm import Channel
 from drumline.comm.halving import dissemination_barrier
 from drumline.comm.recording import Note, Recording, RecordingChannel
-from drumline.core.schedule import Call
 from drumline.probe.alpha_beta import ROUNDS, Ball, round_sizes
 from drumline.probe.exercise import Exercise
 from drumline.probe.marks import read_marks
 from drumline.probe.ranks import joined_probe
+from drumline.schedules.collectives import Call
 
 _TURNS = 13
 

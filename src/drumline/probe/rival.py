@@ -11,11 +11,10 @@ from torch.distributed import ProcessGroup
 
 from drumline.comm import Channel
 from drumline.comm.pieces import Pieces
-from drumline.core.bench import COMPOSED, NATIVE
 from drumline.core.errors import CommError
-from drumline.core.schedule import Call
 from drumline.parallel.aggregate import BY_PRIMITIVES
 from drumline.probe.exercise import CPU, Exercise
+from drumline.schedules.collectives import COMPOSED, NATIVE, Call
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from drumline.core.events import Event, EventTail
 from drumline.core.rundir import RunDir
-from drumline.report.ledger import Ledger, compute_ledger
+from drumline.report.ledger.accounts import Ledger, compute_ledger
 
 if TYPE_CHECKING:
     from drumline.spec.run_spec import RunSpec

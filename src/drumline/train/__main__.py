@@ -2,7 +2,7 @@
 
 import sys
 
-from drumline.train.worker import train_rank
+from drumline.train.train import train_rank
 
 if __name__ == "__main__":
     if len(sys.argv) != 2:

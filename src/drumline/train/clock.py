@@ -10,9 +10,22 @@ the ledger's work (`drumline.report.ledger`). All times are nanoseconds of the m
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import NotRequired, TypedDict
 
-from drumline.comm import Meter
+from drumline.comm import Meter, Span
+from drumline.comm.meter import Work
+
+
+class StepTimes(TypedDict):
+    """The times of a step's event, in nanoseconds of the monotonic clock."""
+
+    t: int
+    data: int
+    update: int
+    total: int
+    blocked: list[list[int]]
+    spans: list[Span]
+    work: NotRequired[list[Work]]
 
 
 class StepClock:
@@ -43,15 +56,18 @@ class StepClock:
         """Note that gradients are there, and weights are about to move."""
         self._updating = time.monotonic_ns()
 
-    def end(self) -> dict[str, Any]:
+    def end(self) -> StepTimes:
         """Return the step's times: start, data, update, total, blocked intervals, collectives."""
         taken = self._meter.drain()
         ended = time.monotonic_ns()
-        return {
+        times: StepTimes = {
             "t": self._start,
             "data": self._data,
             "update": ended - self._updating,
             "total": ended - self._start,
             "blocked": sorted(self._blocked + taken.blocked),
             "spans": taken.spans,
-        } | ({"work": taken.work} if taken.work else {})
+        }
+        if taken.work:
+            times["work"] = taken.work
+        return times

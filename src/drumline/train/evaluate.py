@@ -13,7 +13,7 @@ from torch import Tensor
 from drumline.core.errors import UsageError
 from drumline.data import Split
 from drumline.parallel import Axes
-from drumline.train.turn import Compute
+from drumline.train.runners.base import ModelRunner
 
 _BATCH = 500
 
@@ -49,9 +49,9 @@ def _explain_scores(logits: object, targets: Tensor) -> UsageError:
 
 
 @torch.no_grad()
-def evaluate(compute: Compute, test: Split, axes: Axes) -> Score:
+def evaluate(runner: ModelRunner, test: Split, axes: Axes) -> Score:
     """Measure loss and accuracy on the test set; every rank calls this and gets the same score."""
-    model = compute.model
+    model = runner.model
     was_training = model.training
     model.eval()
     if axes.data is not None:
@@ -62,7 +62,7 @@ def evaluate(compute: Compute, test: Split, axes: Axes) -> Score:
     mine = np.arange(axes.replica, len(test), axes.mesh.data)
     for start in range(0, len(mine), _BATCH):
         inputs, targets = test.batch(mine[start : start + _BATCH])
-        logits = compute.predict(inputs)
+        logits = runner.predict(inputs)
         if logits is not None:
             totals[0] += loss_sum(logits, targets)
             totals[1] += (logits.argmax(-1) == targets).sum()

@@ -18,7 +18,6 @@ from drumline.core.errors import ERRORS, DrumlineError
 from drumline.core.events import EventWriter
 from drumline.core.rundir import RunDir
 from drumline.core.task import SCRATCH, WORDS
-from drumline.train.place import Place
 
 # What gloo and the store say when the other side is gone: a consequence, not a cause.
 _PEER_GONE = re.compile(
@@ -48,19 +47,19 @@ def write_failure(events: EventWriter, error: BaseException, *, rank: int) -> No
             last_words.write("error", **record)
 
 
-def refuse_to_repeat(run: RunDir, place: Place) -> None:
+def refuse_to_repeat(run: RunDir, attempt: int, world_size: int) -> None:
     """Give up at once where the attempt before ended in an error that would only come again.
 
-    A worker that died may live next time; a wrong word or a loss that is NaN stays what it is.
+    A worker that died may live next time; a wrong option or a loss that is NaN stays what it is.
 
     Raises:
         DrumlineError: that same error.
     """
-    if place.attempt == 0:
+    if attempt == 0:
         return
-    for events in run.read_rank_events(place.world_size):
+    for events in run.read_rank_events(world_size):
         for event in reversed(events):
-            if event["event"] == "start" and event["attempt"] < place.attempt:
+            if event["event"] == "start" and event["attempt"] < attempt:
                 break
             if event["event"] == "error" and event.get("expected"):
                 raise ERRORS.get(event["type"], DrumlineError)(event["message"])

@@ -36,7 +36,7 @@ def init(
 
       drumline cluster init ec2 --name mnist
     """
-    from drumline.cli.cluster_life import init_command
+    from drumline.cli.cluster import init_command
 
     init_command(provider, name, force=force)
 
@@ -51,7 +51,7 @@ def plan(args: ClusterArgs = None, as_json: Json = False) -> None:
 
       drumline plan nodes=4 ec2.spot=true
     """
-    from drumline.cli.cluster_life import plan_command
+    from drumline.cli.cluster import plan_command
 
     plan_command(args or [], as_json=as_json)
 
@@ -66,7 +66,7 @@ def up(args: ClusterArgs = None, as_json: Json = False) -> None:
 
       drumline up big.yaml nodes=8
     """
-    from drumline.cli.cluster_life import up_command
+    from drumline.cli.cluster import up_command
 
     up_command(args or [], as_json=as_json)
 
@@ -100,7 +100,7 @@ def down(
 
       drumline down --cluster mnist --region eu-central-1   (with nothing but the tags)
     """
-    from drumline.cli.cluster_life import down_command
+    from drumline.cli.cluster import down_command
 
     down_command(
         which,
@@ -123,7 +123,7 @@ def reap(
     """Remove everything that this tool ever made: simulated clusters of this machine, and in your
     AWS account whatever has its tags, also from another laptop.
     """
-    from drumline.cli.cluster_reap import reap_command
+    from drumline.cli.cluster import reap_command
 
     reap_command(yes=yes, regions=region or [], as_json=as_json)
 
@@ -140,7 +140,7 @@ def extend(
 
       drumline extend 2h
     """
-    from drumline.cli.cluster_life import extend_command
+    from drumline.cli.cluster import extend_command
 
     extend_command(by, which, as_json=as_json)
 
@@ -161,7 +161,7 @@ def inventory(
 
       drumline inventory --host worker1
     """
-    from drumline.cli.cluster_life import inventory_command
+    from drumline.cli.cluster import inventory_command
 
     inventory_command(which, host=host)
 
@@ -191,6 +191,6 @@ def prices(
     as_json: Json = False,
 ) -> None:
     """Refresh the table of EC2's on-demand prices from AWS's price list."""
-    from drumline.cli.cluster_reap import prices_command
+    from drumline.cli.cluster import prices_command
 
     prices_command(region, as_json=as_json)

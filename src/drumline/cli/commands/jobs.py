@@ -51,7 +51,7 @@ def submit(
 
       drumline submit --resume mnist-3f9a -- spec.yaml epochs=10
     """
-    from drumline.cli.cluster_submit import submit_command
+    from drumline.cli.submit import submit_command
 
     submit_command(
         script,
@@ -68,7 +68,7 @@ def submit(
 @app.command(rich_help_panel=PANEL)
 def status(which: Which = None, as_json: Json = False) -> None:
     """Show the cluster's nodes, what they cost so far, when they end, and its jobs."""
-    from drumline.cli.cluster_jobs import status_command
+    from drumline.cli.jobs import status_command
 
     status_command(which, as_json=as_json)
 
@@ -88,7 +88,7 @@ def logs(
 
       drumline logs train-3f9a01 --rank 1
     """
-    from drumline.cli.cluster_jobs import logs_command
+    from drumline.cli.jobs import logs_command
 
     logs_command(job, which, follow=follow, rank=rank)
 
@@ -96,7 +96,7 @@ def logs(
 @app.command(rich_help_panel=PANEL)
 def cancel(job: Job = None, which: Which = None) -> None:
     """End a job on all nodes; one that waits leaves the queue."""
-    from drumline.cli.cluster_jobs import cancel_command
+    from drumline.cli.jobs import cancel_command
 
     cancel_command(job, which)
 
@@ -116,7 +116,7 @@ def pull(
 
       drumline pull train-3f9a01 --watch
     """
-    from drumline.cli.cluster_pull import pull_command
+    from drumline.cli.pull import pull_command
 
     pull_command(job, which, into=into, watch=watch)
 
@@ -135,7 +135,7 @@ def ssh(
 
       drumline ssh worker1 -- nvidia-smi
     """
-    from drumline.cli.cluster_tunnels import ssh_command
+    from drumline.cli.tunnels import ssh_command
 
     ssh_command(node, command or [], which)
 
@@ -146,7 +146,7 @@ def jupyter(
     browser: Annotated[bool, typer.Option(help="Open the page in the browser.")] = True,
 ) -> None:
     """Run JupyterLab on the leader, and open it here through a tunnel; Ctrl-C closes the tunnel."""
-    from drumline.cli.cluster_tunnels import jupyter_command
+    from drumline.cli.tunnels import jupyter_command
 
     jupyter_command(which, browser=browser)
 
@@ -157,6 +157,6 @@ def tensorboard(
     browser: Annotated[bool, typer.Option(help="Open the page in the browser.")] = True,
 ) -> None:
     """Run TensorBoard on the leader, and open it here through a tunnel."""
-    from drumline.cli.cluster_tunnels import tensorboard_command
+    from drumline.cli.tunnels import tensorboard_command
 
     tensorboard_command(which, browser=browser)

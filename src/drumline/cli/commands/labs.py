@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from drumline.cli.app import Json, lab_app
-from drumline.core.language import Language
 from drumline.labs.check import TIMEOUT_S
+from drumline.report.page.translator import Language
 
 Lang = Annotated[
     Language | None, typer.Option("--lang", help="English or Chinese (default: as started).")

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from drumline.cli.app import Json, app, data_app
-from drumline.core.language import Language
+from drumline.report.page.translator import Language
 
 
 @app.command()

@@ -49,8 +49,7 @@ def train(
       torchrun --nproc-per-node 2 -m drumline train model=cnn
     """
     from drumline.launch.agents import Agents
-    from drumline.launch.by_hand import rank_by_hand
-    from drumline.launch.join import outer_launcher
+    from drumline.launch.join import outer_launcher, rank_by_hand
 
     launcher = rank_by_hand(rank, world_size, master) or outer_launcher()
     several = any(arg.startswith("nodes=") for arg in args or [])

@@ -18,8 +18,7 @@ from typing import Any
 from drumline.cluster.twin.folder import write_folder
 from drumline.cluster.twin.order import NodeOrder
 from drumline.cluster.twin.wiring import inside_lines, pinned_lines, plan_of, way_in_lines
-from drumline.launch.hub import batch
-from drumline.launch.shaping import PORT, link_lines, port_of, shape_lines
+from drumline.launch.hub import PORT, batch, link_lines, port_of, shape_lines
 
 _START_S = 30.0
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from drumline.cluster.twin.order import HUB, NodeOrder
 from drumline.core.nodes import PREFIX, NodePlan
-from drumline.launch.shaping import PORT, SWITCH, node_lines, switch_lines
+from drumline.launch.hub import PORT, SWITCH, node_lines, switch_lines
 
 
 def plan_of(order: NodeOrder, port: int) -> NodePlan:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from drumline.bench.communication.tables import format_size
 from drumline.labs.communication.experiments import DELAY_MS
 from drumline.labs.plots import Plot, error_bars, middles
-from drumline.report.bench_tables import format_size
-from drumline.report.page.style import LEDGER
 from drumline.report.page.table import RecordTable
+from drumline.report.plots import LEDGER
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

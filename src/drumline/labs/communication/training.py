@@ -21,8 +21,10 @@ from drumline.labs.experiment import Results
 from drumline.labs.repeats import smoothed
 from drumline.report.interval import Interval, divide, quartile_interval
 from drumline.report.order import Order, compare
+from drumline.labs.results import Results
+from drumline.report.intervals import Interval, Order, compare, divide, quartile_interval
 from drumline.report.page.table import count, milliseconds, percent, plain, points, size, times
-from drumline.report.record import RunRecord
+from drumline.report.runs.record import RunRecord
 
 _CHANCE = 0.2
 """an accuracy below that is not far from guessing one of ten digits"""

@@ -39,7 +39,7 @@ LAB = Lab(
         ("data/plan.py", "BatchPlan"),
         ("data/sampler.py", "BatchSampler"),
         ("data/coverage.py", "coverage"),
-        ("train/whole.py", "WholeModel.forward_backward"),
+        ("train/train.py", "ReplicaRunner.forward_backward"),
         ("parallel/data_parallel.py", "DataParallel"),
     ),
     chapters={

@@ -39,6 +39,8 @@ from drumline.labs.repeats import (
     smoothed,
 )
 from drumline.report.interval import Interval
+from drumline.labs.results import Results
+from drumline.report.intervals import Interval
 from drumline.report.page.table import (
     RecordTable,
     count,
@@ -49,7 +51,7 @@ from drumline.report.page.table import (
     times,
     tiny,
 )
-from drumline.report.record import RunRecord
+from drumline.report.runs.record import RunRecord
 
 WIDTH = 20
 """steps that a drawn loss is the mean of"""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from drumline.labs.data_parallel.experiments import CORES
 from drumline.labs.plots import Plot, draw_band, draw_heat, draw_stacked, error_bars, middles
 from drumline.labs.repeats import CurveRow, ScoreRow, keys_of
-from drumline.report.interval import Interval
+from drumline.report.intervals import Interval
 from drumline.report.page.table import RecordTable
 
 if TYPE_CHECKING:

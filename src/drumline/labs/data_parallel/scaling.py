@@ -33,6 +33,8 @@ from drumline.labs.repeats import (
 )
 from drumline.report.interval import Interval, quartile_interval
 from drumline.report.order import compare
+from drumline.labs.results import Results
+from drumline.report.intervals import Interval, compare, quartile_interval
 from drumline.report.page.table import (
     RecordTable,
     count,
@@ -44,7 +46,7 @@ from drumline.report.page.table import (
     times,
     tiny,
 )
-from drumline.report.record import RunRecord
+from drumline.report.runs.record import RunRecord
 
 _EQUAL = 1e-3
 """losses nearer than this, over a whole run, differ by rounding"""

@@ -18,10 +18,12 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from drumline.bench.cases import Case, plan_cases
+from drumline.bench.model_parallel.spec import Case, ModelParallelSpec, plan_cases
 from drumline.core.errors import UsageError
 from drumline.core.model_bench import ModelParallelSpec
 from drumline.labs.experiment import LabSettings, Training
+from drumline.labs.experiment import Training
+from drumline.labs.settings import LabSettings
 
 AGAIN = "alone-again"
 SWEPT = "1f1b"

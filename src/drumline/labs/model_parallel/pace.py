@@ -22,8 +22,7 @@ from drumline.labs.model_parallel.cases import (
 )
 from drumline.labs.model_parallel.plots import draw_forms, draw_microbatches
 from drumline.labs.repeats import ranked
-from drumline.report.interval import Interval, divide
-from drumline.report.order import Order, compare
+from drumline.report.intervals import Interval, Order, compare, divide
 from drumline.report.page.blocks import Facts
 from drumline.report.page.table import Form, times
 from drumline.report.page.translator import Sentence

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from drumline.labs.model_parallel.experiments import SWEPT
 from drumline.labs.plots import Plot, error_bars, middles
-from drumline.report.page.style import COLORS, LEDGER, FigureStyle
 from drumline.report.page.table import NOTHING, RecordTable, plain
+from drumline.report.plots import COLORS, LEDGER, FigureStyle
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -38,8 +38,8 @@ LAB = Lab(
         ("optim/adam.py", "Adam"),
         ("optim/foreach.py", "ForeachOptimizer.step"),
         ("optim/build.py", "build_optimizer"),
-        ("train/whole.py", "WholeModel.forward_backward"),
-        ("train/step.py", "TrainStep.take"),
+        ("train/train.py", "ReplicaRunner.forward_backward"),
+        ("train/train.py", "Trainer.train_step"),
     ),
     chapters={
         "convergence": write_convergence,

@@ -52,8 +52,11 @@ from drumline.report.page.table import (
     times,
     tiny,
 )
+from drumline.labs.results import Results
+from drumline.report.intervals import Interval, Order
+from drumline.report.page.table import RecordTable, count, percent, plain, points, seconds, times
 from drumline.report.page.translator import Sentence
-from drumline.report.record import RunRecord
+from drumline.report.runs.record import RunRecord
 
 WIDTH = 20
 """steps that a drawn loss is the mean of, but for GD, which does not scatter"""

@@ -27,6 +27,11 @@ from drumline.report.ledger import NS, warm_steps
 from drumline.report.order import compare
 from drumline.report.page.table import count, milliseconds, percent, plain, size, times, tiny
 from drumline.report.record import RunRecord
+from drumline.labs.results import Results
+from drumline.report.intervals import Interval, compare, quartile_interval
+from drumline.report.ledger import NS, warm_steps
+from drumline.report.page.table import count, milliseconds, percent, plain, size, times
+from drumline.report.runs.record import RunRecord
 
 COPIES = {"gd": 0, "sgd": 0, "momentum": 1, "adam": 2}
 """tensors as large as the weights that an optimizer keeps from step to step"""

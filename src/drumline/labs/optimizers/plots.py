@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from drumline.labs.optimizers.experiments import OPTIMIZERS, WHOLE
 from drumline.labs.plots import Plot, draw_band, draw_stacked, error_bars, middles
 from drumline.labs.repeats import CurveRow, ScoreRow, keys_of
-from drumline.report.page.style import LEDGER
 from drumline.report.page.table import RecordTable
+from drumline.report.plots import LEDGER
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

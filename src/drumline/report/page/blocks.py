@@ -1,16 +1,20 @@
-"""What pages are made of: blocks in sections in a `Report`."""
+"""What pages are made of: blocks in sections in a `Report`.
+
+Source of the package by symbol, as it really ran: found by reading, not by importing.
+"""
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib.resources import files
 from typing import TYPE_CHECKING, Literal
 
-from drumline.core.language import Language
 from drumline.report.page import table as data
-from drumline.report.page.style import FigureStyle
 from drumline.report.page.table import CellRef, Form
-from drumline.report.page.translator import Text
+from drumline.report.page.translator import Language, Text
+from drumline.report.plots import FigureStyle
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -154,3 +158,41 @@ class Report:
     def pictures(self) -> list[Picture]:
         """Return all pictures, in order."""
         return [block for block in self.blocks() if isinstance(block, Picture)]
+
+
+def excerpt(path: str, symbol: str) -> Code:
+    """Cut a function or class out of a module of the package.
+
+    Args:
+        path: e.g. `comm/ring.py`.
+        symbol: `all_reduce`, or `Adam.step` for a method.
+
+    Raises:
+        LookupError: the module does not define it.
+    """
+    text = files("drumline").joinpath(path).read_text(encoding="utf-8")
+    body: list[ast.stmt] = ast.parse(text).body
+    found: ast.stmt | None = None
+    for name in symbol.split("."):
+        found = next(
+            (
+                node
+                for node in body
+                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+                and node.name == name
+            ),
+            None,
+        )
+        if found is None:
+            raise LookupError(f"{path} defines no {symbol}")
+        body = getattr(found, "body", [])
+    assert isinstance(found, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+    first = min([found.lineno, *(node.lineno for node in found.decorator_list)])
+    lines = text.splitlines()[first - 1 : found.end_lineno]
+    indent = len(lines[0]) - len(lines[0].lstrip())
+    return Code(
+        path=path,
+        symbol=symbol,
+        line=first,
+        text="\n".join(line[indent:] for line in lines),
+    )

@@ -24,8 +24,8 @@ from drumline.core.files import write_atomic
 from drumline.report.page.blocks import Report
 from drumline.report.page.html import render_html
 from drumline.report.page.markdown import render_markdown
-from drumline.report.page.picture import FORMATS, write_files
 from drumline.report.page.translator import Translator
+from drumline.report.plots import FORMATS, write_files
 
 FORMAT = 1
 """of the manifest: raised when an older program could not read it"""

@@ -21,9 +21,9 @@ from drumline.report.page.blocks import (
     Report,
     TableBlock,
 )
-from drumline.report.page.picture import render_inline
 from drumline.report.page.table import CellRef
 from drumline.report.page.translator import Text, Translator
+from drumline.report.plots import render_inline
 
 _MARKDOWN = MarkdownIt("commonmark", {"html": False}).enable("table")
 

@@ -5,6 +5,8 @@
 
 What is written on the page is the cell's value, rounded by a `Form`; whoever doubts a number finds
 it in the file by the name that the page carries.
+
+`Findings`: numbers that were computed from others, e.g. a ratio: one sheet for all of a page.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar, get_args, get_type_hints
 
 from drumline.core.formatting import format_bytes, format_seconds
-from drumline.report.interval import Interval, interval_cells, interval_names
+from drumline.report.intervals import Interval, interval_cells, interval_names
 
 Form = Callable[[float], str]
 """how a number is written, with its unit"""
@@ -257,6 +259,40 @@ def count(value: float) -> str:
 def plain(value: float) -> str:
     """Write a number with three digits."""
     return f"{value:.3g}"
+
+
+class Findings:
+    """A sheet of named numbers, each quoted where it is found."""
+
+    def __init__(self) -> None:
+        self.table = Table(
+            name="findings", columns=("name", "value", "value_low", "value_high", "from")
+        )
+
+    def cell(
+        self,
+        name: str,
+        value: float | None,
+        form: Form,
+        *,
+        low: float | None = None,
+        high: float | None = None,
+        of: str = "",
+    ) -> CellRef:
+        """Note a number, and quote it.
+
+        Args:
+            name: what it is, unique on the page: `bytes of ring over chunked_ring`.
+            value: the number.
+            form: how it is written.
+            low: where its interval begins, if it has one.
+            high: where it ends.
+            of: what it was computed from: sheets and columns.
+        """
+        row = self.table.add(
+            **{"name": name, "value": value, "value_low": low, "value_high": high, "from": of}
+        )
+        return self.table.cell_at(row, "value", form)
 
 
 def tiny(value: float) -> str:

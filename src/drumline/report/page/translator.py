@@ -3,7 +3,7 @@
 Texts are data: `text/en.yaml` and `text/zh.yaml` of a package, nested mappings whose leaves are
 looked up by dotted keys. `{holes}` in them are filled with numbers, names and other sentences.
 
-    time:                                 say = Translator(lang, load_texts("drumline.report.runs"))
+    time:                                 say = Translator(lang, load_texts("drumline.report"))
       title: Where the time went          say.text("time.title")
       waited: "{run} waited {share}"      say("time.waited", run="a", share=table.cell(…))
 """
@@ -13,12 +13,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from functools import cache
 from importlib.resources import files
 
 import yaml
 
-from drumline.core.language import Language
 from drumline.report.page.table import CellRef
 
 _HOLE = re.compile(r"\{(\w+(?:\.\w+)?(?::\w+)?)\}")
@@ -26,6 +26,25 @@ _HOLE = re.compile(r"\{(\w+(?:\.\w+)?(?::\w+)?)\}")
 _HAN = "[\u3000-\u303f\u4e00-\u9fff\uff00-\uffef]"
 """a Chinese character, or its punctuation"""
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # seven times as fast
+
+
+class Language(StrEnum):
+    """What is said to students and readers of reports is said in either."""
+
+    EN = "en"
+    ZH = "zh"
+
+
+@dataclass(frozen=True)
+class Both:
+    """One thing said in both languages, before it is known which is asked for."""
+
+    en: str
+    zh: str
+
+    def within(self, language: Language) -> str:
+        """Return it in one language."""
+        return self.zh if language == Language.ZH else self.en
 
 
 @dataclass(frozen=True)

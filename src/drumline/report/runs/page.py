@@ -19,8 +19,8 @@ from drumline.report.page.blocks import (
     Section,
     TableBlock,
 )
-from drumline.report.page.findings import Findings
 from drumline.report.page.table import (
+    Findings,
     count,
     milliseconds,
     plain,
@@ -29,8 +29,8 @@ from drumline.report.page.table import (
     size,
 )
 from drumline.report.page.translator import Text, Translator
-from drumline.report.record import RunRecord
 from drumline.report.runs.pictures import draw_curves, draw_ledger
+from drumline.report.runs.record import RunRecord
 from drumline.report.runs.sentences import say_findings
 from drumline.report.runs.tables import RunTables, build_tables
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from drumline.report.page.style import LEDGER, FigureStyle
 from drumline.report.page.table import Table
+from drumline.report.plots import LEDGER, FigureStyle
 from drumline.report.runs.tables import LEDGER_PARTS
 
 if TYPE_CHECKING:

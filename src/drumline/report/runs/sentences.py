@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from drumline.report.interval import read_interval
-from drumline.report.order import Order, compare
-from drumline.report.page.findings import Findings
-from drumline.report.page.table import milliseconds, percent, plain, points, times
+from drumline.report.intervals import Order, compare, read_interval
+from drumline.report.page.table import Findings, milliseconds, percent, plain, points, times
 from drumline.report.page.translator import Sentence, Translator
-from drumline.report.record import RunRecord
+from drumline.report.runs.record import RunRecord
 from drumline.report.runs.tables import RunTables
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from drumline.report.differences import find_differences
-from drumline.report.interval import interval_cells, interval_names, quartile_interval
+from drumline.report.intervals import interval_cells, interval_names, quartile_interval
 from drumline.report.page.table import Table
-from drumline.report.record import RunRecord
+from drumline.report.runs.record import RunRecord, find_differences
 
 COLUMN = "key"
 """of the sheet of differences, beside one of each run's name"""

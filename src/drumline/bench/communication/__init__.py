@@ -1,0 +1,1 @@
+"""`drumline bench collectives` and `drumline bench aggregation`: what communication costs."""

@@ -1,0 +1,162 @@
+"""`drumline bench aggregation`: strategies on even nodes, and on the same with a bottleneck.
+
+Each situation is a start of its own: nodes without a bottleneck, with a slow CPU, with a slow link.
+The steps that ranks log are put together by the ledger of training, so wait and transfer mean the
+same here: before the last rank has arrived at a bucket, and after.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+from drumline.bench.case_runner import describe_machine
+from drumline.bench.specs import AggregationSpec
+from drumline.core.events import Event
+from drumline.core.nodes import NodePlan
+from drumline.launch.probe import Progress, Watch, probed
+from drumline.report.intervals import quartiles
+from drumline.report.ledger.accounts import compute_ledger
+
+_BUDGET_S = 8.0
+"""for the rounds of one situation, where the user does not say how many"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AggregationRow:
+    """What a step of a strategy is made of on one rank, in one situation; means over steps."""
+
+    situation: str
+    kind: str
+    rank: int
+    node: int
+    compute_ms: float
+    wait_ms: float
+    """at a bucket, while another rank had not arrived"""
+    transfer_ms: float
+    """after the last rank had arrived"""
+    step_ms: float
+    """median of the slowest rank's step, the same for all ranks, as are the quartiles"""
+    step_ms_low: float
+    step_ms_high: float
+    over_even: float | None = None
+    """this rank's wait and transfer over those without a bottleneck"""
+
+
+@dataclass
+class AggregationResult:
+    """All that a bench of aggregation found out."""
+
+    spec: AggregationSpec
+    rows: list[AggregationRow] = field(default_factory=list)
+    buckets: list[int] = field(default_factory=list)
+    """bytes of each"""
+    steps: dict[str, int] = field(default_factory=dict)
+    """how many steps of each strategy were counted, by situation"""
+    machine: dict[str, object] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, object]:
+        """Return the one document."""
+        situations = {
+            name: [plan.to_json() for plan in plans] for name, plans in self.spec.situations.items()
+        }
+        return {
+            "bench": "aggregation",
+            "spec": self.spec.model_dump(mode="json"),
+            "situations": situations,
+            "bucket_bytes": self.buckets,
+            "steps": self.steps,
+            "rows": [asdict(row) for row in self.rows],
+            "machine": self.machine,
+        }
+
+
+def run_aggregation(spec: AggregationSpec, *, out: Path | None, watch: Watch) -> AggregationResult:
+    """Measure each situation; blocks until all ranks are done.
+
+    Args:
+        spec: what to measure, and where.
+        out: keep the run directories there, one for each situation.
+        watch: called with what the ranks say of their progress.
+
+    Raises:
+        DrumlineError: a rank failed, or a strategy gave a wrong average.
+    """
+    result = AggregationResult(spec)
+    request = {
+        "model": spec.model.model_dump(mode="json"),
+        "text": spec.reads_text,
+        "batch": spec.batch,
+        "bucket_bytes": spec.bucket_bytes,
+        "kinds": list(spec.kinds),
+        "rounds": spec.rounds,
+        "budget_s": _BUDGET_S,
+        "timeout_s": spec.timeout_s,
+    }
+    for name, plans in spec.situations.items():
+        with probed(
+            "drumline.probe.aggregation",
+            request,
+            ranks=spec.nodes * spec.workers,
+            out=None if out is None else out / name.replace(" ", "-"),
+            plans=plans,
+            watch=lambda said, name=name: watch(_within(said, name)),  # type: ignore[misc]
+        ) as answers:
+            logs = [answer["steps"] for answer in answers]
+            result.rows += build_rank_rows(name, logs, plans)
+            result.buckets = answers[0]["buckets"]
+            result.steps[name] = len(logs[0][spec.kinds[0]]) - 1
+    result.rows = compare_with_even(result.rows)
+    result.machine = describe_machine(sys.argv)
+    return result
+
+
+def build_rank_rows(
+    situation: str, logs: Sequence[Mapping[str, Sequence[Event]]], plans: Sequence[NodePlan]
+) -> list[AggregationRow]:
+    """Work out what each rank's steps are made of, from its log of each strategy."""
+    rows = []
+    for kind in logs[0]:
+        steps = [log[kind] for log in logs]
+        ledger = compute_ledger(steps)
+        counted = [[step["total"] for step in log[1:] or log] for log in steps]
+        slowest = [max(totals) / 1e6 for totals in zip(*counted, strict=True)]  # all begin at once
+        low, median, high = quartiles(slowest)
+        per_step = 1000 / max(1, ledger.steps)
+        for row in ledger.ranks:
+            rows.append(
+                AggregationRow(
+                    situation=situation,
+                    kind=kind,
+                    rank=row.rank,
+                    node=row.rank * max(1, len(plans)) // len(logs),
+                    compute_ms=row.compute_s * per_step,
+                    wait_ms=row.wait_s * per_step,
+                    transfer_ms=row.transfer_s * per_step,
+                    step_ms=median,
+                    step_ms_low=low,
+                    step_ms_high=high,
+                )
+            )
+    return rows
+
+
+def compare_with_even(rows: Sequence[AggregationRow]) -> list[AggregationRow]:
+    """Add to each row how much longer its rank communicates than without a bottleneck."""
+    even = {
+        (row.kind, row.rank): row.wait_ms + row.transfer_ms
+        for row in rows
+        if row.situation == "even"
+    }
+    found = []
+    for row in rows:
+        before = even.get((row.kind, row.rank), 0.0)
+        ratio = (row.wait_ms + row.transfer_ms) / before if before else None
+        found.append(replace(row, over_even=ratio))
+    return found
+
+
+def _within(said: Progress | None, situation: str) -> Progress | None:
+    return None if said is None else replace(said, now=f"{situation}: {said.now}")

@@ -1,0 +1,255 @@
+"""`drumline bench model-parallel`: trains every case, and reads from its run what it cost.
+
+Every case has the same seed, the same batches and the same threads on each rank; what differs is
+who computes what. So their losses agree but for rounding, and time, memory and bytes can be
+compared. Bytes are told in two ways, since one host and many differ in what can be counted:
+
+- `link_bytes`: what left each simulated node by its interface, headers included, as the kernel
+  counts; None on one host, where all ranks share the loopback or memory;
+- `payload_bytes`: what each rank handed to others, as it noted itself: messages and RPC's tensors
+  that it sent, and tensors that it brought to collectives; None inside PyTorch's engines, where
+  nobody takes notes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import statistics
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from drumline.bench.case_runner import Ended, Failure, Skipped, describe_machine, run_cases
+from drumline.bench.model_parallel.spec import Case, CasePlan, ModelParallelSpec
+from drumline.core.errors import DrumlineError, RunDirError, UsageError
+from drumline.core.events import Event
+from drumline.core.rundir import RunDir
+from drumline.launch.probe import Watch
+from drumline.report.intervals import quartiles
+from drumline.report.ledger.accounts import NS, common_steps, step_seconds, warm_steps
+from drumline.report.ledger.bubble import Bubble, measure_bubble
+from drumline.report.ledger.trace import build_trace
+from drumline.report.runs.record import mean_loss
+
+
+@dataclass(frozen=True, kw_only=True)
+class CaseRow:
+    """One case. Times are of a step, without the first; lists are in rank order."""
+
+    case: str
+    form: str
+    engine: str | None
+    schedule: str | None
+    microbatches: int | None
+    ranks: int
+    mesh: dict[str, int]
+    backend: str
+    cuts: list[list[str]] | None
+    """the layers of each part"""
+    steps: int
+    """that were counted"""
+    median_s: float
+    """until the last rank was done, as are the quartiles"""
+    low_s: float
+    high_s: float
+    samples_per_s: float
+    speedup: float | None = None
+    """over one rank alone"""
+    peak_bytes: list[int] | None
+    """memory of each rank beyond what it started with"""
+    link_bytes: list[int] | None
+    """per step, of each node"""
+    payload_bytes: list[int] | None
+    """per step, of each rank"""
+    bubble: float | None
+    bubble_theory: float | None
+    bubble_idle_s: list[float] | None
+    idle_s: list[float] | None
+    """how long each rank had nothing to do but wait and transfer; None where nobody noted it"""
+    loss: float
+    """of the last step"""
+    loss_difference: float | None = None
+    """the largest of all steps to the same step of one rank alone"""
+    losses: list[float]
+    run_dir: str | None
+
+
+def build_case_row(case: Case, run: RunDir, *, kept: bool) -> CaseRow:
+    """Read what a finished run cost."""
+    spec = case.spec
+    events = run.read_rank_events(spec.world_size)
+    summary = run.read_json("summary.json") or {}
+    steps = warm_steps(events)
+    low, median, high = quartiles(step_seconds(steps))
+    losses = [mean_loss(ranks) for ranks in common_steps(events)]
+    bubble = measure_bubble(events, spec.axes)
+    alone = spec.world_size == 1
+    payload = [0] if alone else payload_bytes(steps)
+    # inside PyTorch's engines nobody takes notes
+    noted = case.engine != "torch" or case.form == "data"
+    return CaseRow(
+        case=case.label,
+        form=case.form,
+        engine=case.engine,
+        schedule=case.schedule,
+        microbatches=case.microbatches,
+        ranks=spec.world_size,
+        mesh=summary["mesh"],
+        backend=summary["backend"],
+        cuts=_last(events[0], "ready").get("cuts"),
+        steps=len(steps),
+        median_s=median,
+        low_s=low,
+        high_s=high,
+        samples_per_s=spec.data.batch / median,
+        peak_bytes=_peaks(events),
+        link_bytes=link_bytes(events, spec.nodes),
+        payload_bytes=payload if noted else None,
+        bubble=None if bubble is None else bubble.measured,
+        bubble_theory=None if bubble is None else bubble.theory,
+        bubble_idle_s=None if bubble is None else bubble.idle_s,
+        idle_s=[0.0] if alone else _idle(steps, bubble) if noted else None,
+        loss=losses[-1],
+        losses=losses,
+        run_dir=str(run.path) if kept else None,
+    )
+
+
+def compare_with_alone(rows: Sequence[CaseRow]) -> list[CaseRow]:
+    """Add how each case compares with one rank alone, where there is such a case."""
+    alone = next((row for row in rows if row.form == "alone"), None)
+    if alone is None:
+        return list(rows)
+    return [
+        dataclasses.replace(
+            row,
+            speedup=alone.median_s / row.median_s,
+            loss_difference=max(
+                abs(mine - its) for mine, its in zip(row.losses, alone.losses, strict=True)
+            ),
+        )
+        for row in rows
+    ]
+
+
+def _idle(steps: Sequence[Sequence[Event]], bubble: Bubble | None) -> list[float]:
+    """Return how long each rank was idle in a step, median over steps.
+
+    That is what it noted, or what it had no piece of work for, if that is more: a part that is
+    called by RPC does not note how long the call of its backward is in coming.
+    """
+    noted = [
+        statistics.median(sum(until - since for since, until in event["blocked"]) for event in log)
+        * NS
+        for log in zip(*steps, strict=True)
+    ]
+    return noted if bubble is None else list(map(max, noted, bubble.idle_s))
+
+
+def payload_bytes(steps: Sequence[Sequence[Event]]) -> list[int] | None:
+    """Return what each rank handed to others per step; None where none of it was noted."""
+    if not steps:
+        return None
+    sent = [0] * len(steps[0])
+    for step in steps:
+        for rank, event in enumerate(step):
+            sent[rank] += sum(nbytes for op, nbytes, *_ in event["spans"] if op != "receive")
+    return [total // len(steps) for total in sent] if any(sent) else None
+
+
+def link_bytes(events: Sequence[Sequence[Event]], nodes: int) -> list[int] | None:
+    """Return what left each simulated node per step; its ranks all see the same interface."""
+    if nodes == 1:
+        return None
+    per_node = len(events) // nodes
+    ends = [_last(events[node * per_node], "end") for node in range(nodes)]
+    return [end["sent"] // end["step"] for end in ends]
+
+
+def _peaks(events: Sequence[Sequence[Event]]) -> list[int] | None:
+    ends = [_last(log, "end") for log in events]
+    for key in ("peak_gpu_bytes", "peak_bytes"):
+        if all(key in end for end in ends):
+            return [end[key] for end in ends]
+    return None
+
+
+def _last(log: Sequence[Event], kind: str) -> Event:
+    return next((event for event in reversed(log) if event["event"] == kind), {})
+
+
+@dataclass
+class ModelParallelResult:
+    """All that the cases came to."""
+
+    spec: ModelParallelSpec
+    rows: list[CaseRow] = field(default_factory=list)
+    skipped: list[Skipped] = field(default_factory=list)
+    """those that do not fit and that nobody asked for"""
+    failed: list[Failure] = field(default_factory=list)
+    machine: dict[str, object] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, object]:
+        """Return the one document."""
+        return {
+            "bench": "model-parallel",
+            "spec": self.spec.model_dump(mode="json"),
+            "rows": [asdict(row) for row in self.rows],
+            "skipped": [asdict(case) for case in self.skipped],
+            "failed": [asdict(case) for case in self.failed],
+            "machine": self.machine,
+        }
+
+
+def run_model_parallel(
+    spec: ModelParallelSpec, plan: CasePlan, *, out: Path | None, traces: Path | None, watch: Watch
+) -> ModelParallelResult:
+    """Train every case; blocks until the last has ended.
+
+    Args:
+        spec: what to train, and where.
+        plan: its cases.
+        out: keep the run directories there, one for each case.
+        traces: write a trace of each case there.
+        watch: called with the progress: share, now, case.
+
+    Raises:
+        UsageError: a case that was asked for does not fit the model.
+        InterruptError: Ctrl-C; nothing is left but what `out` keeps.
+    """
+    result = ModelParallelResult(spec, skipped=list(plan.skipped))
+    with contextlib.closing(run_cases(plan.cases, out=out, watch=watch)) as every:
+        for ended in every:
+            if ended.error is not None:
+                _note_error(result, ended, ended.error, kept=out is not None)
+                continue
+            result.rows.append(build_case_row(ended.case, ended.run, kept=out is not None))
+            if traces is not None:
+                _write_trace(traces / f"{ended.case.slug}.json", ended.run, ended.case)
+    result.rows = compare_with_alone(result.rows)
+    result.machine = describe_machine(sys.argv)
+    return result
+
+
+def _note_error(
+    result: ModelParallelResult, ended: Ended[Case], error: DrumlineError, *, kept: bool
+) -> None:
+    case = ended.case
+    if not isinstance(error, UsageError):
+        result.failed.append(ended.failure(kept=kept))
+    elif case.asked or case.form == "alone":
+        raise UsageError(f"{case.label}: {error.message}")
+    else:
+        result.skipped.append(Skipped(case=case.label, why=error.message))
+
+
+def _write_trace(path: Path, run: RunDir, case: Case) -> None:
+    trace = build_trace(run.read_rank_events(case.spec.world_size))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(trace))
+    except OSError as error:
+        raise RunDirError(f"cannot write {path}: {error.strerror}") from None

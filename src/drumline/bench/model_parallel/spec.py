@@ -1,0 +1,288 @@
+"""`drumline bench model-parallel`: one model, the forms in which it is trained, and the runs that
+these are.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal, Self, get_args
+
+from pydantic import Field, model_validator
+
+from drumline.bench.case_runner import Skipped
+from drumline.bench.specs import BenchPlace, Commas, Once, check_trained, settle_data
+from drumline.core.task import MAX_WORKERS
+from drumline.spec.load import validate_spec
+from drumline.spec.parts import ClashError, DataSpec, ModelSpec, one_word
+from drumline.spec.run_spec import RunSpec
+from drumline.spec.strategy import Schedule
+
+Form = Literal["alone", "data", "rpc", "pipeline", "tensor", "mixed"]
+Engine = Literal["drumline", "torch"]
+FORMS: tuple[Form, ...] = get_args(Form)
+CUT_FORMS: tuple[Form, ...] = ("rpc", "pipeline", "mixed")
+"""forms that cut the model by layers"""
+MIXED_COPIES = 2
+"""copies of the model in the mixed form; the rest of its ranks are stages"""
+LEAST_MIXED = 2 * MIXED_COPIES
+CHUNKS = 2
+"""of an interleaved schedule, on each rank"""
+_MODEL = {"name": "gpt-mini", "layers": 4}
+_CUTTABLE = {"linear": 1, "mlp": 3, "lenet": 5, "cnn": 4}
+_GPT_LAYERS, _GPT_AROUND = 2, 4  # blocks by default; embeddings, norm and head around them
+
+
+def cuttable_layers(model: ModelSpec) -> int | None:
+    """Return into how many parts a built-in model can be cut; None: only its factory knows."""
+    if model.name == "gpt-mini":
+        blocks = model.options.get("layers", _GPT_LAYERS)
+        return blocks + _GPT_AROUND if isinstance(blocks, int) else None
+    return _CUTTABLE.get(model.name)
+
+
+class ModelParallelSpec(BenchPlace):
+    """`drumline bench model-parallel`: which model, in which forms, on how many ranks."""
+
+    model: Annotated[ModelSpec, one_word(ModelSpec, "name")] = ModelSpec.model_validate(_MODEL)
+    data: Annotated[DataSpec, one_word(DataSpec, "name")] = DataSpec(name="shakespeare")
+    """what it trains on (default: shakespeare for text models, mnist-mini for others)"""
+    batch: int = Field(default=32, ge=1, le=65536)
+    """samples per step over all ranks together, in every form"""
+    steps: int = Field(default=20, ge=2, le=100_000)
+    """of each form; the first does not count"""
+    workers: int = Field(default=2, ge=1, le=MAX_WORKERS)
+    """processes per node (default: 2, or 1 on each of several nodes)"""
+    forms: Annotated[tuple[Form, ...], Commas, Once, Field(min_length=1)] = FORMS
+    """alone, data, rpc, pipeline, tensor, mixed (default: all that fit)"""
+    schedules: Annotated[tuple[Schedule, ...], Commas, Once, Field(min_length=1)] = get_args(
+        Schedule
+    )
+    """of pipelines (default: all that fit)"""
+    microbatches: Annotated[
+        tuple[Annotated[int, Field(ge=1)], ...], Commas, Once, Field(min_length=1)
+    ] = (1, 4)
+    """of pipelines and rpc"""
+    engines: Annotated[tuple[Engine, ...], Commas, Once, Field(min_length=1)] = ("drumline",)
+    """of data, pipeline, tensor and mixed: written here, or PyTorch's own"""
+    backend: Literal["auto", "gloo", "nccl", "mpi", "shm"] = "auto"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    threads: int | None = Field(default=None, ge=1, le=1024)
+    """CPU threads of a rank, the same in every form (default: the cores shared out to all ranks)"""
+
+    @property
+    def ranks(self) -> int:
+        """How many ranks all forms have, but for `alone`."""
+        return self.workers * self.nodes
+
+    def asked_for(self, form: Form, schedule: Schedule | None = None) -> bool:
+        """Whether a case was named, and not left to what fits."""
+        if schedule == "interleaved":
+            return "schedules" in self.model_fields_set
+        return "forms" in self.model_fields_set
+
+    def refusal(self, form: Form, schedule: Schedule | None = None) -> str | None:
+        """Say why a case cannot be, as far as the spec shows; None: it can."""
+        if form == "mixed" and (self.ranks < LEAST_MIXED or self.ranks % MIXED_COPIES):
+            return (
+                f"mixed is {MIXED_COPIES} copies of a pipeline, which takes {LEAST_MIXED} ranks or "
+                f"more, an even number, but {self.ranks} will start; set workers="
+                f"{-(-LEAST_MIXED // self.nodes)}"
+            )
+        layers = cuttable_layers(self.model)
+        parts = self._parts(form) * (CHUNKS if schedule == "interleaved" else 1)
+        if layers is not None and parts > layers:
+            what = schedule or form
+            fix = "raise model.layers" if self.model.name == "gpt-mini" else "choose another model"
+            return (
+                f"{what} needs {parts} parts, but {self.model.name} can be cut into {layers} at "
+                f"most; {fix}, or set fewer workers"
+            )
+        return None
+
+    def _parts(self, form: Form) -> int:
+        if form not in CUT_FORMS:
+            return 1
+        return self.ranks // MIXED_COPIES if form == "mixed" else self.ranks
+
+    @model_validator(mode="before")
+    @classmethod
+    def _settle(cls, values: Any) -> Any:
+        """Fill in what follows from other keys: the data from the model, workers from nodes."""
+        if not isinstance(values, dict):
+            return values
+        settled = settle_data(values, _MODEL)
+        if settled.get("nodes", 1) != 1 and "workers" not in settled:
+            settled["workers"] = 1
+        return settled
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        self._check_ranks(self.workers)
+        check_trained(self.model, self.data)
+        for form in self.forms:
+            if self.asked_for(form) and (why := self.refusal(form)):
+                raise ClashError(why, "forms", "workers", "nodes", "model", "model.layers")
+        if self.asked_for("pipeline", "interleaved") and "interleaved" in self.schedules:
+            why = self.refusal("pipeline", "interleaved")
+            if why:
+                raise ClashError(why, "schedules", "workers", "nodes", "model", "model.layers")
+        self._check_batch()
+        return self
+
+    def _check_batch(self) -> None:
+        """Refuse microbatches that would not be equal: some forms could not cut them at all."""
+        copies = MIXED_COPIES if "mixed" in self.forms and not self.refusal("mixed") else 1
+        cuts = [form for form in self.forms if form in CUT_FORMS and not self.refusal(form)]
+        for count in self.microbatches if cuts else ():
+            if self.batch % (copies * count):
+                of = f" of {copies} copies" if copies > 1 else ""
+                near = max(1, round(self.batch / (copies * count))) * copies * count
+                raise ClashError(
+                    f"a batch of {self.batch} cannot be cut into {count} equal microbatches{of}; "
+                    f"set batch={near}, or other microbatches",
+                    *("microbatches", "batch"),
+                )
+        if self.batch < self.ranks and "data" in self.forms:
+            raise ClashError(
+                f"batch is {self.batch}, less than one sample for each of {self.ranks} ranks; "
+                f"set batch={self.ranks} or more, or fewer workers",
+                *("batch", "workers", "nodes"),
+            )
+
+
+_WITHOUT_ENGINE = ("alone", "rpc")  # one is plain, the other PyTorch's in any case
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One form of training, and the run that it is."""
+
+    form: Form
+    spec: RunSpec
+    engine: Engine | None = None
+    schedule: Schedule | None = None
+    microbatches: int | None = None
+    asked: bool
+    """named by the user; else one that does not fit is left out"""
+
+    @property
+    def label(self) -> str:
+        """What people call it: `pipeline 1f1b ×4`."""
+        return _label(self.form, self.engine, self.schedule, self.microbatches)
+
+    @property
+    def slug(self) -> str:
+        """What its files are called: `pipeline-1f1b-x4`."""
+        return self.label.replace(" ", "-").replace("×", "x")
+
+
+@dataclass(frozen=True)
+class CasePlan:
+    """The cases to run, and those that do not fit."""
+
+    cases: list[Case] = field(default_factory=list)
+    skipped: list[Skipped] = field(default_factory=list)
+
+
+def plan_cases(spec: ModelParallelSpec) -> CasePlan:
+    """Lay out the runs, in the order of the forms; what was not asked for and does not fit is told.
+
+    Raises:
+        SpecError: the keys make no run.
+    """
+    plan = CasePlan()
+    for form in spec.forms:
+        for engine in (None,) if form in _WITHOUT_ENGINE else spec.engines:
+            for schedule, microbatches in _cuts(spec, form):
+                why = spec.refusal(form, schedule)
+                if why is None:
+                    plan.cases.append(_case(spec, form, engine, schedule, microbatches))
+                else:
+                    label = _label(form, engine, schedule, microbatches)
+                    plan.skipped.append(Skipped(case=label, why=why))
+    return plan
+
+
+def _cuts(spec: ModelParallelSpec, form: Form) -> Iterator[tuple[Schedule | None, int | None]]:
+    """The schedules and microbatches that a form is tried with."""
+    if form == "rpc":
+        yield from ((None, count) for count in spec.microbatches)
+    elif form == "mixed":  # one stands for all: its schedules differ as those of pipelines do
+        schedule: Schedule = "1f1b" if "1f1b" in spec.schedules else spec.schedules[0]
+        yield schedule, max(spec.microbatches)
+    elif form == "pipeline":
+        for count in spec.microbatches:
+            if count == 1:  # one microbatch has one order only
+                yield None, count
+                continue
+            yield from ((schedule, count) for schedule in spec.schedules)
+    else:
+        yield None, None
+
+
+def _case(
+    spec: ModelParallelSpec,
+    form: Form,
+    engine: Engine | None,
+    schedule: Schedule | None,
+    microbatches: int | None,
+) -> Case:
+    strategy: dict[str, object] = {"kind": form if form in ("rpc", "pipeline", "tensor") else None}
+    mesh: dict[str, int] = {}
+    if form in ("alone", "data", "mixed"):
+        strategy["kind"] = "ddp" if form == "data" and engine == "torch" else "allreduce"
+    if form == "mixed":
+        mesh = {"data": MIXED_COPIES, "pipeline": spec.ranks // MIXED_COPIES}
+    if engine is not None and form != "data":
+        strategy["engine"] = engine
+    strategy |= {"schedule": schedule, "microbatches": microbatches}
+    if schedule == "interleaved":
+        strategy["chunks"] = CHUNKS
+    run = validate_spec(
+        {
+            "name": form,
+            "model": spec.model.model_dump(mode="json"),
+            "data": {**spec.data.model_dump(mode="json"), "batch": spec.batch},
+            "strategy": strategy,
+            "mesh": mesh,
+            "max_steps": spec.steps,
+            "evaluate": False,
+            "device": spec.device,
+            "threads": spec.threads or max(1, (os.cpu_count() or 1) // spec.ranks),
+            "timeout_s": spec.timeout_s,
+            **_place(spec, form),
+        }
+    )
+    return Case(
+        form=form,
+        spec=run,
+        engine=engine,
+        schedule=schedule,
+        microbatches=microbatches,
+        asked=spec.asked_for(form, schedule),
+    )
+
+
+def _place(spec: ModelParallelSpec, form: Form) -> dict[str, object]:
+    """Where a case runs: one rank has no use for nodes, nor for a backend."""
+    if form == "alone":
+        return {"workers": 1}
+    return {
+        "workers": spec.workers,
+        "nodes": spec.nodes,
+        "link": spec.link.model_dump(mode="json"),
+        "slow_nodes": {
+            node: slow.model_dump(mode="json") for node, slow in spec.slow_nodes.items()
+        },
+        "backend": spec.backend,
+    }
+
+
+def _label(
+    form: Form, engine: Engine | None, schedule: Schedule | None, microbatches: int | None
+) -> str:
+    parts = [form, schedule, None if microbatches is None else f"×{microbatches}"]
+    parts.append("torch" if engine == "torch" else None)
+    return " ".join(part for part in parts if part)

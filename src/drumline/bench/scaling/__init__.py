@@ -1,0 +1,1 @@
+"""`drumline bench scaling`: strong and weak scaling of data-parallel training."""

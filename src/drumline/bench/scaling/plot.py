@@ -1,0 +1,288 @@
+"""The figure of `drumline bench scaling`.
+
+time     │ speed-up │ efficiency     strong: a line for each strategy, with 95 % intervals,
+─────────┼──────────┼───────────     what would be ideal, and the law that was fitted
+time     │ speed-up │ efficiency     weak
+─────────┴────┬─────┴───────────
+strong ledger │ weak ledger          a bar for each case: what its step is made of
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from drumline.bench.scaling.laws import LAWS, Law
+from drumline.bench.scaling.rows import ScalingRow
+from drumline.bench.scaling.run import ScalingResult
+from drumline.bench.scaling.table import once_each, percent
+from drumline.report.plots import LEDGER, FigureStyle, save_figure
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_STYLE = FigureStyle()
+_PARTS = {
+    "needed": ("compute, as the smallest count needs it", LEDGER["compute"]),
+    "more": ("compute that takes longer", "#d9825b"),
+    "data": ("data", LEDGER["data"]),
+    "wait": ("wait for other ranks", LEDGER["wait"]),
+    "transfer": ("transfer", LEDGER["transfer"]),
+    "other": ("uneven ends of steps", LEDGER["other"]),
+}
+_LINES_IN, _BAR_IN, _FRAME_IN = 3.0, 0.27, 1.1
+"""heights in inches"""
+_SMALL = 8
+_SHADE = "0.93"
+_DODGE = 0.02
+"""of the axis: lines of several strategies stand beside each other"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Panel:
+    """One quantity against the count."""
+
+    title: str
+    unit: str
+    values: Callable[[ScalingRow], tuple[float | None, float | None, float | None]]
+    """the median of a row, and its interval's ends"""
+    scale: float
+    with_laws: bool = False
+    ideal: Callable[[float, float], float]
+    """what it would be by so many times as many ranks, given what it is at the smallest count"""
+
+    def points(self, rows: Sequence[ScalingRow]) -> list[float]:
+        """Return the medians, of the rows that have one."""
+        medians = [self.values(row)[0] for row in rows]
+        return [median * self.scale for median in medians if median is not None]
+
+    def errors(self, rows: Sequence[ScalingRow]) -> list[list[float]] | None:
+        """Return how far the intervals reach below and above; None: nothing tells."""
+        below, above = [], []
+        for median, low, high in map(self.values, rows):
+            if median is None or low is None or high is None:
+                return None
+            below.append((median - low) * self.scale)
+            above.append((high - median) * self.scale)
+        return [below, above]
+
+
+def draw_scaling(path: Path, result: ScalingResult) -> list[Path]:
+    """Draw what more ranks gain, and where the rest went; returns the files written."""
+    return save_figure(build_figure(result), path)
+
+
+def build_figure(result: ScalingResult) -> Figure:
+    """Build the figure."""
+    rows = result.rows
+    modes = list(dict.fromkeys(row.mode for row in rows))
+    bars = {mode: once_each([row for row in rows if row.mode == mode]) for mode in modes}
+    ledger_in = _FRAME_IN + _BAR_IN * max(map(len, bars.values()))
+    heights = [*([_LINES_IN] * len(modes)), ledger_in]
+    figure = _STYLE.figure(width=11, height=sum(heights) + 0.9)
+    grid = figure.add_gridspec(len(modes) + 1, 6, height_ratios=heights)
+    for line, mode in enumerate(modes):
+        for place, panel in enumerate(_panels(mode, bars[mode][0])):
+            axes = figure.add_subplot(grid[line, 2 * place : 2 * place + 2])
+            _draw_lines(axes, panel, result, mode)
+        wide = 6 // len(modes)
+        ledger = figure.add_subplot(grid[-1, wide * line : wide * (line + 1)])
+        _draw_ledger(ledger, bars[mode], mode)
+    lines = figure.axes[0].get_legend_handles_labels()
+    figure.legend(
+        *lines,
+        loc="outside upper center",
+        ncols=6,
+        fontsize=_SMALL,
+        title=_title(result),
+        title_fontsize=10,
+    )
+    parts = ledger.get_legend_handles_labels()
+    figure.legend(*parts, loc="outside lower center", ncols=4, fontsize=_SMALL)
+    return figure
+
+
+def _title(result: ScalingResult) -> str:
+    spec, rounds = result.spec, result.rows[0].rounds
+    return (
+        f"{spec.model.name} on {spec.data.name}: median of {rounds} "
+        f"round{'s' if rounds > 1 else ''}, 95 % intervals by Student's t"
+    )
+
+
+def _panels(mode: str, first: ScalingRow) -> list[_Panel]:
+    strong = mode == "strong"
+    whose = f"batch {first.batch} in all"
+    if not strong:
+        whose = f"batch {first.batch / first.ranks:g} on each rank"
+    return [
+        _Panel(
+            title=f"{mode}: time ({whose})",
+            unit="ms per step, until the slowest rank is done",
+            values=lambda row: (row.median_s, row.low_s, row.high_s),
+            scale=1e3,
+            ideal=lambda times, smallest: smallest / times if strong else smallest,
+        ),
+        _Panel(
+            title=f"{mode}: speed-up",
+            unit="times" if strong else "times, at as many times the work",
+            with_laws=True,
+            values=lambda row: (row.speedup, row.speedup_low, row.speedup_high),
+            scale=1,
+            ideal=lambda times, _: times,
+        ),
+        _Panel(
+            title=f"{mode}: efficiency",
+            unit="% of the ideal",
+            values=lambda row: (row.efficiency, row.efficiency_low, row.efficiency_high),
+            scale=100,
+            ideal=lambda _, __: 100,
+        ),
+    ]
+
+
+def _draw_lines(axes: Axes, panel: _Panel, result: ScalingResult, mode: str) -> None:
+    """Draw a line for each strategy, beside the ideal; counts that crowd the cores are shaded."""
+    own = [row for row in result.rows if row.mode == mode]
+    varies = "nodes" if len({row.nodes for row in own}) > 1 else "workers"
+    counts = sorted({_count(row, varies) for row in own})
+    kinds = list(dict.fromkeys(row.kind for row in own))
+    room = (counts[-1] - counts[0]) or 1
+    top = _draw_ideal(axes, panel, own, counts)
+    for number, kind in enumerate(kinds):
+        line = [row for row in own if row.kind == kind and panel.values(row)[0] is not None]
+        shift = (number - (len(kinds) - 1) / 2) * _DODGE * room
+        axes.errorbar(
+            [_count(row, varies) + shift for row in line],
+            panel.points(line),
+            yerr=panel.errors(line),
+            color=_STYLE.color(number),
+            marker=_STYLE.marker(number),
+            markersize=5,
+            linewidth=1.2,
+            capsize=3,
+            label=kind,
+        )
+        top = max(top, *panel.points(line), 0.0)
+    if panel.with_laws:
+        _draw_laws(axes, result, mode, counts, kinds)
+    _shade(axes, own, varies, room)
+    axes.set_ylim(0, 1.3 * (top or 1))
+    axes.set_xlim(counts[0] - 0.08 * room, counts[-1] + 0.08 * room)
+    axes.set_xticks(counts)
+    axes.set_xlabel(varies, fontsize=_SMALL)
+    axes.set_ylabel(panel.unit, fontsize=_SMALL)
+    axes.set_title(panel.title, fontsize=9)
+    axes.tick_params(labelsize=_SMALL)
+    axes.grid(visible=True, alpha=0.3)
+
+
+def _draw_ideal(
+    axes: Axes, panel: _Panel, rows: Sequence[ScalingRow], counts: Sequence[int]
+) -> float:
+    """Draw what nothing lost would look like, for each smallest count; returns how high it is."""
+    kinds = list(dict.fromkeys(row.kind for row in rows))
+    smallest = [row for row in rows if row.times == 1]
+    cases = once_each(smallest)
+    fine = _between(counts)
+    top = 0.0
+    for number, row in enumerate(cases):
+        (first,) = panel.points([row])
+        ideal = [panel.ideal(count / counts[0], first) for count in fine]
+        color = "black" if len(cases) == 1 else _STYLE.color(kinds.index(row.kind))
+        label = None if number else "ideal"
+        axes.plot(fine, ideal, ":", color=color, linewidth=1, label=label)
+        top = max(top, *ideal)
+    return top
+
+
+def _draw_laws(
+    axes: Axes, result: ScalingResult, mode: str, counts: Sequence[int], kinds: Sequence[str]
+) -> None:
+    """Draw what the fitted laws say of all counts."""
+    drawn = []
+    law: Law = "Amdahl" if mode == "strong" else "Gustafson"
+    _, say = LAWS[law]
+    fine = _between(counts)
+    for fit in result.fits:
+        if fit.mode != mode or fit.share < 0:
+            continue
+        (line,) = axes.plot(
+            fine,
+            [say(fit.share, count / counts[0]) for count in fine],
+            "--",
+            color=_STYLE.color(kinds.index(fit.kind)),
+            linewidth=0.9,
+            label=f"{fit.kind}: {percent(fit.share)}",
+        )
+        drawn.append(line)
+    if drawn:
+        title = f"serial share, by {law}"
+        axes.legend(handles=drawn, title=title, fontsize=7, title_fontsize=7, loc="upper left")
+
+
+def _between(counts: Sequence[int]) -> list[float]:
+    return [counts[0] + (counts[-1] - counts[0]) * part / 60 for part in range(61)]
+
+
+def _count(row: ScalingRow, varies: str) -> int:
+    return row.nodes if varies == "nodes" else row.workers
+
+
+def _shade(axes: Axes, rows: Sequence[ScalingRow], varies: str, room: float) -> None:
+    crowded = [_count(row, varies) for row in rows if row.crowded]
+    free = [_count(row, varies) for row in rows if not row.crowded]
+    if crowded:
+        start = (max(free) + min(crowded)) / 2 if free else min(crowded) - room
+        label = "more threads than cores"
+        axes.axvspan(start, max(crowded) + room, color=_SHADE, zorder=0, label=label)
+
+
+def _draw_ledger(axes: Axes, rows: Sequence[ScalingRow], mode: str) -> None:
+    """Draw a bar for each case: the parts of a step, means over ranks, steps and rounds."""
+    ends = [0.0] * len(rows)
+    for part, (name, color) in _PARTS.items():
+        widths = [_parts(row)[part] * 1e3 for row in rows]
+        axes.barh(range(len(rows)), widths, 0.72, left=ends, color=color, label=name)
+        ends = [end + width for end, width in zip(ends, widths, strict=True)]
+    marked = None
+    for place, (row, end) in enumerate(zip(rows, ends, strict=True)):
+        lost = ""
+        if row.lost is not None and row.times > 1:
+            lost = f", {percent(row.lost)} lost"
+            share = end * (1 - row.lost)
+            label = "" if marked else "a step, if nothing were lost"
+            marked = axes.vlines(share, place - 0.45, place + 0.45, color="black", label=label)
+        axes.annotate(
+            f"{end:.3g} ms{lost}",
+            (end, place),
+            xytext=(4, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=_SMALL,
+        )
+    axes.set_xlim(0, 1.45 * max(ends))
+    axes.set_yticks(
+        range(len(rows)), [row.case.removeprefix(mode).strip() for row in rows], fontsize=_SMALL
+    )
+    axes.invert_yaxis()
+    axes.set_title(f"{mode}: what a step is made of", fontsize=9)
+    axes.set_xlabel("ms per step, mean over ranks, steps and rounds", fontsize=_SMALL)
+    axes.tick_params(labelsize=_SMALL)
+    axes.grid(visible=True, axis="x", alpha=0.3)
+    axes.set_axisbelow(True)
+
+
+def _parts(row: ScalingRow) -> dict[str, float]:
+    """Cut compute into what the smallest count needs for the same work, and what is longer."""
+    rest = {
+        "data": row.data_s,
+        "wait": row.wait_s,
+        "transfer": row.transfer_s,
+        "other": row.other_s,
+    }
+    more = max(0.0, (row.lost_compute or 0.0) * (row.compute_s + sum(rest.values())))
+    return {"needed": row.compute_s - more, "more": more, **rest}

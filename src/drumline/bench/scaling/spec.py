@@ -1,0 +1,301 @@
+"""`drumline bench scaling`: one model, how many ranks train it by which strategies, and the runs.
+
+    strong    the batch of all ranks together stays       each rank has less and less to do
+    weak      the batch of each rank stays                all ranks together do more and more
+
+At the smallest count both are the same, so it is measured once, and the others are held against it.
+
+    series              counts of workers 1, 2, 4
+    strong, ddp          ╭─ 2   4
+    strong, ring     1 ──┼─ 2   4        one rank averages with nobody: all series begin with
+    weak, ddp            ├─ 2   4        the same run, of the plain loop
+    weak, ring           ╰─ 2   4
+
+Where the smallest count has several ranks, each strategy has its own; strong and weak share it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, Self, get_args
+
+from pydantic import AfterValidator, Field, model_validator
+
+from drumline.bench.specs import (
+    BenchLinks,
+    Commas,
+    Once,
+    Workers,
+    check_names,
+    check_trained,
+    settle_data,
+)
+from drumline.core.processes import count_cores
+from drumline.spec.link import check_node_count, check_slow_nodes
+from drumline.spec.load import validate_spec
+from drumline.spec.parts import ClashError, DataSpec, ModelSpec, one_word
+from drumline.spec.run_spec import RunSpec
+from drumline.spec.strategy import DATA_KINDS, SPLIT_KINDS
+
+Mode = Literal["strong", "weak"]
+MODES: tuple[Mode, ...] = get_args(Mode)
+_MODEL = {"name": "cnn"}
+_MOST_BY_ITSELF = 8
+"""ranks, where the user does not say how many"""
+
+
+def _rising(counts: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(sorted(set(counts)))
+
+
+def _check_kinds(kinds: tuple[str, ...]) -> None:
+    for kind in kinds:
+        if kind in SPLIT_KINDS:
+            raise ClashError(
+                f"{kind} splits the model, but scaling is about ranks that each have all of it; "
+                f"compare it with drumline bench model-parallel, and leave it out here",
+                "kinds",
+            )
+    check_names(kinds, DATA_KINDS, "strategy", "kinds")
+
+
+Rising = AfterValidator(_rising)
+
+
+@dataclass(frozen=True, order=True)
+class Count:
+    """So many ranks, and where."""
+
+    nodes: int
+    workers: int
+    """on each node"""
+
+    @property
+    def ranks(self) -> int:
+        """How many there are in all."""
+        return self.nodes * self.workers
+
+
+class ScalingSpec(BenchLinks):
+    """`drumline bench scaling`: how many ranks, what stays the same, by which strategies."""
+
+    workers: Annotated[tuple[Workers, ...], Commas, Rising, Field(min_length=1)] = (1, 2)
+    """processes per node, e.g. 1,2,4 (default: 1, 2, 4, 8 as far as there are cores; with several
+    nodes, 1 on each)"""
+    nodes: Annotated[
+        tuple[Annotated[int, AfterValidator(check_node_count)], ...],
+        *(Commas, Rising, Field(min_length=1)),
+    ] = (1,)
+    """simulated nodes, e.g. 1,2,4; each gets an address and a link of its own"""
+    mode: Annotated[tuple[Mode, ...], Commas, Once, Field(min_length=1)] = MODES
+    """strong: the batch of all ranks together stays. weak: the batch of each rank stays"""
+    kinds: Annotated[tuple[str, ...], Commas, Once, Field(min_length=1)] = ("ddp", "chunked_ring")
+    """the strategies"""
+    model: Annotated[ModelSpec, one_word(ModelSpec, "name")] = ModelSpec.model_validate(_MODEL)
+    data: Annotated[DataSpec, one_word(DataSpec, "name")] = DataSpec()
+    """what it trains on (default: mnist-mini, or shakespeare for text models)"""
+    batch: int = Field(default=128, ge=1, le=65536)
+    """samples per step over all ranks together, at the smallest count"""
+    steps: int = Field(default=20, ge=2, le=100_000)
+    """of each run; the first does not count"""
+    repeats: int = Field(default=3, ge=1, le=100)
+    """how often each is measured; all are, before any is measured again"""
+    threads: int = Field(default=1, ge=1, le=1024)
+    """CPU threads of a rank, the same at every count"""
+    backend: Literal["auto", "gloo", "nccl", "mpi", "shm"] = "auto"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+
+    @property
+    def counts(self) -> tuple[Count, ...]:
+        """All that are measured, the smallest first."""
+        return tuple(Count(nodes, workers) for nodes in self.nodes for workers in self.workers)
+
+    @property
+    def base(self) -> Count:
+        """The smallest, which all others are held against."""
+        return self.counts[0]
+
+    @property
+    def varies(self) -> Literal["workers", "nodes"]:
+        """What there are more and more of."""
+        return "nodes" if len(self.nodes) > 1 else "workers"
+
+    def batch_of(self, mode: Mode, count: Count) -> int:
+        """Return the samples per step of all ranks together."""
+        return self.batch if mode == "strong" else self.batch * count.ranks // self.base.ranks
+
+    @model_validator(mode="before")
+    @classmethod
+    def _settle(cls, values: Any) -> Any:
+        """Fill in what follows from other keys: the data from the model, workers from nodes."""
+        if not isinstance(values, dict):
+            return values
+        settled = settle_data(values, _MODEL)
+        if "workers" not in settled:
+            several = settled.get("nodes", 1) != 1
+            settled["workers"] = [1] if several else _up_to(min(count_cores(), _MOST_BY_ITSELF))
+        return settled
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if len(self.workers) > 1 and len(self.nodes) > 1:
+            raise ClashError(
+                f"workers and nodes both have several counts ({_commas(self.workers)} and "
+                f"{_commas(self.nodes)}), and one study varies one of them; give the other one "
+                f"number, e.g. workers=1",
+                *("nodes", "workers"),
+            )
+        _check_kinds(self.kinds)
+        check_slow_nodes(max(self.nodes), self.link, self.slow_nodes)
+        check_trained(self.model, self.data)
+        self._check_batch()
+        return self
+
+    def _check_batch(self) -> None:
+        most = max(count.ranks for count in self.counts) if "strong" in self.mode else 0
+        ranks = max(most, self.base.ranks)
+        if self.batch < ranks:
+            raise ClashError(
+                f"batch is {self.batch}, less than one sample for each of {ranks} ranks; "
+                f"set batch={ranks} or more, or fewer {self.varies}",
+                *("batch", "workers", "nodes"),
+            )
+        base = self.base.ranks
+        if "weak" in self.mode and self.batch % base:
+            raise ClashError(
+                f"in weak scaling all ranks have as much to do at every count, but a batch of "
+                f"{self.batch} does not share out to {base} ranks; set "
+                f"batch={-(-self.batch // base) * base}, or mode=strong",
+                *("batch", "mode", "workers", "nodes"),
+            )
+
+
+def _commas(counts: tuple[int, ...]) -> str:
+    return ",".join(map(str, counts))
+
+
+def _up_to(cores: int) -> list[int]:
+    """1, 2, 4, … as far as there are cores, but 2 in any case."""
+    counts = [1, 2]
+    while counts[-1] * 2 <= cores:
+        counts.append(counts[-1] * 2)
+    return counts
+
+
+ALONE = "alone"
+"""instead of a strategy, where one rank has nobody to average with"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScalingCase:
+    """One configuration: so many ranks with so large a batch, by one strategy."""
+
+    kind: str
+    """the strategy, or ALONE"""
+    mode: Mode | None
+    """None: at the smallest count strong and weak are the same"""
+    count: Count
+    spec: RunSpec
+
+    @property
+    def label(self) -> str:
+        """What people call it: `strong ddp ×4`, `alone`."""
+        ranks = None if self.kind == ALONE else f"×{self.count.ranks}"
+        return " ".join(part for part in (self.mode, self.kind, ranks) if part)
+
+    def serves(self, mode: Mode, kind: str) -> bool:
+        """Whether it belongs to a series."""
+        return self.mode in (mode, None) and self.kind in (kind, ALONE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Repeat:
+    """A case in one of the rounds: a run of its own."""
+
+    case: ScalingCase
+    round: int
+
+    @property
+    def label(self) -> str:
+        """What people call it."""
+        return f"{self.case.label}, round {self.round + 1}"
+
+    @property
+    def slug(self) -> str:
+        """What its run directory is called: `strong-ddp-x4-round-1`."""
+        return self.label.replace(",", "").replace(" ", "-").replace("×", "x")
+
+    @property
+    def spec(self) -> RunSpec:
+        """The run that it is."""
+        return self.case.spec
+
+
+def plan_scaling(spec: ScalingSpec) -> list[ScalingCase]:
+    """Lay out the configurations, each once: by count, then mode, then strategy.
+
+    Raises:
+        SpecError: the keys make no run.
+    """
+    alone = spec.base.ranks == 1
+    cases = [
+        _build_case(spec, kind, None, spec.base) for kind in ((ALONE,) if alone else spec.kinds)
+    ]
+    for count in spec.counts[1:]:
+        cases += [_build_case(spec, kind, mode, count) for mode in spec.mode for kind in spec.kinds]
+    return cases
+
+
+def plan_rounds(cases: Sequence[ScalingCase], repeats: int) -> list[Repeat]:
+    """Put the runs in order: round by round, each round beginning elsewhere.
+
+    So what disturbs the machine for a while hits all configurations alike, and none is always the
+    first or always behind the same other one.
+    """
+    runs = []
+    for number in range(repeats):
+        first = number * len(cases) // repeats
+        turn = [*cases[first:], *cases[:first]]
+        runs += [Repeat(case=case, round=number) for case in turn]
+    return runs
+
+
+def _build_case(spec: ScalingSpec, kind: str, mode: Mode | None, count: Count) -> ScalingCase:
+    strategy: dict[str, object] = {"kind": kind}
+    if kind == ALONE:  # nothing is put into buckets, since nothing will be sent
+        strategy = {"kind": "allreduce", "bucketed": False}
+    batch = spec.batch_of(mode or "strong", count)
+    run = validate_spec(
+        {
+            "name": kind,
+            "model": spec.model.model_dump(mode="json"),
+            "data": {**spec.data.model_dump(mode="json"), "batch": batch},
+            "strategy": strategy,
+            "max_steps": spec.steps,
+            "checkpoint": {"every_steps": spec.steps},  # none between the steps that are timed
+            "evaluate": False,
+            "threads": spec.threads,
+            "timeout_s": spec.timeout_s,
+            "device": spec.device,
+            "backend": "auto" if kind == ALONE else spec.backend,
+            "workers": count.workers,
+            **_nodes(spec, count.nodes),
+        }
+    )
+    return ScalingCase(kind=kind, mode=mode, count=count, spec=run)
+
+
+def _nodes(spec: ScalingSpec, nodes: int) -> dict[str, object]:
+    """Where a case runs: one node has no link, and only nodes that are there can be slow."""
+    if nodes == 1:
+        return {"nodes": 1}
+    return {
+        "nodes": nodes,
+        "link": spec.link.model_dump(mode="json"),
+        "slow_nodes": {
+            node: slow.model_dump(mode="json")
+            for node, slow in spec.slow_nodes.items()
+            if node < nodes
+        },
+    }

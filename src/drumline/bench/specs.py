@@ -1,0 +1,327 @@
+"""The specs of benches, with the keys of a `RunSpec`: where they run, and what they measure.
+
+Those of the benches that train, model-parallel and scaling, are in their folders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+
+from drumline.core.formatting import nearest, parse_bytes
+from drumline.core.nodes import MAX_NODES, NodePlan
+from drumline.core.task import MAX_WORKERS
+from drumline.schedules.collectives import COMPOSED, FLOAT32_BYTES, NATIVE, PLANS
+from drumline.spec.link import LinkSpec, SlowNode, check_node_count, check_slow_nodes, plan_nodes
+from drumline.spec.parts import Bytes, ClashError, DataSpec, ModelSpec, Part, one_word
+from drumline.spec.run_spec import BUILTIN_MODELS, TEXT_DATA, TEXT_MODELS
+from drumline.spec.strategy import DATA_KINDS
+
+MAX_RANKS = 16
+"""the values that ranks bring are powers of two, whose sums float32 holds exactly"""
+SMALLEST, LARGEST = 4, 2**26
+KINDS = tuple(kind for kind in DATA_KINDS if kind != "ddp")
+"""strategies that are aggregators; ddp has its own buckets"""
+_JOINS = {
+    "shm": "ranks that share memory",
+    "mpi": "one mpirun's ranks",
+    "nccl": "ranks that have GPUs of their own",
+}
+_SLOW_CPU = 0.25
+_SLOWER_LINK = 10
+
+
+def _split(value: object) -> object:
+    """Let a list be written with commas between its items: `sizes=64KiB,32MiB`."""
+    if isinstance(value, str):
+        return [item.strip() for item in value.split(",") if item.strip()]
+    return [value] if isinstance(value, int | float) else value
+
+
+def _check_size(value: object) -> int:
+    size = parse_bytes(value)
+    if not SMALLEST <= size <= LARGEST or size % FLOAT32_BYTES:
+        raise ValueError(f"{value!r}: sizes go from 4 B to 64 MiB, in whole float32 of 4 bytes")
+    return size
+
+
+def check_names(given: Iterable[str], known: Iterable[str], what: str, key: str) -> None:
+    """Refuse names that there are not.
+
+    Raises:
+        ClashError: names those that there are, and the nearest.
+    """
+    known = list(known)
+    for name in given:
+        if name not in known:
+            hint = nearest(name, known, "name one of them")
+            raise ClashError(f"no {what} {name!r} among {', '.join(known)}; {hint}", key)
+
+
+def _check_kinds(kinds: tuple[str, ...]) -> tuple[str, ...]:
+    check_names(kinds, KINDS, "strategy", "kinds")
+    return kinds
+
+
+def _once(items: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(dict.fromkeys(items))
+
+
+Commas = BeforeValidator(_split)
+Once = AfterValidator(_once)
+Size = Annotated[int, BeforeValidator(_check_size, json_schema_input_type=int | str)]
+Workers = Annotated[int, Field(ge=1, le=MAX_WORKERS)]
+
+
+class BenchLinks(Part):
+    """What joins the ranks of a bench."""
+
+    link: Annotated[LinkSpec, one_word(LinkSpec, "rate")] = LinkSpec()
+    """the link of each simulated node, e.g. {rate: 1gbit}"""
+    slow_nodes: dict[int, SlowNode] = Field(default_factory=dict)
+    """nodes to slow on purpose, e.g. {2: {rate: 100mbit, cpu: 0.5}}"""
+    timeout_s: float = Field(default=60.0, ge=1, le=86400)
+    """how long a rank waits for the others before it gives up"""
+
+
+class BenchPlace(BenchLinks):
+    """Where a bench runs."""
+
+    nodes: Annotated[int, AfterValidator(check_node_count)] = Field(
+        default=1, json_schema_extra={"minimum": 1, "maximum": MAX_NODES}
+    )
+    """simulated nodes: more than one, and each gets an address and a link of its own"""
+
+    @model_validator(mode="after")
+    def _nodes_fit(self) -> Self:
+        check_slow_nodes(self.nodes, self.link, self.slow_nodes)
+        return self
+
+    def _check_ranks(self, workers: int) -> None:
+        if not 2 <= self.nodes * workers <= MAX_RANKS:
+            raise ClashError(
+                f"nodes={self.nodes} workers={workers} makes {self.nodes * workers} ranks, but "
+                f"communication needs 2, and {MAX_RANKS} is what a bench takes at most",
+                *("workers", "nodes"),
+            )
+
+
+class BenchSpec(BenchPlace):
+    """Where a bench runs, and how often it measures."""
+
+    rounds: int | None = Field(default=None, ge=1, le=10_000)
+    """how often each is measured (default: as often as a few seconds allow)"""
+
+
+class CollectivesSpec(BenchSpec):
+    """`drumline bench collectives`: which collective, by what, how large."""
+
+    collective: Literal[
+        "broadcast",
+        "reduce",
+        "scatter",
+        "gather",
+        "all_gather",
+        "reduce_scatter",
+        "all_reduce",
+        "all_to_all",
+        "barrier",
+    ] = "all_reduce"
+    algorithms: Annotated[tuple[str, ...], Commas, Once, Field(min_length=1)] = ()
+    """those of `drumline explain`, and native: the backend's own (default: all of these); for
+    all_reduce also reduce_broadcast, gather_scatter and all_gather, which are made of others"""
+    backends: Annotated[
+        tuple[Literal["gloo", "shm", "mpi", "nccl"], ...], Commas, Once, Field(min_length=1)
+    ] = ("gloo",)
+    """with mpi, all ranks are started by mpirun; nccl wants a GPU for each, and has native alone"""
+    workers: Annotated[tuple[Workers, ...], Commas, Once, Field(min_length=1)] = (2,)
+    """processes per node; several numbers are measured one after the other"""
+    sizes: Annotated[tuple[Size, ...], Commas, Once, Field(min_length=1)] = (
+        *(4, 2**12, 2**16, 2**18),
+        *(2**20, 2**22, 2**24),
+    )
+    """of the tensor, or of all parts together, as in nccl-tests; there rounded up to equal parts"""
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        composed = COMPOSED if self.collective == "all_reduce" else ()
+        known = [*PLANS[self.collective], NATIVE, *composed]
+        check_names(self.algorithms, known, f"{self.collective} algorithm", "algorithms")
+        for workers in self.workers:
+            self._check_ranks(workers)
+        if not self.usable_backends:
+            name, why = next(iter(self.unusable_backends.items()))
+            raise ClashError(
+                f"{name} {why}; add backends=gloo, or set nodes=1", *("backends", "nodes")
+            )
+        if self.uses("nccl") and NATIVE not in self.named_algorithms:
+            raise ClashError(
+                "nccl has collectives of its own only, since it queues plain messages behind each "
+                "other; add native to algorithms, or leave nccl out",
+                *("algorithms", "backends"),
+            )
+        return self
+
+    @property
+    def unusable_backends(self) -> dict[str, str]:
+        """The backends that cannot join ranks on several nodes, and why."""
+        return {
+            name: f"joins {_JOINS[name]} on one node, not on {self.nodes}"
+            for name in self.backends
+            if name in _JOINS and self.nodes > 1
+        }
+
+    @property
+    def usable_backends(self) -> tuple[str, ...]:
+        """The backends that can join these ranks."""
+        return tuple(name for name in self.backends if name not in self.unusable_backends)
+
+    def uses(self, backend: str) -> bool:
+        """Whether a backend is asked for, and can join these ranks."""
+        return backend in self.usable_backends
+
+    @property
+    def rivals(self) -> tuple[tuple[str, str], ...]:
+        """Each algorithm on each backend."""
+        return tuple(
+            (algorithm, backend)
+            for backend in self.usable_backends
+            for algorithm in self.named_algorithms
+            if backend != "nccl" or algorithm == NATIVE
+        )
+
+    @property
+    def named_algorithms(self) -> tuple[str, ...]:
+        """The algorithms, all of them where none is named; one node alone has one level only."""
+        if self.algorithms:
+            return self.algorithms
+        every = (*PLANS[self.collective], NATIVE)
+        return tuple(name for name in every if name != "hierarchical" or self.nodes > 1)
+
+    @property
+    def measured_sizes(self) -> tuple[int, ...]:
+        """The sizes from small to large; a barrier has none."""
+        return (0,) if self.collective == "barrier" else tuple(sorted(self.sizes))
+
+    @property
+    def node_plans(self) -> tuple[NodePlan, ...]:
+        """The simulated nodes; none where all workers are on one node."""
+        return plan_nodes(self.nodes, self.link, self.slow_nodes)
+
+
+class AggregationSpec(BenchSpec):
+    """`drumline bench aggregation`: whose gradients, by which strategies, with which bottleneck."""
+
+    nodes: Annotated[int, AfterValidator(check_node_count)] = 3
+    workers: int = Field(default=1, ge=1, le=MAX_WORKERS)
+    """processes per node"""
+    link: Annotated[LinkSpec, one_word(LinkSpec, "rate")] = LinkSpec(rate=10**9)
+    bottleneck: int | None = Field(default=None, ge=0)
+    """the node to slow, once by its CPU and once by its link (default: the last one)"""
+    model: Annotated[ModelSpec, one_word(ModelSpec, "name")] = ModelSpec(name="mlp")
+    batch: int = Field(default=128, ge=1, le=65536)
+    """samples per rank and step"""
+    bucket_bytes: Bytes = 2**20
+    """how much is sent at once"""
+    kinds: Annotated[
+        tuple[str, ...], Commas, Once, AfterValidator(_check_kinds), Field(min_length=1)
+    ] = KINDS
+    """the strategies (default: all that average buckets)"""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _settle_link(cls, values: Any) -> Any:
+        """Leave the link alone where there is one node only."""
+        if isinstance(values, dict) and values.get("nodes") == 1 and "link" not in values:
+            return {**values, "link": {}}
+        return values
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        self._check_ranks(self.workers)
+        name = self.model.name
+        if ":" not in name:
+            check_names([name], BUILTIN_MODELS, "model", "model.name")
+        if self.bottleneck is not None and self.slow_nodes:
+            raise ClashError(
+                "bottleneck and slow_nodes both say which node is slow; drop one of the two",
+                *("bottleneck", "slow_nodes"),
+            )
+        if self.bottleneck is not None and not self.bottleneck < self.nodes > 1:
+            raise ClashError(
+                f"bottleneck names node {self.bottleneck}, but nodes run from 0 to "
+                f"{self.nodes - 1}, and one alone has no others; name one of those or raise nodes",
+                *("bottleneck", "nodes"),
+            )
+        return self
+
+    @property
+    def reads_text(self) -> bool:
+        """Whether the model reads text, and not images."""
+        return self.model.name in TEXT_MODELS
+
+    @property
+    def situations(self) -> dict[str, tuple[NodePlan, ...]]:
+        """The nodes without a bottleneck, and with one by its CPU and by its link."""
+        found = {"even": plan_nodes(self.nodes, self.link, {})}
+        for name, part in _BOTTLENECKS.items():
+            slow = {node: part(given) for node, given in self._slow_nodes().items()}
+            plans = plan_nodes(self.nodes, self.link, slow)
+            if plans != found["even"]:
+                found[name] = plans
+        return found
+
+    def _slow_nodes(self) -> dict[int, SlowNode]:
+        if self.slow_nodes or self.nodes == 1:
+            return self.slow_nodes
+        rate = max(10**6, (self.link.rate or 10**9) // _SLOWER_LINK)
+        node = self.nodes - 1 if self.bottleneck is None else self.bottleneck
+        return {node: SlowNode(rate=rate, cpu=_SLOW_CPU)}
+
+
+_BOTTLENECKS: dict[str, Callable[[SlowNode], SlowNode]] = {
+    "slow cpu": lambda slow: SlowNode(cpu=slow.cpu),
+    "slow link": lambda slow: SlowNode(rate=slow.rate, delay_ms=slow.delay_ms),
+}
+
+
+def settle_data(values: Mapping[str, object], default: Mapping[str, object]) -> dict[str, object]:
+    """Fill in the keys of a bench: its own model, and data that the model can read.
+
+    Args:
+        values: what the user wrote.
+        default: the model where none is named; other keys of it are added to these.
+    """
+    settled = dict(values)
+    model = settled.get("model", {})
+    if isinstance(model, dict) and "name" not in model:
+        settled["model"] = model = {**default, **model}
+    name = model.get("name") if isinstance(model, dict) else model
+    data = settled.get("data", {})
+    if isinstance(data, dict) and "name" not in data:
+        own = "shakespeare" if name in TEXT_MODELS else "mnist-mini"
+        settled["data"] = {**data, "name": own}
+    return settled
+
+
+def check_trained(model: ModelSpec, data: DataSpec) -> None:
+    """Refuse a model that there is not, data that it cannot read, and a batch in the wrong place.
+
+    Raises:
+        ClashError: says which key, and the way out.
+    """
+    name, text = model.name, data.name in TEXT_DATA
+    if ":" not in name:
+        check_names([name], BUILTIN_MODELS, "model", "model.name")
+        if (name in TEXT_MODELS) != text:
+            what, fix = ("text", "mnist-mini") if text else ("images", "shakespeare")
+            raise ClashError(
+                f"{name} does not read {data.name} ({what}); set data={fix}",
+                *("data.name", "model.name"),
+            )
+    if "batch" in data.model_fields_set:
+        raise ClashError(
+            f"the batch is a word of its own here; write batch={data.batch}", "data.batch"
+        )

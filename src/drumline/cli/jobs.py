@@ -1,0 +1,227 @@
+"""What `status`, `logs` and `cancel` do and print, also of jobs whose nodes are gone."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from drumline.cli.cluster import describe_limits
+from drumline.cli.connection import (
+    Printer,
+    connected,
+    no_nodes,
+    reached,
+    refuse_rank,
+    say,
+    tell_end,
+)
+from drumline.cli.node_table import print_machines
+from drumline.cli.printing import print_json
+from drumline.cli.submit import follow_to_end
+from drumline.cluster.choice import FILE, find_cluster, read_cluster
+from drumline.cluster.following import Following
+from drumline.cluster.home import ClusterHome
+from drumline.cluster.jobs import cancel, newest, status
+from drumline.cluster.machine import Machine
+from drumline.cluster.presence import GONE, cluster_gone
+from drumline.cluster.receipt import bill
+from drumline.cluster.roster import read_former
+from drumline.cluster.spec import ClusterSpec
+from drumline.cluster.up import read_machines
+from drumline.core.errors import ClusterError, HostError, UsageError
+from drumline.core.formatting import format_seconds
+from drumline.node.job import JobState
+
+_NARROW = 60
+
+
+def status_command(which: str | None, *, as_json: bool) -> None:
+    """Show nodes, costs and jobs."""
+    spec, home = find_cluster(which)
+    machines = read_machines(home)
+    if not machines:
+        raise no_nodes(home)
+    jobs, lost = asyncio.run(_ask(spec, home, machines))
+    states = {machine.node: "alive" for machine in machines}
+    for error in lost:
+        gone = error.fields.get("reason") == GONE
+        states[error.fields["node"]] = GONE if gone else "silent"
+    over = set(states.values()) == {GONE}
+    troubles = [cluster_gone(home).message] if over else [error.message for error in lost]
+    deadline = home.read_facts().get("deadline")
+    cost = sum(line.usd for line in bill([*read_former(home), *machines], time.time(), deadline))
+    if as_json:
+        nodes = [{**machine.to_json(), "state": states[machine.node]} for machine in machines]
+        facts = {"cluster": spec.name, "provider": spec.provider, "nodes": nodes}
+        trouble = "; ".join(troubles) or None
+        print_json({**facts, "deadline": deadline, "usd": cost, "jobs": jobs, "trouble": trouble})
+        return
+    console = Console(highlight=False)
+    print_machines(console, machines, states)
+    price = sum(machine.price_usd for machine in machines)
+    so_far = f"; {cost:.2f} USD so far" if price else ""
+    if not over:
+        console.print(f"{describe_limits(spec, deadline, price)}{so_far}", soft_wrap=True)
+    for trouble in troubles:
+        console.print(trouble, soft_wrap=True, markup=False)
+    if jobs:
+        console.print(_job_table(jobs, narrow=console.width < _NARROW))
+    elif "alive" in states.values():
+        console.print("no job yet: drumline submit -- train.py")
+    elif kept := kept_jobs(home):
+        console.print(f"logs that were pulled: drumline logs {' | '.join(kept)}", soft_wrap=True)
+
+
+async def _ask(
+    spec: ClusterSpec, home: ClusterHome, machines: Sequence[Machine]
+) -> tuple[list[dict[str, Any]], list[HostError]]:
+    """Return the jobs, and why nodes do not tell of any."""
+    async with reached(spec, home, machines) as (fleet, lost):
+        jobs: list[dict[str, Any]] = []
+        for remote in fleet.remotes:  # the first that answers knows them all
+            try:
+                jobs = await status([remote])
+                break
+            except HostError as error:
+                lost.append(error)
+        return jobs, lost
+
+
+def logs_command(job: str | None, which: str | None, *, follow: bool, rank: int | None) -> None:
+    """Print a job's output."""
+    printer = Printer()
+    try:
+        spec, home = find_cluster(which)
+    except UsageError:
+        if not FILE.exists() and which is None:
+            raise
+        home = ClusterHome.of(which or read_cluster(None).name)
+        code = print_kept(home, job, follow=follow, rank=rank)
+    else:
+        try:
+            code = asyncio.run(_logs(spec, home, printer, job, follow=follow, rank=rank))
+        except HostError as error:
+            kept = kept_jobs(home)
+            if printer.lines or not kept or job not in (None, *kept):
+                raise
+            job = job or list(kept)[-1]
+            say(f"{error.message}; this is what was pulled of {job}")
+            code = print_kept(home, job, follow=follow, rank=rank)
+    if code:
+        sys.exit(code)
+
+
+async def _logs(
+    spec: ClusterSpec,
+    home: ClusterHome,
+    printer: Printer,
+    job: str | None,
+    *,
+    follow: bool,
+    rank: int | None,
+) -> int:
+    async with connected(spec, home, some=True) as fleet:
+        job_id = job or await newest(fleet.remotes)
+        if rank is not None:
+            found = [each for each in await status(fleet.remotes) if each["id"] == job_id]
+            _check_rank(found, rank)
+        following = Following(job_id, printer, rank=rank)
+        if not follow:
+            await following.run(fleet.remotes, once=True)
+            return 0
+        return tell_end(job_id, await follow_to_end(spec, home, fleet, following))
+
+
+def _check_rank(jobs: list[dict[str, Any]], rank: int) -> None:
+    """Refuse a rank that a job does not have, as soon as it is known how many it has."""
+    for job in jobs:
+        workers = job["state"]["workers"] or job["workers"]
+        if workers is not None:
+            refuse_rank(str(job["id"]), rank, range(len(job["addresses"]) * int(workers)))
+
+
+def cancel_command(job: str | None, which: str | None) -> None:
+    """End a job."""
+    spec, home = find_cluster(which)
+
+    async def end() -> tuple[str, JobState]:
+        async with connected(spec, home, some=True) as fleet:
+            job_id = job or await newest(fleet.remotes)
+            return job_id, await cancel(fleet.remotes, job_id)
+
+    job_id, state = asyncio.run(end())
+    early = "" if state.phase == "cancelled" else ": it has ended by itself"
+    print(f"{job_id} is {state.phase}{early}")
+
+
+def _job_table(jobs: list[dict[str, Any]], *, narrow: bool) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for name in ("job", "state", "code", "took", *(() if narrow else ("what",))):
+        table.add_column(name, overflow="fold", no_wrap=name != "what")
+    for job in jobs:
+        state = JobState.from_json(job["state"])
+        took = ""
+        if state.started is not None:
+            took = format_seconds((state.ended or time.time()) - state.started)
+        code = "" if state.code is None else str(state.code)
+        title = () if narrow else (str(job["title"]),)
+        table.add_row(str(job["id"]), state.phase, code, took, *title)
+    return table
+
+
+def kept_jobs(home: ClusterHome) -> dict[str, Path]:
+    """Return the folders of the jobs whose logs are here, the newest last."""
+    noted = {path.parent.name: Path(path.read_text()) for path in home.jobs.glob("*/pulled")}
+    kept = {name: folder for name, folder in noted.items() if _log_files(folder).is_dir()}
+    return dict(sorted(kept.items(), key=lambda item: _log_files(item[1]).stat().st_mtime))
+
+
+def print_kept(home: ClusterHome, job: str | None, *, follow: bool, rank: int | None) -> int:
+    """Print what was pulled of a job; returns the exit code: where it is followed, the job's own.
+
+    Raises:
+        UsageError: nothing was pulled of it, or there is no such rank.
+        ClusterError: it is to be followed, but its end is not known.
+    """
+    kept = kept_jobs(home)
+    if job is None and kept:
+        job = list(kept)[-1]
+    if job not in kept:
+        known = f"kept are {', '.join(sorted(kept))}" if kept else "and no job was pulled from it"
+        raise UsageError(f"the cluster {home.name} is not up, {known}; drumline up makes it")
+    logs = {
+        int(path.stem.partition("-")[2]): path for path in _log_files(kept[job]).glob("rank-*.log")
+    }
+    refuse_rank(job, rank, logs)
+    for number, log in sorted(logs.items()):
+        if rank in (None, number):
+            for line in log.read_text(errors="replace").splitlines():
+                print(f"[{number}] {line}")
+    if not follow:
+        return 0
+    state = _state(kept[job])
+    if not state.over:
+        raise ClusterError(
+            f"{job} was {state.phase} when it was pulled last; the nodes are gone, and nobody "
+            f"knows how it ended"
+        )
+    return tell_end(job, state)
+
+
+def _log_files(folder: Path) -> Path:
+    return folder / "run" / "logs"
+
+
+def _state(folder: Path) -> JobState:
+    try:
+        return JobState.from_json(json.loads((folder / "state.json").read_text()))
+    except (OSError, ValueError):
+        return JobState()

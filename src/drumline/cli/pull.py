@@ -1,0 +1,169 @@
+"""What `pull` does, and prints: results from all nodes to this machine, and on to the storage."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import sys
+from collections.abc import Container
+from pathlib import Path
+
+from rich.console import Console
+
+from drumline.cli.connection import connected
+from drumline.cli.node_table import NodeRows
+from drumline.cluster.choice import find_cluster
+from drumline.cluster.fleet import Fleet
+from drumline.cluster.home import ClusterHome
+from drumline.cluster.jobs import status
+from drumline.cluster.provider import Say
+from drumline.cluster.pull import Pulled, Puller
+from drumline.cluster.spec import ClusterSpec
+from drumline.cluster.storage import seen_here, upload_run
+from drumline.core.errors import ClusterError, HostError, UsageError
+from drumline.core.formatting import counted, format_bytes
+from drumline.node.job import JOB_ID
+from drumline.node.refusal import shown_url
+
+
+def pull_command(job: str | None, which: str | None, *, into: Path | None, watch: bool) -> None:
+    """Bring results here."""
+    spec, home = find_cluster(which)
+    console = Console(stderr=True, highlight=False)
+    with NodeRows(console, f"{home.name}: pull") as rows:
+        found = asyncio.run(_pull(spec, home, rows.say, job=job, into=into, watch=watch))
+    for job_id, (folder, pulled) in found.items():
+        size = format_bytes(pulled.bytes)
+        news = counted(pulled.files, "file")
+        print(f"{job_id} ({_phase(pulled)}): {news} with news, {size}, in {folder}")
+        for why in pulled.silent:
+            print(f"  {why}", file=sys.stderr)
+
+
+def pull_all(spec: ClusterSpec, home: ClusterHome, say: Say, among: Container[str]) -> None:
+    """Bring all jobs' results from the nodes that there are, before these go, too.
+
+    Raises:
+        ClusterError: not all of it is here.
+    """
+    work = _pull(spec, home, say, job=None, into=None, watch=False, must=False, among=among)
+    silent = [why for _, pulled in asyncio.run(work).values() for why in pulled.silent]
+    if silent:
+        raise ClusterError("; ".join(dict.fromkeys(silent)))
+
+
+async def _pull(
+    spec: ClusterSpec,
+    home: ClusterHome,
+    say: Say,
+    *,
+    job: str | None,
+    into: Path | None,
+    watch: bool,
+    must: bool = True,
+    among: Container[str] | None = None,
+) -> dict[str, tuple[Path, Pulled]]:
+    async with connected(spec, home, among=among, some=must) as fleet:
+        jobs = [_trusted(str(each["id"])) for each in await status(fleet.remotes)]
+        if job is not None and job not in jobs:
+            known = f"there are {', '.join(jobs)}" if jobs else "there is none yet"
+            raise UsageError(f"no job {job}; {known}")
+        wanted = jobs if job is None else [job]
+        if not wanted and must:
+            raise UsageError("there is no job yet; start one with: drumline submit -- train.py")
+        if into is not None and len(wanted) > 1:
+            raise UsageError(f"--into is for one job; name one of {', '.join(wanted)}")
+        work = (
+            _pull_one(spec, home, fleet, say, each, into or default_folder(home, each), watch)
+            for each in wanted
+        )
+        return dict(zip(wanted, await asyncio.gather(*work), strict=True))
+
+
+async def _pull_one(
+    spec: ClusterSpec,
+    home: ClusterHome,
+    fleet: Fleet,
+    say: Say,
+    job_id: str,
+    into: Path,
+    watch: bool,
+) -> tuple[Path, Pulled]:
+    def tell(pulled: Pulled) -> None:
+        files = counted(pulled.files, "file")
+        say(job_id, f"{files}, {format_bytes(pulled.bytes)} ({_phase(pulled)})")
+
+    say(job_id, f"to {into}")
+    async with Puller(fleet.remotes, job_id, into) as puller:
+        pulled = await (puller.watch(tell) if watch else puller.pull())
+    tell(pulled)
+    note_place(home, job_id, into)
+    if spec.storage is not None and (into / "run").is_dir():
+        stored = stored_by_nodes(into, nodes=len(fleet.remotes))
+        store_run(spec.storage, job_id, into, say, stored=stored, ended=pulled.ended)
+    return into, pulled
+
+
+def store_run(url: str, job_id: str, folder: Path, say: Say, *, stored: bool, ended: bool) -> None:
+    """Copy a job's run from here to the storage, unless its nodes have done so.
+
+    Raises:
+        ClusterError: the storage refuses, and the nodes have not stored it either.
+    """
+    try:
+        if stored and seen_here(url, job_id):
+            return
+        say(job_id, f"to {shown_url(url)}")
+        upload_run(folder / "run", url, job_id, ended=ended)
+    except ClusterError as error:
+        if not stored:
+            raise
+        say(job_id, f"the nodes have stored it, but from here: {error.message}")
+
+
+def _phase(pulled: Pulled) -> str:
+    return pulled.phase or "no word from its leader"
+
+
+def default_folder(home: ClusterHome, job_id: str) -> Path:
+    """Return where a job's results go: to the runs of the folder that the cluster was made from."""
+    folder = Path(home.read_facts().get("folder", "."))
+    return (folder if folder.is_dir() else Path.cwd()) / "runs" / job_id
+
+
+def _trusted(job_id: str) -> str:
+    """Refuse an id that leads out of the folder for results: it comes from a node.
+
+    Raises:
+        HostError: the node is not to be trusted.
+    """
+    if not JOB_ID.fullmatch(job_id):
+        raise HostError(f"a node tells of a job {job_id!r}, which no job is called; look at it")
+    return job_id
+
+
+def stored_by_nodes(folder: Path, *, nodes: int) -> bool:
+    """Whether as many nodes say that they have brought all of a job to the storage themselves."""
+    notes = [folder / "storage.json", *folder.glob("nodes/*/storage.json")]
+    try:
+        told = [json.loads(note.read_text()) for note in notes]
+    except (OSError, ValueError):
+        return False
+    return len(told) >= nodes and all(note["ended"] and not note["error"] for note in told)
+
+
+def pulled_folder(home: ClusterHome, job_id: str) -> Path | None:
+    """Return where a job's results were pulled to; None where they were not, or are gone."""
+    with contextlib.suppress(OSError):
+        folder = Path((home.jobs / job_id / "pulled").read_text())
+        if folder.is_dir():
+            return folder
+    return None
+
+
+def note_place(home: ClusterHome, job_id: str, into: Path) -> None:
+    """Remember where a job's results are."""
+    note = home.jobs / job_id / "pulled"
+    note.parent.mkdir(parents=True, exist_ok=True)
+    note.write_text(str(into.absolute()))

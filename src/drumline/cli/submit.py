@@ -1,0 +1,352 @@
+"""What `submit` does: files, checkpoints, the job, what it prints, and how it ends.
+
+A job is followed to its end over as many connections as that takes. One that trains by a spec is
+shown as a run on this machine would be: its events are pulled as they grow (`TrainingView`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rich.console import Console
+
+from drumline.cli.connection import Printer, connected, say, tell_end
+from drumline.cli.printing import print_result
+from drumline.cli.pull import default_folder, note_place, pulled_folder
+from drumline.cli.train import title_of
+from drumline.cluster.choice import find_cluster
+from drumline.cluster.fleet import Fleet
+from drumline.cluster.following import Following, Talk
+from drumline.cluster.home import ClusterHome
+from drumline.cluster.jobs import Request, submit, submit_and_hear
+from drumline.cluster.package import push_package
+from drumline.cluster.presence import GONE
+from drumline.cluster.pull import Puller
+from drumline.cluster.remote import Remote
+from drumline.cluster.resuming import offer_checkpoints
+from drumline.cluster.spec import ClusterSpec
+from drumline.cluster.storage import keep_copies
+from drumline.cluster.sync import sync_folder
+from drumline.cluster.up import read_machines
+from drumline.core.errors import ClusterError, HostError, InterruptError, UsageError
+from drumline.core.formatting import counted, format_bytes
+from drumline.core.rundir import RunDir
+from drumline.core.task import MODULE
+from drumline.node.job import JobState
+from drumline.node.refusal import shown_url
+from drumline.report.display import Display, open_display
+from drumline.report.progress import RunProgress
+from drumline.spec.load import dump_spec, load_spec, read_run_spec
+
+_QUEUED_S = 3.0
+_SPEC_ENDS = (".yaml", ".yml")
+
+
+def submit_command(
+    script: str,
+    args: list[str],
+    which: str | None,
+    *,
+    detach: bool,
+    workers: int | None,
+    module: bool,
+    restarts: int,
+    resume: str | None,
+) -> None:
+    """Run a script or a spec on all nodes."""
+    spec, home = find_cluster(which)
+    if resume is not None and (module or not script.endswith(_SPEC_ENDS)):
+        raise UsageError("--resume is for a SPEC.yaml; a script finds its own checkpoints")
+    request = _request(spec, script, args, workers=workers, module=module, restarts=restarts)
+    submission = Submission(spec=spec, home=home, job_id=request.job_id())
+    try:
+        code = asyncio.run(submission.run(request, detach=detach, resume=resume))
+    except KeyboardInterrupt:
+        raise submission.interrupted() from None
+    if code:
+        sys.exit(code)
+
+
+@dataclass
+class Submission:
+    """One job on its way."""
+
+    spec: ClusterSpec
+    home: ClusterHome
+    job_id: str
+    started: bool = False
+
+    async def run(self, request: Request, *, detach: bool, resume: str | None) -> int:
+        """Start the job, and follow it to its end, unless it is to go on alone.
+
+        Returns:
+            The exit code to pass on.
+        """
+        view = TrainingView(self.home, self.job_id) if request.spec else None
+        following = Following(self.job_id, Printer(), changed=_Phases())
+        async with connected(self.spec, self.home) as fleet:
+            request = replace(request, code=await self._sync(fleet))
+            if resume is not None:
+                request = await self._resumed(fleet, request, resume)
+            talks: list[Talk] = []
+            if detach or view is not None:
+                await submit(fleet.remotes, request, job_id=self.job_id)
+            else:
+                talks = await submit_and_hear(fleet.remotes, request, self.job_id)
+            self.started = True
+            if detach:
+                await self._keep_copies(fleet, check=False)
+                say(f"{self.job_id} goes on by itself: drumline logs -f {self.job_id}")
+                return 0
+            keeping = asyncio.create_task(self._keep_copies(fleet))
+            try:
+                state = await follow_to_end(
+                    self.spec, self.home, fleet, following, talks=talks, view=view
+                )
+                await keeping
+            finally:
+                keeping.cancel()
+        if view is not None and state.phase == "done":
+            view.print_result()
+        return tell_end(self.job_id, state)
+
+    def interrupted(self) -> InterruptError:
+        """Say what Ctrl-C has not ended."""
+        if not self.started:
+            return InterruptError("interrupted; no job was started")
+        return InterruptError(
+            f"interrupted, but the job goes on: drumline logs -f {self.job_id}, or drumline cancel "
+            f"{self.job_id}"
+        )
+
+    async def _sync(self, fleet: Fleet) -> str:
+        """Bring the folder to all nodes; returns what its content is known by."""
+        await fleet.all(push_package)
+        found = await sync_folder(
+            fleet.remotes,
+            Path.cwd(),
+            self.home,
+            say=lambda who, what: say(f"{who}: {what}"),
+            apart=self.spec.storage_folder,
+        )
+        sent = format_bytes(max(each.sent_bytes for each in found))
+        files, nodes = counted(found[0].files, "file"), counted(len(found), "node")
+        say(f"{self.job_id}: {files} on {nodes}, {sent} of them new")
+        return found[0].hash
+
+    async def _resumed(self, fleet: Fleet, request: Request, job: str) -> Request:
+        place = await offer_checkpoints(
+            fleet.leader,
+            job,
+            pulled=pulled_folder(self.home, job),
+            storage=self.spec.storage,
+            say=lambda who, what: say(f"{who}: {what}"),
+        )
+        return replace(request, resume=place)
+
+    async def _keep_copies(self, fleet: Fleet, *, check: bool = True) -> None:
+        """Let the nodes copy the run to the storage; where they may not, `pull` does it."""
+        url = self.spec.storage
+        if url is None:
+            return
+        try:
+            await keep_copies(fleet.remotes, url, self.job_id, check=check)
+        except HostError as error:
+            say(f"{error.message}; drumline pull copies it from here instead, and so does down")
+        else:
+            if not check:
+                say(
+                    f"nodes that may write to {shown_url(url)} copy the run there as it grows; "
+                    f"drumline pull and drumline down copy what they may not"
+                )
+
+
+class _Phases:
+    """Says that a job waits for others, where it does."""
+
+    def __init__(self) -> None:
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __call__(self, state: JobState) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if state.phase == "queued":
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(_QUEUED_S, say, "waits for the job before it")
+
+
+def _request(
+    spec: ClusterSpec,
+    script: str,
+    args: list[str],
+    *,
+    workers: int | None,
+    module: bool,
+    restarts: int,
+) -> Request:
+    wanted = workers if workers is not None else spec.workers
+    count = None if wanted == "auto" else int(wanted)
+    if script.endswith(_SPEC_ENDS) and not module:
+        run = load_spec(Path(script), args)
+        return Request(spec=dump_spec(run), title=run.name, workers=count, restarts=restarts)
+    if not module and not Path(script).is_file():
+        raise UsageError(f"no script {script} here; name one below {Path.cwd()}, or a SPEC.yaml")
+    if not module:
+        script = path_from_here(script)
+    argv = (MODULE, script, *args) if module else (script, *args)
+    return Request(argv=argv, workers=count, restarts=restarts)
+
+
+def path_from_here(script: str) -> str:
+    """Return a script's path from this folder, which is all of this machine that travels.
+
+    Raises:
+        UsageError: it is elsewhere; one by its whole path may be on the nodes, too.
+    """
+    path = Path(script)
+    inside = os.path.relpath(path.parent.resolve() / path.name, Path.cwd().resolve())
+    if not inside.startswith("../"):
+        return inside
+    if path.is_absolute():
+        return script
+    raise UsageError(
+        f"{script} is outside of {Path.cwd()}, which alone travels to the nodes; go to a folder "
+        f"that has it inside"
+    )
+
+
+_AGAIN_S, _PAUSE_S = 180.0, 2.0
+
+
+async def follow_to_end(
+    spec: ClusterSpec,
+    home: ClusterHome,
+    fleet: Fleet,
+    following: Following,
+    *,
+    talks: Sequence[Talk] = (),
+    view: TrainingView | None = None,
+) -> JobState:
+    """Follow a job, also where connections are lost meanwhile: the job does not need us.
+
+    Args:
+        spec: of the cluster.
+        home: of the cluster.
+        fleet: its nodes.
+        following: of the job.
+        talks: nodes that tell of the job already.
+        view: draws its training.
+
+    Raises:
+        HostError: the cluster is gone, or cannot be reached any more.
+    """
+    try:
+        if talks:
+            return await following.listen(talks)
+        return await _follow(fleet, following, view)
+    except HostError as error:
+        lost, told, until = error, "", time.monotonic() + _AGAIN_S
+    while time.monotonic() < until:
+        if not read_machines(home):
+            raise HostError(
+                f"the cluster {home.name} was removed meanwhile, and {following.job_id} with it; "
+                f"what was pulled of it shows: drumline logs {following.job_id}",
+                reason=GONE,
+            )
+        if lost.message != told:
+            say(f"{lost.message}; connecting again")
+        told = lost.message
+        try:
+            async with connected(spec, home, some=True) as again:
+                return await _follow(again, following, view)
+        except HostError as error:
+            if error.fields.get("reason") == GONE:
+                raise
+            lost = error
+            await asyncio.sleep(_PAUSE_S)
+    raise lost
+
+
+async def _follow(fleet: Fleet, following: Following, view: TrainingView | None) -> JobState:
+    shown = contextlib.nullcontext() if view is None else view.shown(fleet.remotes)
+    async with shown:
+        return await following.run(fleet.remotes)
+
+
+_EVERY_S = 0.5
+_GROWING = ("run/events/", "run/logs/")
+_SMALL = ("state.json", "run/spec.yaml", "run/manifest.json", "run/summary.json")
+
+
+class TrainingView:
+    """Pulls a job's run directory while it trains, and draws what is new."""
+
+    def __init__(self, home: ClusterHome, job_id: str) -> None:
+        self.folder = default_folder(home, job_id)
+        self._home = home
+        self._job_id = job_id
+        self._display: Display | None = None
+
+    @property
+    def run(self) -> RunDir:
+        """The run, as far as it is here."""
+        return RunDir(self.folder / "run")
+
+    @contextlib.asynccontextmanager
+    async def shown(self, remotes: Sequence[Remote]) -> AsyncIterator[None]:
+        """Show the run while the context lasts; at the run's end all of it is here."""
+        async with Puller(remotes, self._job_id, self.folder) as puller:
+            note_place(self._home, self._job_id, self.folder)
+            over = asyncio.Event()
+            drawing = asyncio.create_task(self._draw(puller, over))
+            try:
+                yield
+            finally:
+                over.set()  # a pull that was cut short could not be continued
+                try:
+                    await drawing
+                finally:
+                    if self._display is not None:
+                        self._display.close()
+                        self._display = None
+
+    def print_result(self) -> None:
+        """Print summary and ledger, where the run has finished."""
+        if (self.run.path / "summary.json").exists():
+            print_result(self.run, read_run_spec(self.run), as_json=False)
+
+    async def _draw(self, puller: Puller, over: asyncio.Event) -> None:
+        """Pull what is drawn, and draw it, until it is over; an ended run's other files then.
+
+        Checkpoints of a run that goes on stay on the nodes: they may be large, and change.
+        """
+        last = False
+        while not last:
+            last = over.is_set()
+            with contextlib.suppress(ClusterError):  # the job's own connection tells of that
+                pulled = await puller.pull(_is_drawn)
+                if last and pulled.ended:
+                    await puller.pull()
+            self._update()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(over.wait(), _EVERY_S)
+
+    def _update(self) -> None:
+        if self._display is None and self.run.spec_file.exists():
+            spec = read_run_spec(self.run)
+            progress = RunProgress(self.run, spec.world_size, nodes=spec.nodes)
+            named = RunDir(Path(self._job_id))
+            self._display = open_display(Console(), progress, title_of(named, spec))
+        if self._display is not None:
+            self._display.update()
+
+
+def _is_drawn(name: str) -> bool:
+    return name in _SMALL or name.startswith(_GROWING)

@@ -1,0 +1,126 @@
+"""What `ssh`, `jupyter` and `tensorboard` do."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import webbrowser
+from functools import partial
+from pathlib import Path
+
+from rich.console import Console
+
+from drumline.cli.connection import connected, no_nodes
+from drumline.cli.node_table import NodeRows
+from drumline.cluster.banner import wait_for_banner
+from drumline.cluster.choice import find_cluster
+from drumline.cluster.fleet import Fleet, say_nothing
+from drumline.cluster.home import ClusterHome
+from drumline.cluster.jobs import Request, submit
+from drumline.cluster.machine import Machine
+from drumline.cluster.presence import find_gone
+from drumline.cluster.provision import Provisioner
+from drumline.cluster.requests import LaunchRequest, serve_requests
+from drumline.cluster.services import (
+    MissingServiceError,
+    ServiceName,
+    open_service,
+    stay_busy,
+)
+from drumline.cluster.spec import ClusterSpec
+from drumline.cluster.up import read_machines
+from drumline.core.errors import HostError, UsageError
+from drumline.core.formatting import listed
+
+_ANSWER_S = 10.0
+
+
+def ssh_command(node: str, command: list[str], which: str | None) -> None:
+    """Become OpenSSH, with the cluster's own configuration."""
+    spec, home = find_cluster(which)
+    machines = {machine.name: machine for machine in read_machines(home)}
+    if not machines:
+        raise no_nodes(home)
+    if node not in machines:
+        are = "is" if len(machines) == 1 else "are"
+        raise UsageError(f"no node {node}; there {are} {listed(list(machines))}")
+    program = shutil.which("ssh")
+    if program is None:
+        raise UsageError("ssh is not here; install it (apt-get install openssh-client)")
+    asyncio.run(_refuse_silent(spec, home, machines[node]))
+    os.execv(program, [program, "-F", str(home.ssh / "config"), node, *command])
+
+
+async def _refuse_silent(spec: ClusterSpec, home: ClusterHome, machine: Machine) -> None:
+    """Say what is known of a node that does not answer: OpenSSH knows only that it does not.
+
+    Raises:
+        HostError: it does not answer, or has ended.
+    """
+    try:
+        await wait_for_banner(machine, timeout_s=_ANSWER_S, say=say_nothing)
+    except HostError:
+        for gone in await find_gone(spec, home, [machine]):
+            raise gone from None
+        raise
+
+
+def jupyter_command(which: str | None, *, browser: bool) -> None:
+    """Open JupyterLab of the leader, and start what its notebooks ask for."""
+    asyncio.run(_serve(which, "jupyter", browser=browser))
+
+
+def tensorboard_command(which: str | None, *, browser: bool) -> None:
+    """Open TensorBoard of the leader."""
+    asyncio.run(_serve(which, "tensorboard", browser=browser))
+
+
+async def _serve(which: str | None, name: ServiceName, *, browser: bool) -> None:
+    spec, home = find_cluster(which)
+    console = Console(stderr=True, highlight=False)
+    async with connected(spec, home) as fleet:
+        with NodeRows(console, name) as rows:
+            try:
+                service = await open_service(fleet.leader, name, rows.say)
+            except MissingServiceError as error:
+                await _install(spec, home, fleet, str(error.fields["package"]), rows)
+                service = await open_service(fleet.leader, name, rows.say)
+        print(service.url, flush=True)
+        console.print("the tunnel is open until you press Ctrl-C")
+        if browser:
+            _show(home, service.url)
+        tasks = [stay_busy(fleet.leader, list(fleet.remotes))]
+        if name == "jupyter":  # its notebooks may ask for runs
+            tasks.append(serve_requests(fleet.remotes, partial(_start, fleet)))
+        await asyncio.gather(*tasks)
+
+
+def _show(home: ClusterHome, url: str) -> None:
+    """Open a page in the browser by a file that leads there: a token is not for process lists."""
+    page = home.path / "open.html"
+    page.unlink(missing_ok=True)
+    with open(os.open(page, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(f'<meta http-equiv="refresh" content="0; url={url}">\n')
+    webbrowser.open(page.as_uri())
+
+
+async def _start(fleet: Fleet, asked: LaunchRequest) -> str:
+    """Start what a notebook asks for, from the code that the nodes have."""
+    return await submit(fleet.remotes, Request(argv=asked.argv, workers=asked.workers))
+
+
+async def _install(
+    spec: ClusterSpec, home: ClusterHome, fleet: Fleet, package: str, rows: NodeRows
+) -> None:
+    provisioner = Provisioner(
+        spec=spec,
+        folder=Path(home.read_facts().get("folder", ".")),
+        ansible=home.ansible,
+        ssh_config=home.ssh / "config",
+    )
+
+    def tell(node: str, task: str, state: str) -> None:
+        rows.say(node, f"{task}: {state}")
+
+    await provisioner.install_services(fleet.leader, fleet.remotes, [package], tell)

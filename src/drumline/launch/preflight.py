@@ -1,0 +1,85 @@
+"""What is refused before anything is started: NCCL without a GPU, a file that ranks cannot meet by.
+
+`init: file` names a file by which ranks meet: never one that another run has left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from drumline.core.errors import UsageError
+from drumline.core.rundir import RunDir
+from drumline.spec.run_spec import RunSpec
+
+# device files of NVIDIA's driver, of its Jetson boards, of Windows' Linux, of AMD's driver
+_SIGNS = ("nvidia*", "nvhost*", "dxg", "kfd")
+
+
+def may_have_gpu(devices: Path = Path("/dev")) -> bool:
+    """Whether anything speaks for a GPU; only PyTorch knows whether it can use it."""
+    there = any(True for sign in _SIGNS for _ in devices.glob(sign))
+    return there or shutil.which("nvidia-smi") is not None
+
+
+def refuse_without_gpu(spec: RunSpec) -> None:
+    """Say that there is no GPU before anything is started.
+
+    Raises:
+        UsageError: the backend moves GPU tensors, and nothing here speaks for a GPU.
+    """
+    if spec.backend == "nccl" and not may_have_gpu():
+        raise UsageError(
+            "backend: nccl moves GPU tensors, and this machine has no GPU (no device file of one, "
+            "no nvidia-smi); set backend=auto"
+        )
+
+
+_SCHEME = "file://"
+
+
+def refuse_bad_init_file(init: str) -> None:
+    """Refuse a file that ranks cannot meet by; found out by making it.
+
+    One that is there already has another run's addresses in it, which torch would read; one that
+    cannot be made torch would try to open for ever.
+
+    Raises:
+        UsageError: `init` names such a file.
+    """
+    if not init.startswith(_SCHEME):
+        return
+    path = Path(init.removeprefix(_SCHEME))
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+        path.unlink()
+    except FileExistsError:
+        raise UsageError(
+            f"init: {init}: the file exists already, left by another run or in use by it; "
+            f"remove it, or write init: file to get a fresh one"
+        ) from None
+    except OSError as error:
+        if not path.parent.is_dir():
+            raise UsageError(
+                f"init: {init}: there is no such folder; make it, or write init: file to do without"
+            ) from None
+        raise UsageError(
+            f"init: {init}: the file cannot be made ({error.strerror}); name one in a folder that "
+            f"you can write to, or write init: file to do without"
+        ) from None
+
+
+@contextlib.contextmanager
+def fresh_rendezvous(run: RunDir, spec: RunSpec) -> Iterator[None]:
+    """Start without traces of an earlier session of this run, and leave none."""
+    shutil.rmtree(run.rendezvous, ignore_errors=True)
+    try:
+        yield
+    finally:
+        shutil.rmtree(run.rendezvous, ignore_errors=True)
+        if spec.init.startswith(_SCHEME):
+            with contextlib.suppress(OSError):
+                Path(spec.init.removeprefix(_SCHEME)).unlink(missing_ok=True)

@@ -1,0 +1,194 @@
+"""The directory of a run while its launcher holds it: made, locked, put back if nothing came of it.
+
+The manifest in it says with what, where and by which command the run was started.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from drumline.core.errors import (
+    DrumlineError,
+    InterruptError,
+    PeerError,
+    RunDirError,
+    UsageError,
+    WorkerError,
+)
+from drumline.core.events import EventTail
+from drumline.core.rundir import RunDir
+
+if TYPE_CHECKING:
+    from drumline.core.rundir import RunDir
+    from drumline.spec.run_spec import RunSpec
+
+
+_PACKAGES = ("drumline", "torch", "numpy", "safetensors", "pydantic")
+
+
+def build_manifest(argv: list[str]) -> dict[str, Any]:
+    """Describe this machine, its software and the command."""
+    return {
+        "argv": argv,
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "git_commit": _git_commit(),
+        "hosts": [platform.node()],
+        "cpu_count": os.cpu_count(),
+        "platform": platform.platform(),
+        "python": sys.version.split()[0],
+        "packages": {name: _version(name) for name in _PACKAGES},
+    }
+
+
+def note_network(run: RunDir, network: dict[str, Any]) -> None:
+    """Add the simulated nodes to a run's manifest: addresses, rates, delays, shares of CPU."""
+    run.write_json("manifest.json", {**(run.read_json("manifest.json") or {}), "network": network})
+
+
+def _version(package: str) -> str | None:
+    from importlib.metadata import PackageNotFoundError, version  # slow to load, rarely needed
+
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _git_commit() -> str | None:
+    """The commit of the folder that the run was started in, if it is a git checkout."""
+    try:
+        answer = subprocess.run(
+            ["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return answer.stdout.strip() or None
+
+
+RUNS = Path("runs")
+FAILURE = "failure.json"
+_TRIES = 5  # at a run's lock
+
+
+@contextlib.contextmanager
+def new_run(spec: RunSpec, out: Path | None) -> Iterator[RunDir]:
+    """Make the directory of a training run; it is removed again after a mistake in the words.
+
+    A crash or an interrupt leaves it, with its logs; so does a run that came to its first step.
+    """
+    from drumline.spec.load import write_run_spec  # pydantic: not before an agent has started
+
+    run = RunDir.create(spec.name, root=RUNS, exact=out)
+    try:
+        write_run_spec(run, spec)
+        run.write_json("manifest.json", build_manifest(sys.argv))
+        with _locked(run), noted_failure(run):
+            yield run
+    except DrumlineError as error:
+        crashed = isinstance(error, WorkerError | PeerError | InterruptError)
+        if not crashed and not _has_trained(EventTail(run.rank_events(0))):
+            shutil.rmtree(run.path, ignore_errors=True)
+        raise
+
+
+def create_script_run(name: str, script: list[str]) -> RunDir:
+    """Make the directory of a script's run, with its manifest."""
+    run = RunDir.create(name, root=RUNS)
+    run.write_json("manifest.json", {**build_manifest(sys.argv), "script": script})
+    return run
+
+
+@contextlib.contextmanager
+def reopened_run(run: RunDir, spec: RunSpec) -> Iterator[None]:
+    """Hold a run that goes on by a new spec; if it never does, all is put back as it was."""
+    from drumline.spec.load import read_run_spec, write_run_spec
+
+    summary, aside = run.path / "summary.json", run.path / ".summary.before"
+    with _locked(run), noted_failure(run):
+        (run.path / FAILURE).unlink(missing_ok=True)
+        tail = EventTail(run.rank_events(0))
+        tail.read()
+        before = read_run_spec(run)
+        write_run_spec(run, spec)
+        if summary.exists():
+            summary.rename(aside)
+        try:
+            yield
+        except BaseException:
+            if not _has_trained(tail):
+                write_run_spec(run, before)
+                if aside.exists():
+                    aside.rename(summary)
+            raise
+        aside.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def noted_failure(run: RunDir) -> Iterator[None]:
+    """Leave in the run's directory how it failed, for `runs` and `show`."""
+    try:
+        yield
+    except DrumlineError as error:
+        with contextlib.suppress(RunDirError):  # it may be what has failed
+            run.write_json(FAILURE, error.to_record())
+        raise
+
+
+def state_of(run: RunDir) -> tuple[str, str | None]:
+    """Tell whether a run is done, running, interrupted, failed or killed, and why it failed."""
+    if (run.path / "summary.json").exists():
+        return "done", None
+    try:
+        with _locked(run):
+            failure = run.read_json(FAILURE)
+    except UsageError:
+        return "running", None
+    if failure is None:
+        return "killed", None
+    interrupted = failure.get("type") == InterruptError.__name__
+    return "interrupted" if interrupted else "failed", failure.get("message")
+
+
+@contextlib.contextmanager
+def _locked(run: RunDir) -> Iterator[None]:
+    """Hold a run's directory against other launchers; the kernel lets go if we die.
+
+    Raises:
+        UsageError: another launcher holds it.
+    """
+    handle = os.open(run.path, os.O_RDONLY)
+    try:
+        _lock(handle, run)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _lock(handle: int, run: RunDir) -> None:
+    """Take the lock; somebody who only looks at the run lets go of it at once."""
+    for left in reversed(range(_TRIES)):
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if not left:
+                raise UsageError(
+                    f"{run.path.name} is being trained by another command right now; wait for it"
+                ) from None
+            time.sleep(0.05)
+        else:
+            return
+
+
+def _has_trained(tail: EventTail) -> bool:
+    return any(event["event"] == "step" for event in tail.read())

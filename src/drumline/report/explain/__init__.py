@@ -1,0 +1,1 @@
+"""`drumline explain`: a recorded collective, put together step by step and shown."""

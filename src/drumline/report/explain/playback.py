@@ -1,0 +1,318 @@
+"""What a rank held at each moment of a recorded call, as pieces and whose values they hold.
+
+A rank's answer has, for each room, stretches of elements and their owners after every event that
+changed them. Here they become pieces: the largest parts that always moved as one.
+
+`Playback`: from what each rank noted to the steps of a collective.
+
+A rank's notes are messages that it posted and waited for, in its own order (`comm/recording.py`).
+Put together by sender, receiver and number they are the messages of the whole call. A message is in
+step s where its sender had taken in something of step s−1 before it sent it, and never before one
+that went the same way. A receiver takes messages in the order in which it waits for them, and in an
+exchange not before it sends its own. So a step is what could happen at the same time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from drumline.schedules.collectives import Call
+
+Answer = dict[str, Any]
+"""what one rank left"""
+Pieces = list[tuple[int, int]]
+"""the first element of each piece, and the one after its last"""
+
+
+class Content(NamedTuple):
+    """A piece, by its number, and whose values it holds: one bit per rank."""
+
+    piece: int
+    owners: int
+
+
+@dataclass(frozen=True)
+class Row:
+    """One buffer of a rank, piece by piece; None where it is empty."""
+
+    name: str
+    cells: list[Content | None]
+
+
+@dataclass(frozen=True)
+class Holding:
+    """What a rank holds: its buffers, and what lies in rooms of the algorithm beside them."""
+
+    rows: list[Row]
+    beside: list[Content]
+
+
+class History:
+    """What one rank held, look by look."""
+
+    def __init__(self, answer: Answer) -> None:
+        self.rank = answer["rank"]
+        self.rooms = answer["rooms"]
+        self.events = answer["events"]
+        self.messages = answer["messages"]
+        self.looks = [(look["events"], look["room"], look["runs"]) for look in answer["held"]]
+        self.message_bounds = {
+            bound
+            for number in range(len(self.messages))
+            for _, element, count, _ in self.carried(number)
+            for bound in (element, element + count)
+        }
+
+    def at(self, events: int) -> dict[int, list[list[int]]]:
+        """What each room held after so many events."""
+        held: dict[int, list[list[int]]] = {}
+        for after, room, runs in self.looks:
+            if after <= events:
+                held[room] = runs
+        return held
+
+    def carried(self, number: int) -> list[list[int]]:
+        """What a message took along, or brought: the stretch of its room that it covers."""
+        note = self.messages[number]
+        what = "posted" if note["kind"] == "send" else "done"
+        if [what, number] not in self.events:
+            return []
+        moment = self.events.index([what, number]) + (what == "done")
+        start, end = note["start"], note["start"] + note["count"]
+        parts = []
+        for at, element, count, owners in self.at(moment).get(note["room"], []):
+            first, after = max(at, start), min(at + count, end)
+            if first < after:
+                parts.append([first, element + first - at, after - first, owners])
+        return parts
+
+    def holding(self, steps: Mapping[int, int], step: int, pieces: Pieces, call: Call) -> Holding:
+        """What this rank held when the messages of a step were taken in; each note has a step."""
+        held = self.at(self._moment(steps, step))
+        rows, beside = [], []
+        for place, room in enumerate(self.rooms):
+            runs = held.get(place, [])
+            if room["name"].startswith("inbox"):
+                beside += [content for run in runs for content in contents(run, pieces)]
+            else:
+                rows.append(Row(room["name"], _lay_out(runs, room["elements"], pieces, call)))
+        shown = {cell for row in rows for cell in row.cells if cell is not None}
+        return Holding(rows, _news(beside, shown))
+
+    def _moment(self, steps: Mapping[int, int], step: int) -> int:
+        """How many events had passed when all of this step was in, and nothing of the next.
+
+        What was received is combined before the next message leaves or arrives, so the moment is
+        the last one before that.
+        """
+        moment = 0
+        for place, (what, number) in enumerate(self.events):
+            if what == "done" and self.messages[number]["kind"] == "recv":
+                if steps.get(number, 0) > step:
+                    break
+                moment = place + 1
+        while moment < len(self.events):
+            what, number = self.events[moment]
+            moves = (what == "posted") == (self.messages[number]["kind"] == "send")
+            if moves and steps.get(number, 0) > step:
+                break
+            moment += 1
+        return moment
+
+
+def contents(run: Sequence[int], pieces: Pieces) -> Iterator[Content]:
+    """Tell a stretch of elements as pieces."""
+    _, element, count, owners = run
+    for number, (start, end) in enumerate(pieces):
+        if element <= start and end <= element + count:
+            yield Content(number, owners)
+
+
+def _lay_out(
+    runs: Sequence[Sequence[int]], elements: int, pieces: Pieces, call: Call
+) -> list[Content | None]:
+    """Put a room's content in the order in which it lies there, with gaps."""
+    cells: list[Content | None] = []
+    end = 0
+    for run in [*runs, (elements, 0, 0, 0)]:
+        whole = elements == call.nbytes // call.element_bytes
+        gap = [p for p in pieces if end <= p[0] and p[1] <= run[0]] if whole else [(end, run[0])]
+        cells += [None] * (len(gap) if run[0] > end else 0)
+        cells += list(contents(run, pieces))
+        end = run[0] + run[2]
+    return cells
+
+
+def _news(beside: Sequence[Content], shown: set[Content]) -> list[Content]:
+    """Leave out what is part of something else that the rank holds."""
+    everything = shown | set(beside)
+
+    def covered(content: Content) -> bool:
+        return any(
+            other.piece == content.piece
+            and other.owners != content.owners
+            and other.owners & content.owners == content.owners
+            for other in everything
+        )
+
+    return sorted({c for c in beside if c not in shown and not covered(c)})
+
+
+@dataclass(kw_only=True)
+class Move:
+    """One message from post to receipt; times in nanoseconds since the first rank began."""
+
+    source: int
+    target: int
+    nbytes: int
+    posted_ns: int
+    received_ns: int | None = None
+    """None: it never arrived"""
+    content: list[Content] = field(default_factory=list)
+    step: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Playback:
+    """A recorded call, ready to be shown."""
+
+    call: Call
+    pieces: Pieces
+    moves: list[Move]
+    holdings: list[list[Holding]]
+    """by step, from 0 (before anything was sent), and rank"""
+
+    @property
+    def steps(self) -> int:
+        """How many there are."""
+        return len(self.holdings) - 1
+
+
+def build_playback(call: Call, answers: Sequence[Answer]) -> Playback:
+    """Put the ranks' answers together."""
+    began = min(answer["recorded"][0] for answer in answers)
+    moves, by_note = _match(answers, began)
+    _number_steps(answers, by_note)
+    histories = [History(answer) for answer in answers]
+    if call.collective == "barrier":
+        pieces, holdings = [(0, 1)], _arrivals(answers, by_note)
+    else:
+        pieces = _cut_pieces(call, histories)
+        for answer, history in zip(answers, histories, strict=True):
+            _fill_moves(answer, history, by_note, pieces)
+        steps = max((move.step for move in moves), default=0)
+        holdings = [
+            [history.holding(_steps(history, by_note), step, pieces, call) for history in histories]
+            for step in range(steps + 1)
+        ]
+    moves.sort(key=lambda move: (move.step, move.source, move.posted_ns))
+    return Playback(call=call, pieces=pieces, moves=moves, holdings=holdings)
+
+
+_ByNote = dict[tuple[int, int], Move]
+"""each move by (rank, number of its note) of both sides"""
+
+
+def _match(answers: Sequence[Answer], began: int) -> tuple[list[Move], _ByNote]:
+    """Find the two sides of each message."""
+    sends: dict[tuple[Any, ...], Move] = {}
+    by_note: _ByNote = {}
+    for kind in ("send", "recv"):
+        for answer in answers:
+            rank = answer["rank"]
+            for number, note in enumerate(answer["messages"]):
+                if note["kind"] != kind:
+                    continue
+                way = (rank, note["peer"]) if kind == "send" else (note["peer"], rank)
+                key = (*way, *note["channel"], note["sequence"])
+                if kind == "send":
+                    sends[key] = Move(
+                        source=rank,
+                        target=note["peer"],
+                        nbytes=note["nbytes"],
+                        posted_ns=note["posted_ns"] - began,
+                    )
+                elif key in sends and note["ended_ns"] is not None:
+                    sends[key].received_ns = note["ended_ns"] - began
+                if key in sends:
+                    by_note[rank, number] = sends[key]
+    return list(sends.values()), by_note
+
+
+def _in_order(answers: Sequence[Answer]) -> Iterator[tuple[int, str, int]]:
+    """All events of all ranks by time: (rank, posted or done, number of the note)."""
+    timed = []
+    for answer in answers:
+        for place, (what, number) in enumerate(answer["events"]):
+            note = answer["messages"][number]
+            at = note["posted_ns"] if what == "posted" else note["ended_ns"]
+            timed.append((at, place, answer["rank"], what, number))
+    return ((rank, what, number) for _, _, rank, what, number in sorted(timed))
+
+
+def _number_steps(answers: Sequence[Answer], by_note: _ByNote) -> None:
+    """Give each message its step; see the module's docstring."""
+    taken_in = [0] * len(answers)  # the latest step of what each rank has received or sent
+    sending = [0] * len(answers)  # the step in which it has last begun to send
+    last: dict[tuple[int, int], int] = {}
+    left: dict[int, int] = {}
+    for rank, what, number in _in_order(answers):
+        move = by_note.get((rank, number))
+        sends = answers[rank]["messages"][number]["kind"] == "send"
+        if move is None:
+            continue
+        if what == "posted" and sends:
+            sending[rank] = taken_in[rank] + 1
+            way = (move.source, move.target)
+            move.step = max(sending[rank], last.get(way, 0) + 1)
+            last[way] = left[id(move)] = move.step
+        elif what == "done" and sends:
+            taken_in[rank] = max(taken_in[rank], left[id(move)])
+        elif what == "done":
+            move.step = taken_in[rank] = max(move.step, taken_in[rank], sending[rank])
+
+
+def _steps(history: History, by_note: _ByNote) -> dict[int, int]:
+    """The step of each note of a rank."""
+    return {number: move.step for (rank, number), move in by_note.items() if rank == history.rank}
+
+
+def _fill_moves(answer: Answer, history: History, by_note: _ByNote, pieces: Pieces) -> None:
+    """Say what each message that a rank sent carried."""
+    for number, note in enumerate(answer["messages"]):
+        move = by_note.get((history.rank, number))
+        if note["kind"] == "send" and move is not None:
+            runs = history.carried(number)
+            move.content = [content for run in runs for content in contents(run, pieces)]
+
+
+def _arrivals(answers: Sequence[Answer], by_note: _ByNote) -> list[list[Holding]]:
+    """What ranks know in a barrier: who has come to it, their own and what messages tell them."""
+    knows = [1 << rank for rank in range(len(answers))]
+    steps = max((move.step for move in by_note.values()), default=0)
+    known = [list(knows) for _ in range(steps + 1)]
+    for rank, what, number in _in_order(answers):
+        move = by_note.get((rank, number))
+        sends = answers[rank]["messages"][number]["kind"] == "send"
+        if move is not None and what == "posted" and sends:
+            move.content = [Content(0, knows[rank])]
+        elif move is not None and what == "done" and not sends:
+            knows[rank] |= move.content[0].owners
+            for step in range(move.step, steps + 1):
+                known[step][rank] |= knows[rank]
+    return [[Holding([Row("has heard of", [Content(0, k)])], []) for k in now] for now in known]
+
+
+def _cut_pieces(call: Call, histories: Sequence[History]) -> Pieces:
+    """Cut where any rank ever held one thing on one side and another on the other."""
+    bounds = {0, call.nbytes // call.element_bytes}
+    for history in histories:
+        for _, _, runs in history.looks:
+            for _, element, count, _ in runs:
+                bounds |= {element, element + count}
+        bounds |= history.message_bounds
+    ordered = sorted(bounds)
+    return list(pairwise(ordered))

@@ -1,0 +1,166 @@
+"""How sure a measurement is: the median or the mean of a few repeats, with a 95 % interval.
+
+With three repeats there is no way around an assumption: of what was measured alone, not even the
+smallest and the largest hold the true median more often than in 3 of 4 cases. Assumed is that
+repeats scatter normally, times and ratios by their logarithms, since noise makes them some percent
+longer and not some seconds. Then (Student's t, s the standard deviation of n repeats)
+
+    mean   ± t(n−1) · s / √n
+    median ± t(n−1) · s / √n · √(π/2)
+
+The last factor is what a median scatters more than a mean; for few repeats it is a little too
+large, so the interval holds the truth a little more often than it says. A median is for times,
+of which single ones are far off; a mean is for what has a sum: shares, accuracies, differences.
+
+`compare` is the one place where pages decide that something is faster, slower, better or worse:
+only where the intervals do not overlap.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+_T = (
+    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
+    *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
+    *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
+)
+"""Student's t at 97.5 %, for 1 … 30 degrees of freedom"""
+_MEDIAN = math.sqrt(math.pi / 2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interval:
+    """A measured value, and from where to where the truth is likely to lie."""
+
+    middle: float
+    low: float | None
+    """None: there was one repeat only, which does not tell"""
+    high: float | None
+
+    def scaled(self, factor: float) -> Interval:
+        """Return the interval of a multiple; the factor is more than 0."""
+        if self.low is None or self.high is None:
+            return Interval(middle=self.middle * factor, low=None, high=None)
+        ends = {"low": self.low * factor, "high": self.high * factor}
+        return Interval(middle=self.middle * factor, **ends)
+
+
+def interval_names(*keys: str) -> list[str]:
+    """Return the columns of values with intervals, in order."""
+    return [f"{key}{end}" for key in keys for end in ("", "_low", "_high")]
+
+
+def interval_cells(key: str, of: Interval | None) -> dict[str, float | None]:
+    """Return the cells of one value with its interval."""
+    values = (None, None, None) if of is None else (of.middle, of.low, of.high)
+    return dict(zip(interval_names(key), values, strict=True))
+
+
+def read_interval(row: Mapping[str, Any], key: str) -> Interval:
+    """Return what `interval_cells` put into a row that has a value."""
+    middle, low, high = (row[name] for name in interval_names(key))
+    return Interval(middle=middle, low=low, high=high)
+
+
+def median_interval(repeats: Sequence[float], *, positive: bool = True) -> Interval:
+    """Return the median of repeats with its 95 % interval.
+
+    Args:
+        repeats: one value or more; those of repeats that ran under the same conditions.
+        positive: they are times, ratios or rates, all more than 0, that scatter by percents.
+    """
+    middle = statistics.median(repeats)
+    if len(repeats) == 1:
+        return Interval(middle=middle, low=None, high=None)
+    if not positive:
+        half = _half_width(repeats) * _MEDIAN
+        return Interval(middle=middle, low=middle - half, high=middle + half)
+    logs = [math.log(value) for value in repeats]
+    half = min(_half_width(logs) * _MEDIAN, 500.0)  # e^500 is a float
+    return Interval(middle=middle, low=middle * math.exp(-half), high=middle * math.exp(half))
+
+
+def mean_interval(repeats: Sequence[float]) -> Interval:
+    """Return the mean of one repeat or more, of either sign, with its 95 % interval."""
+    middle = statistics.fmean(repeats)
+    if len(repeats) == 1:
+        return Interval(middle=middle, low=None, high=None)
+    half = _half_width(repeats)
+    return Interval(middle=middle, low=middle - half, high=middle + half)
+
+
+def ratio_interval(repeats: Sequence[float]) -> Interval:
+    """Return the geometric mean of positive values with its interval, which is positive, too.
+
+    For what is compared by factors: ratios of times, losses on a logarithmic axis.
+    """
+    logs = mean_interval([math.log(value) for value in repeats])
+    low, high = (None if end is None else math.exp(end) for end in (logs.low, logs.high))
+    return Interval(middle=math.exp(logs.middle), low=low, high=high)
+
+
+def quartile_interval(values: Sequence[float]) -> Interval:
+    """Return the median of single values between their quartiles, which lie within the values.
+
+    They tell how single steps scatter, not how sure the median is.
+    """
+    if len(values) == 1:
+        return Interval(middle=values[0], low=None, high=None)
+    low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
+    return Interval(middle=middle, low=low, high=high)
+
+
+def divide(first: Interval, second: Interval) -> Interval:
+    """Return the ratio of two measured values, between what the ends of both allow."""
+    ratio = first.middle / second.middle
+    if not (first.low and first.high and second.low and second.high):
+        return Interval(middle=ratio, low=None, high=None)
+    return Interval(middle=ratio, low=first.low / second.high, high=first.high / second.low)
+
+
+def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
+    """Return first quartile, median and third quartile; one value alone is all three."""
+    found = quartile_interval(values)
+    if found.low is None or found.high is None:
+        return found.middle, found.middle, found.middle
+    return found.low, found.middle, found.high
+
+
+def student_t(freedom: int) -> float:
+    """Return Student's t at 97.5 %: what a 95 % interval reaches, in standard errors."""
+    if freedom <= len(_T):
+        return _T[freedom - 1]
+    z = 1.959964  # of the normal distribution; then the first terms of Cornish and Fisher
+    return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
+
+
+def _half_width(values: Sequence[float]) -> float:
+    return student_t(len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
+
+
+class Order(StrEnum):
+    """How the first compares with the second."""
+
+    MORE = "more"
+    LESS = "less"
+    LEVEL = "level"
+    """the intervals meet"""
+    ONCE = "once"
+    """one of them was measured once: nothing is known about its scatter"""
+
+
+def compare(first: Interval, second: Interval | float) -> Order:
+    """Tell which of two is more; a plain number is exact."""
+    if not isinstance(second, Interval):
+        second = Interval(middle=second, low=second, high=second)
+    if first.low is None or first.high is None or second.low is None or second.high is None:
+        return Order.ONCE
+    if first.low > second.high:
+        return Order.MORE
+    return Order.LESS if first.high < second.low else Order.LEVEL

@@ -1,0 +1,137 @@
+"""A run as a trace: what every rank did when, in the JSON that Perfetto and Chrome open.
+
+Two lines for each rank, all on one clock:
+
+    rank 0   compute     │forward 0│forward 1│ waiting │backward 0│ …      the staircase
+             messages          │send│            │receive│
+
+On a line, viewers show a slice that lies in another as a part of it, and lose one that only
+overlaps. So what runs beside something gets a line more:
+
+    rank 1   compute     │backward 0       │
+             compute 2        │backward 1       │                          threads of rpc's
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from drumline.core.events import Event
+from drumline.report.ledger.accounts import on_one_clock
+
+_COMPUTE, _MESSAGES = 0, 1
+_LINES = ("compute", "messages")
+_NS_PER_US = 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Piece:
+    """A slice on a line, in ns."""
+
+    name: str
+    since: int
+    until: int
+    line: int = _COMPUTE
+    depth: int = 1
+    """it may lie in pieces that are less deep: waiting in a forward, both in a step"""
+    args: dict[str, Any] = field(default_factory=dict)
+
+
+def build_trace(
+    events: Sequence[Sequence[Event]], *, first: int = 1, last: int | None = None
+) -> dict[str, Any]:
+    """Put the steps of all ranks on one clock, which begins with the first of them.
+
+    Args:
+        events: the event logs, in rank order.
+        first: the first step to show.
+        last: the last one; None: all.
+    """
+    chosen = [
+        [
+            event
+            for event in log
+            if event["event"] == "step" and first <= event["step"] <= (last or event["step"])
+        ]
+        for log in on_one_clock(events)
+    ]
+    zero = min((step["t"] for log in chosen for step in log), default=0)
+    shown: list[dict[str, Any]] = []
+    for rank, log in enumerate(chosen):
+        pieces = [piece for step in log for piece in _step(step)]
+        shown += _rank(rank, pieces, zero)
+    return {"displayTimeUnit": "ms", "traceEvents": shown}
+
+
+def _rank(rank: int, pieces: Sequence[_Piece], zero: int) -> Iterator[dict[str, Any]]:
+    """Tell all of one rank, as Chrome's events."""
+    yield _name("process_name", rank, name=f"rank {rank}")
+    yield _name("process_sort_index", rank, sort_index=rank)
+    for line, title in enumerate(_LINES):
+        lanes = _deal([piece for piece in pieces if piece.line == line])
+        for number, lane in enumerate(lanes or [[]]):
+            thread = line + len(_LINES) * number
+            name = title if number == 0 else f"{title} {number + 1}"
+            yield _name("thread_name", rank, tid=thread, name=name)
+            order = 0 if line == _COMPUTE else len(pieces)
+            yield _name("thread_sort_index", rank, tid=thread, sort_index=order + number)
+            for piece in lane:
+                yield {
+                    "ph": "X",
+                    "pid": rank,
+                    "tid": thread,
+                    "name": piece.name,
+                    "ts": (piece.since - zero) / _NS_PER_US,
+                    "dur": max(0, piece.until - piece.since) / _NS_PER_US,
+                    "args": piece.args,
+                }
+
+
+def _name(what: str, rank: int, *, tid: int | None = None, **args: Any) -> dict[str, Any]:
+    thread = {} if tid is None else {"tid": tid}
+    return {"ph": "M", "name": what, "pid": rank, **thread, "args": args}
+
+
+def _deal(pieces: Iterable[_Piece]) -> list[list[_Piece]]:
+    """Put pieces on as few lanes as keep apart what runs at the same time."""
+    lanes: list[list[_Piece]] = []
+    last: list[list[_Piece]] = []  # of each lane, what has not ended when the next piece begins
+    for piece in sorted(pieces, key=lambda each: (each.since, each.depth, -each.until)):
+        last = [[other for other in lane if other.until > piece.since] for lane in last]
+        free = (number for number, lane in enumerate(last) if all(_holds(o, piece) for o in lane))
+        number = next(free, len(lanes))
+        if number == len(lanes):
+            lanes.append([])
+            last.append([])
+        lanes[number].append(piece)
+        last[number].append(piece)
+    return lanes
+
+
+def _holds(outer: _Piece, inner: _Piece) -> bool:
+    """Whether a piece can be shown in another, which began no later."""
+    return outer.depth < inner.depth and inner.until <= outer.until
+
+
+def _step(step: Event) -> Iterator[_Piece]:
+    """Tell the pieces of one step."""
+    began = step["t"]
+    args = {"step": step["step"], "loss": step["loss"]}
+    name = f"step {step['step']}"
+    yield _Piece(name=name, since=began, until=began + step["total"], depth=0, args=args)
+    yield _Piece(name="data", since=began, until=began + step["data"])
+    for kind, microbatch, chunk, since, until in step.get("work", ()):
+        where = f", chunk {chunk}" if chunk else ""
+        args = {"microbatch": microbatch, "chunk": chunk}
+        yield _Piece(name=f"{kind} {microbatch}{where}", since=since, until=until, args=args)
+    for since, until in step["blocked"]:
+        yield _Piece(name="waiting", since=since, until=until, depth=2)
+    for op, nbytes, since, until, *ranks in step["spans"]:
+        if nbytes == 0 and since == until:  # when a call was made, for the ledger
+            continue
+        args = {"bytes": nbytes} if nbytes else {}
+        if ranks and ranks[0]:
+            args["ranks"] = ranks[0]
+        yield _Piece(name=op, since=since, until=until, line=_MESSAGES, args=args)

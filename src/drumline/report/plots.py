@@ -1,0 +1,241 @@
+"""`FigureStyle`: how all figures are drawn, so that they look alike, read well, and suit a page.
+
+A page has them inline as SVG, and beside it as PNG, SVG and PDF files. On the page, ink is a
+placeholder that becomes `currentColor`, so that one drawing serves the light and the dark page. In
+files it is nearly black, on white.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import html
+import io
+import logging
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from drumline.core.errors import RunDirError
+from drumline.report.page.translator import Language, Texts, Translator
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from drumline.report.page.blocks import Picture
+
+
+PAGE_INK = "#010203"
+"""no colour of ours: what has it on the page becomes the text's own"""
+FILE_INK = "#1f2328"
+COLORS = (
+    "#3b7dd8",
+    "#e07b39",
+    "#2f9e77",
+    "#c2517f",
+    "#8a6fd1",
+    "#b8901f",
+    "#4aa3b5",
+    "#8b8f97",
+    "#a0522d",
+    "#6b8e23",
+)
+"""told apart on white and on black, and by most who see colours differently"""
+LEDGER = {
+    "data": "#8a6fd1",
+    "compute": "#2f9e77",
+    "wait": "#d9a21b",
+    "transfer": "#c2517f",
+    "other": "#8b8f97",
+}
+MARKERS = "os^Dv<>P*X"
+FORMATS = ("png", "svg", "pdf")
+_DPI = 160
+_REFERENCE = re.compile(r'(\bid="|url\(#|href="#)([^")]+)')
+_CHINESE = (
+    "Noto Sans CJK SC",
+    "Noto Sans SC",
+    "Source Han Sans SC",
+    "Source Han Sans CN",
+    "WenQuanYi Zen Hei",
+    "WenQuanYi Micro Hei",
+    "PingFang SC",
+    "Heiti SC",
+    "Microsoft YaHei",
+    "SimHei",
+    "Arial Unicode MS",
+    "AR PL UMing CN",
+    "AR PL UKai CN",
+    "Droid Sans Fallback",
+)
+"""families that have the characters, on Linux, macOS and Windows"""
+_FILES = ("cjk", "wqy", "sourcehan", "pingfang", "simhei", "msyh", "uming", "ukai", "fallback")
+_BETWEEN_ROWS_IN = 0.12
+
+
+@functools.cache
+def chinese_font() -> str | None:
+    """Find a font of this machine that has Chinese characters.
+
+    matplotlib remembers the fonts that it once found; those that came later are looked for here.
+    """
+    from matplotlib import font_manager
+
+    fonts = font_manager.fontManager
+    if not any(font.name in _CHINESE for font in fonts.ttflist):
+        for file in font_manager.findSystemFonts():
+            if any(word in Path(file).name.lower() for word in _FILES):
+                with contextlib.suppress(OSError, RuntimeError):  # no font that it can read
+                    fonts.addfont(file)
+    # it says on stderr which weight it takes instead of a missing one
+    logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)
+    known = {font.name for font in fonts.ttflist}
+    return next((name for name in _CHINESE if name in known), None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FigureStyle:
+    """Draws in one language, with one ink."""
+
+    lang: Language = Language.EN
+    ink: str = FILE_INK
+
+    @property
+    def speaks(self) -> Language:
+        """The language of the words in figures: Chinese only where a font has it."""
+        return self.lang if chinese_font() is not None else Language.EN
+
+    def translator(self, texts: Texts) -> Translator:
+        """Return the labels of a figure, from the texts of a package."""
+        return Translator(self.speaks, texts)
+
+    def say(self, en: str, zh: str) -> str:
+        """Return a label."""
+        return Translator(self.speaks).pick(en, zh)
+
+    def color(self, number: int) -> str:
+        """Return the colour of the n-th of things that are compared."""
+        return COLORS[number % len(COLORS)]
+
+    def marker(self, number: int) -> str:
+        """Return the marker of the n-th."""
+        return MARKERS[number % len(MARKERS)]
+
+    def figure(self, *, width: float = 7.6, height: float = 3.6) -> Figure:
+        """Make an empty figure of so many inches, without a window."""
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(width, height), layout="constrained")
+        figure.patch.set_alpha(0.0 if self.ink == PAGE_INK else 1.0)
+        FigureCanvasAgg(figure)
+        return figure
+
+    def panels(
+        self, count: int, *, columns: int | None = None, height: float = 3.4
+    ) -> tuple[Figure, list[Axes]]:
+        """Make a figure with so many panels side by side, or in rows of `columns`."""
+        across = min(columns or count, count)
+        down = -(-count // across)
+        figure = self.figure(height=height * down)
+        if down > 1:  # a title is not to be read with the label above it
+            figure.set_layout_engine("constrained", h_pad=_BETWEEN_ROWS_IN)
+        grid = figure.subplots(down, across, squeeze=False)
+        axes = [panel for row in grid for panel in row]
+        for panel in axes[count:]:
+            panel.remove()
+        return figure, axes[:count]
+
+    def finish(self, axes: Axes, *, title: str, x: str, y: str, legend: bool = True) -> None:
+        """Give a panel its title, units, grid and, if there is more than one thing, its legend."""
+        axes.set_title(title)
+        axes.set_xlabel(x)
+        axes.set_ylabel(y)
+        axes.grid(visible=True, alpha=0.25, color=self.ink)
+        axes.set_axisbelow(True)
+        for side in ("top", "right"):
+            axes.spines[side].set_visible(False)
+        if legend and len(axes.get_legend_handles_labels()[0]) > 1:
+            axes.legend()
+
+    @contextlib.contextmanager
+    def drawing(self, **more: Any) -> Iterator[None]:
+        """Set sizes, fonts and ink of everything that is drawn inside."""
+        import matplotlib
+
+        chinese = chinese_font() if self.speaks == "zh" else None
+        settings: dict[str, Any] = {
+            # Chinese fonts lack signs, e.g. the minus of 10⁻¹: they give what the first has not
+            "font.family": ["DejaVu Sans", *([chinese] if chinese else [])],
+            "font.size": 9,
+            "axes.titlesize": 10,
+            "axes.labelsize": 9,
+            "axes.labelpad": 7,
+            "legend.fontsize": 8,
+            "legend.framealpha": 0.0,
+            "xtick.labelsize": 8,
+            "ytick.labelsize": 8,
+            "axes.facecolor": "none",
+            "svg.hashsalt": "drumline",
+            **{f"{part}.color": self.ink for part in ("text", "xtick", "ytick", "grid")},
+            "axes.edgecolor": self.ink,
+            "axes.labelcolor": self.ink,
+            "axes.titlecolor": self.ink,
+            **more,
+        }
+        with matplotlib.rc_context(settings):  # type: ignore[arg-type]  # names are checked there
+            yield
+
+
+def render_inline(picture: Picture, lang: Language) -> str:
+    """Draw for the page: text stays text, ink is the page's own, names are unique in the page."""
+    style = FigureStyle(lang=lang, ink=PAGE_INK)
+    out = io.StringIO()
+    with style.drawing(**{"svg.fonttype": "none"}):
+        picture.draw(style).savefig(out, format="svg", metadata={"Date": None, "Creator": None})
+    text = out.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = _REFERENCE.sub(rf"\g<1>{picture.name}-\2", text)
+    # the page decides how wide it is
+    text = re.sub(r'(<svg [^>]*?)width="[^"]*" height="[^"]*"', r"\1", text, count=1)
+    label = html.escape(str(picture.title))
+    text = text.replace("<svg ", f'<svg role="img" aria-label="{label}" ', 1)
+    return text.replace(PAGE_INK, "currentColor")
+
+
+def write_files(picture: Picture, folder: Path, lang: Language) -> list[Path]:
+    """Draw for files; returns those written.
+
+    Raises:
+        RunDirError: one cannot be written.
+    """
+    style = FigureStyle(lang=lang)
+    files = [folder / f"{picture.name}.{ending}" for ending in FORMATS]
+    with style.drawing():
+        figure = picture.draw(style)
+        for file in files:
+            dated = {"CreationDate" if file.suffix == ".pdf" else "Date": None}
+            try:
+                figure.savefig(file, dpi=_DPI, metadata=None if file.suffix == ".png" else dated)
+            except OSError as error:
+                raise RunDirError(f"cannot write {file}: {error.strerror}") from None
+    return files
+
+
+def save_figure(figure: Figure, path: Path) -> list[Path]:
+    """Write a figure of a bench as PNG and SVG; returns both files.
+
+    Raises:
+        RunDirError: they cannot be written.
+    """
+    files = [path.with_suffix(".png"), path.with_suffix(".svg")]
+    try:
+        for file in files:
+            figure.savefig(file, dpi=150)
+    except OSError as error:
+        raise RunDirError(f"cannot write {path}: {error.strerror}") from None
+    return files

@@ -1,0 +1,291 @@
+"""`RunRecord`: what a run directory tells, as far as it can be read.
+
+A run that crashed half-way, one of an older version, a folder with nothing in it: what is there is
+read, and what is not is named in `gaps`, one sentence each, in both languages: what an error said
+stays as it was.
+
+In what the specs of runs differ: key by key, as the words of a command would say it.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from drumline.core.errors import DrumlineError
+from drumline.core.events import Event
+from drumline.core.rundir import RunDir
+from drumline.report.ledger.accounts import (
+    Ledger,
+    common_steps,
+    compute_ledger,
+    on_one_clock,
+    step_seconds,
+    warm_steps,
+)
+from drumline.report.page.translator import Both, Language
+from drumline.spec.load import read_run_spec
+from drumline.spec.run_spec import RunSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """Where training stood after a step."""
+
+    step: int
+    samples: int
+    """seen by all ranks until then"""
+    seconds: float
+    """spent in steps until then, by all ranks together"""
+    loss: float
+    """over the whole batch of the step"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Score:
+    """A look at the test set."""
+
+    step: int
+    samples: int
+    seconds: float
+    test_loss: float
+    accuracy: float
+
+
+@dataclass(kw_only=True)
+class RunRecord:
+    """One run, read back."""
+
+    name: str
+    path: Path
+    words: dict[str, Any] = field(default_factory=dict)
+    """the resolved spec as plain values, also where this version cannot read it as a spec"""
+    spec: RunSpec | None = None
+    manifest: dict[str, Any] = field(default_factory=dict)
+    summary: dict[str, Any] = field(default_factory=dict)
+    """empty where the run did not come to its end"""
+    curve: list[Point] = field(default_factory=list)
+    scores: list[Score] = field(default_factory=list)
+    ledger: Ledger | None = None
+    step_s: list[float] = field(default_factory=list)
+    """how long each warm step took, until its last rank was done"""
+    peak_bytes: list[int] = field(default_factory=list)
+    """of each rank that told it, beyond what it started with"""
+    coverage: dict[str, Any] | None = None
+    events: list[list[Event]] = field(default_factory=list)
+    gaps: list[Both] = field(default_factory=list)
+
+    def lacks(self, en: str, zh: str) -> None:
+        """Name something that could not be read."""
+        self.gaps.append(Both(en, zh))
+
+    def say_gaps(self, language: Language) -> list[str]:
+        """Say what could not be read, a sentence each."""
+        colon = Both(": ", "：").within(language)
+        return [f"{self.name}{colon}{gap.within(language)}" for gap in self.gaps]
+
+    @property
+    def done(self) -> bool:
+        """Whether it came to its end."""
+        return bool(self.summary)
+
+    @property
+    def accuracy(self) -> float | None:
+        """On the test set, at the end."""
+        found = self.summary.get("accuracy")
+        if found is None and self.scores:
+            return self.scores[-1].accuracy
+        return found
+
+    @property
+    def loss(self) -> float | None:
+        """Of the last step."""
+        return self.curve[-1].loss if self.curve else None
+
+    @property
+    def median_step_s(self) -> float | None:
+        """A warm step, until its last rank was done."""
+        return statistics.median(self.step_s) if self.step_s else None
+
+
+def read_record(run: RunDir) -> RunRecord:
+    """Read what is there; never fails for what is not."""
+    record = RunRecord(name=run.path.name, path=run.path)
+    record.manifest = _json(run, "manifest.json", record)
+    record.summary = _json(run, "summary.json", record)
+    record.coverage = _json(run, "coverage.json", record) or None
+    _read_spec(run, record)
+    record.events = run.read_rank_events(_count_ranks(run, record))
+    if not any(record.events):
+        record.lacks("no rank has logged anything", "没有任何进程留下日志")
+        return record
+    try:
+        _read_events(record)
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        told = f"{type(error).__name__}: {error}"
+        record.lacks(
+            f"its events are not of this version ({told})", f"事件日志不是本版本写的（{told}）"
+        )
+    if not record.done:
+        _tell_end(record)
+    elif not record.curve and not record.gaps:
+        record.lacks(
+            "there is no step that all ranks have logged", "没有哪一步是全部进程都记录了的"
+        )
+    return record
+
+
+def _tell_end(record: RunRecord) -> None:
+    """Say how far a run came that did not come to its end, and why it ended if that is known."""
+    en, zh = "its start", "开头"
+    if record.curve:
+        en, zh = f"step {record.curve[-1].step}", f"第 {record.curve[-1].step} 步"
+    why = _why(record)
+    record.lacks(
+        f"has no result; its events end at {en}" + (f": {why}" if why else ""),
+        f"没有结果，事件日志到{zh}为止" + (f"：{why}" if why else ""),
+    )
+
+
+def _why(record: RunRecord) -> str:
+    """Return the error that ended a run, where a rank has logged one after its last start."""
+    for log in record.events:
+        said = ""
+        for event in log:
+            if event["event"] == "start":
+                said = ""
+            elif event["event"] == "error" and not event.get("consequence"):
+                said = str(event.get("message") or "").partition("\n")[0]
+        if said:
+            return said
+    return ""
+
+
+def _count_ranks(run: RunDir, record: RunRecord) -> int:
+    """Return how many ranks there were: by the spec, or where it cannot be read, by their logs."""
+    if record.spec is not None:
+        return record.spec.world_size
+    logged = 0
+    while run.rank_events(logged).exists():
+        logged += 1
+    return logged
+
+
+def _json(run: RunDir, name: str, record: RunRecord) -> dict[str, Any]:
+    try:
+        return run.read_json(name) or {}
+    except DrumlineError as error:
+        record.lacks(error.message, error.message)
+        return {}
+
+
+def _read_spec(run: RunDir, record: RunRecord) -> None:
+    try:
+        text = run.spec_file.read_bytes()
+    except OSError:
+        record.lacks("there is no spec.yaml", "没有 spec.yaml")
+        return
+    try:
+        words = yaml.safe_load(text.decode())
+        record.words = words if isinstance(words, dict) else {}
+        record.spec = read_run_spec(run)
+    except (yaml.YAMLError, ValueError, DrumlineError) as error:
+        said = str(error).splitlines()[0]
+        record.lacks(
+            f"its spec is damaged, or of another version ({said})",
+            f"spec.yaml 已损坏，或出自其他版本（{said}）",
+        )
+
+
+def _read_events(record: RunRecord) -> None:
+    seconds = samples = 0.0
+    common = common_steps(on_one_clock(record.events))
+    for ranks, took in zip(common, step_seconds(common), strict=True):
+        seconds += took
+        samples += _samples(ranks, record)
+        record.curve.append(
+            Point(
+                step=ranks[0]["step"],
+                samples=round(samples),
+                seconds=seconds,
+                loss=mean_loss(ranks),
+            )
+        )
+    at = {point.step: point for point in record.curve}
+    for event in record.events[0]:
+        if event["event"] == "epoch" and event.get("accuracy") is not None:
+            point = at.get(event["step"])
+            if point is not None:
+                record.scores.append(
+                    Score(
+                        step=point.step,
+                        samples=point.samples,
+                        seconds=point.seconds,
+                        test_loss=event["test_loss"],
+                        accuracy=event["accuracy"],
+                    )
+                )
+    record.ledger = compute_ledger(record.events)
+    record.step_s = step_seconds(warm_steps(record.events))
+    ends = [event for log in record.events for event in log if event["event"] == "end"]
+    peaks = [end.get("peak_gpu_bytes", end.get("peak_bytes")) for end in ends]
+    record.peak_bytes = [peak for peak in peaks if peak is not None]
+
+
+def _samples(ranks: Sequence[Event], record: RunRecord) -> float:
+    """Samples of a step over all copies of the model: ranks of one copy see the same ones."""
+    copies = record.spec.axes.data if record.spec is not None else len(ranks)
+    return float(sum(event["samples"] for event in ranks) * copies / len(ranks))
+
+
+def mean_loss(ranks: Sequence[Event]) -> float:
+    """Return the loss of a step over the whole batch.
+
+    Ranks of one copy of the model tell the same loss, of the same samples; copies differ in both.
+    All copies have equally many ranks, so the mean over ranks by samples is that over samples.
+    """
+    total = sum(event["samples"] for event in ranks)
+    if not total:
+        return float(ranks[0]["loss"])
+    return float(sum(event["loss"] * event["samples"] for event in ranks) / total)
+
+
+ABSENT = "–"
+
+
+def flatten(words: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    """Return `{"data.batch": 64, …}` from nested values."""
+    return dict(_flat(words, before))
+
+
+def _flat(words: Mapping[str, Any], before: str) -> Iterator[tuple[str, Any]]:
+    for key, value in words.items():
+        if isinstance(value, Mapping) and value:
+            yield from _flat(value, f"{before}{key}.")
+        else:
+            yield f"{before}{key}", value
+
+
+def find_differences(specs: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """Return each key in which not all are the same, with what each has.
+
+    A run's own name says nothing about what it computes, so it is left out.
+    """
+    flat = [flatten(spec) for spec in specs]
+    keys = dict.fromkeys(key for one in flat for key in one if key != "name")
+    found = {key: [_shown(one, key) for one in flat] for key in keys}
+    return {key: values for key, values in found.items() if len(set(values)) > 1}
+
+
+def _shown(flat: Mapping[str, Any], key: str) -> str:
+    value = flat.get(key)
+    if value is None or value == {}:
+        return ABSENT
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value)

@@ -1,0 +1,263 @@
+"""Checkpoints that survive: a `kill -9` at any moment, a full disk, a flipped bit.
+
+    checkpoints/step-000000094/
+        model.safetensors            parameters and buffers (model-part-K, where it is split)
+        optimizer.safetensors        its tensors (-part-K; -rank-N, where copies differ)
+        state.json                   state, scalars, the SHA-256 of each file, and its own
+
+Tensors have the names and shapes of the whole model, however it was split (`train.snapshot`). All
+files are written into a hidden folder, synced, and the folder is renamed into place: it is
+there whole or not at all. Reading checks every hash; a damaged checkpoint is passed over for the
+one before. Nothing is pickled.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+
+from drumline.core.errors import CheckpointError
+from drumline.models import tensors_sha256
+from drumline.parallel import ShardSpec
+from drumline.train.checkpoint.snapshot import Snapshot, load_model, load_optimizer
+from drumline.train.checkpoint.tensor_files import TensorFiles, sync, write_tensors
+
+STATE = "state.json"
+WHOLE = ShardSpec()
+
+
+@dataclass(kw_only=True)
+class TrainState:
+    """How far a run has come."""
+
+    step: int
+    loss: float | None = None
+    """mean training loss of the epoch that ended here"""
+    train_s: float = 0.0
+    """seconds spent in steps so far"""
+    time_s: float = 0.0
+    """seconds since the worker started, and in the sessions before"""
+    samples: int = 0
+    """samples trained on so far, over all ranks"""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint on disk whose hashes were checked."""
+
+    path: Path
+    state: TrainState
+    scalars: Mapping[str, Any]
+    """by file"""
+
+    def load_model(self, model: nn.Module, holding: ShardSpec = WHOLE) -> None:
+        """Put parameters and buffers into a model, or into the part of it that a rank holds."""
+        try:
+            load_model(model, holding, self._tensors("model*"))
+        except ValueError as error:
+            raise CheckpointError(
+                f"{self.path} does not fit the model: {error}; resume with the model that wrote it"
+            ) from None
+
+    def weights_sha256(self) -> str:
+        """Hash the whole model, one tensor after the other."""
+        return tensors_sha256(self._tensors("model*"))
+
+    def load_optimizer(
+        self,
+        optimizer: Optimizer,
+        model: nn.Module,
+        holding: ShardSpec = WHOLE,
+        rank: int | None = None,
+    ) -> None:
+        """Put its state into an optimizer; `rank` where each rank has a state of its own."""
+        which = "optimizer*" if rank is None else f"optimizer-rank-{rank}"
+        scalars: dict[str, Any] = {"groups": [], "state": {}}
+        for path in sorted(self.path.glob(f"{which}.safetensors")):
+            saved = self.scalars[path.name]
+            scalars = {"groups": saved["groups"], "state": {**scalars["state"], **saved["state"]}}
+        load_optimizer(optimizer, model, holding, self._tensors(which), scalars)
+
+    def _tensors(self, which: str) -> TensorFiles:
+        return TensorFiles(sorted(self.path.glob(f"{which}.safetensors")))
+
+
+class CheckpointStore:
+    """The checkpoints of one run."""
+
+    def __init__(self, folder: Path, *, keep: int) -> None:
+        self._folder = folder
+        self._keep = keep
+
+    def save(
+        self,
+        state: TrainState,
+        snapshot: Snapshot,
+        holding: ShardSpec = WHOLE,
+        *,
+        rank: int,
+        shared: bool = True,
+        barrier: Callable[[], None],
+        gather: Callable[[Path], None] | None = None,
+    ) -> Path | None:
+        """Write a checkpoint; every rank calls this. Returns its path on the leader.
+
+        Args:
+            state: how far the run has come.
+            snapshot: this rank's part, whole where this rank writes it.
+            holding: which part that is, and whether this rank writes it.
+            rank: this rank.
+            shared: whether copies of a part have the same optimizer state; else each is written.
+            barrier: blocks until every rank has come (called only where several ranks write).
+            gather: called in its place where ranks write to several disks; brings what they have
+                written into a folder to the leader's.
+        """
+        draft = self._folder / f".draft-{state.step:09d}"
+        suffix = f"-part-{holding.part}" if holding.parts > 1 else ""
+        try:
+            if holding.writes or not shared:
+                draft.mkdir(parents=True, exist_ok=True)
+                _write_optimizer(draft, snapshot, suffix if shared else f"-rank-{rank}")
+            if holding.writes:
+                write_tensors(draft / f"model{suffix}.safetensors", snapshot.model)
+            if holding.parts > 1 or not shared:
+                barrier() if gather is None else gather(draft)
+            return self._publish(draft, state) if rank == 0 else None
+        except OSError as error:
+            if rank == 0:  # others leave the draft to the next writer: peers may be writing to it
+                shutil.rmtree(draft, ignore_errors=True)
+            raise self._explain(error, state.step) from error
+
+    def newest(self, damaged: Callable[[Path, str], None]) -> Checkpoint | None:
+        """Return the newest checkpoint whose hashes are right; None where none was ever written.
+
+        Damaged ones are told to `damaged` and set aside (`damaged-…`), so that they neither count
+        as newest again nor push out good ones.
+
+        Raises:
+            CheckpointError: there are some, and all of them are damaged.
+        """
+        paths = list(self._paths())
+        for path in paths:
+            try:
+                return _read(path)
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                damaged(path, str(error))
+                aside = path.with_name(f"damaged-{path.name}")
+                shutil.rmtree(aside, ignore_errors=True)
+                path.rename(aside)
+        if paths:
+            raise CheckpointError(
+                f"all checkpoints in {self._folder} are damaged; put a copy back, or start anew"
+            )
+        return None
+
+    def path_of(self, step: int) -> Path:
+        """Return where the checkpoint of one step is, or would be."""
+        return self._folder / f"step-{step:09d}"
+
+    def at(self, step: int) -> Checkpoint:
+        """Open the checkpoint of one step, which another rank has found whole."""
+        path = self.path_of(step)
+        try:
+            return _read(path)
+        except (OSError, ValueError, KeyError) as error:
+            raise CheckpointError(
+                f"rank 0 resumes from {path}, but it cannot be read here: {error}; "
+                f"all ranks must see the same run directory"
+            ) from None
+
+    def _publish(self, draft: Path, state: TrainState) -> Path:
+        scalars = {
+            file.stem: json.loads(file.read_text()) for file in draft.glob("optimizer*.json")
+        }
+        for file in draft.glob("optimizer*.json"):
+            file.unlink()
+        content = {
+            **vars(state),
+            "scalars": scalars,
+            "sha256": {file.name: _sha256(file) for file in sorted(draft.iterdir())},
+        }
+        _write_synced(draft / STATE, json.dumps({**content, "seal": _seal(content)}).encode())
+        sync(draft)
+        final = self.path_of(state.step)
+        if _is_whole(final):  # the same step again, after a restart: the same weights
+            shutil.rmtree(draft)
+        else:
+            shutil.rmtree(final, ignore_errors=True)
+            draft.rename(final)
+        sync(self._folder)
+        self._drop_old()
+        return final
+
+    def _drop_old(self) -> None:
+        for path in list(self._paths())[self._keep :]:
+            shutil.rmtree(path, ignore_errors=True)
+        for draft in self._folder.glob(".draft-*"):  # left by a killed writer
+            shutil.rmtree(draft, ignore_errors=True)
+
+    def _paths(self) -> Iterator[Path]:
+        yield from sorted(self._folder.glob("step-*"), reverse=True)
+
+    def _explain(self, error: OSError, step: int) -> CheckpointError:
+        kept = next(iter(self._paths()), None)
+        rescue = (
+            f"the one before it, {kept.name}, is untouched: make room and continue with "
+            f"drumline train resume={self._folder.parent}"
+            if kept is not None
+            else "make room and start again"
+        )
+        reason = "no space left on the disk" if error.errno == errno.ENOSPC else error.strerror
+        return CheckpointError(f"cannot write the checkpoint of step {step}: {reason}; {rescue}")
+
+
+def _read(path: Path) -> Checkpoint:
+    content = json.loads((path / STATE).read_text())
+    if content.pop("seal") != _seal(content):
+        raise ValueError(f"{STATE} does not have the hash that was written with it")
+    for name, expected in content["sha256"].items():
+        if _sha256(path / name) != expected:
+            raise ValueError(f"{name} does not have the hash that was written with it")
+    state = TrainState(**{key: content[key] for key in TrainState.__dataclass_fields__})
+    return Checkpoint(path, state, content["scalars"])
+
+
+def _is_whole(path: Path) -> bool:
+    try:
+        _read(path)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+    return True
+
+
+def _write_optimizer(folder: Path, snapshot: Snapshot, suffix: str) -> None:
+    """Write the tensors of an optimizer, and beside them what is not a tensor."""
+    path = folder / f"optimizer{suffix}.safetensors"
+    write_tensors(path, snapshot.optimizer)
+    _write_synced(path.with_name(f"{path.name}.json"), json.dumps(snapshot.scalars).encode())
+
+
+def _write_synced(path: Path, content: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _seal(content: Mapping[str, object]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

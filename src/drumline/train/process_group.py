@@ -1,0 +1,125 @@
+"""The process group: ranks rendezvous at a store, choose a backend, join, and leave together."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import asdict, dataclass
+from urllib.parse import urlsplit
+
+import torch
+import torch.distributed as dist
+
+from drumline.comm import (
+    LOOPBACK,
+    BackendChoice,
+    BackendContext,
+    Host,
+    StoreBarrier,
+    build_store,
+    choose_backend,
+    join_group,
+    measure_clock,
+    most_on_one,
+    ranks_with,
+    rendezvous_host,
+    this_host,
+)
+from drumline.core.events import EventWriter
+from drumline.core.rundir import RunDir
+from drumline.core.task import PATIENCE_S, WORDS
+from drumline.spec.run_spec import RunSpec
+from drumline.spec.strategy import MESSAGE_KINDS
+from drumline.train.device import set_threads
+from drumline.train.rank import RankInfo
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ranks:
+    """The ranks of a run, once all have come."""
+
+    barrier: StoreBarrier
+    hosts: list[Host]
+    leader: str
+    """the address of rank 0"""
+
+
+def meet_ranks(
+    run: RunDir, spec: RunSpec, rank: RankInfo, device: torch.device, events: EventWriter
+) -> Ranks:
+    """Rendezvous: block until all ranks have come, and name those that have not.
+
+    They learn which of them share a host, and share out its cores.
+    """
+    init = _settle_init(spec)
+    store = build_store(
+        init,
+        rank=rank.rank,
+        rendezvous=run.rendezvous,
+        tag=os.environ.get("MASTER_PORT", "0"),  # the agents renew it with each restart
+        timeout_s=spec.timeout_s,
+    )
+    meeting = StoreBarrier(store, rank=rank.rank, world_size=rank.world_size, name=rank.name_of)
+    if WORDS in os.environ:  # each rank was started on its own, with options of its own
+        meeting.agree(json.loads(os.environ[WORDS]), spec.timeout_s)
+    meeting.gather("come", spec.timeout_s)
+    told = meeting.tell_all("say where it is", json.dumps(asdict(this_host())), spec.timeout_s)
+    hosts = [Host(**json.loads(host)) for host in told]
+    threads = set_threads(spec, ranks_with(hosts, hosts[rank.rank]))
+    events.write("setup", device=str(device), threads=threads)
+    return Ranks(barrier=meeting, hosts=hosts, leader=_leader(init))
+
+
+def join_ranks(
+    ranks: Ranks, spec: RunSpec, rank: RankInfo, device: torch.device, events: EventWriter
+) -> BackendChoice:
+    """Start the process group; blocks until all ranks have loaded what they need."""
+    meeting = ranks.barrier
+    meeting.gather("finish loading", max(spec.timeout_s, PATIENCE_S))
+    situation = BackendContext(
+        store=meeting.store,
+        rank=rank.rank,
+        world_size=rank.world_size,
+        nodes=spec.nodes,
+        ranks_here=most_on_one(ranks.hosts),
+        device=device,
+        strategy=spec.strategy.kind,
+        by_messages=spec.strategy.kind in MESSAGE_KINDS or spec.axes.pipeline > 1,
+    )
+    choice = choose_backend(spec.backend, situation)
+    join_group(
+        meeting.store,
+        rank=rank.rank,
+        world_size=rank.world_size,
+        backend=choice.backend,
+        leader=ranks.leader,
+        timeout_s=spec.timeout_s,
+    )
+    session = torch.tensor(time.time_ns(), device=device)
+    dist.broadcast(session, src=0)
+    meeting.session = str(session.item())
+    events.write("backend", backend=choice.backend, wanted=spec.backend, why=choice.why)
+    clocks = [host.clock for host in ranks.hosts]
+    ahead = measure_clock(meeting.store, clocks, rank=rank.rank, within_s=spec.timeout_s)
+    events.write("clock", ahead_ns=ahead)
+    return choice
+
+
+def _settle_init(spec: RunSpec) -> str:
+    """Return how ranks meet; mpirun names no address, so they leave a note instead."""
+    told_where = spec.init != "env" or "MASTER_ADDR" in os.environ
+    return spec.init if told_where or spec.backend != "mpi" else "tcp"
+
+
+def _leader(init: str) -> str:
+    """The address that ranks were told, or where they meet without one."""
+    if init.startswith("tcp://"):
+        return urlsplit(init).hostname or LOOPBACK
+    return os.environ.get("MASTER_ADDR", LOOPBACK) if init == "env" else rendezvous_host()
+
+
+def leave_ranks() -> None:
+    """Wait for the others and leave the process group."""
+    dist.barrier()
+    dist.destroy_process_group()

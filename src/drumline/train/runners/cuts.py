@@ -1,0 +1,158 @@
+"""Where a model is cut, and the part that this rank builds: never more of the model than that."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from drumline.models import build_partial
+from drumline.parallel import Axes, ShardSpec
+from drumline.parallel.split import (
+    Layer,
+    build_stage,
+    count_bytes,
+    find_layers,
+    measure_times,
+    parse_balance,
+    partition,
+    tied_names,
+)
+from drumline.parallel.tensor import Exchange, apply_tensor_parallel, shares_of
+from drumline.spec.run_spec import RunSpec
+from drumline.spec.strategy import cuts_layers, microbatches_of
+from drumline.train.context import TrainContext
+from drumline.train.evaluate import loss_sum
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cuts:
+    """A model's layers, and which of them make up each part."""
+
+    layers: Sequence[Layer]
+    bounds: Sequence[int]
+    """part k has the layers bounds[k] to bounds[k + 1] - 1"""
+    tied: Sequence[tuple[str, ...]]
+
+    @property
+    def parts(self) -> int:
+        """How many parts there are."""
+        return len(self.bounds) - 1
+
+    def names_of(self, part: int) -> set[str]:
+        """Return the parameters and buffers of a part."""
+        mine = self.layers[self.bounds[part] : self.bounds[part + 1]]
+        return {name for layer in mine for name in (*layer.parameters, *layer.buffers)}
+
+    @property
+    def part_of(self) -> dict[str, int]:
+        """In which part each parameter or buffer is."""
+        return {name: part for part in range(self.parts) for name in self.names_of(part)}
+
+    @property
+    def aliases(self) -> dict[str, str]:
+        """For names of tied parameters but the first: the first."""
+        return {name: names[0] for names in self.tied for name in names[1:]}
+
+    @property
+    def tied_apart(self) -> list[tuple[str, ...]]:
+        """The names of tied parameters that are in several parts."""
+        part_of = self.part_of
+        return [names for names in self.tied if len({part_of[name] for name in names}) > 1]
+
+    def describe(self) -> list[list[str]]:
+        """Name the layers of each part."""
+        return [
+            [layer.name for layer in self.layers[first:last]]
+            for first, last in zip(self.bounds, self.bounds[1:], strict=False)
+        ]
+
+
+def plan_cuts(context: TrainContext, outline: nn.Module, parts: int) -> Cuts:
+    """Decide where to cut; every rank calls this, and gets the same answer.
+
+    Args:
+        context: says how, and has a microbatch to measure layers with.
+        outline: the model without its weights.
+        parts: how many parts are needed.
+
+    Raises:
+        UsageError: it cannot be cut into so many parts.
+    """
+    layers = find_layers(outline)
+    balance = context.spec.strategy.balance
+    if not isinstance(balance, str):
+        bounds = parse_balance(balance, layers, parts)
+    elif balance == "bytes":
+        bounds = partition(count_bytes(outline, layers), parts)
+    else:
+        partition([1.0] * len(layers), parts)  # refuses before anybody waits for the times
+        times = torch.zeros(len(layers), dtype=torch.float64, device=context.device)
+        if dist.get_rank() == 0 and parts > 1:
+            measured = measure_times(outline, layers, context.example, loss_sum)
+            times += torch.tensor(measured).to(times)
+        dist.broadcast(times, src=0)
+        bounds = partition(times.tolist(), parts)
+    return Cuts(layers=layers, bounds=bounds, tied=tied_names(outline))
+
+
+def note_statistics(spec: RunSpec, model: nn.Module) -> str | None:
+    """Say which layers see microbatches where they would have seen the batch, if any do.
+
+    Args:
+        spec: says how batches are cut.
+        model: the whole model, or its outline.
+    """
+    pieces = microbatches_of(spec.strategy, spec.axes, spec.data.batch)
+    norms = [
+        f"{name} ({type(module).__name__})"
+        for name, module in model.named_modules()
+        if isinstance(module, nn.modules.batchnorm._BatchNorm)
+    ]
+    if not norms or pieces == 1 or not cuts_layers(spec.strategy, spec.axes):
+        return None
+    more = f" and {len(norms) - 1} more" if len(norms) > 1 else ""
+    share = spec.data.batch // spec.axes.data
+    return (
+        f"{norms[0]}{more}: statistics are of microbatches of {share // pieces} samples, not of "
+        f"the {share} of a whole batch, so losses differ from one process's; set "
+        f"strategy.microbatches=1, or use a norm that does not look at the batch"
+    )
+
+
+def build_parts(context: TrainContext, cuts: Cuts, numbers: Sequence[int]) -> list[nn.Module]:
+    """Build some of the parts, with the weights that the whole model would have."""
+    spec, group = context.spec, context.axes.tensor
+    names = set().union(*(cuts.names_of(number) for number in numbers))
+    model = build_partial(
+        spec.model,
+        classes=context.data.classes,
+        seed=spec.seed,
+        dtype=getattr(torch, spec.dtype),
+        wanted=names.__contains__,
+    )
+    if group is not None:
+        engine, meter = spec.strategy.engine, context.meter
+        model = apply_tensor_parallel(model, group, engine=engine, meter=meter)
+    stages = []
+    for number in numbers:
+        first, last = cuts.bounds[number : number + 2]
+        stages.append(build_stage(model, cuts.layers, first, last).to(context.device))
+    return stages
+
+
+def hold_part(
+    model: nn.Module, axes: Axes, *, aliases: dict[str, str], parts: int = 1, part: int = 0
+) -> ShardSpec:
+    """Describe what this rank holds, for checkpoints and norms."""
+    return ShardSpec(
+        part=part,
+        parts=parts,
+        writes=axes.replica == 0 and axes.share == 0,
+        aliases=aliases,
+        shares=shares_of(model),
+        exchange=None if axes.tensor is None else Exchange(group=axes.tensor),  # not metered
+    )

@@ -1,0 +1,193 @@
+"""`RpcRunner`: the model's parts on all ranks, and one rank that calls them.
+
+The leader's calls do all of a step: forward, backward, the optimizers of all parts. The other ranks
+serve these calls on a thread of RPC's, and wait with everybody else for what the step came to:
+
+    leader   calls … calls … step done ──► broadcast of the loss ──► next step
+    others   (serve calls)                 wait for it               next step
+
+So every rank goes through the same loop, writes its events, and saves its own part.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.distributed_c10d import _get_default_store
+from torch.optim import Optimizer
+
+from drumline.comm import Meter, Span
+from drumline.optim import build_optimizer
+from drumline.parallel.rpc import Agents, Part, RpcModel, Traffic, join_rpc
+from drumline.train.context import TrainContext
+from drumline.train.divergence import check_loss
+from drumline.train.evaluate import loss_sum
+from drumline.train.runners.base import Loss, ModelRunner, StepInputs
+from drumline.train.runners.cuts import build_parts, hold_part, plan_cuts
+
+_CALL = "call"
+
+
+@dataclass
+class Prepared:
+    """This process's optimizer, for the leader's call that asks for one to find it."""
+
+    optimizer: Optimizer | None = None
+
+
+prepared = Prepared()
+
+
+def take_prepared(_: list[nn.Parameter]) -> Optimizer:
+    """Return the optimizer of this process's part; called by `DistributedOptimizer`."""
+    assert prepared.optimizer is not None
+    return prepared.optimizer
+
+
+def note_calls(meter: Meter, part: int, parts: int, began: int, sent: int) -> None:
+    """Turn the work that calls have brought to a part into messages, as the ledger wants them.
+
+    A part is idle from the end of one piece of work to the beginning of the next, which a call from
+    another part begins: the part before it in forward, the one behind it in backward. The last part
+    gets its gradients from the leader, whose time of sending nobody notes.
+
+    Args:
+        meter: has the work; gets the messages.
+        part: this rank's.
+        parts: how many there are.
+        began: when the step did.
+        sent: bytes of the tensors that this rank has sent; shared out evenly over its calls.
+    """
+    idle_since = began
+    came, went = [], []
+    for kind, microbatch, _, since, until in sorted(meter.work, key=lambda work: work[3]):
+        ahead = kind == "forward"
+        source, target = (part - 1, part + 1) if ahead else (part + 1, part - 1)
+        if 0 <= source < parts:
+            span = Span(_CALL, 0, min(idle_since, since), since, (source, part))
+            came.append((microbatch, span))
+            if since > idle_since:
+                meter.blocked.append([idle_since, since])
+        if 0 <= target < parts:
+            went.append((microbatch, Span(_CALL, 0, until, until, (part, target))))
+        idle_since = max(idle_since, until)
+    # threads may take the microbatches in another order on each side: both tell them by number
+    meter.spans += [span for _, span in sorted(came)]
+    for number, (_, span) in enumerate(sorted(went)):
+        share = sent * (number + 1) // len(went) - sent * number // len(went)
+        meter.spans.append(span._replace(nbytes=share))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RpcRunner(ModelRunner):
+    """A `ModelRunner` of one part, driven from rank 0."""
+
+    agents: Agents
+    part: Part
+    tied: list[tuple[str, ...]]
+    leader: RpcModel | None = field(init=False)
+    """only rank 0 has it"""
+
+    def __post_init__(self) -> None:
+        prepared.optimizer = self.optimizer
+        leader = None
+        if self.context.rank.rank == 0:
+            leader = RpcModel(
+                self.agents,
+                self.part,
+                optimizer=take_prepared,
+                clip_norm=self.context.spec.clip_norm,
+                tied=self.tied,
+                overlap=self.context.microbatches > 1,
+            )
+        else:
+            self.agents.offer(self.part)
+        object.__setattr__(self, "leader", leader)
+
+    @property
+    def counts(self) -> bool:
+        """The leader has the loss."""
+        return self.leader is not None
+
+    def forward_backward(self, step: StepInputs) -> Loss:
+        """Take the step on the leader; wait for it on the others."""
+        parts = self.context.axes.mesh.size
+        if parts > 1:
+            with self.agents.listening():
+                dist.barrier()  # all begin together: what a rank notes from here on is of this step
+        began = time.monotonic_ns()
+        told = torch.zeros(2, dtype=torch.float64, device=self.context.device)
+        if self.leader is not None:
+            told.copy_(torch.tensor(self._lead(self.leader, step), dtype=told.dtype))
+        else:
+            step.clock.data_ready()
+            time.sleep(self.context.delay_s)
+        if parts > 1:
+            with self.agents.listening():
+                dist.broadcast(told, src=0)
+        rank = self.context.rank.rank
+        note_calls(self.context.meter, rank, parts, began, self._take_traffic().nbytes)
+        total, predictions = told.tolist()
+        return Loss(total=total, predictions=round(predictions))
+
+    def update(self, step: StepInputs) -> None:
+        """Nothing to do: the leader's step has moved all parts."""
+
+    def predict(self, inputs: Tensor) -> Tensor | None:
+        """Return the scores on the leader; the others serve."""
+        return None if self.leader is None else self.leader.predict(inputs).to(self.context.device)
+
+    def close(self) -> None:
+        """Leave RPC, all ranks together."""
+        self.agents.leave()
+
+    def _take_traffic(self) -> Traffic:
+        """Return what this rank has sent since this was last called."""
+        return self.part.take_traffic() if self.leader is None else self.leader.take_traffic()
+
+    def _lead(self, leader: RpcModel, step: StepInputs) -> tuple[float, int]:
+        pieces = self.context.cut_batch(step.batch.indices, self.context.microbatches)
+        microbatches = [self.context.data.train.batch(piece) for piece in pieces]
+        step.clock.data_ready()
+        predictions = sum(targets.numel() for _, targets in microbatches)
+        time.sleep(self.context.delay_s)
+        seed = (self.context.spec.seed * 1_000_003 + step.number) % 2**31
+
+        def checked(logits: Tensor, targets: Tensor) -> Tensor:
+            summed = loss_sum(logits.to(self.context.device), targets)
+            check_loss(summed.item() / targets.numel(), self, step, None)
+            return summed
+
+        losses = leader.train(microbatches, checked, 1 / predictions, lr=step.lr, seed=seed)
+        return sum(losses), predictions
+
+
+def build_rpc_runner(context: TrainContext, outline: nn.Module) -> RpcRunner:
+    """Cut the model by layers, and build this rank's part of it; every rank calls this."""
+    spec, rank = context.spec, context.rank
+    agents = join_rpc(
+        _get_default_store(),
+        rank=rank.rank,
+        world_size=rank.world_size,
+        timeout_s=spec.timeout_s,
+        leader=context.leader,
+    )
+    cuts = plan_cuts(context, outline, rank.world_size)
+    (module,) = build_parts(context, cuts, [rank.rank])
+    part = Part(module, number=rank.rank, device=context.device, note=context.meter.note_work)
+    return RpcRunner(
+        context=context,
+        model=module,
+        agents=agents,
+        part=part,
+        optimizer=build_optimizer(spec.optimizer, part.trained().values()),
+        shard=hold_part(
+            module, context.axes, aliases=cuts.aliases, parts=rank.world_size, part=rank.rank
+        ),
+        tied=cuts.tied_apart,
+        cuts=cuts.describe(),
+    )

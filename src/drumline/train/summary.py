@@ -1,0 +1,76 @@
+"""The result of a run, as the leader leaves it: `summary.json`, and `coverage.json` beside it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from drumline.comm import BackendChoice
+from drumline.core.rundir import RunDir
+from drumline.data.coverage import coverage
+from drumline.models import weights_sha256
+from drumline.spec.mesh import AXES
+from drumline.train.checkpoint.store import CheckpointStore, TrainState
+from drumline.train.context import TrainContext
+from drumline.train.evaluate import Score
+from drumline.train.runners.base import ModelRunner
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What a run came to."""
+
+    state: TrainState
+    epochs: int
+    score: Score | None
+
+
+def write_summary(
+    run: RunDir, context: TrainContext, runner: ModelRunner, result: Result, backend: BackendChoice
+) -> None:
+    """Write which rank saw which samples, and then the summary: its presence means `done`."""
+    spec, mesh, train = context.spec, context.axes.mesh, context.data.train
+    state, score = result.state, result.score
+    run.write_json(
+        "coverage.json",
+        coverage(
+            spec.data.partition,
+            n=len(train),
+            labels=train.labels,
+            batch=context.batch,
+            world_size=mesh.data,
+            seed=spec.seed,
+            steps=state.step,
+        ),
+    )
+    run.write_json(
+        "summary.json",
+        {
+            "name": run.path.name,
+            "world_size": context.rank.world_size,
+            "strategy": spec.strategy.kind,
+            "backend": backend.backend,
+            "backend_why": backend.why,
+            "model": spec.model.name,
+            "parameters": context.parameters,
+            "steps": state.step,
+            "epochs": result.epochs,
+            "loss": state.loss,
+            "test_loss": None if score is None else score.loss,
+            "accuracy": None if score is None else score.accuracy,
+            "time_s": state.time_s,
+            "restarts": context.rank.attempt,
+            "train_s": state.train_s,
+            "samples_per_s": state.samples / state.train_s if state.train_s else 0.0,
+            "mesh": dict(zip(AXES, mesh.shape, strict=True)),
+            "weights_sha256": _hash_weights(run, runner, state.step),
+        },
+    )
+
+
+def _hash_weights(run: RunDir, runner: ModelRunner, step: int) -> str:
+    """Hash the whole model, which a split run has in its checkpoint only."""
+    context = runner.context
+    if not context.axes.mesh.splits_model:
+        return weights_sha256(runner.model)
+    store = CheckpointStore(run.checkpoints, keep=context.spec.checkpoint.keep)
+    return store.at(step).weights_sha256()
