@@ -10,13 +10,7 @@ import pytest
 from drumline.core.errors import DataError
 from drumline.labs.communication import LAB
 from drumline.labs.experiment import LabSettings, Training
-from drumline.report.page.blocks import Picture
-from drumline.report.page.source import excerpt
-from drumline.report.page.style import FigureStyle
-from drumline.labs.experiment import Training
-from drumline.labs.settings import LabSettings
 from drumline.report.page.blocks import Picture, excerpt
-from drumline.report.page.translator import Translator
 from drumline.report.plots import FigureStyle
 from lab_documents import documents
 from lab_runs import make_runs, quotes_of, words_of, wrong_quotes

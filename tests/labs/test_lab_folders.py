@@ -8,13 +8,12 @@ import re
 import pytest
 
 from drumline.core.errors import LabError, UsageError
-from drumline.core.language import Language
 from drumline.labs.experiment import LabSettings
 from drumline.labs.report import build_report
 from drumline.labs.runner import alone, load_lab, run_lab
 from drumline.labs.verify import verify
 from drumline.report.page.html import render_html
-from drumline.report.page.translator import Translator
+from drumline.report.page.translator import Language, Translator
 from lab_documents import documents
 from lab_runs import make_runs
 

@@ -21,13 +21,7 @@ from drumline.labs.runner import load_lab
 from drumline.labs.text import lab_text
 from drumline.report.intervals import Interval
 from drumline.report.page.blocks import Picture
-from drumline.report.page.findings import Findings
-from drumline.report.page.picture import render_inline
-from drumline.report.page.style import FigureStyle
-from drumline.report.page.table import RecordTable
-from drumline.report.record import Point
 from drumline.report.page.table import Findings, RecordTable
-from drumline.report.page.translator import Translator
 from drumline.report.plots import FigureStyle, render_inline
 from drumline.report.runs.record import Point
 from drumline.spec.load import read_words

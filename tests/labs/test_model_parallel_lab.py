@@ -25,10 +25,8 @@ from drumline.report.page.audit import audit_numbers
 from drumline.report.page.blocks import Paragraph, Picture, Report, Section, TableBlock, excerpt
 from drumline.report.page.html import render_html
 from drumline.report.page.markdown import render_markdown
-from drumline.report.page.source import excerpt
-from drumline.report.page.translator import Sentence
 from drumline.report.page.table import Findings
-from drumline.report.page.translator import Language, Sentence, Translator
+from drumline.report.page.translator import Language, Sentence
 from model_parallel_runs import STEPS, make_runs
 
 BAD = re.compile(r"\b(nan|None|inf)\b")

@@ -14,14 +14,12 @@ from dataclasses import dataclass
 import pytest
 
 from browser import browsing, find_browser
-from drumline.core.language import Language
 from drumline.labs.report import build_report
 from drumline.labs.runner import load_lab
 from drumline.report.page.audit import audit_numbers
 from drumline.report.page.folder import PAGE
 from drumline.report.page.html import render_html
-from drumline.report.page.picture import render_inline
-from drumline.report.page.translator import Translator
+from drumline.report.page.translator import Language
 from drumline.report.plots import render_inline
 from lab_documents import documents
 from lab_runs import make_runs

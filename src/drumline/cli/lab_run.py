@@ -14,10 +14,6 @@ from drumline.labs.catalogue import find_lab
 from drumline.labs.experiment import LabSettings
 from drumline.labs.runner import run_lab
 from drumline.labs.verify import verify
-from drumline.report.page.translator import Translator
-from drumline.labs.report_run import run_lab
-from drumline.labs.settings import LabSettings
-from drumline.labs.verifying import verify
 from drumline.launch.probe import Progress
 from drumline.report.page.translator import Language, Translator
 from drumline.spec.load import read_words

@@ -18,18 +18,19 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from drumline.core.language import Language
 from drumline.labs.experiment import Experiment, LabSettings, Results
 from drumline.labs.plots import Plot
 from drumline.labs.text import LabText, lab_text
 from drumline.report.intervals import Interval
 from drumline.report.page.blocks import Block, Column, Markdown, Paragraph, Picture, TableBlock
-from drumline.report.page.findings import Findings
-from drumline.report.page.style import FigureStyle
-from drumline.report.page.table import FORMS, CellRef, Form, RecordTable, Table
-from drumline.report.page.translator import Filling, Sentence, Text, find_holes
-from drumline.report.page.table import CellRef, Findings, Form, RecordTable, Table
-from drumline.report.page.translator import Filling, Sentence, Text, Translator, find_holes
+from drumline.report.page.table import FORMS, CellRef, Findings, Form, RecordTable, Table
+from drumline.report.page.translator import (
+    Filling,
+    Language,
+    Sentence,
+    Text,
+    find_holes,
+)
 from drumline.report.plots import FigureStyle
 
 if TYPE_CHECKING:

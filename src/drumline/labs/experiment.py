@@ -25,7 +25,7 @@ from drumline.core.rundir import RunDir
 from drumline.data.catalogue import MNIST
 from drumline.data.folders import find_files
 from drumline.launch.probe import Watch
-from drumline.report.record import RunRecord, read_record
+from drumline.report.runs.record import RunRecord, read_record
 from drumline.spec.link import LinkSpec, check_node_count, check_slow_nodes
 from drumline.spec.parts import Part, one_word
 from drumline.spec.run_spec import RunSpec
@@ -52,11 +52,25 @@ class LabSettings(Part):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Training:
+class _Named:
+    name: str
+    """of its folder or file, unique in the lab: `adam-seed1`"""
+
+    @property
+    def label(self) -> str:
+        """What people call it."""
+        return self.name
+
+    @property
+    def slug(self) -> str:
+        """What its run directory is called."""
+        return self.name
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training(_Named):
     """A training run."""
 
-    name: str
-    """of its folder, unique in the lab: `adam-seed1`"""
     spec: RunSpec
     may_diverge: bool = False
     """that its loss runs away is a result, and no failure"""
@@ -65,10 +79,9 @@ class Training:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measurement:
+class Measurement(_Named):
     """A bench, or anything else that measures and gives one JSON document."""
 
-    name: str
     measure: Callable[[Watch], dict[str, Any]]
     words: dict[str, Any]
     """its spec as plain values: what it depends on"""

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from drumline.core.formatting import format_rate
-from drumline.core.language import Language
 from drumline.labs.catalogue import find_lab, read_principle
 from drumline.labs.chapter import Chapter, Lab
 from drumline.labs.experiment import Experiment, LabSettings, Results, Training
@@ -29,12 +28,12 @@ from drumline.report.page.blocks import (
     Paragraph,
     Report,
     Section,
+    excerpt,
 )
-from drumline.report.page.findings import Findings
 from drumline.report.page.folder import WORDS
-from drumline.report.page.source import excerpt
-from drumline.report.page.style import chinese_font
-from drumline.report.page.table import seconds
+from drumline.report.page.table import Findings, seconds
+from drumline.report.page.translator import Language
+from drumline.report.plots import chinese_font
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""`drumline lab run`: the experiments of a lab, then its report."""
+"""`drumline lab run`: the experiments of a lab, one after the other, then its report."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from drumline.bench.machine import describe_machine
+from drumline.bench.case_runner import describe_machine, run_each, train_case
 from drumline.core.errors import (
     DivergenceError,
     DrumlineError,
-    InterruptError,
     LabError,
     RunDirError,
     UsageError,
@@ -33,13 +32,10 @@ from drumline.labs.experiment import (
     runs_folder,
 )
 from drumline.labs.report import build_report
-from drumline.launch.creation import new_run
-from drumline.launch.crews import Crews
+from drumline.launch.agents import AgentPool
 from drumline.launch.probe import Watch
-from drumline.launch.training import follow_training
 from drumline.report.page.folder import MANIFEST, WORDS, check_place, read_words, write_report
 from drumline.report.page.translator import Translator
-from drumline.report.progress import followed
 from drumline.spec.load import read_run_spec
 
 _MODULES = {1: "optimizers", 2: "communication", 3: "data_parallel", 4: "model_parallel"}
@@ -163,57 +159,28 @@ def run_experiments(
     results = Results(folder=folder, settings=settings)
     runs = runs_folder(folder)
     _make(runs)
-    with AgentPool() as crews:
-        _run_all(experiments, results, runs, crews, reuse=reuse, watch=watch)
-    return results
 
-
-def _run_all(
-    experiments: Sequence[Experiment],
-    results: Results,
-    runs: Path,
-    crews: AgentPool,
-    *,
-    reuse: bool,
-    watch: Watch,
-) -> None:
-    for number, experiment in enumerate(experiments):
-        told = f"{number + 1} of {len(experiments)}: {experiment.name}"
-
-        def tell(said: Progress | None, number: int = number, told: str = told) -> None:
-            share = 0.0 if said is None else said.share
-            now = told if said is None else f"{told}, {said.now}"
-            watch(Progress(share=(number + share) / len(experiments), now=now, case=told))
-
+    def run(experiment: Experiment, path: Path, agents: AgentPool, tell: Watch) -> None:
         done = results.has(experiment.name) or results.diverged(experiment.name)
         if reuse and done and _same(experiment, runs):
-            continue
+            return
         tell(None)
-        try:
-            _run(experiment, runs, crews, tell)
-        except (InterruptError, KeyboardInterrupt):
-            raise InterruptError(
-                f"interrupted in {told}; what is done stays in {runs}: go on with --reuse"
-            ) from None
-        except DrumlineError as error:
-            expected = isinstance(experiment, Training) and experiment.may_diverge
-            if not (expected and isinstance(error, DivergenceError)):
-                results.failed[experiment.name] = error.message
+        shutil.rmtree(path, ignore_errors=True)  # what an earlier try left
+        document = runs / f"{experiment.name}.json"
+        document.unlink(missing_ok=True)
+        if isinstance(experiment, Training):
+            train_case(experiment, path, agents, tell)
+        else:
+            found = experiment.measure(tell) | {"words": experiment.words}
+            write_atomic(document, json.dumps(found) + "\n")
 
-
-def _run(experiment: Experiment, runs: Path, crews: AgentPool, tell: Watch) -> None:
-    _clear(experiment, runs)
-    if isinstance(experiment, Measurement):
-        document = experiment.measure(tell)
-        document["words"] = experiment.words
-        write_atomic(runs / f"{experiment.name}.json", json.dumps(document) + "\n")
-        return
-    path = runs / experiment.name
-    with new_run(experiment.spec, path) as run:
-        shown = followed(
-            run, experiment.spec, lambda now: tell(Progress(share=now.share, now=now.now))
-        )
-        follow_training(run, experiment.spec, crews.of(experiment.spec), shown)
+    left = f"what is done stays in {runs}: go on with --reuse"
+    errors = (DrumlineError,)
+    for ended in run_each(experiments, run, runs, watch, of_a_case=errors, interrupted=left):
+        expected = isinstance(ended.case, Training) and ended.case.may_diverge
+        if ended.error and not (expected and isinstance(ended.error, DivergenceError)):
+            results.failed[ended.case.name] = ended.error.message
+    return results
 
 
 def _same(experiment: Experiment, runs: Path) -> bool:
@@ -227,12 +194,6 @@ def _same(experiment: Experiment, runs: Path) -> bool:
         return read_run_spec(RunDir(runs / experiment.name)) == experiment.spec
     except DrumlineError:
         return False
-
-
-def _clear(experiment: Experiment, runs: Path) -> None:
-    """Remove what an earlier try left."""
-    shutil.rmtree(runs / experiment.name, ignore_errors=True)
-    (runs / f"{experiment.name}.json").unlink(missing_ok=True)
 
 
 def _make(folder: Path) -> None:

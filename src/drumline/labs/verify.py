@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from drumline.core.errors import DrumlineError, UsageError
-from drumline.core.language import Language
 from drumline.labs.experiment import LabSettings, Results, Training, runs_folder
 from drumline.labs.report import build_report
 from drumline.labs.runner import load_lab, run_experiments
@@ -23,6 +22,7 @@ from drumline.launch.probe import Watch
 from drumline.report.page.audit import audit_files, audit_numbers, audit_texts
 from drumline.report.page.folder import read_manifest
 from drumline.report.page.table import Table
+from drumline.report.page.translator import Language
 
 _UNREADABLE = (
     *(DrumlineError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError),

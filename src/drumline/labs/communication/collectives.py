@@ -12,10 +12,6 @@ from drumline.labs.chapter import Chapter
 from drumline.labs.communication.plots import draw_sizes, draw_splits, draw_strategies
 from drumline.labs.experiment import Results
 from drumline.labs.repeats import ranked
-from drumline.report.bench_tables import format_size
-from drumline.report.interval import Interval, divide
-from drumline.report.order import Order, compare
-from drumline.labs.results import Results
 from drumline.report.intervals import Interval, Order, compare, divide
 from drumline.report.page.table import count, milliseconds, percent, plain, size, times
 

@@ -14,16 +14,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from drumline.bench.aggregation import run_aggregation
-from drumline.bench.collectives import run_collectives
-from drumline.core.bench import AggregationSpec, CollectivesSpec
-from drumline.labs.experiment import Experiment, LabSettings, Measurement, Training, choose_data
 from drumline.bench.communication.aggregation import run_aggregation
 from drumline.bench.communication.collectives import run_collectives
 from drumline.bench.specs import AggregationSpec, CollectivesSpec
-from drumline.labs.experiment import Experiment, Measurement, Training
-from drumline.labs.material import choose_data
-from drumline.labs.settings import LabSettings
+from drumline.labs.experiment import Experiment, LabSettings, Measurement, Training, choose_data
 from drumline.spec.load import validate_spec
 
 KINDS = (

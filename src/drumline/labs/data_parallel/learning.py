@@ -38,8 +38,6 @@ from drumline.labs.repeats import (
     score_rows,
     smoothed,
 )
-from drumline.report.interval import Interval
-from drumline.labs.results import Results
 from drumline.report.intervals import Interval
 from drumline.report.page.table import (
     RecordTable,

@@ -31,9 +31,6 @@ from drumline.labs.repeats import (
     ratio_of,
     score_rows,
 )
-from drumline.report.interval import Interval, quartile_interval
-from drumline.report.order import compare
-from drumline.labs.results import Results
 from drumline.report.intervals import Interval, compare, quartile_interval
 from drumline.report.page.table import (
     RecordTable,

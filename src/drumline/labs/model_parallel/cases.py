@@ -21,8 +21,6 @@ from drumline.core.rundir import RunDir
 from drumline.labs.chapter import Chapter
 from drumline.labs.experiment import Results, runs_folder
 from drumline.labs.model_parallel.experiments import AGAIN, plan_named_cases
-from drumline.report.interval import Interval, divide
-from drumline.labs.results import Results
 from drumline.report.intervals import Interval, divide, quartiles
 from drumline.report.ledger import step_seconds, warm_steps
 from drumline.report.page.table import count, milliseconds, percent, plain, size, times, tiny

@@ -40,8 +40,7 @@ from drumline.labs.repeats import (
     score_rows,
     smoothed,
 )
-from drumline.report.interval import Interval
-from drumline.report.order import Order
+from drumline.report.intervals import Interval, Order
 from drumline.report.page.table import (
     RecordTable,
     count,
@@ -52,9 +51,6 @@ from drumline.report.page.table import (
     times,
     tiny,
 )
-from drumline.labs.results import Results
-from drumline.report.intervals import Interval, Order
-from drumline.report.page.table import RecordTable, count, percent, plain, points, seconds, times
 from drumline.report.page.translator import Sentence
 from drumline.report.runs.record import RunRecord
 

@@ -22,15 +22,9 @@ from drumline.labs.repeats import (
     pairs_of_seeds,
     ratio_of,
 )
-from drumline.report.interval import Interval, quartile_interval
-from drumline.report.ledger import NS, warm_steps
-from drumline.report.order import compare
-from drumline.report.page.table import count, milliseconds, percent, plain, size, times, tiny
-from drumline.report.record import RunRecord
-from drumline.labs.results import Results
 from drumline.report.intervals import Interval, compare, quartile_interval
 from drumline.report.ledger import NS, warm_steps
-from drumline.report.page.table import count, milliseconds, percent, plain, size, times
+from drumline.report.page.table import count, milliseconds, percent, plain, size, times, tiny
 from drumline.report.runs.record import RunRecord
 
 COPIES = {"gd": 0, "sgd": 0, "momentum": 1, "adam": 2}
