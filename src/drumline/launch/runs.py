@@ -6,13 +6,11 @@ The manifest in it says with what, where and by which command the run was starte
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import platform
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,6 +25,7 @@ from drumline.core.errors import (
     WorkerError,
 )
 from drumline.core.events import EventTail
+from drumline.core.lock import FileLock
 from drumline.core.rundir import RunDir
 
 if TYPE_CHECKING:
@@ -78,7 +77,7 @@ def _git_commit() -> str | None:
 
 RUNS = Path("runs")
 FAILURE = "failure.json"
-_TRIES = 5  # at a run's lock
+_LOCK_S = 0.2  # for somebody who only looks at a run
 
 
 @contextlib.contextmanager
@@ -167,27 +166,15 @@ def _locked(run: RunDir) -> Iterator[None]:
     Raises:
         UsageError: another launcher holds it.
     """
-    handle = os.open(run.path, os.O_RDONLY)
+    lock = FileLock(run.path, flags=os.O_RDONLY)
+    if not lock.acquire(_LOCK_S):  # somebody who only looks at the run lets go of it at once
+        raise UsageError(
+            f"{run.path.name} is being trained by another command right now; wait for it"
+        )
     try:
-        _lock(handle, run)
         yield
     finally:
-        os.close(handle)
-
-
-def _lock(handle: int, run: RunDir) -> None:
-    """Take the lock; somebody who only looks at the run lets go of it at once."""
-    for left in reversed(range(_TRIES)):
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if not left:
-                raise UsageError(
-                    f"{run.path.name} is being trained by another command right now; wait for it"
-                ) from None
-            time.sleep(0.05)
-        else:
-            return
+        lock.release()
 
 
 def _has_trained(tail: EventTail) -> bool:
