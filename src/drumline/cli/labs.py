@@ -31,7 +31,7 @@ from drumline.labs.start import recognise, start_lab
 from drumline.labs.verify import verify
 from drumline.launch.probe import Progress
 from drumline.report.page.translator import Language, Translator
-from drumline.spec.load import read_words
+from drumline.spec.load import read_options
 
 
 def list_command(language: Language, *, as_json: bool) -> None:
@@ -91,7 +91,7 @@ def run_command(number: int, overrides: list[str], options: LabRunOptions) -> No
     """Run a lab, write it up, and say where the page is."""
     find_lab(number)
     say = Translator(options.lang)
-    settings = read_words(LabSettings, overrides, _EXAMPLE)
+    settings = read_options(LabSettings, overrides, _EXAMPLE)
     if options.full:
         settings = settings.model_copy(update={"full": True})
     folder = options.out or LAB_FOLDERS / str(number)

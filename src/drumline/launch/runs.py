@@ -30,6 +30,7 @@ from drumline.core.rundir import RunDir
 
 if TYPE_CHECKING:
     from drumline.core.rundir import RunDir
+    from drumline.launch.network import NetworkRecord
     from drumline.spec.run_spec import RunSpec
 
 
@@ -50,7 +51,7 @@ def build_manifest(argv: list[str]) -> dict[str, Any]:
     }
 
 
-def note_network(run: RunDir, network: dict[str, Any]) -> None:
+def note_network(run: RunDir, network: NetworkRecord) -> None:
     """Add the simulated nodes to a run's manifest: addresses, rates, delays, shares of CPU."""
     run.write_json("manifest.json", {**(run.read_json("manifest.json") or {}), "network": network})
 
@@ -82,7 +83,7 @@ _LOCK_S = 0.2  # for somebody who only looks at a run
 
 @contextlib.contextmanager
 def new_run(spec: RunSpec, out: Path | None) -> Iterator[RunDir]:
-    """Make the directory of a training run; it is removed again after a mistake in the words.
+    """Make the directory of a training run; it is removed again after a mistake in the spec.
 
     A crash or an interrupt leaves it, with its logs; so does a run that came to its first step.
     """
