@@ -82,7 +82,9 @@ def choose_torch(floor: str) -> str:
 def install() -> None:
     """Make the environment."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    subprocess.run([sys.executable, "-m", "venv", "--clear", str(FOLDER)], check=True)
+    # an old pip would take long to find versions that go together
+    options = ("--clear", "--upgrade-deps")
+    subprocess.run([sys.executable, "-m", "venv", *options, str(FOLDER)], check=True)
     versions = floors(project)
     versions["torch"] = choose_torch(versions["torch"])
     tools = [Requirement(text) for text in project["optional-dependencies"]["dev"]]
