@@ -26,7 +26,7 @@ from drumline.report.page.table import Findings, RecordTable
 from drumline.report.page.translator import Translator
 from drumline.report.plots import FigureStyle, render_inline
 from drumline.report.runs.record import Point
-from drumline.spec.load import read_words
+from drumline.spec.load import read_options
 from lab_runs import SAMPLES, make_runs, quotes_of, words_of, wrong_quotes
 
 LABS = {1: OPTIMIZERS, 3: DATA_PARALLEL}
@@ -243,7 +243,7 @@ def test_on_simulated_nodes_every_rank_is_a_node():
 
 def test_a_link_needs_nodes_to_join():
     with pytest.raises(UsageError, match="set nodes=2 or more"):
-        read_words(LabSettings, ["link=1gbit"], "nodes=2")
+        read_options(LabSettings, ["link=1gbit"], "nodes=2")
 
 
 @pytest.mark.parametrize("number", [1, 2, 3, 4])
