@@ -27,7 +27,7 @@ from drumline.report.page.blocks import (
     TableBlock,
     excerpt,
 )
-from drumline.report.page.folder import WORDS, read_manifest, read_words, write_report
+from drumline.report.page.folder import WORDS, read_manifest, read_own_words, write_report
 from drumline.report.page.html import render_block, render_html
 from drumline.report.page.markdown import render_markdown
 from drumline.report.page.table import Findings, Table, milliseconds, percent, times
@@ -133,11 +133,10 @@ def test_a_report_is_what_its_files_say(tmp_path):
 
 
 def test_own_words_are_kept(tmp_path):
-    say = Translator("en")
-    assert read_words(tmp_path, say) == ""
+    assert read_own_words(tmp_path, "en") == ""
     (tmp_path / WORDS).write_text("<!-- a hint -->\nThe ring *wins*. <b>Really</b>\n")
     for _ in range(2):
-        words = read_words(tmp_path, say)
+        words = read_own_words(tmp_path, "en")
         write_report(small_report("en", words), tmp_path, {})
     assert (tmp_path / WORDS).read_text().startswith("<!-- a hint -->")
     page = (tmp_path / "report.html").read_text()
@@ -145,7 +144,7 @@ def test_own_words_are_kept(tmp_path):
     assert "a hint" not in page
     (tmp_path / WORDS).write_bytes(b"\xff\xfe\x00")
     with pytest.raises(RunDirError, match="no text in UTF-8"):
-        read_words(tmp_path, say)
+        read_own_words(tmp_path, "en")
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,7 @@ def test_what_can_be_shown_is_shown_in_both_languages(runs, tmp_path):
     assert "empty: there is no spec.yaml / empty: no rank has logged anything" in gaps
     cited = []
     for lang in ("en", "zh"):
-        page = write_report(build_runs_report(records, Translator(lang)), tmp_path / lang, {})
+        page = write_report(build_runs_report(records, lang), tmp_path / lang, {})
         assert list(audit_numbers(tmp_path / lang)) == []
         text = page.read_text()
         assert "nan" not in text.lower().replace("finance", "")
@@ -95,7 +95,7 @@ def test_what_can_be_shown_is_shown_in_both_languages(runs, tmp_path):
 
 def test_one_run_and_one_without_anything(runs, tmp_path):
     for run in (runs[0], runs[-1]):
-        report = build_runs_report([read_record(run)], Translator("en"))
+        report = build_runs_report([read_record(run)], "en")
         assert "differences" not in [section.slug for section in report.sections]
         write_report(report, tmp_path / f"page-{run.path.name}", {})
     assert str(report.summary) == "There is nothing to tell yet."
@@ -128,7 +128,7 @@ def test_faster_is_said_only_where_quartiles_do_not_meet(runs):
     records = [read_record(run) for run in runs[:2]]
     said = " ".join(
         str(one)
-        for section in build_runs_report(records, Translator("en")).sections
+        for section in build_runs_report(records, "en").sections
         if section.slug == "analysis"
         for one in section.blocks[0].said
     )
@@ -139,7 +139,7 @@ def test_faster_is_said_only_where_quartiles_do_not_meet(runs):
 
 def analysis(*runs):
     """Return what a page about runs says of them."""
-    report = build_runs_report([read_record(run) for run in runs], Translator("en"))
+    report = build_runs_report([read_record(run) for run in runs], "en")
     found = [section for section in report.sections if section.slug == "analysis"]
     return " ".join(str(one) for section in found for one in section.blocks[0].said)
 
@@ -182,13 +182,13 @@ def test_ranks_without_a_step_in_common_are_told(runs):
 def test_specs_that_cannot_be_read_are_not_called_the_same(runs):
     for run in runs[:2]:
         run.spec_file.unlink()
-    report = build_runs_report([read_record(run) for run in runs[:2]], Translator("en"))
+    report = build_runs_report([read_record(run) for run in runs[:2]], "en")
     assert "differences" not in [section.slug for section in report.sections]
     # those that can be read are compared, without the others
     records = [read_record(run) for run in (runs[0], *runs[2:])]
     (section,) = [
         one
-        for one in build_runs_report(records, Translator("en")).sections
+        for one in build_runs_report(records, "en").sections
         if one.slug == "differences"
     ]
     assert section.blocks[0].table.columns == ("key", "crashed", "old")

@@ -17,7 +17,7 @@ from drumline.labs.running import alone, run_experiments
 from drumline.labs.settings import LabSettings
 from drumline.labs.writing import build_report
 from drumline.launch.probe import Watch
-from drumline.report.page.folder import MANIFEST, WORDS, check_place, read_words, write_report
+from drumline.report.page.folder import MANIFEST, WORDS, check_place, read_own_words, write_report
 from drumline.report.page.translator import Translator
 
 _MODULES = {1: "optimizers", 2: "communication", 3: "data_parallel", 4: "model_parallel"}
@@ -53,7 +53,7 @@ def run_lab(
     lab = load_lab(number)
     check_place(folder, number)  # what cannot be written is told before anything is measured
     _check_runs(folder)
-    words = read_words(folder, say)
+    words = read_own_words(folder, say.lang)
     experiments = lab.experiments(settings)
     with alone(folder):
         results = run_experiments(experiments, settings, folder, reuse=reuse, watch=watch)
