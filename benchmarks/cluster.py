@@ -87,9 +87,9 @@ class Cluster:
         code = (
             "import asyncio, sys, time\n"
             "from pathlib import Path\n"
-            "from drumline.cluster.choice import find_cluster\n"
+            "from drumline.cluster.spec import find_cluster\n"
             "from drumline.cli.connection import connected\n"
-            "from drumline.cluster.sync import sync_folder\n"
+            "from drumline.cluster.files.sync import sync_folder\n"
             "async def main():\n"
             "    spec, home = find_cluster(None)\n"
             "    async with connected(spec, home) as fleet:\n"

@@ -41,12 +41,12 @@ from drumline.core.errors import DrumlineError
 from drumline.core.events import read_events
 from drumline.spec.load import load_spec
 from drumline.launch.runs import new_run
-from drumline.launch.agents import Crews
+from drumline.launch.agents import AgentPool
 from drumline.launch.training import follow_training
 
-def train(crews, words):
+def train(pool, words):
     spec = load_spec(None, words)
-    agents = crews.of(spec)
+    agents = pool.of(spec)
     error = None
     try:
         with new_run(spec, None) as run:
@@ -66,10 +66,10 @@ def train(crews, words):
         "semaphores": [p.name for p in Path("/dev/shm").glob(f"sem.{agents.scratch.path.name}*")],
     }
 
-with Crews() as crews:
-    crews.of(load_spec(None, [])).warm_up()
+with AgentPool() as pool:
+    pool.of(load_spec(None, [])).warm_up()
     for line in sys.stdin:
-        print(json.dumps(train(crews, json.loads(line))), flush=True)
+        print(json.dumps(train(pool, json.loads(line))), flush=True)
 """
 JOB = (
     *("model=noting:build", "strategy=allreduce", "optimizer.momentum=0.9", "data.samples=400"),
@@ -78,7 +78,7 @@ JOB = (
 
 
 class Launcher:
-    """A process that trains again and again with one `Crews`, as we say."""
+    """A process that trains again and again with one `AgentPool`, as we say."""
 
     def __init__(self, drumline):
         (drumline.folder / "noting.py").write_text(MODEL)

@@ -119,7 +119,7 @@ class LocalNodes:
         deadline = time.monotonic() + within_s
         while time.monotonic() < deadline:
             if (self.root(node) / "jobs" / ".spare").exists():
-                return min(self.processes(node, "drumline.node.spare"))
+                return min(self.processes(node, "drumline.node.handoff"))
             time.sleep(0.03)
         raise AssertionError(f"no spare on node {node}")
 

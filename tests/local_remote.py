@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from drumline.cluster.machine import Machine
-from drumline.cluster.remote import Done
+from drumline.cluster.ssh.remote import Done
 from drumline.core.errors import HostError
 
 SOURCE = Path(__file__).parents[1] / "src"
 
 
 @dataclass
-class LocalFlow:
+class LocalProcess:
     process: asyncio.subprocess.Process
     name: str
 
@@ -32,6 +32,9 @@ class LocalFlow:
 
     async def end_input(self) -> None:
         self.process.stdin.close()
+
+    async def read(self) -> bytes:
+        return await self.process.stdout.read(1 << 16)
 
     async def lines(self) -> AsyncIterator[bytes]:
         async for line in self.process.stdout:
@@ -67,18 +70,18 @@ class LocalRemote:
         except TimeoutError:
             process.kill()
             await process.wait()
-            raise self._trouble(f"{argv[0]} took too long") from None
+            raise self._error(f"{argv[0]} took too long") from None
         return Done(code=process.returncode, stdout=out, stderr=err)
 
-    async def start(self, argv: Sequence[str]) -> LocalFlow:
+    async def start(self, argv: Sequence[str]) -> LocalProcess:
         return await self._spawn(argv)
 
-    async def _spawn(self, argv: Sequence[str]) -> LocalFlow:
+    async def _spawn(self, argv: Sequence[str]) -> LocalProcess:
         if self.cut:
-            raise self._trouble("cannot be reached")
+            raise self._error("cannot be reached")
         self.commands.append(list(argv))
         pipe = asyncio.subprocess.PIPE
-        return LocalFlow(
+        return LocalProcess(
             await asyncio.create_subprocess_exec(
                 *(*self.enter, *argv),
                 stdin=pipe,
@@ -95,7 +98,7 @@ class LocalRemote:
     async def forward(self, port: int, *, local: int = 0) -> int:
         return port
 
-    def _trouble(self, what: str) -> HostError:
+    def _error(self, what: str) -> HostError:
         return HostError(f"{self.machine.name}: {what}", node=self.machine.node)
 
 

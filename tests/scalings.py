@@ -8,14 +8,14 @@ from drumline.bench.scaling.rows import build_scaling_rows, fit_series
 from drumline.bench.scaling.run import ScalingResult
 from drumline.bench.scaling.spec import Repeat, ScalingSpec, plan_rounds, plan_scaling
 from drumline.bench.scaling.study import Parts, RunTimes, Study
-from drumline.spec.load import read_words
+from drumline.spec.load import read_options
 
 Take = Callable[[Repeat], Parts | None]
 """what a step of a run is made of; None: the run failed"""
 
 
 def read(*words: str) -> ScalingSpec:
-    return read_words(ScalingSpec, words, "an example")
+    return read_options(ScalingSpec, words, "an example")
 
 
 def make_study(take: Take, *words: str, cores: int = 4) -> Study:

@@ -1,4 +1,4 @@
-"""The brake on real processes: how much they get, and that none is left stopped."""
+"""CPU throttling of real processes: how much they get, and that none is left stopped."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ print((time.process_time() - cpu) / (time.monotonic() - wall))
 """
 
 
-def spin(brake: CpuThrottle, seconds: float) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", SPIN, brake.register, str(seconds)]
+def spin(throttle: CpuThrottle, seconds: float) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", SPIN, throttle.register, str(seconds)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout.readline() == "ready\n"
     return process
@@ -38,16 +38,16 @@ def state(process: subprocess.Popen[str]) -> str:
 
 
 def test_a_worker_computes_its_share_of_the_time(tmp_path):
-    with CpuThrottle(0.25, tmp_path / "register") as brake:
-        workers = [spin(brake, 1.5) for _ in range(2)]
+    with CpuThrottle(0.25, tmp_path / "register") as throttle:
+        workers = [spin(throttle, 1.5) for _ in range(2)]
         shares = [float(worker.communicate(timeout=30)[0]) for worker in workers]
     assert max(shares) < 0.35
     assert min(shares) > 0.02, "slow, not stuck"
 
 
 def test_who_ends_is_forgotten_and_who_lives_goes_free(tmp_path):
-    with CpuThrottle(0.05, tmp_path / "register") as brake:
-        ended, lives = spin(brake, 60), spin(brake, 60)
+    with CpuThrottle(0.05, tmp_path / "register") as throttle:
+        ended, lives = spin(throttle, 60), spin(throttle, 60)
         ended.kill()
         ended.wait()
         deadline = time.monotonic() + 10
@@ -55,7 +55,7 @@ def test_who_ends_is_forgotten_and_who_lives_goes_free(tmp_path):
             time.sleep(0.01)
         left = [path.name for path in (tmp_path / "register").iterdir()]
         assert left == [str(lives.pid)]
-    assert list(tmp_path.iterdir()) == [], "the next brake must not take old numbers for workers"
+    assert list(tmp_path.iterdir()) == [], "the next throttle must not take old numbers for workers"
     files = [os.readlink(path) for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
     assert f"/proc/{lives.pid}/schedstat" not in files
     assert [state(lives) == "T" for _ in range(20) if time.sleep(0.005) is None] == [False] * 20
@@ -79,6 +79,6 @@ def test_who_ends_before_the_brake_has_seen_it_is_forgotten(tmp_path):
 
 @pytest.mark.parametrize("share", [1.0])
 def test_a_whole_share_needs_no_brake(tmp_path, share):
-    with CpuThrottle(share, tmp_path / "register") as brake:
-        assert brake.register == ""
+    with CpuThrottle(share, tmp_path / "register") as throttle:
+        assert throttle.register == ""
     assert list(tmp_path.iterdir()) == []

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from drumline.cluster.home import ClusterHome
-from drumline.cluster.ssh_files import socket_folder
+from drumline.cluster.ssh.config import socket_folder
 from sshd import Servers
 
 
@@ -56,8 +56,8 @@ def ec2_cluster(aws, tmp_path):
     from ec2_lists import IMAGE
     from ec2_stand_in import PUBLIC_KEY
 
-    from drumline.cluster.ec2 import Ec2Provider
     from drumline.cluster.home import ClusterHome
+    from drumline.cluster.providers.ec2 import Ec2Provider
     from drumline.cluster.spec import ClusterSpec
 
     def make(*, home=None, ec2=None, session=None, **spec):

@@ -25,9 +25,8 @@ import yaml
 from ec2_stand_in import Ec2StandIn
 from twins import Twin
 
-from drumline.cluster.ec2.user_data import SCRIPT
-from drumline.cluster.twin.folder import LIMITS
-from drumline.cluster.twin.order import NodeOrder
+from drumline.cluster.providers.ec2.user_data import SCRIPT
+from drumline.cluster.providers.twin.folder import LIMITS, NodeOrder
 
 LAPTOP, OUTSIDE, PUBLIC = "198.51.100.7", "192.0.2.66", "10.78.1.0/24"
 _LISTEN = """

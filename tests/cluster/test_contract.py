@@ -11,10 +11,9 @@ import pytest
 from twins import need_twins
 
 from drumline.cluster.home import ClusterHome
-from drumline.cluster.keys import cluster_key
-from drumline.cluster.making import build_provider
-from drumline.cluster.provider import Provider
+from drumline.cluster.providers import Provider, build_provider
 from drumline.cluster.spec import ClusterSpec
+from drumline.cluster.ssh.keys import cluster_key
 from sshd import Servers
 
 NODES = 2
@@ -80,7 +79,7 @@ def ssh(tmp_path, monkeypatch):
 
 @pytest.fixture
 def twin(tmp_path, monkeypatch):
-    from drumline.cluster.twin.processes import find_processes
+    from drumline.cluster.providers.twin.control import find_processes
 
     need_twins()
     monkeypatch.setenv("DRUMLINE_HOME", str(tmp_path / "home"))

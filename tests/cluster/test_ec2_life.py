@@ -8,9 +8,9 @@ import urllib.request
 import pytest
 from ec2_lists import IMAGE, REGION
 
-from drumline.cluster.ec2 import all_regions, reap
-from drumline.cluster.ec2.network import find_own_address
 from drumline.cluster.home import ClusterHome
+from drumline.cluster.providers.ec2 import all_regions, reap
+from drumline.cluster.providers.ec2.network import find_own_address
 from drumline.core.errors import CloudError
 
 
@@ -307,7 +307,7 @@ def test_leftovers_are_removed_too(aws, ec2_cluster):
 
 
 def test_a_group_that_stays_in_use_is_told(aws, ec2_cluster, monkeypatch):
-    monkeypatch.setattr("drumline.cluster.ec2.removal.RELEASE_WITHIN_S", 9)
+    monkeypatch.setattr("drumline.cluster.providers.ec2.removal.RELEASE_WITHIN_S", 9)
     cluster = ec2_cluster(nodes=1)
     cluster.create(quiet)
     aws.refuse("DeleteSecurityGroup", "DependencyViolation", times=999)

@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from drumline.cluster.ec2 import ACTIONS, Cloud, all_regions, policy_document
-from drumline.cluster.ec2.cloud import partition_of
-from drumline.cluster.ec2.policy import IMPLIED
-from drumline.cluster.prices import refresh
+from drumline.cluster.providers.ec2 import ACTIONS, Cloud, all_regions, policy_document
+from drumline.cluster.providers.ec2.cloud import partition_of
+from drumline.cluster.providers.ec2.policy import IMPLIED
+from drumline.cluster.providers.ec2.prices import refresh
 from drumline.core.errors import CloudError
 
 
@@ -29,7 +29,7 @@ def test_calls_of_a_life_are_just_those_of_the_policy(aws, ec2_cluster):
     subnet = backend.get_subnet(aws.subnets["us-east-1a"])
     backend.create_network_interface(subnet, "10.77.1.98", tags=identity)
     ec2_cluster(home=type(spot._home)(spot._home.path.parent / "none" / "lab")).resources()
-    from drumline.cluster.ec2 import reap
+    from drumline.cluster.providers.ec2 import reap
 
     reap(aws.shared_session(), quiet, sleep=lambda seconds: None)
     name = "/aws/service/deeplearning/ami/x86_64/oss-nvidia-driver-gpu-pytorch-2.9-ubuntu-24.04"

@@ -14,14 +14,13 @@ from pathlib import Path
 import asyncssh
 import pytest
 
-from drumline.cluster import sign_in
-from drumline.cluster.connection import MAX_CHANNELS
-from drumline.cluster.fleet import Fleet
-from drumline.cluster.keys import fingerprint, make_key_pair
 from drumline.cluster.machine import Machine
-from drumline.cluster.ssh_files import Origin, pin_host_key
+from drumline.cluster.ssh.connection import MAX_CHANNELS
+from drumline.cluster.ssh.fleet import Fleet
+from drumline.cluster.ssh.keys import fingerprint, make_key_pair
+from drumline.cluster.ssh.known_hosts import Origin, pin_host_key
 from drumline.core.errors import ClusterError, HostError
-from drumline.core.rundir import write_atomic
+from drumline.core.files import write_atomic
 from sshd import RELAY, alive, free_port, wait_until
 
 
@@ -324,7 +323,7 @@ def restart(server):
 
 
 def test_a_node_that_hangs_is_noticed_and_named(servers, monkeypatch):
-    monkeypatch.setattr(sign_in, "ALIVE_S", 1)  # else it takes 15 s
+    monkeypatch.setattr("drumline.cluster.ssh.connection.ALIVE_S", 1)  # else it takes 15 s
     servers.start(0)
     hung = servers.start(1)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from drumline.cluster.manifest import scan
+from drumline.cluster.files.manifest import scan
 
 needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="no git here")
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from drumline.cluster.inventory import inventory_host, inventory_list, static_inventory
 from drumline.cluster.machine import Machine
+from drumline.cluster.provision.playbook import inventory_host, inventory_list, static_inventory
 from drumline.core.errors import UsageError
 
 MACHINES = [

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from drumline.cluster.following import Following
-from drumline.cluster.jobs import Request, cancel, newest, status, submit, submit_and_hear
+from drumline.cluster.jobs.follow import JobFollower
+from drumline.cluster.jobs.submit import Request, cancel, newest, status, submit, submit_and_follow
 from drumline.core.errors import ClusterError, UsageError
 from drumline.core.events import read_events
 from drumline.report.ledger.accounts import compute_ledger
@@ -91,7 +91,7 @@ async def end_spares(nodes):
     for remote in nodes.remotes:
         root = remote.machine.root
         python = f"{root}/env/bin/python"
-        await remote.run([python, "-m", "drumline.node.spare", root, "--end"], timeout_s=30)
+        await remote.run([python, "-m", "drumline.node.handoff", root, "--end"], timeout_s=30)
 
 
 def do(coroutine):
@@ -104,11 +104,11 @@ def deed(*words, **more):
 
 
 async def follow(remotes, job_id, show):
-    return await Following(job_id, show).run(remotes)
+    return await JobFollower(job_id, show).run(remotes)
 
 
-async def submit_and_follow(remotes, request, following):
-    return await following.listen(await submit_and_hear(remotes, request, following.job_id))
+async def follow_new(remotes, request, following):
+    return await following.listen(await submit_and_follow(remotes, request, following.job_id))
 
 
 def collect(lines):
@@ -122,8 +122,8 @@ def test_a_script_runs_on_all_nodes_and_a_split_model_after_it_starts_warm(nodes
     lines, phases = [], []
     before = [len(remote.commands) for remote in nodes.remotes]
     request = Request(argv=("hello.py", "x=1", "grüß dich"), title="hello")
-    first = Following(request.job_id(), collect(lines), changed=lambda s: phases.append(s.phase))
-    ended = do(submit_and_follow(nodes.remotes, request, first))
+    first = JobFollower(request.job_id(), collect(lines), changed=lambda s: phases.append(s.phase))
+    ended = do(follow_new(nodes.remotes, request, first))
     assert (ended.phase, ended.code) == ("done", 0), ended.error
     assert phases[-2:] == ["running", "done"]
     used = [len(remote.commands) - was for remote, was in zip(nodes.remotes, before, strict=True)]
@@ -155,8 +155,8 @@ def test_a_spec_trains_over_nodes_to_the_same_weights_as_here(nodes, drumline):
     (drumline.folder / "spec.yaml").write_text(SPEC % "allreduce")
     here = drumline.train("spec.yaml", "workers=2")
     request = Request(spec=SPEC % "allreduce", keep_warm=False)
-    following = Following(request.job_id(), lambda line: None)
-    ended = do(submit_and_follow(nodes.remotes, request, following))
+    following = JobFollower(request.job_id(), lambda line: None)
+    ended = do(follow_new(nodes.remotes, request, following))
     assert ended.phase == "done", ended.error
     run = nodes.job(0, following.job_id) / "run"
     summary = json.loads((run / "summary.json").read_text())
@@ -245,7 +245,7 @@ def test_jobs_wait_in_line_survive_the_laptop_and_can_be_cancelled(nodes, tmp_pa
     assert do(follow(nodes.remotes, first, collect(lines))).phase == "done"
     assert sorted(lines[-2:]) == ["[0] went on first", "[1] went on first"]
     lines.clear()
-    second_rank = Following(first, collect(lines), rank=1)
+    second_rank = JobFollower(first, collect(lines), rank=1)
     assert do(second_rank.run(nodes.remotes, once=True)).phase == "done"
     assert lines == ["[1] ready", "[1] went on first"]
     assert nodes.state(0, first)["ended"] <= nodes.state(0, second)["started"]
@@ -276,5 +276,5 @@ def test_what_cannot_be_is_told_in_a_sentence(nodes):
 
 
 async def _run(nodes, request):
-    following = Following(request.job_id(), lambda line: None)
-    return await submit_and_follow(nodes.remotes, request, following)
+    following = JobFollower(request.job_id(), lambda line: None)
+    return await follow_new(nodes.remotes, request, following)

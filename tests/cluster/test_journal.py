@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from drumline.cluster.journal import Journal
+from drumline.cluster.life.journal import Journal
 from drumline.core.errors import ClusterError
 
 

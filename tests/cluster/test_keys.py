@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from drumline.cluster.keys import check_key, cluster_key, public_key
+from drumline.cluster.ssh.keys import check_key, cluster_key, public_key
 from drumline.core.errors import ClusterError
 
 

@@ -13,7 +13,7 @@ from laptop import Laptop, Running
 from twins import need_twins
 
 from drumline.cluster.home import ClusterHome
-from drumline.cluster.twin.processes import TwinProcess, find_processes
+from drumline.cluster.providers.twin.control import TwinProcess, find_processes
 from sshd import wait_until
 
 pytestmark = pytest.mark.timeout(300)
@@ -85,7 +85,7 @@ def test_up_goes_on_and_down_leaves_nothing(doomed):
     there = doomed.nodes()
     assert sorted(there) == ["worker0", "worker1"]
     doomed.kill(FURNISHING, "up")
-    noted = doomed.home.read_facts()["deadline"]
+    noted = doomed.home.read_facts().deadline
     answer = doomed.drumline.json("up", "max_hours=9", "--json")
     assert doomed.nodes() == there, "the very nodes"
     assert answer["made"] == []

@@ -28,8 +28,8 @@ from standing_lab import (
 )
 from twins import make_key, need_twins
 
-from drumline.cluster.ssh_files import Origin, read_pins
-from drumline.cluster.storage import fetch_run
+from drumline.cluster.files.storage import fetch_run
+from drumline.cluster.ssh.known_hosts import Origin, read_pins
 from sshd import wait_until
 
 pytestmark = pytest.mark.timeout(600)

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from drumline.cluster import limits
-from drumline.cluster.ec2 import NodeBoot, cloud_config, limits_script
-from drumline.cluster.ec2.request import USER_DATA_BYTES
+from drumline.cluster.life import limits
+from drumline.cluster.providers.ec2 import NodeBoot, cloud_config, limits_script
+from drumline.cluster.providers.ec2.launch import USER_DATA_BYTES
 from drumline.core.errors import HostError
 from local_remote import bare_node
 
@@ -24,7 +24,7 @@ HOST_KEY = "\n".join([_LINE.format("BEGIN"), *["QUJD" * 16] * 6, _LINE.format("E
 
 def look(folder: Path) -> tuple[bool, str]:
     """Run the script once; return whether it powers off, and what it says."""
-    script = resources.files("drumline.cluster").joinpath("files/limits.sh")
+    script = resources.files("drumline.cluster.life").joinpath("limits.sh")
     words = ["/bin/sh", str(script), str(folder), "touch", str(folder / "off; 'now'")]
     done = subprocess.run(words, capture_output=True, text=True, timeout=20, check=True)
     off = folder / "off; 'now'"

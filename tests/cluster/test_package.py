@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 
-from drumline.cluster.package import Package, push_package
+from drumline.cluster.files.package import Package, push_package
 from local_remote import SOURCE, bare_node
 
 
@@ -46,7 +46,7 @@ def test_what_a_job_starts_is_of_its_own_edition(tmp_path):
         (edition / "whole").touch()
     script = (
         "import fcntl, os\n"
-        "from drumline.node.edition import WHOLE, hold_edition, of_this_edition\n"
+        "from drumline.node.agent import WHOLE, hold_edition, of_this_edition\n"
         "hold_edition()\n"
         "print(of_this_edition({'PYTHONPATH': 'mine', 'A': 'b'}))\n"
         "with open('lib-1/whole') as file:\n"

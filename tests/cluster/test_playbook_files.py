@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from drumline.cluster.environment import environment_hash, read_environment_files
-from drumline.cluster.playbook_files import playbook_digests
+from drumline.cluster.provision.environment import (
+    environment_hash,
+    playbook_digests,
+    read_environment_files,
+)
 from drumline.cluster.spec import ClusterSpec
 
 PLAYBOOK = """

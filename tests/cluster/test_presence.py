@@ -14,9 +14,9 @@ from drumline.cli.connection import reached
 from drumline.cli.jobs import logs_command, status_command
 from drumline.cli.pull import note_place
 from drumline.cluster.home import ClusterHome
+from drumline.cluster.life.up import write_spec
 from drumline.cluster.machine import Machine
 from drumline.cluster.spec import ClusterSpec
-from drumline.cluster.up import write_spec
 from drumline.core.errors import ClusterError, DrumlineError, HostError, UsageError
 from sshd import free_port
 
@@ -70,10 +70,10 @@ def test_a_cluster_that_has_ended_is_told_so_by_every_command(lab, capsys, monke
 
 
 def test_a_limit_is_not_moved_beyond_reason(lab):
-    before = lab.read_facts()["deadline"]
+    before = lab.read_facts().deadline
     with pytest.raises(UsageError, match="may live for 30 days from now at most; extend by less"):
         extend_command("9999h", None, as_json=False)
-    assert lab.read_facts()["deadline"] == before
+    assert lab.read_facts().deadline == before
 
 
 def test_logs_that_were_pulled_are_shown_when_the_nodes_are_gone(lab, tmp_path, capsys):

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from drumline.cluster.ec2 import Cloud
-from drumline.cluster.prices import read_prices, refresh, refreshed_table
+from drumline.cluster.providers.ec2 import Cloud
+from drumline.cluster.providers.ec2.prices import read_prices, refresh, refreshed_table
 from drumline.core.errors import CloudError, ClusterError
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from drumline.cluster import playbook_run
 from drumline.cluster.machine import Machine
-from drumline.cluster.playbook_run import Failure, Outcome, without_secrets
-from drumline.cluster.provision import Provisioner, _finished
+from drumline.cluster.provision import playbook
+from drumline.cluster.provision.playbook import Failure, Outcome, without_secrets
+from drumline.cluster.provision.provision import Provisioner, _finished
 from drumline.cluster.spec import ClusterSpec
 from drumline.core.errors import HostError, SpecError
 from local_remote import SOURCE, LocalRemote
@@ -218,8 +218,8 @@ def machine(node):
 
 def test_two_runs_at_once_share_no_file_and_leave_none(tmp_path, monkeypatch):
     """Here Ansible cannot even start."""
-    monkeypatch.setattr(playbook_run, "ansible_program", lambda: str(tmp_path / "nothing"))
-    run = playbook_run.PlaybookRun(
+    monkeypatch.setattr(playbook, "ansible_program", lambda: str(tmp_path / "nothing"))
+    run = playbook.PlaybookRun(
         folder=tmp_path / "ansible",
         inventory={},
         variables={"word": SECRET},

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from drumline.cli.submit import TrainingView
-from drumline.cluster.pull import NOTE, Pulled, Puller
+from drumline.cluster.files.pull import NOTE, Pulled, Puller
 from drumline.core.errors import ClusterError, HostError
 from drumline.node.job import JobFolder
 from drumline.node.send import list_job
@@ -111,7 +111,7 @@ def test_what_a_job_has_made_or_changed_is_told_whatever_its_date(tmp_path):
     for name in ("changed", "unpacked"):
         os.utime(job / "work" / name, (1000, 1000))
     (job / "work" / "removed").unlink()
-    told = [entry["file"] for entry in list_job(job)]
+    told = [entry.file for entry in list_job(job)]
     assert told == ["work/changed", "work/unpacked"]
 
 
@@ -147,7 +147,7 @@ def test_watching_ends_with_the_job_and_a_lost_node_is_named(nodes, tmp_path):
     def tell(pulled):
         seen.append(pulled)
         if len(seen) == 2:  # the follower's process goes, then the job ends
-            puller.takers["worker1"].flow.process.kill()
+            puller.fetchers["worker1"].session.process.process.kill()
             python = Path(nodes[1].machine.root) / "env/bin/python"
             python.write_text("#!/bin/sh\nexit 9\n")
         if len(seen) == 3:
@@ -170,7 +170,7 @@ def test_watching_ends_with_the_job_and_a_lost_node_is_named(nodes, tmp_path):
 def test_watching_ends_when_nobody_can_tell_of_the_end(nodes, tmp_path):
     """The job's process was killed, or the leader is gone."""
     job = JobFolder(Path(nodes[0].machine.root), "j1")
-    os.close(job.hold())
+    job.hold().release()
     assert asyncio.run(_watch(nodes, tmp_path / "a")).phase == "lost"
     (job.path / "runner").unlink()
     python = Path(nodes[0].machine.root) / "env/bin/python"

@@ -8,13 +8,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from drumline.cluster.down import take_down
-from drumline.cluster.ec2.past import read_end
 from drumline.cluster.home import ClusterHome
-from drumline.cluster.receipt import bill
-from drumline.cluster.roster import former_machines
+from drumline.cluster.life.down import take_down
+from drumline.cluster.life.receipt import bill, former_machines
+from drumline.cluster.life.up import write_spec
+from drumline.cluster.providers.ec2.inventory import read_end
 from drumline.cluster.spec import ClusterSpec
-from drumline.cluster.up import read_machines, write_spec
 
 USD = 0.526 + 0.005 + 100 * 0.08 / 730
 
@@ -63,7 +62,7 @@ def test_each_machine_is_billed_to_its_end(aws, lab):
     aws.backend().terminate_instances([first[1].identity])
     age(aws, first[1].identity, began_h=5, ended_h=3)
     second = cluster.create(quiet)
-    former = former_machines(home, cluster, read_machines(home), second)
+    former = former_machines(home, cluster, home.read_facts().machines, second)
     age(aws, second[1].identity, began_h=2.5)
     note(home, cluster.machines())
     home.note(former=[machine.to_json() for machine in former], deadline=time.time() + 9999)

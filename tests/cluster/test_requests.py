@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from drumline.cluster.requests import serve_requests
+from drumline.cluster.jobs.services import serve_requests
 from drumline.core.errors import ClusterError
-from drumline.node.asking import is_served, launch_from_leader, place_files
+from drumline.node.requests import is_served, launch_from_leader, place_files
 from local_remote import SOURCE, local_node
 from ssh_nodes import free_port
 

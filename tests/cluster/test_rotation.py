@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from drumline.cluster.fleet import Fleet
-from drumline.cluster.keys import host_key
-from drumline.cluster.rotation import HostKeyPlace, rotate_host_key
-from drumline.cluster.ssh_files import Origin, Pin, read_pins, write_pins
+from drumline.cluster.ssh.fleet import Fleet
+from drumline.cluster.ssh.keys import host_key
+from drumline.cluster.ssh.known_hosts import Origin, Pin, read_pins, write_pins
+from drumline.cluster.ssh.rotation import HostKeyPlace, rotate_host_key
 from drumline.core.errors import HostError
 
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from drumline.cluster import services
-from drumline.cluster.services import open_service
+from drumline.cluster.jobs import services
+from drumline.cluster.jobs.services import open_service
 from drumline.core.errors import HostError
-from drumline.node.service import Service, start_time
+from drumline.node.services import Service, start_time
 from local_remote import local_node
 
 

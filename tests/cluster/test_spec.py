@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from drumline.cluster.choice import read_cluster
+from drumline.cluster.spec import read_cluster
 
 
 def test_key_files_lie_beside_the_file(tmp_path, monkeypatch):

@@ -10,12 +10,11 @@ import time
 import pytest
 
 from drumline.cli.pull import _trusted
-from drumline.cluster.home import ClusterHome
-from drumline.cluster.lock import locked
+from drumline.cluster.home import ClusterHome, locked
+from drumline.cluster.life.limits import decide_term
+from drumline.cluster.life.up import _refuse_another, write_spec
 from drumline.cluster.machine import Machine
 from drumline.cluster.spec import ClusterSpec
-from drumline.cluster.term import decide_term
-from drumline.cluster.up import _refuse_another, write_spec
 from drumline.core.errors import ClusterError, HostError
 
 
@@ -64,7 +63,7 @@ def test_a_lock_names_its_holder_and_outlives_its_own_file(tmp_path):
     with locked(home):
         code = (
             "import sys; from pathlib import Path; from drumline.cluster.home import ClusterHome\n"
-            "from drumline.cluster.lock import locked\n"
+            "from drumline.cluster.home import locked\n"
             "with locked(ClusterHome(Path(sys.argv[1]))): print('got it')"
         )
         words = [sys.executable, "-c", code, str(home.path)]

@@ -13,13 +13,11 @@ import fsspec
 import pytest
 from moto.server import ThreadedMotoServer
 
-from drumline.cluster.storage import fetch_run, keep_copies, latest, stored_runs, upload_run
+from drumline.cluster.files.storage import fetch_run, keep_copies, latest, stored_runs, upload_run
 from drumline.core.errors import ClusterError, HostError
 from drumline.node import keeper
 from drumline.node.job import Job, JobFolder
-from drumline.node.manifest import MANIFEST, Manifest
-from drumline.node.refusal import shown_url
-from drumline.node.store import Store
+from drumline.node.storage import MANIFEST, Manifest, Store, shown_url
 from local_remote import local_node
 
 
@@ -160,8 +158,8 @@ def test_the_keeper_tells_what_nobody_expected_and_ends_with_a_killed_job(tmp_pa
     job = JobFolder(tmp_path, "j1")
     job.create(Job(id="j1", title="t", node=0, addresses=("10.0.0.1",)), "secret")
     job.note(phase="running")
-    os.close(job.hold())  # who ran it is gone
-    monkeypatch.setattr(keeper, "_PATIENCE_S", 0.0)
+    job.hold().release()  # who ran it is gone
+    monkeypatch.setattr(keeper, "_RETRY_S", 0.0)
 
     class Broken:
         def copy(self, *_, **__):

@@ -7,9 +7,9 @@ import json
 import pytest
 
 from drumline.cli.pull import store_run, stored_by_nodes
-from drumline.cluster.storage import LAPTOP, stored_runs
+from drumline.cluster.files.storage import LAPTOP, stored_runs
 from drumline.core.errors import ClusterError
-from drumline.node.store import Store
+from drumline.node.storage import Store
 
 STORED = {"at": 1.0, "ended": True, "error": ""}
 

@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 
 import drumline
-from drumline.cluster import sync as sync_module
-from drumline.cluster.fleet import Fleet
-from drumline.cluster.manifest import scan
-from drumline.cluster.package import push_package
-from drumline.cluster.sync import sync_folder
-from drumline.cluster.together import start_all
+from drumline.cluster.files import sync as sync_module
+from drumline.cluster.files.manifest import scan
+from drumline.cluster.files.package import push_package
+from drumline.cluster.files.sync import sync_folder
+from drumline.cluster.ssh.fleet import Fleet
+from drumline.cluster.ssh.remote import NodeSession
 from drumline.core.errors import HostError, UsageError
 from local_remote import LocalRemote, bare_node
 
@@ -241,12 +241,12 @@ def test_a_node_that_stands_still_or_cannot_start_holds_nobody_up(
     project, home, node, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(sync_module, "_ANSWER_S", 0.2)
-    flows = []
+    processes = []
     start = LocalRemote.start
 
     async def sleep(_):
-        flows.append(await start(node, ["sleep", "60"]))
-        return flows[-1]
+        processes.append(await start(node, ["sleep", "60"]))
+        return processes[-1]
 
     monkeypatch.setattr(node, "start", sleep)
     with pytest.raises(HostError, match=r"stands still: it has not answered for 0 s"):
@@ -260,12 +260,14 @@ def test_a_node_that_stands_still_or_cannot_start_holds_nobody_up(
 
     async def story():
         with pytest.raises(HostError, match="worker1 is lost"):
-            await start_all([node, other], lambda _: [])
-        await asyncio.wait_for(flows[-1].process.wait(), 20)
+            await NodeSession.start_all([node, other], lambda _: [])
+        await asyncio.wait_for(processes[-1].process.wait(), 20)
 
     asyncio.run(story())
-    assert len(flows) == 2
-    assert all(flow.process.returncode for flow in flows), "those that had started were ended"
+    assert len(processes) == 2
+    assert all(process.process.returncode for process in processes), (
+        "those that had started were ended"
+    )
 
 
 def test_an_interrupted_sync_is_continued(project, home, node):
@@ -325,10 +327,9 @@ def test_the_package_goes_first_and_then_the_folder(servers, project, home):
     [
         "__init__",
         "node/__init__",
-        "node/belongings",
-        "node/busy",
-        "node/code_folder",
+        "node/folder",
         "node/hangup",
+        "node/ownership",
         "node/receive",
     ],
 )

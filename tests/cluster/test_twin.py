@@ -16,14 +16,19 @@ from twins import Twin, make_key, need_twins, wait_for_banner
 
 from drumline.cluster.home import HOME, ClusterHome
 from drumline.cluster.machine import Machine
+from drumline.cluster.providers.twin.control import (
+    Control,
+    check_server,
+    find_processes,
+    find_twin_way,
+    processes_of,
+)
+from drumline.cluster.providers.twin.folder import LIMITS
+from drumline.cluster.providers.twin.provider import TwinProvider, reap
 from drumline.cluster.spec import ClusterSpec
-from drumline.cluster.twin.control import Control, check_server, find_twin_way
-from drumline.cluster.twin.folder import LIMITS
-from drumline.cluster.twin.processes import find_processes, processes_of
-from drumline.cluster.twin.provider import TwinProvider, reap
 from drumline.core.errors import ClusterError
 from drumline.core.nodes import address_of
-from drumline.node.service import start_time
+from drumline.node.services import start_time
 from namespaces import network_namespaces
 
 DETACHED = "setsid sh -c 'sleep 600; :' x"
@@ -387,7 +392,7 @@ def test_twin_works_for_ordinary_users(tmp_path, who):
 
 
 def test_twin_says_what_is_missing(monkeypatch, tmp_path):
-    monkeypatch.setattr("drumline.cluster.twin.control.find_server", lambda: None)
+    monkeypatch.setattr("drumline.cluster.providers.twin.control.find_server", lambda: None)
     with pytest.raises(ClusterError, match="apt-get install openssh-server"):
         check_server()
     with pytest.raises(ClusterError, match=r"do not answer .* run drumline up"):

@@ -11,10 +11,9 @@ from typing import Any, Self
 
 import pytest
 
-from drumline.cluster.twin.control import Control, check_server, find_twin_way
-from drumline.cluster.twin.folder import login_name
-from drumline.cluster.twin.order import NodeOrder
-from drumline.cluster.twin.provider import proxy_command
+from drumline.cluster.providers.twin.control import Control, check_server, find_twin_way
+from drumline.cluster.providers.twin.folder import NodeOrder, login_name
+from drumline.cluster.providers.twin.provider import proxy_command
 from drumline.core.errors import ClusterError
 from drumline.core.nodes import address_of
 

@@ -9,8 +9,9 @@ ELLIPSIS = "…"
 # What differs from run to run, in this order.
 _MASKS = (
     (r"\x1b\[[0-9;]*m", ""),
+    (r"  \d+\.\d s\s*$", ""),  # how long a check took, where that was long
     (r"(of the ranks' time was lost in communication); .*", r"\1"),  # the machine's load decides
-    (r"(?<=-)[0-9a-f]{6,}\b|\b[0-9a-f]{12,}\b", "H"),
+    (r"-[0-9a-f]{6,}\b|\b[0-9a-f]{12,}\b", "N"),
     (r"\S*/runs/", "runs/"),
     (r"(?:\w+/)+\w+\.py\b", "SOURCE"),
     (r"\S+@(?=\d)", "USER@"),
@@ -22,7 +23,9 @@ _MASKS = (
     (r"\s+", " "),
 )
 # Lines that only a busy machine prints.
-_SOMETIMES = re.compile(r"^(starting the workers|load N on N cores|step N/N loss N about)")
+_SOMETIMES = re.compile(
+    r"^(starting the workers|load N on N cores|step N/N loss N about|N% measured)"
+)
 
 
 def mask(line: str) -> str:

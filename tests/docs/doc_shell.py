@@ -8,8 +8,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from doc_output import difference
 from doc_pages import ROOT, Block
@@ -23,14 +24,21 @@ _MARK = "\x1e"
 class PageShell:
     """A folder with the page's files and a copy of examples/, and an environment.
 
-    `enter` is what to put before bash (a network), if anything.
+    `enter` is what to put before bash (a network), if anything; `instead` has words of commands
+    that must be others here, such as a port that is free.
     """
 
     def __init__(
-        self, folder: Path, environment: dict[str, str], *, enter: Sequence[str] = ()
+        self,
+        folder: Path,
+        environment: dict[str, str],
+        *,
+        enter: Sequence[str] = (),
+        instead: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.folder = folder
         self.enter = tuple(enter)
+        self.instead = {"29500": str(_port()), **instead}
         kept = {name: value for name, value in environment.items() if name not in _UNSET}
         self.environment = {
             **kept,
@@ -57,13 +65,12 @@ class PageShell:
     def _run_block(self, block: Block) -> list[str]:
         commands = block.commands
         script = "\n".join(
-            f"{{ {command.text.replace('29500', str(_port()))}\n}} </dev/null\n"
-            f"printf '{_MARK}%d{_MARK}' $?"
+            f"{{ {self._here(command.text)}\n}} </dev/null\nprintf '{_MARK}%d{_MARK}' $?"
             for command in commands
         )
         began = time.monotonic()
         text = self._bash(f"{script}\nwait\n", block)
-        print(f"{time.monotonic() - began:5.1f} s  {block.where}")  # for who looks for time
+        print(f"{time.monotonic() - began:5.1f} s  {block.where}\n{text}")  # -rP: to copy from
         parts = text.split(_MARK)
         outputs, codes = parts[0::2], [int(code) for code in parts[1::2]]
         faults = []
@@ -78,6 +85,11 @@ class PageShell:
             elif command.shown and (what := difference(command.shown, outputs[k].splitlines())):
                 faults.append(f"{block.where}: {command.text}:\n{what}")
         return faults
+
+    def _here(self, text: str) -> str:
+        for word, other in self.instead.items():
+            text = text.replace(word, other)
+        return text
 
     def _bash(self, script: str, block: Block) -> str:
         process = subprocess.Popen(

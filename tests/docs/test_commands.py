@@ -82,11 +82,17 @@ def test_commands_for_ec2(drumline, tmp_path):
 
     need_twins()
     marked = [b for page in ENGLISH for b in blocks(page) if "ec2" in b.how]
-    with Ec2StandIn() as aws, Ec2Machines(tmp_path / "machines", aws).running() as machines:
+    with (
+        Ec2StandIn() as aws,
+        Ec2Machines(tmp_path / "machines", aws, check_s=1.0).running() as machines,
+    ):
         environment = drumline.environment(**machines.environment())
         (drumline.folder / "mnist").mkdir()
         shell = PageShell(
-            drumline.folder / "mnist", environment, enter=machines.twin.enter("laptop")
+            drumline.folder / "mnist",
+            environment,
+            enter=machines.twin.enter("laptop"),
+            instead={"c5.large": f"c5.large ec2.subnet={aws.subnets['us-east-1a']}"},
         )
         assert shell.run(marked) == []
         assert aws.left() == []

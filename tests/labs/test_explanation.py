@@ -19,7 +19,7 @@ from drumline.labs.catalogue import LABS
 from drumline.labs.explanation import load_pointers, load_verdict_texts
 from drumline.labs.start import starter_files
 from drumline.report.page.translator import Language
-from drumline.spec.load import load_spec, read_words
+from drumline.spec.load import load_spec, read_options
 from wrong import SOLUTIONS
 
 SOURCE = Path(drumline.__file__).parent
@@ -101,9 +101,9 @@ def _check_command(words: list[str]) -> None:
         case ["train", *rest]:
             load_spec(None, rest)
         case ["bench", "collectives", *rest]:
-            read_words(CollectivesSpec, rest, "")
+            read_options(CollectivesSpec, rest, "")
         case ["bench", "aggregation", *rest]:
-            read_words(AggregationSpec, rest, "")
+            read_options(AggregationSpec, rest, "")
         case ["bench", "model-parallel"]:
             pass
         case ["lab", name, *_]:

@@ -10,11 +10,11 @@ import time
 from xml.etree import ElementTree
 
 import pytest
-from wrong import AGGREGATION, SOLUTIONS
 
 from drumline.core.errors import DrumlineError, UsageError
 from drumline.labs.start import recognise, start_lab
 from drumline.report.page.translator import Language
+from wrong import AGGREGATION, SOLUTIONS
 
 
 def test_list(drumline):

@@ -1,4 +1,4 @@
-"""Several runs with one `Crews`: torch is loaded once, and no run sees anything of another."""
+"""Several runs with one `AgentPool`: torch is loaded once, and no run sees anything of another."""
 
 from __future__ import annotations
 

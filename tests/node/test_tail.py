@@ -9,12 +9,12 @@ import pytest
 from drumline.core.errors import RunDirError, SpecError
 from drumline.core.events import EventWriter
 from drumline.core.rundir import RunDir
+from drumline.node.exit_reports import collect, exit_code_of, judge, note
 from drumline.node.job import Job, JobFolder
 from drumline.node.runner import TIMES
 from drumline.node.snapshot import bring_checkpoints, take_snapshot
-from drumline.node.spec_job import settle_spec
 from drumline.node.tail import Tail
-from drumline.node.testimony import collect, exit_code_of, judge, note
+from drumline.node.tasks import settle_spec
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def test_half_a_line_waits_for_its_end_while_the_job_runs(folder):
     assert next(following)["text"] == "no end yet"
     folder.note(phase="done")
     assert [next(iter(line)) for line in following] == ["state", "end"]
-    os.close(hold)
+    hold.release()
 
 
 def test_where_no_rank_started_the_agent_is_heard(folder):

@@ -253,9 +253,9 @@ def test_texts_of_both_languages_have_the_same_keys_and_holes(tmp_path, monkeypa
     assert (str(say("a.b", n=3)), say.text("a.c")) == ("3 步", "丁")
     assert say.labels("a") == {"b": "{n} 步", "c": "丁"}
     for zh in ("a: {b: '{m} 步', c: 丁}", "a: {b: '{n} 步'}"):
-        with pytest.raises(ValueError, match="a.b has not the same|only one language has a.c"):
+        with pytest.raises(ValueError, match=r"a.b has not the same|only one language has a.c"):
             load("a: {b: '{n} steps', c: d}", zh)
-    with pytest.raises(ValueError, match="a.c is no text: 3; quote it"):
+    with pytest.raises(ValueError, match=r"a.c is no text: 3; quote it"):
         load("a: {c: 3}", "a: {c: 3}")
     load_texts.cache_clear()
 

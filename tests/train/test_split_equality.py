@@ -76,7 +76,8 @@ def cases(forms, models=tuple(MODELS), **common):
 def train(rank, world_size, folder, number, values):
     """Train by a spec; return the losses of all steps and where the checkpoint is."""
     run = RunDir(Path(folder) / str(number))
-    train_in(run, rank, world_size, {"evaluate": False, "max_steps": STEPS, **values})
+    settings = {"evaluate": False, "max_steps": STEPS, "checkpoint": {"keep": 1}}
+    train_in(run, rank, world_size, {**settings, **values})
     events = [json.loads(line) for line in run.rank_events(rank).read_text().splitlines()]
     return [event["loss"] for event in events if event["event"] == "step"]
 

@@ -1,4 +1,4 @@
-"""The brake: gives the workers of a node a share of the CPU time that they would have. No torch.
+"""CPU throttling: the workers of a node get a share of the CPU time that they would have. No torch.
 
 Control groups would do it too, but only for root and where they are set up; signals work for
 everybody. A worker may compute for a moment, then it is stopped for as long as the share asks:
@@ -9,7 +9,7 @@ What counts as computing is the time that its main thread ran or waited for a co
 schedstat). So computing takes 1/share times as long, however many others want the cores, while
 waiting for the network costs nothing extra, as on a slow machine.
 
-A worker is never left stopped: the brake lets go when the agent is done, and where the agent is
+A worker is never left stopped: the throttle lets go when the agent is done, and where the agent is
 killed its workers are killed by the kernel, stopped or not (`core/processes.py`).
 """
 
@@ -30,7 +30,7 @@ _LOOK_EVERY_S = 0.05
 
 
 def sign_in(register: str) -> None:
-    """Be a worker that the brake of this node slows."""
+    """Be a worker that this node's throttle slows."""
     Path(register, str(os.getpid())).touch()
 
 
@@ -41,7 +41,7 @@ class CpuThrottle:
         self._share = share
         self._folder = register
         self._done = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="brake", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="cpu throttle", daemon=True)
 
     @property
     def register(self) -> str:

@@ -47,13 +47,13 @@ def run_task(task: AgentTask) -> int:
         events.flush()
         try:
             with (
-                CpuThrottle(task.cpu, Path(os.environ[SCRATCH]) / f"node-{task.node}") as brake,
-                # a brake stops workers all the time, and lets them go on
+                CpuThrottle(task.cpu, Path(os.environ[SCRATCH]) / f"node-{task.node}") as throttle,
+                # a throttle stops workers all the time, and lets them go on
                 _killed_stopped() if task.cpu == 1 else contextlib.nullcontext(),
                 tempfile.TemporaryDirectory() as logs,
             ):
                 launch = elastic_launch(_configure(task, run, logs), run_worker)
-                launch(setting, task.run, brake.register, *task.script)
+                launch(setting, task.run, throttle.register, *task.script)
         except ChildFailedError as error:
             for rank, failure in error.failures.items():
                 events.write(

@@ -57,7 +57,7 @@ def run_rank(run_path: str, register: str, *script: str) -> None:
 
     Args:
         run_path: the run directory.
-        register: where workers sign in that the agent is to slow (`brake`); "" for nowhere.
+        register: where workers sign in that the agent is to slow (`cpu_throttle`); "" for nowhere.
         script: a script of the user's and its arguments; empty: train by the run's spec.
     """
     if register:

@@ -23,7 +23,7 @@ from drumline.core.formatting import format_bytes
 from drumline.launch.probe import Progress as ProbeProgress
 from drumline.launch.probe import Watch
 from drumline.report.page.table import Table
-from drumline.spec.load import read_words
+from drumline.spec.load import read_options
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -67,7 +67,7 @@ class OutputOptions:
 
 def collectives_command(words: list[str], wishes: OutputOptions) -> None:
     """Measure collectives, and show what came out."""
-    spec = read_words(CollectivesSpec, words, _COLLECTIVES)
+    spec = read_options(CollectivesSpec, words, _COLLECTIVES)
     wishes.check()
     with watched() as watch:
         result = run_collectives(spec, out=wishes.out, watch=watch)
@@ -87,7 +87,7 @@ def collectives_command(words: list[str], wishes: OutputOptions) -> None:
 
 def aggregation_command(words: list[str], wishes: OutputOptions) -> None:
     """Measure how strategies average gradients, and show what came out."""
-    spec = read_words(AggregationSpec, words, _AGGREGATION)
+    spec = read_options(AggregationSpec, words, _AGGREGATION)
     wishes.check()
     with watched() as watch:
         result = run_aggregation(spec, out=wishes.out, watch=watch)

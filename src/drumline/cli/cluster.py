@@ -15,13 +15,19 @@ from rich.table import Table
 
 from drumline.cli.node_table import NodeRows, print_machines
 from drumline.cli.printing import print_json
-from drumline.cluster.choice import FILE, find_cluster, read_cluster
 from drumline.cluster.home import ClusterHome
-from drumline.cluster.limits import describe_deadline
-from drumline.cluster.provider import Plan, Resource
-from drumline.cluster.receipt import Receipt
-from drumline.cluster.spec import LONGEST_HOURS, ClusterSpec, Ec2Spec
-from drumline.cluster.template import cluster_template
+from drumline.cluster.life.limits import describe_deadline
+from drumline.cluster.life.receipt import Receipt
+from drumline.cluster.providers import Plan, Resource
+from drumline.cluster.spec import (
+    FILE,
+    LONGEST_HOURS,
+    ClusterSpec,
+    Ec2Spec,
+    cluster_template,
+    find_cluster,
+    read_cluster,
+)
 from drumline.core.errors import ClusterError, DrumlineError, InterruptError, UsageError
 from drumline.core.formatting import counted, format_seconds
 
@@ -43,7 +49,7 @@ def init_command(provider: str, name: str | None, *, force: bool) -> None:
 
 def plan_command(args: list[str], *, as_json: bool) -> None:
     """Say what `up` would do."""
-    from drumline.cluster.making import build_provider
+    from drumline.cluster.providers import build_provider
 
     spec, _ = read_cluster_args(args)
     found = build_provider(spec, ClusterHome.of(spec.name)).plan()
@@ -55,7 +61,7 @@ def plan_command(args: list[str], *, as_json: bool) -> None:
 
 def up_command(args: list[str], *, as_json: bool) -> None:
     """Make the cluster."""
-    from drumline.cluster.up import bring_up
+    from drumline.cluster.life.up import bring_up
 
     spec, folder = read_cluster_args(args)
     console = Console(stderr=as_json, highlight=False)
@@ -104,7 +110,7 @@ def down_command(
     as_json: bool,
 ) -> None:
     """Remove the cluster."""
-    from drumline.cluster.down import take_down
+    from drumline.cluster.life.down import take_down
 
     try:
         spec, home = find_cluster(which)
@@ -131,16 +137,15 @@ def down_command(
 def extend_command(by: str, which: str | None, *, as_json: bool) -> None:
     """Move the nodes' deadline."""
     from drumline.cli.connection import connected
-    from drumline.cluster.limits import parse_duration, set_limits
-    from drumline.cluster.lock import locked
-    from drumline.cluster.up import read_machines
+    from drumline.cluster.home import locked
+    from drumline.cluster.life.limits import parse_duration, set_limits
 
     seconds = parse_duration(by)
     spec, home = find_cluster(which)
     if spec.provider == "ssh":
         raise UsageError("these machines are yours, and have no limit that could be moved")
     with locked(home):
-        known = home.read_facts().get("deadline")
+        known = home.read_facts().deadline
         if known is None:
             raise UsageError(
                 f"{spec.name} is not up yet, so there is no limit to move: drumline up"
@@ -158,7 +163,7 @@ def extend_command(by: str, which: str | None, *, as_json: bool) -> None:
 
         asyncio.run(move())
         home.note(deadline=deadline)
-    price = sum(machine.price_usd for machine in read_machines(home))
+    price = sum(machine.price_usd for machine in home.read_facts().machines)
     if as_json:
         print_json({"cluster": spec.name, "deadline": deadline})
     else:
@@ -167,11 +172,10 @@ def extend_command(by: str, which: str | None, *, as_json: bool) -> None:
 
 def inventory_command(which: str | None, *, host: str | None) -> None:
     """Print what Ansible asks for."""
-    from drumline.cluster.inventory import inventory_host, inventory_list
-    from drumline.cluster.up import read_machines
+    from drumline.cluster.provision.playbook import inventory_host, inventory_list
 
     _, home = find_cluster(which)
-    document = inventory_list(read_machines(home), home.ssh / "config")
+    document = inventory_list(home.read_facts().machines, home.ssh / "config")
     print_json(document if host is None else inventory_host(document, host))
 
 
@@ -256,11 +260,10 @@ def _pull_first(spec: ClusterSpec, home: ClusterHome, rows: NodeRows, give_up: l
         ClusterError: a node that is there does not give it; says how to go on without.
     """
     from drumline.cli.pull import pull_all
-    from drumline.cluster.down import find_own
-    from drumline.cluster.making import build_provider
-    from drumline.cluster.up import read_machines
+    from drumline.cluster.life.down import find_own
+    from drumline.cluster.providers import build_provider
 
-    provider, noted = build_provider(spec, home), read_machines(home)
+    provider, noted = build_provider(spec, home), list(home.read_facts().machines)
     given_up = {find_own(spec, provider.machines(), name).identity for name in give_up}
     noted = [machine for machine in noted if machine.identity not in given_up]
     tried: set[str] | None = None
@@ -290,7 +293,7 @@ _QUESTION = "Remove every cluster that drumline ever made, here and in your AWS 
 
 def reap_command(*, yes: bool, regions: list[str], as_json: bool) -> None:
     """Remove it all, once somebody has said yes."""
-    from drumline.cluster.reaping import reap_all
+    from drumline.cluster.life.reap import reap_all
 
     console = Console(stderr=as_json, highlight=False)
     if not yes:
@@ -313,8 +316,8 @@ def reap_command(*, yes: bool, regions: list[str], as_json: bool) -> None:
 
 def prices_command(region: str | None, *, as_json: bool) -> None:
     """Fetch the price list."""
-    from drumline.cluster.ec2.cloud import Cloud, open_session
-    from drumline.cluster.prices import refresh, refreshed_table
+    from drumline.cluster.providers.ec2.cloud import Cloud, open_session
+    from drumline.cluster.providers.ec2.prices import refresh, refreshed_table
 
     session = open_session(region=region)
     cloud = Cloud(session, region=region)

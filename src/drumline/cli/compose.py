@@ -34,7 +34,7 @@ def compose_command(
     if port not in range(1, 1 << 16):
         raise UsageError(f"--port {port}: give a port from 1 to 65535, such as --port 29500")
     _check_args(args, nodes, out)
-    plan = ComposePlan(nodes=nodes, words=tuple(args), cpus=cpus, gpu=gpu, port=port)
+    plan = ComposePlan(nodes=nodes, options=tuple(args), cpus=cpus, gpu=gpu, port=port)
     files = {
         out / "compose.yaml": compose_text(plan),
         out / "Dockerfile": dockerfile_text(),

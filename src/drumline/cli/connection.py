@@ -7,14 +7,13 @@ import contextlib
 import sys
 from collections.abc import AsyncIterator, Collection, Container, Sequence
 
-from drumline.cluster.fleet import Fleet
-from drumline.cluster.following import Line
 from drumline.cluster.home import ClusterHome
+from drumline.cluster.jobs.follow import Line
+from drumline.cluster.life.limits import GONE, cluster_gone, find_gone
 from drumline.cluster.machine import Machine
-from drumline.cluster.presence import GONE, cluster_gone, find_gone
 from drumline.cluster.spec import ClusterSpec
-from drumline.cluster.together import raise_for_all
-from drumline.cluster.up import read_machines
+from drumline.cluster.ssh.fleet import Fleet
+from drumline.cluster.ssh.remote import raise_for_all
 from drumline.core.errors import DrumlineError, HostError, UsageError
 from drumline.core.formatting import format_seconds, name_ranks
 from drumline.node.job import JobState
@@ -98,7 +97,7 @@ async def connected(
         UsageError: there are none yet.
         HostError: some do not answer, or none does, or they have ended: then `reason` is gone.
     """
-    machines = [one for one in read_machines(home) if among is None or one.identity in among]
+    machines = [one for one in home.read_facts().machines if among is None or one.identity in among]
     if not machines:
         raise no_nodes(home)
     timeout_s = _TRY_S if some and len(machines) > 1 else _CONNECT_S

@@ -26,16 +26,13 @@ from drumline.cli.connection import (
 from drumline.cli.node_table import print_machines
 from drumline.cli.printing import print_json
 from drumline.cli.submit import follow_to_end
-from drumline.cluster.choice import FILE, find_cluster, read_cluster
-from drumline.cluster.following import Following
 from drumline.cluster.home import ClusterHome
-from drumline.cluster.jobs import cancel, newest, status
+from drumline.cluster.jobs.follow import JobFollower
+from drumline.cluster.jobs.submit import cancel, newest, status
+from drumline.cluster.life.limits import GONE, cluster_gone
+from drumline.cluster.life.receipt import bill
 from drumline.cluster.machine import Machine
-from drumline.cluster.presence import GONE, cluster_gone
-from drumline.cluster.receipt import bill
-from drumline.cluster.roster import read_former
-from drumline.cluster.spec import ClusterSpec
-from drumline.cluster.up import read_machines
+from drumline.cluster.spec import FILE, ClusterSpec, find_cluster, read_cluster
 from drumline.core.errors import ClusterError, HostError, UsageError
 from drumline.core.formatting import format_seconds
 from drumline.node.job import JobState
@@ -46,7 +43,7 @@ _NARROW = 60
 def status_command(which: str | None, *, as_json: bool) -> None:
     """Show nodes, costs and jobs."""
     spec, home = find_cluster(which)
-    machines = read_machines(home)
+    machines = home.read_facts().machines
     if not machines:
         raise no_nodes(home)
     jobs, lost = asyncio.run(_ask(spec, home, machines))
@@ -56,8 +53,10 @@ def status_command(which: str | None, *, as_json: bool) -> None:
         states[error.fields["node"]] = GONE if gone else "silent"
     over = set(states.values()) == {GONE}
     troubles = [cluster_gone(home).message] if over else [error.message for error in lost]
-    deadline = home.read_facts().get("deadline")
-    cost = sum(line.usd for line in bill([*read_former(home), *machines], time.time(), deadline))
+    deadline = home.read_facts().deadline
+    cost = sum(
+        line.usd for line in bill([*home.read_facts().former, *machines], time.time(), deadline)
+    )
     if as_json:
         nodes = [{**machine.to_json(), "state": states[machine.node]} for machine in machines]
         facts = {"cluster": spec.name, "provider": spec.provider, "nodes": nodes}
@@ -133,7 +132,7 @@ async def _logs(
         if rank is not None:
             found = [each for each in await status(fleet.remotes) if each["id"] == job_id]
             _check_rank(found, rank)
-        following = Following(job_id, printer, rank=rank)
+        following = JobFollower(job_id, printer, rank=rank)
         if not follow:
             await following.run(fleet.remotes, once=True)
             return 0

@@ -14,14 +14,14 @@ from drumline.cli.bench import OutputOptions, tell_files, write_files
 from drumline.cli.case_bench import check_cases, raise_failed, say, watched_cases
 from drumline.cli.printing import print_json
 from drumline.core.errors import UsageError
-from drumline.spec.load import read_words
+from drumline.spec.load import read_options
 
 _EXAMPLE = "drumline bench model-parallel model.layers=8 workers=2 forms=alone,pipeline,tensor"
 
 
 def model_parallel_command(words: list[str], wishes: OutputOptions, traces: Path | None) -> None:
     """Train one model in many forms, and show what each costs."""
-    spec = read_words(ModelParallelSpec, words, _EXAMPLE)
+    spec = read_options(ModelParallelSpec, words, _EXAMPLE)
     plan = plan_cases(spec)
     wishes.check()
     if traces is not None and traces.exists() and not traces.is_dir():

@@ -13,18 +13,17 @@ from rich.console import Console
 
 from drumline.cli.connection import connected
 from drumline.cli.node_table import NodeRows
-from drumline.cluster.choice import find_cluster
-from drumline.cluster.fleet import Fleet
+from drumline.cluster.files.pull import Pulled, Puller
+from drumline.cluster.files.storage import seen_here, upload_run
 from drumline.cluster.home import ClusterHome
-from drumline.cluster.jobs import status
-from drumline.cluster.provider import Say
-from drumline.cluster.pull import Pulled, Puller
-from drumline.cluster.spec import ClusterSpec
-from drumline.cluster.storage import seen_here, upload_run
+from drumline.cluster.jobs.submit import status
+from drumline.cluster.providers import Say
+from drumline.cluster.spec import ClusterSpec, find_cluster
+from drumline.cluster.ssh.fleet import Fleet
 from drumline.core.errors import ClusterError, HostError, UsageError
 from drumline.core.formatting import counted, format_bytes
 from drumline.node.job import JOB_ID
-from drumline.node.refusal import shown_url
+from drumline.node.storage import shown_url
 
 
 def pull_command(job: str | None, which: str | None, *, into: Path | None, watch: bool) -> None:
@@ -128,7 +127,7 @@ def _phase(pulled: Pulled) -> str:
 
 def default_folder(home: ClusterHome, job_id: str) -> Path:
     """Return where a job's results go: to the runs of the folder that the cluster was made from."""
-    folder = Path(home.read_facts().get("folder", "."))
+    folder = Path(home.read_facts().folder)
     return (folder if folder.is_dir() else Path.cwd()) / "runs" / job_id
 
 

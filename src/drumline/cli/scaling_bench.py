@@ -15,14 +15,14 @@ from drumline.cli.bench import OutputOptions, tell_files, write_files
 from drumline.cli.case_bench import check_cases, raise_failed, say, watched_cases
 from drumline.cli.printing import print_json
 from drumline.core.formatting import counted
-from drumline.spec.load import read_words
+from drumline.spec.load import read_options
 
 _EXAMPLE = "drumline bench scaling workers=1,2,4 kinds=ddp,chunked_ring mode=strong"
 
 
 def scaling_command(words: list[str], wishes: OutputOptions) -> None:
     """Train one model by ever more ranks, and show what they gain and lose."""
-    spec = read_words(ScalingSpec, words, _EXAMPLE)
+    spec = read_options(ScalingSpec, words, _EXAMPLE)
     runs = plan_rounds(plan_scaling(spec), spec.repeats)
     wishes.check()
     check_cases(runs, wishes.out)

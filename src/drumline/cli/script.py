@@ -18,6 +18,7 @@ from drumline.launch.agents import Agents
 from drumline.launch.outcome import check_outcome
 from drumline.launch.runs import create_script_run, noted_failure
 from drumline.launch.scripts import find_module, guess_preloads
+from drumline.launch.training import build_tasks
 from drumline.report.display import LogTail
 from drumline.spec.load import validate_spec
 
@@ -43,19 +44,15 @@ def run_command(
     preload = (*PRELOAD, *guess_preloads(path))
     name = re.sub(r"[^A-Za-z0-9._-]", "-", script if module else path.stem).lstrip("-._")
     run = create_script_run(name or "script", [script, *args])
-    tasks = [
-        AgentTask(
-            run=str(run.path),
-            node=node,
-            nodes=nodes,
-            workers=workers,
-            restarts=restarts,
-            timeout_s=_TIMEOUT_S,
-            script=(MODULE, script, *args) if module else (str(path.resolve()), *args),
-            preload=preload,
-        )
-        for node in range(nodes)
-    ]
+    tasks = build_tasks(
+        run,
+        plans,
+        workers=workers,
+        timeout_s=_TIMEOUT_S,
+        restarts=restarts,
+        script=(MODULE, script, *args) if module else (str(path.resolve()), *args),
+        preload=preload,
+    )
     _follow(run, tasks, plans, world_size=nodes * workers)
 
 

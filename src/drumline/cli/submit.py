@@ -21,26 +21,24 @@ from drumline.cli.connection import Printer, connected, say, tell_end
 from drumline.cli.printing import print_result
 from drumline.cli.pull import default_folder, note_place, pulled_folder
 from drumline.cli.train import title_of
-from drumline.cluster.choice import find_cluster
-from drumline.cluster.fleet import Fleet
-from drumline.cluster.following import Following, Talk
+from drumline.cluster.files.package import push_package
+from drumline.cluster.files.pull import Puller
+from drumline.cluster.files.storage import keep_copies
+from drumline.cluster.files.sync import sync_folder
 from drumline.cluster.home import ClusterHome
-from drumline.cluster.jobs import Request, submit, submit_and_hear
-from drumline.cluster.package import push_package
-from drumline.cluster.presence import GONE
-from drumline.cluster.pull import Puller
-from drumline.cluster.remote import Remote
-from drumline.cluster.resuming import offer_checkpoints
-from drumline.cluster.spec import ClusterSpec
-from drumline.cluster.storage import keep_copies
-from drumline.cluster.sync import sync_folder
-from drumline.cluster.up import read_machines
+from drumline.cluster.jobs.follow import JobFollower
+from drumline.cluster.jobs.resume import offer_checkpoints
+from drumline.cluster.jobs.submit import Request, submit, submit_and_follow
+from drumline.cluster.life.limits import GONE
+from drumline.cluster.spec import ClusterSpec, find_cluster
+from drumline.cluster.ssh.fleet import Fleet
+from drumline.cluster.ssh.remote import NodeSession, Remote
 from drumline.core.errors import ClusterError, HostError, InterruptError, UsageError
 from drumline.core.formatting import counted, format_bytes
 from drumline.core.rundir import RunDir
 from drumline.core.task import MODULE
 from drumline.node.job import JobState
-from drumline.node.refusal import shown_url
+from drumline.node.storage import shown_url
 from drumline.report.display import Display, open_display
 from drumline.report.progress import RunProgress
 from drumline.spec.load import dump_spec, load_spec, read_run_spec
@@ -90,16 +88,16 @@ class Submission:
             The exit code to pass on.
         """
         view = TrainingView(self.home, self.job_id) if request.spec else None
-        following = Following(self.job_id, Printer(), changed=_Phases())
+        following = JobFollower(self.job_id, Printer(), changed=_Phases())
         async with connected(self.spec, self.home) as fleet:
             request = replace(request, code=await self._sync(fleet))
             if resume is not None:
                 request = await self._resumed(fleet, request, resume)
-            talks: list[Talk] = []
+            talks: list[NodeSession] = []
             if detach or view is not None:
                 await submit(fleet.remotes, request, job_id=self.job_id)
             else:
-                talks = await submit_and_hear(fleet.remotes, request, self.job_id)
+                talks = await submit_and_follow(fleet.remotes, request, self.job_id)
             self.started = True
             if detach:
                 await self._keep_copies(fleet, check=False)
@@ -229,9 +227,9 @@ async def follow_to_end(
     spec: ClusterSpec,
     home: ClusterHome,
     fleet: Fleet,
-    following: Following,
+    following: JobFollower,
     *,
-    talks: Sequence[Talk] = (),
+    talks: Sequence[NodeSession] = (),
     view: TrainingView | None = None,
 ) -> JobState:
     """Follow a job, also where connections are lost meanwhile: the job does not need us.
@@ -254,7 +252,7 @@ async def follow_to_end(
     except HostError as error:
         lost, told, until = error, "", time.monotonic() + _AGAIN_S
     while time.monotonic() < until:
-        if not read_machines(home):
+        if not home.read_facts().machines:
             raise HostError(
                 f"the cluster {home.name} was removed meanwhile, and {following.job_id} with it; "
                 f"what was pulled of it shows: drumline logs {following.job_id}",
@@ -274,7 +272,7 @@ async def follow_to_end(
     raise lost
 
 
-async def _follow(fleet: Fleet, following: Following, view: TrainingView | None) -> JobState:
+async def _follow(fleet: Fleet, following: JobFollower, view: TrainingView | None) -> JobState:
     shown = contextlib.nullcontext() if view is None else view.shown(fleet.remotes)
     async with shown:
         return await following.run(fleet.remotes)

@@ -33,7 +33,7 @@ from drumline.launch.runs import RUNS, new_run
 from drumline.launch.training import follow_training
 from drumline.report.display import open_display
 from drumline.report.progress import RunProgress
-from drumline.spec.load import load_spec, spec_words
+from drumline.spec.load import load_spec, spec_options
 from drumline.spec.run_spec import RunSpec
 
 
@@ -209,8 +209,8 @@ def _environment(
 ) -> dict[str, str]:
     """Return the environment of the rank, with what it was started with, for all to compare."""
     ranks = f"--world-size {launcher.world_size}"
-    args = {"run": f"the run {run.path.name}", "ranks": ranks, **spec_words(spec)}
-    return {**launcher.worker_environment(words=args), SCRATCH: str(scratch)}
+    args = {"run": f"the run {run.path.name}", "ranks": ranks, **spec_options(spec)}
+    return {**launcher.worker_environment(options=args), SCRATCH: str(scratch)}
 
 
 def _run_rank(

@@ -13,23 +13,22 @@ from rich.console import Console
 
 from drumline.cli.connection import connected, no_nodes
 from drumline.cli.node_table import NodeRows
-from drumline.cluster.banner import wait_for_banner
-from drumline.cluster.choice import find_cluster
-from drumline.cluster.fleet import Fleet, say_nothing
 from drumline.cluster.home import ClusterHome
-from drumline.cluster.jobs import Request, submit
-from drumline.cluster.machine import Machine
-from drumline.cluster.presence import find_gone
-from drumline.cluster.provision import Provisioner
-from drumline.cluster.requests import LaunchRequest, serve_requests
-from drumline.cluster.services import (
+from drumline.cluster.jobs.services import (
+    LaunchRequest,
     MissingServiceError,
     ServiceName,
     open_service,
+    serve_requests,
     stay_busy,
 )
-from drumline.cluster.spec import ClusterSpec
-from drumline.cluster.up import read_machines
+from drumline.cluster.jobs.submit import Request, submit
+from drumline.cluster.life.limits import find_gone
+from drumline.cluster.machine import Machine
+from drumline.cluster.provision.provision import Provisioner
+from drumline.cluster.spec import ClusterSpec, find_cluster
+from drumline.cluster.ssh.fleet import Fleet, say_nothing
+from drumline.cluster.ssh.transport import wait_for_banner
 from drumline.core.errors import HostError, UsageError
 from drumline.core.formatting import listed
 
@@ -39,7 +38,7 @@ _ANSWER_S = 10.0
 def ssh_command(node: str, command: list[str], which: str | None) -> None:
     """Become OpenSSH, with the cluster's own configuration."""
     spec, home = find_cluster(which)
-    machines = {machine.name: machine for machine in read_machines(home)}
+    machines = {machine.name: machine for machine in home.read_facts().machines}
     if not machines:
         raise no_nodes(home)
     if node not in machines:
@@ -115,7 +114,7 @@ async def _install(
 ) -> None:
     provisioner = Provisioner(
         spec=spec,
-        folder=Path(home.read_facts().get("folder", ".")),
+        folder=Path(home.read_facts().folder),
         ansible=home.ansible,
         ssh_config=home.ssh / "config",
     )

@@ -1,9 +1,10 @@
-"""An ephemeral cluster: machines that are made, provisioned, used, billed and removed.
+"""An ephemeral cluster: machines that are created, provisioned, used, billed and removed.
 
-    cluster.yaml ── spec ── provider (ec2 | ssh | twin) ──▶ nodes
-                                                             │ fleet: one SSH connection each
-                       playbooks (Ansible) ── environment ───┤
-                       submit · logs · pull · tunnels ───────┘
+    cluster.yaml ── spec ── providers (ec2 | ssh | twin) ──▶ nodes
+                                                              │ ssh: one connection each
+              life: up, limits, receipt, down, reap ──────────┤
+              provision: the Python environment, by Ansible ──┤
+              files: sync, pull, storage · jobs: submit, … ───┘
 
 What runs on the nodes themselves is `drumline.node`.
 """

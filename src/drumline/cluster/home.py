@@ -4,26 +4,37 @@ $DRUMLINE_HOME/clusters/<name>/     (default ~/.drumline/clusters/<name>/)
     cluster.yaml      the spec that it was made from              written by `up`
     cluster.json      its id, when it was made, its nodes         written by `up`
     journal.jsonl     intents and results of all that costs       appended around each call
-    lock              held by whoever changes the cluster; names its holder
+    lock              held by the command that changes the cluster; names its holder
     ssh/              id_ed25519, known_hosts, config, sockets    nobody else may read it
     jobs/<id>/        what `submit` knows of each job; what `pull` brought
     ansible/          the last run's log
     twin/             what simulated nodes consist of
 
-Everything in it can be lost: a cloud's resources carry the cluster's name and id as tags, and
-`down` and `reap` work from those alone.
+All of it can be lost: a cloud's resources carry the cluster's name and id as tags, and `down` and
+`reap` work from those alone.
 """
 
 from __future__ import annotations
 
+import contextlib
+import getpass
 import json
 import os
 import secrets
+import socket
+import sys
+import time
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from drumline.cluster.machine import Machine
+from drumline.core.errors import ClusterError
 from drumline.core.files import write_atomic
+from drumline.core.formatting import format_seconds
+from drumline.core.json_lines import Message
+from drumline.core.lock import FileLock
 
 HOME = "DRUMLINE_HOME"
 """names the folder that all clusters' folders are in"""
@@ -33,6 +44,33 @@ def clusters_root() -> Path:
     """Return where all clusters' folders are."""
     home = os.environ.get(HOME)
     return (Path(home) if home else Path.home() / ".drumline") / "clusters"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterFacts:
+    """What is known of a cluster (`cluster.json`)."""
+
+    id: str | None = None
+    folder: str = "."
+    """where its cluster.yaml is"""
+    machines: tuple[Machine, ...] = ()
+    """of the last `up`"""
+    former: tuple[Machine, ...] = ()
+    """those that they replaced, each with its end"""
+    deadline: float | None = None
+    """when nodes end themselves, as seconds of the epoch; None: never"""
+    began: float = 0.0
+    """since when the budget counts"""
+    limits: Mapping[str, float | None] | None = None
+    """what the deadline was computed from"""
+
+    @classmethod
+    def from_json(cls, values: Message) -> ClusterFacts:
+        """Read it, also where another version has written it."""
+        known = {key: values[key] for key in cls.__dataclass_fields__.keys() & values}
+        for key in ("machines", "former"):
+            known[key] = tuple(Machine.from_json(machine) for machine in values.get(key, ()))
+        return cls(**known)
 
 
 @dataclass(frozen=True)
@@ -96,22 +134,74 @@ class ClusterHome:
         for folder in (self.path, self.ssh, self.jobs):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
-    def read_facts(self) -> dict[str, Any]:
-        """Return what `cluster.json` says; empty where there is none."""
-        try:
-            facts: dict[str, Any] = json.loads((self.path / "cluster.json").read_text())
-        except FileNotFoundError:
-            return {}
-        return facts
+    def read_facts(self) -> ClusterFacts:
+        """Return what `cluster.json` says; nothing where there is none."""
+        return ClusterFacts.from_json(self._read())
 
     def note(self, **facts: Any) -> None:
         """Add to `cluster.json`."""
-        content = json.dumps({**self.read_facts(), **facts}, indent=2)
+        content = json.dumps({**self._read(), **facts}, indent=2)
         write_atomic(self.path / "cluster.json", content + "\n")
+
+    def _read(self) -> Message:
+        try:
+            values: Message = json.loads((self.path / "cluster.json").read_text())
+        except FileNotFoundError:
+            return {}
+        return values
 
     def cluster_id(self) -> str:
         """Return the cluster's id, made on first use; the next cluster of this name has another."""
-        facts = self.read_facts()
-        if "id" not in facts:
-            self.note(id=secrets.token_hex(4))
-        return str(self.read_facts()["id"])
+        known = self.read_facts().id
+        if known is None:
+            known = secrets.token_hex(4)
+            self.note(id=known)
+        return known
+
+
+@contextlib.contextmanager
+def locked(home: ClusterHome) -> Iterator[None]:
+    """Hold the cluster's lock: only one command changes a cluster at a time.
+
+    Raises:
+        ClusterError: another command holds it; says which, whose and since when.
+    """
+    lock = FileLock(home.lock)
+    while True:
+        home.make()
+        if not lock.acquire(0):
+            raise ClusterError(
+                f"the cluster {home.name} is being changed by {_describe(lock.read_holder())}; "
+                f"wait until that has ended, or end it"
+            )
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(lock.descriptor), os.stat(home.lock)):
+                break
+        lock.release()  # `down` has removed the file in between
+    with lock:
+        lock.write_holder(json.dumps(_holder()))
+        try:
+            yield
+        finally:
+            lock.write_holder("")
+
+
+def _holder() -> dict[str, object]:
+    command = " ".join(["drumline", *sys.argv[1:2]])
+    return {"pid": os.getpid(), "what": command, "user": _user(), "at": time.time()}
+
+
+def _user() -> str:
+    try:
+        return f"{getpass.getuser()} on {socket.gethostname()}"
+    except (KeyError, OSError):  # a user without a name
+        return f"user {os.getuid()} on {socket.gethostname()}"
+
+
+def _describe(note: str) -> str:
+    try:
+        holder = json.loads(note)
+        since = format_seconds(max(0.0, time.time() - holder["at"]))
+        return f"`{holder['what']}` (process {holder['pid']} of {holder['user']}, since {since})"
+    except (ValueError, KeyError, TypeError):
+        return "another command"

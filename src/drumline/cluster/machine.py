@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any, Self
+
+from drumline.core.json_lines import Message
+
+_REACH = "/twin/reach.py"
+TWIN_PROXY = f"{Path(__file__).parent}/providers{_REACH}"
+"""the program by which SSH reaches simulated nodes"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,14 +44,15 @@ class Machine:
         """What it is called: worker0 is the leader."""
         return f"worker{self.node}"
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Message:
         """Return plain values."""
         return asdict(self)
 
     @classmethod
-    def from_json(cls, values: dict[str, Any]) -> Self:
-        """Read it back."""
-        return cls(**{**values, "proxy": tuple(values.get("proxy", ()))})
+    def from_json(cls, values: Message) -> Self:
+        """Read it back; the proxy of a simulated node is this version's, wherever it is now."""
+        proxy = (TWIN_PROXY if part.endswith(_REACH) else part for part in values.get("proxy", ()))
+        return cls(**{**values, "proxy": tuple(proxy)})
 
     def at(self, **changes: Any) -> Self:
         """Return it with other values."""

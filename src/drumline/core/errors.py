@@ -1,7 +1,7 @@
 """The error tree, and the exit code that each branch turns into.
 
     DrumlineError            exit 1: it failed
-    ├── UsageError           exit 2: the words of the call were off
+    ├── UsageError           exit 2: the command line was off
     │   └── SpecError        a spec that cannot be what was meant (file, line, key)
     ├── RunDirError          a run directory that cannot be made, read or resumed
     ├── DataError            a data set that is missing or damaged
@@ -13,7 +13,7 @@
     │   └── HostError        a node that does not answer as it should (node)
     ├── LabError             a lab whose experiments failed, or a report that is not what it was
     ├── InterruptError       exit 130: Ctrl-C
-    ├── DivergenceError      a loss that is no longer a number (step, rank, tensor)
+    ├── DivergenceError      a loss that is NaN or infinite (step, rank, tensor)
     └── WorkerError          a rank that died (rank, traceback, log)
 
 Every message says what failed, what it got and what it expected, and what to do next. Only the CLI
@@ -48,7 +48,7 @@ class DrumlineError(Exception):
 
 
 class UsageError(DrumlineError):
-    """The words of the call were off."""
+    """The command line was off: an unknown option, a bad value, no such run."""
 
     exit_code = 2
 
@@ -78,7 +78,7 @@ class PeerError(CommError):
 
 
 class DivergenceError(DrumlineError):
-    """A loss that is no longer a number."""
+    """A loss that is NaN or infinite."""
 
 
 class ClusterError(DrumlineError):

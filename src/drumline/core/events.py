@@ -2,6 +2,22 @@
 
 Writers buffer lines and hand them to the kernel a few times a second, so that a line costs
 microseconds on the training path. Readers follow a growing file and never see half a line.
+
+    events/rank-N.jsonl
+        start        rank, attempt, pid, host, time
+        setup        device, threads
+        backend      backend, wanted, why
+        clock        ahead_ns: this host's monotonic clock, compared with the leader's
+        restore      step, path                  damaged   path, why (a checkpoint passed over)
+        ready        total_steps, steps_per_epoch; mesh, cuts where the model is split
+        step         step, epoch, loss, lr, samples; times of `train.clock.StepTimes`
+        epoch        step, epoch, loss, lr, test_loss, accuracy (the leader's)
+        checkpoint   step, path, seconds         note      text
+        error        type, message, exit_code, rank, time, expected, consequence, …
+        end          step, time, sent, peak_bytes, peak_gpu_bytes
+    events/node-N.jsonl
+        agent        node, pid, time             stopped   time
+        worker_exit  rank, exit_code, time
 """
 
 from __future__ import annotations
@@ -11,11 +27,29 @@ import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from drumline.core.errors import RunDirError
 
 Event = dict[str, Any]
+EventKind = Literal[
+    "agent",
+    "backend",
+    "checkpoint",
+    "clock",
+    "damaged",
+    "end",
+    "epoch",
+    "error",
+    "note",
+    "ready",
+    "restore",
+    "setup",
+    "start",
+    "step",
+    "stopped",
+    "worker_exit",
+]
 
 FLUSH_EVERY_S = 0.2
 
@@ -30,7 +64,7 @@ class EventWriter:
         self._file = path.open("a", encoding="utf-8", buffering=1 << 20)
         self._flushed = time.monotonic()
 
-    def write(self, event: str, **fields: Any) -> None:
+    def write(self, event: EventKind, **fields: Any) -> None:
         """Append one event; `flush` makes it visible to readers at once."""
         self._file.write(json.dumps({"event": event, **fields}, separators=(",", ":")) + "\n")
         now = time.monotonic()

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from decimal import Decimal
 
 _BYTES = {
     "": 1,
@@ -29,6 +28,8 @@ def parse_bytes(text: object) -> int:
     Raises:
         ValueError: the text is not a size.
     """
+    from decimal import Decimal  # the launcher starts without it
+
     if isinstance(text, int) and not isinstance(text, bool):
         return text
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", str(text), re.ASCII)
@@ -48,6 +49,8 @@ def parse_rate(text: object) -> int:
     Raises:
         ValueError: the text is not a rate.
     """
+    from decimal import Decimal  # the launcher starts without it
+
     if isinstance(text, int) and not isinstance(text, bool):
         return text
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]+)(/s)?\s*", str(text), re.ASCII)
@@ -62,6 +65,8 @@ def parse_rate(text: object) -> int:
 
 def format_rate(rate: int) -> str:
     """Write a rate so that `parse_rate` reads the same back: `100mbit`, `1.5gbit`."""
+    from decimal import Decimal  # the launcher starts without it
+
     for unit in ("gbit", "mbit", "kbit"):
         if rate >= _BITS[unit]:
             return f"{(Decimal(rate) / _BITS[unit]).normalize():f}{unit}"

@@ -17,7 +17,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
 
 PREFIX = "10.77.0"
 MAX_NODES = 254
@@ -39,7 +38,7 @@ class NodePlan:
     cpu: float = 1.0
     """the share of CPU time that its workers get"""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return the plan as plain values."""
         return asdict(self)
 

@@ -77,6 +77,19 @@ def deferred_signals() -> Iterator[None]:
             signal.raise_signal(late)
 
 
+def start_time(pid: int) -> int | None:
+    """Return when a process started, in the kernel's ticks; None where it is gone.
+
+    PIDs are reused: with this, a PID identifies a process for good.
+    """
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            fields = file.read().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in "ZX" else int(fields[19])
+
+
 def count_cores() -> int:
     """Return the cores that the scheduler gives us, where it says so, or else all there are."""
     mine = getattr(os, "sched_getaffinity", None)

@@ -13,7 +13,6 @@ go with the folder.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import shutil
 import tempfile
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import Self
 
 from drumline.core.errors import DrumlineError
+from drumline.core.lock import FileLock
 from drumline.core.processes import deferred_signals
 
 _PREFIX = "drumline-"
@@ -76,9 +76,9 @@ def is_held(path: Path) -> bool:
         lock = _hold(path / _LOCK, 0)
     except OSError:  # there is no such folder any more
         return False
-    if lock >= 0:
-        os.close(lock)
-    return lock < 0
+    if lock is not None:
+        lock.release()
+    return lock is None
 
 
 def _root() -> Path:
@@ -87,12 +87,12 @@ def _root() -> Path:
     return root if len(str(root)) <= _MAX_ROOT else Path("/tmp")
 
 
-def _make(root: Path) -> tuple[Path, int]:
+def _make(root: Path) -> tuple[Path, FileLock]:
     """Make a folder and hold its lock."""
     while True:  # until no sweep comes between a folder and its lock
         path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=root))
         lock = _hold(path / _LOCK, os.O_CREAT)
-        if lock >= 0:
+        if lock is not None:
             return path, lock
 
 
@@ -102,13 +102,13 @@ def _sweep(folder: Path) -> list[Path]:
     for path in folder.glob(_PREFIX + "*"):
         with contextlib.suppress(OSError):  # somebody else's, or already gone
             lock = _hold(path / _LOCK, 0)
-            if lock >= 0:
+            if lock is not None:
                 removed += _clear(path)
-                os.close(lock)
+                lock.release()
     return removed
 
 
-def _remove_own(path: Path, lock: int, owner: int) -> None:
+def _remove_own(path: Path, lock: FileLock, owner: int) -> None:
     """Remove a folder that this process holds; a fork of it leaves the folder alone."""
     with deferred_signals():
         for _ in range(_TRIES if os.getpid() == owner else 0):
@@ -116,7 +116,7 @@ def _remove_own(path: Path, lock: int, owner: int) -> None:
             if not path.exists():
                 break
             time.sleep(_PAUSE_S)
-        os.close(lock)
+        lock.release()
 
 
 def _clear(path: Path) -> list[Path]:
@@ -141,14 +141,11 @@ def _clear(path: Path) -> list[Path]:
     return gone
 
 
-def _hold(file: Path, flags: int) -> int:
-    """Lock a file and return its descriptor, or -1 where another process has it or removed it."""
-    descriptor = os.open(file, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | flags, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.fstat(descriptor).st_uid == os.getuid() and file.exists():
-            return descriptor
-    except BlockingIOError:
-        pass
-    os.close(descriptor)
-    return -1
+def _hold(file: Path, flags: int) -> FileLock | None:
+    """Lock a file; None where another process has it or removed it."""
+    lock = FileLock(file, flags=os.O_RDWR | os.O_NOFOLLOW | flags)
+    if lock.acquire(0):
+        if os.fstat(lock.descriptor).st_uid == os.getuid() and file.exists():
+            return lock
+        lock.release()
+    return None

@@ -26,8 +26,8 @@ SCRATCH = "DRUMLINE_SCRATCH"
 """names the launch's temporary folder, where errors go that the run directory cannot take"""
 
 
-WORDS = "DRUMLINE_WORDS"
-"""tells a rank that was started on its own what its own words say, as JSON; all compare theirs"""
+RANK_OPTIONS = "DRUMLINE_WORDS"
+"""tells a rank that was started on its own with which options, as JSON; all compare theirs"""
 
 
 @dataclass(frozen=True, kw_only=True)

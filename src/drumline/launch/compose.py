@@ -17,7 +17,6 @@ import sys
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
-from typing import Any
 
 import yaml
 from packaging.requirements import Requirement
@@ -32,8 +31,8 @@ class ComposePlan:
     """What the containers are like."""
 
     nodes: int
-    words: tuple[str, ...] = ()
-    """the words for `drumline train`"""
+    options: tuple[str, ...] = ()
+    """the arguments of `drumline train`"""
     cpus: float | None = None
     """how many cores each container may use at most"""
     gpu: bool = False
@@ -71,8 +70,8 @@ def name_node(rank: int) -> str:
     return f"node{rank + 1:02d}"
 
 
-def _service(plan: ComposePlan, rank: int) -> dict[str, Any]:
-    service: dict[str, Any] = {
+def _service(plan: ComposePlan, rank: int) -> dict[str, object]:
+    service: dict[str, object] = {
         "build": ".",
         "image": IMAGE,
         "hostname": name_node(rank),
@@ -83,7 +82,7 @@ def _service(plan: ComposePlan, rank: int) -> dict[str, Any]:
     }
     if rank > 0:
         service["depends_on"] = [name_node(0)]
-    resources: dict[str, Any] = {}
+    resources: dict[str, object] = {}
     if plan.cpus is not None:
         resources["limits"] = {"cpus": f"{plan.cpus:g}"}
     if plan.gpu:
@@ -99,12 +98,12 @@ def _command(plan: ComposePlan, rank: int) -> list[str]:
     threads = () if plan.cpus is None else (f"threads={max(1, int(plan.cpus))}",)
     options = ("--rank", rank, "--world-size", plan.nodes)
     where = ("--master", f"{name_node(0)}:{plan.port}")
-    words = map(_escape, (*threads, *plan.words))
-    return ["python", "-m", "drumline", "train", *map(str, options), *where, *words]
+    given = map(_escape, (*threads, *plan.options))
+    return ["python", "-m", "drumline", "train", *map(str, options), *where, *given]
 
 
-def _escape(word: str) -> str:
-    return word.replace("$", "$$")  # Compose fills in $NAME
+def _escape(text: str) -> str:
+    return text.replace("$", "$$")  # Compose fills in $NAME
 
 
 def _needs() -> list[str]:

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 
 from drumline.core.errors import CommError, UsageError
 from drumline.core.formatting import listed
-from drumline.core.task import WORDS
+from drumline.core.task import RANK_OPTIONS
 
 if TYPE_CHECKING:
     from drumline.core.rundir import RunDir
@@ -101,15 +101,15 @@ class OuterLauncher:
         )
 
     def worker_environment(
-        self, environ: Mapping[str, str] = os.environ, *, words: Mapping[str, str] | None = None
+        self, environ: Mapping[str, str] = os.environ, *, options: Mapping[str, str] | None = None
     ) -> dict[str, str]:
         """Return the environment for this rank's worker: the variables that torchrun sets.
 
         Args:
             environ: what there is already.
-            words: what this rank was started with, to be compared with the others'.
+            options: what this rank was started with, to be compared with the others'.
         """
-        where = {} if words is None else {WORDS: json.dumps(words)}
+        where = {} if options is None else {RANK_OPTIONS: json.dumps(options)}
         if self.master is not None:
             where |= {"MASTER_ADDR": self.master[0], "MASTER_PORT": str(self.master[1])}
         return {
@@ -151,7 +151,7 @@ def _build(name: str, environ: Mapping[str, str], pattern: str, job: str) -> Out
     """Read rank, size, local rank and local size from the variables of that pattern."""
     size = "WORLD_SIZE" if pattern == "{}" else "SIZE"
     local_size = "LOCAL_WORLD_SIZE" if pattern == "{}" else "LOCAL_SIZE"
-    names = [pattern.format(word) for word in ("RANK", size, "LOCAL_RANK", local_size)]
+    names = [pattern.format(part) for part in ("RANK", size, "LOCAL_RANK", local_size)]
     rank, world, local, local_world = (environ.get(variable) for variable in names)
     try:
         numbers = int(rank or ""), int(world or "")

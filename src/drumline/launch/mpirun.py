@@ -91,7 +91,7 @@ def note_killed_ranks(run: RunDir, log: Path) -> None:
     """Note which ranks mpirun saw killed, where the process above the rank could not.
 
     That process (`agent/worker.py`) is what mpirun has started as the rank. Where it is killed
-    itself, the rank goes with it, and only mpirun's own words tell which one it was.
+    itself, the rank goes with it, and only mpirun's own output tells which one it was.
     """
     try:
         said = " ".join(log.read_text(errors="replace").split())  # it breaks its lines anywhere

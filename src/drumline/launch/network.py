@@ -15,7 +15,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Self, TypedDict
 
 from drumline.core.errors import CommError
 from drumline.core.formatting import listed
@@ -99,6 +99,14 @@ def find_way(*, instead: str = _ONE_NODE) -> Way:
     )
 
 
+class NetworkRecord(TypedDict):
+    """What a run's manifest says of its network: the hub's process, and each node."""
+
+    made: str
+    hub: int
+    nodes: list[dict[str, object]]
+
+
 class Network:
     """A network of simulated nodes; it is there until the context ends, or this process."""
 
@@ -146,8 +154,8 @@ class Network:
         quiet = os.environ.get("TORCH_CPP_LOG_LEVEL", "ERROR")
         return {NODES: addresses, "TORCH_CPP_LOG_LEVEL": quiet}
 
-    def describe(self) -> dict[str, Any]:
-        """Return what the run's manifest says of it: the hub's process, and each node."""
+    def describe(self) -> NetworkRecord:
+        """Return what the run's manifest says of it."""
         nodes = [plan.to_json() for plan in self._plans]
         return {"made": self._way.name, "hub": self._hub.pid, "nodes": nodes}
 

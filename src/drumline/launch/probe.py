@@ -17,11 +17,12 @@ from typing import Any
 from drumline.core.errors import RunDirError
 from drumline.core.nodes import NodePlan
 from drumline.core.rundir import PROGRESS, RunDir
-from drumline.core.task import MODULE, PRELOAD, AgentTask
+from drumline.core.task import MODULE, PRELOAD
 from drumline.launch.agents import Agents
-from drumline.launch.mpirun import MpiRun, refuse_without_mpi
+from drumline.launch.mpirun import refuse_without_mpi
 from drumline.launch.outcome import check_outcome
 from drumline.launch.runs import build_manifest
+from drumline.launch.training import build_tasks, started_ranks
 
 _POLL_S = 0.05
 _TIMEOUT_S = 60.0
@@ -72,21 +73,21 @@ def probed(
         run = RunDir.create("probe", root=agents.scratch.path, exact=out)
         run.write_json("manifest.json", {**build_manifest(sys.argv), "script": [module]})
         run.write_json("probe.json", dict(request))
-        tasks = _tasks(run, module, ranks, plans)
-        starter: Agents | MpiRun = MpiRun(agents.scratch) if by_mpi else agents
-        try:
-            if isinstance(starter, MpiRun):
-                starter.start(run, ranks, tasks[0].script)
-            else:
-                starter.start(run, tasks, plans)
-            while starter.running():
+        tasks = build_tasks(
+            run,
+            plans,
+            workers=ranks // max(1, len(plans)),
+            timeout_s=_TIMEOUT_S,
+            script=(MODULE, module, str(run.path)),
+            preload=(*PRELOAD, module),
+        )
+        with started_ranks(run, tasks, plans, agents, by_mpi=by_mpi) as started:
+            while started.running():
                 said = run.read_json(PROGRESS)
                 watch(None if said is None else Progress(**said))
                 time.sleep(_POLL_S)
-            codes = starter.exit_codes
+            codes = started.exit_codes
             agents.check_network()
-        finally:
-            starter.stop()
         check_outcome(
             run,
             world_size=ranks,
@@ -97,24 +98,6 @@ def probed(
         )
         shutil.rmtree(run.rendezvous, ignore_errors=True)
         yield [_read_answer(run, rank) for rank in range(ranks)]
-
-
-def _tasks(run: RunDir, module: str, ranks: int, plans: tuple[NodePlan, ...]) -> list[AgentTask]:
-    nodes = max(1, len(plans))
-    return [
-        AgentTask(
-            run=str(run.path),
-            node=node,
-            nodes=nodes,
-            workers=ranks // nodes,
-            restarts=0,
-            timeout_s=_TIMEOUT_S,
-            cpu=plans[node].cpu if plans else 1.0,
-            script=(MODULE, module, str(run.path)),
-            preload=(*PRELOAD, module),
-        )
-        for node in range(nodes)
-    ]
 
 
 def _read_answer(run: RunDir, rank: int) -> dict[str, Any]:

@@ -6,13 +6,11 @@ The manifest in it says with what, where and by which command the run was starte
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import platform
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,10 +25,12 @@ from drumline.core.errors import (
     WorkerError,
 )
 from drumline.core.events import EventTail
+from drumline.core.lock import FileLock
 from drumline.core.rundir import RunDir
 
 if TYPE_CHECKING:
     from drumline.core.rundir import RunDir
+    from drumline.launch.network import NetworkRecord
     from drumline.spec.run_spec import RunSpec
 
 
@@ -51,7 +51,7 @@ def build_manifest(argv: list[str]) -> dict[str, Any]:
     }
 
 
-def note_network(run: RunDir, network: dict[str, Any]) -> None:
+def note_network(run: RunDir, network: NetworkRecord) -> None:
     """Add the simulated nodes to a run's manifest: addresses, rates, delays, shares of CPU."""
     run.write_json("manifest.json", {**(run.read_json("manifest.json") or {}), "network": network})
 
@@ -78,12 +78,12 @@ def _git_commit() -> str | None:
 
 RUNS = Path("runs")
 FAILURE = "failure.json"
-_TRIES = 5  # at a run's lock
+_LOCK_S = 0.2  # for somebody who only looks at a run
 
 
 @contextlib.contextmanager
 def new_run(spec: RunSpec, out: Path | None) -> Iterator[RunDir]:
-    """Make the directory of a training run; it is removed again after a mistake in the words.
+    """Make the directory of a training run; it is removed again after a mistake in the spec.
 
     A crash or an interrupt leaves it, with its logs; so does a run that came to its first step.
     """
@@ -167,27 +167,15 @@ def _locked(run: RunDir) -> Iterator[None]:
     Raises:
         UsageError: another launcher holds it.
     """
-    handle = os.open(run.path, os.O_RDONLY)
+    lock = FileLock(run.path, flags=os.O_RDONLY)
+    if not lock.acquire(_LOCK_S):  # somebody who only looks at the run lets go of it at once
+        raise UsageError(
+            f"{run.path.name} is being trained by another command right now; wait for it"
+        )
     try:
-        _lock(handle, run)
         yield
     finally:
-        os.close(handle)
-
-
-def _lock(handle: int, run: RunDir) -> None:
-    """Take the lock; somebody who only looks at the run lets go of it at once."""
-    for left in reversed(range(_TRIES)):
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if not left:
-                raise UsageError(
-                    f"{run.path.name} is being trained by another command right now; wait for it"
-                ) from None
-            time.sleep(0.05)
-        else:
-            return
+        lock.release()
 
 
 def _has_trained(tail: EventTail) -> bool:

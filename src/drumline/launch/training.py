@@ -1,4 +1,4 @@
-"""Starting the ranks of a training run, and following them to its end."""
+"""Starting the ranks of a run, and following those that train to its end."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 
 from drumline.core.errors import RunDirError
+from drumline.core.nodes import NodePlan
 from drumline.core.rundir import RunDir
-from drumline.core.task import AgentTask
+from drumline.core.task import PRELOAD, AgentTask
 from drumline.launch.agents import Agents
 from drumline.launch.mpirun import MpiRun
 from drumline.launch.outcome import check_outcome
@@ -35,7 +36,15 @@ def follow_training(run: RunDir, spec: RunSpec, agents: Agents, shown: Show) -> 
         DrumlineError: what went wrong first, told by rank.
     """
     started = time.time()
-    with fresh_rendezvous(run, spec), _started(run, spec, agents) as ranks:
+    plans = spec.node_plans
+    tasks = build_tasks(
+        run, plans, workers=spec.workers, timeout_s=spec.timeout_s, restarts=spec.restarts
+    )
+    by_mpi = spec.backend == "mpi"
+    with (
+        fresh_rendezvous(run, spec),
+        started_ranks(run, tasks, plans, agents, by_mpi=by_mpi) as ranks,
+    ):
         with shown as show:
             while ranks.running() and run.spec_file.exists():
                 show()
@@ -54,32 +63,61 @@ def follow_training(run: RunDir, spec: RunSpec, agents: Agents, shown: Show) -> 
 
 
 @contextlib.contextmanager
-def _started(run: RunDir, spec: RunSpec, agents: Agents) -> Iterator[Agents | MpiRun]:
+def started_ranks(
+    run: RunDir,
+    tasks: list[AgentTask],
+    plans: tuple[NodePlan, ...],
+    agents: Agents,
+    *,
+    by_mpi: bool = False,
+) -> Iterator[Agents | MpiRun]:
     """Start the ranks by the agents, or by mpirun where MPI is the backend; they end with this."""
     ranks: Agents | MpiRun = agents
-    if spec.backend == "mpi":
+    if by_mpi:
         agents.end()  # the first was started before the spec was known
         ranks = MpiRun(agents.scratch)
     try:
         if isinstance(ranks, MpiRun):
-            ranks.start(run, spec.workers)
+            ranks.start(run, tasks[0].workers, tasks[0].script)
         else:
-            ranks.start(run, _tasks(run, spec), spec.node_plans)
+            ranks.start(run, tasks, plans)
         yield ranks
     finally:
         ranks.stop()
 
 
-def _tasks(run: RunDir, spec: RunSpec) -> list[AgentTask]:
+def build_tasks(
+    run: RunDir,
+    plans: tuple[NodePlan, ...],
+    *,
+    workers: int,
+    timeout_s: float,
+    restarts: int = 0,
+    script: tuple[str, ...] = (),
+    preload: tuple[str, ...] = PRELOAD,
+) -> list[AgentTask]:
+    """Write a task for the agent of each node: to train by the run's spec, or to run a script.
+
+    Args:
+        run: the run.
+        plans: the simulated nodes; none: all workers are on this host.
+        workers: ranks on each node.
+        timeout_s: how long agents wait for each other.
+        restarts: how often workers may be started again.
+        script: a script or module with its arguments.
+        preload: what worker servers import before they fork.
+    """
     return [
         AgentTask(
             run=str(run.path),
             node=node,
-            nodes=spec.nodes,
-            workers=spec.workers,
-            restarts=spec.restarts,
-            timeout_s=spec.timeout_s,
-            cpu=spec.slow_nodes[node].cpu if node in spec.slow_nodes else 1.0,
+            nodes=max(1, len(plans)),
+            workers=workers,
+            restarts=restarts,
+            timeout_s=timeout_s,
+            cpu=plans[node].cpu if plans else 1.0,
+            script=script,
+            preload=preload,
         )
-        for node in range(spec.nodes)
+        for node in range(max(1, len(plans)))
     ]

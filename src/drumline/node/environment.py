@@ -22,8 +22,9 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 OLDEST = (3, 11)
 IMAGE_PYTHON = "/opt/pytorch/bin/python"  # of AWS's deep-learning images
@@ -70,8 +71,48 @@ class UnfitError(Exception):
     """This node cannot have the environment; the message says why, and what to do."""
 
 
-def choose_base(wanted: str) -> dict[str, Any]:
-    """Find the interpreter that the environment stands on, and what is to be known of it."""
+class Interpreter(NamedTuple):
+    """A Python of the node."""
+
+    executable: str
+    version: Sequence[int] = (0, 0, 0)
+    """0.0.0: it does not run"""
+    prefix: str = ""
+    is_venv: bool = False
+    sites: Sequence[str] = ()
+    """where its packages are"""
+    torch: bool = False
+    """whether PyTorch is among them"""
+
+
+class Wanted(NamedTuple):
+    """What the environment is to be."""
+
+    root: str
+    python: str
+    """the interpreter that it stands on, or auto"""
+    dependencies: Sequence[Mapping[str, object]]
+    """`NodePackage` of `cluster.provision.environment`, as JSON"""
+    requirements: Mapping[str, str]
+    """files by their names"""
+    leader: str
+    address: str
+    node: int
+    nodes: int
+    login: bool
+    """whether login shells are to see it"""
+
+
+class Packages(NamedTuple):
+    """What the environment has, and what it lacks."""
+
+    missing: Sequence[str]
+    install: Sequence[str]
+    pip: bool
+
+
+def choose_base(wanted: str) -> Interpreter:
+    """Find the interpreter that the environment stands on."""
     if wanted != "auto":
         path = Path(wanted).expanduser()
         if not os.access(path, os.X_OK):
@@ -82,14 +123,14 @@ def choose_base(wanted: str) -> dict[str, Any]:
         found = [look_at(str(path))]
     else:
         found = [look_at(path) for path in candidates()]
-    usable = [base for base in found if tuple(base["version"][:2]) >= OLDEST]
+    usable = [base for base in found if tuple(base.version[:2]) >= OLDEST]
     if not usable:
-        has = ", ".join(f"{b['executable']} is {'.'.join(map(str, b['version']))}" for b in found)
+        has = ", ".join(f"{b.executable} is {'.'.join(map(str, b.version))}" for b in found)
         raise UnfitError(
             f"Python {'.'.join(map(str, OLDEST))} or newer is needed, but {has or 'there is none'};"
             f" install one, and give its path as environment.python"
         )
-    return next((base for base in usable if base["torch"]), usable[0])
+    return next((base for base in usable if base.torch), usable[0])
 
 
 def candidates() -> list[str]:
@@ -100,81 +141,80 @@ def candidates() -> list[str]:
     return [path for path in dict.fromkeys(paths) if os.access(path, os.X_OK)]
 
 
-def look_at(python: str) -> dict[str, Any]:
+def look_at(python: str) -> Interpreter:
     """Ask an interpreter what it is."""
     try:
         answer = subprocess.run(
             [python, "-c", _LOOK], capture_output=True, text=True, timeout=60, check=False
         )
-        facts: dict[str, Any] = json.loads(answer.stdout)
+        return Interpreter(**json.loads(answer.stdout))
     except (OSError, ValueError, subprocess.TimeoutExpired):
-        return {"executable": python, "version": [0, 0, 0], "torch": False}
-    return facts
+        return Interpreter(python)
 
 
 class Maker:
     """Makes one node's environment, and notes what it changed."""
 
-    def __init__(self, root: Path, wanted: dict[str, Any]) -> None:
-        self.root = root
-        self.env = root / "env"
+    def __init__(self, wanted: Wanted) -> None:
+        self.root = Path(wanted.root)
+        self.env = self.root / "env"
         self.python = self.env / "bin" / "python"
         self.wanted = wanted
         self.changed: list[str] = []
 
-    def make(self) -> dict[str, Any]:
+    def make(self) -> Mapping[str, object]:
         """Make everything but what pip must install; says what that is."""
-        base = choose_base(self.wanted["python"])
+        base = choose_base(self.wanted.python)
         (self.env / "stamp").unlink(missing_ok=True)  # it holds again when all of this is done
         self.make_venv(base)
         self.show_packages(base)
-        for name, text in self.wanted["requirements"].items():
+        for name, text in self.wanted.requirements.items():
             self.write(self.env / "requirements" / name, text, 0o600)
         self.write_profile()
         left = self.check_packages()
         return {
             "changed": self.changed,
-            "base": base["executable"],
-            "install": left["install"],
-            "missing": left["missing"],
+            "base": base.executable,
+            "install": left.install,
+            "missing": left.missing,
             "gpu": shutil.which("nvidia-smi") is not None,
             "systemd": Path("/run/systemd/system").is_dir(),
         }
 
-    def make_venv(self, base: dict[str, Any]) -> None:
+    def make_venv(self, base: Interpreter) -> None:
         """Make the venv, unless there is one that stands on the same interpreter."""
         note = self.env / "base.json"
-        same = {key: base[key] for key in ("executable", "version", "sites")}
-        if read_json(note) == same and look_at(str(self.python))["version"] == base["version"]:
+        same = {"executable": base.executable, "version": base.version, "sites": base.sites}
+        if read_json(note) == same and look_at(str(self.python)).version == base.version:
             return
         self.root.mkdir(parents=True, exist_ok=True)
-        words = [base["executable"], "-m", "venv", "--clear", "--without-pip", str(self.env)]
-        if not base["is_venv"] or sees_system(base["prefix"]):
-            words.insert(-1, "--system-site-packages")
-        answer = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
+        argv = [base.executable, "-m", "venv", "--clear", "--without-pip", str(self.env)]
+        if not base.is_venv or sees_system(base.prefix):
+            argv.insert(-1, "--system-site-packages")
+        answer = subprocess.run(argv, capture_output=True, text=True, timeout=300, check=False)
         if answer.returncode:
             said = (answer.stderr or answer.stdout).strip()
-            raise UnfitError(f"{shlex.join(words)} failed: {said}")
+            raise UnfitError(f"{shlex.join(argv)} failed: {said}")
         pip = '#!/bin/sh\nexec "$(dirname "$0")/python" -m pip "$@"\n'
         self.write(self.env / "bin" / "pip", pip, 0o755)
         self.write(note, json.dumps(same), 0o644)
 
-    def show_packages(self, base: dict[str, Any]) -> None:
+    def show_packages(self, base: Interpreter) -> None:
         """Let the environment see this package, and those of a base that is a venv."""
-        site = self.env / "lib" / "python{}.{}".format(*base["version"]) / "site-packages"
+        site = self.env / "lib" / "python{}.{}".format(*base.version) / "site-packages"
         own = f"import os, sys; sys.path.append(os.path.realpath({str(self.root / 'lib')!r}))\n"
         self.write(site / "drumline_1.pth", own, 0o644)
-        lines = [f"import site; site.addsitedir({path!r})\n" for path in base["sites"]]
-        if base["is_venv"]:
+        lines = [f"import site; site.addsitedir({path!r})\n" for path in base.sites]
+        if base.is_venv:
             self.write(site / "drumline_2.pth", "".join(lines), 0o644)
 
-    def check_packages(self) -> dict[str, Any]:
+    def check_packages(self) -> Packages:
         """Find which of the needed packages are missing (none, or too old), and what to install.
 
         What is new enough but of another version than the laptop's is to be installed, too. Where
         pip is needed, it is there afterwards.
         """
-        given = json.dumps(self.wanted["dependencies"])
+        given = json.dumps(self.wanted.dependencies)
         answer = subprocess.run(
             [str(self.python), "-c", _CHECK],
             input=given,
@@ -184,10 +224,10 @@ class Maker:
         )
         if answer.returncode:
             raise UnfitError(f"{self.python} does not run: {answer.stderr.strip()}")
-        left: dict[str, Any] = json.loads(answer.stdout)
-        if (left["install"] or self.wanted["requirements"]) and not left["pip"]:
-            words = [str(self.python), "-m", "ensurepip"]
-            answer = subprocess.run(words, capture_output=True, text=True, timeout=300)
+        left = Packages(**json.loads(answer.stdout))
+        if (left.install or self.wanted.requirements) and not left.pip:
+            argv = [str(self.python), "-m", "ensurepip"]
+            answer = subprocess.run(argv, capture_output=True, text=True, timeout=300)
             if answer.returncode:
                 raise UnfitError(
                     "packages must be installed, but this node's Python has no pip and cannot make "
@@ -201,15 +241,15 @@ class Maker:
         wanted = self.wanted
         lines = [
             f"export PATH={shlex.quote(str(self.env / 'bin'))}:$PATH",
-            f"export MASTER_ADDR={shlex.quote(wanted['leader'])} MASTER_PORT={MASTER_PORT}",
-            f"export NODE_RANK={wanted['node']} NNODES={wanted['nodes']}",
+            f"export MASTER_ADDR={shlex.quote(wanted.leader)} MASTER_PORT={MASTER_PORT}",
+            f"export NODE_RANK={wanted.node} NNODES={wanted.nodes}",
         ]
-        if device := interface_of(wanted["address"]):
+        if device := interface_of(wanted.address):
             lines.append(f"export GLOO_SOCKET_IFNAME={device} NCCL_SOCKET_IFNAME={device}")
         profile = self.root / "profile.sh"
         head = "# the variables for training, written by drumline\n"
         self.write(profile, head + "\n".join(lines) + "\n", 0o644)
-        if wanted["login"]:
+        if wanted.login:
             quoted = shlex.quote(str(profile))
             line = f"[ -r {quoted} ] && . {quoted}  # drumline"
             shell = Path.home() / ".bashrc"
@@ -248,8 +288,8 @@ def interface_of(address: str) -> str:
         )
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    words = answer.stdout.split()
-    return words[1] if answer.returncode == 0 and len(words) > 1 else ""
+    fields = answer.stdout.split()
+    return fields[1] if answer.returncode == 0 and len(fields) > 1 else ""
 
 
 def read_json(path: Path) -> Any:
@@ -262,13 +302,14 @@ def read_json(path: Path) -> Any:
 
 def main(*parts: str) -> None:
     """Make the environment that the parts (JSON objects in base64) together ask for."""
-    wanted: dict[str, Any] = {}
+    values = {}
     for part in parts:
-        wanted.update(json.loads(base64.b64decode(part)))
+        values.update(json.loads(base64.b64decode(part)))
+    wanted = Wanted(**values)
     try:
-        answer = Maker(Path(wanted["root"]), wanted).make()
+        answer = Maker(wanted).make()
     except UnfitError as error:
         sys.exit(str(error))
     except OSError as error:
-        sys.exit(f"cannot make the environment in {wanted['root']}: {error}")
+        sys.exit(f"cannot make the environment in {wanted.root}: {error}")
     print(json.dumps(answer))

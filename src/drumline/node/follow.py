@@ -9,14 +9,15 @@ import time
 from typing import Any
 
 from drumline.core.errors import ClusterError, DrumlineError
-from drumline.node.crew import Crew
+from drumline.core.json_lines import Message
+from drumline.node.agent import JobAgent
+from drumline.node.exit_reports import collect
 from drumline.node.job import JobFolder
+from drumline.node.peer import PeerConnection, connect_to_leader
 from drumline.node.runner import TICK_S, Over, Runner, explain
 from drumline.node.tasks import Terms, build_task
-from drumline.node.testimony import collect
-from drumline.node.tether import Message, Tether, tie
 
-_TIE_S = 20.0
+_CONNECT_S = 20.0
 _LOST_GRACE_S = 1.5  # nobody waits for what these ranks have to say any more
 _WIND_DOWN_S = 10.0
 
@@ -24,20 +25,17 @@ _WIND_DOWN_S = 10.0
 class Follower(Runner):
     """Runs a job as another node than the first."""
 
-    def __init__(self, folder: JobFolder, *, first: bool, crew: Crew | None = None) -> None:
+    def __init__(self, folder: JobFolder, *, first: bool, agent: JobAgent | None = None) -> None:
         """Prepare to run.
 
-        Args:
-            folder: the job.
-            first: whether no other job comes before, so that the agent may start at once.
-            crew: one whose agent is warm already.
+        `first`: whether no other job comes before, so that the agent may start at once.
         """
-        super().__init__(folder, crew)
+        super().__init__(folder, agent)
         self._first = first
-        self._tether: Tether | None = None
+        self._peer: PeerConnection | None = None
         self._terms: Terms | None = None
         self._due: Message | None = None
-        """the word to start, until this node is free of the job before"""
+        """the message to start, until this node is free of the job before"""
         self._told = False
         self._stopping = False
 
@@ -48,20 +46,20 @@ class Follower(Runner):
         try:
             if self._first:
                 self.warm_up()
-            self._tie()
+            self._connect()
             over = self._serve()
         except BaseException as error:
             over = explain(error, self.folder.log)
-            if self._tether is not None:
-                self._tether.send("broken", error=over.error, code=over.code)
+            if self._peer is not None:
+                self._peer.send("broken", error=over.error, code=over.code)
         self._conclude(over)
 
-    def _tie(self) -> None:
+    def _connect(self) -> None:
         """Connect to the leader; it listens already, but the network may need a moment."""
-        deadline = time.monotonic() + _TIE_S
+        deadline = time.monotonic() + _CONNECT_S
         while True:
             try:
-                self._tether = tie(
+                self._peer = connect_to_leader(
                     self.job.addresses[0],
                     self.job.port,
                     job=self.job.id,
@@ -73,30 +71,30 @@ class Follower(Runner):
                     raise
                 time.sleep(0.2)
             else:
-                self._tether.send("here", workers=self.workers)
+                self._peer.send("here", workers=self.workers)
                 return
 
     def _serve(self) -> Over:
         """Do what the leader says, until it says that the job is over."""
-        tether = self._tether
-        assert tether is not None
+        peer = self._peer
+        assert peer is not None
         asked = False
         while True:
-            select.select([] if tether.lost else [tether], [], [], TICK_S)
-            for message in tether.tick():
+            select.select([] if peer.lost else [peer], [], [], TICK_S)
+            for message in peer.tick():
                 if message["what"] == "final":
                     return _final(message)
                 self._heed(message)
             if self._due is not None and self.take_node():
                 self._start(self._due)
             self.look_after()
-            self._tell_end(tether)
-            if tether.lost is not None:
+            self._tell_end(peer)
+            if peer.lost is not None:
                 leader = f"the leader, node 0 ({self.job.addresses[0]}),"
-                raise Over("lost", f"{leader} was lost: it {tether.lost}")
+                raise Over("lost", f"{leader} was lost: it {peer.lost}")
             if self.is_cancelled() and not asked:
                 asked = True
-                tether.send("cancel")
+                peer.send("cancel")
 
     def _heed(self, message: Message) -> None:
         match message["what"]:
@@ -109,7 +107,7 @@ class Follower(Runner):
             case "stop":
                 self._stopping = True
                 self._due = None
-                self.crew.stop()
+                self.agent.stop()
 
     def _start(self, message: Message) -> None:
         """Leave the note that this node's agent looks for, and start it."""
@@ -121,11 +119,11 @@ class Follower(Runner):
         self.run_dir.rendezvous.mkdir()
         (self.run_dir.rendezvous / "agents").write_text(str(message["port"]))
         self.folder.note(phase="running", started=time.time(), workers=terms.workers)
-        self.crew.start(build_task(self.job, self.folder, terms))
+        self.agent.start(build_task(self.job, self.folder, terms))
 
-    def _tell_end(self, tether: Tether) -> None:
+    def _tell_end(self, peer: PeerConnection) -> None:
         """Tell the leader how this node's agent ended, and what its ranks said."""
-        over = self.crew.ended if self._stopping else self.crew.exit_code is not None
+        over = self.agent.ended if self._stopping else self.agent.exit_code is not None
         if self._told or not over:
             return
         self._told = True
@@ -135,23 +133,23 @@ class Follower(Runner):
                 self.run_dir,
                 node=self.job.node,
                 workers=self._terms.workers,
-                last_words=self.crew.scratch.path,
+                last_words=self.agent.scratch.path,
             )
-        code = self.crew.exit_code
-        tether.send("ended", code=1 if code is None else code, told=told)
+        code = self.agent.exit_code
+        peer.send("ended", code=1 if code is None else code, told=told)
 
     def _conclude(self, over: Over) -> None:
-        self.crew.stop(_LOST_GRACE_S)
+        self.agent.stop(_LOST_GRACE_S)
         deadline = time.monotonic() + _WIND_DOWN_S
-        while not self.crew.ended and time.monotonic() < deadline:
-            self.crew.tick()
+        while not self.agent.ended and time.monotonic() < deadline:
+            self.agent.tick()
             time.sleep(TICK_S)
         self.note_times()
-        self.crew.close()
+        self.agent.close()
         with contextlib.suppress(OSError, DrumlineError):
             shutil.rmtree(self.run_dir.rendezvous, ignore_errors=True)
-        if self._tether is not None:
-            self._tether.close()
+        if self._peer is not None:
+            self._peer.close()
         self.folder.note(
             phase=over.phase,
             code=over.code,

@@ -2,7 +2,7 @@
 
 Without a terminal, an SSH server tells nobody that the client is gone: a command notices when it
 reads or writes, or never. This process watches the pipes to the server meanwhile. When their other
-ends close, the command and what it started get a hang-up, and five seconds later no mercy; what has
+ends close, the command and what it started get SIGHUP, and five seconds later SIGKILL; what has
 moved to a session of its own lives on. The file is sent as text, before anything of ours is on the
 node: nothing but the standard library, Python 3.8.
 """

@@ -1,32 +1,41 @@
-"""`Job`: what a node is asked to do, and the folder that holds it. No pydantic, no torch.
+"""`Job`: what a node is asked to do, the folder that holds it, and its place in the queue.
 
 R/jobs/<id>/             nobody else may read it
     job.json             the `Job`                                   written once, by `submit`
-    secret               by which the nodes of this job know each other
+    secret               shared by the nodes of this job, to authenticate each other
     work/                the code as it was when the job was submitted; the ranks' folder
     run/                 the run directory (`drumline.core.rundir`)
-    state.json           how far it has come                         written by whoever runs it
-    runner               locked by whoever runs it, while that lives
+    state.json           its progress                                written by the runner
+    runner               locked by the runner, while that lives
     runner.log           what that printed
-    cancel               somebody wants it to end
+    cancel               there as soon as somebody cancels the job
 
 Every node has such a folder for each job. The leader's state is the job's.
+
+Jobs run one after the other, in the order in which they were submitted. Each takes a ticket, a file
+in R/jobs/queue with an increasing number. The runner holds it locked as long as it lives, so that
+the kernel passes the turn on even after `kill -9`. A job runs when nobody holds a smaller number.
+
+    jobs/queue/000007-train-3f9a      locked: runs
+    jobs/queue/000008-train-77c1      locked: waits for 7
+
+No pydantic, no torch.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
 import time
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
 from drumline.core.errors import ClusterError, UsageError
 from drumline.core.files import write_atomic
+from drumline.core.json_lines import Message
+from drumline.core.lock import FileLock, is_locked
 from drumline.core.rundir import RunDir
 
 Phase = Literal["queued", "starting", "running", "done", "failed", "cancelled", "lost"]
@@ -74,13 +83,13 @@ class Job:
         """Whether this is the leader's part."""
         return self.node == 0
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Message:
         """Return plain values."""
         return asdict(self)
 
     @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """Read it back; another version's words that this one does not know are passed over."""
+    def from_json(cls, values: Message) -> Self:
+        """Read it back; another version's fields are ignored."""
         known = {key: values[key] for key in cls.__dataclass_fields__.keys() & values}
         lists = {key: tuple(values.get(key, ())) for key in ("addresses", "argv")}
         return cls(**{**known, **lists})
@@ -109,12 +118,12 @@ class JobState:
         """Whether nothing will change any more."""
         return self.phase in ENDED
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Message:
         """Return plain values."""
         return asdict(self)
 
     @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Self:
+    def from_json(cls, values: Message) -> Self:
         """Read it back, also where another version has written it."""
         return cls(**{key: values[key] for key in cls.__dataclass_fields__.keys() & values})
 
@@ -200,7 +209,7 @@ class JobFolder:
     def read_state(self) -> JobState:
         """Read how far it has come; a job that nobody runs any more is lost."""
         state = self._read_state()
-        if state.over or is_held(self.path / "runner"):
+        if state.over or is_locked(self.path / "runner"):
             return state
         state = self._read_state()  # it may have ended between the two looks
         if state.over or not (self.path / "runner").exists():
@@ -223,11 +232,11 @@ class JobFolder:
         write_atomic(self.path / "state.json", json.dumps(state.to_json()) + "\n")
         return state
 
-    def hold(self) -> int:
-        """Lock the job for the process that runs it; returns the lock's descriptor."""
-        handle = os.open(self.path / "runner", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        return handle
+    def hold(self) -> FileLock:
+        """Lock the job for the process that runs it."""
+        lock = FileLock(self.path / "runner")
+        lock.acquire()
+        return lock
 
     def _read_state(self) -> JobState:
         try:
@@ -243,16 +252,44 @@ def all_jobs(root: Path) -> list[JobFolder]:
     return [JobFolder(root, name) for _, name in sorted(found)]
 
 
-def is_held(path: Path) -> bool:
-    """Whether a living process has locked a file."""
-    try:
-        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(handle)
-    return False
+@dataclass(frozen=True, kw_only=True)
+class Ticket:
+    """A place in the queue; whoever has the lock's descriptor open holds it."""
+
+    path: Path
+    lock: FileLock
+
+    @classmethod
+    def take(cls, root: Path, job: str) -> Ticket:
+        """Take the last place of a node's queue."""
+        folder = root / "jobs" / "queue"
+        folder.mkdir(parents=True, exist_ok=True)
+        with FileLock(folder / ".lock"):
+            last = max((_number(path) for path in folder.glob("[0-9]*")), default=0)
+            draft = folder / f".{job}"
+            lock = FileLock(draft)
+            lock.acquire()  # before anybody sees it
+            path = folder / f"{last + 1:06d}-{job}"
+            draft.rename(path)
+        return cls(path=path, lock=lock)
+
+    def ahead(self) -> list[str]:
+        """Name the jobs that come before; tickets that nobody holds any more are removed."""
+        before = []
+        for path in sorted(self.path.parent.glob("[0-9]*")):
+            if path.name >= self.path.name:
+                break
+            if is_locked(path):
+                before.append(path.name.partition("-")[2])
+            else:
+                path.unlink(missing_ok=True)
+        return before
+
+    def drop(self) -> None:
+        """Let the next one go."""
+        self.path.unlink(missing_ok=True)
+        self.lock.release()
+
+
+def _number(path: Path) -> int:
+    return int(path.name.partition("-")[0])

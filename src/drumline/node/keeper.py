@@ -1,10 +1,9 @@
 """Copying a job's run directory to the storage from the node: while it runs, and when it ends.
 
-`python -m drumline.node.keeper` reads one line of JSON from its standard input
-(`{"root", "job", "url", "writer", "every_s", "check"}`), answers, and goes on in the background
-until the job has ended; with `check`, it first sees whether it may use the storage. The address
-comes that way since it may hold what a list of processes should not. The node's own role gives it
-access; nobody's keys are sent to a node.
+`python -m drumline.node.keeper` reads a `CopyRequest` from its standard input, answers, and goes on
+in the background until the job has ended; with `check`, it first tests whether it may use the
+storage. The URL comes that way since it may hold what a list of processes should not show. The
+node's own role gives it access; nobody's keys are sent to a node.
 """
 
 from __future__ import annotations
@@ -14,22 +13,59 @@ import json
 import os
 import sys
 import time
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from drumline.core.errors import ClusterError
 from drumline.core.files import write_atomic
-from drumline.node.busy import Busy
+from drumline.core.json_lines import JsonStream
+from drumline.node.folder import BusySign
 from drumline.node.job import JobFolder
-from drumline.node.store import Store
+from drumline.node.storage import Store
 
-_LOOK_S = 1.0
-_PATIENCE_S = 600.0
-"""how long a storage that refuses is tried again after the job has ended"""
+_POLL_S = 1.0
+_RETRY_S = 600.0
+"""how long a storage that refuses is retried after the job has ended"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CopyRequest:
+    """What the laptop asks a node to copy, and where to."""
+
+    root: str
+    job: str
+    url: str
+    writer: str
+    """the node's name"""
+    every_s: float
+    check: bool
+    """whether to wait until it is known that the storage can be used"""
+
+    @property
+    def folder(self) -> Path:
+        """The job's."""
+        return Path(self.root) / "jobs" / self.job
+
+
+@dataclass(frozen=True, kw_only=True)
+class CopyStatus:
+    """How the last copy went (storage.json): a storage that refuses must not end a job."""
+
+    at: float
+    ended: bool
+    """whether the job had ended by then"""
+    error: str = ""
+    files: int = 0
+    bytes: int = 0
+
+    def write(self, job: Path) -> None:
+        """Write it into the job's folder."""
+        with contextlib.suppress(Exception):  # a full disk, say; the copy itself matters more
+            write_atomic(job / "storage.json", json.dumps(asdict(self)) + "\n")
 
 
 def job_ended(job: Path) -> bool:
-    """Whether nothing will change any more: it has ended, or who ran it is gone."""
+    """Whether nothing will change any more: it has ended, or its runner is gone."""
     try:
         return JobFolder(job.parents[1], job.name).read_state().over
     except (OSError, ValueError):
@@ -37,58 +73,49 @@ def job_ended(job: Path) -> bool:
 
 
 def keep(job: Path, store: Store, run: str, writer: str, *, every_s: float) -> None:
-    """Copy the run directory every so often, and once more when the job has ended.
-
-    What happened last is noted in the job's folder (storage.json): a storage that refuses must not
-    end a job, and a person wants to know.
-    """
-    patience, busy = None, Busy(job.parents[1])
+    """Copy the run directory every so often, and once more when the job has ended."""
+    give_up_at, busy = None, BusySign(job.parents[1])
     while True:
-        ended = job_ended(job)
-        note = {"at": time.time(), "ended": ended, "error": ""}
+        status = CopyStatus(at=time.time(), ended=job_ended(job))
         try:
-            copied = store.copy(job / "run", run, writer, ended=ended, moved=busy.tick)
-            note |= {"files": copied.files, "bytes": copied.bytes}
+            copied = store.copy(job / "run", run, writer, ended=status.ended, moved=busy.tick)
+            status = replace(status, files=copied.files, bytes=copied.bytes)
         except Exception as error:  # whatever it is, nobody would hear of it otherwise
-            note["error"] = _words(error)
-        _write(job, note)
-        if ended:
-            patience = patience or time.monotonic() + _PATIENCE_S
-            if not note["error"] or time.monotonic() > patience:
+            status = replace(status, error=_message(error))
+        status.write(job)
+        if status.ended:
+            give_up_at = give_up_at or time.monotonic() + _RETRY_S
+            if not status.error or time.monotonic() > give_up_at:
                 return
         wake = time.monotonic() + every_s
-        while time.monotonic() < wake and (ended or not job_ended(job)):
-            time.sleep(min(_LOOK_S, every_s))
+        while time.monotonic() < wake and (status.ended or not job_ended(job)):
+            time.sleep(min(_POLL_S, every_s))
 
 
-def _write(job: Path, note: dict[str, Any]) -> None:
-    with contextlib.suppress(Exception):  # a full disk, say; the copy itself matters more
-        write_atomic(job / "storage.json", json.dumps(note) + "\n")
-
-
-def _words(error: Exception) -> str:
+def _message(error: Exception) -> str:
     return error.message if isinstance(error, ClusterError) else f"{type(error).__name__}: {error}"
 
 
 def main() -> None:
     """Check that the storage can be used, where asked to, answer, and go on in the background."""
-    asked: dict[str, Any] = json.loads(sys.stdin.readline())
-    if asked["check"]:
+    stream = JsonStream(sys.stdin.buffer, sys.stdout.buffer)
+    request = CopyRequest(**(stream.receive() or {}))
+    if request.check:
         try:
-            Store(asked["url"]).check(asked["job"], asked["writer"])
+            Store(request.url).check(request.job, request.writer)
         except ClusterError as error:
-            print(json.dumps({"error": error.message}), flush=True)
+            stream.send(error=error.message)
             return
-    print(json.dumps({"keeping": asked["job"]}), flush=True)
+    stream.send(keeping=request.job)
     if os.fork():
         os._exit(0)
     os.setsid()
     nowhere = os.open(os.devnull, os.O_RDWR)
-    for stream in (0, 1, 2):
-        os.dup2(nowhere, stream)
+    for descriptor in (0, 1, 2):
+        os.dup2(nowhere, descriptor)
     # a new process image: a storage's threads do not survive a fork
     read, write = os.pipe()
-    os.write(write, json.dumps(asked).encode())
+    os.write(write, json.dumps(asdict(request)).encode())
     os.close(write)
     os.dup2(read, 0)
     os.execv(sys.executable, [sys.executable, "-m", "drumline.node.keeper", "--stay"])
@@ -96,15 +123,14 @@ def main() -> None:
 
 def stay() -> None:
     """Copy until the job has ended."""
-    asked: dict[str, Any] = json.loads(sys.stdin.read())
-    job = Path(asked["root"]) / "jobs" / asked["job"]
+    request = CopyRequest(**json.loads(sys.stdin.read()))
     try:
-        store = Store(asked["url"])
-        store.check(asked["job"], asked["writer"])
+        store = Store(request.url)
+        store.check(request.job, request.writer)
     except Exception as error:
-        _write(job, {"at": time.time(), "ended": False, "error": _words(error)})
+        CopyStatus(at=time.time(), ended=False, error=_message(error)).write(request.folder)
         return
-    keep(job, store, asked["job"], asked["writer"], every_s=asked["every_s"])
+    keep(request.folder, store, request.job, request.writer, every_s=request.every_s)
 
 
 if __name__ == "__main__":

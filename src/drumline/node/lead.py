@@ -23,15 +23,15 @@ from collections.abc import Callable
 from typing import Any
 
 from drumline.core.errors import DrumlineError, RunDirError
+from drumline.core.json_lines import Message
 from drumline.launch.runs import FAILURE
-from drumline.node.crew import Crew
-from drumline.node.job import JobFolder
+from drumline.node.agent import JobAgent
+from drumline.node.exit_reports import exit_code_of, is_explained, judge, note
+from drumline.node.job import JobFolder, Ticket
+from drumline.node.peer import PeerConnection, accept_follower
 from drumline.node.runner import CANCELLED, TICK_S, Over, Runner, explain
 from drumline.node.snapshot import bring_checkpoints
 from drumline.node.tasks import Terms, build_task
-from drumline.node.testimony import exit_code_of, is_explained, judge, note
-from drumline.node.tether import Message, Tether, welcome
-from drumline.node.turns import Ticket
 
 COME_S = 60.0
 """how long a follower may take to connect"""
@@ -48,14 +48,14 @@ class Leader(Runner):
         folder: JobFolder,
         listener: socket.socket | None,
         ticket: Ticket,
-        crew: Crew | None = None,
+        agent: JobAgent | None = None,
     ) -> None:
-        super().__init__(folder, crew)
+        super().__init__(folder, agent)
         self._listener = listener
         self._ticket = ticket
         self._born = time.monotonic()
-        self._came: queue.SimpleQueue[Tether] = queue.SimpleQueue()
-        self._tethers: dict[int, Tether] = {}
+        self._came: queue.SimpleQueue[PeerConnection] = queue.SimpleQueue()
+        self._peers: dict[int, PeerConnection] = {}
         self._here: set[int] = set()
         self._codes: dict[int, int] = {}
         self._ending = False
@@ -83,8 +83,8 @@ class Leader(Runner):
             self.warm_up()
         self._until(lambda: not self._ticket.ahead())  # (1)
         self.folder.note(phase="starting")
-        for tether in self._tethers.values():
-            tether.send("turn")
+        for peer in self._peers.values():
+            peer.send("turn")
         self.warm_up()
         self._until(lambda: len(self._here) == self.job.nodes - 1)  # (2)
         self._until(self.take_node)
@@ -96,7 +96,7 @@ class Leader(Runner):
             workers=self.workers, timeout_s=self.job.timeout_s, restarts=self.job.restarts
         )
         if self.job.spec:
-            from drumline.node.spec_job import settle_spec
+            from drumline.node.tasks import settle_spec
 
             spec = settle_spec(self.job.spec, nodes=self.job.nodes, workers=self.workers)
             text = spec.text
@@ -105,13 +105,13 @@ class Leader(Runner):
         if self.job.resume:
             bring_checkpoints(self.folder.root, self.job.resume, self.run_dir.checkpoints)
         meeting = self.run_dir.rendezvous / "agents"
-        self.crew.start(build_task(self.job, self.folder, terms))  # (3)
-        self._until(lambda: self.crew.ended or meeting.exists())
+        self.agent.start(build_task(self.job, self.folder, terms))  # (3)
+        self._until(lambda: self.agent.ended or meeting.exists())
         self.folder.note(phase="running", started=time.time(), workers=self.workers)
         self._started = time.monotonic()
         port = int(meeting.read_text()) if meeting.exists() else 0
-        for tether in self._tethers.values():
-            tether.send("start", port=port, spec=text, **vars(terms))  # (4)
+        for peer in self._peers.values():
+            peer.send("start", port=port, spec=text, **vars(terms))  # (4)
         return terms
 
     def _watch(self, terms: Terms) -> None:
@@ -133,13 +133,13 @@ class Leader(Runner):
     def _wind_down(self) -> None:
         """End what still runs, on all nodes, within bounds."""
         self._ending = True
-        for tether in self._tethers.values():
-            tether.send("stop")
-        self.crew.stop()
+        for peer in self._peers.values():
+            peer.send("stop")
+        self.agent.stop()
         deadline = time.monotonic() + _WIND_DOWN_S
         while time.monotonic() < deadline:
-            waiting = [t for n, t in self._tethers.items() if n not in self._codes and not t.lost]
-            if self.crew.ended and not waiting:
+            waiting = [t for n, t in self._peers.items() if n not in self._codes and not t.lost]
+            if self.agent.ended and not waiting:
                 break
             self._tick()
         self.note_times()
@@ -151,7 +151,7 @@ class Leader(Runner):
             nodes=self.job.nodes,
             workers=self.workers,
             exit_codes=self._exit_codes(),
-            last_words=self.crew.scratch.path,
+            last_words=self.agent.scratch.path,
             script=bool(self.job.argv),
         )
         if error is None:
@@ -162,7 +162,7 @@ class Leader(Runner):
         return Over("failed", error.message, code, rank=error.fields.get("rank"))
 
     def _conclude(self, over: Over) -> None:
-        self.crew.close()
+        self.agent.close()
         with contextlib.suppress(OSError, DrumlineError):
             if over.phase == "done" and self.job.argv:
                 summary = {
@@ -181,9 +181,9 @@ class Leader(Runner):
             "ended": time.time(),
         }
         self.folder.note(**ending)
-        for tether in self._tethers.values():
-            tether.send("final", **ending)
-            tether.close()
+        for peer in self._peers.values():
+            peer.send("final", **ending)
+            peer.close()
         if self._listener is not None:
             self._listener.close()
         self._ticket.drop()
@@ -195,7 +195,7 @@ class Leader(Runner):
 
     def _exit_codes(self) -> list[int | None]:
         followers = (self._codes.get(node) for node in range(1, self.job.nodes))
-        return [self.crew.exit_code, *followers]
+        return [self.agent.exit_code, *followers]
 
     def _until(self, condition: Callable[[], bool]) -> None:
         while not condition():
@@ -207,8 +207,8 @@ class Leader(Runner):
         Raises:
             Over: the job has been cancelled, or a node is lost.
         """
-        living = [tether for tether in self._tethers.values() if tether.lost is None]
-        sources: list[socket.socket | Tether] = [*living]
+        living = [peer for peer in self._peers.values() if peer.lost is None]
+        sources: list[socket.socket | PeerConnection] = [*living]
         if self._listener is not None:
             sources.append(self._listener)
         if self._listener in select.select(sources, [], [], TICK_S)[0]:
@@ -216,9 +216,9 @@ class Leader(Runner):
         with contextlib.suppress(queue.Empty):
             while True:
                 self._admit(self._came.get_nowait())
-        for tether in list(self._tethers.values()):
-            for message in tether.tick():
-                self._hear(tether, message)
+        for peer in list(self._peers.values()):
+            for message in peer.tick():
+                self._hear(peer, message)
         self.look_after()
         if not self._ending:
             self._check()
@@ -226,14 +226,14 @@ class Leader(Runner):
     def _check(self) -> None:
         if self.is_cancelled():
             raise Over("cancelled", "the job was cancelled", CANCELLED)
-        for node, tether in self._tethers.items():
-            if tether.lost is not None:
+        for node, peer in self._peers.items():
+            if peer.lost is not None:
                 raise Over(
                     "failed",
-                    f"node {node} ({self.job.addresses[node]}) was lost: it {tether.lost}; the job "
+                    f"node {node} ({self.job.addresses[node]}) was lost: it {peer.lost}; the job "
                     f"was ended on the other nodes",
                 )
-        missing = [n for n in range(1, self.job.nodes) if n not in self._tethers]
+        missing = [n for n in range(1, self.job.nodes) if n not in self._peers]
         if missing and time.monotonic() - self._born > COME_S:
             names = ", ".join(f"{node} ({self.job.addresses[node]})" for node in missing)
             raise Over(
@@ -252,28 +252,28 @@ class Leader(Runner):
         secret = self.folder.read_secret()
 
         def ask() -> None:
-            tether = welcome(connection, job=self.job.id, secret=secret)
-            if tether is not None:
-                self._came.put(tether)
+            peer = accept_follower(connection, job=self.job.id, secret=secret)
+            if peer is not None:
+                self._came.put(peer)
 
         threading.Thread(target=ask, daemon=True).start()
 
-    def _admit(self, tether: Tether) -> None:
-        if tether.node in self._tethers or tether.node not in range(1, self.job.nodes):
-            tether.close()
+    def _admit(self, peer: PeerConnection) -> None:
+        if peer.node in self._peers or peer.node not in range(1, self.job.nodes):
+            peer.close()
         else:
-            self._tethers[tether.node] = tether
+            self._peers[peer.node] = peer
 
-    def _hear(self, tether: Tether, message: Message) -> None:
+    def _hear(self, peer: PeerConnection, message: Message) -> None:
         match message["what"]:
             case "here":
-                self._here.add(tether.node)
+                self._here.add(peer.node)
                 if self.job.workers is None:
                     self.workers = min(self.workers, int(message["workers"]))
             case "ended":
-                self._codes[tether.node] = int(message["code"])
-                note(self.run_dir, message["told"], ahead_s=tether.ahead_s)
+                self._codes[peer.node] = int(message["code"])
+                note(self.run_dir, message["told"], ahead_s=peer.ahead_s)
             case "broken" if not self._ending:
-                raise Over("failed", f"node {tether.node}: {message['error']}", message["code"])
+                raise Over("failed", f"node {peer.node}: {message['error']}", message["code"])
             case "cancel" if not self._ending:
                 raise Over("cancelled", "the job was cancelled", CANCELLED)

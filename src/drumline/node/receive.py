@@ -1,19 +1,19 @@
-"""The node's side of the sync: makes R/code the same as the laptop's folder.
+"""The node's side of the sync: makes R/code identical to the laptop's folder.
 
     laptop                                   node
-      │ {"hash": …}                            │ looks at R/code meanwhile
+      │ {"hash": …}                            │ scans R/code meanwhile
       │ ──────────────────────────────────────▶│
       │◀────────────────────────── {"same": true}     or {"need": "manifest"}
       │ {"manifest": bytes} + zlib             │
       │ ──────────────────────────────────────▶│
       │◀─────────────────────── {"want": [numbers]}
-      │ frames: kind, length, content … 0      │ into R/code.incoming, each under its digest
+      │ the files, as frames (core/json_lines) │ into R/code.incoming, each under its digest
       │ ──────────────────────────────────────▶│
-      │◀── {"done": …}  or {"changed": [numbers]}: those were not what the manifest says
+      │◀── {"done": …}  or {"changed": [numbers]}: those do not match the manifest
 
-Nothing of R/code is touched before all content is here and proved by its digest; files are replaced
-by renaming, never written into, for whoever reads them just then. What an interrupted sync has
-brought is used by the next. Nothing but the standard library, Python 3.8.
+Nothing of R/code is touched before all content has arrived and matches its digest; files are
+replaced by renaming, never written into, since others may be reading them. What an interrupted sync
+has brought is used by the next. Standard library only, Python 3.8.
 """
 
 from __future__ import annotations
@@ -23,26 +23,21 @@ import hashlib
 import json
 import os
 import shutil
-import struct
 import sys
 import zlib
 from contextlib import suppress
-from typing import Any, BinaryIO
 
-from drumline.node.busy import Busy
-from drumline.node.code_folder import Code, Entry, locked, wanted_folders
-
-FRAME = struct.Struct(">BI")
-RAW, PACKED = 0, 1
+from drumline.core.json_lines import JsonStream
+from drumline.node.folder import BusySign, Code, Entry, locked, wanted_folders
 
 
 def missing(code: Code, entries: list[Entry]) -> list[int]:
-    """Bring what is on this node already to the incoming folder; return what is not."""
+    """Copy what is on this node already to the incoming folder; return what is not."""
     os.makedirs(code.incoming, exist_ok=True)
     here = {digest: path for path, (digest, _) in code.files.items() if digest}
     want, seen = [], set(os.listdir(code.incoming))
     for number, entry in enumerate(entries):
-        if entry.kind != "file" or code.files.get(entry.path) == (entry.digest, entry.executable):
+        if entry.kind != "file" or code.has(entry):
             continue
         name = entry.digest.encode()
         if name in seen:
@@ -57,18 +52,13 @@ def missing(code: Code, entries: list[Entry]) -> list[int]:
     return want
 
 
-def receive(code: Code, entry: Entry, stream: BinaryIO, busy: Busy) -> bool:
-    """Take one file's frames; returns whether they are what the manifest says."""
+def receive(code: Code, entry: Entry, stream: JsonStream, busy: BusySign) -> bool:
+    """Receive one file; returns whether it is what the manifest says."""
     digest = hashlib.sha256()
     draft = code.incoming + b"/draft"
     with open(draft, "wb") as file:
-        while True:
-            kind, length = FRAME.unpack(exactly(stream, FRAME.size))
-            if not length:
-                break
+        for content in stream.read_frames():
             busy.tick()
-            content = exactly(stream, length)
-            content = zlib.decompress(content) if kind == PACKED else content
             digest.update(content)
             file.write(content)
     if digest.hexdigest() != entry.digest:
@@ -79,7 +69,7 @@ def receive(code: Code, entry: Entry, stream: BinaryIO, busy: Busy) -> bool:
 
 
 def put_in_place(code: Code, entries: list[Entry]) -> int:
-    """Make the folder what the manifest says; returns how many files and links went."""
+    """Make the folder what the manifest says; returns how many files and links were removed."""
     wanted = {entry.path: entry.kind for entry in entries}
     folders = set(wanted_folders(entries))
     code.intend(entries)
@@ -109,7 +99,7 @@ def put_in_place(code: Code, entries: list[Entry]) -> int:
 
 def _place_file(code: Code, entry: Entry, is_last: bool) -> None:
     source = code.incoming + b"/" + entry.digest.encode()
-    if code.files.get(entry.path) == (entry.digest, entry.executable):
+    if code.has(entry):
         return
     if not is_last:  # others have the same content
         shutil.copyfile(source, code.incoming + b"/copy")
@@ -118,55 +108,42 @@ def _place_file(code: Code, entry: Entry, is_last: bool) -> None:
     os.replace(source, code.at(entry.path))
 
 
-def exactly(stream: BinaryIO, count: int) -> bytes:
-    """Read so many bytes."""
-    content = stream.read(count)
-    if len(content) < count:
-        raise EOFError("the laptop hung up")
-    return content
-
-
-def tell(**facts: Any) -> None:
-    """Answer the laptop."""
-    sys.stdout.write(json.dumps(facts, separators=(",", ":")) + "\n")
-    sys.stdout.flush()
-
-
-def serve(root: str, stream: BinaryIO) -> None:
+def serve(root: str, stream: JsonStream) -> None:
     """Do one sync, as drawn above."""
     os.makedirs(root, exist_ok=True)
-    code, busy = Code(root), Busy(root)
+    code, busy = Code(root), BusySign(root)
     with locked(root):
-        code.look()
-        asked = json.loads(stream.readline() or b"{}")
-        if not asked:
+        code.scan()
+        request = stream.receive()
+        if not request:
             return
         busy.tick()
-        if asked["hash"] == code.hash:
-            tell(same=True)
+        if request["hash"] == code.hash:
+            stream.send(same=True)
             return
-        tell(need="manifest")
-        length = json.loads(stream.readline() or b'{"manifest":0}')["manifest"]
-        packed = zlib.decompress(exactly(stream, length))
-        if hashlib.sha256(packed).hexdigest() != asked["hash"]:
+        stream.send(need="manifest")
+        length = (stream.receive() or {"manifest": 0})["manifest"]
+        packed = zlib.decompress(stream.read_exactly(length))
+        if hashlib.sha256(packed).hexdigest() != request["hash"]:
             raise ValueError("the manifest came damaged")
         entries = [Entry(*values) for values in json.loads(packed)]
         want = missing(code, entries)
-        tell(want=want)
+        stream.send(want=want)
         changed = [number for number in want if not receive(code, entries[number], stream, busy)]
         if changed:
-            tell(changed=changed)
+            stream.send(changed=changed)
             return
         removed = put_in_place(code, entries)
         shutil.rmtree(code.incoming)
-        code.write_note(asked["hash"], entries)
-        tell(done=True, removed=removed)
+        code.write_note(request["hash"], entries)
+        stream.send(done=True, removed=removed)
 
 
 def main(argv: list[str]) -> int:
-    """Sync below the folder R; errors are told to the laptop."""
+    """Sync below the folder R; errors are sent to the laptop."""
+    stream = JsonStream(sys.stdin.buffer, sys.stdout.buffer)
     try:
-        serve(argv[0], sys.stdin.buffer)
+        serve(argv[0], stream)
     except (OSError, ValueError, zlib.error) as error:
         text = str(error)
         if isinstance(error, OSError) and error.strerror:
@@ -175,7 +152,7 @@ def main(argv: list[str]) -> int:
                 # for who is to make room there: a full disk takes no other command either
                 shutil.rmtree(Code(argv[0]).incoming, ignore_errors=True)
                 text += " (make room there, or write what is large into .drumlineignore)"
-        tell(error=text)
+        stream.send(error=text)
         return 1
     except EOFError:
         return 1

@@ -6,7 +6,6 @@ ends with it, whatever happens to it (`drumline.core.processes`).
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import signal
@@ -17,12 +16,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from drumline.core.errors import DrumlineError
+from drumline.core.lock import FileLock
 from drumline.launch.runs import build_manifest
-from drumline.node.busy import Busy
-from drumline.node.crew import Crew, variables_for
-from drumline.node.gpus import default_workers
+from drumline.node.agent import JobAgent, variables_for
+from drumline.node.folder import BusySign
 from drumline.node.job import Job, JobFolder, Phase
-from drumline.node.tasks import preloads_for
+from drumline.node.tasks import default_workers, preloads_for
 
 TICK_S = 0.05
 NODE_FREE_S = 20.0
@@ -48,19 +47,19 @@ class Over(Exception):  # noqa: N818  an end is no error
 class Runner:
     """Runs one node's part of a job."""
 
-    def __init__(self, folder: JobFolder, crew: Crew | None = None) -> None:
+    def __init__(self, folder: JobFolder, agent: JobAgent | None = None) -> None:
         self.folder = folder
         self.job: Job = folder.read_job()
         self.run_dir = folder.run
-        self.crew = crew or Crew()
+        self.agent = agent or JobAgent()
         self.workers = self.job.workers or default_workers()
         self.preload: tuple[str, ...] = ()
         self._asked_to_end = False
-        self._busy = Busy(folder.root)
+        self._busy = BusySign(folder.root)
         self._times_at = 0.0
         self._sizes: dict[str, int] = {}
-        self._node_lock = -1
-        self._node_asked_at = 0.0
+        self._node_lock = FileLock(folder.path.parent / ".running")
+        self._node_asked_at: float | None = None
 
     def warm_up(self) -> None:
         """Start this node's agent, if a warm one does not wait already; it loads torch meanwhile.
@@ -69,8 +68,8 @@ class Runner:
             UsageError: there is no such script.
         """
         self.preload = preloads_for(self.job)
-        if not self.crew.warm:
-            self.crew.warm_up(self.preload, variables_for(self.job, self.workers))
+        if not self.agent.warm:
+            self.agent.warm_up(self.preload, variables_for(self.job, self.workers))
 
     def make_run(self, spec: str) -> None:
         """Make this node's run directory."""
@@ -89,26 +88,22 @@ class Runner:
         Raises:
             Over: they do not go.
         """
-        path = self.folder.path.parent / ".running"
-        if self._node_lock < 0:
-            self._node_lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            self._node_asked_at = time.monotonic()
-        try:
-            fcntl.flock(self._node_lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() - self._node_asked_at > NODE_FREE_S:
-                raise Over(
-                    "failed",
-                    f"another job still runs on node {self.job.node} after {NODE_FREE_S:g} s (it "
-                    f"holds {path}); end it with drumline cancel, and submit this one again",
-                ) from None
-            return False
-        return True
+        now = time.monotonic()
+        self._node_asked_at = self._node_asked_at or now
+        if self._node_lock.acquire(0):
+            return True
+        if now - self._node_asked_at > NODE_FREE_S:
+            raise Over(
+                "failed",
+                f"another job still runs on node {self.job.node} after {NODE_FREE_S:g} s (it holds "
+                f"{self._node_lock.path}); end it with drumline cancel, and submit this one again",
+            )
+        return False
 
     def look_after(self) -> None:
-        """Do what is due: kill who was asked to end long ago, say that the node is busy."""
-        self.crew.tick()
-        if self.crew.warm:
+        """Do what is due: SIGKILL after the grace period, the busy sign, the times of logs."""
+        self.agent.tick()
+        if self.agent.warm:
             self._busy.tick()
         now = time.monotonic()
         if now - self._times_at > _TIMES_EVERY_S:

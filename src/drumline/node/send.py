@@ -1,40 +1,50 @@
-"""A node's side of `drumline pull`: `python -m drumline.node.send ROOT JOB`, in lines of JSON.
+"""A node's side of `drumline pull`: `python -m drumline.node.send ROOT JOB`, in JSON lines.
 
     laptop ── {"list": true} ─────────────────────────▶  node
            ◀─ {"file": name, "bytes": …, "mtime": …} …
            ◀─ {"listed": n, "phase": "running"}
-           ── {"get": name, "offset": …, "sha256": …} ▶  one line for each file that it wants
+           ── {"get": name, "offset": …, "sha256": …} ▶  one request for each file that it wants
            ◀─ {"send": name, "offset": …, "bytes": …}     0: the node's file begins differently
-           ◀─ base64 …                                    each line a piece of the file
+           ◀─ frames (core/json_lines)                    from that offset on
            ◀─ {"sent": name, "sha256": …}                 of the whole file, as far as it was sent
 
-What is told of: the job's state, its run directory, and in its working directory what the job has
-made or changed there. Nothing else: a job's folder also holds what its nodes know each other by.
-No torch and no pydantic: it must start quickly.
+Only these are listed: the job's state, its run directory, and in its working directory what the job
+has created or changed. A job's folder also holds the secret that its nodes share. No torch and no
+pydantic: it must start quickly.
 """
 
 from __future__ import annotations
 
-import base64
 import hashlib
-import json
 import os
 import stat
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import BinaryIO
 
 from drumline.core.errors import UsageError
-from drumline.node.busy import Busy
+from drumline.core.json_lines import FRAME_BYTES, JsonStream, Message
+from drumline.node.folder import BusySign
 from drumline.node.job import JobFolder
 
-PIECE = 36 << 10  # bytes of a line before base64, so that a line stays below 64 KiB
 TOLD = ("state.json", "storage.json", "runner.log")
 _SKIPPED = ("__pycache__", ".git", ".ipynb_checkpoints")
 
 
-def list_job(job: Path) -> Iterator[dict[str, Any]]:
+@dataclass(frozen=True, kw_only=True)
+class ListedFile:
+    """A file that can be pulled."""
+
+    file: str
+    """its name below the job's folder"""
+    bytes: int
+    mtime: int
+    """in nanoseconds"""
+
+
+def list_job(job: Path) -> Iterator[ListedFile]:
     """Give the files of a job that a person wants to keep."""
     for name in TOLD:
         yield from _entry(job, name)
@@ -55,7 +65,7 @@ def _walk(job: Path, part: str) -> Iterator[str]:
 
 
 def _is_new(path: Path, since: int) -> bool:
-    """Whether the job has made or changed a file, rather than got it with the code.
+    """Whether the job has created or changed a file, rather than got it with the code.
 
     job.json is written after the snapshot was taken and before the job starts. What the job writes,
     or moves there, was changed later by the kernel's own account (ctime), whatever date it bears.
@@ -75,59 +85,76 @@ def _mtime(path: Path) -> int:
         return 0
 
 
-def _entry(job: Path, name: str) -> Iterator[dict[str, Any]]:
+def _entry(job: Path, name: str) -> Iterator[ListedFile]:
     try:
         found = (job / name).stat(follow_symlinks=False)
     except OSError:
         return
     if stat.S_ISREG(found.st_mode):
-        yield {"file": name, "bytes": found.st_size, "mtime": found.st_mtime_ns}
+        yield ListedFile(file=name, bytes=found.st_size, mtime=found.st_mtime_ns)
 
 
-def send(job: Path, asked: dict[str, Any], out: TextIO, busy: Busy) -> None:
+class _Reader:
+    """Reads a file in pieces, as far as it went when it was opened, and hashes all of it."""
+
+    def __init__(self, file: BinaryIO, busy: BusySign) -> None:
+        self._file = file
+        self._busy = busy
+        self.end = os.fstat(file.fileno()).st_size
+        self.digest = hashlib.sha256()
+        self.offset = 0
+        self.failed = ""
+
+    def seek(self, request: Message) -> None:
+        """Resume after what the laptop has, if the file begins with that."""
+        offset = int(request.get("offset", 0))
+        if 0 < offset <= self.end:
+            for _ in self._read(offset):
+                pass
+            if self.offset == offset and self.digest.hexdigest() == request.get("sha256"):
+                return
+            self._file.seek(0)
+            self.offset, self.digest = 0, hashlib.sha256()
+
+    def pieces(self) -> Iterator[bytes]:
+        """Give the rest; an error ends it early, and is kept."""
+        try:
+            yield from self._read(self.end)
+        except OSError as error:
+            self.failed = error.strerror or str(error)
+
+    def _read(self, end: int) -> Iterator[bytes]:
+        while self.offset < end and (piece := self._file.read(min(FRAME_BYTES, end - self.offset))):
+            self.digest.update(piece)
+            self.offset += len(piece)
+            self._busy.tick()
+            yield piece
+
+
+def send(job: Path, request: Message, stream: JsonStream, busy: BusySign) -> None:
     """Send a file from where the laptop's copy ends, or from its start where that differs."""
-    name = str(asked["get"])
+    name = str(request["get"])
     path = job / name
     try:
         if not path.resolve().is_relative_to(job.resolve()):
             raise PermissionError(1, "it is not in the job's folder")
         with path.open("rb") as file:
-            end = os.fstat(file.fileno()).st_size
-            unless = asked.get("unless")
+            unless = request.get("unless")
             if unless and hashlib.file_digest(file, "sha256").hexdigest() == unless:
-                _say(out, same=name)
+                stream.send(same=name)
                 return
             file.seek(0)
-            digest, offset = _begin(file, end, asked)
-            _say(out, send=name, offset=offset, bytes=end)
-            while offset < end and (piece := file.read(min(PIECE, end - offset))):
-                digest.update(piece)
-                offset += len(piece)
-                busy.tick()
-                out.write(base64.b64encode(piece).decode() + "\n")
-            _say(out, sent=name, sha256=digest.hexdigest(), bytes=offset)
+            reader = _Reader(file, busy)
+            reader.seek(request)
+            stream.send(send=name, offset=reader.offset, bytes=reader.end)
+            stream.write_frames(reader.pieces())
     except OSError as error:
-        _say(out, gone=name, why=error.strerror or str(error))
-
-
-def _begin(file: Any, end: int, asked: dict[str, Any]) -> tuple[Any, int]:
-    """Find where to go on: behind what the laptop has, if the file begins with that."""
-    offset = int(asked.get("offset", 0))
-    if 0 < offset <= end:
-        digest = hashlib.sha256()
-        left = offset
-        while left and (piece := file.read(min(1 << 20, left))):
-            digest.update(piece)
-            left -= len(piece)
-        if not left and digest.hexdigest() == asked.get("sha256"):
-            return digest, offset
-        file.seek(0)
-    return hashlib.sha256(), 0
-
-
-def _say(out: TextIO, **values: Any) -> None:
-    out.write(json.dumps(values) + "\n")
-    out.flush()
+        stream.send(gone=name, why=error.strerror or str(error))
+        return
+    if reader.failed:
+        stream.send(gone=name, why=reader.failed)
+    else:
+        stream.send(sent=name, sha256=reader.digest.hexdigest(), bytes=reader.offset)
 
 
 def phase_of(job: Path) -> str:
@@ -141,19 +168,19 @@ def phase_of(job: Path) -> str:
 
 
 def main() -> None:
-    """Answer what the laptop asks, until it hangs up."""
+    """Answer the laptop's requests, until it closes the connection."""
     root, name = sys.argv[1:]
-    job, busy = JobFolder(Path(root), name).path, Busy(root)
-    for line in sys.stdin:
-        asked = json.loads(line)
-        if "get" in asked:
-            send(job, asked, sys.stdout, busy)
+    job, busy = JobFolder(Path(root), name).path, BusySign(root)
+    stream = JsonStream(sys.stdin.buffer, sys.stdout.buffer)
+    for request in stream:
+        if "get" in request:
+            send(job, request, stream, busy)
             continue
         phase, count = phase_of(job), 0  # before the files: what an ended job has is all there
         for entry in list_job(job):
-            _say(sys.stdout, **entry)
+            stream.send(**asdict(entry))
             count += 1
-        _say(sys.stdout, listed=count, phase=phase, there=job.is_dir())
+        stream.send(listed=count, phase=phase, there=job.is_dir())
 
 
 if __name__ == "__main__":

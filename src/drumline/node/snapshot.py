@@ -32,10 +32,7 @@ def take_snapshot(source: Path, target: Path) -> None:
 def bring_checkpoints(root: Path, run: str, target: Path) -> None:
     """Put the checkpoints of an earlier run where a new one looks for the newest.
 
-    Args:
-        root: the node's own folder.
-        run: the earlier run's directory, below it.
-        target: where they go.
+    `run`: the earlier run's directory, below it.
 
     Raises:
         RunDirError: there are none.

@@ -1,35 +1,32 @@
 """`python -m drumline.node.submit R [--follow]`: take a job, and start it so that it outlives us.
 
-All nodes are asked at once; they talk JSON lines on standard input and output:
+All nodes are asked at once; they speak JSON lines on standard input and output:
 
     laptop ──(1) {"job": {…}, "secret": …}──▶ each node     makes the job's folder
            ◀─(2) {"port": …, "ahead": […]}── the leader     listens, stands in the queue
            ──(3) {"port": …, "first": …}──▶  each follower
            ◀─(4) {"started": true}──         each node
 
-With `--follow` it then tells what the ranks print (`tail`), so that one command is enough.
-Where the laptop hangs up before (3), a follower forgets the job; the leader gives up after a while.
+With `--follow` it then streams what the ranks print (`tail`), so that one command is enough.
+Where the laptop disconnects before (3), a follower forgets the job; the leader times out.
 """
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from drumline.core.errors import ClusterError, DrumlineError
-from drumline.node.charge import Charge
-from drumline.node.code_folder import Code, locked
-from drumline.node.job import Job, JobFolder
+from drumline.core.json_lines import JsonStream, Message
+from drumline.node.folder import Code, locked
+from drumline.node.handoff import JobHandoff, hand_over
+from drumline.node.job import Job, JobFolder, Ticket
+from drumline.node.peer import listen
 from drumline.node.runner import detach
 from drumline.node.snapshot import take_snapshot
-from drumline.node.spare import hand_over
-from drumline.node.tail import Tail, print_tail
-from drumline.node.tether import listen
-from drumline.node.turns import Ticket
+from drumline.node.tail import Tail, send_tail
 
 _LOCK_S = 45.0
 """how long a sync may keep the code from us: shorter than the laptop waits for an answer"""
@@ -71,8 +68,8 @@ def _snapshot(root: Path, job: Job, folder: JobFolder) -> None:
         ) from None
 
 
-def start_leader(folder: JobFolder, job: Job) -> dict[str, Any]:
-    """Start the leader's process; returns what the laptop is told (2)."""
+def start_leader(folder: JobFolder, job: Job) -> Message:
+    """Start the leader's process; returns the answer to the laptop (2)."""
     listener = listen(job.addresses[0]) if job.nodes > 1 else None
     port = 0 if listener is None else int(listener.getsockname()[1])
     job = replace(job, port=port)
@@ -80,53 +77,51 @@ def start_leader(folder: JobFolder, job: Job) -> dict[str, Any]:
     ticket = Ticket.take(folder.root, job.id)
     ahead = ticket.ahead()
     _start(
-        Charge(folder=folder, hold=folder.hold(), first=not ahead, ticket=ticket, listener=listener)
+        JobHandoff(
+            folder=folder, lock=folder.hold(), first=not ahead, ticket=ticket, listener=listener
+        )
     )
     return {"port": port, "ahead": ahead}
 
 
-def start_follower(folder: JobFolder, job: Job, told: dict[str, Any]) -> None:
+def start_follower(folder: JobFolder, job: Job, *, port: int, first: bool) -> None:
     """Start a follower's process, once the leader's port is known (3)."""
-    job = replace(job, port=int(told["port"]))
-    folder.write_job(job)
-    _start(Charge(folder=folder, hold=folder.hold(), first=bool(told["first"])))
+    folder.write_job(replace(job, port=port))
+    _start(JobHandoff(folder=folder, lock=folder.hold(), first=first))
 
 
-def _start(charge: Charge) -> None:
-    if not (charge.first and hand_over(charge)):
-        detach(charge.folder, charge.run)
-    charge.let_go()
+def _start(job: JobHandoff) -> None:
+    if not (job.first and hand_over(job)):
+        detach(job.folder, job.run)
+    job.let_go()
 
 
 def main(argv: list[str]) -> int:
     """Take the job that standard input describes."""
     root = Path(argv[0]).absolute()
+    stream = JsonStream(sys.stdin.buffer, sys.stdout.buffer)
     folder: JobFolder | None = None
     try:
-        request = json.loads(sys.stdin.readline())  # (1)
+        request = stream.receive() or {}  # (1)
         job = Job.from_json(request["job"])
         folder = accept_job(root, job, request["secret"])
         if job.leads:
-            _tell(**start_leader(folder, job))
+            stream.send(**start_leader(folder, job))
         else:
-            told = sys.stdin.readline()
-            if not told:
+            answer = stream.receive()
+            if answer is None:
                 shutil.rmtree(folder.path, ignore_errors=True)
                 return 1
-            start_follower(folder, job, json.loads(told))
-        _tell(started=True)  # (4)
+            start_follower(folder, job, port=int(answer["port"]), first=bool(answer["first"]))
+        stream.send(started=True)  # (4)
     except DrumlineError as error:
         if folder is not None:
             shutil.rmtree(folder.path, ignore_errors=True)
-        _tell(error=error.to_record())
+        stream.send(error=error.to_record())
         return error.exit_code
     if "--follow" in argv:
-        print_tail(Tail(folder))
+        send_tail(Tail(folder), stream)
     return 0
-
-
-def _tell(**words: Any) -> None:
-    print(json.dumps(words), flush=True)
 
 
 if __name__ == "__main__":

@@ -24,14 +24,14 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from drumline.core.errors import DrumlineError
-from drumline.node.job import JobFolder
+from drumline.core.json_lines import JsonStream, Message
+from drumline.node.job import JobFolder, JobState
 from drumline.node.runner import TIMES
 
-_LOOK_S = 0.04
-_BEAT_S = 5.0
+_POLL_S = 0.04
+_HEARTBEAT_S = 5.0
 _CHUNK = 1 << 20
 
 
@@ -115,9 +115,9 @@ class Tail:
         self._logs: dict[int, _Log] = {}
         self._times = _Times(folder.run.logs / TIMES)
 
-    def follow(self, *, once: bool = False) -> Iterator[dict[str, Any]]:
-        """Tell all there is, and what comes, until the job ends."""
-        told: Any = None
+    def follow(self, *, once: bool = False) -> Iterator[Message]:
+        """Give what there is, and what comes, until the job ends."""
+        told: JobState | None = None
         live = False
         spoke = time.monotonic()
         while True:
@@ -134,14 +134,14 @@ class Tail:
             if state.over or once:
                 yield {"end": state.to_json()}
                 return
-            if time.monotonic() - spoke > _BEAT_S:
+            if time.monotonic() - spoke > _HEARTBEAT_S:
                 spoke = time.monotonic()
                 yield {"beat": time.time()}
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
 
-    def _new_lines(self, *, to_the_end: bool) -> list[dict[str, Any]]:
+    def _new_lines(self, *, to_the_end: bool) -> list[Message]:
         self._find_logs()
-        lines: list[dict[str, Any]] = []
+        lines: list[Message] = []
         for log in self._logs.values():
             while found := log.read(to_the_end=to_the_end):
                 self._times.read()
@@ -150,7 +150,7 @@ class Tail:
                     for text, end in found
                 )
         if to_the_end and not self._logs and self._rank is None:
-            lines += self._agents_words()
+            lines += self._agent_output()
         return sorted(lines, key=lambda line: float(line["at"]))
 
     def _find_logs(self) -> None:
@@ -159,7 +159,7 @@ class Tail:
             if rank not in self._logs and self._rank in (None, rank):
                 self._logs[rank] = _Log(path, rank, self._offsets.get(rank, 0))
 
-    def _agents_words(self) -> list[dict[str, Any]]:
+    def _agent_output(self) -> list[Message]:
         """What the agent said, where no rank ever started: it may have failed to load torch."""
         log = _Log(self._folder.run.logs / f"node-{self._node}.log", -1, self._offsets.get(-1, 0))
         return [
@@ -168,32 +168,32 @@ class Tail:
         ]
 
 
-def print_tail(tail: Tail, *, once: bool = False) -> None:
-    """Print it as JSON lines; ends where nobody reads them any more."""
+def send_tail(tail: Tail, stream: JsonStream, *, once: bool = False) -> None:
+    """Send it as JSON lines; ends where nobody reads them any more."""
     try:
-        for line in tail.follow(once=once):
-            sys.stdout.write(json.dumps(line) + "\n")
-            sys.stdout.flush()
+        for message in tail.follow(once=once):
+            stream.send(**message)
     except BrokenPipeError:
         sys.stderr.close()
 
 
 def main(argv: list[str]) -> int:
-    """Tell of one job."""
+    """Stream the output of one job."""
     parser = argparse.ArgumentParser(prog="python -m drumline.node.tail")
     parser.add_argument("root", type=Path)
     parser.add_argument("job")
     parser.add_argument("--from", dest="offsets", type=json.loads, default={})
     parser.add_argument("--rank", type=int)
     parser.add_argument("--once", action="store_true")
-    words = parser.parse_args(argv)
-    offsets = {int(rank): int(offset) for rank, offset in words.offsets.items()}
+    options = parser.parse_args(argv)
+    offsets = {int(rank): int(offset) for rank, offset in options.offsets.items()}
+    stream = JsonStream(sys.stdin.buffer, sys.stdout.buffer)
     try:
-        tail = Tail(JobFolder(words.root, words.job), offsets=offsets, rank=words.rank)
+        tail = Tail(JobFolder(options.root, options.job), offsets=offsets, rank=options.rank)
     except DrumlineError as error:
-        print(json.dumps({"error": error.to_record()}), flush=True)
+        stream.send(error=error.to_record())
         return error.exit_code
-    print_tail(tail, once=words.once)
+    send_tail(tail, stream, once=options.once)
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Reading a spec from YAML and `key=value` words, with errors that name line and fix.
+"""Reading a spec from YAML and `key=value` options, with errors that name line and fix.
 
 The YAML tree is read twice: once for the values, once for the line that each key stands on, so that
 what pydantic says of a value can be said of a place in the file (by `explain`).
@@ -36,7 +36,7 @@ def load_spec(
 
     Args:
         path: the file.
-        overrides: `key=value` words.
+        overrides: `key=value` options.
         ranks: how many there are, where somebody else starts them: another launcher, or a person.
         lasting: the keys of the file's strategy that also hold for another kind that overrides
             name; the rest belonged to the old one. None: all of them hold.
@@ -83,8 +83,8 @@ def write_run_spec(run: RunDir, spec: RunSpec) -> None:
     write_atomic(run.spec_file, dump_spec(spec))
 
 
-def spec_words(spec: RunSpec) -> dict[str, str]:
-    """Return every key with the word that sets it: `{"optimizer.lr": "optimizer.lr=0.05"}`.
+def spec_options(spec: RunSpec) -> dict[str, str]:
+    """Return every key with the option that sets it: `{"optimizer.lr": "optimizer.lr=0.05"}`.
 
     How many ranks there are is left out: whoever starts them says so.
     """
@@ -92,7 +92,7 @@ def spec_words(spec: RunSpec) -> dict[str, str]:
     return {key: f"{key}={value}" for key, value in _flatten(values)}
 
 
-def _flatten(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+def _flatten(values: Mapping[str, object], above: str = "") -> Iterator[tuple[str, object]]:
     for key, value in values.items():
         if isinstance(value, dict) and value:
             yield from _flatten(value, f"{above}{key}.")
@@ -100,7 +100,7 @@ def _flatten(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, 
             yield f"{above}{key}", value
 
 
-def _refuse_simulated_nodes(values: Mapping[str, Any], places: Places) -> None:
+def _refuse_simulated_nodes(values: Mapping[str, object], places: Places) -> None:
     """Refuse keys about nodes that nobody will make."""
     link = values.get("link")
     given = {
@@ -118,37 +118,37 @@ def _refuse_simulated_nodes(values: Mapping[str, Any], places: Places) -> None:
             )
 
 
-def read_words(kind: type[P], words: Iterable[str], example: str) -> P:
-    """Read a spec of any kind from `key=value` words alone; `example` is a command that has some.
+def read_options(kind: type[P], options: Iterable[str], example: str) -> P:
+    """Read a spec of any kind from `key=value` options alone; `example` is a command that has some.
 
     Raises:
-        SpecError: the words do not make such a spec; says which one, and the way out.
+        SpecError: the options do not make such a spec; says which one, and the way out.
     """
     values: dict[str, Any] = {}
     places: Places = {}
-    for word in words:
-        _apply_override(values, places, word, example)
+    for option in options:
+        _apply_override(values, places, option, example)
     return _validate(kind, values, places)
 
 
-def read_file(kind: type[P], path: Path, words: Iterable[str] = ()) -> P:
-    """Read a spec of any kind from a file, with `key=value` words over it.
+def read_file(kind: type[P], path: Path, options: Iterable[str] = ()) -> P:
+    """Read a spec of any kind from a file, with `key=value` options over it.
 
     Raises:
-        SpecError: they do not make such a spec; says which line or word, and the way out.
+        SpecError: they do not make such a spec; says which line or option, and the way out.
     """
     values, places = _read_yaml(path)
-    for word in words:
-        _apply_override(values, places, word, "name=mine nodes=4")
+    for option in options:
+        _apply_override(values, places, option, "name=mine nodes=4")
     return _validate(kind, values, places)
 
 
-def validate_spec(values: Mapping[str, Any], places: Places | None = None) -> RunSpec:
+def validate_spec(values: Mapping[str, object], places: Places | None = None) -> RunSpec:
     """Turn plain values into a `RunSpec`, and what is wrong with them into one `SpecError`."""
     return _validate(RunSpec, values, places or {})
 
 
-def _validate(kind: type[P], values: Mapping[str, Any], places: Places) -> P:
+def _validate(kind: type[P], values: Mapping[str, object], places: Places) -> P:
     try:
         return kind.model_validate(values)
     except ValidationError as error:

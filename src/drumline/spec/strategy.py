@@ -1,4 +1,4 @@
-"""`StrategySpec`: how ranks cooperate, in the words of the spec.
+"""`StrategySpec`: how ranks cooperate.
 
 Most kinds keep the whole model on every rank and average its gradients. Three split the model:
 `pipeline` by layers, `tensor` inside layers, `rpc` by layers again, driven by the leader. On a mesh
@@ -163,14 +163,14 @@ def settle_aggregator(values: Any) -> Any:
 def check_split(
     strategy: StrategySpec, mesh: Mesh, *, batch: int, accumulate: int, whole_data: bool, bf16: bool
 ) -> None:
-    """Check that the words of the strategy fit the mesh.
+    """Check that the keys of the strategy fit the mesh.
 
     Raises:
         ClashError: they do not; says what to change.
     """
     if strategy.kind == "rpc":
         _check_rpc(strategy, mesh)
-        _refuse_words_of_pipelines(strategy)
+        _refuse_pipeline_keys(strategy)
     elif mesh.pipeline > 1 and strategy.kind == "ddp":
         raise ClashError(
             "ddp wraps a whole model, not the stages of a pipeline; set strategy: allreduce (or "
@@ -179,11 +179,11 @@ def check_split(
         )
     cut = cuts_layers(strategy, mesh)
     if not cut:
-        _refuse_words_of_cuts(strategy)
+        _refuse_cut_keys(strategy)
     if cut or mesh.tensor > 1 or strategy.kind == "tensor":
         _check_split_model(strategy)
         if mesh.data == 1:
-            _refuse_words_of_copies(strategy)
+            _refuse_copy_keys(strategy)
     if strategy.kind == "rpc" and bf16:
         raise ClashError(
             "rpc computes in full precision; set precision: full, or strategy: pipeline",
@@ -232,8 +232,8 @@ def _check_rpc(strategy: StrategySpec, mesh: Mesh) -> None:
         )
 
 
-def _refuse_words_of_cuts(strategy: StrategySpec) -> None:
-    given = [word for word in (*_OF_PIPELINES, *_OF_CUTS) if getattr(strategy, word)]
+def _refuse_cut_keys(strategy: StrategySpec) -> None:
+    given = [key for key in (*_OF_PIPELINES, *_OF_CUTS) if getattr(strategy, key)]
     given += ["balance"] if strategy.balance != "auto" else []
     if given:
         raise ClashError(
@@ -243,8 +243,8 @@ def _refuse_words_of_cuts(strategy: StrategySpec) -> None:
         )
 
 
-def _refuse_words_of_pipelines(strategy: StrategySpec) -> None:
-    given = [word for word in _OF_PIPELINES if getattr(strategy, word)]
+def _refuse_pipeline_keys(strategy: StrategySpec) -> None:
+    given = [key for key in _OF_PIPELINES if getattr(strategy, key)]
     if given:
         raise ClashError(
             f"{given[0]} belongs to pipelines, and by rpc each part computes when its input "
@@ -253,9 +253,9 @@ def _refuse_words_of_pipelines(strategy: StrategySpec) -> None:
         )
 
 
-def _refuse_words_of_copies(strategy: StrategySpec) -> None:
+def _refuse_copy_keys(strategy: StrategySpec) -> None:
     usual = StrategySpec(kind=strategy.kind)
-    given = [word for word in _OF_COPIES if getattr(strategy, word) != getattr(usual, word)]
+    given = [key for key in _OF_COPIES if getattr(strategy, key) != getattr(usual, key)]
     if given:
         raise ClashError(
             f"{given[0]} is about copies of the model, which are averaged, and here is one, split "

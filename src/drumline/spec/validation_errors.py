@@ -22,7 +22,7 @@ KeyPath = tuple[str, ...]
 Places = dict[KeyPath, str]
 """where each key stands: a file and a line, or the override; the latest last"""
 
-# What each kind of pydantic error asks for, in words; {…} are the limits that it names.
+# What each kind of pydantic error asks for; {…} are the limits that it names.
 _WANTED = {
     "int_parsing": "a whole number",
     "int_parsing_size": "a smaller whole number",
@@ -75,7 +75,7 @@ _EXAMPLES = {
     "slow_ranks": "{1: {delay_ms: 50}}",
     "threads": "1",
 }
-# How alike words must be to be taken for each other: a key of the same part, one of another part.
+# How alike names must be to be taken for each other: a key of the same part, one of another part.
 _LIKE, _MUCH_LIKE = 0.6, 0.8
 
 
@@ -85,7 +85,7 @@ def explain_error(detail: ErrorDetails, places: Places, spec: type[Part] = RunSp
     Args:
         detail: what pydantic says.
         places: where each key stands.
-        spec: the class that the words are for; its keys are those that can have been meant.
+        spec: the class that the values are for; its keys are those that can have been meant.
     """
     path = tuple(str(part) for part in detail["loc"] if part != "[key]")
     match detail["type"]:
@@ -103,8 +103,8 @@ def explain_error(detail: ErrorDetails, places: Places, spec: type[Part] = RunSp
 
 def _wrong_choice(path: KeyPath, detail: ErrorDetails) -> str:
     choices = str(detail["ctx"]["expected"]).replace("'", "")
-    words = choices.replace(" or ", ", ").split(", ")
-    fix = nearest(str(detail["input"]), words, "choose one of these")
+    names = choices.replace(" or ", ", ").split(", ")
+    fix = nearest(str(detail["input"]), names, "choose one of these")
     return f"{'.'.join(path)} is {_shown(detail['input'])}, but must be {choices}; {fix}"
 
 

@@ -17,7 +17,7 @@ from drumline.comm import LostPeerError, tells_of_lost_peer, unreachable_nodes
 from drumline.core.errors import ERRORS, DrumlineError
 from drumline.core.events import EventWriter
 from drumline.core.rundir import RunDir
-from drumline.core.task import SCRATCH, WORDS
+from drumline.core.task import RANK_OPTIONS, SCRATCH
 
 # What gloo and the store say when the other side is gone: a consequence, not a cause.
 _PEER_GONE = re.compile(
@@ -36,7 +36,7 @@ def write_failure(events: EventWriter, error: BaseException, *, rank: int) -> No
     another one's launcher may remove the run directory before ours has read it.
     """
     record = {**describe(error), "rank": rank, "time": time.time()}
-    elsewhere = WORDS in os.environ
+    elsewhere = RANK_OPTIONS in os.environ
     try:
         events.write("error", **record)
         events.flush()

@@ -28,7 +28,7 @@ from drumline.comm import (
 )
 from drumline.core.events import EventWriter
 from drumline.core.rundir import RunDir
-from drumline.core.task import PATIENCE_S, WORDS
+from drumline.core.task import PATIENCE_S, RANK_OPTIONS
 from drumline.spec.run_spec import RunSpec
 from drumline.spec.strategy import MESSAGE_KINDS
 from drumline.train.device import set_threads
@@ -61,8 +61,8 @@ def meet_ranks(
         timeout_s=spec.timeout_s,
     )
     meeting = StoreBarrier(store, rank=rank.rank, world_size=rank.world_size, name=rank.name_of)
-    if WORDS in os.environ:  # each rank was started on its own, with options of its own
-        meeting.agree(json.loads(os.environ[WORDS]), spec.timeout_s)
+    if RANK_OPTIONS in os.environ:  # each rank was started on its own, with options of its own
+        meeting.agree(json.loads(os.environ[RANK_OPTIONS]), spec.timeout_s)
     meeting.gather("come", spec.timeout_s)
     told = meeting.tell_all("say where it is", json.dumps(asdict(this_host())), spec.timeout_s)
     hosts = [Host(**json.loads(host)) for host in told]

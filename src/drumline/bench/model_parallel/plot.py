@@ -1,4 +1,4 @@
-"""The figure of `drumline bench model-parallel`.
+"""The figure of `drumline bench model-parallel`; lab 4 has bars and curves by the same functions.
 
 step  │ throughput │ memory      a bar for each form, by one list of names;
 bytes │ bubble     │ idle        a dot for each rank where ranks differ
@@ -8,14 +8,14 @@ loss curves of all               they lie on each other: that is the point
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from drumline.bench.model_parallel.rows import CaseRow
 from drumline.bench.model_parallel.table import NOTHING
-from drumline.report.plots import FigureStyle, save_figure
+from drumline.report.plots import COLORS, FigureStyle, save_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 _BAR_IN, _CURVES_IN, _FRAME_IN = 0.25, 3.8, 0.9
 """heights in inches"""
-_BASE = "0.8"
-"""the first curve: broad and grey, the others lie on it"""
 _SMALL = 8
+_NUMBERS = 7
+"""size of the numbers beside bars"""
 
 
 def draw_model_parallel(path: Path, rows: Sequence[CaseRow]) -> list[Path]:
@@ -35,18 +35,28 @@ def draw_model_parallel(path: Path, rows: Sequence[CaseRow]) -> list[Path]:
 
 def build_figure(rows: Sequence[CaseRow]) -> Figure:
     """Build the figure: six panels of bars, then the curves."""
+    style = FigureStyle()
     bars_in = _FRAME_IN + _BAR_IN * len(rows)
-    figure = FigureStyle().figure(width=11, height=2 * bars_in + _CURVES_IN)
+    figure = style.figure(width=11, height=2 * bars_in + _CURVES_IN)
     grid = figure.add_gridspec(3, 3, height_ratios=[bars_in, bars_in, _CURVES_IN])
     names = [row.case for row in rows]
-    for number, bars in enumerate(_panels(rows)):
+    colors = ["0.6", *(style.color(number) for number in range(len(rows) - 1))]
+    for number, (title, unit, bars) in enumerate(_panels(rows)):
         axes = figure.add_subplot(grid[divmod(number, 3)])
-        _draw_bars(axes, bars)
+        draw_bars(style, axes, bars, colors)
+        axes.grid(visible=True, axis="x", alpha=0.3)
+        axes.set_axisbelow(True)
+        axes.set_title(title, fontsize=9)
+        axes.set_xlabel(unit, fontsize=_SMALL)
         axes.set_yticks(range(len(rows)), names)
         axes.invert_yaxis()
-        axes.tick_params(labelleft=number % 3 == 0)
+        axes.tick_params(labelsize=_SMALL, labelleft=number % 3 == 0)
     curves = figure.add_subplot(grid[2, :])
-    _draw_curves(curves, rows)
+    draw_loss_curves(style, curves, {row.case: row.losses for row in rows}, colors, base=names[0])
+    curves.set_title("training loss: all forms on one axis", fontsize=10)
+    curves.set_xlabel("step")
+    curves.set_ylabel("loss of the whole batch")
+    curves.grid(visible=True, alpha=0.3)
     figure.legend(
         *curves.get_legend_handles_labels(),
         loc="outside lower center",
@@ -59,138 +69,128 @@ def build_figure(rows: Sequence[CaseRow]) -> Figure:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Bars:
-    """One panel: a bar for each form, with its number, and what is marked beside."""
+class Bars:
+    """A bar for each case, with what is written at its end and marked beside it."""
 
-    title: str
-    unit: str
     values: Sequence[float | None]
-    form: str
-    """how numbers are written"""
-    spread: Sequence[tuple[float, float]] | None = None
+    labels: Sequence[str]
+    spread: Sequence[tuple[float | None, float | None]] = ()
     """from where to where each spreads"""
     ticks: Sequence[float | None] = ()
     """what theory says of each"""
     dots: Sequence[Sequence[float] | None] = ()
-    """the values of each rank"""
+    """the values of its ranks"""
 
 
-def _panels(rows: Sequence[CaseRow]) -> list[_Bars]:
-    nodes = any(row.link_bytes for row in rows)
-    sender = "node" if nodes else "rank"
+def draw_bars(style: FigureStyle, axes: Axes, bars: Bars, colors: Sequence[str]) -> None:
+    """Draw bars, each with its label behind all that is marked beside it."""
+    ends = [value or 0.0 for value in bars.values]
+    axes.barh(range(len(ends)), ends, 0.68, color=colors)
+    for place, (low, high) in enumerate(bars.spread):
+        if low is not None and high is not None:
+            axes.hlines(place, low, high, color=style.ink, lw=1)
+            ends[place] = max(ends[place], high)
+    for place, tick in enumerate(bars.ticks):
+        if tick is not None:
+            axes.vlines(tick, place - 0.42, place + 0.42, color=style.ink, lw=1.5)
+            ends[place] = max(ends[place], tick)
+    for place, dots in enumerate(bars.dots):
+        if dots:
+            axes.plot(dots, [place] * len(dots), "o", color=style.ink, ms=2.5)
+    for place, (end, label) in enumerate(zip(ends, bars.labels, strict=True)):
+        axes.annotate(
+            label,
+            (end, place),
+            xytext=(4, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=_NUMBERS,
+            color=style.ink,
+        )
+    axes.set_xlim(0, 1.25 * max(*ends, 1e-9))
+
+
+def draw_loss_curves(
+    style: FigureStyle,
+    axes: Axes,
+    curves: Mapping[str, Sequence[float]],
+    colors: Sequence[str],
+    *,
+    base: str,
+) -> None:
+    """Draw losses by step on one axis: they lie on each other, which is the point.
+
+    Args:
+        style: gives markers and ink.
+        axes: the panel.
+        curves: the losses of each case, from step 1 on.
+        colors: of each case.
+        base: the case whose curve is broad, for the others to lie on it; those have their markers
+            at steps of their own, or around the markers that are there.
+    """
+    others = [case for case in curves if case != base]
+    for number, (case, losses) in enumerate(curves.items()):
+        look: dict[str, Any] = {"lw": 6, "alpha": 0.3, "solid_capstyle": "round"}
+        if case != base:
+            around, first = divmod(others.index(case), len(losses))
+            look = {
+                "lw": 0.8,
+                "marker": style.marker(number + number // len(COLORS)),
+                "ms": 5 + 5 * around,
+                "markerfacecolor": "none" if around else None,
+                "markevery": (first, max(1, len(others))),
+            }
+        color = style.ink if case == base else colors[number]
+        axes.plot(range(1, len(losses) + 1), losses, color=color, label=case, **look)
+    axes.locator_params(axis="x", integer=True)
+
+
+def _panels(rows: Sequence[CaseRow]) -> list[tuple[str, str, Bars]]:
+    """Return the title, the unit and the bars of each panel."""
+    sender = "node" if any(row.link_bytes for row in rows) else "rank"
     links = [_scaled(row.link_bytes or row.payload_bytes, 1e-6) for row in rows]
     peaks = [_scaled(row.peak_bytes, 1e-6) for row in rows]
     idle = [_scaled(row.idle_s, 1e3) for row in rows]
-    return [
-        _Bars(
-            title="a step of all ranks",
-            unit="ms: median, quartiles",
-            values=[row.median_s * 1e3 for row in rows],
-            form="{:.0f}",
-            spread=[(row.low_s * 1e3, row.high_s * 1e3) for row in rows],
-        ),
-        _Bars(
-            title="throughput",
-            unit="samples/s",
-            values=[row.samples_per_s for row in rows],
-            form="{:.0f}",
-        ),
-        _Bars(
-            title="peak memory (a dot: a rank)",
-            unit="MB beyond its start, largest rank",
-            values=_largest(peaks),
-            form="{:.0f}",
-            dots=peaks,
-        ),
-        _Bars(
-            title=f"bytes sent (a dot: a {sender})",
-            unit=f"MB per step, busiest {sender}",
-            values=_largest(links),
-            form="{:.3g}",
-            dots=links,
-        ),
-        _Bars(
-            title="bubble (a line: by theory)",
-            unit="% of the ranks' time, measured|theory",
-            values=[None if row.bubble is None else 100 * row.bubble for row in rows],
-            form="{:.0f}",
-            ticks=[None if row.bubble_theory is None else 100 * row.bubble_theory for row in rows],
-        ),
-        _Bars(
-            title="idle time (a dot: a rank)",
-            unit="ms per step, idlest rank",
-            values=_largest(idle),
-            form="{:.0f}",
-            dots=idle,
-        ),
+    steps = [row.median_s * 1e3 for row in rows]
+    spread = [(row.low_s * 1e3, row.high_s * 1e3) for row in rows]
+    speeds = [row.samples_per_s for row in rows]
+    bubbles = [None if row.bubble is None else 100 * row.bubble for row in rows]
+    theory = [None if row.bubble_theory is None else 100 * row.bubble_theory for row in rows]
+    both = [
+        "|".join(f"{number:.0f}" for number in pair if number is not None) or NOTHING
+        for pair in zip(bubbles, theory, strict=True)
     ]
+    return [
+        (
+            "a step of all ranks",
+            "ms: median, quartiles",
+            Bars(values=steps, labels=_write(steps), spread=spread),
+        ),
+        ("throughput", "samples/s", Bars(values=speeds, labels=_write(speeds))),
+        ("peak memory (a dot: a rank)", "MB beyond its start, largest rank", _of_ranks(peaks)),
+        (
+            f"bytes sent (a dot: a {sender})",
+            f"MB per step, busiest {sender}",
+            _of_ranks(links, "{:.3g}"),
+        ),
+        (
+            "bubble (a line: by theory)",
+            "% of the ranks' time, measured|theory",
+            Bars(values=bubbles, labels=both, ticks=theory),
+        ),
+        ("idle time (a dot: a rank)", "ms per step, idlest rank", _of_ranks(idle)),
+    ]
+
+
+def _of_ranks(values: Sequence[Sequence[float] | None], form: str = "{:.0f}") -> Bars:
+    """Return a bar for the largest of each case's ranks, and a dot for each."""
+    largest = [None if each is None else max(each) for each in values]
+    return Bars(values=largest, labels=_write(largest, form), dots=values)
+
+
+def _write(values: Sequence[float | None], form: str = "{:.0f}") -> list[str]:
+    return [NOTHING if value is None else form.format(value) for value in values]
 
 
 def _scaled(values: Sequence[float] | None, factor: float) -> list[float] | None:
     return None if values is None else [value * factor for value in values]
-
-
-def _largest(values: Sequence[Sequence[float] | None]) -> list[float | None]:
-    return [None if each is None else max(each) for each in values]
-
-
-def _draw_bars(axes: Axes, bars: _Bars) -> None:
-    """Draw the bars, each with its number behind all that is marked beside it."""
-    count = len(bars.values)
-    ends = [value or 0 for value in bars.values]
-    axes.barh(range(count), ends, 0.7, color=_colors(count))
-    if bars.spread is not None:
-        axes.hlines(range(count), *zip(*bars.spread, strict=True), color="black", linewidth=1)
-        ends = [max(end, high) for end, (_, high) in zip(ends, bars.spread, strict=True)]
-    for place, tick in enumerate(bars.ticks):
-        if tick is not None:
-            axes.vlines(tick, place - 0.42, place + 0.42, color="black", linewidth=1.5)
-            ends[place] = max(ends[place], tick)
-    for place, dots in enumerate(bars.dots):
-        if dots is not None:
-            axes.plot(dots, [place] * len(dots), "o", color="white", mec="black", mew=0.7, ms=3.5)
-    for place, (end, value) in enumerate(zip(ends, bars.values, strict=True)):
-        said = [number for number in (value, *bars.ticks[place : place + 1]) if number is not None]
-        axes.annotate(
-            "|".join(map(bars.form.format, said)) or NOTHING,
-            (end, place),
-            xytext=(5, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize=_SMALL,
-        )
-    axes.set_xlim(0, 1.27 * max(*ends, 1e-9))
-    axes.grid(visible=True, axis="x", alpha=0.3)
-    axes.set_axisbelow(True)
-    axes.tick_params(labelsize=_SMALL)
-    axes.set_title(bars.title, fontsize=9)
-    axes.set_xlabel(bars.unit, fontsize=_SMALL)
-
-
-def _draw_curves(axes: Axes, rows: Sequence[CaseRow]) -> None:
-    """Draw all curves; each has its marker at other steps, or around those that are there."""
-    colors = _colors(len(rows))
-    for number, row in enumerate(rows):
-        steps = range(1, len(row.losses) + 1)
-        more: dict[str, Any] = {"color": _BASE, "linewidth": 7, "solid_capstyle": "round"}
-        if number:
-            around, first = divmod(number - 1, len(steps))
-            more = {
-                "color": colors[number],
-                "linewidth": 1,
-                "marker": FigureStyle().marker(number - 1),
-                "markersize": 6 + 5 * around,
-                "markerfacecolor": "none" if around else None,
-                "markevery": (first, max(1, len(rows) - 1)),
-            }
-        axes.plot(steps, row.losses, label=row.case, **more)
-    axes.set_title("training loss: all forms on one axis", fontsize=10)
-    axes.set_xlabel("step")
-    axes.set_ylabel("loss of the whole batch")
-    axes.locator_params(axis="x", integer=True)
-    axes.grid(visible=True, alpha=0.3)
-
-
-def _colors(count: int) -> list[str]:
-    """Grey for the first, then the colours of all figures."""
-    return ["0.6", *(FigureStyle().color(number) for number in range(count - 1))]

@@ -25,7 +25,7 @@ def list_labs(lang: Lang = None, as_json: Json = False) -> None:
 
       drumline lab list --lang zh
     """
-    from drumline.cli.lab_folders import list_command
+    from drumline.cli.labs import list_command
 
     list_command(lang or Language.EN, as_json=as_json)
 
@@ -46,7 +46,7 @@ def start(
 
       drumline lab start 2 my-lab --lang zh
     """
-    from drumline.cli.lab_folders import start_command
+    from drumline.cli.labs import start_command
 
     start_command(number, folder, lang or Language.EN)
 
@@ -77,7 +77,7 @@ def check(
 
       drumline lab check my-lab --junit result.xml --json
     """
-    from drumline.cli.lab_check import check_command
+    from drumline.cli.labs import check_command
 
     check_command(folder, junit=junit, language=lang, timeout_s=timeout, as_json=as_json)
 
@@ -124,7 +124,7 @@ def run(
 
       drumline lab run 1 --full
     """
-    from drumline.cli.lab_run import LabRunOptions, run_command
+    from drumline.cli.labs import LabRunOptions, run_command
 
     options = LabRunOptions(full=full, lang=lang, out=out, reuse=reuse, as_json=as_json)
     run_command(number, args or [], options)
@@ -146,6 +146,6 @@ def verify(
 
       drumline lab verify labs/1 --rerun
     """
-    from drumline.cli.lab_run import verify_command
+    from drumline.cli.labs import verify_command
 
     verify_command(folder, rerun=rerun, as_json=as_json)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from drumline.bench.model_parallel.plot import Bars, draw_bars, draw_loss_curves
 from drumline.labs.model_parallel.experiments import SWEPT
 from drumline.labs.plots import Plot, error_bars, middles
 from drumline.report.page.table import NOTHING, RecordTable, plain
-from drumline.report.plots import COLORS, LEDGER, FigureStyle
+from drumline.report.plots import LEDGER
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,7 +29,6 @@ FORM_COLORS = {"alone": 7, "data": 4, "rpc": 1, "pipeline": 0, "tensor": 2}
 _LINE_COLORS = {"rpc": 1, "pipeline 1f1b": 0, "pipeline gpipe": 3, "pipeline interleaved": 6}
 _MB = 1e-6
 _BAR_IN, _FRAME_IN = 0.2, 0.75
-_SMALL = 7
 _LONG = 999.5
 """numbers beyond have all their digits"""
 _ASIDE = 1.035
@@ -53,27 +52,23 @@ def draw_forms(
     rows = forms.records
     figure = plot.figure(height=_FRAME_IN + _BAR_IN * len(rows))
     panels = figure.subplots(1, 3, sharey=True)
-    peaks = {row.case: [one.peak_bytes for one in ranks.where(case=row.case)] for row in rows}
+    steps = [row.step_ms.middle for row in rows]
+    peaks, sent = ([_mb(row.peak_bytes) for row in rows], [_mb(row.sent_bytes) for row in rows])
+    dots = [
+        [
+            rank.peak_bytes * _MB
+            for rank in ranks.where(case=row.case)
+            if rank.peak_bytes is not None
+        ]
+        for row in rows
+    ]
+    spread = [(row.step_ms.low, row.step_ms.high) for row in rows]
+    colors = [plot.color(FORM_COLORS.get(row.form, 3)) for row in rows]
     for axes, key, bars in (
-        (
-            panels[0],
-            "step",
-            Bars(
-                values=[row.step_ms.middle for row in rows],
-                spread=[(row.step_ms.low, row.step_ms.high) for row in rows],
-            ),
-        ),
-        (
-            panels[1],
-            "peak",
-            Bars(
-                values=[_megabytes(row.peak_bytes) for row in rows],
-                dots=[[_megabytes(peak) for peak in peaks[row.case]] for row in rows],
-            ),
-        ),
-        (panels[2], "sent", Bars(values=[_megabytes(row.sent_bytes) for row in rows])),
+        (panels[0], "step", Bars(values=steps, labels=_write(steps), spread=spread)),
+        (panels[1], "peak", Bars(values=peaks, labels=_write(peaks), dots=dots)),
+        (panels[2], "sent", Bars(values=sent, labels=_write(sent))),
     ):
-        colors = [plot.color(FORM_COLORS.get(row.form, 3)) for row in rows]
         draw_bars(plot, axes, bars, colors)
         plot.panel(axes, key)
         axes.grid(visible=False, axis="y")
@@ -84,43 +79,15 @@ def draw_forms(
     return figure
 
 
-def _megabytes(value: float | None) -> float | None:
+def _mb(value: float | None) -> float | None:
     return None if value is None else value * _MB
 
 
-@dataclass(frozen=True, kw_only=True)
-class Bars:
-    """A bar for each case, and what is marked beside it."""
-
-    values: Sequence[float | None]
-    spread: Sequence[tuple[float | None, float | None]] = ()
-    dots: Sequence[Sequence[float | None]] = ()
-    """the values of its ranks"""
-
-
-def draw_bars(style: FigureStyle, axes: Axes, bars: Bars, colors: Sequence[str]) -> None:
-    """Draw bars, each with its number behind all that is marked beside it."""
-    ends = [value or 0.0 for value in bars.values]
-    axes.barh(range(len(ends)), ends, 0.68, color=colors)
-    for place, (low, high) in enumerate(bars.spread):
-        if low is not None and high is not None:
-            axes.hlines(place, low, high, color=style.ink, lw=1)
-            ends[place] = max(ends[place], high)
-    for place, dots in enumerate(bars.dots):
-        for dot in dots:
-            if dot is not None:
-                axes.plot(dot, place, "o", color=style.ink, ms=2.5)
-    for place, (end, value) in enumerate(zip(ends, bars.values, strict=True)):
-        axes.annotate(
-            NOTHING if value is None else plain(value) if value < _LONG else f"{value:.0f}",
-            (end, place),
-            xytext=(4, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize=_SMALL,
-            color=style.ink,
-        )
-    axes.set_xlim(0, 1.25 * max(*ends, 1e-9))
+def _write(values: Sequence[float | None]) -> list[str]:
+    return [
+        NOTHING if value is None else plain(value) if value < _LONG else f"{value:.0f}"
+        for value in values
+    ]
 
 
 def draw_microbatches(
@@ -190,27 +157,13 @@ def _lines(rows: Sequence[FormRow]) -> Mapping[str, Sequence[FormRow]]:
 
 
 def draw_curves(plot: Plot, curves: RecordTable[CurveRow]) -> Figure:
-    """Draw all loss curves on one axis: they lie on each other, each marked at its own steps."""
+    """Draw all loss curves on one axis."""
     figure, (axes,) = plot.panels(1, height=3.6)
-    cases = list(dict.fromkeys(row.case for row in curves.records))
-    for number, case in enumerate(cases):
-        rows = curves.where(case=case)
-        look: dict[str, Any] = {"lw": 6, "alpha": 0.3, "solid_capstyle": "round"}
-        if case != ALONE:
-            look = {
-                "lw": 0.8,
-                "marker": plot.marker(number + number // len(COLORS)),
-                "ms": 5,
-                "markevery": (number % len(rows), max(2, len(cases))),
-            }
-        axes.plot(
-            [row.step for row in rows],
-            [row.loss for row in rows],
-            color=plot.ink if case == ALONE else plot.color(number),
-            label=case,
-            **look,
-        )
-    axes.locator_params(axis="x", integer=True)
+    losses: dict[str, list[float]] = {}
+    for row in curves.records:
+        losses.setdefault(row.case, []).append(row.loss)
+    colors = [plot.color(number) for number in range(len(losses))]
+    draw_loss_curves(plot, axes, losses, colors, base=ALONE)
     plot.panel(axes, "panel", legend=False)
     figure.legend(loc="outside right upper")
     return figure

@@ -12,12 +12,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from drumline.parallel import ShardSpec
+
+
+class OptimizerScalars(TypedDict):
+    """What an optimizer knows that is not a tensor."""
+
+    groups: list[dict[str, Any]]
+    """the options of each parameter group"""
+    state: dict[str, Any]
+    """numbers by parameter:field"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,8 +36,7 @@ class Snapshot:
     model: Mapping[str, Tensor]
     optimizer: Mapping[str, Tensor]
     """by parameter:field"""
-    scalars: Mapping[str, Any]
-    """groups: the options of each parameter group; state: numbers by parameter:field"""
+    scalars: OptimizerScalars
 
 
 def take_snapshot(model: nn.Module, optimizer: Optimizer, holding: ShardSpec) -> Snapshot:
@@ -55,7 +63,13 @@ def take_snapshot(model: nn.Module, optimizer: Optimizer, holding: ShardSpec) ->
     return Snapshot(
         model={name: gather(name, tensor) for name, tensor in model.state_dict().items()},
         optimizer=tensors,
-        scalars={"groups": [_options(group) for group in optimizer.param_groups], "state": numbers},
+        scalars={
+            "groups": [
+                {key: value for key, value in group.items() if key != "params"}
+                for group in optimizer.param_groups
+            ],
+            "state": numbers,
+        },
     )
 
 
@@ -82,7 +96,7 @@ def load_optimizer(
     model: nn.Module,
     holding: ShardSpec,
     saved: Mapping[str, Tensor],
-    scalars: Mapping[str, Any],
+    scalars: OptimizerScalars,
 ) -> None:
     """Fill an optimizer with what was saved for the parameters that it has, and read no more."""
     names: dict[Tensor, str] = {param: name for name, param in model.named_parameters()}
@@ -120,7 +134,3 @@ def _fields_by_parameter(keys: Iterable[str]) -> dict[str, list[str]]:
 def _params(optimizer: Optimizer) -> Iterator[Tensor]:
     for group in optimizer.param_groups:
         yield from group["params"]
-
-
-def _options(group: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in group.items() if key != "params"}

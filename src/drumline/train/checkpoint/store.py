@@ -21,7 +21,6 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from torch import nn
 from torch.optim import Optimizer
@@ -29,7 +28,12 @@ from torch.optim import Optimizer
 from drumline.core.errors import CheckpointError
 from drumline.models import tensors_sha256
 from drumline.parallel import ShardSpec
-from drumline.train.checkpoint.snapshot import Snapshot, load_model, load_optimizer
+from drumline.train.checkpoint.snapshot import (
+    OptimizerScalars,
+    Snapshot,
+    load_model,
+    load_optimizer,
+)
 from drumline.train.checkpoint.tensor_files import TensorFiles, sync, write_tensors
 
 STATE = "state.json"
@@ -57,7 +61,7 @@ class Checkpoint:
 
     path: Path
     state: TrainState
-    scalars: Mapping[str, Any]
+    scalars: Mapping[str, OptimizerScalars]
     """by file"""
 
     def load_model(self, model: nn.Module, holding: ShardSpec = WHOLE) -> None:
@@ -82,7 +86,7 @@ class Checkpoint:
     ) -> None:
         """Put its state into an optimizer; `rank` where each rank has a state of its own."""
         which = "optimizer*" if rank is None else f"optimizer-rank-{rank}"
-        scalars: dict[str, Any] = {"groups": [], "state": {}}
+        scalars: OptimizerScalars = {"groups": [], "state": {}}
         for path in sorted(self.path.glob(f"{which}.safetensors")):
             saved = self.scalars[path.name]
             scalars = {"groups": saved["groups"], "state": {**scalars["state"], **saved["state"]}}

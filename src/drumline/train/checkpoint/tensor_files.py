@@ -45,7 +45,7 @@ _DTYPES: Mapping[str, torch.dtype] = MappingProxyType(
 
 
 @dataclass(frozen=True)
-class _Place:
+class _Location:
     """Where a tensor lies."""
 
     path: Path
@@ -61,7 +61,7 @@ class TensorFiles(Mapping[str, Tensor]):
     """
 
     def __init__(self, paths: Iterable[Path]) -> None:
-        self._places: dict[str, _Place] = {}
+        self._locations: dict[str, _Location] = {}
         for path in paths:
             with path.open("rb") as file:
                 size = int.from_bytes(file.read(8), "little")
@@ -69,21 +69,23 @@ class TensorFiles(Mapping[str, Tensor]):
             header.pop("__metadata__", None)
             for name, told in header.items():
                 start = 8 + size + told["data_offsets"][0]
-                self._places[name] = _Place(path, start, _DTYPES[told["dtype"]], told["shape"])
+                self._locations[name] = _Location(
+                    path, start, _DTYPES[told["dtype"]], told["shape"]
+                )
 
     def __getitem__(self, name: str) -> Tensor:
-        place = self._places[name]
-        tensor = torch.empty(place.shape, dtype=place.dtype)
-        with place.path.open("rb") as file:
-            file.seek(place.start)
+        at = self._locations[name]
+        tensor = torch.empty(at.shape, dtype=at.dtype)
+        with at.path.open("rb") as file:
+            file.seek(at.start)
             file.readinto(tensor.reshape(-1).view(torch.uint8).numpy().data)
         return tensor
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._places)
+        return iter(self._locations)
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._locations)
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:

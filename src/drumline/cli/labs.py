@@ -1,0 +1,303 @@
+"""What the `lab` commands do and print: `list`, `start`, `check`, `run`, `verify`."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.padding import Padding
+from rich.status import Status as Spinner
+from rich.table import Table
+from rich.text import Text
+
+import drumline
+from drumline.cli.bench import watched
+from drumline.cli.printing import print_json
+from drumline.core.errors import DrumlineError, LabError, UsageError
+from drumline.core.formatting import format_seconds
+from drumline.labs.catalogue import LABS, find_lab
+from drumline.labs.check import Result, Status, Verdict, Watch, check_lab
+from drumline.labs.experiment import LabSettings
+from drumline.labs.explanation import Explanation, explain, label, title_of, write_junit
+from drumline.labs.runner import run_lab
+from drumline.labs.start import recognise, start_lab
+from drumline.labs.verify import verify
+from drumline.launch.probe import Progress
+from drumline.report.page.translator import Language, Translator
+from drumline.spec.load import read_options
+
+
+def list_command(language: Language, *, as_json: bool) -> None:
+    """List the labs."""
+    if as_json:
+        print_json(
+            [
+                {
+                    "lab": lab.number,
+                    "name": lab.name,
+                    "title": lab.title.within(language),
+                    "about": lab.about.within(language),
+                    "needs": lab.needs.within(language),
+                    "files": [f"{module}.py" for module in lab.modules],
+                }
+                for lab in LABS
+            ]
+        )
+        return
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for name in ("lab", "title", "about", "needs"):
+        table.add_column(label(name, language), overflow="fold")
+    for lab in LABS:
+        said = (lab.title, lab.about, lab.needs)
+        table.add_row(str(lab.number), *(each.within(language) for each in said))
+    Console().print(table)
+
+
+def start_command(number: int, folder: Path, language: Language) -> None:
+    """Make a folder for a lab, and say what to do next."""
+    files = start_lab(number, folder, language)
+    console = Console(highlight=False, soft_wrap=True)
+    title = find_lab(number).title.within(language)
+    said = label("started", language).format(lab=number, title=title, folder=folder)
+    console.print(said, markup=False)
+    for path in files:
+        console.print(f"  {path.name}", markup=False)
+    console.print(label("next", language).format(folder=shlex.quote(str(folder))), markup=False)
+
+
+LAB_FOLDERS = Path("labs")
+_EXAMPLE = "drumline lab run 2 nodes=4 link=100mbit"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabRunOptions:
+    """How a lab is to be run."""
+
+    full: bool
+    lang: Language
+    out: Path | None
+    reuse: bool
+    as_json: bool
+
+
+def run_command(number: int, overrides: list[str], options: LabRunOptions) -> None:
+    """Run a lab, write it up, and say where the page is."""
+    find_lab(number)
+    say = Translator(options.lang)
+    settings = read_options(LabSettings, overrides, _EXAMPLE)
+    if options.full:
+        settings = settings.model_copy(update={"full": True})
+    folder = options.out or LAB_FOLDERS / str(number)
+    with watched() as watch:
+        page, results = run_lab(
+            number,
+            settings,
+            folder,
+            say,
+            reuse=options.reuse,
+            watch=watch,
+            tell=lambda name: watch(Progress(share=1.0, now=f"drawing {name}")),
+        )
+    if options.as_json:
+        print_json({"lab": number, "page": str(page), "failed": results.failed})
+    else:
+        text = say(
+            "{page} is written; open it in a browser. Your own words go into {folder}/words.md",
+            "已写出 {page}，请用浏览器打开。你自己的分析写进 {folder}/words.md",
+            page=str(page),
+            folder=str(folder),
+        )
+        Console().print(str(text), markup=False, highlight=False, soft_wrap=True)
+    if results.failed:
+        told = [f"{name}: {why}" for name, why in results.failed.items()]
+        raise LabError(
+            f"{len(told)} experiments failed, and are missing from the report:\n" + "\n".join(told)
+        )
+
+
+def verify_command(folder: Path, *, rerun: bool, as_json: bool) -> None:
+    """Say whether a report is what its runs say."""
+    with watched() as watch:
+        verdict = verify(folder, rerun=rerun, watch=watch)
+    if as_json:
+        print_json({"checked": verdict.checked, "problems": verdict.problems})
+    else:
+        for line in verdict.checked:
+            Console().print(f"✓ {line}", markup=False, highlight=False, soft_wrap=True)
+    if verdict.problems:
+        told = "\n".join(f"✗ {problem}" for problem in verdict.problems)
+        raise LabError(f"{folder} is not what was written:\n{told}")
+
+
+_STYLES = {
+    Status.PASS: "green",
+    Status.WRONG: "bold red",
+    Status.TO_DO: "yellow",
+    Status.NOT_RUN: "dim",
+}
+_SLOW_S = 2.0  # a check that took longer says so
+_PRINTED_LINES = 8
+
+
+def check_command(
+    folder: Path,
+    *,
+    junit: Path | None,
+    language: Language | None,
+    timeout_s: float,
+    as_json: bool,
+) -> None:
+    """Check a student's folder, show what came out, and end with 1 unless all is right."""
+    lab, started_in = recognise(folder)
+    language = language or started_in
+    if junit is not None and not junit.absolute().parent.is_dir():
+        raise UsageError(f"--junit {junit}: there is no folder {junit.parent}; make it first")
+    if junit is not None and junit.is_dir():
+        raise UsageError(f"--junit {junit} is a folder; name a file, such as {junit}/result.xml")
+    console = Console(highlight=False, quiet=as_json)
+    with _watched(console, language) as watch:
+        result = check_lab(lab, folder, timeout_s=timeout_s, watch=watch)
+    if as_json:
+        print_json(_document(result, language))
+    else:
+        _explain_all(console, result, language)
+    if junit is not None:
+        _write_junit(junit, result, language)
+    if not result.passed:
+        raise typer.Exit(1)
+
+
+def _write_junit(path: Path, result: Result, language: Language) -> None:
+    try:
+        write_junit(path, result, language)
+    except OSError as error:
+        raise DrumlineError(
+            f"cannot write {path}: {error.strerror}; name a file that you can write to"
+        ) from error
+
+
+@contextlib.contextmanager
+def _watched(console: Console, language: Language) -> Iterator[Watch]:
+    """Print each verdict as it comes; on a terminal also what is being checked."""
+    with contextlib.ExitStack() as stack:
+        spinner: Spinner | None = None
+        if console.is_terminal and not console.quiet:
+            spinner = stack.enter_context(console.status(label("starting", language)))
+
+        def watch(begins: str | None, verdict: Verdict | None) -> None:
+            if verdict is not None:
+                console.print(_line(verdict, language))
+            elif spinner is not None and begins is not None:
+                title = title_of(begins, language)
+                spinner.update(label("checking", language).format(title=title))
+
+        yield watch
+
+
+def _line(verdict: Verdict, language: Language) -> Text:
+    mark = label(verdict.status, language)
+    line = Text(f"{mark} ", style=_STYLES[verdict.status])
+    line.append(title_of(verdict.check, language), style="")
+    if verdict.status is Status.WRONG:
+        line.append(f"  {verdict.mistake}", style="red")
+    if verdict.seconds > _SLOW_S:
+        line.append(f"  {format_seconds(verdict.seconds)}", style="dim")
+    return line
+
+
+def _explain_all(console: Console, result: Result, language: Language) -> None:
+    for verdict in result.verdicts:
+        if verdict.status is Status.TO_DO:
+            _head(console, verdict, language)
+            _say(console, explain(verdict, language).seen)
+        elif verdict.status is Status.WRONG:
+            _head(console, verdict, language)
+            _explain(console, explain(verdict, language), verdict, language)
+    console.print()
+    key = "all right" if result.passed else "summary"
+    console.print(
+        label(key, language).format(
+            lab=result.lab,
+            total=len(result.verdicts),
+            passed=result.count(Status.PASS),
+            wrong=result.count(Status.WRONG),
+            todo=result.count(Status.TO_DO),
+            not_run=result.count(Status.NOT_RUN),
+        ),
+        markup=False,
+    )
+    if result.count(Status.WRONG):
+        source = Path(drumline.__file__).parent
+        console.print(label("source", language).format(folder=source), markup=False, soft_wrap=True)
+
+
+def _head(console: Console, verdict: Verdict, language: Language) -> None:
+    mark = label(verdict.status, language)
+    console.print()
+    console.print(
+        Text(f"{mark} {title_of(verdict.check, language)}", style=_STYLES[verdict.status])
+    )
+
+
+def _explain(console: Console, told: Explanation, verdict: Verdict, language: Language) -> None:
+    def say(name: str, text: str) -> None:
+        if text:
+            _say(console, text, label(name, language) + label("colon", language))
+
+    say("expected", told.expected)
+    say("seen", told.seen)
+    for line in told.picture:
+        console.print(Text(f"      {line}", style="cyan", no_wrap=True), soft_wrap=True)
+    say("belief", told.belief)
+    say("read", told.reading())
+    if verdict.output.strip() and verdict.mistake in ("raises", "died", "hangs", "exits"):
+        _say(console, "", label("printed", language) + label("colon", language))
+        for line in verdict.output.strip().splitlines()[-_PRINTED_LINES:]:
+            console.print(Text(f"      {line}", style="dim"))
+
+
+def _say(console: Console, text: str, before: str = "") -> None:
+    """Print a sentence, broken where the line is full, with a word before it."""
+    line = Text(before, style="bold")
+    line.append(text, style="not bold")
+    console.print(Padding(line, (0, 0, 0, 4), expand=False))
+
+
+def _document(result: Result, language: Language) -> dict[str, Any]:
+    return {
+        "lab": result.lab,
+        "folder": str(result.folder),
+        "passed": result.passed,
+        "seconds": round(result.seconds, 3),
+        "checks": [_row(verdict, language) for verdict in result.verdicts],
+    }
+
+
+def _row(verdict: Verdict, language: Language) -> dict[str, Any]:
+    told = explain(verdict, language)
+    return {
+        "check": verdict.check,
+        "title": title_of(verdict.check, language),
+        "status": str(verdict.status),
+        "mistake": verdict.mistake,
+        "expected": told.expected,
+        "seen": told.seen,
+        "belief": told.belief,
+        "read": list(told.read),
+        "section": told.section,
+        "picture": list(told.picture),
+        "facts": {name: _plain(value) for name, value in verdict.facts.items()},
+        "seconds": verdict.seconds,
+    }
+
+
+def _plain(value: Any) -> Any:
+    """Write as text what JSON has no number for, such as a weight that is not one any more."""
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,182 @@
+"""The permanent storage of a cluster: run directories that outlive the nodes.
+
+    during and after a run   node (its own role)  ──▶  storage      `keep_copies`
+    or by the laptop         pull, then           ──▶  storage      `upload_run`
+    another cluster          storage ──▶ a run directory again      `latest`, `fetch_run`
+
+What lies there, and why it is whole at every moment, says `drumline.node.storage`.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from drumline.cluster.ssh.remote import Remote, all_of, node_python
+from drumline.core.errors import ClusterError, HostError
+from drumline.core.formatting import listed
+from drumline.core.json_lines import encode
+from drumline.node.keeper import CopyRequest
+from drumline.node.storage import Copied, Manifest, Store, shown_url
+
+LAPTOP = "laptop"
+EVERY_S = 30.0
+_ANSWER_S = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredRun:
+    """A run that the storage has."""
+
+    run: str
+    written: float
+    """when it was copied last, in seconds of the epoch"""
+    changed: float
+    """when the newest of its files was"""
+    ended: bool
+    """whether it had ended then"""
+    files: int
+    bytes: int
+    resumable: bool
+    """whether it has a checkpoint"""
+
+
+async def keep_copies(
+    remotes: Sequence[Remote],
+    url: str,
+    job_id: str,
+    *,
+    every_s: float = EVERY_S,
+    check: bool = True,
+) -> None:
+    """Let every node copy a job's run directory to the storage, until the job has ended.
+
+    `check`: wait for each to see whether it may use the storage, which can take a while; else
+    one that may not only notes so beside the run (storage.json), and `pull` does its part.
+
+    Raises:
+        HostError: a node cannot use the storage; says which, and why.
+    """
+
+    async def ask(remote: Remote) -> str:
+        request = CopyRequest(
+            root=remote.machine.root,
+            job=job_id,
+            url=url,
+            writer=remote.machine.name,
+            every_s=every_s,
+            check=check,
+        )
+        argv = [node_python(remote.machine), "-m", "drumline.node.keeper"]
+        done = await remote.run(argv, given=encode(**asdict(request)), timeout_s=_ANSWER_S)
+        try:
+            return str(json.loads(done.stdout).get("error", ""))
+        except ValueError:
+            return done.complaint[-600:] or "no answer"
+
+    refused: dict[str, list[str]] = {}
+    for remote, why in zip(remotes, await all_of(map(ask, remotes)), strict=True):
+        if why:
+            refused.setdefault(why, []).append(remote.machine.name)
+    if refused:
+        told = (f"{listed(who)} cannot copy to the storage: {why}" for why, who in refused.items())
+        raise HostError("; ".join(told))
+
+
+def upload_run(folder: Path, url: str, run: str, *, ended: bool = True) -> Copied:
+    """Copy a run directory from this machine to the storage; only what has changed travels.
+
+    Raises:
+        ClusterError: the storage refuses; says why, and the way out.
+    """
+    return Store(url).copy(folder, run, LAPTOP, ended=ended)
+
+
+def seen_here(url: str, run: str) -> bool:
+    """Whether what nodes say to have stored is where this machine looks for it.
+
+    A folder of the nodes' own disks has the same address, and goes with them.
+
+    Raises:
+        ClusterError: the storage refuses, or a manifest in it is damaged.
+    """
+    store = Store(url)
+    if not store.is_folder:
+        return True
+    return any(copy.ended for copy in store.manifests(run) if copy.writer != LAPTOP)
+
+
+def stored_runs(url: str) -> list[StoredRun]:
+    """Return the runs that the storage has, the newest first.
+
+    Raises:
+        ClusterError: the storage refuses, or a manifest in it is damaged.
+    """
+    runs: dict[str, list[Manifest]] = {}
+    for manifest in Store(url).manifests():
+        runs.setdefault(manifest.run, []).append(manifest)
+    return [
+        StoredRun(
+            run=run,
+            written=copies[0].written,
+            changed=max((one.mtime for copy in copies for one in copy.files.values()), default=0.0),
+            ended=all(copy.ended for copy in copies),
+            files=len(chosen := _choose(copies)),
+            bytes=sum(copy.files[name].bytes for name, copy in chosen.items()),
+            resumable=any(name.startswith("checkpoints/step-") for name in chosen),
+        )
+        for run, copies in runs.items()
+    ]
+
+
+def latest(url: str) -> StoredRun | None:
+    """Return the run with checkpoints that has come on last, whenever it was copied; None where
+    there is none: scripts, and runs that have just begun, are nothing to go on from.
+    """
+    runs = (run for run in stored_runs(url) if run.resumable)
+    return max(runs, key=lambda run: run.changed, default=None)
+
+
+def fetch_run(url: str, run: str, into: Path) -> Path:
+    """Restore a run directory from the storage: all of it, checked, or nothing.
+
+    Raises:
+        ClusterError: there is no such run, its copy is damaged or incomplete (says which file), or
+            `into` exists already.
+    """
+    if into.exists():
+        raise ClusterError(f"{into} exists already; choose another folder for the copy of {run}")
+    store = Store(url)
+    copies = store.manifests(run)
+    if not copies:
+        known = ", ".join(dict.fromkeys(found.run for found in store.manifests()[:5]))
+        raise ClusterError(
+            f"the storage {shown_url(url)} has no run {run!r}; "
+            + (f"the newest are {known}" if known else "it has none at all")
+        )
+    into.parent.mkdir(parents=True, exist_ok=True)
+    part = into.with_name(f".{into.name}.part")
+    shutil.rmtree(part, ignore_errors=True)
+    try:
+        part.mkdir()
+        for name, copy in _choose(copies).items():
+            store.restore(copy, name, part / name)
+        part.rename(into)
+    except OSError as error:
+        raise ClusterError(f"cannot write {into}: {error.strerror}; make room there") from None
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+    return into
+
+
+def _choose(copies: Sequence[Manifest]) -> dict[str, Manifest]:
+    """Say which writer's copy of each file to take: the one that was changed last."""
+    chosen: dict[str, Manifest] = {}
+    for copy in copies:
+        for name, file in copy.files.items():
+            if name not in chosen or chosen[name].files[name].mtime < file.mtime:
+                chosen[name] = copy
+    return chosen

@@ -1,0 +1,1 @@
+"""Jobs, from the laptop: submit, follow, resume; Jupyter and TensorBoard as services."""

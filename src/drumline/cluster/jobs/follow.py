@@ -1,0 +1,189 @@
+"""`JobFollower`: the output of all ranks of a job, from all nodes, in order of time.
+
+Each node streams what its own ranks print (`drumline.node.tail`). What was printed before we
+connected is buffered until all nodes have sent theirs, and sorted; from then on lines are shown as
+they arrive.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from drumline.cluster.ssh.remote import NodeSession, Remote, node_command, revive
+from drumline.core.errors import HostError
+from drumline.core.json_lines import Message
+from drumline.node.job import JobState
+
+_MOST_HELD = 200_000  # lines
+_HOLD_S = 3.0  # for a node that is slow to tell what it has
+_STOP_S = 3.0
+_OTHERS_S = 5.0  # for the other nodes, once the leader has told the end
+_LOST_S = 15.0  # for the end of a job, once a node cannot be heard any more
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """What a rank has printed."""
+
+    node: int
+    rank: int
+    """-1: not a rank, but the agent that could not start any"""
+    text: str
+    at: float
+    """when, in seconds of the epoch, by its node's clock"""
+
+    @property
+    def prefix(self) -> str:
+        """What to put in front of it."""
+        return f"[{self.rank}]" if self.rank >= 0 else f"[node {self.node}]"
+
+
+Show = Callable[[Line], None]
+
+
+class JobFollower:
+    """Follows one job; after a lost connection `run` goes on where it was."""
+
+    def __init__(
+        self,
+        job_id: str,
+        show: Show,
+        *,
+        changed: Callable[[JobState], None] | None = None,
+        rank: int | None = None,
+    ) -> None:
+        """Prepare to follow.
+
+        `changed`: called with the job's state, at first and whenever it changes.
+        """
+        self.job_id = job_id
+        self._show = show
+        self._changed = changed
+        self._rank = rank
+        self._offsets: dict[int, dict[int, int]] = {}
+        self._held: list[Line] | None = []
+        self._waiting: set[int] = set()
+        self._ends: dict[int, JobState] = {}
+
+    async def run(self, remotes: Sequence[Remote], *, once: bool = False) -> JobState:
+        """Show what there is and what comes until the job has ended; returns how.
+
+        `once`: show what there is, and no more.
+
+        Raises:
+            HostError: a connection was lost.
+            UsageError: there is no such job.
+        """
+        options = ["--once"] if once else []
+        if self._rank is not None:
+            options += ["--rank", str(self._rank)]
+        sessions = await NodeSession.start_all(remotes, lambda one: self._command(one, options))
+        return await self.listen(sessions)
+
+    async def listen(self, sessions: Sequence[NodeSession]) -> JobState:
+        """Follow sessions that stream the job already."""
+        self._held, self._ends = [], {}
+        self._waiting = {session.machine.node for session in sessions}
+        timer = asyncio.get_running_loop().call_later(_HOLD_S, self._release)
+        listening = {asyncio.create_task(self._listen(session)): session for session in sessions}
+        try:
+            return await self._wait(listening)
+        finally:
+            timer.cancel()
+            self._release()
+            for task, session in listening.items():
+                session.process.stop()
+                task.cancel()
+            await asyncio.gather(*listening, return_exceptions=True)
+            with contextlib.suppress(TimeoutError):
+                ends = (session.process.wait() for session in sessions)
+                await asyncio.wait_for(asyncio.gather(*ends, return_exceptions=True), _STOP_S)
+
+    async def _wait(self, listening: dict[asyncio.Task[None], NodeSession]) -> JobState:
+        """Wait for all nodes; a bounded time only, once the leader or any connection is gone."""
+        pending: set[asyncio.Task[None]] = set(listening)
+        deadline: float | None = None
+        clock = asyncio.get_running_loop()
+        while pending:
+            left = None if deadline is None else max(0.0, deadline - clock.time())
+            done, pending = await asyncio.wait(
+                pending, timeout=left, return_when=asyncio.FIRST_COMPLETED
+            )
+            if not done:
+                break
+            if deadline is None and any(task.exception() for task in done):
+                deadline = clock.time() + _LOST_S
+            if 0 in self._ends:
+                deadline = min(deadline or float("inf"), clock.time() + _OTHERS_S)
+        return self._conclude({session.machine.node: task for task, session in listening.items()})
+
+    def _conclude(self, tasks: dict[int, asyncio.Task[None]]) -> JobState:
+        if 0 in self._ends:
+            return self._ends[0]
+        ended = (task.exception() for task in tasks.values() if task.done())
+        errors = [error for error in ended if error is not None]
+        others = [self._ends.get(node) for node in tasks if node != 0]
+        if others and all(end is not None and end.phase == "lost" for end in others):
+            end = others[0]
+            assert end is not None
+            return end
+        raise (
+            errors[0]
+            if errors
+            else HostError(
+                f"no node tells of job {self.job_id} any more; ask again with: drumline logs "
+                f"{self.job_id}"
+            )
+        )
+
+    async def _listen(self, session: NodeSession) -> None:
+        node = session.machine.node
+        try:
+            while (message := await session.receive()) is not None:
+                self._take(node, message)
+        finally:
+            self._note_live(node)
+        if node not in self._ends:
+            complaint = (await session.process.wait()).complaint
+            why = complaint.splitlines()[-1] if complaint else "the connection was lost"
+            raise HostError(
+                f"{session.machine.name} does not tell of job {self.job_id} any more: {why}",
+                node=node,
+            )
+
+    def _take(self, node: int, message: Message) -> None:
+        if "text" in message:
+            line = Line(node=node, rank=message["rank"], text=message["text"], at=message["at"])
+            self._offsets.setdefault(node, {})[line.rank] = message["offset"]
+            if self._held is None:
+                self._show(line)
+            else:
+                self._held.append(line)
+                if len(self._held) > _MOST_HELD:
+                    self._release()
+        elif "live" in message:
+            self._note_live(node)
+        elif "state" in message and node == 0 and self._changed is not None:
+            self._changed(JobState.from_json(message["state"]))
+        elif "end" in message:
+            self._ends[node] = JobState.from_json(message["end"])
+        elif "error" in message:
+            raise revive(message["error"])
+
+    def _note_live(self, node: int) -> None:
+        self._waiting.discard(node)
+        if not self._waiting:
+            self._release()
+
+    def _release(self) -> None:
+        held, self._held = self._held, None
+        for line in sorted(held or (), key=lambda line: line.at):
+            self._show(line)
+
+    def _command(self, remote: Remote, options: Sequence[str]) -> list[str]:
+        offsets = json.dumps(self._offsets.get(remote.machine.node, {}))
+        return node_command(remote.machine, "tail", self.job_id, "--from", offsets, *options)

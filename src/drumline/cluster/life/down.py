@@ -1,0 +1,202 @@
+"""`down`: everything of a cluster is removed, and the provider is asked what is left."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from drumline.cluster.home import ClusterHome, locked
+from drumline.cluster.life.receipt import (
+    Receipt,
+    bill,
+    every_machine,
+    keep_receipt,
+    living_machines,
+)
+from drumline.cluster.machine import Machine
+from drumline.cluster.providers import Provider, Resource, Say, build_provider
+from drumline.cluster.spec import ClusterSpec
+from drumline.cluster.ssh.config import end_shared
+from drumline.core.errors import ClusterError, HostError, RunDirError, UsageError
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+_WAY_OUT = (
+    "run drumline down again when it answers, or give it up with what is on it: drumline down "
+    "--forget worker1 (say which)"
+)
+
+
+def take_down(
+    spec: ClusterSpec,
+    home: ClusterHome,
+    say: Say,
+    *,
+    identity: str | None = None,
+    give_up: Sequence[str] = (),
+) -> Receipt:
+    """Remove a cluster; blocks until the provider says that nothing is left.
+
+    `home`: what is known of it here; may be empty.
+    `identity`: the id of a cluster that another machine has made.
+    `give_up`: machines of the user's own (`find_own`) that need not answer: what is on them
+    stays, and the receipt says so.
+
+    Raises:
+        ClusterError: something is still there; the folder stays, so that `down` can go on.
+    """
+    with _locked(home):
+        provider = build_provider(spec, home)
+        if identity is not None:
+            _adopt(provider, home, identity)
+        given_up = [find_own(spec, provider.machines(), name) for name in give_up]
+        there = tuple(provider.resources())
+        noted, living = home.read_facts().machines, living_machines(provider)
+        known = every_machine(home, provider, noted, living)
+        _remove(provider, say, given_up)
+        left = tuple(provider.resources())
+        ended, ids = time.time(), {machine.identity for machine in living}
+        machines = [one.at(until=ended) if one.identity in ids else one for one in known]
+        _refuse_left(left, given_up)
+        stays = {resource.identity for resource in left}
+        receipt = Receipt(
+            cluster=home.name,
+            provider=spec.provider,
+            ended=ended,
+            lines=bill(machines, ended, home.read_facts().deadline),
+            removed=tuple(one for one in there if one.identity not in stays),
+            left=left,
+            notes=(*_doubts(spec, there, machines), *_given_up(left, given_up)),
+        )
+        return _close(home, receipt)
+
+
+def find_own(spec: ClusterSpec, machines: Sequence[Machine], name: str) -> Machine:
+    """Return the machine of the user's own that is called so: worker1, its host, or host:port.
+
+    Raises:
+        UsageError: there is none, or it is not the user's own.
+    """
+    if spec.provider != "ssh":
+        raise UsageError(
+            f"--forget is about machines of your own (ssh), but {spec.name} is of {spec.provider}, "
+            f"whose machines go with the cluster; leave it out"
+        )
+    found = [one for one in machines if name in (one.name, one.host, one.identity)]
+    if len(found) != 1:
+        names = ", ".join(f"{one.name} ({one.identity})" for one in machines)
+        raise UsageError(f"{name} is {'no' if not found else 'not one'} machine; there is {names}")
+    return found[0]
+
+
+@contextlib.contextmanager
+def _locked(home: ClusterHome) -> Iterator[None]:
+    """Hold the lock; go without where this machine has no room for it: the cloud's costs go on."""
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(locked(home))
+        except OSError as error:
+            if error.errno not in _NO_ROOM:
+                raise
+        yield
+
+
+def _remove(provider: Provider, say: Say, given_up: Sequence[Machine]) -> None:
+    try:
+        provider.remove(say)
+    except HostError as error:
+        if not given_up:  # else the caller looks at what is left
+            raise HostError(f"{error.message}; {_WAY_OUT}", **error.fields) from None
+
+
+def _refuse_left(left: Sequence[Resource], given_up: Sequence[Machine]) -> None:
+    stays = [one for one in left if _owner(one, given_up) is None]
+    if silent := [one.detail for one in stays if one.state == "unknown"]:
+        raise HostError(f"{'; '.join(silent)}; {_WAY_OUT}", reason="remove")
+    if stays:
+        names = ", ".join(f"{one.kind} {one.identity} ({one.state})" for one in stays)
+        raise ClusterError(f"still there: {names}; wait a moment, then again: drumline down")
+
+
+def _given_up(left: Sequence[Resource], given_up: Sequence[Machine]) -> tuple[str, ...]:
+    """Say what stays on machines that were given up, and how it goes."""
+    owners = {one.node: one for what in left if (one := _owner(what, given_up)) is not None}
+    return tuple(
+        f"what is on {one.name} ({one.user}@{one.host}) stays, as far as it is there; remove it by "
+        f"hand: end what runs there, then rm -rf {one.root}"
+        for one in owners.values()
+    )
+
+
+def _owner(resource: Resource, machines: Sequence[Machine]) -> Machine | None:
+    """Return the machine that a resource is on, which the provider names it by."""
+    return next((m for m in machines if resource.identity.startswith(f"{m.identity}:")), None)
+
+
+def _close(home: ClusterHome, receipt: Receipt) -> Receipt:
+    """Keep the receipt and forget the cluster, as far as this machine's disk lets us."""
+    notes = list(receipt.notes)
+    try:
+        keep_receipt(home, receipt)
+    except (OSError, RunDirError) as error:
+        notes.append(f"the receipt could not be kept: {error}")
+    try:
+        end_shared(home)
+        forget(home)
+    except OSError as error:
+        notes.append(f"{home.path} stays: {error}; remove it by hand")
+    return replace(receipt, notes=tuple(notes))
+
+
+def _adopt(provider: Provider, home: ClusterHome, identity: str) -> None:
+    """Take over a cluster of this name that another machine has made."""
+    own = home.read_facts().id
+    if own not in (None, identity) and provider.resources():
+        raise UsageError(
+            f"this machine has a cluster {home.name} of its own ({own}); remove that first, "
+            f"without --id"
+        )
+    from drumline.cluster.providers.ec2.provider import Ec2Provider
+    from drumline.cluster.providers.ssh import SshHosts
+
+    if not isinstance(provider, Ec2Provider | SshHosts):
+        raise UsageError(
+            "--id is about machines where others can make clusters of your name; leave it out"
+        )
+    provider.adopt(identity)
+
+
+def forget(home: ClusterHome) -> None:
+    """Remove what is known of a cluster that is gone; results that were pulled stay."""
+    for folder in (home.ssh, home.ansible, home.twin):
+        shutil.rmtree(folder, ignore_errors=True)
+    for file in (
+        home.spec_file,
+        home.path / "cluster.json",
+        home.journal,
+        home.sync,
+        home.path / "open.html",
+        home.lock,
+    ):
+        file.unlink(missing_ok=True)
+    if home.jobs.is_dir() and not any(home.jobs.iterdir()):
+        shutil.rmtree(home.path, ignore_errors=True)
+
+
+def _doubts(
+    spec: ClusterSpec, there: tuple[Resource, ...], machines: list[Machine]
+) -> tuple[str, ...]:
+    """Say so where nothing was found of machines that were made, or not when they ended."""
+    unsure = [machine for machine in machines if not machine.until and machine.since]
+    if spec.provider != "ec2" or not unsure:
+        return ()
+    if not there:
+        return (
+            f"none of its {len(unsure)} machines was there any more: they have ended themselves, "
+            f"or these are not the credentials of the account that they are in",
+        )
+    names = ", ".join(f"{machine.name} ({machine.identity})" for machine in unsure)
+    return (f"nobody knows when {names} ended: counted up to the deadline, which is the most",)

@@ -1,0 +1,156 @@
+"""`Journal`: what was going to be done to a cloud, written down before it is done.
+
+    intend(create …) ─▶ fsync ─▶ the call ─▶ did(…) ─▶ fsync
+
+An intent without a result is a call of which nobody knows whether it arrived: the client died, or
+the answer was lost. Whoever continues looks at those first. The journal is help, not truth: what
+exists is what the cloud says by tags, so that a lost journal loses nothing.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from drumline.core.errors import ClusterError
+from drumline.core.json_lines import Message
+
+
+@dataclass(frozen=True, kw_only=True)
+class Intent:
+    """One call that was about to be made."""
+
+    number: str
+    """names it within its journal"""
+    action: str
+    what: Message = field(default_factory=dict)
+    at: float = 0.0
+    """seconds of the epoch"""
+
+
+class Journal:
+    """Lines of JSON that are only ever added to; each is on the disk before its call returns.
+
+    Threads may share one. `path` None keeps nothing: for somebody who removes another laptop's
+    cluster. A `forgiving` one goes on where it cannot be written: nothing may be made without a
+    line before it, but whatever is to go must go, though the disk is full.
+    """
+
+    def __init__(self, path: Path | None, *, forgives: bool = False) -> None:
+        self._path = path
+        self._forgives = forgives
+        self._lock = threading.Lock()
+        self._count = 0
+
+    def forgiving(self) -> Journal:
+        """Return it as whoever removes something writes it."""
+        return Journal(self._path, forgives=True)
+
+    def intend(self, action: str, **what: Any) -> Intent:
+        """Write down what is about to be done; call it before the call that does it."""
+        with self._lock:
+            self._count += 1
+            number = f"{os.getpid()}-{time.time_ns()}-{self._count}"
+            intent = Intent(number=number, action=action, what=what, at=time.time())
+            line = {"intend": number, "action": action, "at": round(intent.at, 3), **what}
+            self._append(line)
+        return intent
+
+    def did(self, intent: Intent, **result: Any) -> None:
+        """Write down that it was done."""
+        with self._lock:
+            line = {"did": intent.number, "action": intent.action, "at": round(time.time(), 3)}
+            self._append({**line, **result})
+
+    def failed(self, intent: Intent, why: str) -> None:
+        """Write down that it was refused, so that nothing came of it."""
+        with self._lock:
+            line = {"failed": intent.number, "action": intent.action, "at": round(time.time(), 3)}
+            self._append({**line, "why": why})
+
+    def read(self) -> list[Message]:
+        """Return all lines; one that a crash cut short is left out."""
+        if self._path is None or not self._path.exists():
+            return []
+        lines = []
+        for text in self._path.read_text(encoding="utf-8", errors="replace").splitlines():
+            try:
+                line = json.loads(text)
+            except ValueError:
+                continue
+            if isinstance(line, dict):
+                lines.append(line)
+        return lines
+
+    def intents(self, action: str) -> list[Intent]:
+        """Return all intents of an action, in order."""
+        known = {"intend", "action", "at"}
+        return [
+            Intent(
+                number=line["intend"],
+                action=action,
+                what={key: value for key, value in line.items() if key not in known},
+                at=float(line.get("at", 0.0)),
+            )
+            for line in self.read()
+            if line.get("action") == action and "intend" in line
+        ]
+
+    def open_intents(self, action: str) -> list[Intent]:
+        """Return the intents of an action of which no result is known, in order."""
+        closed = {line.get("did") or line.get("failed") for line in self.read()}
+        return [intent for intent in self.intents(action) if intent.number not in closed]
+
+    def done(self, action: str) -> list[tuple[Intent, Message]]:
+        """Return the intents of an action that came to be, each with the line that says so."""
+        results = {line["did"]: line for line in self.read() if "did" in line}
+        return [(one, results[one.number]) for one in self.intents(action) if one.number in results]
+
+    def _append(self, line: Message) -> None:
+        if self._path is None:
+            return
+        try:
+            self._write(self._path, line)
+        except OSError as error:
+            if not self._forgives:
+                raise ClusterError(
+                    f"cannot write {self._path}: {error.strerror}; nothing is made that is not "
+                    f"written down before: make room there, then run this again"
+                ) from None
+
+    def _write(self, path: Path, line: Message) -> None:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        fresh = not path.exists()
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        descriptor = os.open(path, flags, 0o600)
+        try:
+            text = (json.dumps(line, ensure_ascii=False) + "\n").encode()
+            if _ends_amid_a_line(descriptor):
+                text = b"\n" + text
+            if os.write(descriptor, text) < len(text):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        if fresh:
+            _sync_folder(path.parent)
+
+
+def _ends_amid_a_line(descriptor: int) -> bool:
+    size = os.fstat(descriptor).st_size
+    return size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the file's name as durable as its content."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,275 @@
+"""How long nodes may live: the limits that they enforce themselves, and moving them.
+
+    R/limits/deadline        seconds of the epoch: nodes end themselves then
+    R/limits/idle_minutes    … or after so long without a job; empty: never
+    R/limits/busy            touched while a job runs or files travel (`node/folder.py`), while
+                             a tunnel is open or a node is set up, and when the limits are set
+
+A timer on the node checks these each minute (`limits.sh`); the laptop is not needed. Each `up`
+decides the deadline (`Lifetime`):
+
+    all nodes are new        from the first one's start: max_hours, or what the budget pays for
+    again                    what it was; what `extend` has added stays
+    again, other limits      moved by as much as they were: max_hours 8 → 10 is two hours more
+    some nodes are new       no longer than the budget lasts, after what lost ones have cost
+
+The limits that a term was computed from are recorded with it, so that an interrupted `up` does not
+forget that they have changed. Whether a node has ended is asked of the provider: to SSH, it looks
+like one behind a firewall.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+
+from drumline.cluster.home import ClusterFacts, ClusterHome
+from drumline.cluster.life.receipt import bill
+from drumline.cluster.machine import Machine
+from drumline.cluster.providers import Provider, build_provider
+from drumline.cluster.spec import ClusterSpec
+from drumline.cluster.ssh.remote import Remote, host_error
+from drumline.core.errors import ClusterError, DrumlineError, HostError, UsageError
+from drumline.core.json_lines import Message
+
+_SET = (
+    'mkdir -p "$1" && cd "$1" && printf "%s\\n" "$2" > .deadline && printf "%s\\n" "$3" > '
+    ".idle_minutes && mv .deadline deadline && mv .idle_minutes idle_minutes && touch busy"
+)
+_TOUCH = 'mkdir -p "$1" && touch "$1/busy"'
+_BUSY_S = 20.0
+_UNITS_S = {"d": 86_400.0, "h": 3600.0, "m": 60.0, "min": 60.0, "s": 1.0}
+
+
+def allowed_hours(spec: ClusterSpec, price_usd: float) -> float:
+    """Return after how many hours nodes end themselves, at a price per hour for all together."""
+    if spec.budget_usd is None or price_usd <= 0:
+        return spec.max_hours
+    return min(spec.max_hours, spec.budget_usd / price_usd)
+
+
+async def touch_busy(remote: Remote) -> None:
+    """Say that a node is in use."""
+    await remote.run(["sh", "-c", _TOUCH, "sh", f"{remote.machine.root}/limits"], timeout_s=20)
+
+
+async def set_limits(remote: Remote, deadline: float, idle_minutes: float | None) -> None:
+    """Tell a node until when it may live.
+
+    Raises:
+        HostError: the node did not take it.
+    """
+    idle = "" if idle_minutes is None else f"{idle_minutes:g}"
+    folder = f"{remote.machine.root}/limits"
+    done = await remote.run(["sh", "-c", _SET, "sh", folder, f"{deadline:.0f}", idle], timeout_s=30)
+    if done.code != 0:
+        raise HostError(
+            f"{remote.machine.name} did not take its limits: {done.complaint}; is its disk "
+            f"full? Look with: drumline ssh {remote.machine.name} df -h",
+            node=remote.machine.node,
+        )
+
+
+@contextlib.asynccontextmanager
+async def kept_busy(remotes: Sequence[Remote]) -> AsyncIterator[None]:
+    """Keep nodes from ending themselves for idleness while something is done to them from here."""
+
+    async def touch(remote: Remote) -> None:
+        while True:
+            await asyncio.sleep(_BUSY_S)
+            with contextlib.suppress(HostError):  # what is done there tells of a lost node
+                await touch_busy(remote)
+
+    tasks = [asyncio.create_task(touch(remote)) for remote in remotes]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def parse_duration(text: str) -> float:
+    """Read a duration such as `2h`, `90m` or `1h30m`, in seconds.
+
+    Raises:
+        UsageError: it is something else.
+    """
+    parts = re.findall(r"(\d+(?:\.\d+)?)\s*(d|h|min|m|s)", text.strip().lower())
+    whole = "".join(f"{number}{unit}" for number, unit in parts)
+    if not parts or whole != re.sub(r"\s", "", text.lower()):
+        raise UsageError(f"{text!r} is no duration; write one such as 2h, 90m or 1h30m")
+    seconds = sum(float(number) * _UNITS_S[unit] for number, unit in parts)
+    if seconds <= 0:
+        raise UsageError(f"{text!r} is no time at all; write one such as 2h, 90m or 1h30m")
+    return seconds
+
+
+def describe_deadline(deadline: float) -> str:
+    """Say when that is, by this machine's clock."""
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(deadline))
+
+
+_KEYS = ("max_hours", "budget_usd", "idle_minutes")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lifetime:
+    """How long nodes may live."""
+
+    deadline: float | None
+    """when they end themselves, as seconds of the epoch; None: never, they are the user's own"""
+    began: float = 0.0
+    """since when the budget counts"""
+    limits: Mapping[str, float | None]
+    """what it was reckoned from"""
+    changes: tuple[str, ...] = ()
+    """limits that are others than the last time: `max_hours 8 → 10`"""
+
+    def to_json(self) -> Message:
+        """Return what cluster.json keeps."""
+        return {"deadline": self.deadline, "began": self.began, "limits": dict(self.limits)}
+
+
+def refuse_passed(spec: ClusterSpec, home: ClusterHome, noted: Sequence[Machine]) -> None:
+    """Refuse new limits that would end nodes at once.
+
+    Raises:
+        ClusterError: they would; says since when the nodes are there.
+    """
+    facts, now = home.read_facts(), time.time()
+    deadline = facts.deadline
+    if deadline is None or deadline <= now:  # they have ended already
+        return
+    moved = deadline + _moved_s(spec, facts, sum(one.price_usd for one in noted))
+    if moved <= now:
+        changes = ", ".join(_changes(spec, facts))
+        hours = (now - min((one.since for one in noted), default=now)) / 3600
+        raise ClusterError(
+            f"{changes}: by that, the nodes would end at once, since they have been there for "
+            f"{hours:.1f} h; allow more, or remove them: drumline down"
+        )
+
+
+def decide_term(
+    spec: ClusterSpec,
+    home: ClusterHome,
+    machines: Sequence[Machine],
+    *,
+    made: Sequence[Machine],
+    former: Sequence[Machine],
+) -> Lifetime:
+    """Say until when the nodes live.
+
+    `home`: says what was decided the last time.
+    `made`: those of them that were not there the last time.
+    """
+    facts, limits = home.read_facts(), _limits(spec)
+    if spec.provider == "ssh":
+        return Lifetime(deadline=None, limits=limits)
+    now = time.time()
+    price = sum(machine.price_usd for machine in machines)
+    known = facts.deadline
+    if known is None or len(made) == len(machines):
+        began = min((machine.since for machine in machines if machine.since), default=now)
+        deadline = began + allowed_hours(spec, price) * 3600
+        return Lifetime(deadline=deadline, began=began, limits=limits)
+    began = facts.began
+    deadline = known + _moved_s(spec, facts, price)
+    if made and spec.budget_usd is not None and price:
+        counted = [*(one for one in former if one.since >= began), *machines]
+        spent = sum(line.usd for line in bill(counted, now, None))
+        deadline = min(deadline, now + max(0.0, spec.budget_usd - spent) / price * 3600)
+    return Lifetime(deadline=deadline, began=began, limits=limits, changes=_changes(spec, facts))
+
+
+def _limits(spec: ClusterSpec) -> dict[str, float | None]:
+    return {key: getattr(spec, key) for key in _KEYS}
+
+
+def _changes(spec: ClusterSpec, facts: ClusterFacts) -> tuple[str, ...]:
+    new, old = _limits(spec), facts.limits or {}
+    return tuple(
+        f"{key} {_word(old[key])} → {_word(new[key])}"
+        for key in _KEYS
+        if key in old and old[key] != new[key]
+    )
+
+
+def _word(value: float | None) -> str:
+    return "none" if value is None else f"{value:g}"
+
+
+def _moved_s(spec: ClusterSpec, facts: ClusterFacts, price_usd: float) -> float:
+    """Return by how much the limits have moved the deadline since the last `up`."""
+    if facts.limits is None:
+        return 0.0
+    before = spec.model_copy(update=facts.limits)
+    return (allowed_hours(spec, price_usd) - allowed_hours(before, price_usd)) * 3600
+
+
+ASK_S = 10.0
+"""how long the provider may take to answer"""
+GONE = "gone"
+"""the `reason` of what the provider does not have any more"""
+
+
+async def find_ended(
+    provider: Callable[[], Provider], machines: Sequence[Machine]
+) -> list[Machine]:
+    """Ask the provider which machines are there no more; no answer is no news.
+
+    `provider`: makes it, or gives it; called in a thread.
+    """
+    answer: Future[set[str]] = Future()
+
+    def ask() -> None:
+        answer.set_running_or_notify_cancel()
+        try:
+            answer.set_result({machine.identity for machine in provider().machines()})
+        except BaseException as error:
+            answer.set_exception(error)
+
+    # a thread of its own: one of asyncio's would be waited for, however often AWS is tried
+    threading.Thread(target=ask, daemon=True).start()
+    try:
+        living = await asyncio.wait_for(asyncio.wrap_future(answer), ASK_S)
+    except (DrumlineError, TimeoutError):
+        return []
+    return [machine for machine in machines if machine.identity not in living]
+
+
+async def find_gone(
+    spec: ClusterSpec, home: ClusterHome, machines: Sequence[Machine]
+) -> list[HostError]:
+    """Return an error for each machine that has ended: `node` says which, `reason` is gone."""
+    ended = await find_ended(partial(build_provider, spec, home), machines)
+    why = f"has ended {_when(home)}; drumline up makes it again"
+    return [host_error(machine, GONE, why) for machine in ended]
+
+
+def cluster_gone(home: ClusterHome) -> HostError:
+    """Return the error for a cluster of which no node is left."""
+    return HostError(
+        f"the cluster {home.name} is gone: its nodes have ended {_when(home)}; make it again with: "
+        f"drumline up, or clear up after it with: drumline down",
+        reason=GONE,
+    )
+
+
+def _when(home: ClusterHome) -> str:
+    """Say as much of when nodes ended as is known without them."""
+    deadline = home.read_facts().deadline
+    if deadline is None:
+        return "or were removed"
+    at = describe_deadline(deadline)
+    if deadline < time.time():
+        return f"at the limit ({at}), or before"
+    return f"before the limit ({at}), idle or otherwise"

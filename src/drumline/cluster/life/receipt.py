@@ -1,0 +1,152 @@
+"""`Receipt`: what a cluster consisted of, what it cost, and that nothing of it is left.
+
+Receipts are kept: $DRUMLINE_HOME/receipts/<name>-<id>.json. They bill all machines that a cluster
+has ever had, each from when to when it has cost:
+
+    cluster.json   machines: those of the last `up`; former: those that they replaced
+    the provider   those that exist; EC2 also knows those that have ended, and when
+
+A machine whose end nobody knows has `until` 0: it is billed up to the latest moment possible.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+from drumline.cluster.home import ClusterHome, clusters_root
+from drumline.cluster.machine import Machine
+from drumline.cluster.providers import Provider, Resource
+from drumline.core.errors import DrumlineError
+from drumline.core.files import write_atomic
+from drumline.core.json_lines import Message
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """What one machine cost; a node whose machine was replaced has several."""
+
+    node: str
+    identity: str
+    hours: float
+    price_usd: float
+    """per hour"""
+
+    @property
+    def usd(self) -> float:
+        """The cost."""
+        return self.hours * self.price_usd
+
+
+@dataclass(frozen=True, kw_only=True)
+class Receipt:
+    """The end of a cluster."""
+
+    cluster: str
+    provider: str
+    ended: float
+    """when, as seconds of the epoch"""
+    lines: tuple[Line, ...]
+    removed: tuple[Resource, ...]
+    left: tuple[Resource, ...]
+    """what the provider still had when it was asked at the end"""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def usd(self) -> float:
+        """What the nodes cost; traffic is not in it."""
+        return sum(line.usd for line in self.lines)
+
+    def to_json(self) -> Message:
+        """Return plain values."""
+        return {**asdict(self), "usd": self.usd}
+
+
+def bill(machines: list[Machine], ended: float, deadline: float | None) -> tuple[Line, ...]:
+    """Return what each machine has cost: to its end, or where nobody knows that, to a moment.
+
+    `machines`: all of them, those that were lost, too.
+    `deadline`: when they end themselves at the latest, should nobody know when they did.
+    """
+    latest = ended if deadline is None else min(ended, deadline)
+    return tuple(
+        Line(
+            node=machine.name,
+            identity=machine.identity,
+            hours=_hours(machine, latest),
+            price_usd=machine.price_usd,
+        )
+        for machine in machines
+    )
+
+
+def _hours(machine: Machine, latest: float) -> float:
+    return max(0.0, (machine.until or latest) - machine.since) / 3600 if machine.since else 0.0
+
+
+def keep_receipt(home: ClusterHome, receipt: Receipt) -> Path:
+    """Write a receipt where it stays; returns its path."""
+    folder = clusters_root().parent / "receipts"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path = folder / f"{home.name}-{home.cluster_id()}.json"
+    write_atomic(path, json.dumps(receipt.to_json(), indent=2) + "\n")
+    return path
+
+
+@runtime_checkable
+class Remembering(Protocol):
+    """A provider that knows of machines that are no more."""
+
+    def ended(self) -> list[Machine]:
+        """Return those of the cluster, each with its end where that is known."""
+
+
+def former_machines(
+    home: ClusterHome, provider: Provider, noted: Sequence[Machine], machines: Sequence[Machine]
+) -> list[Machine]:
+    """Return the former machines, with those of the last `up` that are no more.
+
+    `provider`: is asked when they ended; where it does not know, they ended by now.
+    """
+    here = {machine.identity for machine in machines}
+    former = {machine.identity: machine for machine in home.read_facts().former}
+    if gone := [one for one in noted if one.identity not in here and one.since]:
+        told = {machine.identity: machine.until for machine in _ended(provider)}
+        deadline = home.read_facts().deadline
+        latest = time.time() if deadline is None else min(time.time(), deadline)
+        former |= {one.identity: one.at(until=told.get(one.identity) or latest) for one in gone}
+    return list(former.values())
+
+
+def every_machine(
+    home: ClusterHome, provider: Provider, noted: Sequence[Machine], living: Sequence[Machine]
+) -> list[Machine]:
+    """Return all machines that a cluster has had, by node and age; the living have no end."""
+    known: dict[str, Machine] = {}
+    for machine in (*_ended(provider), *home.read_facts().former, *noted, *living):
+        before = known.get(machine.identity, machine)
+        known[machine.identity] = machine.at(
+            until=before.until or machine.until, price_usd=machine.price_usd or before.price_usd
+        )
+    for machine in living:
+        known[machine.identity] = known[machine.identity].at(until=0.0)
+    return sorted(known.values(), key=lambda machine: (machine.node, machine.since))
+
+
+def living_machines(provider: Provider) -> list[Machine]:
+    """Return the machines that there are; none where they cannot be told."""
+    with contextlib.suppress(DrumlineError, OSError):
+        return provider.machines()
+    return []
+
+
+def _ended(provider: Provider) -> list[Machine]:
+    if isinstance(provider, Remembering):
+        with contextlib.suppress(DrumlineError, OSError):  # what is not known is not billed
+            return provider.ended()
+    return []

@@ -1,0 +1,262 @@
+"""`up`: from a spec to nodes that take jobs. Each step looks first; so again means: go on.
+
+    1. machines      made, or found                        provider
+    2. host keys     injected ones are pinned              ssh_files
+    3. SSH           wait for the banner, connect          fleet
+    4. host keys     exchanged for the nodes' own          rotation
+    5. limits        until when they live                  term, limits
+    6. package       this very drumline                    package
+    7. environment   by Ansible, where something differs   provision
+    8. warm agents   that have loaded torch                node/handoff
+
+What was made stays when a step fails, for the next `up`, or for `down`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from drumline.cluster.files.package import pack, push_package
+from drumline.cluster.home import ClusterHome, locked
+from drumline.cluster.life.limits import GONE, decide_term, find_ended, refuse_passed, set_limits
+from drumline.cluster.life.receipt import former_machines
+from drumline.cluster.machine import Machine
+from drumline.cluster.providers import Provider, Say, build_provider
+from drumline.cluster.providers.ssh import SshHosts
+from drumline.cluster.provision.environment import read_environment_files
+from drumline.cluster.provision.provision import Provisioner
+from drumline.cluster.spec import ClusterSpec
+from drumline.cluster.ssh.config import write_config
+from drumline.cluster.ssh.fleet import Fleet
+from drumline.cluster.ssh.keys import host_key
+from drumline.cluster.ssh.known_hosts import Origin, pin_host_key
+from drumline.cluster.ssh.remote import Remote, node_python
+from drumline.cluster.ssh.rotation import rotate_host_key
+from drumline.core.errors import ClusterError, DrumlineError, HostError
+from drumline.core.files import write_atomic
+from drumline.spec.load import read_file
+
+BOOT_S = 600.0
+"""for a machine's SSH server to answer, counted from when the provider says that it runs"""
+_DETACHED = 'setsid "$1" -m drumline.node.handoff "$2" >/dev/null 2>&1 </dev/null &'
+_PATIENCE_S = 120.0  # for its user to be let in, after that
+_LOOK_S = 5.0  # so often we ask whether a machine that does not answer is still there
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """A cluster that takes jobs."""
+
+    spec: ClusterSpec
+    home: ClusterHome
+    machines: tuple[Machine, ...]
+    deadline: float | None
+    """when the nodes end themselves, as seconds of the epoch; None: never"""
+    limits_changed: tuple[str, ...]
+    """limits that are others than before, and hold now: `max_hours 8 → 10`"""
+    made: tuple[str, ...]
+    """nodes that were not there before"""
+    provisioned: tuple[str, ...]
+    """nodes whose environment had to be changed"""
+
+    @property
+    def price_usd(self) -> float:
+        """Per hour, for all nodes together."""
+        return sum(machine.price_usd for machine in self.machines)
+
+
+def bring_up(spec: ClusterSpec, folder: Path, say: Say) -> Standing:
+    """Make a cluster, or what is missing of it; blocks until it takes jobs.
+
+    `folder`: where cluster.yaml is, and the files that it names.
+
+    Raises:
+        ClusterError: a step failed; what was made stays, for another `up`, or `down`.
+    """
+    home = ClusterHome.of(spec.name)
+    with locked(home):
+        read_environment_files(spec.environment, folder)  # a wrong name must not cost a machine
+        provider = build_provider(spec, home, creates=True)
+        spec = _settle(spec, provider)
+        _refuse_another(spec, home)
+        noted = home.read_facts().machines
+        before = {machine.node: machine.identity for machine in noted}
+        if before and max(before) >= spec.nodes:
+            raise ClusterError(
+                f"{spec.name} has {len(before)} nodes, but nodes is {spec.nodes}; write nodes: "
+                f"{len(before)}, or remove it first with: drumline down"
+            )
+        refuse_passed(spec, home, noted)
+        if isinstance(provider, SshHosts):
+            provider.refuse_moved(home.read_facts().machines)
+        write_spec(home, spec)
+        home.note(provider=spec.provider, folder=str(folder.absolute()))
+        try:
+            machines = provider.create(say)  # 1
+        except ClusterError:
+            if not before:
+                _forget_if_nothing(home, provider)
+            raise
+        made = [one for one in machines if before.get(one.node) != one.identity]
+        if spec.provider != "ssh":
+            for machine in made:  # 2
+                pin_host_key(
+                    home, machine.node, host_key(home, machine.node).public, Origin.INJECTED
+                )
+        former = former_machines(home, provider, noted, machines)
+        term = decide_term(spec, home, machines, made=made, former=former)
+        home.note(
+            machines=[machine.to_json() for machine in machines],
+            former=[machine.to_json() for machine in former],
+            **term.to_json(),
+        )
+        for change in term.changes:
+            say("limits", change)
+        write_config(home, machines)
+        work = _Work(
+            spec=spec, home=home, provider=provider, folder=folder, deadline=term.deadline, say=say
+        )
+        provisioned = asyncio.run(work.furnish(machines))
+    return Standing(
+        spec=spec,
+        home=home,
+        machines=tuple(machines),
+        deadline=term.deadline,
+        limits_changed=term.changes,
+        made=tuple(one.name for one in made),
+        provisioned=provisioned,
+    )
+
+
+def write_spec(home: ClusterHome, spec: ClusterSpec) -> None:
+    """Keep the spec that a cluster is made from."""
+    values = spec.model_dump(mode="json")
+    write_atomic(home.spec_file, yaml.safe_dump(values, sort_keys=False, allow_unicode=True))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Work:
+    """What is done to machines that exist."""
+
+    spec: ClusterSpec
+    home: ClusterHome
+    provider: Provider
+    folder: Path
+    deadline: float | None
+    say: Say
+
+    async def furnish(self, machines: Sequence[Machine]) -> tuple[str, ...]:
+        packing = asyncio.create_task(asyncio.to_thread(pack))  # while they boot
+        async with contextlib.AsyncExitStack() as stack:
+            fleet = await self._connect(stack, machines)  # 3
+            if self.spec.provider != "ssh":
+                rotated = await fleet.all(lambda one: rotate_host_key(one, self.home))  # 4
+                for machine, new in zip(machines, rotated, strict=True):
+                    if new:
+                        self.say(machine.name, "has a host key of its own")
+            if self.deadline is not None:
+                deadline, idle = self.deadline, self.spec.idle_minutes
+                await fleet.all(lambda one: set_limits(one, deadline, idle))  # 5
+            await packing
+            await fleet.all(push_package)  # 6
+            provisioner = Provisioner(
+                spec=self.spec,
+                folder=self.folder,
+                ansible=self.home.ansible,
+                ssh_config=self.home.ssh / "config",
+                python=sys.executable if self.spec.provider == "twin" else None,
+            )
+            changed = await provisioner.provision(fleet.remotes, self._tell)  # 7
+            with contextlib.suppress(DrumlineError):
+                await fleet.all(_keep_warm_agent)  # 8
+        for machine in machines:
+            self.say(machine.name, "ready")
+        return changed
+
+    async def _connect(
+        self, stack: contextlib.AsyncExitStack, machines: Sequence[Machine]
+    ) -> Fleet:
+        """Wait for all machines, as long as the provider says that they are there.
+
+        Raises:
+            HostError: one has ended, or does not answer in time.
+        """
+        opened = Fleet.open(
+            machines, self.home, timeout_s=BOOT_S, patience_s=_PATIENCE_S, say=self.say
+        )
+        opening = asyncio.ensure_future(stack.enter_async_context(opened))
+        try:
+            while not (await asyncio.wait([opening], timeout=_LOOK_S))[0]:
+                if gone := await find_ended(lambda: self.provider, machines):
+                    names = ", ".join(f"{one.name} ({one.identity})" for one in gone)
+                    raise HostError(
+                        f"{names} ended while we waited for SSH; run drumline up again to replace "
+                        f"it, or drumline down",
+                        node=gone[0].node,
+                        host=gone[0].host,
+                        reason=GONE,
+                    )
+            return await opening
+        finally:
+            opening.cancel()
+            await asyncio.wait([opening])
+
+    def _tell(self, node: str, task: str, state: str) -> None:
+        self.say(node, task if state in ("", "started") else f"{task}: {state}")
+
+
+async def _keep_warm_agent(remote: Remote) -> None:
+    """Let an agent wait for the first job; without one, that only starts later."""
+    argv = ["sh", "-c", _DETACHED, "sh", node_python(remote.machine), remote.machine.root]
+    await remote.run(argv, timeout_s=30)
+
+
+def _forget_if_nothing(home: ClusterHome, provider: Provider) -> None:
+    """Leave no trace of a cluster of which nothing could be made."""
+    with contextlib.suppress(ClusterError):
+        if all(resource.state == "unknown" for resource in provider.resources()):
+            home.spec_file.unlink(missing_ok=True)
+
+
+def _settle(spec: ClusterSpec, provider: Provider) -> ClusterSpec:
+    """Write down what the environment says today, and may not say when the cluster is removed."""
+    if spec.provider != "ec2":
+        return spec
+    from drumline.cluster.providers.ec2.provider import Ec2Provider  # loads boto3
+
+    assert isinstance(provider, Ec2Provider)
+    settled = {
+        "region": provider.cloud.region,
+        "profile": spec.ec2.profile or os.environ.get("AWS_PROFILE"),
+    }
+    return spec.model_copy(update={"ec2": spec.ec2.model_copy(update=settled)})
+
+
+def _refuse_another(spec: ClusterSpec, home: ClusterHome) -> None:
+    """Refuse a cluster that would take the place of another one of its name.
+
+    Raises:
+        ClusterError: there is one, elsewhere; says where.
+    """
+    if not home.spec_file.exists():
+        return
+    there = read_file(ClusterSpec, home.spec_file)
+    places: dict[str, tuple[str | None, str | None]] = {"provider": (there.provider, spec.provider)}
+    if spec.provider == there.provider == "ec2":
+        places["region"] = (there.ec2.region, spec.ec2.region)
+        places["profile"] = (there.ec2.profile, spec.ec2.profile)
+    for what, (old, new) in places.items():
+        if old != new:
+            raise ClusterError(
+                f"the name {spec.name} is in use: there is such a cluster with {what} {old}, and "
+                f"this one says {new}; choose another name, or remove that one with: drumline down "
+                f"--cluster {spec.name}"
+            )

@@ -1,0 +1,130 @@
+"""What creates and removes machines, behind one protocol: `ec2`, `ssh`, `twin`.
+
+    plan ──▶ create ──▶ machines … extend … ──▶ remove ──▶ resources (none left)
+
+`create` and `remove` are idempotent: they can be interrupted at any point and called again, since
+each first looks at what exists. Nothing is created before the journal says that it will be.
+
+This module loads nothing but the standard library: simulated nodes are started without `site`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from drumline.cluster.machine import Machine
+
+if TYPE_CHECKING:
+    from drumline.cluster.home import ClusterHome
+    from drumline.cluster.spec import ClusterSpec
+
+
+Say = Callable[[str, str], None]
+"""tells a person what happens: (which node or resource, what)"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resource:
+    """Something that exists, or will, because of a cluster."""
+
+    kind: str
+    """instance, security-group, placement-group, key-pair, volume, simulated-node, …"""
+    identity: str
+    """as the provider calls it; "" for one that does not exist yet"""
+    state: str = ""
+    cluster: str = ""
+    """the name of the cluster that it belongs to"""
+    detail: str = ""
+    """for a person: the type, the zone, the rules"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What `create` would do."""
+
+    resources: tuple[Resource, ...] = ()
+    exists: tuple[Resource, ...] = ()
+    """what is there already"""
+    price_usd: float = 0.0
+    """per hour, for all nodes together"""
+    priced: str = ""
+    """where the price is from, and of which day"""
+    hours: float = 0.0
+    """after so long at most the nodes end themselves: max_hours, or the budget"""
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def most_usd(self) -> float:
+        """The most that it can cost."""
+        return self.price_usd * self.hours
+
+
+class Provider(Protocol):
+    """Machines of one kind, for one cluster."""
+
+    @property
+    def name(self) -> str:
+        """Its name in cluster.yaml."""
+
+    def plan(self) -> Plan:
+        """Say what `create` would do; changes nothing."""
+
+    def create(self, say: Say) -> list[Machine]:
+        """Make what is missing, and return all machines in node order; they may be booting yet."""
+
+    def machines(self) -> list[Machine]:
+        """Return the machines that there are, in node order."""
+
+    def resources(self) -> list[Resource]:
+        """Read back everything of this cluster that exists and is not yet gone, by tags alone."""
+
+    def remove(self, say: Say) -> None:
+        """Remove everything of this cluster; blocks until the provider says that it is gone."""
+
+
+def build_provider(spec: ClusterSpec, home: ClusterHome, *, creates: bool = False) -> Provider:
+    """Make the provider that the spec names.
+
+    `home`: the cluster's folder; its keys are made where they are missing, if it creates.
+    `creates`: whether machines are to be made; looking and removing need no keys.
+
+    Raises:
+        ClusterError: a key of the user's cannot be used.
+        CloudError: the cloud's credentials or region are missing.
+    """
+    if spec.provider == "ssh":
+        from drumline.cluster.providers.ssh import SshHosts
+
+        return SshHosts(spec, home)
+    from drumline.cluster.ssh.keys import check_key, cluster_key, host_key, public_key
+
+    if spec.provider == "twin":
+        from drumline.cluster.providers.twin.provider import TwinProvider
+
+        own = public_key(cluster_key(home)) if creates else ""
+        keys = [host_key(home, node).private for node in range(spec.nodes)] if creates else []
+        return TwinProvider(spec, home, public_key=own, host_keys=keys)
+    from drumline.cluster.providers.ec2.provider import Ec2Provider
+    from drumline.cluster.providers.ec2.user_data import NodeBoot, cloud_config
+
+    own = ""
+    if creates:
+        given = spec.ec2.key_file
+        own = public_key(cluster_key(home) if given is None else check_key(given))
+
+    def user_data(node: int) -> str:
+        pair = host_key(home, node)
+        boot = NodeBoot(
+            user=spec.ec2.user,
+            authorized_key=own,
+            host_key_private=pair.private,
+            host_key_public=pair.public,
+            hours=provider.hours(),
+            idle_minutes=spec.idle_minutes,
+        )
+        return cloud_config(boot)
+
+    provider = Ec2Provider(spec, home, public_key=own, user_data=user_data)
+    return provider

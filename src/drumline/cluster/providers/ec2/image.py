@@ -1,0 +1,175 @@
+"""Which machine image nodes start from, and what a type of machine can do.
+
+AWS publishes its deep-learning images as public SSM parameters, one for each pair of versions:
+
+    /aws/service/deeplearning/ami/x86_64/oss-nvidia-driver-gpu-pytorch-2.9-ubuntu-24.04/latest/ami-id
+
+`latest` is the latest build of that pair, so `auto` looks at all of them and takes the highest.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from drumline.cluster.providers.ec2.cloud import AwsValues, Cloud
+from drumline.cluster.spec import Ec2Spec
+from drumline.core.errors import CloudError
+
+DEEP_LEARNING = "/aws/service/deeplearning/ami"
+_PYTORCH = re.compile(
+    r"/oss-nvidia-driver-gpu-pytorch-(\d+)\.(\d+)-ubuntu-(\d+)\.(\d+)/latest/ami-id$"
+)
+_OLD_GPUS = ("p2", "p3", "p3dn", "g3", "g3s")
+"""families whose GPUs the open driver of those images does not know"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TypeFacts:
+    """What a type of machine can do."""
+
+    architecture: str
+    """x86_64 or arm64"""
+    placement: bool
+    """whether a cluster placement group takes it"""
+    spot: bool
+    gpus: int = 0
+
+
+def type_facts(cloud: Cloud, instance_type: str) -> TypeFacts:
+    """Ask EC2 about a type.
+
+    Raises:
+        CloudError: there is no such type in the region.
+    """
+    try:
+        answer = cloud.call("ec2", "describe_instance_types", InstanceTypes=[instance_type])
+    except CloudError as error:
+        if error.fields["code"] not in ("InvalidInstanceType", "InvalidParameterValue"):
+            raise
+        raise CloudError(
+            f"{cloud.region} has no machine type {instance_type!r}; check ec2.instance_type "
+            f"(g4dn.xlarge is one), or take another ec2.region",
+            kind="unsupported",
+            code=error.fields["code"],
+            action=error.fields["action"],
+        ) from None
+    facts = answer["InstanceTypes"][0]
+    kinds = facts["ProcessorInfo"]["SupportedArchitectures"]
+    gpus = facts.get("GpuInfo", {}).get("Gpus", ())
+    return TypeFacts(
+        architecture=next(kind for kind in ("x86_64", "arm64", *kinds) if kind in kinds),
+        placement="cluster" in facts.get("PlacementGroupInfo", {}).get("SupportedStrategies", ()),
+        spot="spot" in facts.get("SupportedUsageClasses", ("spot",)),
+        gpus=sum(int(gpu.get("Count", 0)) for gpu in gpus),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Image:
+    """A machine image, with the disks that it brings."""
+
+    identity: str
+    name: str
+    architecture: str
+    root_device: str
+    disks: Mapping[str, int]
+    """by device: the least size in GB"""
+
+
+def find_image(cloud: Cloud, spec: Ec2Spec, facts: TypeFacts) -> Image:
+    """Return the image that the spec means, and see that it fits the type and the disk.
+
+    Raises:
+        CloudError: there is none, or it does not fit.
+    """
+    if spec.ami.startswith("ami-"):
+        identity = spec.ami
+    elif spec.ami == "auto":
+        identity = _newest(cloud, spec, facts.architecture)
+    else:
+        identity = _of_parameter(cloud, spec.ami)
+    image = _describe(cloud, identity)
+    if image.architecture != facts.architecture:
+        raise CloudError(
+            f"the image {identity} is for {image.architecture}, but {spec.instance_type} is "
+            f"{facts.architecture}; give another ec2.ami, or write ami: auto",
+            kind="image",
+        )
+    least = image.disks.get(image.root_device, 0)
+    if spec.disk_gb < least:
+        raise CloudError(
+            f"ec2.disk_gb is {spec.disk_gb}, but the image {identity} ({image.name}) needs "
+            f"{least}; write disk_gb: {least} or more",
+            kind="image",
+        )
+    return image
+
+
+def _newest(cloud: Cloud, spec: Ec2Spec, architecture: str) -> str:
+    """Return AWS's newest deep-learning image with PyTorch on Ubuntu."""
+    if spec.instance_type.partition(".")[0] in _OLD_GPUS:
+        raise CloudError(
+            f"AWS's deep-learning image does not drive the GPUs of {spec.instance_type}; give an "
+            f"ec2.ami that does, or take g4dn, g5, g6 or p4d",
+            kind="image",
+        )
+    path = f"{DEEP_LEARNING}/{architecture}"
+    found = {}
+    for parameter in cloud.each(
+        "ssm", "get_parameters_by_path", "Parameters", Path=path, Recursive=True
+    ):
+        if match := _PYTORCH.search(parameter["Name"]):
+            found[tuple(int(part) for part in match.groups())] = parameter["Value"]
+    if not found:
+        raise CloudError(
+            f"AWS lists no deep-learning image for {architecture} in {cloud.region} (below "
+            f"{path}); give ec2.ami",
+            kind="image",
+        )
+    return str(found[max(found)])
+
+
+def _of_parameter(cloud: Cloud, name: str) -> str:
+    try:
+        answer = cloud.call("ssm", "get_parameter", Name=name)
+    except CloudError as error:
+        if error.fields["code"] not in ("ParameterNotFound", "ValidationException"):
+            raise
+        raise CloudError(
+            f"ec2.ami is {name!r}, but {cloud.region} has no such SSM parameter; write an image's "
+            f"id (ami-…), a parameter (/aws/service/…), or auto",
+            kind="image",
+            code=error.fields["code"],
+            action=error.fields["action"],
+        ) from None
+    return str(answer["Parameter"]["Value"])
+
+
+def _describe(cloud: Cloud, identity: str) -> Image:
+    try:
+        images = cloud.call("ec2", "describe_images", ImageIds=[identity])["Images"]
+    except CloudError as error:
+        if not str(error.fields["code"]).startswith("InvalidAMIID"):
+            raise
+        images = []
+    if not images:
+        raise CloudError(
+            f"{cloud.region} has no image {identity}, or it is not yours to use; each region has "
+            f"its own ids: give one of this region, or write ami: auto",
+            kind="image",
+        )
+    image: AwsValues = images[0]
+    mappings = image.get("BlockDeviceMappings", ())
+    return Image(
+        identity=identity,
+        name=image.get("Name", identity),
+        architecture=image.get("Architecture", "x86_64"),
+        root_device=image.get("RootDeviceName") or "/dev/sda1",
+        disks={
+            entry["DeviceName"]: int(entry["Ebs"].get("VolumeSize", 0))
+            for entry in mappings
+            if "Ebs" in entry
+        },
+    )

@@ -1,0 +1,285 @@
+"""What exists at EC2 because of this tool, read back by its tags; and the tags themselves.
+
+Tags are part of the request that creates a resource, never added later: there is no moment at which
+something exists that `down` and `reap` would not find. Names and client tokens are derived from the
+cluster's id, so that a call that is repeated after a crash finds what the first one created.
+
+EC2 lists an instance for about an hour after its end. The journal keeps what this machine launched
+and terminated, whether an `up` came to record it or not: nodes of an abandoned zone, too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from drumline.cluster.life.journal import Journal
+from drumline.cluster.machine import Machine
+from drumline.cluster.providers import Resource
+from drumline.cluster.providers.ec2.cloud import AwsValues, Cloud
+
+CLUSTER = "drumline:cluster"
+"""the cluster's name; whatever has this tag was made by this tool"""
+IDENTITY = "drumline:id"
+"""the cluster's id: two clusters of one name, from two laptops, differ in it"""
+NODE = "drumline:node"
+"""a node's number"""
+
+Filter = AwsValues
+
+
+def resource_name(cluster: str, identity: str) -> str:
+    """Return what a cluster's security group, placement group and key pair are called."""
+    return f"drumline-{cluster}-{identity}"
+
+
+def tags_of(cluster: str, identity: str, node: int | None = None) -> list[dict[str, str]]:
+    """Return the tags of a cluster's resource, or of one of its nodes."""
+    name = resource_name(cluster, identity)
+    tags = {CLUSTER: cluster, IDENTITY: identity, "Name": name}
+    if node is not None:
+        tags |= {NODE: str(node), "Name": f"{name}-worker{node}"}
+    return [{"Key": key, "Value": value} for key, value in tags.items()]
+
+
+def tag_specifications(kinds: Sequence[str], tags: list[dict[str, str]]) -> list[AwsValues]:
+    """Return the part of a request that tags what it creates."""
+    return [{"ResourceType": kind, "Tags": tags} for kind in kinds]
+
+
+def read_tags(described: AwsValues) -> dict[str, str]:
+    """Return a described resource's tags."""
+    tags = described.get("Tags") or described.get("TagSet", ())  # as interfaces call them
+    return {tag["Key"]: tag["Value"] for tag in tags}
+
+
+def of_cluster(cluster: str, identity: str | None = None) -> list[Filter]:
+    """Return filters for what belongs to a cluster of this name, or to just the one of this id."""
+    filters: list[Filter] = [{"Name": f"tag:{CLUSTER}", "Values": [cluster]}]
+    if identity is not None:
+        filters.append({"Name": f"tag:{IDENTITY}", "Values": [identity]})
+    return filters
+
+
+def of_anybody() -> list[Filter]:
+    """Return filters for everything that this tool ever made."""
+    return [{"Name": "tag-key", "Values": [CLUSTER]}]
+
+
+def client_token(identity: str, node: int, zone: str, attempt: int) -> str:
+    """Return the token that makes launching a node in a zone happen once.
+
+    EC2 answers a repeated token with the instance of the first call. A node that is lost and made
+    again is another attempt. It has 64 characters at most, which is EC2's limit.
+    """
+    text = f"{identity}/{node}/{zone}/{attempt}"
+    return f"drumline-{hashlib.sha256(text.encode()).hexdigest()[:48]}"
+
+
+LIVE = ("pending", "running", "stopping", "stopped")
+"""an instance in these states is there, or can come back, with its disk"""
+STOPPED = ("stopping", "stopped")
+"""… but does not answer: somebody has stopped it, who may start it again"""
+GONE = "terminated"
+_MOMENT = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (?:GMT|UTC)\)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class InventoryItem:
+    """One resource."""
+
+    kind: str
+    """instance, security-group, placement-group, key-pair, volume, network-interface"""
+    identity: str
+    """what it is deleted by"""
+    state: str = ""
+    detail: str = ""
+    tags: Mapping[str, str] = field(default_factory=dict)
+    described: AwsValues = field(default_factory=dict)
+    """all that EC2 says of it"""
+
+    @property
+    def cluster(self) -> str:
+        """The name of the cluster that it belongs to."""
+        return self.tags.get(CLUSTER, "")
+
+    @property
+    def cluster_id(self) -> str:
+        """The id of that cluster."""
+        return self.tags.get(IDENTITY, "")
+
+    @property
+    def node(self) -> int:
+        """Which node it is, or is of; -1 for what is nobody's."""
+        number = self.tags.get(NODE, "")
+        return int(number) if number.isdigit() else -1
+
+    @property
+    def live(self) -> bool:
+        """Whether it is there to be used: not on its way out."""
+        return self.kind != "instance" or self.state in LIVE
+
+    def resource(self) -> Resource:
+        """Return it as the protocol of providers tells of it."""
+        return Resource(
+            kind=self.kind,
+            identity=self.identity,
+            state=self.state,
+            cluster=self.cluster,
+            detail=self.detail,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Listing:
+    """How EC2 lists resources of one kind, and describes them."""
+
+    kind: str
+    method: str
+    items: str
+    identity: str
+    state: str = ""
+    """its key; "": they have none"""
+    detail: str
+    """a format of keys"""
+    gone: str = ""
+    """the state of those that exist no more"""
+    params: Mapping[str, bool] = field(default_factory=dict)
+
+    def items_of(self, cloud: Cloud, filters: Sequence[Filter]) -> Iterator[InventoryItem]:
+        """Give the resources with these tags."""
+        params = {"Filters": list(filters), **self.params}
+        for described in cloud.each("ec2", self.method, self.items, **params):
+            state = described.get(self.state, "") if self.state else "available"
+            if not self.gone or state != self.gone:
+                yield InventoryItem(
+                    kind=self.kind,
+                    identity=described[self.identity],
+                    state=state,
+                    detail=self.detail.format_map(defaultdict(str, described)),
+                    tags=read_tags(described),
+                    described=described,
+                )
+
+
+_LISTINGS = (
+    _Listing(
+        kind="security-group",
+        method="describe_security_groups",
+        items="SecurityGroups",
+        identity="GroupId",
+        detail="{GroupName}",
+    ),
+    _Listing(
+        kind="placement-group",
+        method="describe_placement_groups",
+        items="PlacementGroups",
+        identity="GroupName",
+        state="State",
+        gone="deleted",
+        detail="{Strategy}",
+    ),
+    _Listing(
+        kind="key-pair",
+        method="describe_key_pairs",
+        items="KeyPairs",
+        identity="KeyName",
+        detail="{KeyType}",
+        params={"IncludePublicKey": True},
+    ),
+    _Listing(
+        kind="volume",
+        method="describe_volumes",
+        items="Volumes",
+        identity="VolumeId",
+        state="State",
+        detail="{Size} GB {VolumeType}",
+    ),
+    _Listing(
+        kind="network-interface",
+        method="describe_network_interfaces",
+        items="NetworkInterfaces",
+        identity="NetworkInterfaceId",
+        state="Status",
+        detail="{PrivateIpAddress}",
+    ),
+)
+
+
+def scan(cloud: Cloud, filters: Sequence[Filter], *, gone: bool = False) -> list[InventoryItem]:
+    """Return everything with these tags; instances that are terminated only where `gone`."""
+    found = list(instances(cloud, filters, gone=gone))
+    for listing in _LISTINGS:
+        found += listing.items_of(cloud, filters)
+    return found
+
+
+def instances(
+    cloud: Cloud, filters: Sequence[Filter], *, gone: bool = False
+) -> Iterator[InventoryItem]:
+    """Give the instances with these tags. A terminated one stays visible for an hour or so."""
+    for reservation in cloud.each(
+        "ec2", "describe_instances", "Reservations", Filters=list(filters)
+    ):
+        for instance in reservation["Instances"]:
+            state = instance["State"]["Name"]
+            if gone or state != GONE:
+                yield instance_item(instance)
+
+
+def instance_item(instance: AwsValues) -> InventoryItem:
+    """Return an instance as EC2 describes it."""
+    zone = instance.get("Placement", {}).get("AvailabilityZone", "")
+    spot = " spot" if instance.get("InstanceLifecycle") == "spot" else ""
+    return InventoryItem(
+        kind="instance",
+        identity=instance["InstanceId"],
+        state=instance["State"]["Name"],
+        detail=f"{instance['InstanceType']}{spot} in {zone}",
+        tags=read_tags(instance),
+        described=instance,
+    )
+
+
+def past_machines(
+    cloud: Cloud, filters: Sequence[Filter], journal: Journal, price: Callable[[str | None], float]
+) -> list[Machine]:
+    """Return the machines of a cluster that have ended, each with its end where that is known.
+
+    `price`: what a machine of a type costs per hour; of None: of the cluster's type.
+    """
+    ends: dict[str, float] = {}
+    for intent, result in journal.done("terminate_instances"):
+        for identity in intent.what.get("instances", ()):
+            ends.setdefault(identity, float(result["at"]))
+    found: dict[str, Machine] = {}
+    for intent, result in journal.done("run_instances"):
+        identity = str(result.get("instance", ""))
+        found[identity] = _machine(int(intent.what["node"]), identity, price(None), intent.at)
+    for item in instances(cloud, filters, gone=True):
+        described = item.described
+        since = described["LaunchTime"].timestamp()
+        usd = price(described.get("InstanceType"))
+        machine = _machine(item.node, item.identity, usd, since)
+        found[item.identity] = machine.at(until=read_end(described))
+        if item.live:
+            del found[item.identity]
+    return [one.at(until=one.until or ends.get(one.identity, 0.0)) for one in found.values()]
+
+
+def read_end(described: AwsValues) -> float:
+    """Return when an instance ended, as EC2 describes it; 0: it does not say."""
+    moment = _MOMENT.search(str(described.get("StateTransitionReason", "")))
+    if moment is None:
+        return 0.0
+    return datetime.strptime(moment[1], "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC).timestamp()
+
+
+def _machine(node: int, identity: str, price_usd: float, since: float) -> Machine:
+    return Machine(
+        node=node, host="", address="", user="", identity=identity, price_usd=price_usd, since=since
+    )

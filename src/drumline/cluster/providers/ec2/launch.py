@@ -1,0 +1,357 @@
+"""Launching the nodes: all in one zone, each exactly once, whatever happens in between.
+
+    node 0 ──▶ refused for capacity? ──▶ the next zone
+       │
+    the others, at once ──▶ one refused? ──▶ those of this zone end, then the next zone
+       │
+    all run, with addresses
+
+A node's launch carries a client token derived from cluster, node, zone and attempt, which makes it
+idempotent: after a crash, the same call returns the same instance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from drumline.cluster.life.journal import Journal
+from drumline.cluster.providers import Say
+from drumline.cluster.providers.ec2.cloud import AwsValues, Cloud, kind
+from drumline.cluster.providers.ec2.errors import AwsCall
+from drumline.cluster.providers.ec2.image import Image
+from drumline.cluster.providers.ec2.inventory import (
+    LIVE,
+    STOPPED,
+    Filter,
+    InventoryItem,
+    client_token,
+    instance_item,
+    instances,
+    of_cluster,
+    tag_specifications,
+    tags_of,
+)
+from drumline.cluster.providers.ec2.network import ZoneSubnet
+from drumline.cluster.providers.ec2.removal import end_instances
+from drumline.cluster.spec import ClusterSpec
+from drumline.core.errors import CloudError
+
+USER_DATA_BYTES = 16_384
+"""EC2 takes no more"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchPlan:
+    """What exists before nodes do, and holds for all of them."""
+
+    spec: ClusterSpec
+    identity: str
+    image: Image
+    security_group: str
+    key_name: str
+    placement_group: str | None
+
+
+def launch_request(
+    plan: LaunchPlan, node: int, place: ZoneSubnet, *, token: str, user_data: str
+) -> AwsValues:
+    """Return the parameters of RunInstances for one node.
+
+    It ends itself by shutting down (`terminate`), its disks end with it and are encrypted, its
+    metadata service asks for a token (IMDSv2) and answers no further than the node itself, and all
+    that comes of the request is tagged by it.
+    """
+    size = len(user_data.encode())
+    if size > USER_DATA_BYTES:
+        raise CloudError(
+            f"what node {node} is told at boot has {size} bytes, and EC2 takes {USER_DATA_BYTES}; "
+            f"this is a defect of drumline: please report it",
+            kind="other",
+        )
+    ec2 = plan.spec.ec2
+    kinds = ["instance", "volume", "network-interface"]
+    request: AwsValues = {
+        "MinCount": 1,
+        "MaxCount": 1,
+        "ClientToken": token,
+        "ImageId": plan.image.identity,
+        "InstanceType": ec2.instance_type,
+        "KeyName": plan.key_name,
+        "UserData": user_data,
+        "InstanceInitiatedShutdownBehavior": "terminate",
+        "MetadataOptions": {
+            "HttpEndpoint": "enabled",
+            "HttpTokens": "required",
+            "HttpPutResponseHopLimit": 1,
+        },
+        "NetworkInterfaces": [
+            {
+                "DeviceIndex": 0,
+                "SubnetId": place.subnet,
+                "Groups": [plan.security_group],
+                "AssociatePublicIpAddress": place.public,
+                "DeleteOnTermination": True,
+            }
+        ],
+        "BlockDeviceMappings": _disks(plan.image, ec2.disk_gb),
+    }
+    if plan.placement_group is not None:
+        request["Placement"] = {"GroupName": plan.placement_group}
+    if ec2.instance_profile is not None:
+        key = "Arn" if ec2.instance_profile.startswith("arn:") else "Name"
+        request["IamInstanceProfile"] = {key: ec2.instance_profile}
+    if ec2.spot:
+        kinds.append("spot-instances-request")
+        request["InstanceMarketOptions"] = _market(ec2.max_price_usd)
+    tags = tags_of(plan.spec.name, plan.identity, node)
+    request["TagSpecifications"] = tag_specifications(kinds, tags)
+    return request
+
+
+def _disks(image: Image, disk_gb: int) -> list[AwsValues]:
+    sizes: Mapping[str, int] = {**image.disks, image.root_device: disk_gb}
+    return [
+        {
+            "DeviceName": device,
+            "Ebs": {
+                "VolumeSize": size,
+                "VolumeType": "gp3",
+                "Encrypted": True,
+                "DeleteOnTermination": True,
+            },
+        }
+        for device, size in sizes.items()
+    ]
+
+
+def _market(max_price_usd: float | None) -> AwsValues:
+    """Return what makes it a spot request: once, and gone when the market takes it back."""
+    options = {"SpotInstanceType": "one-time", "InstanceInterruptionBehavior": "terminate"}
+    if max_price_usd is not None:
+        options["MaxPrice"] = f"{max_price_usd:.6f}".rstrip("0").rstrip(".")
+    return {"MarketType": "spot", "SpotOptions": options}
+
+
+MOVE_ON = ("capacity", "unsupported", "spot-price")
+"""errors that another zone may not have"""
+RUN_WITHIN_S = 600
+_POLL_S = 2
+_AT_ONCE = 8
+_ATTEMPTS = 20
+
+UserData = Callable[[int], str]
+"""what a node is told at boot"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launcher:
+    """Launches nodes onto prepared plan."""
+
+    cloud: Cloud
+    journal: Journal
+    plan: LaunchPlan
+    user_data: UserData
+    say: Say
+
+    def launch(
+        self, missing: Sequence[int], places: Sequence[ZoneSubnet], *, fixed: bool
+    ) -> list[InventoryItem]:
+        """Launch the missing nodes in the first zone that has room for all of them; return them.
+
+        `places`: zones in the order to try.
+        `fixed`: other nodes are there already, so that there is just the one zone.
+        """
+        refused: dict[str, CloudError] = {}
+        for place in self._last_tried_first(places):
+            try:
+                return self._launch_in(missing, place)
+            except CloudError as error:
+                if kind(error) not in MOVE_ON:
+                    raise
+                refused[place.zone] = error
+                self.say(place.zone, f"refused: {error.fields['code']}")
+                if not fixed:
+                    self._end_those_of(missing, place)
+        last = next(reversed(refused.values()))
+        if len(refused) == 1:
+            raise last
+        told = ", ".join(f"{zone}: {error.fields['code']}" for zone, error in refused.items())
+        raise CloudError(
+            f"no zone has {len(missing)} {self.plan.spec.ec2.instance_type} ({told}). The last: "
+            f"{last.message}",
+            **last.fields,
+        )
+
+    def _last_tried_first(self, places: Sequence[ZoneSubnet]) -> list[ZoneSubnet]:
+        """Begin with the zone of a launch that may have arrived without our knowing."""
+        unsure = {str(intent.what.get("zone")) for intent in self.journal.open_intents(_LAUNCH)}
+        return sorted(places, key=lambda place: place.zone not in unsure)
+
+    def _launch_in(self, missing: Sequence[int], place: ZoneSubnet) -> list[InventoryItem]:
+        used = {
+            str(item.described.get("ClientToken", ""))
+            for item in instances(self.cloud, self._filters(), gone=True)
+            if item.state not in LIVE
+        }
+        first, *others = missing
+        leader = self._launch_one(first, place, used)
+        pool = ThreadPoolExecutor(max_workers=_AT_ONCE, thread_name_prefix="launch")
+        try:
+            # Every launch is waited for before any error is told: none is left on its way.
+            futures = [pool.submit(self._launch_one, node, place, used) for node in others]
+            errors = [error for future in futures if (error := future.exception()) is not None]
+        finally:
+            pool.shutdown(cancel_futures=True)
+        if errors:
+            raise min(errors, key=lambda error: isinstance(error, CloudError))
+        return [leader, *(future.result() for future in futures)]
+
+    def _launch_one(self, node: int, place: ZoneSubnet, used: set[str]) -> InventoryItem:
+        """Launch one node; where its token was used up by an instance that is gone, by the next."""
+        identity = self.plan.identity
+        ec2 = self.plan.spec.ec2
+        about = AwsCall(action="", region="", instance_type=ec2.instance_type, zone=place.zone)
+        user_data = self.user_data(node)
+        for attempt in range(_ATTEMPTS):
+            token = client_token(identity, node, place.zone, attempt)
+            if token in used:
+                continue
+            request = launch_request(self.plan, node, place, token=token, user_data=user_data)
+            intent = self.journal.intend(_LAUNCH, node=node, zone=place.zone, token=token)
+            try:
+                answer = self.cloud.call("launch", _LAUNCH, about, **request)
+            except CloudError as error:
+                if error.fields.get("answered"):
+                    self.journal.failed(intent, error.message)
+                if kind(error) != "repeated":
+                    raise
+                if (there := self._of_token(token)) is None:
+                    continue
+            else:
+                there = instance_item(answer["Instances"][0])
+                self.journal.did(intent, instance=there.identity)
+            if there.state in LIVE:
+                self.say(f"worker{node}", f"launched as {there.identity} in {place.zone}")
+                return there
+        raise CloudError(
+            f"node {node} was launched {_ATTEMPTS} times and ended each time; look at why with aws "
+            f"ec2 describe-instances, remove the cluster with drumline down, then try again",
+            kind="other",
+        )
+
+    def _of_token(self, token: str) -> InventoryItem | None:
+        """Return the instance that a token has made, if it is there still."""
+        filters = [{"Name": "client-token", "Values": [token]}]
+        return next((item for item in instances(self.cloud, filters) if item.live), None)
+
+    def _end_those_of(self, missing: Sequence[int], place: ZoneSubnet) -> None:
+        """End what this zone has given: a cluster is in one zone."""
+        made = [
+            item
+            for item in instances(self.cloud, self._filters())
+            if item.live
+            and item.node in missing
+            and item.described["Placement"]["AvailabilityZone"] == place.zone
+        ]
+        if made:
+            self.say(place.zone, f"ending its {len(made)} node(s): all must be in one zone")
+            end_instances(self.cloud, self.journal, made, self.say)
+
+    def _filters(self) -> list[Filter]:
+        return of_cluster(self.plan.spec.name, self.plan.identity)
+
+
+_LAUNCH = "run_instances"
+
+
+def wait_running(
+    cloud: Cloud, filters: Sequence[Filter], expected: Mapping[int, str], say: Say
+) -> list[InventoryItem]:
+    """Wait until all nodes run; return the instances that there are then.
+
+    `expected`: which instance each node is; EC2's listings may not show it yet.
+
+    Raises:
+        CloudError: one ended at once, was stopped, or does not come in time; says which and why.
+    """
+    told: dict[int, str] = {}
+    for _ in range(RUN_WITHIN_S // _POLL_S):
+        existing = {one.identity: one for one in instances(cloud, filters, gone=True)}
+        refuse_stopped([one for one in existing.values() if one.identity in expected.values()])
+        states = {}
+        for node, identity in expected.items():
+            there = existing.get(identity)
+            states[node] = "coming" if there is None else there.state
+            if there is not None and not there.live:
+                raise _ended(node, there)
+        for node, state in states.items():
+            if told.get(node) != state:
+                say(f"worker{node}", state)
+        told = states
+        if all(state == "running" for state in states.values()):
+            return [item for item in existing.values() if item.live]
+        cloud.sleep(_POLL_S)
+    late = ", ".join(f"worker{node} is {state}" for node, state in told.items())
+    raise CloudError(
+        f"not all nodes run after {RUN_WITHIN_S} s: {late}; run this again to wait longer, or "
+        f"drumline down",
+        kind="timeout",
+    )
+
+
+def places_of(places: Sequence[ZoneSubnet], there: Mapping[int, InventoryItem]) -> list[ZoneSubnet]:
+    """Return the place where the nodes are that there are already."""
+    first = there[min(there)].described
+    zone = first["Placement"]["AvailabilityZone"]
+    subnet = first.get("SubnetId", "")
+    same = [place for place in places if place.subnet == subnet]
+    return same or [
+        ZoneSubnet(
+            zone=zone,
+            subnet=subnet,
+            vpc=first.get("VpcId", ""),
+            public="PublicIpAddress" in first,
+        )
+    ]
+
+
+def by_node(existing: Sequence[InventoryItem]) -> dict[int, InventoryItem]:
+    """Return the live instances by node; the elder where there are two."""
+    live = [item for item in existing if item.kind == "instance" and item.live]
+    live.sort(key=lambda item: str(item.described.get("LaunchTime", "")), reverse=True)
+    return {item.node: item for item in live}
+
+
+def refuse_stopped(existing: Sequence[InventoryItem]) -> None:
+    """Refuse nodes that somebody has stopped: what is on their disks is not ours to give up.
+
+    Raises:
+        CloudError: there are some; names them, and the ways out.
+    """
+    stopped = [one for one in existing if one.kind == "instance" and one.state in STOPPED]
+    if stopped:
+        names = ", ".join(f"worker{one.node} ({one.identity}) is {one.state}" for one in stopped)
+        ids = " ".join(one.identity for one in stopped)
+        raise CloudError(
+            f"{names}, which drumline never does; start it again (aws ec2 start-instances "
+            f"--instance-ids {ids}) or give it up with what is on it (aws ec2 terminate-instances "
+            f"--instance-ids {ids}), then run drumline up again; drumline down removes it, too",
+            kind="stopped",
+            node=stopped[0].node,
+        )
+
+
+def _ended(node: int, item: InventoryItem) -> CloudError:
+    """Say why a node ended as soon as it was launched."""
+    reason = item.described.get("StateReason", {})
+    code, message = str(reason.get("Code", "")), reason.get("Message") or "EC2 gives no reason"
+    short = "InsufficientInstanceCapacity" in code
+    return CloudError(
+        f"worker{node} ({item.identity}) ended as soon as it was launched: {message}; run this "
+        f"again to replace it{', or take other ec2.zones' if short else ''}",
+        kind="capacity" if short else "other",
+        code=code,
+        node=node,
+    )

@@ -1,0 +1,288 @@
+"""What machines cost: a dated price table, how to refresh it, and what a cluster costs per hour.
+
+The bundled table is `prices.json`; one that `refresh` has fetched is in $DRUMLINE_HOME and takes
+precedence. A node costs its machine, its disk and its public address; traffic out of the region is
+not counted.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from drumline.cluster.home import clusters_root
+from drumline.cluster.providers.ec2.cloud import Cloud
+from drumline.cluster.spec import ClusterSpec
+from drumline.core.errors import CloudError, ClusterError
+from drumline.core.files import write_atomic
+
+HOURS_A_MONTH = 730
+"""by which AWS counts disks"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PriceTable:
+    """On-demand prices of Linux machines, in USD."""
+
+    date: str
+    """the day that they are of"""
+    machines: Mapping[str, Mapping[str, float]]
+    """per hour, by region and type"""
+    disks: Mapping[str, float]
+    """per GB and month (gp3), by region"""
+    address: float
+    """per hour and public IPv4 address"""
+    doubt: str = ""
+    """what a person should know of it: that another table could not be read"""
+
+    def machine(self, region: str, instance_type: str) -> float | None:
+        """Return what a machine costs per hour; None where it is not known."""
+        return self.machines.get(region, {}).get(instance_type)
+
+    def extras(self, region: str, *, disk_gb: int, public: bool) -> float:
+        """Return what a node's disk and address cost per hour."""
+        dearest = max(self.disks.values(), default=0.0)
+        disk = self.disks.get(region, dearest) * disk_gb / HOURS_A_MONTH
+        return disk + (self.address if public else 0.0)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {
+            "date": self.date,
+            "address_usd_per_hour": self.address,
+            "disk_usd_per_gb_month": dict(self.disks),
+            "machine_usd_per_hour": {
+                region: dict(sorted(prices.items())) for region, prices in self.machines.items()
+            },
+        }
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> PriceTable:
+        """Read it back; raises ValueError, KeyError, TypeError or AttributeError."""
+        machines, disks = values["machine_usd_per_hour"], values["disk_usd_per_gb_month"]
+        return cls(
+            date=str(values["date"]),
+            machines={
+                region: {kind: float(usd) for kind, usd in prices.items()}
+                for region, prices in machines.items()
+            },
+            disks={region: float(usd) for region, usd in disks.items()},
+            address=float(values["address_usd_per_hour"]),
+        )
+
+    def over(self, older: PriceTable) -> PriceTable:
+        """Return this table, with the older one's regions where this has none."""
+        return PriceTable(
+            date=self.date,
+            machines={**older.machines, **self.machines},
+            disks={**older.disks, **self.disks},
+            address=self.address,
+            doubt=self.doubt,
+        )
+
+
+def refreshed_table() -> Path:
+    """Return where a table that was fetched lies."""
+    return clusters_root().parent / "prices.json"
+
+
+def read_prices(region: str) -> PriceTable:
+    """Return the prices to go by for a region: the fetched ones, else the bundled ones.
+
+    A fetched table that cannot be read is passed over; the bundled one's `doubt` says so.
+    """
+    bundled = _read_bundled()
+    fetched, damage = _read_fetched()
+    if damage:
+        doubt = f"{damage}: the bundled one of {bundled.date} counts; drumline prices fetches anew"
+        return replace(bundled, doubt=doubt)
+    return fetched if fetched is not None and region in fetched.machines else bundled
+
+
+def refresh(pricing: Any, regions: Sequence[str]) -> PriceTable:
+    """Fetch the regions' prices from AWS's price list, and keep them for the next time.
+
+    `pricing`: what makes calls: `each(service, method, key, **params)` of `ec2.cloud.Cloud`.
+
+    Raises:
+        ClusterError: the price list does not have them, or they cannot be kept.
+    """
+    machines = {region: _fetch_machines(pricing, region) for region in regions}
+    disks = {region: _fetch_disk(pricing, region) for region in regions}
+    table = PriceTable(
+        date=time.strftime("%Y-%m-%d", time.gmtime()),
+        machines={region: prices for region, prices in machines.items() if prices},
+        disks={region: price for region, price in disks.items() if price is not None},
+        address=_read_bundled().address,
+    )
+    if missing := sorted(set(regions) - set(table.machines)):
+        raise ClusterError(
+            f"AWS's price list has no machines in {', '.join(missing)}; check the region's name"
+        )
+    path = refreshed_table()
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    fetched, damage = _read_fetched()
+    if damage:
+        table = replace(table, doubt=f"{damage}, and was replaced")
+    elif fetched is not None:
+        table = table.over(fetched)
+    write_atomic(path, json.dumps(table.to_json(), indent=1) + "\n")
+    return table
+
+
+def _read_bundled() -> PriceTable:
+    text = resources.files("drumline.cluster.providers.ec2").joinpath("prices.json").read_text()
+    return PriceTable.from_json(json.loads(text))
+
+
+def _read_fetched() -> tuple[PriceTable | None, str]:
+    """Return the table that was fetched, if there is one, and what is wrong with it."""
+    path = refreshed_table()
+    try:
+        return PriceTable.from_json(json.loads(path.read_text())), ""
+    except FileNotFoundError:
+        return None, ""
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return None, f"the price table {path} cannot be read ({type(error).__name__}: {error})"
+
+
+def _fetch_machines(pricing: Any, region: str) -> dict[str, float]:
+    found = _products(
+        pricing,
+        regionCode=region,
+        operatingSystem="Linux",
+        preInstalledSw="NA",
+        tenancy="Shared",
+        capacitystatus="Used",
+    )
+    prices: dict[str, float] = {}
+    for attributes, usd in found:
+        if "instanceType" in attributes and usd > 0:
+            prices[attributes["instanceType"]] = usd
+    return prices
+
+
+def _fetch_disk(pricing: Any, region: str) -> float | None:
+    found = _products(pricing, regionCode=region, productFamily="Storage", volumeApiName="gp3")
+    return next((usd for _, usd in found if usd > 0), None)
+
+
+def _products(pricing: Any, **wanted: str) -> list[tuple[Mapping[str, str], float]]:
+    """Return what the price list has with these attributes, with its on-demand price in USD."""
+    filters = [
+        {"Type": "TERM_MATCH", "Field": field, "Value": value} for field, value in wanted.items()
+    ]
+    found = []
+    for text in pricing.each(
+        "pricing", "get_products", "PriceList", ServiceCode="AmazonEC2", Filters=filters
+    ):
+        product = json.loads(text)
+        for term in product.get("terms", {}).get("OnDemand", {}).values():
+            for dimension in term["priceDimensions"].values():
+                usd = float(dimension["pricePerUnit"].get("USD", 0.0))
+                found.append((product["product"]["attributes"], usd))
+    return found
+
+
+LEAST_HOURS = 0.25
+"""a cluster that ends itself before it is ready helps nobody"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """What all nodes together cost."""
+
+    node_usd: float | None
+    """per hour and node, at most; None: not known"""
+    hours: float
+    """after so long the nodes end themselves"""
+    priced: str
+    notes: tuple[str, ...] = ()
+    doubt: str = ""
+    """what is wrong with the prices"""
+
+
+def node_price(
+    cloud: Cloud, spec: ClusterSpec, *, public: bool, instance_type: str | None = None
+) -> float | None:
+    """Return the most that a node costs per hour, with disk and address; None: not known."""
+    ec2 = spec.ec2
+    table = read_prices(cloud.region)
+    machine = table.machine(cloud.region, instance_type or ec2.instance_type)
+    if ec2.spot and ec2.max_price_usd is not None:
+        machine = ec2.max_price_usd
+    if machine is None:
+        return None
+    return machine + table.extras(cloud.region, disk_gb=ec2.disk_gb, public=public)
+
+
+def cost_of(cloud: Cloud, spec: ClusterSpec, *, public: bool, ask_market: bool = False) -> Cost:
+    """Return what the cluster costs; spot machines count at the most that they can cost.
+
+    Raises:
+        CloudError: there is a budget, but no price to go by, or it pays for next to nothing.
+    """
+    ec2 = spec.ec2
+    usd = node_price(cloud, spec, public=public)
+    table = read_prices(cloud.region)
+    priced = f"AWS price list of {table.date}, {cloud.region}"
+    if usd is None:
+        _refuse_budget(spec, cloud.region)
+        note = (
+            f"the price of {ec2.instance_type} in {cloud.region} is not known; drumline prices "
+            f"fetches it"
+        )
+        return Cost(
+            node_usd=None,
+            hours=spec.max_hours,
+            priced="not known",
+            notes=(note,),
+            doubt=table.doubt,
+        )
+    notes = ["with disk and public address; traffic out of the region is not counted"]
+    if ec2.spot and ask_market:
+        notes.append(_market(cloud, ec2.instance_type))
+    hours = spec.max_hours
+    if spec.budget_usd is not None:
+        hours = min(hours, spec.budget_usd / (usd * spec.nodes))
+        if hours < LEAST_HOURS:
+            raise CloudError(
+                f"budget_usd {spec.budget_usd:g} pays for {hours * 60:.1f} minutes of {spec.nodes} "
+                f"x {ec2.instance_type} at {usd * spec.nodes:.3f} USD an hour; give more, or take "
+                f"fewer or smaller nodes",
+                kind="price",
+            )
+    return Cost(node_usd=usd, hours=hours, priced=priced, notes=tuple(notes), doubt=table.doubt)
+
+
+def _refuse_budget(spec: ClusterSpec, region: str) -> None:
+    if spec.budget_usd is not None:
+        raise CloudError(
+            f"budget_usd cannot be kept: the price of {spec.ec2.instance_type} in {region} is not "
+            f"known; fetch it with drumline prices, or leave budget_usd out (max_hours ends the "
+            f"nodes after {spec.max_hours:g} h)",
+            kind="price",
+        )
+
+
+def _market(cloud: Cloud, instance_type: str) -> str:
+    """Tell what the spot market asks for now."""
+    latest: dict[str, float] = {}
+    for entry in cloud.each(
+        "ec2",
+        "describe_spot_price_history",
+        "SpotPriceHistory",
+        InstanceTypes=[instance_type],
+        ProductDescriptions=["Linux/UNIX"],
+        StartTime=time.time(),
+    ):
+        latest.setdefault(entry["AvailabilityZone"], float(entry["SpotPrice"]))
+    if not latest:
+        return f"the spot market has no price for {instance_type} in {cloud.region} now"
+    told = ", ".join(f"{zone} {usd:.4f}" for zone, usd in sorted(latest.items()))
+    return f"spot now: {told} USD an hour; the price is the most that it can become"

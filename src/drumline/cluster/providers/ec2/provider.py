@@ -1,0 +1,316 @@
+"""`Ec2Provider`: the machines of one cluster at Amazon EC2.
+
+    create:  what exists? ─▶ type, zones, image ─▶ key pair ─▶ security group ─▶ placement group
+             ─▶ nodes ─▶ they run
+
+Reading comes first, so that what cannot work is refused before anything exists. Then each step
+creates what is missing. Tags alone say what exists; the folder on this machine only adds the id,
+and what was about to happen when the process died.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Sequence
+
+import boto3
+
+from drumline.cluster.home import ClusterHome
+from drumline.cluster.life.journal import Journal
+from drumline.cluster.machine import Machine
+from drumline.cluster.providers import Plan, Resource, Say
+from drumline.cluster.providers.ec2.cloud import Cloud, Sleep, open_session
+from drumline.cluster.providers.ec2.image import Image, TypeFacts, find_image, type_facts
+from drumline.cluster.providers.ec2.inventory import (
+    InventoryItem,
+    instances,
+    of_cluster,
+    past_machines,
+    scan,
+)
+from drumline.cluster.providers.ec2.launch import (
+    Launcher,
+    LaunchPlan,
+    UserData,
+    by_node,
+    places_of,
+    refuse_stopped,
+    wait_running,
+)
+from drumline.cluster.providers.ec2.network import ZoneSubnet, allowed_network, find_places
+from drumline.cluster.providers.ec2.prices import Cost, cost_of, node_price
+from drumline.cluster.providers.ec2.removal import end_instances, remove_all
+from drumline.cluster.providers.ec2.shared_resources import SharedResources, refuse_another_id
+from drumline.cluster.spec import ClusterSpec
+from drumline.core.errors import CloudError, RunDirError
+
+
+def missing_resources(
+    spec: ClusterSpec,
+    existing: Sequence[InventoryItem],
+    facts: TypeFacts,
+    places: Sequence[ZoneSubnet],
+    image: Image,
+) -> list[Resource]:
+    """Return what `create` would make."""
+    there = by_node(existing)
+    kinds = {item.kind for item in existing}
+    name = spec.name
+    made = []
+    if "key-pair" not in kinds:
+        made.append(Resource(kind="key-pair", identity="", cluster=name))
+    if "security-group" not in kinds:
+        given = spec.ec2.allow_from
+        whom = "you alone" if given == "auto" else given
+        rules = f"SSH from {whom}, everything among nodes"
+        made.append(Resource(kind="security-group", identity="", cluster=name, detail=rules))
+    grouped = spec.nodes > 1 and spec.ec2.placement_group and facts.placement
+    if grouped and "placement-group" not in kinds:
+        made.append(Resource(kind="placement-group", identity="", cluster=name))
+    zones = " or ".join(place.zone for place in places)
+    market = " spot" if spec.ec2.spot else ""
+    detail = f"{spec.ec2.instance_type}{market} in {zones}, {image.name}"
+    for node in range(spec.nodes):
+        if node not in there:
+            what = f"worker{node}: {detail}, {spec.ec2.disk_gb} GB"
+            made.append(Resource(kind="instance", identity="", cluster=name, detail=what))
+    return made
+
+
+class Ec2Provider:
+    """Machines of EC2, for one cluster.
+
+    Args:
+        home: the cluster's folder here; may be empty, and need not exist to remove a cluster.
+        public_key: who is let in, as in authorized_keys.
+        user_data: what each node is told at boot; asked for while nodes are launched, and the same
+            for the same node each time, as far as that goes.
+        session: of AWS; default: what the spec and the environment say.
+    """
+
+    def __init__(
+        self,
+        spec: ClusterSpec,
+        home: ClusterHome,
+        *,
+        public_key: str,
+        user_data: UserData,
+        session: boto3.Session | None = None,
+        sleep: Sleep = time.sleep,
+    ) -> None:
+        self._spec = spec
+        self._home = home
+        self._public_key = public_key
+        self._user_data = user_data
+        ec2 = spec.ec2
+        session = session or open_session(profile=ec2.profile, region=ec2.region)
+        self._cloud = Cloud(session, region=ec2.region, sleep=sleep)
+        self._adopted: str | None = None
+
+    @property
+    def name(self) -> str:
+        """Its name in cluster.yaml."""
+        return "ec2"
+
+    @property
+    def cloud(self) -> Cloud:
+        """The way to AWS, for price lists and the like."""
+        return self._cloud
+
+    def hours(self) -> float:
+        """Return after how long the nodes must end themselves: `max_hours`, or the budget."""
+        return self._cost().hours
+
+    def plan(self) -> Plan:
+        """Say what `create` would do; changes nothing."""
+        existing = self._existing()
+        identity = self._known_id()
+        refuse_another_id(self._spec.name, identity or "", existing)
+        refuse_stopped(existing)
+        facts = type_facts(self._cloud, self._spec.ec2.instance_type)
+        places = find_places(self._cloud, self._spec.ec2)
+        image = find_image(self._cloud, self._spec.ec2, facts)
+        cost = self._cost(public=places[0].public, ask_market=True)
+        notes = [*filter(None, [cost.doubt]), *cost.notes]
+        if self._spec.nodes > 1 and self._spec.ec2.placement_group and not facts.placement:
+            notes.append(f"no placement group: {self._spec.ec2.instance_type} cannot be in one")
+        if not places[0].public:
+            notes.append(f"{places[0].subnet} gives no public addresses: reach its private ones")
+        return Plan(
+            resources=tuple(missing_resources(self._spec, existing, facts, places, image)),
+            exists=tuple(item.resource() for item in existing),
+            price_usd=(cost.node_usd or 0.0) * self._spec.nodes,
+            priced=cost.priced,
+            hours=cost.hours,
+            notes=tuple(notes),
+        )
+
+    def create(self, say: Say) -> list[Machine]:
+        """Make what is missing, and return all machines in node order; they may be booting yet.
+
+        Raises:
+            CloudError: AWS refuses, or the name is in use; what was made stays, for `create` to
+                continue with, or `remove` to remove.
+        """
+        existing = self._existing()
+        refuse_another_id(self._spec.name, self._known_id() or "", existing)
+        self._refuse_fewer(existing)
+        refuse_stopped(existing)
+        nodes = by_node(existing)
+        if set(range(self._spec.nodes)) <= set(nodes):
+            self._see_to_rules(existing, say)
+        else:
+            nodes |= {item.node: item for item in self._launch(existing, say)}
+        nodes = self._settle(nodes, say)
+        return [self._machine(nodes[node]) for node in sorted(nodes)]
+
+    def machines(self) -> list[Machine]:
+        """Return the machines that there are, in node order."""
+        filters = of_cluster(self._spec.name, self._known_id())
+        nodes = by_node(list(instances(self._cloud, filters)))
+        return [self._machine(nodes[node]) for node in sorted(nodes)]
+
+    def ended(self) -> list[Machine]:
+        """Return the machines that this cluster has had, each with its end where it is known."""
+        identity = self._known_id()
+        if identity is None:  # the name alone may have been another cluster's an hour ago
+            return []
+        filters = of_cluster(self._spec.name, identity)
+        return past_machines(self._cloud, filters, Journal(self._home.journal), self._price)
+
+    def resources(self) -> list[Resource]:
+        """Read back everything of this cluster that exists and is not yet gone, by tags alone."""
+        filters = of_cluster(self._spec.name, self._known_id())
+        return [item.resource() for item in scan(self._cloud, filters)]
+
+    def remove(self, say: Say) -> None:
+        """Remove everything of this cluster; blocks until EC2 says that it is gone.
+
+        Where this machine does not know the cluster's id, the name decides.
+
+        Raises:
+            CloudError: there are several clusters of this name, or something does not go away.
+        """
+        identity = self._known_id()
+        if identity is None:
+            ids = sorted({item.cluster_id for item in self._existing()})
+            if len(ids) > 1:
+                raise CloudError(
+                    f"there are {len(ids)} clusters called {self._spec.name!r}, and none is this "
+                    f"machine's: {', '.join(ids)}; say which with drumline down --id, or remove "
+                    f"all that drumline ever made with drumline reap",
+                    kind="name-in-use",
+                    ids=", ".join(ids),
+                )
+        journal = Journal(self._home.journal if self._home.path.is_dir() else None)
+        remove_all(self._cloud, journal, of_cluster(self._spec.name, identity), say)
+
+    def adopt(self, identity: str) -> None:
+        """Take over a cluster of this name that another machine has made.
+
+        Raises:
+            CloudError: there is none with that id.
+        """
+        ids = sorted({item.cluster_id for item in self._existing()})
+        if identity not in ids:
+            raise CloudError(
+                f"there is no cluster {self._spec.name!r} with id {identity!r} in "
+                f"{self._cloud.region}; there is {', '.join(ids) or 'none of that name'}",
+                kind="not-found",
+            )
+        self._adopted = identity
+        with contextlib.suppress(
+            OSError, RunDirError
+        ):  # a full disk here keeps nothing alive there
+            self._home.make()
+            self._home.note(id=identity)
+
+    def _launch(self, existing: Sequence[InventoryItem], say: Say) -> list[InventoryItem]:
+        spec, there = self._spec, by_node(existing)
+        facts = type_facts(self._cloud, spec.ec2.instance_type)
+        places = find_places(self._cloud, spec.ec2)
+        image = find_image(self._cloud, spec.ec2, facts)
+        if there:
+            places = places_of(places, there)
+        if doubt := self._cost(public=places[0].public).doubt:
+            say("prices", doubt)
+        network = allowed_network(spec.ec2)
+
+        # Nothing was made up to here. From now on the id is on the disk.
+        self._home.make()
+        identity = self._home.cluster_id()
+        journal = Journal(self._home.journal)
+        shared = SharedResources(self._cloud, journal, spec.name, identity, say)
+        grouped = spec.nodes > 1 and spec.ec2.placement_group and facts.placement
+        work = LaunchPlan(
+            spec=spec,
+            identity=identity,
+            image=image,
+            key_name=shared.key_pair(self._public_key, existing),
+            security_group=shared.security_group(places[0].vpc, network, existing),
+            placement_group=shared.placement_group(existing) if grouped else None,
+        )
+        launcher = Launcher(
+            cloud=self._cloud, journal=journal, plan=work, user_data=self._user_data, say=say
+        )
+        missing = [node for node in range(spec.nodes) if node not in there]
+        return launcher.launch(missing, places, fixed=bool(there))
+
+    def _see_to_rules(self, existing: Sequence[InventoryItem], say: Say) -> None:
+        """Let in who calls now, who may have moved since, and nobody else."""
+        identity = self._home.cluster_id()
+        network = allowed_network(self._spec.ec2)
+        journal = Journal(self._home.journal)
+        SharedResources(self._cloud, journal, self._spec.name, identity, say).security_group(
+            "", network, existing
+        )
+
+    def _settle(self, nodes: dict[int, InventoryItem], say: Say) -> dict[int, InventoryItem]:
+        """Wait for the nodes, and end any second instance of one (two laptops at once)."""
+        filters = of_cluster(self._spec.name, self._home.cluster_id())
+        expected = {node: nodes[node].identity for node in sorted(nodes)}
+        live = wait_running(self._cloud, filters, expected, say)
+        kept = {one.node: one for one in live if one.identity in expected.values()}
+        doubles = [one for one in live if one.identity not in expected.values()]
+        end_instances(self._cloud, Journal(self._home.journal), doubles, say)
+        return kept
+
+    def _refuse_fewer(self, existing: Sequence[InventoryItem]) -> None:
+        there = by_node(existing)
+        if there and max(there) >= self._spec.nodes:
+            raise CloudError(
+                f"the cluster has {max(there) + 1} nodes, but nodes is {self._spec.nodes}; write "
+                f"nodes: {max(there) + 1}, or drumline down first",
+                kind="name-in-use",
+            )
+
+    def _cost(self, *, public: bool = True, ask_market: bool = False) -> Cost:
+        return cost_of(self._cloud, self._spec, public=public, ask_market=ask_market)
+
+    def _price(self, instance_type: str | None, *, public: bool = True) -> float:
+        kind = instance_type
+        return node_price(self._cloud, self._spec, public=public, instance_type=kind) or 0.0
+
+    def _existing(self) -> list[InventoryItem]:
+        """Return everything with this cluster's name, whatever its id."""
+        return scan(self._cloud, of_cluster(self._spec.name))
+
+    def _known_id(self) -> str | None:
+        """Return the cluster's id as far as this machine knows it; makes none."""
+        return self._adopted or self._home.read_facts().id
+
+    def _machine(self, item: InventoryItem) -> Machine:
+        described = item.described
+        address = str(described.get("PrivateIpAddress", ""))
+        launched, public = described.get("LaunchTime"), described.get("PublicIpAddress")
+        return Machine(
+            node=item.node,
+            host=str(public or address),
+            address=address,
+            user=self._spec.ec2.user,
+            key_file=self._spec.ec2.key_file,
+            identity=item.identity,
+            price_usd=self._price(described.get("InstanceType"), public=public is not None),
+            since=launched.timestamp() if launched is not None else 0.0,
+        )

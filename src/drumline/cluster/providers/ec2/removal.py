@@ -1,0 +1,231 @@
+"""Removing everything that carries a cluster's tags; needs no folder, no journal, no memory.
+
+    instances ─▶ wait until terminated ─▶ interfaces, volumes ─▶ security group ─▶ placement group
+                                                                   │              ─▶ key pair
+                          refused: something is in it yet ◀────────┘
+                          (look again for instances, too)
+
+Each step is repeated until it is done or its bound is reached, and can be cut short anywhere.
+What cannot be removed does not keep the rest: all is tried, then the first refusal is told. Nor
+does a journal that cannot be written: what there is to remove is told by tags.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import boto3
+
+from drumline.cluster.life.journal import Journal
+from drumline.cluster.providers import Resource, Say
+from drumline.cluster.providers.ec2.cloud import Cloud, Sleep, kind
+from drumline.cluster.providers.ec2.inventory import (
+    GONE,
+    Filter,
+    InventoryItem,
+    instances,
+    of_anybody,
+    scan,
+)
+from drumline.core.errors import CloudError
+
+END_WITHIN_S = 900
+"""an instance with large GPUs takes minutes to end"""
+RELEASE_WITHIN_S = 180
+"""how long a group may count as in use after its last instance"""
+_POLL_S = 3
+_ROUNDS = 5
+_IN_VAIN = ("credentials", "expired", "throttling", "server")
+"""errors that have nothing to do with what was to be removed"""
+
+_DELETE = {
+    "network-interface": ("delete_network_interface", "NetworkInterfaceId"),
+    "volume": ("delete_volume", "VolumeId"),
+    "security-group": ("delete_security_group", "GroupId"),
+    "placement-group": ("delete_placement_group", "GroupName"),
+    "key-pair": ("delete_key_pair", "KeyName"),
+}
+"""in this order"""
+
+
+def remove_all(
+    cloud: Cloud, journal: Journal, filters: Sequence[Filter], say: Say
+) -> list[InventoryItem]:
+    """Remove everything with these tags, and return what was removed.
+
+    Blocks until EC2 says that it is gone.
+
+    Raises:
+        CloudError: something did not go in time, or EC2 refuses; says what is left.
+    """
+    removed: dict[str, InventoryItem] = {}
+    journal = journal.forgiving()
+    for _ in range(_ROUNDS):
+        existing = scan(cloud, filters)
+        if not existing:
+            return list(removed.values())
+        removed |= {item.identity: item for item in existing}
+        if running := [item for item in existing if item.kind == "instance"]:
+            end_instances(cloud, journal, running, say)
+            continue  # their disks and interfaces end with them: look again
+        refused = []
+        for item in sorted(existing, key=lambda item: list(_DELETE).index(item.kind)):
+            try:
+                _delete(cloud, journal, item, filters, say)
+            except CloudError as error:
+                if not _of_this_one(error):
+                    raise
+                refused.append(error)
+        if refused:
+            raise refused[0]
+    left = scan(cloud, filters)
+    if left:
+        names = ", ".join(f"{item.kind} {item.identity}" for item in left)
+        raise CloudError(
+            f"EC2 still lists {names} in {cloud.region} after all was removed; run drumline down "
+            f"again in a minute",
+            kind="timeout",
+        )
+    return list(removed.values())
+
+
+def end_instances(
+    cloud: Cloud, journal: Journal, existing: Sequence[InventoryItem], say: Say
+) -> None:
+    """Terminate instances, and wait until EC2 says that they are.
+
+    Raises:
+        CloudError: one cannot be ended, or not in time; all others are.
+    """
+    waiting = {item.identity: item for item in existing}
+    journal = journal.forgiving()
+    refused: dict[str, CloudError] = {}
+    for item in existing:
+        say(_name(item), f"ending {item.identity}")
+    for _ in range(END_WITHIN_S // _POLL_S):
+        # Again for one that EC2 did not know a moment ago, and lists as alive now.
+        live = [identity for identity, item in waiting.items() if item.live]
+        refused |= _terminate(cloud, journal, live)
+        for identity in refused.keys() & waiting.keys():
+            say(_name(waiting.pop(identity)), f"{identity} cannot be ended")
+        if not waiting:
+            break
+        filters = [{"Name": "instance-id", "Values": list(waiting)}]
+        listed = {one.identity: one for one in instances(cloud, filters, gone=True)}
+        for identity in list(waiting):
+            if identity in listed and listed[identity].state != GONE:
+                waiting[identity] = listed[identity]
+            else:
+                say(_name(waiting.pop(identity)), "ended")
+        if waiting:
+            cloud.sleep(_POLL_S)
+    if refused:
+        raise next(iter(refused.values()))
+    if waiting:
+        names = ", ".join(f"{one.identity} ({one.state})" for one in waiting.values())
+        raise CloudError(
+            f"not ended after {END_WITHIN_S} s: {names}; EC2 has been told to end them: run "
+            f"drumline down again to see to the rest",
+            kind="timeout",
+        )
+
+
+def _terminate(cloud: Cloud, journal: Journal, identities: Sequence[str]) -> dict[str, CloudError]:
+    """Tell EC2 to end instances, and return its errors; one that is gone is none.
+
+    EC2 ends all of a request's instances or none: where one is refused, each is asked for alone.
+    """
+    if not identities:
+        return {}
+    intent = journal.intend("terminate_instances", instances=list(identities))
+    try:
+        cloud.call("ec2", "terminate_instances", InstanceIds=list(identities))
+    except CloudError as error:
+        if error.fields.get("answered"):
+            journal.failed(intent, error.message)
+        if not _of_this_one(error):
+            raise
+        if len(identities) > 1:
+            alone = [_terminate(cloud, journal, [identity]) for identity in identities]
+            return {identity: refusal for one in alone for identity, refusal in one.items()}
+        return {} if kind(error) == "not-found" else {identities[0]: error}
+    journal.did(intent)
+    return {}
+
+
+def _of_this_one(error: CloudError) -> bool:
+    """Whether it is this resource that EC2 refuses, so that others may go."""
+    return bool(error.fields.get("answered", True)) and kind(error) not in _IN_VAIN
+
+
+def _delete(
+    cloud: Cloud, journal: Journal, item: InventoryItem, filters: Sequence[Filter], say: Say
+) -> None:
+    """Delete one thing; wait while it counts as in use, and take no offence where it is gone."""
+    method, parameter = _DELETE[item.kind]
+    say(item.kind, f"removing {item.identity}")
+    for attempt in range(RELEASE_WITHIN_S // _POLL_S):
+        intent = journal.intend(method, **{parameter: item.identity})
+        try:
+            cloud.call("ec2", method, **{parameter: item.identity})
+        except CloudError as error:
+            if error.fields.get("answered"):
+                journal.failed(intent, error.message)
+            if kind(error) == "not-found":
+                return
+            if kind(error) != "in-use":
+                raise
+            if attempt == 0:
+                say(item.kind, f"{item.identity} is in use yet; waiting")
+            # An instance that was not listed before may be what uses it.
+            end_instances(cloud, journal, list(instances(cloud, filters)), say)
+            cloud.sleep(_POLL_S)
+            continue
+        journal.did(intent)
+        return
+    raise CloudError(
+        f"the {item.kind} {item.identity} is in use after {RELEASE_WITHIN_S} s; look at what "
+        f"else is in it (aws ec2 describe-network-interfaces), then run drumline down again",
+        kind="in-use",
+    )
+
+
+def _name(item: InventoryItem) -> str:
+    return f"worker{item.node}" if item.node >= 0 else item.identity
+
+
+def reap(
+    session: boto3.Session,
+    say: Say,
+    *,
+    regions: Sequence[str] = (),
+    journal: Journal | None = None,
+    sleep: Sleep | None = None,
+) -> list[Resource]:
+    """Remove everything that this tool ever made, whoever made it; return what was removed.
+
+    `regions`: where to look; default: the session's own. `all_regions` names the others.
+
+    Raises:
+        CloudError: something stays; of each region, what. All else is removed.
+    """
+    removed: list[Resource] = []
+    failed: list[CloudError] = []
+    for region in regions or (None,):
+        cloud = Cloud(session, region=region, **({} if sleep is None else {"sleep": sleep}))
+        try:
+            gone = remove_all(cloud, journal or Journal(None), of_anybody(), say)
+        except CloudError as error:
+            failed.append(error)
+        else:
+            removed += [item.resource() for item in gone]
+    if failed:
+        message = "; ".join(dict.fromkeys(error.message for error in failed))
+        raise CloudError(message, **failed[0].fields)
+    return removed
+
+
+def all_regions(cloud: Cloud) -> list[str]:
+    """Return the regions that the account can use."""
+    answer = cloud.call("ec2", "describe_regions")
+    return sorted(region["RegionName"] for region in answer["Regions"])

@@ -1,0 +1,164 @@
+"""What nodes stand on: key pair, security group, placement group; each made once, or found.
+
+The security group is made before the first node and removed after the last one. EC2 refuses to
+remove a group that an instance is in: so a group that is gone proves that no instance is left, even
+one that EC2's listings do not show yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from drumline.cluster.life.journal import Journal
+from drumline.cluster.providers import Say
+from drumline.cluster.providers.ec2.cloud import AwsValues, Cloud, kind
+from drumline.cluster.providers.ec2.inventory import (
+    InventoryItem,
+    of_cluster,
+    resource_name,
+    scan,
+    tag_specifications,
+    tags_of,
+)
+from drumline.cluster.providers.ec2.network import flatten, permission, wanted_rules
+from drumline.core.errors import CloudError
+
+_SEEN_AFTER_S = 30
+"""EC2's listings show what was made a little later"""
+
+
+class SharedResources:
+    """The part of a cluster that costs nothing, for one cluster."""
+
+    def __init__(self, cloud: Cloud, journal: Journal, cluster: str, identity: str, say: Say):
+        self._cloud = cloud
+        self._journal = journal
+        self._cluster = cluster
+        self._identity = identity
+        self._name = resource_name(cluster, identity)
+        self._say = say
+
+    def key_pair(self, public_key: str, existing: Sequence[InventoryItem]) -> str:
+        """Import the cluster's public key; return its name at EC2."""
+        there = _only(existing, "key-pair")
+        if there is not None:
+            if _key_material(str(there.described.get("PublicKey", ""))) == _key_material(
+                public_key
+            ):
+                return self._name
+            self._make("delete_key_pair", {"KeyName": self._name})
+        self._say("key-pair", "importing")
+        self._make(
+            "import_key_pair",
+            {
+                "KeyName": self._name,
+                "PublicKeyMaterial": public_key.encode(),
+                "TagSpecifications": self._tags("key-pair"),
+            },
+        )
+        return self._name
+
+    def security_group(self, vpc: str, network: str, existing: Sequence[InventoryItem]) -> str:
+        """Make the group, with just the rules that there should be; return its id."""
+        there = _only(existing, "security-group")
+        if there is None:
+            self._say("security-group", f"making; SSH from {network} alone")
+            made = self._make(
+                "create_security_group",
+                {
+                    "GroupName": self._name,
+                    "Description": f"Nodes of the drumline cluster {self._cluster}",
+                    "VpcId": vpc,
+                    "TagSpecifications": self._tags("security-group"),
+                },
+            )
+            if made is None:
+                there = self._wait_seen("security-group")
+        group = str(made["GroupId"]) if there is None else there.identity
+        rules = () if there is None else there.described.get("IpPermissions", ())
+        self._set_rules(group, network, rules)
+        return group
+
+    def placement_group(self, existing: Sequence[InventoryItem]) -> str:
+        """Make the group that puts machines close to each other; return its name."""
+        if _only(existing, "placement-group") is None:
+            self._say("placement-group", "making")
+            self._make(
+                "create_placement_group",
+                {
+                    "GroupName": self._name,
+                    "Strategy": "cluster",
+                    "TagSpecifications": self._tags("placement-group"),
+                },
+            )
+        return self._name
+
+    def _set_rules(self, group: str, network: str, there: Sequence[Any]) -> None:
+        wanted, present = wanted_rules(group, network), flatten(there)
+        missing = [rule for rule in wanted if not flatten([rule]) <= present]
+        surplus = sorted(present - flatten(wanted), key=str)
+        if surplus:
+            self._say("security-group", f"closing {len(surplus)} rule(s) that no longer hold")
+            self._make(
+                "revoke_security_group_ingress",
+                {"GroupId": group, "IpPermissions": [permission(rule) for rule in surplus]},
+            )
+        if missing:
+            self._make(
+                "authorize_security_group_ingress", {"GroupId": group, "IpPermissions": missing}
+            )
+
+    def _make(self, method: str, params: AwsValues) -> Any:
+        """Make something, in between two lines of the journal; None where it was there already."""
+        names = {key: value for key, value in params.items() if key in ("GroupName", "KeyName")}
+        intent = self._journal.intend(method, **names)
+        try:
+            made = self._cloud.call("ec2", method, **params)
+        except CloudError as error:
+            if error.fields.get("answered"):
+                self._journal.failed(intent, error.message)
+            if kind(error) == "duplicate":
+                return None
+            raise
+        self._journal.did(intent)
+        return made
+
+    def _wait_seen(self, what: str) -> InventoryItem:
+        """Wait until EC2 lists what it says that it has."""
+        for _ in range(_SEEN_AFTER_S):
+            existing = scan(self._cloud, of_cluster(self._cluster, self._identity))
+            if (there := _only(existing, what)) is not None:
+                return there
+            self._cloud.sleep(1)
+        raise CloudError(
+            f"EC2 says that the {what} {self._name} exists, but does not list it as this "
+            f"cluster's; remove it by hand, then run this again",
+            kind="duplicate",
+        )
+
+    def _tags(self, what: str) -> list[AwsValues]:
+        return tag_specifications([what], tags_of(self._cluster, self._identity))
+
+
+def _only(existing: Sequence[InventoryItem], what: str) -> InventoryItem | None:
+    return next((item for item in existing if item.kind == what), None)
+
+
+def _key_material(public_key: str) -> tuple[str, ...]:
+    """Return a public key without its comment."""
+    return tuple(public_key.split()[:2])
+
+
+def refuse_another_id(cluster: str, identity: str, existing: Sequence[InventoryItem]) -> None:
+    """Refuse to mix with a cluster of the same name that was made elsewhere."""
+    others = sorted({item.cluster_id for item in existing if item.live} - {identity})
+    if others:
+        count = sum(item.kind == "instance" and item.live for item in existing)
+        raise CloudError(
+            f"the name {cluster!r} is in use: a cluster of another laptop or folder has it (id "
+            f"{', '.join(others)}; {count} instance(s)); take another name, or remove that one "
+            f"with drumline down --id {others[0]}",
+            kind="name-in-use",
+            ids=", ".join(others),
+        )

@@ -1,0 +1,368 @@
+"""The `ssh` provider: machines that you own. It makes a folder on them, and removes that folder.
+
+Nothing is created in any cloud, and the machines themselves are never ended. Each is authenticated
+by its host key (`known_hosts.find_host_keys`).
+
+R/drumline.json on a machine holds the mark: the cluster's name and id, which node it is, and who
+made it; the machine is asked by `node/ownership.py`. Only the cluster with that id may use or
+remove the folder: two laptops may choose the same name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import getpass
+import json
+import os
+import socket
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from importlib.resources import files
+from typing import Any, Literal, Self
+
+from drumline.cluster.home import ClusterHome
+from drumline.cluster.machine import Machine
+from drumline.cluster.providers import Plan, Resource, Say
+from drumline.cluster.spec import ClusterSpec
+from drumline.cluster.ssh.fleet import Fleet, say_nothing
+from drumline.cluster.ssh.keys import check_key
+from drumline.cluster.ssh.known_hosts import Pin, find_host_keys, read_pins, write_pins
+from drumline.cluster.ssh.remote import Remote, host_error
+from drumline.core.errors import ClusterError, DrumlineError, HostError, UsageError
+from drumline.core.json_lines import Message
+
+_ASK_S = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mark:
+    """Whose a folder is, as R/drumline.json says; "" and -1 for what it does not say."""
+
+    cluster: str = ""
+    id: str = ""
+    node: int = -1
+    host: str = ""
+    by: str = ""
+
+    @classmethod
+    def from_json(cls, values: Message) -> Self:
+        """Read it; a file of that name may be something else's."""
+        return cls(**{key: values[key] for key in cls.__dataclass_fields__.keys() & values})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What a machine says of its folder."""
+
+    machine: Machine
+    owner: Mark | None
+    """the mark that is there now; None: there is none"""
+    ours: bool
+    """whether it is this cluster's, or was until we had it removed"""
+    new: bool = False
+    """whether this claim has made it so"""
+    processes: tuple[str, ...] = ()
+    """what runs there"""
+
+    @property
+    def fits(self) -> bool:
+        """Whether it is ours, and of the very node that the machine is now."""
+        here = (self.machine.node, self.machine.identity)
+        return self.ours and self.owner is not None and (self.owner.node, self.owner.host) == here
+
+    def taken(self) -> HostError:
+        """Return the error that says whose the folder is, and the way out."""
+        root, mark = self.machine.root, self.owner
+        if mark is None:
+            text = (
+                f"{root} has files in it that are not Drumline's, and would be lost with the "
+                f"cluster; empty it, or set ssh.root to another folder"
+            )
+        elif self.ours:
+            text = (
+                f"{root} is that of worker{mark.node} of this very cluster; name each machine once "
+                f"in ssh.hosts, in the order that they had, or remove the cluster first: drumline "
+                f"down"
+            )
+        elif mark.id and mark.cluster:
+            text = (
+                f"{root} is that of worker{mark.node} of the cluster {mark.cluster}, made by "
+                f"{mark.by}; remove that cluster first (drumline down there, or here with --id "
+                f"{mark.id}), or set ssh.root to another folder"
+            )
+        else:
+            text = f"{root} is that of something else; set ssh.root to another folder"
+        return host_error(self.machine, "taken", text)
+
+
+@dataclass(frozen=True)
+class Claims:
+    """One cluster's folders on machines of one's own."""
+
+    home: ClusterHome
+
+    async def ask(self, remote: Remote, what: Literal["claim", "list", "clear"]) -> Answer:
+        """Ask a machine of its folder, or to make it ours, or to remove it if it is.
+
+        Raises:
+            HostError: it cannot be asked, or not be done.
+        """
+        source = files("drumline.node").joinpath("ownership.py").read_bytes()
+        mark = json.dumps(asdict(self._mark(remote.machine)))
+        argv = ["python3", "-IS", "-", what, remote.machine.root, mark]
+        done = await remote.run(argv, given=source, timeout_s=_ASK_S)
+        try:
+            answer: Message = json.loads(done.stdout)
+        except ValueError:
+            answer = {"error": done.complaint[-200:]}
+        if "error" in answer:
+            raise host_error(remote.machine, "setup", str(answer["error"]))
+        owner = answer["owner"]
+        return Answer(
+            machine=remote.machine,
+            owner=Mark.from_json(owner) if owner else None,
+            ours=answer["ours"],
+            new=answer.get("new", False),
+            processes=tuple(answer.get("processes", ())),
+        )
+
+    def _mark(self, machine: Machine) -> Mark:
+        return Mark(
+            cluster=self.home.name,
+            id=self.home.read_facts().id or "",
+            node=machine.node,
+            host=machine.identity,
+            by=f"{getpass.getuser()}@{socket.gethostname()}",
+        )
+
+
+def joined(errors: Sequence[ClusterError]) -> ClusterError:
+    """Return one error for all machines that cannot be used."""
+    first = errors[0]
+    if len(errors) == 1:
+        return first
+    return type(first)("; ".join(error.message for error in errors), **first.fields)
+
+
+REACH_S = 30.0
+"""a machine that one owns is up, or it is not"""
+
+
+class SshHosts:
+    """Machines of your own, for one cluster."""
+
+    name = "ssh"
+
+    def __init__(self, spec: ClusterSpec, home: ClusterHome, *, reach_s: float = REACH_S) -> None:
+        self._spec = spec
+        self._home = home
+        self._reach_s = reach_s
+        self._hosts = spec.ssh.hosts[: spec.nodes]
+        self._claims = Claims(home)
+
+    def plan(self) -> Plan:
+        """Say what `create` would do; asks nobody."""
+        folders = [
+            Resource(kind="folder", identity="", cluster=self._spec.name, detail=_where(one))
+            for one in self.machines()
+        ]
+        return Plan(
+            resources=tuple(folders),
+            priced="machines of your own cost nothing here",
+            hours=self._spec.max_hours,
+            notes=("the machines stay on; down removes the folder, and what runs out of it",),
+        )
+
+    def create(self, say: Say) -> list[Machine]:
+        """Check that each machine can be reached and is who it should be, and claim its folder.
+
+        Raises:
+            ClusterError: one cannot be used; names all of them. Nothing was claimed then.
+        """
+        machines = self.machines()
+        self._check_unlike(machines)
+        pins = self._find_pins()
+        self._home.make()
+        self._home.cluster_id()
+        for machine, found in zip(machines, pins, strict=True):
+            write_pins(self._home, machine.node, found)
+        asyncio.run(self._claim(machines, say))
+        return machines
+
+    async def _claim(self, machines: Sequence[Machine], say: Say) -> None:
+        """Make the folders ours: all of them, or none."""
+        async with self._fleet(machines, say) as fleet:
+            answers = await fleet.all(lambda remote: self._claims.ask(remote, "claim"))
+            refused = [answer.taken() for answer in answers if not answer.fits]
+            if refused:
+                for remote, answer in zip(fleet.remotes, answers, strict=True):
+                    if answer.new:
+                        with contextlib.suppress(HostError):  # the reason is the refusal
+                            await self._claims.ask(remote, "clear")
+                raise joined(refused)
+            for remote in fleet.remotes:
+                say(remote.machine.name, f"{remote.machine.root} is ready")
+
+    def refuse_moved(self, before: Sequence[Machine]) -> None:
+        """Refuse a list on which a machine that has our folder is missing, or has another place.
+
+        Raises:
+            ClusterError: nobody would find that folder any more; says how to go on.
+        """
+        now = {machine.node: machine for machine in self.machines()}
+        for old in before:
+            place, new = f"{_where(old)}:{old.port}", now.get(old.node)
+            other = "no such node" if new is None else f"{_where(new)}:{new.port}"
+            if place != other:
+                raise ClusterError(
+                    f"{old.name} of {self._spec.name} is in {place}, but cluster.yaml says {other} "
+                    f"now, and nobody would remove what is there; write it as it was, or remove "
+                    f"the cluster first with: drumline down"
+                )
+
+    def adopt(self, identity: str) -> None:
+        """Take over a cluster of this name that another machine has made.
+
+        Raises:
+            ClusterError: no machine has anything of it.
+        """
+        self._home.make()
+        self._home.note(id=identity)
+        if not self.resources():
+            raise ClusterError(
+                f"none of ssh.hosts has a folder of the cluster {self._spec.name} with the id "
+                f"{identity}; drumline.json in {self._spec.ssh.root} there says whose it is"
+            )
+
+    def machines(self) -> list[Machine]:
+        """Return the machines, in node order."""
+        user = getpass.getuser()
+        return [
+            Machine(
+                node=node,
+                host=host.host,
+                address=host.address or host.host,
+                user=host.user or user,
+                port=host.port,
+                key_file="" if host.key_file is None else _absolute(host.key_file),
+                root=self._spec.ssh.root,
+                identity=f"{host.host}:{host.port}",
+            )
+            for node, host in enumerate(self._hosts)
+        ]
+
+    def resources(self) -> list[Resource]:
+        """Ask each machine what of ours is on it; one that does not answer may have something."""
+        return asyncio.run(self._each(self._resources))
+
+    def remove(self, say: Say) -> None:
+        """End what runs out of our folders, and remove them; all machines are tried.
+
+        Raises:
+            HostError: a machine could not be asked, or has a folder of another laptop's cluster of
+                this name; what is on it stays.
+        """
+
+        async def clear(remote: Remote) -> list[Resource]:
+            answer = await self._claims.ask(remote, "clear")
+            if not answer.ours and answer.owner and answer.owner.cluster == self._spec.name:
+                raise answer.taken()
+            say(remote.machine.name, "removed" if answer.ours else "has nothing of this cluster")
+            return []
+
+        unknown = asyncio.run(self._each(clear, say))
+        if unknown:
+            raise HostError(
+                f"{'; '.join(one.detail for one in unknown)}; what is there stays",
+                reason="remove",
+            )
+
+    async def _each(self, function: Any, say: Say = say_nothing) -> list[Resource]:
+        """Call a function for each machine; one that fails becomes a resource of unknown state."""
+
+        async def one(machine: Machine) -> list[Resource]:
+            try:
+                if not read_pins(self._home, machine.node):
+                    pins = find_host_keys(self._hosts[machine.node])
+                    write_pins(self._home, machine.node, pins)
+                async with self._fleet([machine], say) as fleet:
+                    found: list[Resource] = await function(fleet.leader)
+            except DrumlineError as error:
+                return [
+                    Resource(
+                        kind="folder",
+                        identity=f"{machine.identity}:{machine.root}",
+                        state="unknown",
+                        cluster=self._spec.name,
+                        detail=error.message,
+                    )
+                ]
+            return found
+
+        parts = await asyncio.gather(*(one(machine) for machine in self.machines()))
+        return [resource for part in parts for resource in part]
+
+    async def _resources(self, remote: Remote) -> list[Resource]:
+        machine = remote.machine
+        answer = await self._claims.ask(remote, "list")
+        if not answer.ours:
+            return []
+        place = f"{machine.identity}:{machine.root}"
+        folder = Resource(
+            kind="folder",
+            identity=place,
+            state="present",
+            cluster=self._spec.name,
+            detail=_where(machine),
+        )
+        running = [
+            Resource(
+                kind="process",
+                identity=f"{place}#{number}",
+                state="running",
+                cluster=self._spec.name,
+                detail=argv,
+            )
+            for number, argv in enumerate(answer.processes)
+        ]
+        return [folder, *running]
+
+    def _fleet(self, machines: Sequence[Machine], say: Say) -> Any:
+        return Fleet.open(machines, self._home, timeout_s=self._reach_s, say=say)
+
+    def _find_pins(self) -> list[list[Pin]]:
+        """Find the keys of all machines, and look at those that we sign in with.
+
+        Raises:
+            ClusterError: some cannot be used; names each.
+        """
+        found, failed = [], []
+        for host in self._hosts:
+            try:
+                if host.key_file:
+                    check_key(host.key_file)
+                found.append(find_host_keys(host))
+            except ClusterError as error:
+                failed.append(error)
+        if failed:
+            raise joined(failed)
+        return found
+
+    def _check_unlike(self, machines: Sequence[Machine]) -> None:
+        seen: dict[str, str] = {}
+        for machine in machines:
+            if machine.identity in seen:
+                raise UsageError(
+                    f"ssh.hosts names {machine.identity} twice, as {seen[machine.identity]} and "
+                    f"{machine.name}, but each node needs a machine of its own; take one out"
+                )
+            seen[machine.identity] = machine.name
+
+
+def _absolute(key_file: str) -> str:
+    return os.path.abspath(os.path.expanduser(key_file)) if key_file else ""
+
+
+def _where(machine: Machine) -> str:
+    return f"{machine.root} on {machine.user}@{machine.host}"

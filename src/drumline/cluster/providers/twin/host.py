@@ -1,0 +1,246 @@
+"""`python -m drumline.cluster.providers.twin.host HOME [--until-empty]`: holds simulated nodes.
+
+It outlives the command that starts it, in a network namespace without a name, and answers on a
+socket that only its owner can open, in JSON lines:
+
+    {"do": "status"}                            the nodes, and what became of them
+    {"do": "add", "nodes": [NodeOrder, …]}      all of them at once; an ended one's name is free
+    {"do": "kill", "name": …}                   as if its machine lost power
+    {"do": "remove", "name": …}                 the same, and `status` forgets it
+    {"do": "cut" | "heal", "name": …}           its link
+    {"do": "reach", "name": …, "port": …}       a connected socket (SCM_RIGHTS)
+    {"do": "hold"}                              everything ends when this connection does
+    {"do": "stop"}                              everything ends now
+
+Each answer is an object, with `error` where it failed. Whatever ends this process, `kill -9`
+included, ends the nodes: the kernel sees to that. Nothing is ever started again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from drumline.cluster.providers.twin.folder import NodeOrder
+from drumline.cluster.providers.twin.node import Node, hub_lines
+from drumline.core.json_lines import JsonLines, Message, encode
+from drumline.core.lock import FileLock
+from drumline.core.processes import start_time
+from drumline.launch.hub import batch
+
+_CONNECT_S = 20.0
+_EMPTY_S = 60.0
+_AT_ONCE = 8
+_LOCALHOST = "127.0.0.1 localhost\n::1 localhost ip6-localhost\n"
+
+
+class Host:
+    """The nodes of one folder, and who asks for them."""
+
+    def __init__(self, home: Path, *, until_empty: bool) -> None:
+        self._home = home
+        self._until_empty = until_empty
+        self._nodes: dict[str, Node] = {}
+        self._ports = 0
+        self._done = asyncio.Event()
+        self._turns = asyncio.Semaphore(_AT_ONCE)
+        self._clients: set[asyncio.Task[None]] = set()
+
+    async def serve(self, listener: socket.socket) -> None:
+        """Answer until somebody says stop, or no node is left."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._done.set)
+        accepting = loop.create_task(self._accept(listener))
+        while not self._done.is_set():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._done.wait(), _EMPTY_S)
+            self._look_around()  # whoever started this may have died before it asked for a node
+        accepting.cancel()
+        await asyncio.gather(*(node.kill() for node in self._nodes.values()))
+
+    async def _accept(self, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            line, _ = await loop.sock_accept(listener)
+            client = loop.create_task(self._serve_client(line))
+            self._clients.add(client)
+            client.add_done_callback(self._clients.discard)
+
+    async def _serve_client(self, line: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        lines = JsonLines()
+        with line, contextlib.suppress(ConnectionError):
+            while chunk := await loop.sock_recv(line, 1 << 16):
+                lines.feed(chunk)
+                while (request := lines.line()) is not None:
+                    answer = await self._answer(request, line)
+                    if answer is not None:
+                        await loop.sock_sendall(line, encode(**answer))
+        for node in self._nodes.values():
+            node.lines.discard(line)
+
+    async def _answer(self, text: bytes, line: socket.socket) -> Message | None:
+        commands: dict[str, Callable[[Message, socket.socket], Awaitable[Message | None]]] = {
+            "status": self._status,
+            "add": self._add,
+            "kill": self._kill,
+            "remove": self._remove,
+            "cut": self._cut,
+            "heal": self._heal,
+            "reach": self._reach,
+            "hold": self._hold,
+            "stop": self._stop,
+        }
+        try:
+            request = json.loads(text)
+            return await commands[request["do"]](request, line)
+        except KeyError as error:
+            return {"error": f"there is no {error.args[0]} here"}
+        except (OSError, RuntimeError, TypeError, ValueError) as error:
+            return {"error": str(error) or type(error).__name__}
+
+    async def _status(self, _: Message, __: socket.socket) -> Message:
+        return {"pid": os.getpid(), "nodes": [node.describe() for node in self._nodes.values()]}
+
+    async def _add(self, request: Message, _: socket.socket) -> Message:
+        orders = [NodeOrder.from_json(values) for values in request["nodes"]]
+        for order in orders:
+            there = self._nodes.get(order.name)
+            if there is not None and not there.ended.is_set():
+                raise RuntimeError(f"{order.name} is there already")
+        made = []
+        for order in orders:
+            self._ports += 1
+            made.append(Node(order, port=self._ports, home=self._home))
+            self._nodes[order.name] = made[-1]
+        self._write_hosts()
+        results = await asyncio.gather(*map(self._start, made), return_exceptions=True)
+        failed = [
+            f"{node.order.name}: {str(result) or 'does not start'}"
+            for node, result in zip(made, results, strict=True)
+            if isinstance(result, BaseException)
+        ]
+        if failed:
+            raise RuntimeError("; ".join(failed))
+        return {"nodes": [node.describe() for node in made]}
+
+    async def _start(self, node: Node) -> None:
+        async with self._turns:
+            await node.start(self._look_around)
+
+    async def _kill(self, request: Message, _: socket.socket) -> Message:
+        await self._nodes[request["name"]].kill()
+        return {}
+
+    async def _remove(self, request: Message, _: socket.socket) -> Message:
+        await self._nodes[request["name"]].kill()
+        del self._nodes[request["name"]]
+        self._write_hosts()
+        return {}
+
+    async def _cut(self, request: Message, _: socket.socket) -> Message:
+        self._living(request["name"]).set_link(up=False)
+        return {}
+
+    async def _heal(self, request: Message, _: socket.socket) -> Message:
+        self._living(request["name"]).set_link(up=True)
+        return {}
+
+    async def _reach(self, request: Message, line: socket.socket) -> Message | None:
+        """Connect to a node over its link, and hand the connection to whoever asked."""
+        node = self._living(request["name"])
+        with socket.socket() as way:
+            way.setblocking(False)
+            way.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            place = (node.order.bare_addresses[0], int(request.get("port", 22)))
+            try:
+                async with asyncio.timeout(_CONNECT_S):
+                    await asyncio.get_running_loop().sock_connect(way, place)
+            except OSError as error:
+                why = error.strerror or f"no answer within {_CONNECT_S:g} s"
+                raise RuntimeError(f"{node.order.name} ({place[0]}:{place[1]}): {why}") from None
+            way.setblocking(True)
+            socket.send_fds(line, [b"{}\n"], [way.fileno()])
+        node.lines.add(line)
+        return None
+
+    async def _hold(self, _: Message, line: socket.socket) -> Message | None:
+        await asyncio.get_running_loop().sock_sendall(line, b"{}\n")
+        while await asyncio.get_running_loop().sock_recv(line, 4096):
+            pass
+        self._done.set()
+        return None
+
+    async def _stop(self, _: Message, __: socket.socket) -> Message:
+        await asyncio.gather(*(node.kill() for node in self._nodes.values()))
+        self._done.set()
+        return {}
+
+    def _living(self, name: str) -> Node:
+        node = self._nodes[name]
+        if node.state == "ended":
+            raise RuntimeError(f"{name} has ended")
+        return node
+
+    def _look_around(self) -> None:
+        """Leave when the last node has."""
+        if self._until_empty and all(node.ended.is_set() for node in self._nodes.values()):
+            self._done.set()
+
+    def _write_hosts(self) -> None:
+        """Tell all nodes each other's names; in place, since each has this very file mounted."""
+        lines = [f"{n.order.bare_addresses[0]} {n.order.name}\n" for n in self._nodes.values()]
+        with (self._home / "hosts").open("w") as file:
+            os.fchmod(file.fileno(), 0o644)
+            file.write(_LOCALHOST + "".join(lines))
+
+
+def main(arguments: list[str]) -> int:
+    """Hold the nodes of a folder until they are no more; says {} when ready."""
+    home = Path(arguments[0])
+    os.umask(0o077)
+    if not FileLock(home / "lock").acquire(0):
+        print(json.dumps({"error": f"another process holds the nodes of {home}"}), flush=True)
+        return 1
+    try:
+        batch("ip", hub_lines())
+        os.chdir(home)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink("control")
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind("control")  # a whole path may be longer than a socket's may be
+            listener.listen(256)
+            listener.setblocking(False)
+            facts = {"pid": os.getpid(), "start": start_time(os.getpid())}
+            (home / "host.json").write_text(json.dumps(facts) + "\n")
+            os.chdir("/")
+            print("{}", flush=True)
+            _hang_up()
+            asyncio.run(_serve(home, listener, until_empty="--until-empty" in arguments))
+    except (OSError, RuntimeError) as error:
+        print(json.dumps({"error": str(error)}), flush=True)
+        return 1
+    for name in ("control", "host.json"):
+        (home / name).unlink(missing_ok=True)
+    return 0
+
+
+async def _serve(home: Path, listener: socket.socket, *, until_empty: bool) -> None:
+    await Host(home, until_empty=until_empty).serve(listener)
+
+
+def _hang_up() -> None:
+    """Let go of whoever started this."""
+    os.dup2(2, 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

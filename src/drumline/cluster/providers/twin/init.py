@@ -1,0 +1,192 @@
+"""`python -m drumline.cluster.providers.twin.init HOME NAME HOST`: a node's first process.
+
+It is PID 1 of the node's PID namespace, so that the kernel ends everything on the node with it:
+sessions, and jobs that have left their session. It knows nothing of networks; the host moves the
+node's link into its namespace from outside.
+
+    host ── starts ──▶ (1) new namespaces, fork ──▶ (2) PID 1 in them
+         ◀─ {"pid": …} ─┘                              │
+         ── what to mount and to start, one line ─────▶│ (3)
+         ◀─ {} or {"error": …} ────────────────────────┘ (4) sshd, timer, reap, until SIGTERM
+
+Standard library only, and little of it: it is started once for each node. Linux only.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import sys
+import time
+from typing import Any
+
+from drumline.core.processes import die_with_parent
+
+NEW_MOUNTS = 0x00020000
+NEW_HOST_NAME = 0x04000000
+NEW_IPC = 0x08000000
+NEW_PROCESSES = 0x20000000
+NEW_NETWORK = 0x40000000
+
+_MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_BIND, _MS_REC, _MS_PRIVATE = 2, 4, 8, 4096, 16384, 1 << 18
+_PR_CAP_AMBIENT, _AMBIENT_RAISE, _AMBIENT_CLEAR = 47, 2, 4
+_CAP_NET_BIND_SERVICE = 10
+
+
+def unshare(kinds: int) -> None:
+    """Leave the namespaces of these kinds for new ones."""
+    _call("unshare", kinds)
+
+
+def detach_mounts() -> None:
+    """Keep what is mounted from here on from being seen in other mount namespaces."""
+    _call("mount", None, b"/", None, _MS_REC | _MS_PRIVATE, None)
+
+
+def mount_processes() -> None:
+    """Make /proc show this namespace's processes."""
+    flags = _MS_NOSUID | _MS_NODEV | _MS_NOEXEC
+    _call("mount", b"proc", b"/proc", b"proc", flags, None)
+
+
+def mount_memory(target: str, options: str) -> None:
+    """Mount an empty file system that lives in memory."""
+    flags = _MS_NOSUID | _MS_NODEV
+    _call("mount", b"tmpfs", os.fsencode(target), b"tmpfs", flags, options.encode())
+
+
+def mount_bind(source: str, target: str) -> None:
+    """Show a file or folder at another place, too."""
+    _call("mount", os.fsencode(source), os.fsencode(target), None, _MS_BIND, None)
+
+
+def set_host_name(name: str) -> None:
+    """Call this machine, as the namespace has it, by another name."""
+    _call("sethostname", name.encode(), len(name.encode()))
+
+
+def keep_only_low_ports() -> None:
+    """Let programs that are started from here keep one right: to listen on ports below 1024.
+
+    In a user namespace a process has all rights over it, and by those over its own read-only
+    files; programs on a node are to find what they would find on a machine.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(_PR_CAP_AMBIENT, _AMBIENT_CLEAR, 0, 0, 0)
+    libc.prctl(_PR_CAP_AMBIENT, _AMBIENT_RAISE, _CAP_NET_BIND_SERVICE, 0, 0)
+
+
+def _call(name: str, *arguments: int | bytes | None) -> None:
+    if getattr(ctypes.CDLL(None, use_errno=True), name)(*arguments) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"{name}: {os.strerror(code)}")
+
+
+_ALL = NEW_MOUNTS | NEW_HOST_NAME | NEW_IPC | NEW_PROCESSES | NEW_NETWORK
+
+
+def main() -> int:
+    """Be a node."""
+    die_with_parent(int(sys.argv[3]))
+    unshare(_ALL)  # (1)
+    pid = os.fork()
+    if pid:
+        _say({"pid": pid})
+        _hang_up(2)  # the line to the host is the node's alone
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    die_with_parent()  # where the parent went before that, there is nobody to read from below
+    request = sys.stdin.readline()
+    if not request:
+        return 0
+    wanted = json.loads(request)
+    try:
+        furnish(wanted)  # (3)
+    except OSError as error:
+        _say({"error": f"{error.strerror or error} {error.filename or ''}".strip()})
+        return 1
+    _say({})
+    _hang_up(os.open(os.devnull, os.O_RDONLY))
+    live(wanted)
+    return 0
+
+
+def furnish(wanted: dict[str, Any]) -> None:
+    """Give the node files, a name and limits of its own.
+
+    Raises:
+        OSError: the kernel refuses.
+    """
+    detach_mounts()
+    for target, options in wanted["memory"]:
+        mount_memory(target, options)
+    for folder in wanted["folders"]:
+        os.makedirs(folder, exist_ok=True)
+    for source, target in wanted["binds"]:
+        mount_bind(source, target)
+    try:
+        mount_processes()
+    except OSError:  # a container that hides parts of /proc: then process lists are the machine's
+        print("no /proc of its own", file=sys.stderr)
+    set_host_name(wanted["name"])
+    for name, content in wanted["limits"].items():
+        path = os.path.join(wanted["limits_folder"], name)
+        os.makedirs(wanted["limits_folder"], exist_ok=True)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(content)
+    os.umask(0o022)  # the host's is stricter
+    keep_only_low_ports()
+
+
+def live(wanted: dict[str, Any]) -> None:
+    """Start the SSH server when it is time, look after the limits, and reap, until SIGTERM. (4)"""
+    awaited = {signal.SIGCHLD, signal.SIGTERM}
+    signal.pthread_sigmask(signal.SIG_BLOCK, awaited)
+    now = time.monotonic()
+    jobs = [(now + wanted["boot_s"], 0.0, wanted["server"])]
+    jobs += [(now, wanted["check_s"], wanted["timer"])]
+    jobs = [job for job in jobs if job[2]]
+    while True:
+        now = time.monotonic()
+        for job in [job for job in jobs if job[0] <= now]:
+            jobs.remove(job)
+            _start(job[2])
+            if job[1]:
+                jobs.append((now + job[1], job[1], job[2]))
+        pause = min((job[0] - now for job in jobs), default=3600.0)
+        got = signal.sigtimedwait(awaited, max(0.0, pause))
+        if got is not None and got.si_signo == signal.SIGTERM:
+            return
+        _reap()
+
+
+def _start(command: list[str]) -> None:
+    environment = {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ}
+    try:
+        os.posix_spawn(command[0], command, environment, setsigmask=(), setsigdef=(signal.SIGPIPE,))
+    except OSError as error:
+        print(f"cannot start {command[0]}: {error}", file=sys.stderr)
+
+
+def _reap() -> None:
+    """Collect processes that have ended: ours, and those whose parents have left them."""
+    while True:
+        try:
+            if os.waitpid(-1, os.WNOHANG)[0] == 0:
+                return
+        except ChildProcessError:
+            return
+
+
+def _hang_up(other: int) -> None:
+    os.dup2(other, 0)
+    os.dup2(2, 1)
+
+
+def _say(values: dict[str, object]) -> None:
+    os.write(1, json.dumps(values).encode() + b"\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

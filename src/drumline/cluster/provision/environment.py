@@ -1,0 +1,219 @@
+"""What the nodes' environment is made of, and a hash of all of it.
+
+The hash is recorded on each node when its environment is complete (R/env/stamp). Where it equals
+what would be made now, there is nothing to do, and Ansible is not even started.
+
+It covers a user's playbook and the files that this refers to. Ansible finds some by their location
+beside a playbook (roles, group_vars, …). Others are named in it, or in one that is named there:
+import_tasks, vars_files, the source of a copy or a template. A name that a task computes as it runs
+cannot be known here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import yaml
+from packaging.requirements import Requirement
+from packaging.version import Version
+
+from drumline.cluster.machine import Machine
+from drumline.cluster.spec import ClusterSpec, EnvironmentSpec
+from drumline.core.errors import SpecError
+from drumline.core.files import stays_inside
+
+PLAYBOOKS = Path(__file__).parent / "playbooks"
+MAKER = Path(__file__).parents[2] / "node" / "environment.py"
+"""runs on the nodes, and makes what needs no download"""
+_REFERENCE = re.compile(r"^\s*(?:-r|-c|--requirement|--constraint)[\s=]+(\S+)", re.MULTILINE)
+NODE_PACKAGES = ("torch", "numpy", "pydantic", "PyYAML", "safetensors", "packaging")
+"""what the modules that run on nodes import; the command line needs more, which stays here"""
+_STORAGE = {"s3": "s3fs>=2024.6", "gs": "gcsfs>=2024.6", "gcs": "gcsfs>=2024.6"}
+_STORAGE |= dict.fromkeys(("abfs", "abfss", "az"), "adlfs>=2024.6")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnvironmentFiles:
+    """The user's files, as they are now."""
+
+    requirements: dict[str, str] = field(default_factory=dict)
+    """each requirements file by its path relative to the first one's folder, which comes first"""
+    playbook: Path | None = None
+
+    @property
+    def first(self) -> str:
+        """The file to install from; "" where there is none."""
+        return next(iter(self.requirements), "")
+
+
+def read_environment_files(spec: EnvironmentSpec, folder: Path) -> EnvironmentFiles:
+    """Read the files that a spec names, which lie beside cluster.yaml.
+
+    Raises:
+        SpecError: one is not there, or lies outside; says which.
+    """
+    requirements: dict[str, str] = {}
+    if spec.requirements is not None:
+        first = folder / Path(spec.requirements).expanduser()
+        _add_requirements(requirements, first.parent, first.name, "environment.requirements")
+    playbook = None
+    if spec.playbook is not None:
+        playbook = (folder / Path(spec.playbook).expanduser()).absolute()
+        _read(playbook, "environment.playbook")
+    return EnvironmentFiles(requirements=requirements, playbook=playbook)
+
+
+def _add_requirements(found: dict[str, str], folder: Path, name: str, named_by: str) -> None:
+    """Add a file, and those that it refers to."""
+    if name in found:
+        return
+    found[name] = _read(folder / name, named_by)
+    for reference in _REFERENCE.findall(found[name]):
+        if "://" in reference:
+            continue
+        other = str(PurePosixPath(name).parent / reference)
+        if not stays_inside(other):
+            raise SpecError(
+                f"{folder / name} refers to {reference}, which is outside its folder and does not "
+                f"travel to the nodes; put it beside {name}"
+            )
+        _add_requirements(found, folder, other, str(folder / name))
+
+
+def _read(path: Path, named_by: str) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise SpecError(
+            f"{named_by} names {path}, which cannot be read: {why}; give a file that is there"
+        ) from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodePackage:
+    """One package that a node needs."""
+
+    name: str
+    requirement: str
+    """what works, such as numpy>=1.26"""
+    version: str
+    """what is installed here, and is installed there; "" where it is not installed here"""
+    keep: bool
+    """whether a version that works stays, though it is another: the one that fits the driver"""
+
+
+def environment_dependencies(spec: ClusterSpec) -> list[NodePackage]:
+    """Return what the nodes need for Drumline itself, and for the storage."""
+    try:
+        declared = importlib.metadata.requires("drumline") or []
+    except importlib.metadata.PackageNotFoundError:  # a checkout that nobody installed
+        declared = []
+    needed = [
+        text for text in declared if ";" not in text and Requirement(text).name in NODE_PACKAGES
+    ]
+    scheme = (spec.storage or "").partition("://")[0]
+    if scheme in _STORAGE:
+        needed.append(_STORAGE[scheme])
+    return [_node_package(Requirement(text)) for text in needed]
+
+
+def _node_package(requirement: Requirement) -> NodePackage:
+    name = requirement.name
+    try:
+        version = Version(importlib.metadata.version(name)).public  # without +cpu, +cu128
+    except importlib.metadata.PackageNotFoundError:
+        version = ""
+    return NodePackage(
+        name=name, requirement=str(requirement), version=version, keep=name == "torch"
+    )
+
+
+def environment_hash(spec: ClusterSpec, files: EnvironmentFiles) -> str:
+    """Hash everything that the environment of all nodes is made from."""
+    content = {
+        "python": spec.environment.python,
+        "dependencies": [asdict(package) for package in environment_dependencies(spec)],
+        "requirements": files.requirements,
+        "maker": MAKER.read_text(),
+        "playbook": (PLAYBOOKS / "environment.yml").read_text(),
+        "yours": playbook_digests(files.playbook) if files.playbook else {},
+    }
+    return _digest(content)
+
+
+def node_stamp(environment: str, machine: Machine, machines: Sequence[Machine]) -> str:
+    """Hash what one node's environment is made from: that of all, and its place among them."""
+    place = [machine.node, machine.address, machine.root, machines[0].address, len(machines)]
+    return _digest([environment, place])
+
+
+def _digest(content: Any) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+_BY_PLACE = ("roles", "group_vars", "host_vars", "library", "module_utils", "collections")
+_PLUGINS = "*_plugins"
+_LOOKED_IN = ("", "files", "tasks", "templates", "vars")
+"""folders in which Ansible looks for a name, beside the playbook and the file that names it"""
+_YAML = (".yml", ".yaml")
+
+
+def playbook_digests(playbook: Path) -> dict[str, str]:
+    """Return the digests of all files that a playbook consists of, by their paths from it."""
+    found: dict[str, str] = {}
+    base = playbook.parent
+    _add(found, str(playbook), base)
+    for folder in [*(base / name for name in _BY_PLACE), *base.glob(_PLUGINS)]:
+        _add(found, str(folder), base)
+    return {os.path.relpath(path, base): digest for path, digest in found.items()}
+
+
+def _add(found: dict[str, str], path: str, base: Path) -> None:
+    """Add a file and what it refers to, or all files of a folder."""
+    if os.path.isdir(path):
+        for folder, folders, names in os.walk(path):
+            folders[:] = [name for name in folders if not name.startswith((".", "__pycache__"))]
+            for name in names:
+                _add(found, os.path.join(folder, name), base)
+        return
+    path = os.path.normpath(path)
+    if path in found or not os.path.isfile(path):
+        return
+    try:
+        content = Path(path).read_bytes()
+    except OSError:  # if it is needed, Ansible says so itself
+        return
+    found[path] = hashlib.sha256(content).hexdigest()
+    if path.endswith(_YAML):
+        for name in _names(content):
+            for folder in dict.fromkeys((os.path.dirname(path), str(base))):
+                for place in _LOOKED_IN:
+                    other = os.path.join(folder, place, name)
+                    # of folders only those below: a task's "." or "/etc" means another
+                    if os.path.isfile(other) or ("/" in name and _is_below(other, base)):
+                        _add(found, other, base)
+
+
+def _names(content: bytes) -> Iterator[str]:
+    """Give what may be names in a YAML file; what is not YAML, Ansible complains about itself."""
+    try:
+        for token in yaml.scan(content):
+            if isinstance(token, yaml.ScalarToken):
+                names = {token.value, *re.split(r"[\s=]+", token.value)}
+                yield from (name for name in names if name and not os.path.isabs(name))
+    except (yaml.YAMLError, UnicodeDecodeError):
+        return
+
+
+def _is_below(path: str, base: Path) -> bool:
+    inside = os.path.relpath(path, base)
+    return os.path.isdir(path) and inside != "." and not inside.startswith("..")

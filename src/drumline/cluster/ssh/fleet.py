@@ -1,0 +1,128 @@
+"""`Fleet`: all nodes of a cluster, connected at once, one connection each, kept while it is open.
+
+async with Fleet.open(machines, home, timeout_s=300, say=say) as fleet:
+    await fleet.all(lambda remote: remote.run(["nvidia-smi"]))
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import TypeVar
+
+from drumline.cluster.home import ClusterHome
+from drumline.cluster.machine import Machine
+from drumline.cluster.providers import Say
+from drumline.cluster.ssh.connection import Connection
+from drumline.cluster.ssh.remote import Remote, all_of
+from drumline.cluster.ssh.transport import wait_for_banner
+from drumline.core.errors import DrumlineError, HostError
+
+T = TypeVar("T")
+
+_AGAIN_S = 1.0
+
+
+def say_nothing(_who: str, _what: str) -> None:
+    """Tell nobody."""
+
+
+class Fleet:
+    """The connected nodes, in node order."""
+
+    def __init__(self, connections: Sequence[Connection]) -> None:
+        self.connections = tuple(sorted(connections, key=lambda one: one.machine.node))
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def open(
+        cls,
+        machines: Sequence[Machine],
+        home: ClusterHome,
+        *,
+        timeout_s: float,
+        patience_s: float = 0.0,
+        say: Say = say_nothing,
+        lost: list[HostError] | None = None,
+    ) -> AsyncIterator[Fleet]:
+        """Wait for all machines' SSH servers, and connect to each, all at once.
+
+        `home`: The cluster's folder, which has the key and the pinned host keys.
+        `patience_s`: How long one that answers, but lets nobody in, is tried again: a machine
+        that boots may have its SSH server before its user.
+        `lost`: Takes why some cannot be reached; the fleet is the others then, if any.
+
+        Raises:
+            HostError: some cannot be reached; names all of them, each with the reason.
+        """
+        opened: list[Connection] = []
+
+        async def connect(machine: Machine) -> None:
+            try:
+                opened.append(await _connect(machine, home, timeout_s, patience_s, say))
+            except HostError as error:
+                if lost is None:
+                    raise
+                lost.append(error)
+
+        try:
+            await all_of(connect(machine) for machine in machines)
+            yield cls(opened)
+        finally:
+            await asyncio.gather(*(one.close() for one in opened), return_exceptions=True)
+
+    @property
+    def remotes(self) -> tuple[Remote, ...]:
+        """The nodes; the first one is the leader."""
+        return self.connections
+
+    @property
+    def leader(self) -> Remote:
+        """Node 0."""
+        return self.connections[0]
+
+    async def all(self, function: Callable[[Remote], Awaitable[T]]) -> list[T]:
+        """Call a function for each node, all at once; returns its results in node order.
+
+        Raises:
+            HostError: what failed, with its nodes; the others have finished.
+        """
+        return await all_of(_named(function, one) for one in self.connections)
+
+
+async def _named(function: Callable[[Remote], Awaitable[T]], remote: Remote) -> T:
+    try:
+        return await function(remote)
+    except DrumlineError as error:
+        if "node" in error.fields:
+            raise
+        machine = remote.machine
+        fields = {**error.fields, "node": machine.node, "host": machine.host}
+        raise HostError(f"{machine.name} ({machine.host}): {error.message}", **fields) from error
+    except Exception as error:
+        error.add_note(f"on {remote.machine.name}")
+        raise
+
+
+async def _connect(
+    machine: Machine, home: ClusterHome, timeout_s: float, patience_s: float, say: Say
+) -> Connection:
+    await wait_for_banner(machine, timeout_s=timeout_s, say=say)
+    began = time.monotonic()
+    broken = 0
+    while True:
+        try:
+            connection = await Connection.open(machine, home)
+        except HostError as error:
+            reason = error.fields["reason"]
+            broken += reason == "lost"
+            patient = reason in ("auth", "lost") and time.monotonic() - began < patience_s
+            if not patient and not (reason == "lost" and broken <= 2):
+                raise
+            say(machine.name, "is not ready to let us in yet")
+        else:
+            say(machine.name, "connected")
+            return connection
+        await asyncio.sleep(_AGAIN_S)

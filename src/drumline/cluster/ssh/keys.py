@@ -1,0 +1,169 @@
+"""Key pairs: the one that the laptop signs in with, and those that nodes prove themselves with.
+
+    ssh/id_ed25519 (.pub)      the cluster's own key, or a user's key file in its place
+    ssh/host-keys/workerK      a host key made here, for cloud-init to put on the node; it goes as
+                               soon as the node has made one itself (`rotation`)
+
+They are made without any tool, and nobody but their owner can read them.
+"""
+
+from __future__ import annotations
+
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+import asyncssh
+
+from drumline.cluster.home import ClusterHome
+from drumline.core.errors import ClusterError
+from drumline.core.files import write_atomic
+
+KEY = "id_ed25519"
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyPair:
+    """A private key and its public half, as OpenSSH writes them."""
+
+    private: str
+    public: str
+    """one line: the kind, the key, a comment"""
+
+
+def make_key_pair(comment: str) -> KeyPair:
+    """Make an ed25519 key pair."""
+    return _pair(asyncssh.generate_private_key("ssh-ed25519", comment=comment))
+
+
+def fingerprint(public: str) -> str:
+    """Return what people compare of a public key: SHA256:…"""
+    return asyncssh.import_public_key(public).get_fingerprint()
+
+
+def plain_key(public: str) -> str:
+    """Return a public key's line without its comment.
+
+    Raises:
+        ClusterError: it is no public key.
+    """
+    try:
+        key = asyncssh.import_public_key(public.strip())
+    except (asyncssh.KeyImportError, UnicodeEncodeError):
+        raise ClusterError(
+            f"{public[:60]!r} is no public key; it looks like: ssh-ed25519 AAAAC3Nza…"
+        ) from None
+    return " ".join(key.export_public_key().decode().split()[:2])
+
+
+def cluster_key(home: ClusterHome) -> Path:
+    """Return the cluster's own private key, made on first use; its public half lies beside it."""
+    home.make()
+    path = home.ssh / KEY
+    _read_or_make(path, f"drumline-{home.name}")
+    return path
+
+
+def public_key(path: Path) -> str:
+    """Return the public half of a private key's file that `check_key` has let pass.
+
+    Raises:
+        ClusterError: it cannot be read without a passphrase, and there is no .pub beside it.
+    """
+    beside = path.with_name(path.name + ".pub")
+    if beside.is_file():
+        return beside.read_text().strip()
+    try:
+        return _pair(asyncssh.read_private_key(path)).public.strip()
+    except asyncssh.KeyImportError:
+        raise ClusterError(
+            f"the public half of {path} cannot be told without its passphrase; write it beside it "
+            f"with: ssh-keygen -y -f {path} > {beside}",
+            path=path,
+        ) from None
+
+
+def host_key(home: ClusterHome, node: int) -> KeyPair:
+    """Return the host key that is to be put on a node, the same until it is forgotten."""
+    home.make()
+    folder = home.ssh / "host-keys"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return _read_or_make(folder / f"worker{node}", f"drumline-{home.name}-worker{node}")
+
+
+def forget_host_key(home: ClusterHome, node: int) -> None:
+    """Remove a host key that was made here: the node has one of its own, or is gone."""
+    for end in ("", ".pub"):
+        (home.ssh / "host-keys" / f"worker{node}{end}").unlink(missing_ok=True)
+
+
+def check_key(file: str | Path) -> Path:
+    """Return the path of a user's private key that can be used.
+
+    Raises:
+        ClusterError: it is not there, not a private key, open to others, or needs a passphrase.
+    """
+    path = Path(file).expanduser().absolute()
+    try:
+        found = path.stat()
+        content = path.read_bytes() if stat.S_ISREG(found.st_mode) else b""
+    except OSError as error:
+        raise ClusterError(
+            f"the key file {path} cannot be read: {error.strerror}; name one that exists, or leave "
+            f"key_file out",
+            path=path,
+        ) from None
+    if not stat.S_ISREG(found.st_mode):
+        raise ClusterError(f"{path} is no file, but key_file names a private key", path=path)
+    if found.st_mode & 0o077:
+        raise ClusterError(
+            f"others can read the private key {path} (mode {stat.S_IMODE(found.st_mode):03o}), and "
+            f"SSH refuses such keys; close it with: chmod 600 {path}",
+            path=path,
+        )
+    try:
+        asyncssh.import_private_key(content)
+    except asyncssh.KeyEncryptionError:
+        raise _locked(path) from None
+    except asyncssh.KeyImportError as error:
+        if "assphrase" in str(error):
+            raise _locked(path) from None
+        beside = path.with_suffix("")
+        public = path.suffix == ".pub" and beside.is_file()
+        hint = f"name its private half: {beside}" if public else "name one that ssh-keygen made"
+        raise ClusterError(f"{path} is no private key; {hint}", path=path) from None
+    return path
+
+
+def _locked(path: Path) -> ClusterError:
+    return ClusterError(
+        f"the private key {path} has a passphrase, which nobody can type here; hand it to your "
+        f'agent (ssh-add {path}) and write key_file: "", or leave key_file out',
+        path=path,
+        locked=True,
+    )
+
+
+def _read_or_make(path: Path, comment: str) -> KeyPair:
+    try:
+        pair = _pair(asyncssh.read_private_key(path), path.read_text())
+    except FileNotFoundError:
+        pair = make_key_pair(comment)
+        write_atomic(path, pair.private, mode=0o600)
+    except asyncssh.KeyImportError:
+        raise ClusterError(
+            f"{path} is damaged, so that the nodes made with it cannot be reached; remove them "
+            f"with: drumline down",
+            path=path,
+        ) from None
+    public = path.with_name(path.name + ".pub")
+    if not public.is_file():
+        public.write_text(pair.public)
+    return pair
+
+
+def _pair(key: asyncssh.SSHKey, private: str | None = None) -> KeyPair:
+    return KeyPair(
+        private=private or key.export_private_key().decode(),
+        public=key.export_public_key().decode(),
+    )

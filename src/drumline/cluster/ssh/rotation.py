@@ -1,0 +1,131 @@
+"""Exchanging the host key that went through a cloud's user-data for one that only the node knows.
+
+    1. the node makes a key beside the old one       pinned: old
+    2. the laptop pins it, trusting the old one     pinned: old, new
+    3. the node puts it in the old one's place, and its SSH server reads it
+    4. a fresh connection proves it                  pinned: new
+
+It can be cut short anywhere, and called again: a half-made key is used up, and as long as the new
+one has not been seen, both are pinned.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shlex
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from drumline.cluster.home import ClusterHome
+from drumline.cluster.ssh.connection import Connection
+from drumline.cluster.ssh.keys import forget_host_key, plain_key
+from drumline.cluster.ssh.known_hosts import Origin, Pin, read_pins, write_pins
+from drumline.cluster.ssh.remote import Remote, host_error
+from drumline.core.errors import ClusterError, HostError
+
+_STEP_S = 60.0
+_SEEN_S = 30.0
+_AGAIN_S = 0.2
+_RELOAD = "systemctl reload ssh || systemctl reload sshd || service ssh reload"
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostKeyPlace:
+    """Where a node's SSH server has its key, and how it is told to read it again."""
+
+    path: str = "/etc/ssh/ssh_host_ed25519_key"
+    reload: tuple[str, ...] = ("sh", "-c", _RELOAD)
+
+
+async def rotate_host_key(
+    remote: Remote, home: ClusterHome, place: HostKeyPlace | None = None
+) -> bool:
+    """Have a node make its own host key, and pin that; returns whether there was anything to do.
+
+    Only keys that were injected are exchanged: those of machines that one owns stay as they are.
+
+    Raises:
+        HostError: it did not work; whatever the node shows now is among the pinned keys.
+    """
+    node = remote.machine.node
+    pins = read_pins(home, node)
+    if not any(pin.origin is Origin.INJECTED for pin in pins):
+        return False
+    place = place or HostKeyPlace()
+    made = Pin(key=await _make(remote, place, pins), origin=Origin.MADE_THERE)
+    write_pins(home, node, [*(pin for pin in pins if pin.key != made.key), made])
+    await _install(remote, place)
+    await _see(remote, home, made)
+    write_pins(home, node, [made])
+    forget_host_key(home, node)
+    return True
+
+
+async def _make(remote: Remote, place: HostKeyPlace, pins: Sequence[Pin]) -> str:
+    """Step 1; returns the new public key. One that is in its place already counts, too."""
+    old, new = shlex.quote(place.path), shlex.quote(f"{place.path}.drumline")
+    expected = [pin.key for pin in pins if pin.origin is Origin.INJECTED]
+    script = (
+        f"set -e; umask 077; in=$(cut -d' ' -f1,2 {old}.pub); "
+        f"case $in in {'|'.join(shlex.quote(key) for key in expected)}) ;; "
+        f'*) echo "$in"; exit 0;; esac; '
+        f"[ -s {new}.pub ] || {{ rm -f {new}; ssh-keygen -q -t ed25519 -N '' -C '' -f {new}; }}; "
+        f"cat {new}.pub"
+    )
+    try:
+        return plain_key((await _sudo(remote, place, script, "make a host key")).decode())
+    except ClusterError as error:
+        if isinstance(error, HostError):
+            raise
+        raise host_error(remote.machine, "rotation", error.message) from None
+
+
+async def _install(remote: Remote, place: HostKeyPlace) -> None:
+    """Step 3. The public half goes last: it says that the private one is in its place."""
+    old, new = shlex.quote(place.path), shlex.quote(f"{place.path}.drumline")
+    script = (
+        f"set -e; if [ -e {new}.pub ]; then [ ! -e {new} ] || mv -f {new} {old}; "
+        f"chmod 644 {new}.pub; mv -f {new}.pub {old}.pub; fi; {shlex.join(place.reload)}"
+    )
+    await _sudo(remote, place, script, "put its new host key in place")
+
+
+async def _see(remote: Remote, home: ClusterHome, made: Pin) -> None:
+    """Step 4; the server may need a moment."""
+    deadline = time.monotonic() + _SEEN_S
+    while True:
+        try:
+            connection = await Connection.open(remote.machine, home, pins=[made])
+        except HostError as error:
+            if time.monotonic() > deadline:
+                raise host_error(
+                    remote.machine,
+                    "rotation",
+                    f"its SSH server does not show the new host key within {_SEEN_S:.0f} s "
+                    f"({error.message}); both keys stay pinned, so try again: drumline up",
+                ) from None
+            await asyncio.sleep(_AGAIN_S)
+        else:
+            with contextlib.suppress(HostError):
+                await connection.close()
+            return
+
+
+async def _sudo(remote: Remote, place: HostKeyPlace, script: str, what: str) -> bytes:
+    """Run a script as whoever may write the key: the user itself, or root."""
+    may = 'if [ -w "$1" ]; then exec sh -c "$2"; else exec sudo -n sh -c "$2"; fi'
+    done = await remote.run(
+        ["sh", "-c", may, "sh", os.path.dirname(place.path), script], timeout_s=_STEP_S
+    )
+    if done.code:
+        said = (done.stderr or done.stdout).decode(errors="replace").strip().splitlines()
+        raise host_error(
+            remote.machine,
+            "rotation",
+            f"cannot {what}: {said[-1] if said else f'exit code {done.code}'}; its present key "
+            f"stays pinned",
+        )
+    return done.stdout

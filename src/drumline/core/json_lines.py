@@ -1,0 +1,133 @@
+"""JSON lines: the protocol between laptop, nodes and simulated machines, with frames for files.
+
+Each message is a JSON object on a line of its own. The content of a file travels between messages,
+as binary frames; a frame of length 0 ends it:
+
+    kind: 0 raw, 1 zlib (1 byte) │ length (4 bytes, big-endian) │ content
+
+`JsonLines` is the decoder, without I/O of its own: for sockets and event loops. `JsonStream` is the
+same over a pair of blocking streams. Standard library only, Python 3.8.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from collections.abc import Iterable, Iterator
+from typing import Any, BinaryIO, Dict  # noqa: UP035
+
+Message = Dict[str, Any]  # noqa: UP006  evaluated by Python 3.8
+FRAME_BYTES = 1 << 18
+"""of content in a frame, at most, before it is compressed"""
+HEADER = struct.Struct(">BI")
+_RAW, _ZLIB = 0, 1
+
+
+def encode(**fields: Any) -> bytes:
+    """Return a message as a line."""
+    return json.dumps(fields, separators=(",", ":")).encode() + b"\n"
+
+
+def pack_frames(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """Give the frames of a file; content that compression does not shrink is not compressed."""
+    shrinks = True
+    for piece in pieces:
+        packed = zlib.compress(piece, 1) if shrinks else piece
+        shrinks = len(packed) < len(piece)
+        content = packed if shrinks else piece
+        yield HEADER.pack(_ZLIB if shrinks else _RAW, len(content)) + content
+    yield HEADER.pack(_RAW, 0)
+
+
+def unpack_frame(kind: int, content: bytes) -> bytes:
+    """Return a frame's content.
+
+    Raises:
+        ValueError, zlib.error: it is no frame.
+    """
+    if kind not in (_RAW, _ZLIB):
+        raise ValueError(f"this is no frame: it is of kind {kind}")
+    return zlib.decompress(content) if kind == _ZLIB else content
+
+
+class JsonLines:
+    """Decodes what has been received so far."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        self._searched = 0
+
+    def __len__(self) -> int:
+        """Count the bytes that were received, but not yet decoded."""
+        return len(self._buffer)
+
+    def feed(self, chunk: bytes) -> None:
+        """Add what was received."""
+        self._buffer += chunk
+
+    def line(self) -> bytes | None:
+        """Return the next line, without its end; None while it is incomplete."""
+        end = self._buffer.find(b"\n", self._searched)
+        if end < 0:
+            self._searched = len(self._buffer)
+            return None
+        return self.take(end + 1)[:-1]
+
+    def messages(self) -> Iterator[Message]:
+        """Give the complete messages; raises ValueError for what is none."""
+        while (line := self.line()) is not None:
+            yield json.loads(line)
+
+    def take(self, count: int) -> bytes:
+        """Return the next bytes: so many, or as many as there are."""
+        self._searched = 0
+        content = bytes(self._buffer[:count])
+        del self._buffer[:count]
+        return content
+
+
+class JsonStream:
+    """JSON lines over blocking streams: standard input and output, or a socket's file."""
+
+    def __init__(self, reader: BinaryIO, writer: BinaryIO) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    def send(self, **fields: Any) -> None:
+        """Send a message."""
+        self._writer.write(encode(**fields))
+        self._writer.flush()
+
+    def receive(self) -> Message | None:
+        """Wait for a message; None where the other side has closed the stream."""
+        line = self._reader.readline()
+        return json.loads(line) if line else None
+
+    def __iter__(self) -> Iterator[Message]:
+        while (message := self.receive()) is not None:
+            yield message
+
+    def read_exactly(self, count: int) -> bytes:
+        """Read so many bytes.
+
+        Raises:
+            EOFError: the other side has closed the stream before.
+        """
+        content = self._reader.read(count)
+        if len(content) < count:
+            raise EOFError("the laptop hung up")
+        return content
+
+    def read_frames(self) -> Iterator[bytes]:
+        """Give the content of a file, frame by frame."""
+        while True:
+            kind, length = HEADER.unpack(self.read_exactly(HEADER.size))
+            if not length:
+                return
+            yield unpack_frame(kind, self.read_exactly(length))
+
+    def write_frames(self, pieces: Iterable[bytes]) -> None:
+        """Write the content of a file, given in pieces of `FRAME_BYTES` at most."""
+        for frame in pack_frames(pieces):
+            self._writer.write(frame)

@@ -1,0 +1,138 @@
+"""`drumline lab verify`: whether a report is what its runs say, and whether they can be had again.
+
+1. the files are those that were written (sha256);
+2. every number of the page is the one in its CSV file;
+3. the CSV files, and what the page makes of them, are what the runs beside them give;
+4. with `rerun`: training again, by the same specs, ends with the same weights.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from drumline.core.errors import DrumlineError, UsageError
+from drumline.labs.experiment import LabSettings, Results, Training, runs_folder
+from drumline.labs.report import build_report
+from drumline.labs.runner import load_lab, run_experiments
+from drumline.launch.probe import Watch
+from drumline.report.page.audit import audit_files, audit_numbers, audit_texts
+from drumline.report.page.folder import read_manifest
+from drumline.report.page.table import Table
+from drumline.report.page.translator import Language
+
+_UNREADABLE = (
+    *(DrumlineError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError),
+)
+"""what comes of runs that are damaged, or of another version"""
+
+
+@dataclass
+class Verdict:
+    """What was looked at, and what is wrong."""
+
+    checked: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    def take(self, what: str, problems: Iterator[str]) -> None:
+        """Note one look."""
+        found = list(problems)
+        self.problems += found
+        if not found:
+            self.checked.append(what)
+
+
+def verify(folder: Path, *, rerun: bool, watch: Watch) -> Verdict:
+    """Look at a report as a grader would; blocks while it trains again.
+
+    Raises:
+        UsageError: the folder holds no report of a lab.
+    """
+    manifest = read_manifest(folder)
+    if "lab" not in manifest:
+        raise UsageError(
+            f"{folder} holds a page about runs, not a lab's report; name a folder of `lab run`"
+        )
+    try:
+        settings = LabSettings.model_validate(manifest.get("settings", {}))
+    except ValueError as error:
+        raise UsageError(
+            f"{folder}: the settings in its manifest are not of this version "
+            f"({str(error).splitlines()[0]}); make the report again"
+        ) from None
+    verdict = Verdict()
+    count = len(manifest["files"])
+    verdict.take(f"{count} files are as they were written", audit_files(folder, manifest))
+    verdict.take("every number of the page is in its CSV file", audit_numbers(folder))
+    verdict.take(
+        "the page and the CSV files follow from the runs", _audit_runs(folder, manifest, settings)
+    )
+    if rerun:
+        again = _train_again(manifest, settings, watch)
+        verdict.take("training again gave the same weights", again)
+    return verdict
+
+
+def _audit_runs(folder: Path, manifest: dict[str, Any], settings: LabSettings) -> Iterator[str]:
+    if not runs_folder(folder).is_dir():
+        yield f"{runs_folder(folder)} is missing: the CSV files cannot be followed to the runs"
+        return
+    lang = Language.ZH if manifest.get("lang") == "zh" else Language.EN
+    results = Results(folder=folder, settings=settings)
+    try:
+        report = build_report(load_lab(manifest["lab"]), results, {}, "", lang)
+    except _UNREADABLE as error:
+        yield f"the runs cannot be read as this version's: {error}"
+        return
+    for table in report.tables:
+        yield from _compare(table, folder / "data" / f"{table.name}.csv")
+    yield from audit_texts(folder, report)
+
+
+def _compare(table: Table, file: Path) -> Iterator[str]:
+    try:
+        text = file.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        yield f"data/{file.name} is missing"
+        return
+    theirs, ours = text.splitlines(), table.to_csv().splitlines()
+    if theirs != ours:
+        line = next(
+            (n for n, (a, b) in enumerate(zip(theirs, ours, strict=False), start=1) if a != b),
+            min(len(theirs), len(ours)) + 1,
+        )
+        yield f"data/{file.name}, line {line}: the runs give other numbers"
+
+
+def _train_again(manifest: dict[str, Any], settings: LabSettings, watch: Watch) -> Iterator[str]:
+    listed = manifest.get("experiments")
+    noted = {
+        one.get("name"): one
+        for one in (listed if isinstance(listed, list) else [])
+        if isinstance(one, dict)
+    }
+    experiments = [
+        one
+        for one in load_lab(manifest["lab"]).experiments(settings)
+        if isinstance(one, Training) and one.exact and noted.get(one.name, {}).get("weights_sha256")
+    ]
+    if not experiments:
+        yield "its manifest notes no weights to compare with: training again would tell nothing"
+        return
+    with tempfile.TemporaryDirectory() as temporary:
+        results = run_experiments(experiments, settings, Path(temporary), reuse=False, watch=watch)
+        for one in experiments:
+            record = results.record(one.name)
+            if record is None:
+                yield f"{one.name} failed when it was run again: {results.failed.get(one.name)}"
+                continue
+            mine = record.summary.get("weights_sha256")
+            if mine != noted[one.name]["weights_sha256"]:
+                yield (
+                    f"{one.name} ended with other weights when it was run again "
+                    f"({str(mine)[:16]}); on another processor or version of torch, rounding alone "
+                    f"can do that"
+                )

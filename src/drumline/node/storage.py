@@ -1,0 +1,383 @@
+"""Copies of run directories in a storage: s3://bucket/prefix, file:///folder, or any fsspec URL.
+
+<url>/<run>/<writer>/            a writer is a node (worker0, …), or the laptop
+    events/rank-0.jsonl          the files, under their own names
+    events/rank-0.jsonl~         or with a tilde: see below
+    manifest.sha256.json         what belongs to the copy, with checksums; written last
+
+A node may disappear in the middle of a copy. So a changed file is written beside the one that the
+manifest names, then the new manifest replaces the old one, then the old file is removed: at every
+moment there is one complete copy. Every storage replaces a manifest atomically.
+
+fsspec has a class for each kind of storage, each with errors of its own; `explained` classifies
+them by their names and messages.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from drumline.core.errors import ClusterError
+from drumline.core.files import stays_inside
+from drumline.core.json_lines import Message
+
+MANIFEST = "manifest.sha256.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredFile:
+    """One file of a copy."""
+
+    key: str
+    """where it is, relative to the manifest"""
+    sha256: str
+    bytes: int
+    mtime: float
+
+    @classmethod
+    def from_json(cls, values: Message) -> StoredFile:
+        """Read it back."""
+        return cls(
+            key=_safe(values["key"]),
+            sha256=str(values["sha256"]),
+            bytes=int(values["bytes"]),
+            mtime=float(values["mtime"]),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """What one writer's copy of a run consists of."""
+
+    run: str
+    writer: str
+    written: float = 0.0
+    """seconds of the epoch"""
+    ended: bool = False
+    """whether the run had ended"""
+    files: dict[str, StoredFile] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        """Return the document."""
+        files = {name: vars(file) for name, file in sorted(self.files.items())}
+        return json.dumps({**vars(self), "files": files}, indent=1)
+
+    @classmethod
+    def from_json(cls, text: str | bytes, *, run: str, writer: str) -> Manifest:
+        """Read it back.
+
+        Args:
+            text: the document; whoever may write to the storage may have made it up.
+            run: whose copy it is, by the place where it was found, whatever it says itself.
+            writer: by whom, likewise.
+
+        Raises:
+            ValueError, TypeError, KeyError, AttributeError: it is no such document.
+        """
+        values = json.loads(text)
+        files = values.pop("files").items()
+        return cls(
+            run=_part(run),
+            writer=_part(writer),
+            written=float(values["written"]),
+            ended=bool(values["ended"]),
+            files={_safe(name): StoredFile.from_json(file) for name, file in files},
+        )
+
+
+def _part(name: str) -> str:
+    """Return a name that is one folder's, and no way elsewhere."""
+    if name in ("", ".", "..") or "/" in name or "\0" in name:
+        raise ValueError(f"{name!r} is no folder's name")
+    return name
+
+
+def _safe(name: str) -> str:
+    if not stays_inside(name):
+        raise ValueError(f"{name!r} leaves the folder")
+    return name
+
+
+NO_BUCKET = "does not exist"
+_USER = re.compile(r"(?<=://)[^/\s]+@")
+
+
+def shown_url(url: str) -> str:
+    """Return a storage's address without what nobody else should see: password and parameters."""
+    return _USER.sub("", url.partition("?")[0])
+
+
+@contextlib.contextmanager
+def explained(url: str) -> Iterator[None]:
+    """Turn what storages raise into one sentence with the way out."""
+    shown = shown_url(url)
+    try:
+        yield
+    except ClusterError:
+        raise
+    except ImportError as error:
+        package = {"s3": "s3fs", "gs": "gcsfs", "gcs": "gcsfs"}.get(url.partition("://")[0])
+        fix = f"pip install {package}" if package else "install the package that it names"
+        raise ClusterError(
+            f"the storage {shown} needs a package that is not installed ({error}); {fix}, here or "
+            f"by the requirements of your cluster.yaml"
+        ) from None
+    except Exception as error:
+        kind, fix = kind_of(error)
+        if not kind:
+            raise
+        said = str(error).replace(url, shown)
+        raise ClusterError(f"the storage {shown} {kind} ({said}); {fix}", kind=kind) from None
+
+
+def kind_of(error: Exception) -> tuple[str, str]:
+    """Say what an error of a storage means, and what to do."""
+    said = f"{type(error).__name__} {error}"
+    if isinstance(error, ValueError) and "rotocol not known" in said:
+        return "has a protocol that fsspec does not know", "write s3://bucket/prefix, for example"
+    if "NoCredentials" in said or "Unable to locate credentials" in said:
+        fix = "on nodes, give ec2.instance_profile; on the laptop, set up AWS credentials"
+        return "needs credentials, and there are none", fix
+    if isinstance(error, PermissionError) or "AccessDenied" in said or "Forbidden" in said:
+        return "may not be used by you", "allow reading, writing and listing of that prefix"
+    if "NoSuchBucket" in said or "bucket does not exist" in said:
+        return NO_BUCKET, "make the bucket, or correct storage in your cluster.yaml"
+    if "EndpointConnection" in said or isinstance(error, ConnectionError | TimeoutError):
+        return "cannot be reached", "check the network, and the address"
+    if isinstance(error, OSError):
+        return "cannot be used", "check the address, the room, and what you may do there"
+    return "", ""
+
+
+_CHUNK = 4 << 20
+_OBJECT_STORES = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az"}
+"""have no folders; asked to make one, they would make a bucket"""
+
+
+def _nothing() -> None:
+    """Do nothing."""
+
+
+class _GoneError(Exception):
+    """A file of the run directory that is there no more."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Copied:
+    """What a copy took."""
+
+    files: int
+    bytes: int
+
+
+class Store:
+    """A storage that run directories are copied to and restored from."""
+
+    def __init__(self, url: str) -> None:
+        with explained(url):
+            import fsspec
+
+            self.url = url.rstrip("/")
+            self._fs, self._root = fsspec.core.url_to_fs(url)
+            self._root = self._root.rstrip("/")
+
+    @property
+    def is_folder(self) -> bool:
+        """Whether it is a folder of this machine, or of a disk that it shares."""
+        return "file" in _protocols(self._fs)
+
+    def copy(
+        self,
+        folder: Path,
+        run: str,
+        writer: str,
+        *,
+        ended: bool = False,
+        moved: Callable[[], None] = _nothing,
+    ) -> Copied:
+        """Copy what has changed in a run directory since this writer's last copy.
+
+        `ended`: whether it will not change any more.
+        `moved`: is called for each piece that has arrived.
+
+        Raises:
+            ClusterError: the storage refuses; says why, and the way out.
+        """
+        with explained(self.url):
+            old = self.read_manifest(run, writer) or Manifest(run=run, writer=writer)
+            at = f"{self._root}/{run}/{writer}"
+            files: dict[str, StoredFile] = {}
+            sent = Copied(files=0, bytes=0)
+            for name, path in list_files(folder):
+                known = old.files.get(name)
+                try:
+                    file = self._keep(path, known) or self._send(path, at, name, known, moved)
+                except _GoneError:  # since we listed it
+                    continue
+                files[name] = file
+                if known is None or known.sha256 != file.sha256:
+                    sent = Copied(files=sent.files + 1, bytes=sent.bytes + file.bytes)
+            if files == old.files and ended == old.ended and old.written:
+                return sent
+            new = Manifest(run=run, writer=writer, written=time.time(), ended=ended, files=files)
+            self._write(f"{at}/{MANIFEST}", new.to_json().encode())
+            for name, file in old.files.items():
+                if name not in files or files[name].key != file.key:
+                    self._forget(f"{at}/{file.key}")
+        return sent
+
+    def manifests(self, run: str | None = None) -> list[Manifest]:
+        """Read the manifests of one run, or of all runs, the newest first.
+
+        Raises:
+            ClusterError: the storage refuses, or a manifest is damaged; says which.
+        """
+        with explained(self.url):
+            self._fs.invalidate_cache()
+            found = self._fs.glob(f"{self._root}/{run or '*'}/*/{MANIFEST}")
+            read = [self.read_manifest(*str(path).split("/")[-3:-1]) for path in found]
+        return sorted((m for m in read if m), key=lambda m: -m.written)
+
+    def read_manifest(self, run: str, writer: str) -> Manifest | None:
+        """Read what a writer has copied of a run; None where it has copied nothing."""
+        path = f"{self._root}/{run}/{writer}/{MANIFEST}"
+        try:
+            text = self._fs.cat_file(path)
+        except FileNotFoundError as error:
+            if kind_of(error)[0] == NO_BUCKET:
+                raise
+            return None
+        try:
+            return Manifest.from_json(text, run=run, writer=writer)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise ClusterError(
+                f"the copy of {run} by {writer} in {shown_url(self.url)} is damaged: {MANIFEST} "
+                f"cannot be read ({error}); remove {run}/{writer} there, or restore it from a "
+                f"version before",
+                run=run,
+            ) from None
+
+    def check(self, run: str, writer: str) -> None:
+        """See whether the storage answers.
+
+        Raises:
+            ClusterError: it does not; says why, and the way out.
+        """
+        with explained(self.url):
+            self.read_manifest(run, writer)
+
+    def restore(self, manifest: Manifest, name: str, to: Path) -> None:
+        """Bring one file back, and check it.
+
+        Raises:
+            ClusterError: it is missing or damaged; says which.
+        """
+        file = manifest.files[name]
+        where = f"{manifest.run}/{manifest.writer}/{file.key}"
+        to.parent.mkdir(parents=True, exist_ok=True)
+        digest, size = hashlib.sha256(), 0
+        with explained(self.url):
+            try:
+                with (
+                    self._fs.open(f"{self._root}/{where}", "rb") as source,
+                    to.open("wb") as target,
+                ):
+                    while piece := source.read(_CHUNK):
+                        digest.update(piece)
+                        size += len(piece)
+                        target.write(piece)
+            except FileNotFoundError:
+                raise _refused(self.url, where, "it is not there") from None
+        if size != file.bytes or digest.hexdigest() != file.sha256:
+            why = f"it has {size} bytes, but the manifest says {file.bytes}"
+            raise _refused(
+                self.url, where, why if size != file.bytes else "its checksum is another"
+            )
+
+    def _keep(self, path: Path, known: StoredFile | None) -> StoredFile | None:
+        """Return what is known of a file, if that still holds; its date may be another."""
+        with _local():
+            stat = path.stat()
+            if known is None or known.bytes != stat.st_size:
+                return None
+            if known.mtime == stat.st_mtime:
+                return known
+            with path.open("rb") as file:
+                same = hashlib.file_digest(file, "sha256").hexdigest() == known.sha256
+        return replace(known, mtime=stat.st_mtime) if same else None
+
+    def _send(
+        self, path: Path, at: str, name: str, known: StoredFile | None, moved: Callable[[], None]
+    ) -> StoredFile:
+        """Send a file as it is now: one that grows meanwhile is cut where it ended before."""
+        key = f"{name}~" if known and known.key == name else name
+        to = f"{at}/{key}"
+        digest = hashlib.sha256()
+        with _local():
+            source = path.open("rb")
+        with source:
+            stat = os.fstat(source.fileno())
+            left = stat.st_size
+            self._make_folder(to)
+            with self._fs.open(to, "wb") as target:
+                while left and (piece := source.read(min(_CHUNK, left))):
+                    digest.update(piece)
+                    target.write(piece)
+                    left -= len(piece)
+                    moved()
+        size = stat.st_size - left
+        return StoredFile(key=key, sha256=digest.hexdigest(), bytes=size, mtime=stat.st_mtime)
+
+    def _write(self, path: str, content: bytes) -> None:
+        """Replace a small file in one step."""
+        self._make_folder(path)  # a run that has no file yet has none there
+        if self.is_folder:  # the only one where writing is not one step by itself
+            self._fs.pipe_file(f"{path}.part", content)
+            Path(f"{path}.part").replace(path)
+        else:
+            self._fs.pipe_file(path, content)
+
+    def _make_folder(self, path: str) -> None:
+        if not _OBJECT_STORES & set(_protocols(self._fs)):
+            self._fs.makedirs(path.rpartition("/")[0], exist_ok=True)
+
+    def _forget(self, path: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            self._fs.rm_file(path)
+
+
+def list_files(folder: Path) -> Iterator[tuple[str, Path]]:
+    """Give the files of a run directory by their names in the copy; not what is half written."""
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and not path.is_symlink() and not path.name.startswith("."):
+            yield path.relative_to(folder).as_posix(), path
+
+
+def _refused(url: str, where: str, why: str) -> ClusterError:
+    return ClusterError(
+        f"the copy {where} in {shown_url(url)} is damaged or incomplete: {why}; take another "
+        f"run's copy, or restore that file from a version before",
+        file=where,
+    )
+
+
+def _protocols(fs: Any) -> tuple[str, ...]:
+    return (fs.protocol,) if isinstance(fs.protocol, str) else tuple(fs.protocol)
+
+
+@contextlib.contextmanager
+def _local() -> Iterator[None]:
+    """Tell a file that is missing here from one that the storage misses."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise _GoneError from error
