@@ -14,10 +14,8 @@ import numpy as np
 
 from drumline.core.rundir import RunDir
 from drumline.data.coverage import coverage
-from drumline.labs.experiment import Measurement, Training
-from drumline.labs.lab import Lab, WriteUp
-from drumline.labs.results import Results
-from drumline.labs.settings import LabSettings
+from drumline.labs.chapter import Lab, WriteUp
+from drumline.labs.experiment import LabSettings, Measurement, Results, Training
 from drumline.report.page.blocks import Paragraph, Picture, Report, Section, TableBlock
 from drumline.report.page.markdown import render_markdown
 from drumline.report.page.table import CellRef

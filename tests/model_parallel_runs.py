@@ -6,9 +6,8 @@ import dataclasses
 import json
 
 from drumline.core.rundir import RunDir
+from drumline.labs.experiment import LabSettings, Results
 from drumline.labs.model_parallel.experiments import AGAIN, plan_named_cases
-from drumline.labs.results import Results
-from drumline.labs.settings import LabSettings
 from drumline.spec.load import write_run_spec
 
 MS = 1_000_000

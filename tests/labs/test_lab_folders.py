@@ -8,14 +8,12 @@ import re
 import pytest
 
 from drumline.core.errors import LabError, UsageError
-from drumline.labs.catalogue import find_lab
-from drumline.labs.report_run import load_lab, run_lab
-from drumline.labs.running import alone
-from drumline.labs.settings import LabSettings
-from drumline.labs.verifying import verify
-from drumline.labs.writing import build_report
+from drumline.labs.experiment import LabSettings
+from drumline.labs.report import build_report
+from drumline.labs.runner import alone, load_lab, run_lab
+from drumline.labs.verify import verify
 from drumline.report.page.html import render_html
-from drumline.report.page.translator import Translator
+from drumline.report.page.translator import Language, Translator
 from lab_documents import documents
 from lab_runs import make_runs
 
@@ -60,8 +58,7 @@ def report(tmp_path, monkeypatch):
     """A report of lab 2, without its figures, which is in order."""
     monkeypatch.setattr("drumline.report.page.html.render_inline", lambda *_: "<svg></svg>")
     lab, results = load_lab(2), make_runs(load_lab(2), tmp_path, documents=documents())
-    experiments = lab.experiments(results.settings)
-    made = build_report(lab, find_lab(2), results, experiments, {}, "mine", Translator("zh"))
+    made = build_report(lab, results, {}, "mine", Language.ZH)
     (tmp_path / "data").mkdir()
     for table in made.tables:
         (tmp_path / "data" / f"{table.name}.csv").write_text(table.to_csv(), encoding="utf-8")

@@ -12,18 +12,16 @@ from drumline.labs.data_parallel.experiments import ALPHA, KINDS, label_groups
 from drumline.labs.data_parallel.learning import AloneRow, AveragingRow, LocalLossRow, say_adam
 from drumline.labs.data_parallel.partitions import OverlapRow
 from drumline.labs.data_parallel.plots import draw_averaging, draw_overlap
-from drumline.labs.experiment import Training
+from drumline.labs.experiment import LabSettings, Training
 from drumline.labs.optimizers import LAB as OPTIMIZERS
 from drumline.labs.optimizers.convergence import RateRow, say_rates
 from drumline.labs.plots import Plot, error_bars
 from drumline.labs.repeats import smoothed
-from drumline.labs.report_run import load_lab
-from drumline.labs.settings import LabSettings
+from drumline.labs.runner import load_lab
 from drumline.labs.text import lab_text
 from drumline.report.intervals import Interval
 from drumline.report.page.blocks import Picture
 from drumline.report.page.table import Findings, RecordTable
-from drumline.report.page.translator import Translator
 from drumline.report.plots import FigureStyle, render_inline
 from drumline.report.runs.record import Point
 from drumline.spec.load import read_options
@@ -54,7 +52,7 @@ BAD = re.compile(r"\b(nan|None|inf)\b")
 
 def test_both_languages_say_what_the_data_say(whole):
     number, lab, results = whole
-    found = {lang: lab.write_up(results, Translator(lang)) for lang in ("en", "zh")}
+    found = {lang: lab.write_up(results, lang) for lang in ("en", "zh")}
     for lang, one in found.items():
         assert wrong_quotes(one) == []
         assert not BAD.search(words_of(one, lang))
@@ -68,7 +66,7 @@ def test_both_languages_say_what_the_data_say(whole):
 def test_pictures_can_be_drawn(whole):
     _, lab, results = whole
     style = FigureStyle(lang="en")
-    for block in lab.write_up(results, Translator("en")).results:
+    for block in lab.write_up(results, "en").results:
         if isinstance(block, Picture):
             with style.drawing():
                 figure = block.draw(style)
@@ -79,7 +77,7 @@ def test_pictures_can_be_drawn(whole):
 @pytest.mark.parametrize("number", LABS)
 def test_pictures_can_be_drawn_from_what_is_left(number, tmp_path):
     results = make_runs(LABS[number], tmp_path, without=_most_of(number))
-    for block in LABS[number].write_up(results, Translator("zh")).results:
+    for block in LABS[number].write_up(results, "zh").results:
         if isinstance(block, Picture):
             assert "<svg" in render_inline(block, "zh")
 
@@ -93,7 +91,7 @@ def _most_of(number):
 @pytest.mark.parametrize("lang", ["en", "zh"])
 def test_what_failed_is_left_out(number, lang, tmp_path):
     results = make_runs(LABS[number], tmp_path, without=_most_of(number))
-    found = LABS[number].write_up(results, Translator(lang))
+    found = LABS[number].write_up(results, lang)
     assert found.results
     assert wrong_quotes(found) == []
     assert not BAD.search(words_of(found, lang))
@@ -102,22 +100,20 @@ def test_what_failed_is_left_out(number, lang, tmp_path):
 @pytest.mark.parametrize("number", LABS)
 def test_where_nothing_came_to_its_end_the_page_says_so(number, tmp_path):
     names = [one.name for one in LABS[number].experiments(LabSettings())]
-    found = LABS[number].write_up(
-        make_runs(LABS[number], tmp_path, without=names), Translator("en")
-    )
+    found = LABS[number].write_up(make_runs(LABS[number], tmp_path, without=names), "en")
     assert found.results == []
     assert "Nothing came to its end" in str(found.summary)
 
 
 def test_a_learning_rate_that_diverged_is_a_finding(tmp_path):
     results = make_runs(OPTIMIZERS, tmp_path, diverged=["momentum-lr0.2"])
-    found = OPTIMIZERS.write_up(results, Translator("en"))
+    found = OPTIMIZERS.write_up(results, "en")
     assert "With 0.2 it diverged." in words_of(found, "en")
     by_name = {one.name: one for one in OPTIMIZERS.experiments(LabSettings())}
     assert by_name["momentum-lr0.2"].may_diverge
     assert not by_name["momentum-1"].may_diverge
     more = make_runs(OPTIMIZERS, tmp_path / "more", diverged=["gd-1", "gd-lr1"])
-    assert "From 0.1 up it diverged." in words_of(OPTIMIZERS.write_up(more, Translator("en")), "en")
+    assert "From 0.1 up it diverged." in words_of(OPTIMIZERS.write_up(more, "en"), "en")
 
 
 def test_a_rate_that_is_best_at_the_border_may_not_be_the_best():
@@ -153,7 +149,7 @@ def test_one_interval_that_is_unknown_does_not_hide_the_others():
 def test_what_is_told_at_equal_time_has_its_interval(whole):
     number, lab, results = whole
     if number == 3:
-        found = lab.write_up(results, Translator("en"))
+        found = lab.write_up(results, "en")
         tables = {table.name: table for table in found.tables}
         for row in tables["equal_time"].rows:
             assert row["loss_low"] <= row["loss"] <= row["loss_high"]
@@ -204,14 +200,14 @@ def test_a_run_that_logged_nothing_is_left_out(tmp_path):
     results = make_runs(OPTIMIZERS, tmp_path)
     for log in (tmp_path / "runs" / "sgd-2" / "events").iterdir():
         log.write_text("")
-    found = OPTIMIZERS.write_up(results, Translator("en"))
+    found = OPTIMIZERS.write_up(results, "en")
     assert wrong_quotes(found) == []
     ends = next(table for table in found.tables if table.name == "ends")
     assert {row["optimizer"]: row["repeats"] for row in ends.rows}["sgd"] == 2
 
 
 def test_explanations_are_given_only_where_the_numbers_bear_them(tmp_path):
-    said = words_of(OPTIMIZERS.write_up(make_runs(OPTIMIZERS, tmp_path), Translator("en")), "en")
+    said = words_of(OPTIMIZERS.write_up(make_runs(OPTIMIZERS, tmp_path), "en"), "en")
     assert "Seed by seed, " in said
     assert "which is more than rounding" in said  # made-up losses of GD in chunks and at once
     assert "not what is computed" not in said
@@ -262,7 +258,7 @@ def test_optimizers_on_nodes_pay_for_averaging(tmp_path):
     settings = LabSettings.model_validate({"nodes": 2, "link": "1gbit"})
     results = make_runs(OPTIMIZERS, tmp_path, settings=settings)
     assert {one.spec.nodes for one in OPTIMIZERS.experiments(settings)} == {2}
-    found = OPTIMIZERS.write_up(results, Translator("en"))
+    found = OPTIMIZERS.write_up(results, "en")
     assert wrong_quotes(found) == []
     assert "Between nodes, averaging the gradients took " in words_of(found, "en")
     (profile,) = (table for table in found.tables if table.name == "profile")

@@ -8,6 +8,7 @@ import pytest
 
 from drumline.core.errors import UsageError
 from drumline.labs.chapter import Chapter
+from drumline.labs.experiment import LabSettings
 from drumline.labs.model_parallel import LAB
 from drumline.labs.model_parallel.cases import (
     Cases,
@@ -18,7 +19,6 @@ from drumline.labs.model_parallel.cases import (
 )
 from drumline.labs.model_parallel.experiments import AGAIN, plan_named_cases
 from drumline.labs.model_parallel.pace import compare_steps, say_against_data
-from drumline.labs.settings import LabSettings
 from drumline.labs.text import lab_text
 from drumline.report.intervals import Interval, Order
 from drumline.report.page.audit import audit_numbers
@@ -26,7 +26,7 @@ from drumline.report.page.blocks import Paragraph, Picture, Report, Section, Tab
 from drumline.report.page.html import render_html
 from drumline.report.page.markdown import render_markdown
 from drumline.report.page.table import Findings
-from drumline.report.page.translator import Language, Sentence, Translator
+from drumline.report.page.translator import Language, Sentence
 from model_parallel_runs import STEPS, make_runs
 
 BAD = re.compile(r"\b(nan|None|inf)\b")
@@ -57,7 +57,7 @@ def whole(tmp_path_factory):
 
 
 def test_every_number_of_the_page_is_in_its_file_and_every_picture_is_drawn(whole, tmp_path):
-    found = LAB.write_up(whole, Translator("en"))
+    found = LAB.write_up(whole, "en")
     page = render_html(report_of(found, "en"), version="1", made="now")
     (tmp_path / "report.html").write_text(page)
     (tmp_path / "data").mkdir()
@@ -69,7 +69,7 @@ def test_every_number_of_the_page_is_in_its_file_and_every_picture_is_drawn(whol
 
 
 def test_both_languages_say_the_same_numbers(whole):
-    found = {lang: LAB.write_up(whole, Translator(lang)) for lang in ("en", "zh")}
+    found = {lang: LAB.write_up(whole, lang) for lang in ("en", "zh")}
     assert quoted(found["en"]) == quoted(found["zh"])
     assert len(quoted(found["en"])) > 40
     for lang, one in found.items():
@@ -78,7 +78,7 @@ def test_both_languages_say_the_same_numbers(whole):
 
 
 def test_sentences_follow_the_quartiles(whole):
-    text = text_of(LAB.write_up(whole, Translator("en")), "en")
+    text = text_of(LAB.write_up(whole, "en"), "en")
     faster = re.search(r"One process alone took .* a step. Faster.*", text)[0]
     assert "data: 1.7×" in faster
     assert "rpc ×4: 1.1×" in faster
@@ -124,9 +124,7 @@ def test_data_parallelism_is_ahead_only_of_what_is_behind_for_certain():
 
 
 def test_the_bubble_is_the_formulas_where_all_pieces_take_the_same_time(whole):
-    forms = next(
-        table for table in LAB.write_up(whole, Translator("en")).tables if table.name == "forms"
-    )
+    forms = next(table for table in LAB.write_up(whole, "en").tables if table.name == "forms")
     for row in forms.rows:
         if row["bubble"] is not None and row["schedule"] != "interleaved":
             count = row["microbatches"]
@@ -141,7 +139,7 @@ def test_the_bubble_farthest_from_the_formula_is_that_of_all_forms(tmp_path):
     results = make_runs(tmp_path)
     for log in (tmp_path / "runs" / "rpc-x8" / "events").iterdir():
         log.write_text("".join(map(_spread, log.read_text().splitlines(keepends=True))))
-    text = text_of(LAB.write_up(results, Translator("en")), "en")
+    text = text_of(LAB.write_up(results, "en"), "en")
     assert re.search(r"rpc ×8 is farthest from it, by \+[0-9.]+ points", text)
 
 
@@ -155,9 +153,7 @@ def _spread(line):
 
 def test_a_stage_that_waits_for_the_end_of_the_step_is_idle(whole):
     """Its work leaves half of the window, whatever of that was noted as a message."""
-    ranks = next(
-        table for table in LAB.write_up(whole, Translator("en")).tables if table.name == "ranks"
-    )
+    ranks = next(table for table in LAB.write_up(whole, "en").tables if table.name == "ranks")
     idle = {(row["case"], row["rank"]): row["idle_ms"] for row in ranks.rows}
     assert idle["rpc ×1", 1] == pytest.approx(139 / 2)
     assert idle["pipeline ×1", 0] == idle["pipeline ×1", 1] == pytest.approx(79 / 2)
@@ -165,9 +161,7 @@ def test_a_stage_that_waits_for_the_end_of_the_step_is_idle(whole):
 
 
 def test_losses_that_do_not_agree_are_said_to_be_so(tmp_path):
-    assert "do not agree" in text_of(
-        LAB.write_up(make_runs(tmp_path, apart=0.1), Translator("en")), "en"
-    )
+    assert "do not agree" in text_of(LAB.write_up(make_runs(tmp_path, apart=0.1), "en"), "en")
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
@@ -177,14 +171,14 @@ def test_losses_that_do_not_agree_are_said_to_be_so(tmp_path):
 def test_what_failed_is_left_out(kept, lang, tmp_path):
     names = [name for name, _ in plan_named_cases(LabSettings())]
     results = make_runs(tmp_path, without=[name for name in names if name not in kept])
-    found = LAB.write_up(results, Translator(lang))
+    found = LAB.write_up(results, lang)
     assert not BAD.search(text_of(found, lang))
     assert len(next(b for b in found.results if isinstance(b, TableBlock)).table.rows) == len(kept)
 
 
 def test_where_nothing_came_to_its_end_the_page_says_so(tmp_path):
     names = [name for name, _ in plan_named_cases(LabSettings())]
-    found = LAB.write_up(make_runs(tmp_path, without=names), Translator("en"))
+    found = LAB.write_up(make_runs(tmp_path, without=names), "en")
     assert (found.results, found.analysis, found.tables) == ([], [], [])
     assert str(found.summary) == "No experiment came to its end."
 
@@ -260,7 +254,7 @@ def test_on_simulated_nodes_every_part_has_a_node():
 
 def test_bytes_are_those_of_links_on_nodes(tmp_path):
     results = make_runs(tmp_path, settings=LabSettings(nodes=3))
-    found = LAB.write_up(results, Translator("en"))
+    found = LAB.write_up(results, "en")
     forms = next(table for table in found.tables if table.name == "forms")
     assert {row["sent_bytes"] for row in forms.rows if row["ranks"] == 3} == {3 * 4000 // STEPS}
     assert "left the nodes by their links" in text_of(found, "en")

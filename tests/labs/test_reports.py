@@ -14,13 +14,12 @@ from dataclasses import dataclass
 import pytest
 
 from browser import browsing, find_browser
-from drumline.labs.catalogue import find_lab
-from drumline.labs.report_run import load_lab
-from drumline.labs.writing import build_report
+from drumline.labs.report import build_report
+from drumline.labs.runner import load_lab
 from drumline.report.page.audit import audit_numbers
 from drumline.report.page.folder import PAGE
 from drumline.report.page.html import render_html
-from drumline.report.page.translator import Translator
+from drumline.report.page.translator import Language
 from drumline.report.plots import render_inline
 from lab_documents import documents
 from lab_runs import make_runs
@@ -110,9 +109,7 @@ def drawn_once(monkeypatch):
 
 def write(number, results, lang, folder):
     """Write a lab's page and data, without the files of its figures."""
-    lab, entry = load_lab(number), find_lab(number)
-    experiments = lab.experiments(results.settings)
-    report = build_report(lab, entry, results, experiments, MACHINE, "*mine*", Translator(lang))
+    report = build_report(load_lab(number), results, MACHINE, "*mine*", Language(lang))
     (folder / "data").mkdir(parents=True)
     for table in report.tables:
         (folder / "data" / f"{table.name}.csv").write_text(table.to_csv(), encoding="utf-8")

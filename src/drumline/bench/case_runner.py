@@ -4,7 +4,7 @@
         if ended.error is None:
             rows.append(read_something(ended.run))        the directory is there until the next turn
 
-A case is anything with a label for people, a slug for files, and the spec of a run.
+A case is anything with a label for people and a slug for files; most have the spec of a run.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import contextlib
 import os
 import platform
 import shutil
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
@@ -33,15 +33,15 @@ from drumline.launch.agents import AgentPool
 from drumline.launch.probe import Progress, Watch
 from drumline.launch.runs import build_manifest, new_run
 from drumline.launch.training import follow_training
-from drumline.report.progress import RunProgress, followed
+from drumline.report.progress import followed
 from drumline.spec.run_spec import RunSpec
 
-_OF_THE_CASE = (WorkerError, CommError, DivergenceError, CheckpointError, UsageError)
+_OF_A_CASE = (WorkerError, CommError, DivergenceError, CheckpointError, UsageError)
 """errors that say nothing about the other cases"""
 
 
-class Runnable(Protocol):
-    """What the runner needs to know of a case."""
+class Case(Protocol):
+    """What the loop needs to know of a case."""
 
     @property
     def label(self) -> str:
@@ -51,18 +51,13 @@ class Runnable(Protocol):
     def slug(self) -> str:
         """What its run directory is called; each case has another one."""
 
+
+class Runnable(Case, Protocol):
+    """A case that is a training run."""
+
     @property
     def spec(self) -> RunSpec:
         """The run that it is."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class PlainCase:
-    """A `Runnable` that is nothing else."""
-
-    label: str
-    slug: str
-    spec: RunSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +76,8 @@ class Skipped:
     why: str
 
 
-C = TypeVar("C", bound=Runnable)
+C = TypeVar("C", bound=Case)
+T = TypeVar("T", bound=Runnable)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,8 +98,8 @@ class Ended(Generic[C]):
 
 
 def run_cases(
-    cases: Sequence[C], *, out: Path | None = None, watch: Watch = lambda _: None
-) -> Generator[Ended[C], None, None]:
+    cases: Sequence[T], *, out: Path | None = None, watch: Watch = lambda _: None
+) -> Generator[Ended[T], None, None]:
     """Train one case after the other, and give each as soon as its ranks have ended.
 
     Args:
@@ -118,40 +114,68 @@ def run_cases(
     """
     with contextlib.ExitStack() as stack:
         folder = out or stack.enter_context(Scratch()).path
-        crews = stack.enter_context(AgentPool())
+        for ended in run_each(cases, train_case, folder, watch, noun="case "):
+            yield ended
+            if out is None:
+                shutil.rmtree(ended.run.path, ignore_errors=True)
+
+
+def run_each(
+    cases: Sequence[C],
+    run: Callable[[C, Path, AgentPool, Watch], None],
+    folder: Path,
+    watch: Watch,
+    *,
+    noun: str = "",
+    of_a_case: tuple[type[DrumlineError], ...] = _OF_A_CASE,
+    interrupted: str = "nothing is left running",
+) -> Iterator[Ended[C]]:
+    """Run one case after the other; agents and simulated nodes stay from case to case.
+
+    Args:
+        cases: in order.
+        run: runs a case in its own folder, and tells how far it is.
+        folder: holds the folders of all, by the cases' slugs.
+        watch: called with the progress of all.
+        noun: what a case is called, before its number.
+        of_a_case: errors that say nothing about the other cases.
+        interrupted: what is left after Ctrl-C.
+
+    Raises:
+        InterruptError: Ctrl-C.
+        DrumlineError: another error.
+    """
+    with AgentPool() as agents:
         for number, case in enumerate(cases):
-            told = f"case {number + 1} of {len(cases)}: {case.label}"
+            told = f"{noun}{number + 1} of {len(cases)}: {case.label}"
+
+            def tell(said: Progress | None, number: int = number, told: str = told) -> None:
+                share = 0.0 if said is None else said.share
+                now = told if said is None else f"{told}, {said.now}"
+                watch(Progress(share=(number + share) / len(cases), now=now, case=told))
+
             path = folder / case.slug
+            error = None
             try:
-                yield _run(case, path, crews, _teller(watch, told, number, len(cases)))
-            except KeyboardInterrupt:
-                raise InterruptError(f"interrupted in {told}; nothing is left running") from None
-            finally:
-                if out is None:
-                    shutil.rmtree(path, ignore_errors=True)
+                run(case, path, agents, tell)
+            except (InterruptError, KeyboardInterrupt):
+                raise InterruptError(f"interrupted in {told}; {interrupted}") from None
+            except of_a_case as found:
+                error = found
+            yield Ended(case=case, run=RunDir(path.absolute()), error=error)
 
 
-Tell = Callable[[RunProgress], None]
+def train_case(case: Runnable, path: Path, agents: AgentPool, watch: Watch) -> None:
+    """Train a case in a new run directory; blocks until its ranks have ended.
 
-
-def _run(case: C, path: Path, crews: AgentPool, tell: Tell) -> Ended[C]:
-    run = RunDir(path.absolute())
-    try:
-        with new_run(case.spec, path) as run:
-            follow_training(run, case.spec, crews.of(case.spec), followed(run, case.spec, tell))
-    except _OF_THE_CASE as error:
-        return Ended(case=case, run=run, error=error)
-    return Ended(case=case, run=run)
-
-
-def _teller(watch: Watch, told: str, number: int, count: int) -> Tell:
-    """Tell how far a case, and all of them, have come."""
-
-    def tell(progress: RunProgress) -> None:
-        share = (number + progress.share) / count
-        watch(Progress(share=share, now=f"{told}, {progress.now}", case=told))
-
-    return tell
+    Raises:
+        DrumlineError: the run failed.
+    """
+    with new_run(case.spec, path) as run:
+        tell = followed(
+            run, case.spec, lambda said: watch(Progress(share=said.share, now=said.now))
+        )
+        follow_training(run, case.spec, agents.of(case.spec), tell)
 
 
 def describe_machine(argv: list[str]) -> dict[str, object]:

@@ -24,11 +24,11 @@ from drumline.core.errors import DrumlineError, LabError, UsageError
 from drumline.core.formatting import format_seconds
 from drumline.labs.catalogue import LABS, find_lab
 from drumline.labs.check import Result, Status, Verdict, Watch, check_lab
+from drumline.labs.experiment import LabSettings
 from drumline.labs.explanation import Explanation, explain, label, title_of, write_junit
-from drumline.labs.report_run import run_lab
-from drumline.labs.settings import LabSettings
+from drumline.labs.runner import run_lab
 from drumline.labs.start import recognise, start_lab
-from drumline.labs.verifying import verify
+from drumline.labs.verify import verify
 from drumline.launch.probe import Progress
 from drumline.report.page.translator import Language, Translator
 from drumline.spec.load import read_options

@@ -1,4 +1,4 @@
-"""`Chapter`: one question of a lab, with the tables, pictures and sentences that answer it.
+"""`Lab`: what each of the four brings; and `Chapter`: one question of it, and what answers it.
 
     def write_rates(chapter: Chapter, results: Results) -> None:
         rates = chapter.tabulate("rates", RateRow, …)             data/rates.csv
@@ -18,19 +18,24 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from drumline.labs.forms import FORMS
-from drumline.labs.lab import WriteUp
+from drumline.labs.experiment import Experiment, LabSettings, Results
 from drumline.labs.plots import Plot
-from drumline.labs.results import Results
 from drumline.labs.text import LabText, lab_text
 from drumline.report.intervals import Interval
 from drumline.report.page.blocks import Block, Column, Markdown, Paragraph, Picture, TableBlock
-from drumline.report.page.table import CellRef, Findings, Form, RecordTable, Table
-from drumline.report.page.translator import Filling, Sentence, Text, Translator, find_holes
+from drumline.report.page.table import FORMS, CellRef, Findings, Form, RecordTable, Table
+from drumline.report.page.translator import (
+    Filling,
+    Language,
+    Sentence,
+    Text,
+    find_holes,
+)
 from drumline.report.plots import FigureStyle
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
 
 R = TypeVar("R")
 
@@ -183,35 +188,50 @@ class Chapter:
         return Sentence(tuple(parts[1:]))
 
 
-Writer = Callable[[Chapter, Results], None]
+@dataclass(frozen=True, kw_only=True)
+class WriteUp:
+    """What a lab found, for the sections of its report."""
+
+    summary: Text
+    """one or two sentences for the top of the page, from the measured numbers"""
+    results: list[Block]
+    """tables and pictures"""
+    analysis: list[Block]
+    """sentences made from the numbers"""
+    tables: list[Table]
+    """all that any of them quotes"""
 
 
-def chapters(
-    lab: str,
-    writers: Mapping[str, Writer],
-    summarize: Callable[[Chapter], Text | None] | None = None,
-) -> Callable[[Results, Translator], WriteUp]:
-    """Return what writes a lab up: the chapters that its runs allow, one after the other.
+@dataclass(frozen=True, kw_only=True)
+class Lab:
+    """One lab."""
 
-    Args:
-        lab: the name of its text.
-        writers: of the chapters, by the names of their sections in the text.
-        summarize: says what came out in a sentence or two, by the tables of all chapters; None:
-            too little was measured. Without it, the first point of the analysis is the summary.
-    """
+    number: int
+    name: str
+    """of its text"""
+    experiments: Callable[[LabSettings], Sequence[Experiment]]
+    """names what is to be run, in order"""
+    code: Sequence[tuple[str, str]]
+    """the source that the experiments really use: path and symbol, in reading order"""
+    chapters: Mapping[str, Callable[[Chapter, Results], None]]
+    """what writes each chapter, by the name of its section in the text"""
+    summarize: Callable[[Chapter], Text | None] | None = None
+    """says what came out, by the tables of all chapters; None: too little was measured. Without it
+    the first point of the analysis is the summary"""
 
-    def write_up(results: Results, say: Translator) -> WriteUp:
-        findings, tables = Findings(), dict[str, RecordTable[Any]]()
-        text = lab_text(lab, say.lang)
+    def write_up(self, results: Results, lang: Language) -> WriteUp:
+        """Turn what was measured into the chapters that it allows."""
+        text, findings = lab_text(self.name, lang), Findings()
+        tables: dict[str, RecordTable[Any]] = {}
         written = []
-        for name, write in writers.items():
+        for name, write in self.chapters.items():
             chapter = Chapter(text=text.within(name), findings=findings, tables=tables)
             write(chapter, results)
             if chapter.results or chapter.sentences:
                 written.append(chapter)
         end = Chapter(text=text.within("summary"), findings=findings, tables=tables)
         points = [point for chapter in written for point in chapter.sentences]
-        summary = summarize(end) if summarize else points[0] if points else None
+        summary = self.summarize(end) if self.summarize else points[0] if points else None
         noted = [findings.table] if findings.table.rows else []
         return WriteUp(
             summary=end.write("nothing") if summary is None else summary,
@@ -219,8 +239,6 @@ def chapters(
             analysis=_analysis(written),
             tables=[*tables.values(), *noted],
         )
-
-    return write_up
 
 
 def _heading(chapter: Chapter) -> list[Block]:

@@ -1,29 +1,76 @@
-"""`Experiment`: one thing that a lab runs, and what it leaves for the report to read.
+"""`Experiment`: one thing that a lab runs; and `Results`: what all of them left, read back by name.
 
     labs/2/runs/<name>/        the run directory of a training run
     labs/2/runs/<name>.json    the document of a bench
 
-A lab names its experiments beforehand; they run one after the other, and the report is written
-from what they left. So a report can be made again, in another language say, without measuring.
+A lab names its experiments beforehand, by the user's `LabSettings`; they run one after the other,
+and the report is written from what they left. So it can be made again, in another language say,
+without measuring.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import AfterValidator, Field, model_validator
+
+from drumline.core.errors import DataError, DivergenceError
+from drumline.core.events import read_events
+from drumline.core.nodes import MAX_NODES
+from drumline.core.rundir import RunDir
+from drumline.data.catalogue import MNIST
+from drumline.data.folders import find_files
 from drumline.launch.probe import Watch
+from drumline.report.runs.record import RunRecord, read_record
+from drumline.spec.link import LinkSpec, check_node_count, check_slow_nodes
+from drumline.spec.parts import Part, one_word
 from drumline.spec.run_spec import RunSpec
 
 
+class LabSettings(Part):
+    """Where a lab's experiments run, how large they are, and from which seed."""
+
+    full: bool = False
+    """the long form: more steps, more seeds, more cases"""
+    nodes: Annotated[int, AfterValidator(check_node_count)] = Field(
+        default=1, json_schema_extra={"minimum": 1, "maximum": MAX_NODES}
+    )
+    """simulated nodes for the experiments of several ranks (default: this host)"""
+    link: Annotated[LinkSpec, one_word(LinkSpec, "rate")] = LinkSpec()
+    """the link of each simulated node, e.g. 1gbit"""
+    seed: int = Field(default=1234, ge=0, lt=2**31)
+    """the first of the seeds"""
+
+    @model_validator(mode="after")
+    def _links_join_nodes(self) -> LabSettings:
+        check_slow_nodes(self.nodes, self.link, {})
+        return self
+
+
 @dataclass(frozen=True, kw_only=True)
-class Training:
+class _Named:
+    name: str
+    """of its folder or file, unique in the lab: `adam-seed1`"""
+
+    @property
+    def label(self) -> str:
+        """What people call it."""
+        return self.name
+
+    @property
+    def slug(self) -> str:
+        """What its run directory is called."""
+        return self.name
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training(_Named):
     """A training run."""
 
-    name: str
-    """of its folder, unique in the lab: `adam-seed1`"""
     spec: RunSpec
     may_diverge: bool = False
     """that its loss runs away is a result, and no failure"""
@@ -32,10 +79,9 @@ class Training:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measurement:
+class Measurement(_Named):
     """A bench, or anything else that measures and gives one JSON document."""
 
-    name: str
     measure: Callable[[Watch], dict[str, Any]]
     words: dict[str, Any]
     """its spec as plain values: what it depends on"""
@@ -47,3 +93,69 @@ Experiment = Training | Measurement
 def runs_folder(folder: Path) -> Path:
     """Return where a lab's experiments leave what they found."""
     return folder / "runs"
+
+
+@dataclass(kw_only=True)
+class Results:
+    """Runs and documents by the names of their experiments."""
+
+    folder: Path
+    settings: LabSettings
+    failed: dict[str, str] = field(default_factory=dict)
+    """what did not come to an end, and why"""
+    _records: dict[str, RunRecord] = field(default_factory=dict)
+
+    def has(self, name: str) -> bool:
+        """Whether an experiment came to its end."""
+        path = runs_folder(self.folder) / name
+        return (path / "summary.json").is_file() or path.with_name(f"{name}.json").is_file()
+
+    def diverged(self, name: str) -> bool:
+        """Whether a training run ended because its loss became NaN or infinite."""
+        return any(
+            event["event"] == "error" and event.get("type") == DivergenceError.__name__
+            for log in (runs_folder(self.folder) / name / "events").glob("rank-*.jsonl")
+            for event in read_events(log)
+        )
+
+    def until_then(self, name: str) -> RunRecord:
+        """Return a training run as far as it came."""
+        return read_record(RunDir(runs_folder(self.folder) / name))
+
+    def record(self, name: str) -> RunRecord | None:
+        """Return a training run; None where it did not come to its end."""
+        if not self.has(name):
+            return None
+        if name not in self._records:
+            self._records[name] = read_record(RunDir(runs_folder(self.folder) / name))
+        return self._records[name]
+
+    def records(self, names: list[str]) -> dict[str, RunRecord]:
+        """Return those of several runs that came to their end."""
+        found = {name: self.record(name) for name in names}
+        return {name: record for name, record in found.items() if record is not None}
+
+    def document(self, name: str) -> dict[str, Any] | None:
+        """Return what a measurement gave; None where it failed."""
+        path = runs_folder(self.folder) / f"{name}.json"
+        try:
+            document = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        return document if isinstance(document, dict) else None
+
+
+SAMPLES = {"mnist-mini": 6_000, "mnist": 60_000}
+"""for training"""
+TEST_SAMPLES = {"mnist-mini": 1_000, "mnist": 10_000}
+
+
+def choose_data(settings: LabSettings) -> str:
+    """Return the data set of a lab: all of MNIST in the long form, where it was fetched."""
+    if settings.full:
+        try:
+            find_files(MNIST)
+        except DataError:
+            return "mnist-mini"
+        return "mnist"
+    return "mnist-mini"

@@ -58,6 +58,14 @@ class LabText(Translator):
         """Return what a reader reads for the values of a column."""
         return self.labels(f"names.{kind}") | self.labels(f"{self.scope}.names.{kind}")
 
+    def point_change(self, value: float) -> str:
+        """Write a difference of shares: `+0.30 points`."""
+        return f"{100 * value:+.2f} {self.text('points')}"
+
+    def point_size(self, value: float) -> str:
+        """Write a reach in shares, without a sign: `1.42 points`."""
+        return f"{100 * value:.2f} {self.text('points')}"
+
     def within(self, section: str) -> LabText:
         """Return the same text, for a section below this one."""
         return replace(self, scope=f"{self.scope}.{section}" if self.scope else section)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from drumline.labs.chapter import chapters
+from drumline.labs.chapter import Lab
 from drumline.labs.communication.collectives import write_collectives, write_strategies
 from drumline.labs.communication.experiments import plan_experiments
 from drumline.labs.communication.training import write_choices, write_delays
-from drumline.labs.lab import Lab
 
 LAB = Lab(
     number=2,
+    name="communication",
     experiments=plan_experiments,
     code=(
         ("comm/ring.py", "all_reduce"),
@@ -23,13 +23,10 @@ LAB = Lab(
         ("parallel/aggregate.py", "Aggregator"),
         ("parallel/aggregate.py", "pack"),
     ),
-    write_up=chapters(
-        "communication",
-        {
-            "collectives": write_collectives,
-            "strategies": write_strategies,
-            "delays": write_delays,
-            "choices": write_choices,
-        },
-    ),
+    chapters={
+        "collectives": write_collectives,
+        "strategies": write_strategies,
+        "delays": write_delays,
+        "choices": write_choices,
+    },
 )

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 from drumline.bench.communication.tables import format_size
 from drumline.labs.chapter import Chapter
 from drumline.labs.communication.plots import draw_sizes, draw_splits, draw_strategies
+from drumline.labs.experiment import Results
 from drumline.labs.repeats import ranked
-from drumline.labs.results import Results
 from drumline.report.intervals import Interval, Order, compare, divide
 from drumline.report.page.table import count, milliseconds, percent, plain, size, times
 

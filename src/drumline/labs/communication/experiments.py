@@ -17,9 +17,7 @@ from typing import Any
 from drumline.bench.communication.aggregation import run_aggregation
 from drumline.bench.communication.collectives import run_collectives
 from drumline.bench.specs import AggregationSpec, CollectivesSpec
-from drumline.labs.experiment import Experiment, Measurement, Training
-from drumline.labs.material import choose_data
-from drumline.labs.settings import LabSettings
+from drumline.labs.experiment import Experiment, LabSettings, Measurement, Training, choose_data
 from drumline.spec.load import validate_spec
 
 KINDS = (

@@ -17,8 +17,8 @@ from drumline.labs.communication.experiments import (
     OF,
 )
 from drumline.labs.communication.plots import draw_curves, draw_delays
+from drumline.labs.experiment import Results
 from drumline.labs.repeats import smoothed
-from drumline.labs.results import Results
 from drumline.report.intervals import Interval, Order, compare, divide, quartile_interval
 from drumline.report.page.table import count, milliseconds, percent, plain, points, size, times
 from drumline.report.runs.record import RunRecord

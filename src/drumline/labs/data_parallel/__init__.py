@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from drumline.labs.chapter import Chapter, chapters
+from drumline.labs.chapter import Chapter, Lab
 from drumline.labs.data_parallel.experiments import experiments
 from drumline.labs.data_parallel.learning import write_averaging, write_learning
 from drumline.labs.data_parallel.partitions import write_partitions
 from drumline.labs.data_parallel.scaling import write_batches, write_scaling
-from drumline.labs.lab import Lab
 from drumline.labs.repeats import ranked
 from drumline.report.page.translator import Sentence
 
@@ -31,6 +30,7 @@ def summarize(chapter: Chapter) -> Sentence | None:
 
 LAB = Lab(
     number=3,
+    name="data_parallel",
     experiments=experiments,
     code=(
         ("data/partition.py", "partition"),
@@ -42,15 +42,12 @@ LAB = Lab(
         ("train/train.py", "ReplicaRunner.forward_backward"),
         ("parallel/data_parallel.py", "DataParallel"),
     ),
-    write_up=chapters(
-        "data_parallel",
-        {
-            "partitions": write_partitions,
-            "learning": write_learning,
-            "averaging": write_averaging,
-            "scaling": write_scaling,
-            "batches": write_batches,
-        },
-        summarize,
-    ),
+    chapters={
+        "partitions": write_partitions,
+        "learning": write_learning,
+        "averaging": write_averaging,
+        "scaling": write_scaling,
+        "batches": write_batches,
+    },
+    summarize=summarize,
 )

@@ -25,8 +25,7 @@ from drumline.labs.data_parallel.experiments import (
     seed_names,
 )
 from drumline.labs.data_parallel.plots import draw_averaging, draw_learning
-from drumline.labs.forms import point_change, point_size, tiny
-from drumline.labs.material import TEST_SAMPLES
+from drumline.labs.experiment import TEST_SAMPLES, Results
 from drumline.labs.repeats import (
     CurveRow,
     Runs,
@@ -39,7 +38,6 @@ from drumline.labs.repeats import (
     score_rows,
     smoothed,
 )
-from drumline.labs.results import Results
 from drumline.report.intervals import Interval
 from drumline.report.page.table import (
     RecordTable,
@@ -49,6 +47,7 @@ from drumline.report.page.table import (
     plain,
     points,
     times,
+    tiny,
 )
 from drumline.report.runs.record import RunRecord
 
@@ -147,7 +146,7 @@ def _compare_with_first(chapter: Chapter, runs: Runs, rows: Sequence[StrategyRow
             gap = chapter.found(
                 f"accuracy of {row.kind} minus {MIXED}",
                 verdict.difference,
-                point_change(chapter.text),
+                chapter.text.point_change,
                 of="strategies: accuracy, in pairs of one seed",
             )
             chapter.say(f"against.{verdict.order}", row=row, base=base, gap=gap)
@@ -166,7 +165,7 @@ def _say_test_set(chapter: Chapter, runs: Runs, rows: Sequence[StrategyRow]) -> 
         reach=chapter.found(
             "reach of an accuracy on the test set",
             1.96 * math.sqrt(share * (1 - share) / samples),
-            point_size(chapter.text),
+            chapter.text.point_size,
             of="strategies: accuracy",
         ),
     )
@@ -320,7 +319,7 @@ def say_adam(chapter: Chapter, averaging: RecordTable[AveragingRow], averaged: s
         quoted = chapter.found(
             f"accuracy of {MIXED} against {SKEWED}, adam, {averaged}",
             gap,
-            point_size(chapter.text),
+            chapter.text.point_size,
             of="averaging: accuracy",
         )
         ending = chapter.write(f"adam.apart.{averaged}", gap=quoted)

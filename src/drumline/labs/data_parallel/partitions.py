@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from drumline.labs.chapter import Chapter
 from drumline.labs.data_parallel.experiments import KINDS, label_groups, plan
 from drumline.labs.data_parallel.plots import draw_labels, draw_overlap
-from drumline.labs.results import Results
+from drumline.labs.experiment import Results
 from drumline.report.page.blocks import Facts
 from drumline.report.page.table import RecordTable, percent, times
 

@@ -19,7 +19,7 @@ from drumline.labs.data_parallel.experiments import (
 )
 from drumline.labs.data_parallel.learning import WIDTH
 from drumline.labs.data_parallel.plots import draw_batches, draw_equal_cost, draw_scaling
-from drumline.labs.forms import point_change, tiny
+from drumline.labs.experiment import Results
 from drumline.labs.repeats import (
     CurveRow,
     Runs,
@@ -31,7 +31,6 @@ from drumline.labs.repeats import (
     ratio_of,
     score_rows,
 )
-from drumline.labs.results import Results
 from drumline.report.intervals import Interval, compare, quartile_interval
 from drumline.report.page.table import (
     RecordTable,
@@ -42,6 +41,7 @@ from drumline.report.page.table import (
     points,
     seconds,
     times,
+    tiny,
 )
 from drumline.report.runs.record import RunRecord
 
@@ -262,7 +262,7 @@ def _say_equal_samples(chapter: Chapter, one: RunRecord, many: RunRecord, setup:
         change=chapter.found(
             f"accuracy on {setup} workers minus 1, one seed",
             many.accuracy - one.accuracy,
-            point_change(chapter.text),
+            chapter.text.point_change,
             of="runs of one seed",
         ),
         workers=setup,

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from drumline.labs.chapter import Chapter, chapters
-from drumline.labs.lab import Lab, WriteUp
-from drumline.labs.model_parallel.cases import read_cases
+from drumline.labs.chapter import Chapter, Lab
 from drumline.labs.model_parallel.costs import (
     write_agreement,
     write_costs,
@@ -13,21 +11,7 @@ from drumline.labs.model_parallel.costs import (
 )
 from drumline.labs.model_parallel.experiments import plan_experiments
 from drumline.labs.model_parallel.pace import write_fastest, write_forms, write_microbatches
-from drumline.labs.results import Results
-from drumline.report.page.translator import Sentence, Translator
-
-
-def write_up(results: Results, say: Translator) -> WriteUp:
-    """Write all chapters from the runs, which are read once."""
-    cases, nodes = read_cases(results), results.settings.nodes
-    writers = {
-        "forms": lambda chapter, _: write_forms(chapter, cases, nodes=nodes),
-        "microbatches": lambda chapter, _: write_microbatches(chapter, cases),
-        "trace": lambda chapter, _: write_trace(chapter, cases),
-        "costs": lambda chapter, _: write_costs(chapter, cases, nodes=nodes),
-        "losses": lambda chapter, _: write_losses(chapter, cases),
-    }
-    return chapters("model_parallel", writers, summarize)(results, say)
+from drumline.report.page.translator import Sentence
 
 
 def summarize(chapter: Chapter) -> Sentence | None:
@@ -43,6 +27,7 @@ def summarize(chapter: Chapter) -> Sentence | None:
 
 LAB = Lab(
     number=4,
+    name="model_parallel",
     experiments=plan_experiments,
     code=(
         ("parallel/split/balance.py", "partition"),
@@ -56,5 +41,12 @@ LAB = Lab(
         ("parallel/tensor/linear.py", "ColumnLinear"),
         ("parallel/tensor/linear.py", "RowLinear"),
     ),
-    write_up=write_up,
+    chapters={
+        "forms": write_forms,
+        "microbatches": write_microbatches,
+        "trace": write_trace,
+        "costs": write_costs,
+        "losses": write_losses,
+    },
+    summarize=summarize,
 )

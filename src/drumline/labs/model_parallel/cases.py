@@ -18,13 +18,12 @@ from typing import Annotated, Any
 from drumline.bench.model_parallel.rows import CaseRow, build_case_row, compare_with_alone
 from drumline.core.events import Event
 from drumline.core.rundir import RunDir
-from drumline.labs.experiment import runs_folder
-from drumline.labs.forms import tiny
+from drumline.labs.chapter import Chapter
+from drumline.labs.experiment import Results, runs_folder
 from drumline.labs.model_parallel.experiments import AGAIN, plan_named_cases
-from drumline.labs.results import Results
 from drumline.report.intervals import Interval, divide, quartiles
 from drumline.report.ledger import step_seconds, warm_steps
-from drumline.report.page.table import count, milliseconds, percent, plain, size, times
+from drumline.report.page.table import count, milliseconds, percent, plain, size, times, tiny
 
 TRACED = ("rpc ×1", "rpc ×4", "pipeline gpipe ×4", "pipeline 1f1b ×4")
 """cases whose steps are drawn: parts in turn, and three ways to overlap"""
@@ -139,6 +138,17 @@ class Cases:
     def split(self) -> list[FormRow]:
         """Return those that are not one process alone."""
         return [row for row in self.forms if row.form != "alone"]
+
+
+def find_cases(chapter: Chapter) -> Cases:
+    """Return what the first chapter has tabulated."""
+    tables = chapter.tables
+    rows: dict[str, list[Any]] = {
+        name: tables[name].records if name in tables else []
+        for name in ("forms", "ranks", "baseline", "curves", "trace")
+    }
+    baseline, *_ = [*rows.pop("baseline"), None]
+    return Cases(baseline=baseline, **rows)
 
 
 @dataclass(frozen=True, kw_only=True)

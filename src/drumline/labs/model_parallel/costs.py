@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from drumline.labs.chapter import Chapter
-from drumline.labs.model_parallel.cases import ALONE, TRACED, Cases, FormRow
+from drumline.labs.experiment import Results
+from drumline.labs.model_parallel.cases import ALONE, TRACED, Cases, FormRow, find_cases
 from drumline.labs.model_parallel.plots import draw_curves, draw_trace
 from drumline.report.page.table import times
 from drumline.report.page.translator import Sentence
@@ -15,8 +16,9 @@ _AGREE = 1e-4
 _NEVER = 0.01
 
 
-def write_trace(chapter: Chapter, cases: Cases) -> None:
+def write_trace(chapter: Chapter, _results: Results) -> None:
     """Write who computes when."""
+    cases = find_cases(chapter)
     if cases.trace:
         chapter.picture("trace", draw_trace, chapter.tables["trace"])
     _say_together(chapter, [row for row in cases.forms if row.together is not None])
@@ -38,10 +40,11 @@ def _say_together(chapter: Chapter, rows: Sequence[FormRow]) -> None:
         chapter.say("together.microbatches", list=chapter.list_up(others))
 
 
-def write_costs(chapter: Chapter, cases: Cases, *, nodes: int) -> None:
+def write_costs(chapter: Chapter, results: Results) -> None:
     """Write what memory the ranks hold, and what they send."""
+    cases = find_cases(chapter)
     _say_memory(chapter, cases)
-    _say_bytes(chapter, cases, nodes=nodes)
+    _say_bytes(chapter, cases, nodes=results.settings.nodes)
 
 
 def _say_memory(chapter: Chapter, cases: Cases) -> None:
@@ -83,8 +86,9 @@ def _say_bytes(chapter: Chapter, cases: Cases, *, nodes: int) -> None:
         chapter.say("bytes.all", data=data, how=how, list=chapter.list_up(items))
 
 
-def write_losses(chapter: Chapter, cases: Cases) -> None:
+def write_losses(chapter: Chapter, _results: Results) -> None:
     """Write whether all forms computed the same."""
+    cases = find_cases(chapter)
     if cases.curves:
         chapter.picture("curves", draw_curves, chapter.tables["curves"])
     if cases.ranks:

@@ -20,8 +20,7 @@ from typing import Any
 
 from drumline.bench.model_parallel.spec import Case, ModelParallelSpec, plan_cases
 from drumline.core.errors import UsageError
-from drumline.labs.experiment import Training
-from drumline.labs.settings import LabSettings
+from drumline.labs.experiment import LabSettings, Training
 
 AGAIN = "alone-again"
 SWEPT = "1f1b"

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from drumline.labs.chapter import Chapter
+from drumline.labs.experiment import Results
 from drumline.labs.model_parallel.cases import (
     ALONE,
     ALONE_AGAIN,
@@ -16,6 +17,8 @@ from drumline.labs.model_parallel.cases import (
     FormRow,
     RankRow,
     TraceRow,
+    find_cases,
+    read_cases,
 )
 from drumline.labs.model_parallel.plots import draw_forms, draw_microbatches
 from drumline.labs.repeats import ranked
@@ -45,8 +48,9 @@ def compare_steps(first: Interval, second: Interval, *, drift: float = 0.0) -> O
     return Order.LEVEL if order is Order.ONCE else order
 
 
-def write_forms(chapter: Chapter, cases: Cases, *, nodes: int) -> None:
+def write_forms(chapter: Chapter, results: Results) -> None:
     """Write what each form costs, and how fast it is."""
+    cases = read_cases(results)
     if not cases.forms:
         return
     forms = chapter.tabulate("forms", FormRow, cases.forms)
@@ -58,7 +62,9 @@ def write_forms(chapter: Chapter, cases: Cases, *, nodes: int) -> None:
         chapter.tabulate("trace", TraceRow, cases.trace)
     glossary = [(name, chapter.text.text(f"glossary.{name}")) for name in _GLOSSARY]
     chapter.results.append(Facts(items=glossary))
-    counted = chapter.text.text("counted.links" if nodes > 1 else "counted.messages")
+    counted = chapter.text.text(
+        "counted.links" if results.settings.nodes > 1 else "counted.messages"
+    )
     draw = partial(draw_forms, baseline=cases.baseline)
     chapter.picture("forms", draw, forms, ranks, counted=counted)
     columns = ("ranks", "step_ms", "samples_per_s", "speedup", "loss", "loss_difference")
@@ -128,8 +134,9 @@ def _step(row: FormRow) -> float:
     return row.step_ms.middle
 
 
-def write_microbatches(chapter: Chapter, cases: Cases) -> None:
+def write_microbatches(chapter: Chapter, _results: Results) -> None:
     """Write what microbatches and schedules do, and what the formula says of the bubble."""
+    cases = find_cases(chapter)
     rows = [row for row in cases.forms if row.bubble is not None]
     if rows:
         draw = partial(draw_microbatches, baseline=cases.baseline)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from drumline.labs.chapter import Chapter, chapters
-from drumline.labs.lab import Lab
+from drumline.labs.chapter import Chapter, Lab
 from drumline.labs.optimizers.convergence import (
     write_convergence,
     write_rates,
@@ -31,6 +30,7 @@ def summarize(chapter: Chapter) -> Sentence | None:
 
 LAB = Lab(
     number=1,
+    name="optimizers",
     experiments=experiments,
     code=(
         ("optim/gd.py", "GD"),
@@ -41,15 +41,12 @@ LAB = Lab(
         ("train/train.py", "ReplicaRunner.forward_backward"),
         ("train/train.py", "Trainer.train_step"),
     ),
-    write_up=chapters(
-        "optimizers",
-        {
-            "convergence": write_convergence,
-            "engines": write_engines,
-            "profile": write_profile,
-            "rates": write_rates,
-            "sample_order": write_sample_order,
-        },
-        summarize,
-    ),
+    chapters={
+        "convergence": write_convergence,
+        "engines": write_engines,
+        "profile": write_profile,
+        "rates": write_rates,
+        "sample_order": write_sample_order,
+    },
+    summarize=summarize,
 )

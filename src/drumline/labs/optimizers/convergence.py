@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated
 
 from drumline.labs.chapter import Chapter
-from drumline.labs.forms import tiny
+from drumline.labs.experiment import Results
 from drumline.labs.optimizers.experiments import (
     OPTIMIZERS,
     ORDERED,
@@ -40,9 +40,17 @@ from drumline.labs.repeats import (
     score_rows,
     smoothed,
 )
-from drumline.labs.results import Results
 from drumline.report.intervals import Interval, Order
-from drumline.report.page.table import RecordTable, count, percent, plain, points, seconds, times
+from drumline.report.page.table import (
+    RecordTable,
+    count,
+    percent,
+    plain,
+    points,
+    seconds,
+    times,
+    tiny,
+)
 from drumline.report.page.translator import Sentence
 from drumline.report.runs.record import RunRecord
 

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from drumline.core.events import Event
 from drumline.labs.chapter import Chapter
-from drumline.labs.forms import tiny
+from drumline.labs.experiment import Results
 from drumline.labs.optimizers.convergence import WIDTHS, runs_of
 from drumline.labs.optimizers.experiments import CHUNK, WHOLE
 from drumline.labs.optimizers.plots import draw_engines, draw_profile
@@ -22,10 +22,9 @@ from drumline.labs.repeats import (
     pairs_of_seeds,
     ratio_of,
 )
-from drumline.labs.results import Results
 from drumline.report.intervals import Interval, compare, quartile_interval
 from drumline.report.ledger import NS, warm_steps
-from drumline.report.page.table import count, milliseconds, percent, plain, size, times
+from drumline.report.page.table import count, milliseconds, percent, plain, size, times, tiny
 from drumline.report.runs.record import RunRecord
 
 COPIES = {"gd": 0, "sgd": 0, "momentum": 1, "adam": 2}

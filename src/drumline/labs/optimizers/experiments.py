@@ -16,9 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from drumline.labs.experiment import Experiment, Training
-from drumline.labs.material import SAMPLES, choose_data
-from drumline.labs.settings import LabSettings
+from drumline.labs.experiment import SAMPLES, Experiment, LabSettings, Training, choose_data
 from drumline.spec.load import validate_spec
 
 OPTIMIZERS = ("gd", "sgd", "momentum", "adam")

@@ -293,3 +293,15 @@ class Findings:
             **{"name": name, "value": value, "value_low": low, "value_high": high, "from": of}
         )
         return self.table.cell_at(row, "value", form)
+
+
+def tiny(value: float) -> str:
+    """Write what may be rounding: `3.1e-07`, and 0 as it is."""
+    return "0" if value == 0 else f"{value:.1e}" if abs(value) < 1e-3 else f"{value:.3g}"
+
+
+FORMS: Mapping[str, Form] = {
+    form.__name__: form
+    for form in (count, milliseconds, percent, plain, points, seconds, size, times, tiny)
+}
+"""by the names that a text may ask for: `{row.loss:tiny}`"""

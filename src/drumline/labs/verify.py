@@ -15,18 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from drumline.core.errors import DrumlineError, UsageError
-from drumline.labs.catalogue import find_lab
-from drumline.labs.experiment import Training, runs_folder
-from drumline.labs.report_run import load_lab
-from drumline.labs.results import Results
-from drumline.labs.running import run_experiments
-from drumline.labs.settings import LabSettings
-from drumline.labs.writing import build_report
+from drumline.labs.experiment import LabSettings, Results, Training, runs_folder
+from drumline.labs.report import build_report
+from drumline.labs.runner import load_lab, run_experiments
 from drumline.launch.probe import Watch
 from drumline.report.page.audit import audit_files, audit_numbers, audit_texts
 from drumline.report.page.folder import read_manifest
 from drumline.report.page.table import Table
-from drumline.report.page.translator import Language, Translator
+from drumline.report.page.translator import Language
 
 _UNREADABLE = (
     *(DrumlineError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError),
@@ -84,13 +80,10 @@ def _audit_runs(folder: Path, manifest: dict[str, Any], settings: LabSettings) -
     if not runs_folder(folder).is_dir():
         yield f"{runs_folder(folder)} is missing: the CSV files cannot be followed to the runs"
         return
-    number = manifest["lab"]
-    lab, entry = load_lab(number), find_lab(number)
     lang = Language.ZH if manifest.get("lang") == "zh" else Language.EN
     results = Results(folder=folder, settings=settings)
     try:
-        experiments = lab.experiments(settings)
-        report = build_report(lab, entry, results, experiments, {}, "", Translator(lang))
+        report = build_report(load_lab(manifest["lab"]), results, {}, "", lang)
     except _UNREADABLE as error:
         yield f"the runs cannot be read as this version's: {error}"
         return

@@ -1,0 +1,205 @@
+"""`drumline lab run`: the experiments of a lab, one after the other, then its report."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import importlib
+import json
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from drumline.bench.case_runner import describe_machine, run_each, train_case
+from drumline.core.errors import (
+    DivergenceError,
+    DrumlineError,
+    LabError,
+    RunDirError,
+    UsageError,
+)
+from drumline.core.files import write_atomic
+from drumline.core.rundir import RunDir
+from drumline.labs.catalogue import find_lab
+from drumline.labs.chapter import Lab
+from drumline.labs.experiment import (
+    Experiment,
+    LabSettings,
+    Measurement,
+    Results,
+    Training,
+    runs_folder,
+)
+from drumline.labs.report import build_report
+from drumline.launch.agents import AgentPool
+from drumline.launch.probe import Watch
+from drumline.report.page.folder import MANIFEST, WORDS, check_place, read_own_words, write_report
+from drumline.report.page.translator import Translator
+from drumline.spec.load import read_run_spec
+
+_MODULES = {1: "optimizers", 2: "communication", 3: "data_parallel", 4: "model_parallel"}
+
+
+def load_lab(number: int) -> Lab:
+    """Return the lab of that number.
+
+    Raises:
+        UsageError: there is none.
+    """
+    entry = find_lab(number)
+    module = importlib.import_module(f"drumline.labs.{_MODULES[entry.number]}")
+    lab: Lab = module.LAB
+    return lab
+
+
+def run_lab(
+    number: int,
+    settings: LabSettings,
+    folder: Path,
+    say: Translator,
+    *,
+    reuse: bool,
+    watch: Watch,
+    tell: Callable[[str], None],
+) -> tuple[Path, Results]:
+    """Run a lab's experiments and write its report; returns the page, and what was found.
+
+    Raises:
+        DrumlineError: nothing could be run or written.
+    """
+    lab = load_lab(number)
+    check_place(folder, number)  # what cannot be written is told before anything is measured
+    _check_runs(folder)
+    words = read_own_words(folder, say.lang)
+    experiments = lab.experiments(settings)
+    with alone(folder):
+        results = run_experiments(experiments, settings, folder, reuse=reuse, watch=watch)
+        machine = describe_machine(sys.argv)
+        report = build_report(lab, results, machine, words, say.lang)
+        facts = {
+            "lab": number,
+            "settings": settings.model_dump(mode="json"),
+            "machine": machine,
+            "experiments": [_fact(one, results) for one in experiments],
+        }
+        return write_report(report, folder, facts, tell=tell), results
+
+
+def _check_runs(folder: Path) -> None:
+    """See that the runs in a folder are a lab's: experiments replace those of their names.
+
+    Raises:
+        UsageError: there are runs, and nothing else that a lab leaves.
+    """
+    runs = runs_folder(folder)
+    if runs.exists() and not any((folder / name).exists() for name in (MANIFEST, WORDS)):
+        raise UsageError(
+            f"{runs} is there already, and is no lab's; nothing in it is replaced: name a new "
+            f"folder with --out"
+        )
+
+
+def _fact(experiment: Experiment, results: Results) -> dict[str, object]:
+    record = results.record(experiment.name) if isinstance(experiment, Training) else None
+    weights = None if record is None else record.summary.get("weights_sha256")
+    return {
+        "name": experiment.name,
+        "kind": "training" if isinstance(experiment, Training) else "measurement",
+        "done": results.has(experiment.name),
+        "weights_sha256": weights,
+        **({"why": results.failed[experiment.name]} if experiment.name in results.failed else {}),
+    }
+
+
+@contextlib.contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Keep a lab's folder from others that would run it there at the same time.
+
+    Raises:
+        LabError: another does so now.
+        RunDirError: the folder cannot be written.
+    """
+    runs = runs_folder(folder)
+    _make(runs)
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):  # a disk that knows no locks; or writing will tell
+            file = stack.enter_context((runs / ".lock").open("w"))
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # goes with this process
+            except BlockingIOError:
+                raise LabError(
+                    f"another `drumline lab run` is at work in {folder}; wait until it has ended, "
+                    f"or name another folder with --out"
+                ) from None
+        yield
+
+
+def run_experiments(
+    experiments: Sequence[Experiment],
+    settings: LabSettings,
+    folder: Path,
+    *,
+    reuse: bool,
+    watch: Watch,
+) -> Results:
+    """Run what a lab asks for; one that fails does not keep the others from running.
+
+    Args:
+        experiments: in order.
+        settings: what the user chose; kept with the results.
+        folder: the lab's.
+        reuse: leave alone what came to its end before, by the same words.
+        watch: called with the progress: share, now.
+
+    Raises:
+        InterruptError: Ctrl-C; what came to its end stays, for `reuse`.
+        RunDirError: the folder cannot be written.
+    """
+    results = Results(folder=folder, settings=settings)
+    runs = runs_folder(folder)
+    _make(runs)
+
+    def run(experiment: Experiment, path: Path, agents: AgentPool, tell: Watch) -> None:
+        done = results.has(experiment.name) or results.diverged(experiment.name)
+        if reuse and done and _same(experiment, runs):
+            return
+        tell(None)
+        shutil.rmtree(path, ignore_errors=True)  # what an earlier try left
+        document = runs / f"{experiment.name}.json"
+        document.unlink(missing_ok=True)
+        if isinstance(experiment, Training):
+            train_case(experiment, path, agents, tell)
+        else:
+            found = experiment.measure(tell) | {"words": experiment.words}
+            write_atomic(document, json.dumps(found) + "\n")
+
+    left = f"what is done stays in {runs}: go on with --reuse"
+    errors = (DrumlineError,)
+    for ended in run_each(experiments, run, runs, watch, of_a_case=errors, interrupted=left):
+        expected = isinstance(ended.case, Training) and ended.case.may_diverge
+        if ended.error and not (expected and isinstance(ended.error, DivergenceError)):
+            results.failed[ended.case.name] = ended.error.message
+    return results
+
+
+def _same(experiment: Experiment, runs: Path) -> bool:
+    """Whether what is there was made by the same words."""
+    if isinstance(experiment, Measurement):
+        with contextlib.suppress(OSError, ValueError):
+            document = json.loads((runs / f"{experiment.name}.json").read_text(encoding="utf-8"))
+            return bool(document.get("words") == experiment.words)
+        return False
+    try:
+        return read_run_spec(RunDir(runs / experiment.name)) == experiment.spec
+    except DrumlineError:
+        return False
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunDirError(
+            f"cannot make {folder}: {error.strerror}; name another folder with --out"
+        ) from None
