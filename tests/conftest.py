@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import tempfile
 import uuid
 from collections import Counter
@@ -46,6 +47,8 @@ CHILDREN_FAIL_AT = "error:Pydantic serializer warnings"
 def pytest_configure() -> None:
     os.environ["PYTHONWARNINGS"] = CHILDREN_FAIL_AT
     os.environ[SESSION] = uuid.uuid4().hex
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background job, as are ours
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
