@@ -7,7 +7,20 @@ from dataclasses import dataclass
 from importlib.resources import files
 
 from drumline.core.errors import UsageError
-from drumline.report.page.translator import Both, Language
+from drumline.report.page.translator import Language
+
+
+@dataclass(frozen=True)
+class Both:
+    """One thing said in both languages, before it is known which is asked for."""
+
+    en: str
+    zh: str
+
+    def within(self, language: Language) -> str:
+        """Return it in one language."""
+        return self.zh if language == Language.ZH else self.en
+
 
 TASK = Both("TASK.md", "TASK.zh.md")
 """the task sheet of every lab"""
