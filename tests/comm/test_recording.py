@@ -9,8 +9,7 @@ import torch
 
 from drumline.comm import ALGORITHMS, Channel
 from drumline.comm.recording import Recording, RecordingChannel
-from drumline.probe.exercise import Exercise
-from drumline.probe.marks import mark, read_marks
+from drumline.probe.exercise import Exercise, mark, read_marks
 from drumline.probe.record import record, tell
 from drumline.report.explain.explanation import count_traffic
 from drumline.report.explain.playback import build_playback

@@ -27,11 +27,11 @@ from drumline.report.page.blocks import (
     TableBlock,
     excerpt,
 )
-from drumline.report.page.folder import WORDS, read_manifest, read_words, write_report
+from drumline.report.page.folder import WORDS, read_manifest, read_own_words, write_report
 from drumline.report.page.html import render_block, render_html
 from drumline.report.page.markdown import render_markdown
 from drumline.report.page.table import Findings, Table, milliseconds, percent, times
-from drumline.report.page.translator import Translator
+from drumline.report.page.translator import Translator, load_texts
 from drumline.report.plots import PAGE_INK, FigureStyle, chinese_font
 
 
@@ -133,11 +133,10 @@ def test_a_report_is_what_its_files_say(tmp_path):
 
 
 def test_own_words_are_kept(tmp_path):
-    say = Translator("en")
-    assert read_words(tmp_path, say) == ""
+    assert read_own_words(tmp_path, "en") == ""
     (tmp_path / WORDS).write_text("<!-- a hint -->\nThe ring *wins*. <b>Really</b>\n")
     for _ in range(2):
-        words = read_words(tmp_path, say)
+        words = read_own_words(tmp_path, "en")
         write_report(small_report("en", words), tmp_path, {})
     assert (tmp_path / WORDS).read_text().startswith("<!-- a hint -->")
     page = (tmp_path / "report.html").read_text()
@@ -145,7 +144,7 @@ def test_own_words_are_kept(tmp_path):
     assert "a hint" not in page
     (tmp_path / WORDS).write_bytes(b"\xff\xfe\x00")
     with pytest.raises(RunDirError, match="no text in UTF-8"):
-        read_words(tmp_path, say)
+        read_own_words(tmp_path, "en")
 
 
 @pytest.mark.parametrize(
@@ -235,6 +234,30 @@ def test_both_languages_need_the_same_holes():
     with pytest.raises(ValueError, match="holes"):
         Translator("zh")("{a}", "{a}")
     assert str(Translator("zh")("{a} is", "是 {a}", a="1")) == "是 1"
+
+
+def test_texts_of_both_languages_have_the_same_keys_and_holes(tmp_path, monkeypatch):
+    package = tmp_path / "sayings"
+    (package / "text").mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def load(en, zh):
+        (package / "text" / "en.yaml").write_text(en)
+        (package / "text" / "zh.yaml").write_text(zh)
+        load_texts.cache_clear()
+        return load_texts("sayings")
+
+    texts = load("a: {b: '{n} steps', c: d}", "a: {b: '{n} 步', c: 丁}")
+    say = Translator("zh", texts)
+    assert (str(say("a.b", n=3)), say.text("a.c")) == ("3 步", "丁")
+    assert say.labels("a") == {"b": "{n} 步", "c": "丁"}
+    for zh in ("a: {b: '{m} 步', c: 丁}", "a: {b: '{n} 步'}"):
+        with pytest.raises(ValueError, match=r"a.b has not the same|only one language has a.c"):
+            load("a: {b: '{n} steps', c: d}", zh)
+    with pytest.raises(ValueError, match=r"a.c is no text: 3; quote it"):
+        load("a: {c: 3}", "a: {c: 3}")
+    load_texts.cache_clear()
 
 
 def test_no_space_stands_between_chinese_words():

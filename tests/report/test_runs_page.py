@@ -9,7 +9,7 @@ import pytest
 from drumline.core.rundir import RunDir
 from drumline.report.page.audit import audit_numbers, read_citations
 from drumline.report.page.folder import write_report
-from drumline.report.page.translator import Language, Translator
+from drumline.report.page.translator import Language
 from drumline.report.runs.page import build_runs_report
 from drumline.report.runs.record import find_differences, read_record
 from drumline.spec.load import validate_spec, write_run_spec
@@ -82,7 +82,7 @@ def test_what_can_be_shown_is_shown_in_both_languages(runs, tmp_path):
     assert "empty: there is no spec.yaml / empty: no rank has logged anything" in gaps
     cited = []
     for lang in ("en", "zh"):
-        page = write_report(build_runs_report(records, Translator(lang)), tmp_path / lang, {})
+        page = write_report(build_runs_report(records, lang), tmp_path / lang, {})
         assert list(audit_numbers(tmp_path / lang)) == []
         text = page.read_text()
         assert "nan" not in text.lower().replace("finance", "")
@@ -95,7 +95,7 @@ def test_what_can_be_shown_is_shown_in_both_languages(runs, tmp_path):
 
 def test_one_run_and_one_without_anything(runs, tmp_path):
     for run in (runs[0], runs[-1]):
-        report = build_runs_report([read_record(run)], Translator("en"))
+        report = build_runs_report([read_record(run)], "en")
         assert "differences" not in [section.slug for section in report.sections]
         write_report(report, tmp_path / f"page-{run.path.name}", {})
     assert str(report.summary) == "There is nothing to tell yet."
@@ -112,7 +112,8 @@ def test_events_are_read_where_the_spec_cannot_be(runs):
         runs[0].spec_file.write_bytes(text)
         record = read_record(runs[0])
         assert len(record.curve) == 8
-        assert any("its spec is damaged, or of another version" in gap.en for gap in record.gaps)
+        gaps = record.say_gaps(Language.EN)
+        assert any("its spec is damaged, or of another version" in gap for gap in gaps)
 
 
 def test_differences_are_those_of_the_words(runs):
@@ -128,7 +129,7 @@ def test_faster_is_said_only_where_quartiles_do_not_meet(runs):
     records = [read_record(run) for run in runs[:2]]
     said = " ".join(
         str(one)
-        for section in build_runs_report(records, Translator("en")).sections
+        for section in build_runs_report(records, "en").sections
         if section.slug == "analysis"
         for one in section.blocks[0].said
     )
@@ -139,7 +140,7 @@ def test_faster_is_said_only_where_quartiles_do_not_meet(runs):
 
 def analysis(*runs):
     """Return what a page about runs says of them."""
-    report = build_runs_report([read_record(run) for run in runs], Translator("en"))
+    report = build_runs_report([read_record(run) for run in runs], "en")
     found = [section for section in report.sections if section.slug == "analysis"]
     return " ".join(str(one) for section in found for one in section.blocks[0].said)
 
@@ -168,28 +169,32 @@ def test_the_error_that_ended_a_run_is_told(runs):
         _write(file, "error", message="of an attempt before")
         _write(file, "start", rank=1, attempt=1)
         _write(file, "error", message="the loss is nan\nat step 1")
-    (gap,) = read_record(crashed).gaps
-    assert gap.en == "has no result; its events end at its start: the loss is nan"
-    assert gap.zh == "没有结果，事件日志到开头为止：the loss is nan"
+    record = read_record(crashed)
+    assert record.say_gaps(Language.EN) == [
+        f"{record.name}: has no result; its events end at its start: the loss is nan"
+    ]
+    assert record.say_gaps(Language.ZH) == [
+        f"{record.name}：没有结果，事件日志到开头为止：the loss is nan"
+    ]
 
 
 def test_ranks_without_a_step_in_common_are_told(runs):
     runs[0].rank_events(1).write_text("\xff garbage")
-    (gap,) = read_record(runs[0]).gaps
-    assert gap.en == "there is no step that all ranks have logged"
+    record = read_record(runs[0])
+    assert record.say_gaps(Language.EN) == [
+        f"{record.name}: there is no step that all ranks have logged"
+    ]
 
 
 def test_specs_that_cannot_be_read_are_not_called_the_same(runs):
     for run in runs[:2]:
         run.spec_file.unlink()
-    report = build_runs_report([read_record(run) for run in runs[:2]], Translator("en"))
+    report = build_runs_report([read_record(run) for run in runs[:2]], "en")
     assert "differences" not in [section.slug for section in report.sections]
     # those that can be read are compared, without the others
     records = [read_record(run) for run in (runs[0], *runs[2:])]
     (section,) = [
-        one
-        for one in build_runs_report(records, Translator("en")).sections
-        if one.slug == "differences"
+        one for one in build_runs_report(records, "en").sections if one.slug == "differences"
     ]
     assert section.blocks[0].table.columns == ("key", "crashed", "old")
 

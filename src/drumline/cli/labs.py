@@ -18,8 +18,8 @@ from rich.table import Table
 from rich.text import Text
 
 import drumline
-from drumline.cli.bench import watched
 from drumline.cli.printing import print_json
+from drumline.cli.progress import watched
 from drumline.core.errors import DrumlineError, LabError, UsageError
 from drumline.core.formatting import format_seconds
 from drumline.labs.catalogue import LABS, find_lab, recognise, start_lab

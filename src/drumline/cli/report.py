@@ -15,7 +15,7 @@ from drumline.core.rundir import RunDir
 from drumline.launch.runs import RUNS
 from drumline.report.page.blocks import Report
 from drumline.report.page.folder import write_report
-from drumline.report.page.translator import Language, Translator
+from drumline.report.page.translator import Language, Translator, page_texts
 from drumline.report.runs.page import build_runs_report
 from drumline.report.runs.record import RunRecord, read_record
 from drumline.report.runs.tables import COLUMN, RunTables, build_tables
@@ -28,22 +28,13 @@ _MOST = 10
 
 def report_command(names: list[str], *, out: Path | None, lang: Language) -> None:
     """Write a page about runs, and say where it is."""
-    say = Translator(lang)
+    say = page_texts(lang)
     scripts = [name for name in names if _is_script(name)]
     if len(scripts) == len(names):
         scripts = []  # there is nothing else to show, so this is refused
     records = _read([name for name in names if name not in scripts])
-    page = _write(build_runs_report(records, say), records, out)
-    left_out = [
-        str(
-            say(
-                "{run} ran a script, which logs no steps, and is left out",
-                "{run} 运行的是脚本，没有逐步记录，因此略去",
-                run=name,
-            )
-        )
-        for name in scripts
-    ]
+    page = _write(build_runs_report(records, lang), records, out)
+    left_out = [str(say("runs.command.script", run=name)) for name in scripts]
     console = Console()
     for line in (*left_out, *_gaps(records, lang), _written(page, say)):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
@@ -53,9 +44,9 @@ def compare_command(
     first: str, second: str, *, out: Path | None, lang: Language, as_json: bool
 ) -> None:
     """Print in what two runs differ, and write the page."""
-    say = Translator(lang)
+    say = page_texts(lang)
     records = _read([first, second])
-    report = build_runs_report(records, say)
+    report = build_runs_report(records, lang)
     page = _write(report, records, out)
     tables = build_tables(records)
     if as_json:
@@ -81,7 +72,7 @@ def _gaps(records: list[RunRecord], lang: Language) -> list[str]:
 
 
 def _written(page: Path, say: Translator) -> str:
-    return str(say("{page} is written", "已写出 {page}", page=str(page)))
+    return str(say("runs.command.written", page=str(page)))
 
 
 def _said(report: Report) -> list[str]:
@@ -158,14 +149,11 @@ def _write(report: Report, records: list[RunRecord], out: Path | None) -> Path:
 def _differences_table(tables: RunTables, say: Translator) -> Table | str:
     _, *told = tables.differences.columns
     if len(told) < 2:
-        return say.pick(
-            "their specs cannot be compared: not both can be read",
-            "无法比较两者的配置：至少有一个读不出来",
-        )
+        return say.text("runs.command.specs_unreadable")
     if not tables.differences.rows:
-        return say.pick("their specs are the same", "两者的配置相同")
+        return say.text("runs.command.specs_same")
     table = narrow_table(gap=2)
-    table.add_column(say.pick("key", "键"), overflow="fold")
+    table.add_column(say.text("runs.tables.differences.key"), overflow="fold")
     for name in told:
         table.add_column(name, overflow="fold")
     for row in tables.differences.rows:

@@ -34,7 +34,7 @@ from drumline.labs.experiment import (
 from drumline.labs.report import build_report
 from drumline.launch.agents import AgentPool
 from drumline.launch.probe import Watch
-from drumline.report.page.folder import MANIFEST, WORDS, check_place, read_words, write_report
+from drumline.report.page.folder import MANIFEST, WORDS, check_place, read_own_words, write_report
 from drumline.report.page.translator import Translator
 from drumline.spec.load import read_run_spec
 
@@ -71,7 +71,7 @@ def run_lab(
     lab = load_lab(number)
     check_place(folder, number)  # what cannot be written is told before anything is measured
     _check_runs(folder)
-    words = read_words(folder, say)
+    words = read_own_words(folder, say.lang)
     experiments = lab.experiments(settings)
     with alone(folder):
         results = run_experiments(experiments, settings, folder, reuse=reuse, watch=watch)

@@ -13,7 +13,6 @@ round warms up. Each strategy's average is compared with the backend's own once.
 from __future__ import annotations
 
 import time
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -22,6 +21,7 @@ from torch import Tensor, nn
 from drumline.comm import Channel, Meter
 from drumline.comm.halving import dissemination_barrier
 from drumline.core.errors import CommError
+from drumline.core.events import Event
 from drumline.models import build_model
 from drumline.parallel import Aggregator
 from drumline.parallel.bucket import build_buckets
@@ -55,7 +55,9 @@ class Work:
         self.meter = Meter()
         self.model = build_model(ModelSpec(**request["model"]), classes=_CLASSES, seed=_SEED)
         self.buckets = build_buckets(self._trained(), request["bucket_bytes"])
-        self._inputs, self._labels = _make_samples(request, probe.rank)
+        self._inputs, self._labels = _make_samples(
+            request["batch"], text=request["text"], rank=probe.rank
+        )
         self.aggregators = {
             kind: Aggregator(kind=kind, meter=self.meter) for kind in request["kinds"]
         }
@@ -93,10 +95,10 @@ class Work:
         dist.broadcast(took, src=0)
         return max(FEWEST, min(MOST, int(budget_s / max(took.item(), 1e-9))))
 
-    def run(self, rounds: int) -> dict[str, list[dict[str, Any]]]:
+    def run(self, rounds: int) -> dict[str, list[Event]]:
         """Take the steps; returns those of each strategy as training logs them."""
         kinds = list(self.aggregators)
-        steps: dict[str, list[dict[str, Any]]] = {kind: [] for kind in kinds}
+        steps: dict[str, list[Event]] = {kind: [] for kind in kinds}
         for number in range(rounds):
             first = number % len(kinds)
             for kind in (*kinds[first:], *kinds[:first]):
@@ -104,7 +106,7 @@ class Work:
                 steps[kind].append({"event": "step", "step": number, **self._step(kind)})
         return steps
 
-    def _step(self, kind: str) -> dict[str, Any]:
+    def _step(self, kind: str) -> Event:
         dissemination_barrier(self._meeting)
         began = time.monotonic_ns()
         self._compute()
@@ -134,13 +136,12 @@ class Work:
         return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
 
 
-def _make_samples(request: dict[str, Any], rank: int) -> tuple[Tensor, Tensor]:
+def _make_samples(batch: int, *, text: bool, rank: int) -> tuple[Tensor, Tensor]:
     """Make this rank's batch: noise, other noise on each rank."""
     source = torch.Generator().manual_seed(_SEED + rank)
-    batch = request["batch"]
-    if request["text"]:
-        words = torch.randint(0, _CLASSES, (batch, _CONTEXT), generator=source)
-        return words, words
+    if text:
+        tokens = torch.randint(0, _CLASSES, (batch, _CONTEXT), generator=source)
+        return tokens, tokens
     images = torch.randn(batch, 1, _SIDE, _SIDE, generator=source)
     return images, torch.randint(0, _CLASSES, (batch,), generator=source)
 

@@ -18,7 +18,6 @@ import statistics
 import time
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -119,7 +118,7 @@ class Contest:
         share = budget_s / len(self._sizes)
         return [max(FEWEST, min(MOST, int(share / max(each, 1e-9)))) for each in took.tolist()]
 
-    def run(self, counts: Sequence[int]) -> list[dict[str, Any]]:
+    def run(self, counts: Sequence[int]) -> list[dict[str, str | int | None]]:
         """Take the turns; returns when each began, how long it took, what it put on the wire."""
         order = list(take_turns(counts, len(self._rivals)))
         exercises = [self._silent(size) for size in self._sizes]

@@ -37,7 +37,7 @@ class Probe:
     _told: list[float] = field(default_factory=lambda: [0.0])
     """when progress was last told"""
 
-    def answer(self, document: dict[str, Any]) -> None:
+    def answer(self, document: dict[str, object]) -> None:
         """Leave what this rank saw."""
         self.run.write_json(f"answer-{self.rank}.json", document)
 

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+
+import torch
 
 from drumline.comm import Channel
 from drumline.comm.halving import dissemination_barrier
 from drumline.comm.recording import Note, Recording, RecordingChannel
-from drumline.probe.alpha_beta import ROUNDS, Ball, round_sizes
-from drumline.probe.exercise import Exercise
-from drumline.probe.marks import read_marks
+from drumline.probe.exercise import Exercise, read_marks
 from drumline.probe.ranks import joined_probe
 from drumline.schedules.collectives import Call
 
@@ -48,7 +47,7 @@ def record(call: Call, rank: int, *, watch: bool) -> tuple[Recording, Span]:
     return recording, span
 
 
-def tell(noted: Recording, watched: Recording) -> dict[str, Any]:
+def tell(noted: Recording, watched: Recording) -> dict[str, object]:
     """Return the messages of one recording and what ranks held in the other, as plain values."""
     return {
         "rooms": [{"name": room.name, "elements": len(room.values)} for room in watched.rooms],
@@ -62,7 +61,7 @@ def tell(noted: Recording, watched: Recording) -> dict[str, Any]:
     }
 
 
-def _measure(call: Call, rank: int) -> dict[str, Any]:
+def _measure(call: Call, rank: int) -> dict[str, object]:
     """Time the call and rounds of messages in turns."""
     channel = Channel(ranks_per_node=call.ranks_per_node)
     exercise = Exercise(call, rank)
@@ -80,7 +79,7 @@ def _measure(call: Call, rank: int) -> dict[str, Any]:
     return {"spans": spans, "rounds": told}
 
 
-def _tell_note(note: Note) -> dict[str, Any]:
+def _tell_note(note: Note) -> dict[str, object]:
     return {**vars(note), "channel": list(note.channel)}
 
 
@@ -94,3 +93,31 @@ def _timed(work: Callable[[Channel], None], channel: Channel) -> Span:
 
 if __name__ == "__main__":
     main()
+
+
+ROUNDS = 4
+"""how many rounds are timed together"""
+_SIZES = (8, 2**15, 2**18)
+
+
+def round_sizes(channel: Channel, nbytes: int) -> list[int]:
+    """Return the sizes to measure, up to what the collective moves; none for one rank alone."""
+    return [*_SIZES[:-1], max(_SIZES[-1], nbytes)] if channel.size > 1 else []
+
+
+class Ball:
+    """A message that all ranks pass to their right neighbours at the same time.
+
+    That is what a round of an algorithm is, with the cores and links as busy as they are in one;
+    alpha and beta are fitted to such rounds.
+    """
+
+    def __init__(self, nbytes: int) -> None:
+        self._ball = torch.zeros(nbytes, dtype=torch.uint8)
+        self._room = torch.zeros(nbytes, dtype=torch.uint8)
+
+    def pass_around(self, channel: Channel) -> None:
+        """Send it to the right a few times; every rank calls this."""
+        right, left = (channel.rank + 1) % channel.size, (channel.rank - 1) % channel.size
+        for _ in range(ROUNDS):
+            channel.exchange(self._ball, right, self._room, left)

@@ -1,7 +1,4 @@
-"""What pages are made of: blocks in sections in a `Report`.
-
-Source of the package by symbol, as it really ran: found by reading, not by importing.
-"""
+"""What pages are made of: blocks in sections in a `Report`."""
 
 from __future__ import annotations
 
@@ -9,10 +6,10 @@ import ast
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.resources import files
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from drumline.report.page import table as data
-from drumline.report.page.table import CellRef, Form
+from drumline.report.page.table import CellRef, Form, RecordTable
 from drumline.report.page.translator import Language, Text
 from drumline.report.plots import FigureStyle
 
@@ -44,7 +41,7 @@ class Notice:
 
 @dataclass(frozen=True, kw_only=True)
 class Column:
-    """A column of a table: which of the sheet's, what it is called, how it is written."""
+    """A column of a table block: which of the table's, what it is called, how it is written."""
 
     key: str
     name: str
@@ -52,22 +49,12 @@ class Column:
     """of numbers; texts stand as they are"""
     align: Literal["left", "right"] = "right"
     labels: Mapping[str, str] = field(default_factory=dict)
-    """what a reader reads for the keys of the sheet"""
-
-
-def build_columns(names: Mapping[str, str], /, **forms: Form | None) -> list[Column]:
-    """Build columns from their names by key; a form is for numbers, None for text, at the left."""
-    return [
-        Column(key=key, name=names[key], align="left")
-        if form is None
-        else Column(key=key, name=names[key], form=form)
-        for key, form in forms.items()
-    ]
+    """what a reader reads for the values of the table"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TableBlock:
-    """A sheet, or some of its columns and rows, to be read."""
+    """A table, or some of its columns and rows, to be read."""
 
     table: data.Table
     columns: Sequence[Column]
@@ -76,6 +63,17 @@ class TableBlock:
     """which (default: all)"""
     folded: bool = False
     """long, and looked up rather than read: its title alone is seen until it is opened"""
+
+    @classmethod
+    def of(cls, table: RecordTable[Any], names: Mapping[str, str], *, title: Text) -> TableBlock:
+        """Show the columns that have names, as their annotations say; text at the left."""
+        columns = [
+            Column(key=key, name=name, align="left")
+            if (form := table.forms[key]) is None
+            else Column(key=key, name=name, form=form)
+            for key, name in names.items()
+        ]
+        return cls(table=table, columns=columns, title=title)
 
     def cells(self) -> Iterator[list[CellRef]]:
         """Give each row's quotes."""

@@ -24,7 +24,7 @@ from drumline.core.files import write_atomic
 from drumline.report.page.blocks import Report
 from drumline.report.page.html import render_html
 from drumline.report.page.markdown import render_markdown
-from drumline.report.page.translator import Translator
+from drumline.report.page.translator import Language, page_texts
 from drumline.report.plots import FORMATS, write_files
 
 FORMAT = 1
@@ -144,7 +144,7 @@ def _found(folder: Path) -> Any:
         return None
 
 
-def read_words(folder: Path, say: Translator) -> str:
+def read_own_words(folder: Path, lang: Language) -> str:
     """Read the author's own words; where there is no such file yet, an empty one is made.
 
     Raises:
@@ -154,7 +154,7 @@ def read_words(folder: Path, say: Translator) -> str:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if not file.exists():
-            write_atomic(file, _invitation(say))
+            write_atomic(file, f"<!-- {page_texts(lang).text('page.own_words_file')} -->\n")
         return _without_comments(file.read_text(encoding="utf-8"))
     except UnicodeDecodeError:
         raise RunDirError(f"{file} is no text in UTF-8; save it as such") from None
@@ -162,14 +162,6 @@ def read_words(folder: Path, say: Translator) -> str:
         raise RunDirError(
             f"cannot read {file}: {error.strerror}; name another folder with --out"
         ) from None
-
-
-def _invitation(say: Translator) -> str:
-    return say.pick(
-        "<!-- Your own analysis, as Markdown: it becomes a part of the report, and is kept when "
-        "the report is made again. -->\n",
-        "<!-- 在此用 Markdown 写下你自己的分析：它会成为报告的一部分，重新生成报告时会保留。 -->\n",
-    )
 
 
 def _without_comments(text: str) -> str:

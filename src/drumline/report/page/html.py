@@ -22,7 +22,7 @@ from drumline.report.page.blocks import (
     TableBlock,
 )
 from drumline.report.page.table import CellRef
-from drumline.report.page.translator import Text, Translator
+from drumline.report.page.translator import Text, Translator, page_texts
 from drumline.report.plots import render_inline
 
 _MARKDOWN = MarkdownIt("commonmark", {"html": False}).enable("table")
@@ -44,18 +44,8 @@ def render_html(report: Report, *, version: str, made: str) -> str:
         made=made,
         said=said,
         render=lambda block: render_block(block, report),
-        words=_frame(Translator(report.lang)),
+        labels=page_texts(report.lang).labels("page"),
     )
-
-
-def _frame(say: Translator) -> dict[str, str]:
-    return {
-        "contents": say.pick("contents", "目录"),
-        "footer": say.pick(
-            "numbers with a dotted line are cells of the CSV files in data/",
-            "带点状下划线的数字都取自 data/ 中 CSV 文件的单元格",
-        ),
-    }
 
 
 def said(what: Text) -> Markup:
@@ -92,14 +82,14 @@ def _quote(ref: CellRef) -> Markup:
 
 def render_block(block: Block, report: Report) -> Markup:
     """Render one block."""
-    say = Translator(report.lang)
+    say = page_texts(report.lang)
     match block:
         case Paragraph(said=sentences, findings=True):
             items = Markup("").join(Markup("<li>{}</li>\n").format(said(one)) for one in sentences)
             return Markup('<ul class="findings">\n{}</ul>').format(items)
         case Paragraph(said=sentences):
-            space = "" if report.lang == "zh" else " "
-            return Markup("<p>{}</p>").format(Markup(space).join(said(one) for one in sentences))
+            space = Markup(say.text("page.between_sentences"))
+            return Markup("<p>{}</p>").format(space.join(said(one) for one in sentences))
         case Markdown(text=text):
             return _markdown(text)
         case Notice(said=sentence):
@@ -130,19 +120,14 @@ def _markdown(text: str) -> Markup:
 
 
 def _code(code: Code, say: Translator) -> Markup:
-    at = say.pick(f", line {code.line}", f"，第 {code.line} 行")
+    at = say("page.line", line=code.line)
     return Markup(
         "<details><summary><code>{}</code> · {}{}</summary><pre><code>{}</code></pre></details>"
-    ).format(code.symbol, code.path, at, code.text)
+    ).format(code.symbol, code.path, str(at), code.text)
 
 
 def _own_words(own: OwnWords, say: Translator) -> Markup:
-    hint = say.pick(
-        f"Nothing yet. Write here what you make of it, in {own.file} (Markdown), and run the "
-        f"command again: the file is kept.",
-        f"尚未填写。请在 {own.file}（Markdown）中写下你自己的分析，"
-        f"然后重新运行命令：该文件会保留。",
-    )
+    hint = str(say("page.own_words_missing", file=own.file))
     inner = (
         _markdown(own.text) if own.text.strip() else Markup('<p class="soft">{}</p>').format(hint)
     )
@@ -179,11 +164,11 @@ def _table_cell(cell: CellRef) -> Any:
 
 def _picture(picture: Picture, report: Report) -> Markup:
     drawn = Markup(render_inline(picture, report.lang))
-    say = Translator(report.lang)
-    files_of = say.pick(", ", "、").join(f"data/{table.name}.csv" for table in picture.tables)
+    say = page_texts(report.lang)
+    files_of = say.text("page.comma").join(f"data/{table.name}.csv" for table in picture.tables)
     caption = [said(picture.caption)] if picture.caption else []
     if files_of:
-        caption.append(escape(say.pick(f"({files_of})", f"（{files_of}）")))
+        caption.append(said(say("page.files", files=files_of)))
     return Markup(
         '<figure><b>{}</b><div class="scroll">{}</div><figcaption>{}</figcaption></figure>'
-    ).format(said(picture.title), drawn, Markup(say.pick(" ", "")).join(caption))
+    ).format(said(picture.title), drawn, Markup(say.text("page.between_sentences")).join(caption))

@@ -14,7 +14,7 @@ from drumline.report.page.blocks import (
     Report,
     TableBlock,
 )
-from drumline.report.page.translator import Translator
+from drumline.report.page.translator import Translator, page_texts
 
 
 def render_markdown(report: Report) -> str:
@@ -22,7 +22,7 @@ def render_markdown(report: Report) -> str:
     parts = [f"# {report.title}", str(report.summary)]
     for section in report.sections:
         parts.append(f"## {section.heading}")
-        parts += [_render(block, Translator(report.lang)) for block in section.blocks]
+        parts += [_render(block, page_texts(report.lang)) for block in section.blocks]
     return "\n\n".join(part.strip() for part in parts if part.strip()) + "\n"
 
 
@@ -31,19 +31,18 @@ def _render(block: Block, say: Translator) -> str:
         case Paragraph(said=sentences, findings=True):
             return "\n".join(f"- {one}" for one in sentences)
         case Paragraph(said=sentences):
-            return ("" if say.lang == "zh" else " ").join(map(str, sentences))
+            return say.text("page.between_sentences").join(map(str, sentences))
         case Markdown(text=text):
             return _lowered(text)
         case Notice(said=sentence):
             return f"> **!** {sentence}"
         case Facts(items=items):
-            return "\n".join(f"- {name}{say.pick(': ', '：')}{value}" for name, value in items)
+            return "\n".join(f"- {name}{say.text('page.colon')}{value}" for name, value in items)
         case Code(path=path, symbol=symbol, line=line, text=text):
-            at = say.pick(f" ({path}, line {line})", f"（{path}，第 {line} 行）")
+            at = say("page.source", path=path, line=line)
             return f"`{symbol}`{at}\n\n```python\n{text}\n```"
         case OwnWords(text=text):
-            heading = say.pick("### In my own words", "### 我的分析")
-            return f"{heading}\n\n{_lowered(text)}"
+            return f"### {say.text('page.own_words')}\n\n{_lowered(text)}"
         case TableBlock():
             return _table(block)
         case Picture(name=name, title=title, caption=caption):

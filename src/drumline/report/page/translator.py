@@ -29,22 +29,10 @@ _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # seven times as fast
 
 
 class Language(StrEnum):
-    """What is said to students and readers of reports is said in either."""
+    """What students and readers of reports read exists in both."""
 
     EN = "en"
     ZH = "zh"
-
-
-@dataclass(frozen=True)
-class Both:
-    """One thing said in both languages, before it is known which is asked for."""
-
-    en: str
-    zh: str
-
-    def within(self, language: Language) -> str:
-        """Return it in one language."""
-        return self.zh if language == Language.ZH else self.en
 
 
 @dataclass(frozen=True)
@@ -81,6 +69,11 @@ def load_texts(package: str, folder: str = "text") -> Texts:
     texts = {lang: dict(_read_leaves(package, f"{folder}/{lang}.yaml")) for lang in Language}
     check_texts(texts, f"{package}/{folder}")
     return texts
+
+
+def page_texts(lang: Language) -> Translator:
+    """Return what pages themselves say, and pages about runs."""
+    return Translator(lang, load_texts("drumline.report"))
 
 
 def check_texts(texts: Texts, name: str) -> None:

@@ -1,12 +1,15 @@
-"""The page about one run or several: `drumline report` and `drumline compare`."""
+"""The page about one run or several: `drumline report` and `drumline compare`.
+
+Its text is `report/text/<language>.yaml`; what the analysis says is chosen by what was measured.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import yaml
 
+from drumline.report.intervals import compare
 from drumline.report.page.blocks import (
     Block,
     Column,
@@ -19,76 +22,46 @@ from drumline.report.page.blocks import (
     Section,
     TableBlock,
 )
-from drumline.report.page.table import (
-    Findings,
-    count,
-    milliseconds,
-    plain,
-    points,
-    seconds,
-    size,
-)
-from drumline.report.page.translator import Text, Translator
-from drumline.report.runs.pictures import draw_curves, draw_ledger
+from drumline.report.page.table import Findings, times
+from drumline.report.page.translator import Filling, Language, Sentence, Translator, page_texts
+from drumline.report.runs.plots import draw_curves, draw_ledger
 from drumline.report.runs.record import RunRecord
-from drumline.report.runs.sentences import say_findings
-from drumline.report.runs.tables import RunTables, build_tables
+from drumline.report.runs.tables import COLUMN, RunRow, RunTables, build_tables
 
 
-def build_runs_report(records: Sequence[RunRecord], say: Translator) -> Report:
+def build_runs_report(records: Sequence[RunRecord], lang: Language) -> Report:
     """Put the page together: what cannot be shown is said, the rest is shown."""
-    tables = build_tables(records)
-    findings = Findings()
-    said = say_findings(records, tables, findings, say)
-    names = say.join([record.name for record in records])
-    sections: list[tuple[str, str, list[Block]]] = [
-        ("runs", say.pick("Runs", "运行"), [*_gaps(records, say), _runs_table(tables, say)]),
-        ("differences", say.pick("What differs", "差异"), _differences(tables, say)),
-        ("curves", say.pick("Training", "训练过程"), _curves(tables, say)),
-        ("time", say.pick("Where the time went", "时间去向"), _time(tables, say)),
-        ("analysis", say.pick("Analysis", "分析"), [Paragraph(said=said, findings=True)]),
-        ("parameters", say.pick("Parameters", "参数"), _parameters(records, say)),
-    ]
-    summary: Text = (
-        said[0] if said else say("There is nothing to tell yet.", "暂时没有可说的内容。")
-    )
+    say = page_texts(lang)
+    tables, findings = build_tables(records), Findings()
+    said = say_findings(tables, findings, say)
+    sections: dict[str, list[Block]] = {
+        "runs": [*_gaps(records, lang), _runs_table(tables, say)],
+        "differences": _differences(tables, say),
+        "curves": _curves(tables, say),
+        "time": _time(tables, say),
+        "analysis": [Paragraph(said=said, findings=True)] if said else [],
+        "parameters": _parameters(records, say),
+    }
     return Report(
-        title=names,
-        lang=say.lang,
-        summary=summary,
+        title=say.join([record.name for record in records]),
+        lang=lang,
+        summary=said[0] if said else say("runs.nothing"),
         sections=[
-            Section(slug=slug, heading=heading, blocks=blocks)
-            for slug, heading, blocks in sections
-            if blocks and (slug != "analysis" or said)
+            Section(slug=slug, heading=say.text(f"runs.headings.{slug}"), blocks=blocks)
+            for slug, blocks in sections.items()
+            if blocks
         ],
         tables=[*tables.all(), *([findings.table] if findings.table.rows else [])],
     )
 
 
-def _gaps(records: Sequence[RunRecord], say: Translator) -> list[Block]:
-    return [Notice(said=gap) for record in records for gap in record.say_gaps(say.lang)]
+def _gaps(records: Sequence[RunRecord], lang: Language) -> list[Block]:
+    return [Notice(said=gap) for record in records for gap in record.say_gaps(lang)]
 
 
 def _runs_table(tables: RunTables, say: Translator) -> TableBlock:
-    columns = [
-        Column(key="run", name=say.pick("run", "运行"), align="left"),
-        Column(key="model", name=say.pick("model", "模型"), align="left"),
-        Column(key="strategy", name=say.pick("strategy", "策略"), align="left"),
-        Column(key="ranks", name=say.pick("ranks", "进程数"), form=count),
-        Column(key="steps", name=say.pick("steps", "步数"), form=count),
-        Column(key="loss", name=say.pick("last loss", "最后损失"), form=plain),
-        Column(key="accuracy", name=say.pick("test accuracy", "测试准确率"), form=points),
-        Column(key="train_s", name=say.pick("in steps", "训练用时"), form=seconds),
-        Column(
-            key="step_ms",
-            name=say.pick("a step (quartiles)", "每步（四分位数）"),
-            form=milliseconds,
-        ),
-        Column(key="samples_per_s", name=say.pick("samples/s", "样本/秒"), form=count),
-        Column(key="peak_bytes", name=say.pick("peak memory", "内存峰值"), form=size),
-    ]
-    title = say.pick("The runs", "各次运行")
-    return TableBlock(table=tables.runs, columns=columns, title=title)
+    names = say.labels("runs.tables.runs")
+    return TableBlock.of(tables.runs, names, title=names.pop("title"))
 
 
 def _differences(tables: RunTables, say: Translator) -> list[Block]:
@@ -96,17 +69,10 @@ def _differences(tables: RunTables, say: Translator) -> list[Block]:
     if len(told) < 2:
         return []
     if not tables.differences.rows:
-        same = say(
-            "The specs are the same word for word: what differs between the runs is chance, or the "
-            "machine.",
-            "各次运行的配置逐字相同：结果若有不同，来自偶然因素或机器本身。",
-        )
-        return [Paragraph(said=[same])]
-    columns = [
-        Column(key="key", name=say.pick("key", "键"), align="left"),
-        *(Column(key=name, name=name, align="left") for name in told),
-    ]
-    title = say.pick("Keys of the spec that are not the same", "配置中不相同的键")
+        return [Paragraph(said=[say("runs.same_specs")])]
+    names = {COLUMN: say.text("runs.tables.differences.key"), **{name: name for name in told}}
+    columns = [Column(key=key, name=name, align="left") for key, name in names.items()]
+    title = say.text("runs.tables.differences.title")
     return [TableBlock(table=tables.differences, columns=columns, title=title)]
 
 
@@ -116,15 +82,10 @@ def _curves(tables: RunTables, say: Translator) -> list[Block]:
     return [
         Picture(
             name="curves",
-            title=say.pick(
-                "Losses, and test accuracy where it was looked at", "损失，以及测试准确率（若有）"
-            ),
-            caption=say.pick(
-                "Strong lines are means over neighbouring steps, faint ones every step.",
-                "粗线为相邻若干步的均值，细线为每一步。",
-            ),
+            title=say.text("runs.figures.curves.title"),
+            caption=say.text("runs.figures.curves.caption"),
             draw=draw_curves(tables.curves, tables.scores),
-            tables=[tables.curves, *([tables.scores] if tables.scores.rows else [])],
+            tables=[table for table in (tables.curves, tables.scores) if table.rows],
         )
     ]
 
@@ -132,60 +93,102 @@ def _curves(tables: RunTables, say: Translator) -> list[Block]:
 def _time(tables: RunTables, say: Translator) -> list[Block]:
     if not tables.ledger.rows:
         return []
-    parts = [
-        ("data_ms", say.pick("data", "数据")),
-        ("compute_ms", say.pick("compute", "计算")),
-        ("wait_ms", say.pick("waiting", "等待")),
-        ("transfer_ms", say.pick("transfer", "传输")),
-        ("caused_ms", say.pick("others waited for it", "其他进程等它")),
-    ]
-    columns = [
-        Column(key="run", name=say.pick("run", "运行"), align="left"),
-        Column(key="rank", name=say.pick("rank", "进程"), form=count),
-        *(Column(key=key, name=name, form=milliseconds) for key, name in parts),
-    ]
-    title = say.pick("A step of each rank (mean)", "每个进程的一步（均值）")
-    caption = say.pick(
-        "Waiting and transfer are what was not hidden behind compute; the first step is left out.",
-        "等待与传输只计未被计算掩盖的部分；不含第一步。",
-    )
+    names = say.labels("runs.tables.ledger")
     return [
         Picture(
             name="ledger",
-            title=say.pick("Where each rank's time went", "每个进程的时间去向"),
-            caption=caption,
+            title=say.text("runs.figures.ledger.title"),
+            caption=say.text("runs.figures.ledger.caption"),
             draw=draw_ledger(tables.ledger),
             tables=[tables.ledger],
         ),
-        TableBlock(table=tables.ledger, columns=columns, title=title),
+        TableBlock.of(tables.ledger, names, title=names.pop("title")),
     ]
 
 
 def _parameters(records: Sequence[RunRecord], say: Translator) -> list[Block]:
+    names = say.labels("runs.parameters")
     blocks: list[Block] = []
     for record in records:
-        machine = record.manifest
-        items: list[tuple[str, Text]] = [
-            (say.pick("run", "运行"), str(record.path)),
-            (say.pick("started", "开始"), str(machine.get("started", "?"))),
-            (say.pick("hosts", "主机"), _hosts(machine)),
-            (say.pick("versions", "版本"), _versions(machine)),
-            (say.pick("commit", "提交"), str(machine.get("git_commit") or "–")),
-        ]
-        blocks.append(Facts(items=items))
+        facts = {
+            "run": str(record.path),
+            "started": str(record.manifest.get("started", "?")),
+            "hosts": _hosts(record),
+            "versions": _versions(record),
+            "commit": str(record.manifest.get("git_commit") or "–"),
+        }
+        blocks.append(Facts(items=[(names[key], fact) for key, fact in facts.items()]))
         if record.words:
             text = yaml.safe_dump(record.words, sort_keys=False, allow_unicode=True)
             blocks.append(Markdown(text=f"```yaml\n{text}```"))
     return blocks
 
 
-def _hosts(machine: dict[str, Any]) -> str:
-    hosts = machine.get("hosts")
+def _hosts(record: RunRecord) -> str:
+    hosts = record.manifest.get("hosts")
     return ", ".join(map(str, hosts)) if isinstance(hosts, list) and hosts else "?"
 
 
-def _versions(machine: dict[str, Any]) -> str:
-    packages = machine.get("packages")
+def _versions(record: RunRecord) -> str:
+    packages = record.manifest.get("packages")
     packages = packages if isinstance(packages, dict) else {}
-    named = [f"Python {machine['python']}"] if "python" in machine else []
+    named = [f"Python {record.manifest['python']}"] if "python" in record.manifest else []
     return ", ".join([*named, *(f"{name} {version}" for name, version in packages.items())]) or "?"
+
+
+def say_findings(tables: RunTables, findings: Findings, say: Translator) -> list[Sentence]:
+    """Say how each run went, and how the others compare with the first."""
+    rows = tables.runs.records
+    said = [sentence for row in rows for sentence in _of_one(row, tables, say)]
+    for row in rows[1:]:
+        said += _of_two(rows[0], row, findings, say)
+    return said
+
+
+def _of_one(row: RunRow, tables: RunTables, say: Translator) -> list[Sentence]:
+    said = []
+    if row.step_ms is not None:
+        step = tables.runs.quote(row, "step_ms")
+        took = say(f"runs.analysis.{'one_step' if step.low is None else 'steps'}", step=step)
+        what = "loss" if row.accuracy is None else "accuracy"
+        holes: dict[str, Filling] = {
+            what: tables.runs.quote(row, what),
+            "name": row.run,
+            "took": took,
+        }
+        if row.accuracy is not None:
+            when = "at_the_end" if row.done == "yes" else "last_looked_at"
+            holes["when"] = say.text(f"runs.analysis.{when}")
+        said.append(say(f"runs.analysis.{what}", **holes))
+    if row.waited_share is not None:
+        share = tables.runs.quote(row, "waited_share")
+        rank = str(row.waited_for)
+        said.append(say("runs.analysis.waited", name=row.run, share=share, rank=rank))
+    return said
+
+
+def _of_two(a: RunRow, b: RunRow, findings: Findings, say: Translator) -> list[Sentence]:
+    said = []
+    names = {"a": a.run, "b": b.run}
+    if a.step_ms and b.step_ms and a.step_ms.middle and b.step_ms.middle:
+        ratio = findings.cell(
+            f"step of {b.run} over {a.run}",
+            b.step_ms.middle / a.step_ms.middle,
+            times,
+            of="runs.csv: step_ms",
+        )
+        # faster or slower only where the quartiles of the steps do not meet
+        order = compare(b.step_ms, a.step_ms)
+        said.append(say(f"runs.analysis.speed.{order}", **names, ratio=ratio))
+    same_test = a.data == b.data and a.done == b.done == "yes"
+    if same_test and a.accuracy is not None and b.accuracy is not None:
+        gap = findings.cell(
+            f"accuracy of {b.run} less {a.run}, in points",
+            100 * (b.accuracy - a.accuracy),
+            lambda value: f"{value:+.2f}",
+            of="runs.csv: accuracy",
+        )
+        said.append(say("runs.analysis.gap", **names, gap=gap))
+    if a.weights_sha256 and a.weights_sha256 == b.weights_sha256:
+        said.append(say("runs.analysis.same_weights", **names))
+    return said

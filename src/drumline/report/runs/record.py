@@ -1,10 +1,8 @@
 """`RunRecord`: what a run directory tells, as far as it can be read.
 
 A run that crashed half-way, one of an older version, a folder with nothing in it: what is there is
-read, and what is not is named in `gaps`, one sentence each, in both languages: what an error said
-stays as it was.
-
-In what the specs of runs differ: key by key, as the words of a command would say it.
+read, and what is not is named in `gaps`; what an error said stays as it was. `find_differences`
+tells in which keys the specs of runs differ.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ from drumline.report.ledger.accounts import (
     step_seconds,
     warm_steps,
 )
-from drumline.report.page.translator import Both, Language
+from drumline.report.page.translator import Language, page_texts
 from drumline.spec.load import read_run_spec
 from drumline.spec.run_spec import RunSpec
 
@@ -57,6 +55,14 @@ class Score:
     accuracy: float
 
 
+@dataclass(frozen=True)
+class Gap:
+    """Something that could not be read: the key of its sentence in `gaps`, and what fills it."""
+
+    key: str
+    holes: Mapping[str, str]
+
+
 @dataclass(kw_only=True)
 class RunRecord:
     """One run, read back."""
@@ -78,16 +84,17 @@ class RunRecord:
     """of each rank that told it, beyond what it started with"""
     coverage: dict[str, Any] | None = None
     events: list[list[Event]] = field(default_factory=list)
-    gaps: list[Both] = field(default_factory=list)
+    gaps: list[Gap] = field(default_factory=list)
 
-    def lacks(self, en: str, zh: str) -> None:
-        """Name something that could not be read."""
-        self.gaps.append(Both(en, zh))
+    def lacks(self, key: str, **holes: str) -> None:
+        """Note something that could not be read."""
+        self.gaps.append(Gap(key, holes))
 
     def say_gaps(self, language: Language) -> list[str]:
         """Say what could not be read, a sentence each."""
-        colon = Both(": ", "：").within(language)
-        return [f"{self.name}{colon}{gap.within(language)}" for gap in self.gaps]
+        say = page_texts(language)
+        gaps = [say(f"gaps.{gap.key}", **gap.holes) for gap in self.gaps]
+        return [str(say("gaps.named", run=self.name, gap=gap)) for gap in gaps]
 
     @property
     def done(self) -> bool:
@@ -122,34 +129,27 @@ def read_record(run: RunDir) -> RunRecord:
     _read_spec(run, record)
     record.events = run.read_rank_events(_count_ranks(run, record))
     if not any(record.events):
-        record.lacks("no rank has logged anything", "没有任何进程留下日志")
+        record.lacks("no_events")
         return record
     try:
         _read_events(record)
     except (KeyError, TypeError, ValueError, IndexError) as error:
-        told = f"{type(error).__name__}: {error}"
-        record.lacks(
-            f"its events are not of this version ({told})", f"事件日志不是本版本写的（{told}）"
-        )
+        record.lacks("other_events", error=f"{type(error).__name__}: {error}")
     if not record.done:
         _tell_end(record)
     elif not record.curve and not record.gaps:
-        record.lacks(
-            "there is no step that all ranks have logged", "没有哪一步是全部进程都记录了的"
-        )
+        record.lacks("no_common_step")
     return record
 
 
 def _tell_end(record: RunRecord) -> None:
     """Say how far a run came that did not come to its end, and why it ended if that is known."""
-    en, zh = "its start", "开头"
+    key, holes = "at_start", dict[str, str]()
     if record.curve:
-        en, zh = f"step {record.curve[-1].step}", f"第 {record.curve[-1].step} 步"
-    why = _why(record)
-    record.lacks(
-        f"has no result; its events end at {en}" + (f": {why}" if why else ""),
-        f"没有结果，事件日志到{zh}为止" + (f"：{why}" if why else ""),
-    )
+        key, holes = "at_step", {"step": str(record.curve[-1].step)}
+    if why := _why(record):
+        key, holes = f"{key}_why", {**holes, "why": why}
+    record.lacks(key, **holes)
 
 
 def _why(record: RunRecord) -> str:
@@ -180,7 +180,7 @@ def _json(run: RunDir, name: str, record: RunRecord) -> dict[str, Any]:
     try:
         return run.read_json(name) or {}
     except DrumlineError as error:
-        record.lacks(error.message, error.message)
+        record.lacks("error", error=error.message)
         return {}
 
 
@@ -188,18 +188,14 @@ def _read_spec(run: RunDir, record: RunRecord) -> None:
     try:
         text = run.spec_file.read_bytes()
     except OSError:
-        record.lacks("there is no spec.yaml", "没有 spec.yaml")
+        record.lacks("no_spec")
         return
     try:
         words = yaml.safe_load(text.decode())
         record.words = words if isinstance(words, dict) else {}
         record.spec = read_run_spec(run)
     except (yaml.YAMLError, ValueError, DrumlineError) as error:
-        said = str(error).splitlines()[0]
-        record.lacks(
-            f"its spec is damaged, or of another version ({said})",
-            f"spec.yaml 已损坏，或出自其他版本（{said}）",
-        )
+        record.lacks("damaged_spec", error=str(error).splitlines()[0])
 
 
 def _read_events(record: RunRecord) -> None:

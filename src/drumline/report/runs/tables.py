@@ -1,28 +1,101 @@
-"""The numbers of a page about runs, out of their records."""
+"""The numbers of a page about runs, out of their records: rows of dataclasses, a CSV file each."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
-from drumline.report.intervals import interval_cells, interval_names, quartile_interval
-from drumline.report.page.table import Table
+from drumline.report.intervals import Interval, quartile_interval
+from drumline.report.page.table import (
+    RecordTable,
+    Table,
+    count,
+    milliseconds,
+    percent,
+    plain,
+    points,
+    seconds,
+    size,
+)
 from drumline.report.runs.record import RunRecord, find_differences
 
 COLUMN = "key"
-"""of the sheet of differences, beside one of each run's name"""
+"""of the table of differences, beside one of each run's name"""
 LEDGER_PARTS = ("data", "compute", "wait", "transfer")
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunTables:
-    """All sheets of the page."""
+class RunRow:
+    """A run; None: its directory does not tell."""
 
-    runs: Table
+    run: str
+    done: str
+    """yes or no"""
+    model: str
+    data: str
+    strategy: str
+    ranks: Annotated[int | None, count]
+    steps: Annotated[int | None, count]
+    loss: Annotated[float | None, plain]
+    accuracy: Annotated[float | None, points]
+    train_s: Annotated[float | None, seconds]
+    step_ms: Annotated[Interval | None, milliseconds]
+    """median and quartiles"""
+    samples_per_s: Annotated[float | None, count]
+    peak_bytes: Annotated[int | None, size]
+    waited_for: int | None
+    """the rank that the others waited for most; and its share of all lost time"""
+    waited_share: Annotated[float | None, percent]
+    weights_sha256: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class CurveRow:
+    """A step of a run."""
+
+    run: str
+    step: int
+    samples: int
+    seconds: float
+    loss: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoreRow:
+    """An evaluation on the test set."""
+
+    run: str
+    step: int
+    samples: int
+    seconds: float
+    test_loss: float
+    accuracy: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class LedgerRow:
+    """A mean step of a rank; wait and transfer are what was not hidden behind compute."""
+
+    run: str
+    rank: Annotated[int, count]
+    data_ms: Annotated[float, milliseconds]
+    compute_ms: Annotated[float, milliseconds]
+    wait_ms: Annotated[float, milliseconds]
+    transfer_ms: Annotated[float, milliseconds]
+    caused_ms: Annotated[float, milliseconds]
+    """how long others waited for it"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunTables:
+    """All tables of the page."""
+
+    runs: RecordTable[RunRow]
     differences: Table
-    curves: Table
-    scores: Table
-    ledger: Table
+    curves: RecordTable[CurveRow]
+    scores: RecordTable[ScoreRow]
+    ledger: RecordTable[LedgerRow]
 
     def all(self) -> list[Table]:
         """Return those that have rows."""
@@ -33,49 +106,46 @@ class RunTables:
 def build_tables(records: Sequence[RunRecord]) -> RunTables:
     """Read the numbers out of the records."""
     return RunTables(
-        runs=_runs(records),
+        runs=RecordTable("runs", RunRow, map(_run, records)),
         differences=_differences(records),
-        curves=_curves(records),
-        scores=_scores(records),
-        ledger=_ledger(records),
-    )
-
-
-def _runs(records: Sequence[RunRecord]) -> Table:
-    table = Table(
-        name="runs",
-        columns=(
-            *("run", "done", "model", "data", "strategy", "ranks", "steps", "loss", "accuracy"),
-            *("train_s", *interval_names("step_ms"), "samples_per_s", "peak_bytes"),
-            *("waited_for", "waited_share", "weights_sha256"),
+        curves=RecordTable(
+            "curves",
+            CurveRow,
+            (CurveRow(run=one.name, **vars(point)) for one in records for point in one.curve),
         ),
+        scores=RecordTable(
+            "scores",
+            ScoreRow,
+            (ScoreRow(run=one.name, **vars(score)) for one in records for score in one.scores),
+        ),
+        ledger=RecordTable("ledger", LedgerRow, _ledger(records)),
     )
-    for record in records:
-        step = quartile_interval(record.step_s).scaled(1e3) if record.step_s else None
-        worst, share = _worst(record)
-        last = record.curve[-1] if record.curve else None
-        table.add(
-            run=record.name,
-            done="yes" if record.done else "no",
-            model=_word(record, "model", "name"),
-            data=_word(record, "data", "name"),
-            strategy=_word(record, "strategy", "kind"),
-            ranks=len(record.events) or None,
-            steps=None if last is None else last.step,
-            loss=record.loss,
-            accuracy=record.accuracy,
-            train_s=None if last is None else last.seconds,
-            **interval_cells("step_ms", step),
-            samples_per_s=last.samples / last.seconds if last and last.seconds else None,
-            peak_bytes=max(record.peak_bytes, default=None),
-            waited_for=worst,
-            waited_share=share,
-            weights_sha256=str(record.summary.get("weights_sha256") or "")[:16],
-        )
-    return table
 
 
-def _word(record: RunRecord, part: str, key: str) -> str:
+def _run(record: RunRecord) -> RunRow:
+    worst, share = _worst(record)
+    last = record.curve[-1] if record.curve else None
+    return RunRow(
+        run=record.name,
+        done="yes" if record.done else "no",
+        model=_named(record, "model", "name"),
+        data=_named(record, "data", "name"),
+        strategy=_named(record, "strategy", "kind"),
+        ranks=len(record.events) or None,
+        steps=None if last is None else last.step,
+        loss=record.loss,
+        accuracy=record.accuracy,
+        train_s=None if last is None else last.seconds,
+        step_ms=quartile_interval(record.step_s).scaled(1e3) if record.step_s else None,
+        samples_per_s=last.samples / last.seconds if last and last.seconds else None,
+        peak_bytes=max(record.peak_bytes, default=None),
+        waited_for=worst,
+        waited_share=share,
+        weights_sha256=str(record.summary.get("weights_sha256") or "")[:16],
+    )
+
+
+def _named(record: RunRecord, part: str, key: str) -> str:
     value = record.words.get(part)
     if isinstance(value, dict):
         value = value.get(key)
@@ -101,46 +171,13 @@ def _differences(records: Sequence[RunRecord]) -> Table:
     return table
 
 
-def _curves(records: Sequence[RunRecord]) -> Table:
-    table = Table(name="curves", columns=("run", "step", "samples", "seconds", "loss"))
-    for record in records:
-        for point in record.curve:
-            table.add(
-                run=record.name,
-                step=point.step,
-                samples=point.samples,
-                seconds=point.seconds,
-                loss=point.loss,
-            )
-    return table
-
-
-def _scores(records: Sequence[RunRecord]) -> Table:
-    columns = ("run", "step", "samples", "seconds", "test_loss", "accuracy")
-    table = Table(name="scores", columns=columns)
-    for record in records:
-        for score in record.scores:
-            table.add(
-                run=record.name,
-                step=score.step,
-                samples=score.samples,
-                seconds=score.seconds,
-                test_loss=score.test_loss,
-                accuracy=score.accuracy,
-            )
-    return table
-
-
-def _ledger(records: Sequence[RunRecord]) -> Table:
-    """Per rank and step, in milliseconds; wait and transfer are what was not hidden by compute."""
-    columns = ("run", "rank", *(f"{part}_ms" for part in LEDGER_PARTS), "caused_ms")
-    table = Table(name="ledger", columns=columns)
+def _ledger(records: Sequence[RunRecord]) -> Iterator[LedgerRow]:
     for record in records:
         if record.ledger is None or not record.ledger.steps:
             continue
         scale = 1e3 / record.ledger.steps
         for row in record.ledger.ranks:
-            table.add(
+            yield LedgerRow(
                 run=record.name,
                 rank=row.rank,
                 data_ms=row.data_s * scale,
@@ -149,4 +186,3 @@ def _ledger(records: Sequence[RunRecord]) -> Table:
                 transfer_ms=row.exposed_transfer_s * scale,
                 caused_ms=row.caused_s * scale,
             )
-    return table
