@@ -101,7 +101,7 @@ def small_report(lang, words=""):
     return Report(
         title=say.text("title"),
         lang=lang,
-        summary=say("{a}", "{a}", a=waited),
+        summary=fill("{a}", {"a": waited}),
         sections=[Section(slug="results", heading="Results", blocks=blocks)],
         tables=[table, found.table],
     )
