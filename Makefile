@@ -1,14 +1,21 @@
 # Everything runs in .venv, made on first use. `make demo` needs only what `make install` brings;
-# `make test` and `make check` also install the extras that the tests use.
+# tests also need the extras, and system packages, which are installed where that asks nothing.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# half of a test's time is waiting: two at once, those that make simulated networks after each other
-TESTS := $(BIN)/pytest -n 2
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
+EXTRAS := dev,tensorboard,lightning,accelerate,mpi,cluster,notebook,docs
+# half of a test's time is waiting, so two run at once; those of a file share what is made for them
+TESTS := -m pytest -n 2 --dist loadfile
+ALL := -m 'soak or not soak'
+# what a bare machine lacks; tests that need it are skipped there
+LACKING := sshd ssh ssh-keygen ip tc chromium docker docker-compose
+CONCERNED = $(shell grep -rlE 'namespaces|sshd|ssh_nodes|twins|browser|ssh-keygen|docker' \
+	tests --include='test_*.py')
 
-.PHONY: demo test soak check lint install install-dev format labs bench docs clean
+.PHONY: demo test test-all test-bare test-floors coverage check lint dist \
+	install install-dev format labs bench docs clean
 
 demo: install
 	$(BIN)/drumline train examples/demo.yaml
@@ -26,14 +33,31 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/pip
 
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/pip
 	@echo "installing into $(VENV), with what the tests need"
-	$(PIP) -e '.[dev,lightning,accelerate,mpi,cluster,notebook,docs]'
+	$(PIP) -e '.[$(EXTRAS)]'
 	@touch $@ $(VENV)/.installed
 
+# without what takes long and is shown by a quicker test, too
 test: install-dev
-	$(TESTS)
+	@scripts/system-packages
+	$(BIN)/python $(TESTS)
 
-soak: install-dev
-	$(TESTS) -m 'soak or not soak'
+test-all: install-dev
+	@scripts/system-packages
+	$(BIN)/python $(TESTS) $(ALL)
+
+# test-all, with the lines that it runs in any process; then: coverage report
+coverage: install-dev
+	@scripts/system-packages
+	rm -rf .coverage-data .venv-floors
+	$(BIN)/coverage run $(TESTS) $(ALL)
+
+# as on a bare machine, the tests that this may concern: each passes or is skipped
+test-bare: install-dev
+	env -u CI scripts/without $(LACKING) -- $(BIN)/python $(TESTS) $(CONCERNED)
+
+# the oldest versions that pyproject.toml allows, in an environment of their own
+test-floors: install-dev
+	$(BIN)/python scripts/test_floors.py
 
 lint: install-dev
 	$(BIN)/ruff check .
@@ -41,6 +65,12 @@ lint: install-dev
 	$(BIN)/mypy
 
 check: lint test
+
+# what is uploaded to a package index
+dist: install-dev
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist
+	$(BIN)/twine check --strict dist/*
 
 format: install-dev
 	$(BIN)/ruff check --fix .
@@ -58,4 +88,4 @@ docs: install-dev
 	@echo "the documentation is in site/: open site/index.html"
 
 clean:
-	rm -rf $(VENV) build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage-data .venv-floors

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import tempfile
+import uuid
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from commands import Drumline
+from namespaces import SESSION
 from ranks import run_ranks as start_ranks
 
 # Tests that a CI machine must be able to run: there, skipping one of them is a failure.
@@ -40,32 +42,9 @@ MUST_RUN = (
 CHILDREN_FAIL_AT = "error:Pydantic serializer warnings"
 
 
-# What files say whose tests make simulated networks. Those count the networks of the whole machine,
-# so one process runs them all; tests of other files go wherever there is room, file by file.
-NETWORKERS = ("need_namespaces", "need_twins")
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config, log):
-    from xdist.scheduler import LoadScopeScheduling
-
-    class ByFile(LoadScopeScheduling):
-        def _split_scope(self, nodeid: str) -> str:
-            return group_of(nodeid.partition("::")[0])
-
-    @functools.cache
-    def group_of(name: str) -> str:
-        path = Path(config.rootpath, name)
-        alone = path.parent.name == "cluster" or any(
-            word in path.read_text() for word in NETWORKERS
-        )
-        return "networks" if alone else name
-
-    return ByFile(config, log)
-
-
 def pytest_configure() -> None:
     os.environ["PYTHONWARNINGS"] = CHILDREN_FAIL_AT
+    os.environ[SESSION] = uuid.uuid4().hex
 
 
 @pytest.hookimpl(wrapper=True)
@@ -75,6 +54,15 @@ def pytest_runtest_makereport(item, call):
         report.outcome = "failed"
         report.longrepr = f"skipped in CI, where it must run: {report.longrepr}"
     return report
+
+
+def pytest_terminal_summary(terminalreporter) -> None:
+    """Say in one line how many tests were skipped, and why."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    if skipped:
+        reasons = Counter(report.longrepr[2].removeprefix("Skipped: ") for report in skipped)
+        why = "; ".join(f"{count} × {reason}" for reason, count in reasons.most_common())
+        terminalreporter.write_line(f"{len(skipped)} tests were skipped: {why}")
 
 
 @pytest.fixture

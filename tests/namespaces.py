@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -22,10 +24,34 @@ def need_namespaces() -> None:
         pytest.skip(error.message)
 
 
+SESSION = "DRUMLINE_TEST_SESSION"
+"""the variable that all processes of these tests have, with a value of their own"""
+
+
 def network_namespaces() -> set[str]:
     """The network namespaces that processes of this machine are in, or hold open."""
-    found = set()
+    return _namespaces(Path("/proc").glob("[0-9]*"))
+
+
+def own_namespaces() -> set[str]:
+    """Those of this process and of what it has started; other tests may run beside these."""
+    return _namespaces([Path("/proc/self"), *own_processes()])
+
+
+def own_processes() -> list[Path]:
+    """The folders in /proc of the processes that these tests have started."""
+    mark = f"{SESSION}={os.environ[SESSION]}".encode()
+    found = []
     for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if mark in (entry / "environ").read_bytes().split(b"\0"):
+                found.append(entry)
+    return found
+
+
+def _namespaces(entries: Iterable[Path]) -> set[str]:
+    found = set()
+    for entry in entries:
         for link in (entry / "ns" / "net", *_descriptors(entry)):
             try:
                 target = os.readlink(link)

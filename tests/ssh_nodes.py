@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import socket
 import subprocess
@@ -10,11 +9,9 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import pytest
-
 from drumline.cluster.machine import Machine
+from sshd import need_sshd
 
-SSHD = shutil.which("sshd") or "/usr/sbin/sshd"
 CONFIG = """
 Port {port}
 ListenAddress 127.0.0.1
@@ -55,10 +52,7 @@ class SshNodes:
         return self.folder / "config"
 
     def start(self, count: int) -> None:
-        if not Path(SSHD).exists():
-            pytest.skip("there is no sshd on this machine")
-        if os.getuid() == 0:  # where the server wants its empty folder
-            Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
+        sshd = need_sshd()
         make_key(self.folder / "id")
         make_key(self.folder / "host_key")
         shutil.copy(self.folder / "id.pub", self.folder / "authorized_keys")
@@ -72,7 +66,7 @@ class SshNodes:
             log = (self.folder / f"sshd{node}.log").open("wb")
             with log:
                 self.servers.append(
-                    subprocess.Popen([SSHD, "-D", "-e", "-f", str(server)], stderr=log)
+                    subprocess.Popen([sshd, "-D", "-e", "-f", str(server)], stderr=log)
                 )
             root = self.folder / f"node {node}"  # a space, as home folders may have
             root.mkdir()

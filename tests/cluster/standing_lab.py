@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import stat
+import uuid
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from laptop import LONG_JOB, Laptop
 from drumline.cluster.home import ClusterHome
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-SECRETS = ("canary-of-aws-71c2", "canary-of-the-environment-9d0e")
+SECRETS = (f"canary-of-aws-{uuid.uuid4().hex}", f"canary-of-the-environment-{uuid.uuid4().hex}")
 SPEC = """
 name: mnist
 model: mlp

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 
 import pytest
 
 from drumline.cluster.ssh.keys import check_key, cluster_key, public_key
 from drumline.core.errors import ClusterError
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("ssh-keygen") is None, reason="no ssh-keygen here; install openssh-client"
+)
 
 
 def keygen(path, *words):

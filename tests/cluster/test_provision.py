@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
+import tempfile
 import zipfile
 from pathlib import Path
 
@@ -151,7 +153,7 @@ def test_nodes_get_their_environment_once(nodes, project, monkeypatch, tmp_path)
     assert [p.name for p in tmp_path.iterdir()] == [".ansible.cfg"], "nothing in the home folder"
 
 
-def test_a_requirement_that_does_not_install_is_shown(nodes, project):
+def test_a_requirement_that_does_not_install_is_shown(nodes, project, scratch):
     with pytest.raises(HostError) as raised:
         provision(nodes, project, requirements="bad.txt")
     message = raised.value.message
@@ -162,7 +164,7 @@ def test_a_requirement_that_does_not_install_is_shown(nodes, project):
     log = (nodes.folder / "ansible" / "last.log").read_text()
     assert "the sky fell" in log
     assert SECRET not in log
-    assert not ssh_masters(nodes)
+    assert not ssh_masters(scratch)
 
 
 def test_what_a_node_lacks_is_named(nodes, project, tmp_path):
@@ -174,7 +176,15 @@ def test_what_a_node_lacks_is_named(nodes, project, tmp_path):
         provision(nodes, tmp_path, requirements="out.txt")
 
 
-def ssh_masters(nodes):
+@pytest.fixture
+def scratch(monkeypatch):
+    """Where temporary folders are made; short, since a socket's path must be."""
+    with tempfile.TemporaryDirectory() as folder:
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        yield folder
+
+
+def ssh_masters(scratch):
     """Connections that Ansible left open."""
     found = []
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
@@ -182,7 +192,7 @@ def ssh_masters(nodes):
             words = entry.read_bytes()
         except OSError:
             continue
-        if b"[mux]" in words and b"drumline-" in words:
+        if b"[mux]" in words and os.fsencode(scratch) in words:
             found.append(words)
     return found
 

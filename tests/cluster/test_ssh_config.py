@@ -17,7 +17,9 @@ from drumline.cluster.ssh.known_hosts import Origin, pin_host_key, read_pins, wr
 from drumline.core.errors import ClusterError
 from sshd import RELAY, wait_until
 
-pytestmark = pytest.mark.skipif(shutil.which("ssh") is None, reason="no ssh client here")
+pytestmark = pytest.mark.skipif(
+    shutil.which("ssh") is None, reason="no ssh here; install openssh-client"
+)
 
 
 def ssh(config, *words, **options) -> subprocess.CompletedProcess:

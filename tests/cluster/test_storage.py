@@ -226,25 +226,25 @@ def test_nodes_copy_while_a_job_runs_and_when_it_ends(s3, tmp_path):
         "spec.yaml": "from 1\n",
     }
     wait_until(lambda: json.loads((jobs[0] / "storage.json").read_text())["ended"])
-    wait_until(lambda: not keepers())
+    wait_until(lambda: not keepers(tmp_path))
     with pytest.raises(HostError, match=r"worker0 cannot copy .*does not exist"):
         asyncio.run(keep_copies(remotes[:1], "s3://no-such-bucket/x", "j1"))
     # without a check, nobody waits; what is wrong is noted beside the run
     asyncio.run(keep_copies(remotes[:1], "s3://no-such-bucket/x", "j1", check=False))
     note = jobs[0] / "storage.json"
     wait_until(lambda: "does not exist" in json.loads(note.read_text())["error"])
-    wait_until(lambda: not keepers())
+    wait_until(lambda: not keepers(tmp_path))
 
 
-def keepers():
-    """Processes of ours that copy."""
+def keepers(folder):
+    """Processes that copy from somewhere in a folder."""
     found = []
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             words = entry.read_bytes()
         except OSError:
             continue
-        if b"drumline.node.keeper" in words:
+        if b"drumline.node.keeper" in words and os.fsencode(folder) in words:
             found.append(words)
     return found
 

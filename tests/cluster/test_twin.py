@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import uuid
 from pathlib import Path
 
 import pytest
@@ -212,7 +213,8 @@ def test_twin_what_dies_is_gone_and_made_anew(rig):
     first, second = there.provider.create(quiet)
     for machine in (first, second):
         wait_for_banner(machine.proxy)
-    for machine, word in ((first, "twin-a-41c"), (second, "twin-b-41c")):
+    words = [f"twin-{k}-{uuid.uuid4().hex}" for k in "ab"]
+    for machine, word in zip((first, second), words, strict=True):
         there.say(machine, f"{DETACHED} {word} >/dev/null 2>&1 </dev/null &")
         there.say(machine, f"echo x > {shlex.quote(machine.root)}/kept")
 
@@ -224,8 +226,8 @@ def test_twin_what_dies_is_gone_and_made_anew(rig):
     assert sessions[1].wait(20) == 255
     sessions[1].stdout.close()
     assert sessions[0].poll() is None
-    assert not marked("twin-b-41c")
-    assert marked("twin-a-41c")
+    assert not marked(words[1])
+    assert marked(words[0])
     assert [m.name for m in there.provider.machines()] == ["worker0"]
     assert "worker1 has ended" in there.ssh(second, "true").stderr
     again = there.provider.create(quiet)
@@ -249,7 +251,7 @@ def test_twin_what_dies_is_gone_and_made_anew(rig):
     spaces = there.spaces()
     host = next(process for process in processes_of(there.control.home) if not process.name)
     os.kill(host.pid, signal.SIGKILL)
-    wait_until(lambda: not everything(there) and not marked("twin-a-41c"), "all to be gone")
+    wait_until(lambda: not everything(there) and not marked(words[0]), "all to be gone")
     assert sessions[0].wait(20) == 255
     sessions[0].stdout.close()
     assert there.provider.resources() == []
@@ -399,7 +401,8 @@ def test_twin_says_what_is_missing(monkeypatch, tmp_path):
         Control(tmp_path).ask("status")
     with pytest.raises(ClusterError, match="no simulated node worker0"):
         Control(tmp_path).enter("worker0")
-    monkeypatch.undo()
+    found = "drumline.cluster.providers.twin.control.find_server"
+    monkeypatch.setattr(found, lambda: sys.executable)
     with pytest.raises(ClusterError, match="a colon in it; set DRUMLINE_HOME"):
         Control(tmp_path / "a:b").start()
 

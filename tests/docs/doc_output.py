@@ -40,27 +40,45 @@ def difference(shown: Sequence[str], printed: Sequence[str]) -> str:
 
     A line that is an ellipsis stands for any lines, one within a line for any text.
     """
-    wanted = [(line, mask(line)) for line in shown]
-    got = [line for line in map(mask, printed) if not _SOMETIMES.match(line)]
-    while got and not got[-1]:
-        got.pop()
-    at, free = 0, False
-    for line, masked in wanted:
+    try:
+        align(shown, printed)
+    except MismatchError as fault:
+        return f"{fault}\nall of it:\n" + "\n".join(printed)
+    return ""
+
+
+class MismatchError(Exception):
+    """What is shown was not printed."""
+
+
+def align(shown: Sequence[str], printed: Sequence[str]) -> list[str]:
+    """Return the printed lines in the place of the shown ones; those with an ellipsis stay.
+
+    Raises:
+        MismatchError: a line was not printed, or more was printed than shown.
+    """
+    got = [(line.rstrip(), masked) for line in printed for masked in [mask(line)]]
+    got = [(line, masked) for line, masked in got if not _SOMETIMES.match(masked)]
+    at, free, aligned = 0, False, []
+    for line in shown:
+        masked = mask(line)
         if masked == ELLIPSIS:
             free = True
-            continue
-        if not masked and (at >= len(got) or not got[at]):
+        elif not masked and (at >= len(got) or not got[at][1]):
             at += 1
-            continue
-        candidates = range(at, len(got)) if free else range(at, min(at + 1, len(got)))
-        found = next((k for k in candidates if _matches(masked, got[k])), None)
-        if found is None:
-            near = got[at] if at < len(got) else "(nothing more)"
-            return f"shown: {line}\nprinted there: {near}\nall of it:\n" + "\n".join(printed)
-        at, free = found + 1, False
-    if not free and any(got[at:]):
-        return f"more was printed than shown, from: {next(filter(None, got[at:]))}"
-    return ""
+        else:
+            ahead = range(at, len(got) if free else min(at + 1, len(got)))
+            found = next((k for k in ahead if _matches(masked, got[k][1])), None)
+            if found is None:
+                near = got[at][0] if at < len(got) else "(nothing more)"
+                raise MismatchError(f"shown: {line}\nprinted there: {near}")
+            at, free = found + 1, False
+            line = line if ELLIPSIS in line else got[found][0]
+        aligned.append(line)
+    rest = [line for line, _ in got[at:] if line]
+    if rest and not free:
+        raise MismatchError(f"more was printed than shown, from: {rest[0]}")
+    return aligned
 
 
 def _matches(shown: str, printed: str) -> bool:

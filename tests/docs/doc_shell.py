@@ -13,10 +13,10 @@ from pathlib import Path
 from types import MappingProxyType
 
 from doc_output import difference
-from doc_pages import ROOT, Block
+from doc_pages import ROOT, Block, Command
 
 BIN = Path(sys.executable).parent
-TIMEOUT_S = 400
+TIMEOUT_S = 900
 _UNSET = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "PYTHONWARNINGS", "FORCE_COLOR")
 _MARK = "\x1e"
 
@@ -39,6 +39,8 @@ class PageShell:
         self.folder = folder
         self.enter = tuple(enter)
         self.instead = {"29500": str(_port()), **instead}
+        self.printed: list[tuple[Command, str]] = []
+        """every command that has run, and its output"""
         kept = {name: value for name, value in environment.items() if name not in _UNSET}
         self.environment = {
             **kept,
@@ -73,6 +75,7 @@ class PageShell:
         print(f"{time.monotonic() - began:5.1f} s  {block.where}\n{text}")  # -rP: to copy from
         parts = text.split(_MARK)
         outputs, codes = parts[0::2], [int(code) for code in parts[1::2]]
+        self.printed += zip(commands, outputs, strict=False)
         faults = []
         for k, command in enumerate(commands):
             if k >= len(codes):

@@ -65,7 +65,7 @@ def test_quick_commands(drumline, page, language):
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(1500)
+@pytest.mark.timeout(2400)
 @pytest.mark.parametrize(("page", "language"), cases(slow=True))
 def test_all_commands(drumline, page, language):
     every = [block for block in to_run(page, language) if "ec2" not in block.how]

@@ -33,9 +33,7 @@ def validated(folder: Path) -> dict:
             done = subprocess.run([*command, *file], capture_output=True, text=True, timeout=60)
             assert done.returncode == 0, done.stderr
             return yaml.safe_load(done.stdout)["services"]
-    pytest.skip(
-        "neither docker compose nor docker-compose is here (apt-get install docker-compose)"
-    )
+    pytest.skip("no Docker Compose here; install docker-compose")
 
 
 def test_compose_accepts_the_file(drumline):

@@ -13,7 +13,7 @@ from drumline.core.errors import CommError
 from drumline.core.nodes import NODES, NodePlan, address_of
 from drumline.launch.hub import _FORGET as FORGET
 from drumline.launch.network import Network, find_way, missing_tools
-from namespaces import need_namespaces, network_namespaces
+from namespaces import need_namespaces, own_namespaces
 
 RATE = 20_000_000
 SENT = 1_500_000
@@ -56,7 +56,7 @@ def on(network: Network, node: int, *command: str) -> subprocess.CompletedProces
 
 def test_nodes_reach_each_other_at_the_links_rate_and_nobody_else():
     need_namespaces()
-    before = network_namespaces()
+    before = own_namespaces()
     with Network(plans(3, rate=RATE)) as network:
         assert network.environment[NODES] == "10.77.0.1,10.77.0.2,10.77.0.3"
         receiver = subprocess.Popen(
@@ -77,7 +77,7 @@ def test_nodes_reach_each_other_at_the_links_rate_and_nobody_else():
             subprocess.run(cut, check=True)
             assert on(network, 0, sys.executable, "-c", REACH).stdout == "[1]\n"
             assert on(network, 1, sys.executable, "-c", REACH).stdout == "[0, 2]\n"
-    assert network_namespaces() <= before
+    assert own_namespaces() <= before
 
 
 def test_what_tcp_learned_of_a_link_is_forgotten():
@@ -92,16 +92,16 @@ def test_what_tcp_learned_of_a_link_is_forgotten():
 
 def test_the_network_is_gone_with_its_hub():
     need_namespaces()
-    before = network_namespaces()
+    before = own_namespaces()
     with Network(plans(2)) as network:
         assert network.holds()
-        assert len(network_namespaces() - before) == 3, "two nodes and the switch"
+        assert len(own_namespaces() - before) == 3, "two nodes and the switch"
         os.kill(network.describe()["hub"], 9)
         deadline = time.monotonic() + 5
         while network.holds() and time.monotonic() < deadline:
             time.sleep(0.01)
         assert not network.holds()
-        assert network_namespaces() <= before
+        assert own_namespaces() <= before
 
 
 def test_a_delay_is_refused_where_the_kernel_has_no_netem():

@@ -18,8 +18,8 @@ from launcher import Launcher, kill
 from namespaces import (
     in_hub,
     need_namespaces,
-    network_namespaces,
     network_of,
+    own_namespaces,
     unprivileged_prefix,
 )
 
@@ -32,10 +32,10 @@ PARAMETERS = 784 * 16 + 16 + 16 * 10 + 10
 def drumline(drumline):
     """The command; it may leave no network namespace either."""
     need_namespaces()
-    before = network_namespaces()
+    before = own_namespaces()
     yield drumline
     assert drumline.left_behind() == []
-    assert network_namespaces() <= before
+    assert own_namespaces() <= before
 
 
 def weights(run_dir: str) -> np.ndarray:

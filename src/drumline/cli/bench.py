@@ -1,17 +1,13 @@
-"""What `drumline bench` does: progress while it measures, tables, and where the results go."""
+"""What the bench commands do and print, and where their results go."""
 
 from __future__ import annotations
 
-import contextlib
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from rich.console import Console
-from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
-from rich.progress import Progress as ProgressBar
 
 from drumline.bench.case_runner import Failure, Runnable
 from drumline.bench.communication.aggregation import run_aggregation
@@ -28,31 +24,28 @@ from drumline.bench.scaling.run import ScalingResult, run_scaling
 from drumline.bench.scaling.spec import ScalingSpec, plan_rounds, plan_scaling
 from drumline.bench.scaling.table import scaling_table
 from drumline.bench.specs import AggregationSpec, CollectivesSpec
-from drumline.cli.printing import print_json
+from drumline.cli.printing import print_json, say
+from drumline.cli.progress import watched, watched_cases
 from drumline.core.errors import RunDirError, UsageError, WorkerError
 from drumline.core.formatting import counted, format_bytes
 from drumline.launch.mpirun import refuse_without_mpi
 from drumline.launch.preflight import refuse_without_gpu
-from drumline.launch.probe import Progress, Watch
 from drumline.report.page.table import Table
 from drumline.spec.load import read_options
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-
 Row = TypeVar("Row", bound="DataclassInstance")
 
 _NO_COLUMNS = ("times_s", "losses", "cuts", "mesh")
 """too long for CSV, or no plain values; JSON has them"""
-_QUIET_S = 10.0
-"""how often a line is printed where nobody sees a bar"""
 _AGGREGATION = "drumline bench aggregation model=mlp nodes=4 link=1gbit bottleneck=2"
-_COLLECTIVES = "drumline bench collectives nodes=4 workers=1 link=1gbit sizes=64KiB,32MiB"
-_SCALING = "drumline bench scaling workers=1,2,4 kinds=ddp,chunked_ring mode=strong"
 _MODEL_PARALLEL = (
     "drumline bench model-parallel model.layers=8 workers=2 forms=alone,pipeline,tensor"
 )
+_SCALING = "drumline bench scaling workers=1,2,4 kinds=ddp,chunked_ring mode=strong"
+_COLLECTIVES = "drumline bench collectives nodes=4 workers=1 link=1gbit sizes=64KiB,32MiB"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,9 +75,9 @@ class OutputOptions:
             )
 
 
-def collectives_command(args: list[str], options: OutputOptions) -> None:
+def collectives_command(overrides: list[str], options: OutputOptions) -> None:
     """Measure collectives, and show what came out."""
-    spec = read_options(CollectivesSpec, args, _COLLECTIVES)
+    spec = read_options(CollectivesSpec, overrides, _COLLECTIVES)
     options.check()
     with watched() as watch:
         result = run_collectives(spec, out=options.out, watch=watch)
@@ -102,9 +95,9 @@ def collectives_command(args: list[str], options: OutputOptions) -> None:
     tell_files(console, result.machine, options, pictures)
 
 
-def aggregation_command(args: list[str], options: OutputOptions) -> None:
+def aggregation_command(overrides: list[str], options: OutputOptions) -> None:
     """Measure how strategies average gradients, and show what came out."""
-    spec = read_options(AggregationSpec, args, _AGGREGATION)
+    spec = read_options(AggregationSpec, overrides, _AGGREGATION)
     options.check()
     with watched() as watch:
         result = run_aggregation(spec, out=options.out, watch=watch)
@@ -126,125 +119,11 @@ def aggregation_command(args: list[str], options: OutputOptions) -> None:
     tell_files(console, result.machine, options, pictures)
 
 
-def write_files(
-    rows: list[Row], options: OutputOptions, draw: Callable[[Path, list[Row]], list[Path]]
-) -> list[Path]:
-    """Write the rows as CSV and draw them, where that is asked for; returns the pictures.
-
-    Raises:
-        RunDirError: the CSV file cannot be written.
-    """
-    if options.csv is not None:
-        columns = [field.name for field in fields(rows[0]) if field.name not in _NO_COLUMNS]
-        table = Table(name=options.csv.stem, columns=columns, rows=[vars(row) for row in rows])
-        try:
-            options.csv.write_text(table.to_csv(), encoding="utf-8")
-        except OSError as error:
-            raise RunDirError(f"cannot write {options.csv}: {error.strerror}") from None
-    return draw(options.figure, rows) if options.figure is not None else []
-
-
-def tell_files(
-    console: Console, machine: Mapping[str, object], options: OutputOptions, pictures: list[Path]
+def model_parallel_command(
+    overrides: list[str], options: OutputOptions, traces: Path | None
 ) -> None:
-    """Say how busy the machine was, and which files were written."""
-    cores = machine["cpu_count"]
-    say(console, f"load {machine['load_1min']:.1f} on {cores} cores at the end")
-    files = [*([options.csv] if options.csv else []), *pictures]
-    if files:
-        say(console, f"written: {', '.join(map(str, files))}")
-
-
-@contextlib.contextmanager
-def watched() -> Iterator[Watch]:
-    """Show on stderr how far the ranks have come: a bar, or a line now and then."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield _Lines(console)
-        return
-    with ProgressBar(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TimeElapsedColumn(),
-        console=console,
-        transient=True,
-    ) as bar:
-        task = bar.add_task("starting ranks", total=1.0)
-
-        def watch(progress: Progress | None) -> None:
-            if progress is not None:
-                bar.update(task, completed=progress.share, description=progress.now)
-
-        yield watch
-
-
-class _Lines:
-    """Progress where nobody sees a bar; a short run prints nothing."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._last = time.monotonic()
-
-    def __call__(self, progress: Progress | None) -> None:
-        if progress is not None and time.monotonic() - self._last > _QUIET_S:
-            self._last = time.monotonic()
-            say(self._console, f"{progress.share:.0%} measured: {progress.now}")
-
-
-def check_cases(cases: Iterable[Runnable], out: Path | None) -> None:
-    """Refuse what cannot run or be kept, before anything is trained.
-
-    Raises:
-        UsageError: a folder is taken, or the machine has not what a backend needs.
-    """
-    for case in cases:
-        if out is not None and (out / case.slug).exists():
-            raise UsageError(
-                f"--out {out}: {out / case.slug} exists already; name a folder of its own"
-            )
-        refuse_without_gpu(case.spec)
-        if case.spec.backend == "mpi":
-            refuse_without_mpi()
-
-
-def raise_failed(failed: Sequence[Failure], ran: int) -> None:
-    """Raise one error that names all failed cases.
-
-    Raises:
-        WorkerError: there are some.
-    """
-    if failed:
-        told = [f"{failure.case}: {failure.error}" for failure in failed]
-        raise WorkerError(f"{len(told)} of {ran} cases failed:\n" + "\n".join(told))
-
-
-@contextlib.contextmanager
-def watched_cases() -> Iterator[Watch]:
-    """Show on stderr which case runs: a bar with its steps, or a line for each."""
-    console = Console(stderr=True)
-    if console.is_terminal:
-        with watched() as watch:
-            yield watch
-        return
-    last = None
-
-    def tell(progress: Progress | None) -> None:
-        nonlocal last
-        if progress is not None and progress.case != last:
-            last = progress.case
-            say(console, progress.case)
-
-    yield tell
-
-
-def say(console: Console, text: str) -> None:
-    """Print a sentence as it is."""
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
-
-
-def model_parallel_command(args: list[str], options: OutputOptions, traces: Path | None) -> None:
     """Train one model in many forms, and show what each costs."""
-    spec = read_options(ModelParallelSpec, args, _MODEL_PARALLEL)
+    spec = read_options(ModelParallelSpec, overrides, _MODEL_PARALLEL)
     plan = plan_cases(spec)
     options.check()
     if traces is not None and traces.exists() and not traces.is_dir():
@@ -281,9 +160,9 @@ def _print_model_parallel(console: Console, result: ModelParallelResult) -> None
         say(console, f"{skipped.case} was left out: {skipped.why}")
 
 
-def scaling_command(args: list[str], options: OutputOptions) -> None:
+def scaling_command(overrides: list[str], options: OutputOptions) -> None:
     """Train one model by ever more ranks, and show what they gain and lose."""
-    spec = read_options(ScalingSpec, args, _SCALING)
+    spec = read_options(ScalingSpec, overrides, _SCALING)
     runs = plan_rounds(plan_scaling(spec), spec.repeats)
     options.check()
     check_cases(runs, options.out)
@@ -322,3 +201,59 @@ def _print_scaling(console: Console, result: ScalingResult) -> None:
             console.print(f"\n{title}", style="bold", highlight=False, markup=False)
         for sentence in sentences:
             say(console, sentence)
+
+
+def check_cases(cases: Iterable[Runnable], out: Path | None) -> None:
+    """Refuse what cannot run or be kept, before anything is trained.
+
+    Raises:
+        UsageError: a folder is taken, or the machine has not what a backend needs.
+    """
+    for case in cases:
+        if out is not None and (out / case.slug).exists():
+            raise UsageError(
+                f"--out {out}: {out / case.slug} exists already; name a folder of its own"
+            )
+        refuse_without_gpu(case.spec)
+        if case.spec.backend == "mpi":
+            refuse_without_mpi()
+
+
+def raise_failed(failed: Sequence[Failure], ran: int) -> None:
+    """Raise one error that names all failed cases.
+
+    Raises:
+        WorkerError: there are some.
+    """
+    if failed:
+        told = [f"{failure.case}: {failure.error}" for failure in failed]
+        raise WorkerError(f"{len(told)} of {ran} cases failed:\n" + "\n".join(told))
+
+
+def write_files(
+    rows: list[Row], options: OutputOptions, draw: Callable[[Path, list[Row]], list[Path]]
+) -> list[Path]:
+    """Write the rows as CSV and draw them, where that is wished; returns the pictures.
+
+    Raises:
+        RunDirError: the CSV file cannot be written.
+    """
+    if options.csv is not None:
+        columns = [field.name for field in fields(rows[0]) if field.name not in _NO_COLUMNS]
+        table = Table(name=options.csv.stem, columns=columns, rows=[vars(row) for row in rows])
+        try:
+            options.csv.write_text(table.to_csv(), encoding="utf-8")
+        except OSError as error:
+            raise RunDirError(f"cannot write {options.csv}: {error.strerror}") from None
+    return draw(options.figure, rows) if options.figure is not None else []
+
+
+def tell_files(
+    console: Console, machine: Mapping[str, object], options: OutputOptions, pictures: list[Path]
+) -> None:
+    """Say how busy the machine was, and which files were written."""
+    cores = machine["cpu_count"]
+    say(console, f"load {machine['load_1min']:.1f} on {cores} cores at the end")
+    files = [*([options.csv] if options.csv else []), *pictures]
+    if files:
+        say(console, f"written: {', '.join(map(str, files))}")

@@ -41,6 +41,7 @@ _CHECK = """
 import importlib.metadata, importlib.util, json, sys
 try:
     from packaging.requirements import Requirement
+    from packaging.version import Version
 except ImportError:  # it is one of the packages to install; pip compares versions itself
     Requirement = None
 def version(name):
@@ -51,7 +52,8 @@ def version(name):
 def fits(package, have):
     if not have or Requirement is None:
         return False
-    return Requirement(package["requirement"]).specifier.contains(have, prereleases=True)
+    base = Version(have).base_version  # NVIDIA's builds are called 2.8.0a0+…
+    return Requirement(package["requirement"]).specifier.contains(base)
 missing, install = [], []
 for package in json.load(sys.stdin):
     have = version(package["name"])

@@ -23,6 +23,7 @@ from typing import Any
 
 import yaml
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from drumline.cluster.machine import Machine
@@ -34,7 +35,7 @@ PLAYBOOKS = Path(__file__).parent / "playbooks"
 MAKER = Path(__file__).parents[2] / "node" / "environment.py"
 """runs on the nodes, and makes what needs no download"""
 _REFERENCE = re.compile(r"^\s*(?:-r|-c|--requirement|--constraint)[\s=]+(\S+)", re.MULTILINE)
-NODE_PACKAGES = ("torch", "numpy", "pydantic", "PyYAML", "safetensors", "packaging")
+NODE_PACKAGES = ("torch", "numpy", "pydantic", "pyyaml", "safetensors", "packaging")
 """what the modules that run on nodes import; the command line needs more, which stays here"""
 _STORAGE = {"s3": "s3fs>=2024.6", "gs": "gcsfs>=2024.6", "gcs": "gcsfs>=2024.6"}
 _STORAGE |= dict.fromkeys(("abfs", "abfss", "az"), "adlfs>=2024.6")
@@ -127,7 +128,7 @@ def environment_dependencies(spec: ClusterSpec) -> list[NodePackage]:
 
 
 def _node_package(requirement: Requirement) -> NodePackage:
-    name = requirement.name
+    name = canonicalize_name(requirement.name)
     try:
         version = Version(importlib.metadata.version(name)).public  # without +cpu, +cu128
     except importlib.metadata.PackageNotFoundError:
