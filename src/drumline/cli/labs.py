@@ -29,7 +29,7 @@ from drumline.labs.explanation import Explanation, explain, label, title_of, wri
 from drumline.labs.runner import run_lab
 from drumline.labs.verify import verify
 from drumline.launch.probe import Progress
-from drumline.report.page.translator import Language, Translator
+from drumline.report.page.translator import Language, Translator, load_texts
 from drumline.spec.load import read_options
 
 
@@ -89,7 +89,7 @@ class LabRunOptions:
 def run_command(number: int, overrides: list[str], options: LabRunOptions) -> None:
     """Run a lab, write it up, and say where the page is."""
     find_lab(number)
-    say = Translator(options.lang)
+    say = Translator(options.lang, load_texts("drumline.labs", "text/report"))
     settings = read_options(LabSettings, overrides, _EXAMPLE)
     if options.full:
         settings = settings.model_copy(update={"full": True})
@@ -107,12 +107,7 @@ def run_command(number: int, overrides: list[str], options: LabRunOptions) -> No
     if options.as_json:
         print_json({"lab": number, "page": str(page), "failed": results.failed})
     else:
-        text = say(
-            "{page} is written; open it in a browser. Your own words go into {folder}/words.md",
-            "已写出 {page}，请用浏览器打开。你自己的分析写进 {folder}/words.md",
-            page=str(page),
-            folder=str(folder),
-        )
+        text = say("written", page=str(page), folder=str(folder))
         Console().print(str(text), markup=False, highlight=False, soft_wrap=True)
     if results.failed:
         told = [f"{name}: {why}" for name, why in results.failed.items()]

@@ -169,9 +169,9 @@ def judge_accuracy(first: Sequence[RunRecord], second: Sequence[RunRecord]) -> J
 
 def _accuracy_by_seed(records: Sequence[RunRecord]) -> dict[int, float]:
     return {
-        record.words["seed"]: record.accuracy
+        record.spec_values["seed"]: record.accuracy
         for record in records
-        if record.accuracy is not None and "seed" in record.words
+        if record.accuracy is not None and "seed" in record.spec_values
     }
 
 
@@ -179,9 +179,11 @@ def pairs_of_seeds(
     first: Iterable[RunRecord], second: Iterable[RunRecord]
 ) -> list[tuple[RunRecord, RunRecord]]:
     """Return the runs of two things that have the same seed."""
-    by_seed = {record.words.get("seed"): record for record in second}
+    by_seed = {record.spec_values.get("seed"): record for record in second}
     return [
-        (record, by_seed[seed]) for record in first if (seed := record.words.get("seed")) in by_seed
+        (record, by_seed[seed])
+        for record in first
+        if (seed := record.spec_values.get("seed")) in by_seed
     ]
 
 

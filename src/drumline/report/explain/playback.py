@@ -1,15 +1,14 @@
-"""What a rank held at each moment of a recorded call, as pieces and whose values they hold.
-
-A rank's answer has, for each room, stretches of elements and their owners after every event that
-changed them. Here they become pieces: the largest parts that always moved as one.
-
-`Playback`: from what each rank noted to the steps of a collective.
+"""`Playback`: from what each rank noted to the steps of a collective, and what ranks hold in each.
 
 A rank's notes are messages that it posted and waited for, in its own order (`comm/recording.py`).
 Put together by sender, receiver and number they are the messages of the whole call. A message is in
 step s where its sender had taken in something of step s−1 before it sent it, and never before one
 that went the same way. A receiver takes messages in the order in which it waits for them, and in an
 exchange not before it sends its own. So a step is what could happen at the same time.
+
+What a rank held is told in pieces, the largest parts that always moved as one, and by whose values
+are in them: its answer has, for each room, stretches of elements and their owners after every event
+that changed them.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ def _shifted(log: Sequence[Event]) -> Iterator[Event]:
 
 
 def _shift(step: Event, ahead: int) -> Event:
-    moved: dict[str, Any] = {
+    moved: Event = {
         "blocked": [[since - ahead, until - ahead] for since, until in step["blocked"]],
         "spans": [
             [op, nbytes, since - ahead, until - ahead, *rest]
@@ -107,7 +107,7 @@ class Ledger:
         moved = sum(row.exposed_transfer_s for row in self.ranks)
         return moved / self.lost_s if self.lost_s else 0.0
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return the accounts as plain values, times per step in milliseconds."""
         steps = max(1, self.steps)
         blame = self.blame

@@ -40,7 +40,7 @@ class Bubble:
     idle_s: list[float]
     """of each rank, within the window of its copy of the model"""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return it as plain values."""
         return asdict(self)
 
