@@ -11,7 +11,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
@@ -20,7 +19,7 @@ from typing import Any
 
 from drumline import __version__
 from drumline.core.errors import RunDirError, UsageError
-from drumline.core.files import write_atomic
+from drumline.core.files import hash_file, write_atomic
 from drumline.report.page.blocks import Report
 from drumline.report.page.html import render_html
 from drumline.report.page.markdown import render_markdown
@@ -198,12 +197,6 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 def _maker(manifest: Any) -> str:
     return str(manifest.get("drumline", "of its time")) if isinstance(manifest, dict) else "?"
-
-
-def hash_file(file: Path) -> str:
-    """Return a file's sha256."""
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _make_room(folder: Path, facts: Mapping[str, object], names: list[str]) -> None:
