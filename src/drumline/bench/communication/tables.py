@@ -9,7 +9,7 @@ from rich.text import Text
 
 from drumline.bench.communication.aggregation import AggregationRow
 from drumline.bench.communication.collectives import CollectiveFit, CollectiveRow
-from drumline.report.tables import KEPT, Column, FittingTable
+from drumline.bench.fitting_table import KEPT, Column, FittingTable
 
 _MOST_RANKS = 4
 

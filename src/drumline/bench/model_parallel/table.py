@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from drumline.bench.fitting_table import KEPT, Column, FittingTable
 from drumline.bench.model_parallel.rows import CaseRow
-from drumline.report.tables import KEPT, Column, FittingTable
 
 NOTHING = "—"
 _AGREE = 1e-4

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from drumline.bench.fitting_table import KEPT, Column, FittingTable
 from drumline.bench.model_parallel.table import NOTHING, milliseconds
 from drumline.bench.scaling.rows import ScalingFit, ScalingRow
 from drumline.bench.scaling.spec import ScalingSpec
 from drumline.core.formatting import counted, listed
 from drumline.report.intervals import Interval, Order, compare
-from drumline.report.tables import KEPT, Column, FittingTable
 
 _TITLES = {
     "strong": "strong scaling: all ranks together have the same batch",

@@ -23,10 +23,10 @@ from rich.text import Text
 from drumline.core.files import write_atomic
 from drumline.core.formatting import format_bytes, name_ranks
 from drumline.report.explain.explanation import Explanation, name_pieces, tell_call
-from drumline.report.explain.playback import Content, Holding, Move
 from drumline.report.tables import narrow_table
 from drumline.schedules.collectives import ROOTED, Call
 from drumline.schedules.cost import Traffic, bandwidths
+from drumline.schedules.playback import Content, Holding, Move
 
 RANK_COLORS = ("cyan", "magenta", "yellow", "green", "blue", "red", "bright_cyan", "bright_magenta")
 _RECORDING = "/*RECORDING*/"

@@ -8,9 +8,9 @@ import pytest
 from rich.console import Console
 
 from drumline.bench.communication.tables import aggregation_table, collectives_table, fits_table
+from drumline.bench.fitting_table import Column, FittingTable
 from drumline.bench.model_parallel.table import _legend as model_legend
 from drumline.bench.scaling.table import _legend as scaling_legend
-from drumline.report.tables import Column, FittingTable
 
 TABLE = FittingTable(
     columns=[

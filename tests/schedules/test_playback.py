@@ -13,9 +13,9 @@ from drumline.report.explain.explanation import (
     name_pieces,
     tell_call,
 )
-from drumline.report.explain.playback import Content, Row, build_playback
 from drumline.schedules.collectives import Call
 from drumline.schedules.cost import Traffic
+from drumline.schedules.playback import Content, Row, build_playback
 from recordings import answer, exchange, held, note, stuck, tokens
 
 
