@@ -21,7 +21,7 @@ _WIDER = 10_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Column:
+class FittingColumn:
     """A column, its cells from top to bottom."""
 
     name: str
@@ -37,7 +37,7 @@ class Column:
 class FittingTable:
     """Columns of equally many cells, and those of them that a terminal has room for."""
 
-    columns: Sequence[Column]
+    columns: Sequence[FittingColumn]
     gap: int = 2
     elsewhere: str = "--json"
     """where all columns can be seen, besides in a wider terminal"""
@@ -57,7 +57,7 @@ class FittingTable:
                 f"no room for {', '.join(missing)}: see {self.elsewhere} or a wider terminal"
             )
 
-    def _table(self, columns: Sequence[Column]) -> Table:
+    def _table(self, columns: Sequence[FittingColumn]) -> Table:
         table = narrow_table(gap=self.gap)
         for column in columns:
             # where not even those that are kept fit, a number goes on in the next line
