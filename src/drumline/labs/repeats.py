@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from drumline.report.intervals import Interval, Order, compare, mean_interval, ratio_interval
-from drumline.report.runs.record import Point, RunRecord
+from drumline.report.runs.record import CurvePoint, RunRecord
 
 Runs = Mapping[str, Sequence[RunRecord]]
 """runs by what they show; the runs of one differ in their seed alone"""
@@ -132,7 +132,7 @@ def _progress(repeats: Sequence[Any]) -> dict[str, Any]:
     return {"step": first.step, "samples": first.samples, "seconds": seconds}
 
 
-def smoothed(curve: Sequence[Point], width: int) -> list[Point]:
+def smoothed(curve: Sequence[CurvePoint], width: int) -> list[CurvePoint]:
     """Return a curve of means over the steps that end at each point.
 
     There are `width` of them, but never more than a quarter of the steps so far: where losses fall

@@ -15,7 +15,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 
 from drumline.core.formatting import format_bytes
-from drumline.report.explain.playback import Answer, Content, Holding, Playback, build_playback
 from drumline.schedules.collectives import ROOTED, Call
 from drumline.schedules.cost import (
     AlphaBeta,
@@ -27,6 +26,7 @@ from drumline.schedules.cost import (
     fit,
     traffic,
 )
+from drumline.schedules.playback import Answer, Content, Playback, RankContents, build_playback
 
 _NANO = 1e-9
 _TURNS = 4  # that make a point
@@ -282,7 +282,7 @@ def _length(spans: Sequence[Sequence[int]]) -> float:
     return (max(end for _, end in spans) - max(began for began, _ in spans)) * _NANO
 
 
-def _plain(held: Holding) -> dict[str, object]:
+def _plain(held: RankContents) -> dict[str, object]:
     def cell(content: Content | None) -> list[int] | None:
         return None if content is None else list(content)
 

@@ -23,10 +23,10 @@ from rich.text import Text
 from drumline.core.files import write_atomic
 from drumline.core.formatting import format_bytes, name_ranks
 from drumline.report.explain.explanation import Explanation, name_pieces, tell_call
-from drumline.report.explain.playback import Content, Holding, Move
 from drumline.report.tables import narrow_table
 from drumline.schedules.collectives import ROOTED, Call
 from drumline.schedules.cost import Traffic, bandwidths
+from drumline.schedules.playback import Content, Move, RankContents
 
 RANK_COLORS = ("cyan", "magenta", "yellow", "green", "blue", "red", "bright_cyan", "bright_magenta")
 _RECORDING = "/*RECORDING*/"
@@ -181,7 +181,7 @@ class _Board:
         names = [self.names[content.piece] for content in move.content]
         return "".join(names) if len(names) <= 4 else f"{names[0]}…{names[-1]}"
 
-    def _rank(self, rank: int, held: Holding, before: Holding | None) -> Text:
+    def _rank(self, rank: int, held: RankContents, before: RankContents | None) -> Text:
         line = Text.assemble("  ", (f"rank {rank:<{len(str(self.call.ranks - 1))}} ", color(rank)))
         for number, row in enumerate(held.rows):
             old = [r.cells for r in before.rows if r.name == row.name] if before else []

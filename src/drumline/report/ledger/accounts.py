@@ -1,22 +1,20 @@
-"""The times of all ranks on one clock: rank 0's.
-
-Ranks on one machine share its monotonic clock. On several machines each rank has noted how far its
-clock is ahead of rank 0's (`drumline.comm.hosts`); that is taken off all its times here.
-
-The ledger: where each rank's time went, from the logs of all ranks together.
+"""The ledger: where each rank's time went, from the logs of all ranks together.
 
 A collective's duration is not its transfer time. Bucket k on three ranks:
 
     rank 0   ├──────── wait ────────┤── transfer ──┤        arrived first, waited longest
     rank 1              ├── wait ───┤── transfer ──┤
-    rank 2                          ├── transfer ──┤        arrived last: the others' wait is its
-                                    A                       doing
+    rank 2                          ├── transfer ──┤        straggler: it caused the others' wait
+                                    A
 
 A message is a collective of two: its sender arrives when it sends, its receiver when it begins to
 wait for it. A is the last arrival. Before it a rank *waits*, after it bytes are *transferred*. Of
-both, what fell into a time in which the rank did nothing else is *exposed*; the rest was hidden
-behind compute. Lost time is what was exposed on all ranks: waiting is put down to the rank that
-arrived last, transfer to the network.
+both, what fell into a time in which the rank did nothing else is *exposed*; the rest was overlapped
+with compute. Lost time is what was exposed on all ranks: waiting is put down to the straggler,
+transfer to the network.
+
+All times are on rank 0's clock. Ranks on one machine share its monotonic clock; on several machines
+each rank has noted how far its clock is ahead of rank 0's, which is taken off (`on_one_clock`).
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ from drumline.spec.run_spec import RunSpec
 
 
 @dataclass(frozen=True, kw_only=True)
-class Point:
+class CurvePoint:
     """Where training stood after a step."""
 
     step: int
@@ -75,7 +75,7 @@ class RunRecord:
     manifest: dict[str, object] = field(default_factory=dict)
     summary: dict[str, Any] = field(default_factory=dict)
     """empty where the run did not come to its end"""
-    curve: list[Point] = field(default_factory=list)
+    curve: list[CurvePoint] = field(default_factory=list)
     scores: list[Score] = field(default_factory=list)
     ledger: Ledger | None = None
     step_s: list[float] = field(default_factory=list)
@@ -205,7 +205,7 @@ def _read_events(record: RunRecord) -> None:
         seconds += took
         samples += _samples(ranks, record)
         record.curve.append(
-            Point(
+            CurvePoint(
                 step=ranks[0]["step"],
                 samples=round(samples),
                 seconds=seconds,
