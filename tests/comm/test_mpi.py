@@ -57,7 +57,7 @@ def test_ranks_that_mpirun_did_not_start_are_refused(run_ranks):
 
 
 def test_sixteen_bits_are_rounded_once():
-    from drumline.comm.mpi.buffers import combinable, put_back
+    from drumline.comm.mpi.library import combinable, put_back
 
     tensor = torch.tensor([1.0, 2.0], dtype=torch.bfloat16)
     wide, op = combinable(tensor, "SUM")

@@ -12,9 +12,9 @@ from drumline.comm.recording import Recording, RecordingChannel
 from drumline.probe.exercise import Exercise, mark, read_marks
 from drumline.probe.record import record, tell
 from drumline.report.explain.explanation import count_traffic
-from drumline.report.explain.playback import build_playback
 from drumline.schedules.collectives import IN_PARTS, PLANS, ROOTED, Call
 from drumline.schedules.cost import critical_path, traffic
+from drumline.schedules.playback import build_playback
 from ranks import Team
 
 WORLD = 5

@@ -15,9 +15,8 @@ from drumline.bench.specs import AggregationSpec, CollectivesSpec
 from drumline.cli.app import app, lab_app
 from drumline.cli.main import main  # noqa: F401  commands hang themselves on the app
 from drumline.grader.checks import CHECKS
-from drumline.labs.catalogue import LABS
+from drumline.labs.catalogue import LABS, starter_files
 from drumline.labs.explanation import load_pointers, load_verdict_texts
-from drumline.labs.start import starter_files
 from drumline.report.page.translator import Language
 from drumline.spec.load import load_spec, read_options
 from wrong import SOLUTIONS

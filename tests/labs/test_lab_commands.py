@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 import pytest
 
 from drumline.core.errors import DrumlineError, UsageError
-from drumline.labs.start import recognise, start_lab
+from drumline.labs.catalogue import recognise, start_lab
 from drumline.report.page.translator import Language
 from wrong import AGGREGATION, SOLUTIONS
 

@@ -23,7 +23,7 @@ from drumline.report.intervals import Interval
 from drumline.report.page.blocks import Picture
 from drumline.report.page.table import Findings, RecordTable
 from drumline.report.plots import FigureStyle, render_inline
-from drumline.report.runs.record import Point
+from drumline.report.runs.record import CurvePoint
 from drumline.spec.load import read_options
 from lab_runs import SAMPLES, make_runs, quotes_of, words_of, wrong_quotes
 
@@ -250,7 +250,9 @@ def test_every_lab_runs_on_nodes(number):
 
 def test_a_loss_that_ran_away_and_came_back_is_not_forgotten():
     losses = [2.3, 4.5e30, *[2.5] * 30]
-    curve = [Point(step=k, samples=k, seconds=k, loss=loss) for k, loss in enumerate(losses, 1)]
+    curve = [
+        CurvePoint(step=k, samples=k, seconds=k, loss=loss) for k, loss in enumerate(losses, 1)
+    ]
     assert [point.loss for point in smoothed(curve, 4)][-4:] == [2.5] * 4
 
 

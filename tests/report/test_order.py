@@ -8,7 +8,6 @@ from drumline.report.intervals import (
     compare,
     interval_cells,
     interval_names,
-    read_interval,
 )
 
 
@@ -40,5 +39,5 @@ def test_an_interval_goes_through_a_row():
     one = Interval(middle=2.0, low=1.0, high=4.0)
     cells = interval_cells("ms", one)
     assert list(cells) == interval_names("ms") == ["ms", "ms_low", "ms_high"]
-    assert read_interval(cells, "ms") == one
+    assert Interval(middle=cells["ms"], low=cells["ms_low"], high=cells["ms_high"]) == one
     assert interval_cells("ms", None) == {"ms": None, "ms_low": None, "ms_high": None}

@@ -31,12 +31,29 @@ from drumline.report.page.folder import WORDS, read_manifest, read_own_words, wr
 from drumline.report.page.html import render_block, render_html
 from drumline.report.page.markdown import render_markdown
 from drumline.report.page.table import Findings, Table, milliseconds, percent, times
-from drumline.report.page.translator import Translator, load_texts
+from drumline.report.page.translator import Translator, check_texts, fill, load_texts
 from drumline.report.plots import PAGE_INK, FigureStyle, chinese_font
+
+TEXTS = {
+    "en": {
+        "title": "A report",
+        "loss": "Loss",
+        "kind": "strategy",
+        "share": "waiting",
+        "said": "{a} waited; {r}",
+    },
+    "zh": {
+        "title": "一份报告",
+        "loss": "损失",
+        "kind": "策略",
+        "share": "等待",
+        "said": "等待 {a};{r}",
+    },
+}
 
 
 def small_report(lang, words=""):
-    say = Translator(lang)
+    say = Translator(lang, TEXTS)
     table = Table(
         name="waits", columns=("kind", "step_ms", "share", "share_low", "share_high", "missing")
     )
@@ -57,20 +74,20 @@ def small_report(lang, words=""):
         for number, row in enumerate(table.rows):
             left.plot([1, 2, 3], [3, 2, number], label=row["kind"], color=style.color(number))
             right.bar(number, row["step_ms"], color=style.color(number))
-        style.finish(left, title=style.say("Loss", "损失"), x="step", y="loss")
+        style.finish(left, title=style.translator(TEXTS).text("loss"), x="step", y="loss")
         style.finish(right, title="Step", x="", y="ms")
         return figure
 
     columns = [
-        Column(key="kind", name=say.pick("strategy", "策略"), align="left"),
+        Column(key="kind", name=say.text("kind"), align="left"),
         Column(key="step_ms", name="ms", form=milliseconds),
-        Column(key="share", name=say.pick("waiting", "等待"), form=percent),
+        Column(key="share", name=say.text("share"), form=percent),
         Column(key="missing", name="?", form=percent),
     ]
     waited = table.cell("share", percent, kind="ring")
     blocks = [
         Notice(said="one & two < three"),
-        Paragraph(said=[say("{a} waited; {r}", "等待 {a};{r}", a=waited, r=ratio)], findings=True),
+        Paragraph(said=[say("said", a=waited, r=ratio)], findings=True),
         Picture(name="one", title="One", draw=draw, caption="c", tables=[table]),
         Picture(name="two", title='Two "quoted"', draw=draw),
         TableBlock(table=table, title="Waits", columns=columns),
@@ -82,9 +99,9 @@ def small_report(lang, words=""):
         excerpt("comm/ring.py", "chunked_all_reduce"),
     ]
     return Report(
-        title=say.pick("A report", "一份报告"),
+        title=say.text("title"),
         lang=lang,
-        summary=say("{a}", "{a}", a=waited),
+        summary=fill("{a}", {"a": waited}),
         sections=[Section(slug="results", heading="Results", blocks=blocks)],
         tables=[table, found.table],
     )
@@ -230,10 +247,11 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path):
 
 def test_both_languages_need_the_same_holes():
     with pytest.raises(ValueError, match="holes"):
-        Translator("en")("{a} and {b}", "{a}", a="1", b="2")
+        check_texts({"en": {"": "{a} and {b}"}, "zh": {"": "{a}"}}, "a test")
+    say = Translator("zh", {"zh": {"is": "是 {a}"}})
     with pytest.raises(ValueError, match="holes"):
-        Translator("zh")("{a}", "{a}")
-    assert str(Translator("zh")("{a} is", "是 {a}", a="1")) == "是 1"
+        say("is")
+    assert str(say("is", a="1")) == "是 1"
 
 
 def test_texts_of_both_languages_have_the_same_keys_and_holes(tmp_path, monkeypatch):
@@ -266,7 +284,7 @@ def test_no_space_stands_between_chinese_words():
         ("按标签", "比按标签慢"),
         ("动量 SGD", "比动量 SGD 慢"),
     ):
-        assert str(Translator("zh")("{a}", "比 {a} 慢", a=name)) == said
+        assert str(fill("比 {a} 慢", {"a": name})) == said
 
 
 def test_a_chinese_page_has_chinese_punctuation():
@@ -340,7 +358,7 @@ def test_a_wrong_row_is_refused():
 
 def test_figures_speak_chinese_only_where_a_font_does(monkeypatch):
     monkeypatch.setattr("drumline.report.plots.chinese_font", lambda: None)
-    assert FigureStyle(lang="zh").say("Loss", "损失") == "Loss"
+    assert FigureStyle(lang="zh").translator(TEXTS).text("loss") == "Loss"
     chinese_font.cache_clear()
 
 

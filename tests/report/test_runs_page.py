@@ -117,7 +117,7 @@ def test_events_are_read_where_the_spec_cannot_be(runs):
 
 
 def test_differences_are_those_of_the_words(runs):
-    words = [read_record(run).words for run in runs[:2]]
+    words = [read_record(run).spec_values for run in runs[:2]]
     found = find_differences(words)
     assert found["optimizer.name"] == ["sgd", "adam"]
     assert found["data.batch"] == ["128", "64"]

@@ -12,10 +12,9 @@ from rich.console import Console
 
 from drumline.report.explain.explanation import explain, find_deadlock
 from drumline.report.explain.storyboard import (
-    ALGORITHMS,
-    COLLECTIVES,
     print_explanation,
     render_page,
+    sentences,
     write_page,
 )
 from drumline.schedules.collectives import PLANS, Call
@@ -94,8 +93,9 @@ def test_colour_is_for_terminals_and_nothing_is_wider_than_one():
 
 
 def test_every_collective_and_algorithm_has_words():
-    assert set(COLLECTIVES) == set(PLANS)
-    assert set(ALGORITHMS) == {name for names in PLANS.values() for name in names}
+    assert set(sentences()["collectives"]) == set(PLANS)
+    algorithms = {name for names in PLANS.values() for name in names}
+    assert set(sentences()["algorithms"]) == set(sentences()["sources"]) == algorithms
 
 
 # The page

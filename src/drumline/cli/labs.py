@@ -18,19 +18,18 @@ from rich.table import Table
 from rich.text import Text
 
 import drumline
-from drumline.cli.bench import watched
 from drumline.cli.printing import print_json
+from drumline.cli.progress import watched
 from drumline.core.errors import DrumlineError, LabError, UsageError
 from drumline.core.formatting import format_seconds
-from drumline.labs.catalogue import LABS, find_lab
+from drumline.labs.catalogue import LABS, find_lab, recognise, start_lab
 from drumline.labs.check import Result, Status, Verdict, Watch, check_lab
 from drumline.labs.experiment import LabSettings
 from drumline.labs.explanation import Explanation, explain, label, title_of, write_junit
 from drumline.labs.runner import run_lab
-from drumline.labs.start import recognise, start_lab
 from drumline.labs.verify import verify
 from drumline.launch.probe import Progress
-from drumline.report.page.translator import Language, Translator
+from drumline.report.page.translator import Language, Translator, load_texts
 from drumline.spec.load import read_options
 
 
@@ -42,9 +41,9 @@ def list_command(language: Language, *, as_json: bool) -> None:
                 {
                     "lab": lab.number,
                     "name": lab.name,
-                    "title": lab.title.within(language),
-                    "about": lab.about.within(language),
-                    "needs": lab.needs.within(language),
+                    "title": lab.title(language),
+                    "about": lab.about(language),
+                    "needs": lab.needs(language),
                     "files": [f"{module}.py" for module in lab.modules],
                 }
                 for lab in LABS
@@ -55,8 +54,8 @@ def list_command(language: Language, *, as_json: bool) -> None:
     for name in ("lab", "title", "about", "needs"):
         table.add_column(label(name, language), overflow="fold")
     for lab in LABS:
-        said = (lab.title, lab.about, lab.needs)
-        table.add_row(str(lab.number), *(each.within(language) for each in said))
+        said = (lab.title(language), lab.about(language), lab.needs(language))
+        table.add_row(str(lab.number), *said)
     Console().print(table)
 
 
@@ -64,7 +63,7 @@ def start_command(number: int, folder: Path, language: Language) -> None:
     """Make a folder for a lab, and say what to do next."""
     files = start_lab(number, folder, language)
     console = Console(highlight=False, soft_wrap=True)
-    title = find_lab(number).title.within(language)
+    title = find_lab(number).title(language)
     said = label("started", language).format(lab=number, title=title, folder=folder)
     console.print(said, markup=False)
     for path in files:
@@ -90,7 +89,7 @@ class LabRunOptions:
 def run_command(number: int, overrides: list[str], options: LabRunOptions) -> None:
     """Run a lab, write it up, and say where the page is."""
     find_lab(number)
-    say = Translator(options.lang)
+    say = Translator(options.lang, load_texts("drumline.labs", "text/report"))
     settings = read_options(LabSettings, overrides, _EXAMPLE)
     if options.full:
         settings = settings.model_copy(update={"full": True})
@@ -108,12 +107,7 @@ def run_command(number: int, overrides: list[str], options: LabRunOptions) -> No
     if options.as_json:
         print_json({"lab": number, "page": str(page), "failed": results.failed})
     else:
-        text = say(
-            "{page} is written; open it in a browser. Your own words go into {folder}/words.md",
-            "已写出 {page}，请用浏览器打开。你自己的分析写进 {folder}/words.md",
-            page=str(page),
-            folder=str(folder),
-        )
+        text = say("written", page=str(page), folder=str(folder))
         Console().print(str(text), markup=False, highlight=False, soft_wrap=True)
     if results.failed:
         told = [f"{name}: {why}" for name, why in results.failed.items()]

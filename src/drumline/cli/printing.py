@@ -39,3 +39,8 @@ def print_json(document: Any) -> None:
     """Print one JSON document on stdout."""
     json.dump(document, sys.stdout, indent=2)
     sys.stdout.write("\n")
+
+
+def say(console: Console, text: str) -> None:
+    """Print a sentence as it is."""
+    console.print(text, markup=False, highlight=False, soft_wrap=True)

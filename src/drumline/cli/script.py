@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from drumline.cli.display import LogTail
 from drumline.core.errors import UsageError
 from drumline.core.formatting import format_seconds
 from drumline.core.nodes import MAX_NODES, NodePlan
@@ -19,7 +20,6 @@ from drumline.launch.outcome import check_outcome
 from drumline.launch.runs import create_script_run, noted_failure
 from drumline.launch.scripts import find_module, guess_preloads
 from drumline.launch.training import build_tasks
-from drumline.report.display import LogTail
 from drumline.spec.load import validate_spec
 
 _POLL_S = 0.1

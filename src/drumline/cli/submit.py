@@ -18,6 +18,7 @@ from pathlib import Path
 from rich.console import Console
 
 from drumline.cli.connection import Printer, connected, say, tell_end
+from drumline.cli.display import Display, open_display
 from drumline.cli.printing import print_result
 from drumline.cli.pull import default_folder, note_place, pulled_folder
 from drumline.cli.train import title_of
@@ -39,7 +40,6 @@ from drumline.core.rundir import RunDir
 from drumline.core.task import MODULE
 from drumline.node.job import JobState
 from drumline.node.storage import shown_url
-from drumline.report.display import Display, open_display
 from drumline.report.progress import RunProgress
 from drumline.spec.load import dump_spec, load_spec, read_run_spec
 

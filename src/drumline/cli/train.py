@@ -18,6 +18,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from drumline.cli.display import open_display
 from drumline.cli.printing import print_result
 from drumline.cli.resume import resumed_run
 from drumline.core.errors import InterruptError, SpecError, UsageError
@@ -31,7 +32,6 @@ from drumline.launch.outcome import check_outcome
 from drumline.launch.preflight import fresh_rendezvous, refuse_bad_init_file, refuse_without_gpu
 from drumline.launch.runs import RUNS, new_run
 from drumline.launch.training import follow_training
-from drumline.report.display import open_display
 from drumline.report.progress import RunProgress
 from drumline.spec.load import load_spec, spec_options
 from drumline.spec.run_spec import RunSpec

@@ -1,7 +1,8 @@
-"""Files: replacing one atomically, and names from elsewhere that must stay inside a folder."""
+"""Files: replacing one atomically, hashing one, names from elsewhere that must stay in a folder."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import tempfile
 from pathlib import Path, PurePosixPath
@@ -46,3 +47,9 @@ def stays_inside(name: str) -> bool:
     """Whether a relative name leads to something below a folder, and nowhere else."""
     path = PurePosixPath(name)
     return bool(path.parts) and not path.is_absolute() and ".." not in path.parts
+
+
+def hash_file(file: Path) -> str:
+    """Return a file's SHA-256."""
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -1,29 +1,20 @@
-"""The four labs: their names, what they are about, which files a student writes."""
+"""The four labs: what they are about, and folders for students with files to fill in."""
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
-from importlib.resources import files
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
 
-from drumline.core.errors import UsageError
-from drumline.report.page.translator import Language
+from drumline.core.errors import DrumlineError, UsageError
+from drumline.report.page.translator import Language, Texts, load_texts
 
-
-@dataclass(frozen=True)
-class Both:
-    """One thing said in both languages, before it is known which is asked for."""
-
-    en: str
-    zh: str
-
-    def within(self, language: Language) -> str:
-        """Return it in one language."""
-        return self.zh if language == Language.ZH else self.en
-
-
-TASK = Both("TASK.md", "TASK.zh.md")
-"""the task sheet of every lab"""
+MARK = "lab.json"
+"""which lab a folder is of, and the language it was started in"""
+_CODE = ".py.txt"  # so that no tool takes a file with holes for code of ours
 _PRINCIPLE = re.compile(r"## (\d+\. )?(Principle|原理)")
 
 
@@ -33,61 +24,32 @@ class Entry:
 
     number: int
     name: str
-    title: Both
-    about: Both
-    """what a student does in it"""
-    needs: Both
-    """what its checks start"""
     modules: tuple[str, ...]
     """files with holes, without their .py"""
 
+    def title(self, language: Language) -> str:
+        """Return what it is called."""
+        return _texts()[language][f"{self.name}.title"]
+
+    def about(self, language: Language) -> str:
+        """Return what a student does in it."""
+        return _texts()[language][f"{self.name}.about"]
+
+    def needs(self, language: Language) -> str:
+        """Return what its checks start."""
+        return _texts()[language][f"{self.name}.needs"]
+
 
 LABS: tuple[Entry, ...] = (
-    Entry(
-        number=1,
-        name="optimizers",
-        title=Both("Optimizers on one machine", "单机优化器"),
-        about=Both(
-            "GD, SGD with momentum and Adam by hand, and the loop that decides what a step sees",
-            "手写 GD、带动量的 SGD 与 Adam，以及决定每一步看到哪些样本的训练循环",
-        ),
-        needs=Both("one process", "一个进程"),
-        modules=("optimizers", "training"),
-    ),
-    Entry(
-        number=2,
-        name="aggregation",
-        title=Both("Communication and aggregation", "通信与参数聚合"),
-        about=Both(
-            "the mean of gradients by all_gather, by reduce and broadcast, around a ring; a timer",
-            "分别用 all_gather、reduce 加 broadcast、环形传递求梯度平均；以及一个计时器",
-        ),
-        needs=Both("2 to 3 processes, gloo", "2 到 3 个进程，gloo"),
-        modules=("aggregation", "timing"),
-    ),
-    Entry(
-        number=3,
-        name="data-parallel",
-        title=Both("Data parallelism", "数据并行"),
-        about=Both(
-            "samplers for random partition and random sampling; one model for all at the start",
-            "随机划分与随机采样两种采样器；训练开始时让所有进程持有同一个模型",
-        ),
-        needs=Both("3 processes, gloo", "3 个进程，gloo"),
-        modules=("samplers", "replicas"),
-    ),
-    Entry(
-        number=4,
-        name="model-parallel",
-        title=Both("Model parallelism by RPC", "基于 RPC 的模型并行"),
-        about=Both(
-            "a model in two parts with micro-batches that overlap, and a report of its sizes",
-            "把模型拆成两部分，让微批次在其中重叠执行，并报告各部分的大小",
-        ),
-        needs=Both("3 processes, torch RPC", "3 个进程，torch RPC"),
-        modules=("two_parts",),
-    ),
+    Entry(number=1, name="optimizers", modules=("optimizers", "training")),
+    Entry(number=2, name="aggregation", modules=("aggregation", "timing")),
+    Entry(number=3, name="data-parallel", modules=("samplers", "replicas")),
+    Entry(number=4, name="model-parallel", modules=("two_parts",)),
 )
+
+
+def _texts() -> Texts:
+    return load_texts("drumline.labs", "text/catalogue")
 
 
 def find_lab(number: int) -> Entry:
@@ -102,10 +64,18 @@ def find_lab(number: int) -> Entry:
     raise UsageError(f"there is no lab {number}; expected 1, 2, 3 or 4 (drumline lab list)")
 
 
+def task_sheet(language: Language) -> str:
+    """Return the name of the task sheet that every lab has."""
+    return _texts()[language]["task"]
+
+
+def _starters(lab: Entry) -> Traversable:
+    return resources.files("drumline.labs").joinpath("starters", str(lab.number))
+
+
 def read_principle(entry: Entry, language: Language) -> str:
     """Return the part of a lab's task sheet that says why things work."""
-    starters = files("drumline.labs").joinpath("starters", str(entry.number))
-    sheet = starters.joinpath(TASK.within(language))
+    sheet = _starters(entry).joinpath(task_sheet(language))
     lines: list[str] = []
     inside = False
     for line in sheet.read_text(encoding="utf-8").splitlines():
@@ -114,3 +84,67 @@ def read_principle(entry: Entry, language: Language) -> str:
         elif inside:
             lines.append(line)
     return "\n".join(lines).strip()
+
+
+def start_lab(number: int, folder: Path, language: Language) -> list[Path]:
+    """Write a lab's starter files into a new or an empty folder; returns them.
+
+    Raises:
+        UsageError: there is no such lab, or something is in the folder.
+        DrumlineError: the folder cannot be written.
+    """
+    lab = find_lab(number)
+    try:
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            what = "has files in it" if folder.is_dir() else "is a file"
+            raise UsageError(
+                f"{folder} {what}, and nothing of yours is overwritten; name a new folder, such as "
+                f"{folder}-2"
+            )
+        folder.mkdir(parents=True, exist_ok=True)
+        files = starter_files(lab)
+        files[MARK] = json.dumps({"lab": number, "language": str(language)}) + "\n"
+        for name, text in files.items():
+            (folder / name).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise DrumlineError(
+            f"cannot write the files of lab {number} to {folder}: {error.strerror}; name a folder "
+            f"that you can write to"
+        ) from error
+    return [folder / name for name in files]
+
+
+def starter_files(lab: Entry) -> dict[str, str]:
+    """Return the files that a student gets, by name."""
+    return {
+        entry.name.removesuffix(".txt") if entry.name.endswith(_CODE) else entry.name: (
+            entry.read_text(encoding="utf-8")
+        )
+        for entry in sorted(_starters(lab).iterdir(), key=lambda entry: entry.name)
+        if entry.is_file()
+    }
+
+
+def recognise(folder: Path) -> tuple[Entry, Language]:
+    """Say which lab a folder is of: by the mark of `start_lab`, else by the files in it.
+
+    Raises:
+        UsageError: there is no such folder, or it is of no lab.
+    """
+    if folder.is_file():
+        raise UsageError(f"{folder} is a file; name the folder it is in: {folder.parent}")
+    if not folder.is_dir():
+        raise UsageError(f"there is no folder {folder}; make one: drumline lab start 1 {folder}")
+    try:
+        mark = json.loads((folder / MARK).read_text(encoding="utf-8"))
+        return find_lab(int(mark["lab"])), Language(mark["language"])
+    except (OSError, ValueError, KeyError, TypeError, UsageError):
+        pass  # lost or changed; the files tell, too
+    for lab in LABS:
+        if any((folder / f"{module}.py").is_file() for module in lab.modules):
+            return lab, Language.EN
+    names = ", ".join(f"{module}.py" for lab in LABS for module in lab.modules)
+    raise UsageError(
+        f"{folder} is no lab's folder: it has neither {MARK} nor one of {names}; make one: "
+        f"drumline lab start 1 my-lab"
+    )

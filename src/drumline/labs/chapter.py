@@ -23,7 +23,7 @@ from drumline.labs.plots import Plot
 from drumline.labs.text import LabText, lab_text
 from drumline.report.intervals import Interval
 from drumline.report.page.blocks import Block, Column, Markdown, Paragraph, Picture, TableBlock
-from drumline.report.page.table import FORMS, CellRef, Findings, Form, RecordTable, Table
+from drumline.report.page.table import FORMS, CellRef, Findings, NumberFormat, RecordTable, Table
 from drumline.report.page.translator import (
     Filling,
     Language,
@@ -66,7 +66,7 @@ class Chapter:
         *columns: str,
         key: str = "",
         folded: bool = False,
-        forms: Mapping[str, Form] = MappingProxyType({}),
+        forms: Mapping[str, NumberFormat] = MappingProxyType({}),
     ) -> None:
         """Show some columns of a table.
 
@@ -162,7 +162,9 @@ class Chapter:
                 return table, row
         raise LookupError(f"no table of the lab has such a row: {record}")
 
-    def found(self, name: str, value: float | Interval | None, form: Form, *, of: str) -> CellRef:
+    def found(
+        self, name: str, value: float | Interval | None, form: NumberFormat, *, of: str
+    ) -> CellRef:
         """Note a number that was computed from others, and quote it.
 
         Args:

@@ -18,7 +18,7 @@ from xml.etree import ElementTree
 
 import yaml
 
-from drumline.labs.catalogue import TASK
+from drumline.labs.catalogue import task_sheet
 from drumline.labs.check import Result, Status, Verdict
 from drumline.report.page.translator import Language, Texts, load_texts
 
@@ -107,7 +107,7 @@ def explain(verdict: Verdict, language: Language) -> Explanation:
     pointer = load_pointers()[mistake]
     section = ""
     if pointer.section is not None:
-        sheet = TASK.within(language)
+        sheet = task_sheet(language)
         section = label("section", language).format(sheet=sheet, number=pointer.section)
     return Explanation(
         language=language,

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from drumline.report.intervals import Interval, Order, compare, mean_interval, ratio_interval
-from drumline.report.runs.record import Point, RunRecord
+from drumline.report.runs.record import CurvePoint, RunRecord
 
 Runs = Mapping[str, Sequence[RunRecord]]
 """runs by what they show; the runs of one differ in their seed alone"""
@@ -132,7 +132,7 @@ def _progress(repeats: Sequence[Any]) -> dict[str, Any]:
     return {"step": first.step, "samples": first.samples, "seconds": seconds}
 
 
-def smoothed(curve: Sequence[Point], width: int) -> list[Point]:
+def smoothed(curve: Sequence[CurvePoint], width: int) -> list[CurvePoint]:
     """Return a curve of means over the steps that end at each point.
 
     There are `width` of them, but never more than a quarter of the steps so far: where losses fall
@@ -169,9 +169,9 @@ def judge_accuracy(first: Sequence[RunRecord], second: Sequence[RunRecord]) -> J
 
 def _accuracy_by_seed(records: Sequence[RunRecord]) -> dict[int, float]:
     return {
-        record.words["seed"]: record.accuracy
+        record.spec_values["seed"]: record.accuracy
         for record in records
-        if record.accuracy is not None and "seed" in record.words
+        if record.accuracy is not None and "seed" in record.spec_values
     }
 
 
@@ -179,9 +179,11 @@ def pairs_of_seeds(
     first: Iterable[RunRecord], second: Iterable[RunRecord]
 ) -> list[tuple[RunRecord, RunRecord]]:
     """Return the runs of two things that have the same seed."""
-    by_seed = {record.words.get("seed"): record for record in second}
+    by_seed = {record.spec_values.get("seed"): record for record in second}
     return [
-        (record, by_seed[seed]) for record in first if (seed := record.words.get("seed")) in by_seed
+        (record, by_seed[seed])
+        for record in first
+        if (seed := record.spec_values.get("seed")) in by_seed
     ]
 
 

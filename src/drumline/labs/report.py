@@ -74,7 +74,7 @@ def build_report(
         "again": [Markdown(text=f"```\n{command}\n```\n\n{text.text('again')}")],
     }
     return Report(
-        title=text.text("title").format(number=lab.number, title=entry.title.within(lang)),
+        title=text.text("title").format(number=lab.number, title=entry.title(lang)),
         lang=lang,
         summary=found.summary,
         sections=[

@@ -1,10 +1,9 @@
 """The small models that labs and demos train, and the way to one of your own."""
 
-from drumline.models.build import build_model
+from drumline.models.build import build_model, parameter_count, tensors_sha256, weights_sha256
 from drumline.models.gpt import GPT
 from drumline.models.partial import build_outline, build_partial
 from drumline.models.vision import CNN, MLP, LeNet, Linear
-from drumline.models.weights import parameter_count, tensors_sha256, weights_sha256
 
 __all__ = [
     "CNN",

@@ -1,12 +1,14 @@
-"""From a spec's words to a model, with the same weights on every rank."""
+"""From a spec to a model, with the same weights on every rank, and what tells weights apart."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
+import json
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from drumline.core.errors import DrumlineError, SpecError
 from drumline.models.factory import (
@@ -120,3 +122,38 @@ def _call(name: str, factory: Callable[..., Any], arguments: dict[str, Any]) -> 
             f"(called with {given or 'nothing'}; mend the factory or these options)",
             key="model.name",
         ) from error
+
+
+def parameter_count(model: nn.Module) -> int:
+    """Count the parameters, frozen ones included, shared ones once."""
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def weights_sha256(model: nn.Module) -> str:
+    """Hash the names, dtypes, shapes and bytes of all parameters and buffers, sorted by name.
+
+    Where the tensors lie (device) and in what order (memory format) makes no difference. A tensor
+    with two names (tied weights) counts under both, as in a `state_dict`.
+    """
+    tensors: dict[str, Tensor] = {
+        **dict(model.named_parameters(remove_duplicate=False)),
+        **dict(model.named_buffers(remove_duplicate=False)),
+    }
+    return tensors_sha256(tensors)
+
+
+def tensors_sha256(tensors: Mapping[str, Tensor]) -> str:
+    """Hash tensors as `weights_sha256` does; each is read when its turn comes."""
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        header = [name, str(tensor.dtype).removeprefix("torch."), list(tensor.shape)]
+        digest.update(json.dumps(header).encode() + b"\n")
+        digest.update(_bytes_of(tensor))
+    return digest.hexdigest()
+
+
+def _bytes_of(tensor: Tensor) -> memoryview:
+    """Return the elements row by row, as they lie in memory; bfloat16 has no numpy dtype."""
+    rows = tensor.detach().cpu().contiguous().reshape(-1)
+    return rows.view(torch.uint8).numpy().data

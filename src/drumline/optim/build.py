@@ -7,9 +7,23 @@
 | adam | `Adam` | `torch.optim.Adam`, or `AdamW` with `decoupled` |
 
 Both engines follow the same trajectory and read each other's `state_dict`.
+
+Learning-rate schedules are one pure function of the step (`lr_at`), so a resumed run has its
+learning rate from the step alone:
+
+    learning rate = base_lr × warm-up × shape
+
+    warm-up   rises over `warmup_steps` = w steps: the first has 1/(w+1) of base_lr, the last
+              w/(w+1), the next all of it. No step is spent at 0.
+    shape     constant   1
+              linear     from 1, after the warm-up, to `floor` as the last step ends
+              cosine     the same along half a cosine (Loshchilov & Hutter, SGDR, 2017; no restarts)
+              step       times `gamma` every `every` epochs, counted from the start of the run
 """
 
 from __future__ import annotations
+
+from math import cos, pi
 
 import torch
 from torch.optim.optimizer import ParamsT
@@ -17,7 +31,7 @@ from torch.optim.optimizer import ParamsT
 from drumline.optim.adam import Adam
 from drumline.optim.gd import GD
 from drumline.optim.sgd import SGD
-from drumline.spec.run_spec import OptimizerSpec
+from drumline.spec.run_spec import OptimizerSpec, ScheduleSpec
 
 
 def build_optimizer(spec: OptimizerSpec, params: ParamsT) -> torch.optim.Optimizer:
@@ -65,3 +79,36 @@ def _build_torch(spec: OptimizerSpec, params: ParamsT) -> torch.optim.Optimizer:
             return rule(
                 params, spec.lr, betas=spec.betas, eps=spec.eps, weight_decay=spec.weight_decay
             )
+
+
+def lr_at(
+    spec: ScheduleSpec, *, base_lr: float, step: int, total_steps: int, steps_per_epoch: int
+) -> float:
+    """Return the learning rate of a step; steps count from 0 over the whole run."""
+    return base_lr * _warmup(spec, step) * _shape(spec, step, total_steps, steps_per_epoch)
+
+
+def _warmup(spec: ScheduleSpec, step: int) -> float:
+    return min(1.0, (step + 1) / (spec.warmup_steps + 1))
+
+
+def _shape(spec: ScheduleSpec, step: int, total_steps: int, steps_per_epoch: int) -> float:
+    done = _progress(spec.warmup_steps, step, total_steps)
+    match spec.name:
+        case "constant":
+            return 1.0
+        case "linear":
+            return spec.floor + (1 - spec.floor) * (1 - done)
+        case "cosine":
+            return spec.floor + (1 - spec.floor) * (1 + cos(pi * done)) / 2
+        case "step":
+            epoch = step // max(1, steps_per_epoch)
+            return float(spec.gamma ** (epoch // spec.every))
+
+
+def _progress(warmup_steps: int, step: int, total_steps: int) -> float:
+    """Return how much of the way from the end of the warm-up to the end of the run is done."""
+    way = total_steps - warmup_steps
+    if way <= 0:
+        return 0.0 if step < total_steps else 1.0
+    return min(1.0, max(0.0, (step - warmup_steps) / way))

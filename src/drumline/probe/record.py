@@ -21,6 +21,9 @@ from drumline.probe.ranks import joined_probe
 from drumline.schedules.collectives import Call
 
 _TURNS = 13
+ROUNDS = 4
+"""how many rounds are timed together"""
+_SIZES = (8, 2**15, 2**18)
 
 Span = tuple[int, int]
 """when a rank began and ended"""
@@ -91,15 +94,6 @@ def _timed(work: Callable[[Channel], None], channel: Channel) -> Span:
     return began, time.monotonic_ns()
 
 
-if __name__ == "__main__":
-    main()
-
-
-ROUNDS = 4
-"""how many rounds are timed together"""
-_SIZES = (8, 2**15, 2**18)
-
-
 def round_sizes(channel: Channel, nbytes: int) -> list[int]:
     """Return the sizes to measure, up to what the collective moves; none for one rank alone."""
     return [*_SIZES[:-1], max(_SIZES[-1], nbytes)] if channel.size > 1 else []
@@ -121,3 +115,7 @@ class Ball:
         right, left = (channel.rank + 1) % channel.size, (channel.rank - 1) % channel.size
         for _ in range(ROUNDS):
             channel.exchange(self._ball, right, self._room, left)
+
+
+if __name__ == "__main__":
+    main()

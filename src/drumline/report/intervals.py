@@ -20,10 +20,9 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
 _T = (
     *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
@@ -60,12 +59,6 @@ def interval_cells(key: str, of: Interval | None) -> dict[str, float | None]:
     """Return the cells of one value with its interval."""
     values = (None, None, None) if of is None else (of.middle, of.low, of.high)
     return dict(zip(interval_names(key), values, strict=True))
-
-
-def read_interval(row: Mapping[str, Any], key: str) -> Interval:
-    """Return what `interval_cells` put into a row that has a value."""
-    middle, low, high = (row[name] for name in interval_names(key))
-    return Interval(middle=middle, low=low, high=high)
 
 
 def median_interval(repeats: Sequence[float], *, positive: bool = True) -> Interval:

@@ -105,16 +105,12 @@ class FigureStyle:
 
     @property
     def speaks(self) -> Language:
-        """The language of the words in figures: Chinese only where a font has it."""
+        """The language of the text in figures: Chinese only where a font has it."""
         return self.lang if chinese_font() is not None else Language.EN
 
     def translator(self, texts: Texts) -> Translator:
         """Return the labels of a figure, from the texts of a package."""
         return Translator(self.speaks, texts)
-
-    def say(self, en: str, zh: str) -> str:
-        """Return a label."""
-        return Translator(self.speaks).pick(en, zh)
 
     def color(self, number: int) -> str:
         """Return the colour of the n-th of things that are compared."""

@@ -1,19 +1,11 @@
-"""Tables for the terminal: the ledger, one run, many runs.
-
-`FittingTable`: a table that leaves out whole columns where the terminal is narrow.
-
-rich cuts cells to fit, and half a number is a wrong number. Here the columns that matter least go,
-one after the other, until the others fit; a line below says which, and where they can be seen.
-"""
+"""Tables for the terminal: the ledger, what a run came to, which samples its ranks saw."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -162,54 +154,3 @@ def _short(count: int) -> str:
         return f"{count / 1000:.0f}k"
     millions = count / 1_000_000
     return f"{millions:.1f}M" if millions < 9.95 else f"{millions:.0f}M"
-
-
-KEPT = 0
-_WIDER = 10_000
-
-
-@dataclass(frozen=True, kw_only=True)
-class Column:
-    """A column, its cells from top to bottom."""
-
-    name: str
-    cells: Sequence[str]
-    justify: Literal["left", "right"] = "right"
-    leaves: int = KEPT
-    """when it goes: those with 1 first, those that are KEPT never"""
-    told: str = ""
-    """what it is called where it is left out, if not by its name"""
-
-
-@dataclass(frozen=True, kw_only=True)
-class FittingTable:
-    """Columns of equally many cells, and those of them that a terminal has room for."""
-
-    columns: Sequence[Column]
-    gap: int = 2
-    elsewhere: str = "--json"
-    """where all columns can be seen, besides in a wider terminal"""
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Print what fits, and say what does not."""
-        shown = list(self.columns)
-        unlimited = options.update(width=_WIDER)
-        for turn in sorted({column.leaves for column in shown} - {KEPT}):
-            if console.measure(self._table(shown), options=unlimited).maximum <= options.max_width:
-                break
-            shown = [column for column in shown if column.leaves != turn]
-        yield self._table(shown)
-        missing = dict.fromkeys(c.told or c.name for c in self.columns if c not in shown)
-        if missing:
-            yield Text(
-                f"no room for {', '.join(missing)}: see {self.elsewhere} or a wider terminal"
-            )
-
-    def _table(self, columns: Sequence[Column]) -> Table:
-        table = narrow_table(gap=self.gap)
-        for column in columns:
-            # where not even those that are kept fit, a number goes on in the next line
-            table.add_column(column.name, justify=column.justify, overflow="fold")
-        for cells in zip(*(column.cells for column in columns), strict=True):
-            table.add_row(*cells)
-        return table

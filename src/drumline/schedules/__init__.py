@@ -1,4 +1,5 @@
 """Collectives on paper: which rank sends how much to whom, in which round, and what that costs.
 
-Pure functions without torch, read by `comm` (segment sizes), `probe`, `bench` and `report.explain`.
+Pure functions without torch: what an algorithm plans (`collectives`), what that costs (`cost`), and
+what recorded ranks really did (`playback`).
 """

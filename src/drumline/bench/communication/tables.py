@@ -9,7 +9,7 @@ from rich.text import Text
 
 from drumline.bench.communication.aggregation import AggregationRow
 from drumline.bench.communication.collectives import CollectiveFit, CollectiveRow
-from drumline.report.tables import KEPT, Column, FittingTable
+from drumline.bench.fitting_table import KEPT, FittingColumn, FittingTable
 
 _MOST_RANKS = 4
 
@@ -32,13 +32,15 @@ def collectives_table(rows: Sequence[CollectiveRow]) -> RenderableType:
     shaped = any(row.link_share is not None for row in rows)
     counts = len({row.ranks for row in rows}) > 1
 
-    def column(name: str, write: Callable[[CollectiveRow], str], leaves: int = KEPT) -> Column:
-        return Column(name=name, cells=[write(row) for row in rows], leaves=leaves)
+    def column(
+        name: str, write: Callable[[CollectiveRow], str], leaves: int = KEPT
+    ) -> FittingColumn:
+        return FittingColumn(name=name, cells=[write(row) for row in rows], leaves=leaves)
 
     columns = [
-        Column(name="size", cells=_sizes(rows)),
-        Column(name="algorithm", cells=[row.algorithm for row in rows], justify="left"),
-        Column(name="on", cells=[row.backend for row in rows], justify="left"),
+        FittingColumn(name="size", cells=_sizes(rows)),
+        FittingColumn(name="algorithm", cells=[row.algorithm for row in rows], justify="left"),
+        FittingColumn(name="on", cells=[row.backend for row in rows], justify="left"),
         *([column("ranks", lambda row: str(row.ranks))] if counts else []),
         column("ms", lambda row: format_time(row.median_s)),
         column("quartiles", _quartiles, leaves=5),
@@ -61,14 +63,14 @@ def fits_table(fits: Sequence[CollectiveFit]) -> RenderableType:
     alpha_errors = ["?" if error is None else f"{error * 1e6:.0f}" for error, _ in errors]
     beta_errors = ["?" if error is None else f"{error * 1e9:.2g}" for _, error in errors]
     columns = [
-        Column(name="algorithm", cells=[fit.algorithm for fit in fits], justify="left"),
-        Column(name="on", cells=[fit.backend for fit in fits], justify="left"),
-        Column(name="ranks", cells=[str(fit.ranks) for fit in fits], leaves=3),
-        Column(name="alpha µs", cells=[f"{fit.alpha_s * 1e6:.0f}" for fit in fits]),
-        Column(name="±", cells=alpha_errors, leaves=2, told="the errors (±)"),
-        Column(name="beta ns/B", cells=[f"{beta * 1e9:.3g}" for beta in betas]),
-        Column(name="±", cells=beta_errors, leaves=2, told="the errors (±)"),
-        Column(
+        FittingColumn(name="algorithm", cells=[fit.algorithm for fit in fits], justify="left"),
+        FittingColumn(name="on", cells=[fit.backend for fit in fits], justify="left"),
+        FittingColumn(name="ranks", cells=[str(fit.ranks) for fit in fits], leaves=3),
+        FittingColumn(name="alpha µs", cells=[f"{fit.alpha_s * 1e6:.0f}" for fit in fits]),
+        FittingColumn(name="±", cells=alpha_errors, leaves=2, told="the errors (±)"),
+        FittingColumn(name="beta ns/B", cells=[f"{beta * 1e9:.3g}" for beta in betas]),
+        FittingColumn(name="±", cells=beta_errors, leaves=2, told="the errors (±)"),
+        FittingColumn(
             name="that is MB/s",
             cells=[f"{1e-6 / beta:,.0f}" if beta else "" for beta in betas],
             leaves=1,
@@ -102,7 +104,7 @@ def aggregation_table(rows: Sequence[AggregationRow]) -> RenderableType:
             cells.append([kind, f"{step:.1f}", f"{step / even:.2f}" if even else "", *own_parts])
         heads = ["strategy", "step", "× even", *names]
         columns = [
-            Column(
+            FittingColumn(
                 name=name,
                 cells=column,
                 justify="left" if number == 0 else "right",

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from drumline.bench.fitting_table import KEPT, FittingColumn, FittingTable
 from drumline.bench.model_parallel.rows import CaseRow
-from drumline.report.tables import KEPT, Column, FittingTable
 
 NOTHING = "—"
 _AGREE = 1e-4
@@ -18,11 +18,11 @@ _AGREE = 1e-4
 def model_table(rows: Sequence[CaseRow], *, nodes: int) -> RenderableType:
     """Show what each form costs."""
 
-    def column(name: str, write: Callable[[CaseRow], str], leaves: int = KEPT) -> Column:
-        return Column(name=name, cells=[write(row) for row in rows], leaves=leaves)
+    def column(name: str, write: Callable[[CaseRow], str], leaves: int = KEPT) -> FittingColumn:
+        return FittingColumn(name=name, cells=[write(row) for row in rows], leaves=leaves)
 
     columns = [
-        Column(name="form", cells=[row.case for row in rows], justify="left"),
+        FittingColumn(name="form", cells=[row.case for row in rows], justify="left"),
         column("ms", lambda row: milliseconds(row.median_s)),
         column("samples/s", lambda row: f"{row.samples_per_s:.0f}", leaves=1),
         column("speed", _speed, leaves=6),

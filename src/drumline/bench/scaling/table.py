@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from drumline.bench.fitting_table import KEPT, FittingColumn, FittingTable
 from drumline.bench.model_parallel.table import NOTHING, milliseconds
 from drumline.bench.scaling.rows import ScalingFit, ScalingRow
 from drumline.bench.scaling.spec import ScalingSpec
 from drumline.core.formatting import counted, listed
 from drumline.report.intervals import Interval, Order, compare
-from drumline.report.tables import KEPT, Column, FittingTable
 
 _TITLES = {
     "strong": "strong scaling: all ranks together have the same batch",
@@ -38,13 +38,13 @@ def once_each(rows: Sequence[ScalingRow]) -> list[ScalingRow]:
 
 
 def _table(rows: Sequence[ScalingRow]) -> FittingTable:
-    def column(name: str, write: Callable[[ScalingRow], str], leaves: int = KEPT) -> Column:
-        return Column(name=name, cells=[write(row) for row in rows], leaves=leaves)
+    def column(name: str, write: Callable[[ScalingRow], str], leaves: int = KEPT) -> FittingColumn:
+        return FittingColumn(name=name, cells=[write(row) for row in rows], leaves=leaves)
 
     names = [row.case.removeprefix(row.mode).split("×")[0].strip() for row in rows]
     several = len({row.nodes for row in rows}) > 1
     columns = [
-        Column(name="strategy", cells=names, justify="left"),
+        FittingColumn(name="strategy", cells=names, justify="left"),
         *([column("nodes", lambda row: str(row.nodes), leaves=4)] if several else []),
         column("ranks", lambda row: str(row.ranks)),
         column("batch", lambda row: str(row.batch), leaves=1),

@@ -117,8 +117,7 @@ def model_parallel(
 
       drumline bench model-parallel --traces traces --out cases
     """
-    from drumline.cli.bench import OutputOptions
-    from drumline.cli.model_bench import model_parallel_command
+    from drumline.cli.bench import OutputOptions, model_parallel_command
 
     options = OutputOptions(as_json=as_json, csv=csv, figure=figure, out=out)
     model_parallel_command(args or [], options, traces)
@@ -149,7 +148,6 @@ def scaling(
 
       drumline bench scaling model=gpt-mini batch=32 repeats=5 --json --csv scaling.csv
     """
-    from drumline.cli.bench import OutputOptions
-    from drumline.cli.scaling_bench import scaling_command
+    from drumline.cli.bench import OutputOptions, scaling_command
 
     scaling_command(args or [], OutputOptions(as_json=as_json, csv=csv, figure=figure, out=out))

@@ -18,9 +18,16 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup, Store
 
-from drumline.comm.mpi.buffers import combinable, mpi_op, put_back, to_combine, to_move
 from drumline.comm.mpi.calls import Calls
-from drumline.comm.mpi.library import communicator, load_mpi
+from drumline.comm.mpi.library import (
+    combinable,
+    communicator,
+    load_mpi,
+    mpi_op,
+    put_back,
+    to_combine,
+    to_move,
+)
 from drumline.comm.mpi.requests import Message, RequestWaiter
 from drumline.comm.reduce_op import check_op, finish, op_name
 

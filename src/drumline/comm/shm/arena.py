@@ -21,8 +21,7 @@ from torch.distributed import PrefixStore, Store
 
 from drumline.comm.shm.arithmetic import blocks, share_of
 from drumline.comm.shm.barrier import ShmBarrier, barrier_bytes
-from drumline.comm.shm.segment import HEAD_BYTES, Segment, share_segment
-from drumline.comm.shm.watch import ProcessWatch
+from drumline.comm.shm.segment import HEAD_BYTES, ProcessWatch, Segment, share_segment
 
 HALF_BYTES = 2**20
 """how much of a tensor passes through shared memory at once"""

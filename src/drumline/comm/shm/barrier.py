@@ -29,7 +29,7 @@ from collections.abc import Sequence
 from mmap import mmap
 
 from drumline.comm.lost_peers import LostPeerError
-from drumline.comm.shm.watch import ProcessWatch
+from drumline.comm.shm.segment import ProcessWatch
 from drumline.core.errors import CommError
 from drumline.core.formatting import name_ranks
 

@@ -155,7 +155,7 @@ def _compare_with_first(chapter: Chapter, runs: Runs, rows: Sequence[StrategyRow
 def _say_test_set(chapter: Chapter, runs: Runs, rows: Sequence[StrategyRow]) -> None:
     """Tell how sure an accuracy can be at all, on so many test samples."""
     row = next((row for row in rows if row.accuracy is not None), None)
-    data = runs[row.kind][0].words.get("data", {}).get("name") if row is not None else None
+    data = runs[row.kind][0].spec_values.get("data", {}).get("name") if row is not None else None
     if row is None or row.accuracy is None or data not in TEST_SAMPLES:
         return
     samples, share = TEST_SAMPLES[data], row.accuracy.middle

@@ -246,7 +246,7 @@ def _say_accounts(chapter: Chapter, row: ScalingRow) -> None:
 
 def _say_equal_samples(chapter: Chapter, one: RunRecord, many: RunRecord, setup: str) -> None:
     """Tell whether many workers compute what one does."""
-    same_seed = one.words.get("seed") == many.words.get("seed")
+    same_seed = one.spec_values.get("seed") == many.spec_values.get("seed")
     if not same_seed or not one.curve or not many.curve:
         return
     if one.accuracy is None or many.accuracy is None:
@@ -337,7 +337,7 @@ def _batch(batch: int, rule: str, record: RunRecord) -> BatchRow:
     return BatchRow(
         batch=batch,
         rule=rule,
-        lr=record.words["optimizer"]["lr"],
+        lr=record.spec_values["optimizer"]["lr"],
         steps=record.curve[-1].step,
         accuracy=record.accuracy,
         test_loss=record.summary.get("test_loss"),

@@ -38,8 +38,8 @@ LAB = Lab(
         ("parallel/pipeline/schedule.py", "one_f_one_b"),
         ("parallel/pipeline/schedule.py", "interleaved"),
         ("parallel/pipeline/executor.py", "Executor._carry_out"),
-        ("parallel/tensor/linear.py", "ColumnLinear"),
-        ("parallel/tensor/linear.py", "RowLinear"),
+        ("parallel/tensor/layers.py", "ColumnLinear"),
+        ("parallel/tensor/layers.py", "RowLinear"),
     ),
     chapters={
         "forms": write_forms,

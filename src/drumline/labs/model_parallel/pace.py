@@ -24,7 +24,7 @@ from drumline.labs.model_parallel.plots import draw_forms, draw_microbatches
 from drumline.labs.repeats import ranked
 from drumline.report.intervals import Interval, Order, compare, divide
 from drumline.report.page.blocks import Facts
-from drumline.report.page.table import Form, times
+from drumline.report.page.table import NumberFormat, times
 from drumline.report.page.translator import Sentence
 
 _SPLIT = ("rpc", "pipeline", "tensor")
@@ -205,7 +205,7 @@ def _say_bubbles(chapter: Chapter, rows: Sequence[FormRow]) -> None:
     chapter.say("bubbles.near" if abs(gap) < _NEAR else "bubbles.far", row=far, gap=found)
 
 
-def _points(chapter: Chapter) -> Form:
+def _points(chapter: Chapter) -> NumberFormat:
     unit = chapter.text.text("points")
     return lambda value: f"{100 * value:+.1f} {unit}"
 

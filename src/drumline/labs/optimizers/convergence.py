@@ -139,7 +139,7 @@ def _ends(runs: Runs) -> Iterator[EndRow]:
         smooth = [smoothed(record.curve, WIDTHS[optimizer]) for record in records]
         yield EndRow(
             optimizer=optimizer,
-            lr=records[0].words["optimizer"]["lr"],
+            lr=records[0].spec_values["optimizer"]["lr"],
             repeats=len(records),
             steps=last.step,
             samples=last.samples,

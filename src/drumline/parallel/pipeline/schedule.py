@@ -14,7 +14,7 @@ The bubble is the share of a step in which a stage has nothing to do. With p sta
 microbatches it is (p-1)/(m+p-1) for `gpipe` and for `one_f_one_b`, which differ in memory: m and at
 most p microbatches are live at a time. With v chunks a rank, a stage waits for p-1 chunks where it
 waited for p-1 whole stages, so `interleaved` idles 1/v as long: (p-1)/(v*m+p-1).
-The formula is `core.split.bubble`, for those who compare it with what was measured.
+The formula is `spec.strategy.bubble`, for those who compare it with what was measured.
 
 In the diagrams F2 and B2 are forward and backward of microbatch 2; both are drawn as one tick.
 """

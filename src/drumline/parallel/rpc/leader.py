@@ -24,23 +24,33 @@ overlap, in forward (2) and again in backward (4):
                     rank 1  . . . . F F F F B B B B . . . .
     4 microbatches  rank 0  F F F F . . B B B B
                     rank 1  . F F F F B B B B .
+
+Tied parameters (an embedding that is also the last layer's weight) have a copy in each part that
+uses them; their gradients are added up by the leader, so that all copies take the same step:
+
+    part 0   embedding.weight   ∂ of its use ─┐                ┌─► the sum
+    part 2   head.weight        ∂ of its use ─┴─► leader adds ─┴─► the sum
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from math import sqrt
+from typing import Any
 
+import torch
 import torch.distributed.autograd as dist_autograd
 import torch.distributed.rpc as rpc
 from torch import Tensor
 from torch.futures import Future
+from torch.optim import Optimizer
 
 from drumline.core.errors import UsageError
 from drumline.parallel.rpc.agents import Agents
-from drumline.parallel.rpc.optimizers import BuildOptimizer, PartOptimizers
 from drumline.parallel.rpc.parts import Inbox, Part, Pass, Traffic, ask, hand_on
-from drumline.parallel.rpc.ties import find_ties, sum_tied
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 Microbatch = tuple[Tensor, Tensor]
@@ -186,3 +196,110 @@ def _wait(calls: Sequence[Future[None]]) -> None:
 
 def _seeds(seed: int | None, count: int) -> list[int | None]:
     return [None if seed is None else seed * 1_000_003 + number for number in range(count)]
+
+
+BuildOptimizer = Callable[[list[torch.nn.Parameter]], Optimizer]
+
+
+class PartOptimizers:
+    """The optimizers of all parts, as the leader sees them.
+
+    `DistributedOptimizer` makes an optimizer on every owner of parameters, and steps them all with
+    the gradients of one autograd context. What it lacks is here: a learning rate that changes, and
+    gradients of the last step that must not come again.
+    """
+
+    def __init__(self, parts: Sequence[Any], build: BuildOptimizer) -> None:
+        """Let each owner build its optimizer.
+
+        Args:
+            parts: RRefs to the parts.
+            build: makes an optimizer from parameters; sent to the owners, so it must be a function
+                of a module, or a `functools.partial` of one: `partial(build_optimizer, spec)`.
+        """
+        from torch.distributed.optim import DistributedOptimizer
+
+        parameters = [ref for part in parts for ref in ask(part, Part.parameter_refs).wait()]
+        with _quiet():
+            # a class of torch.optim would be exchanged for its TorchScript form: wrapped, it is not
+            self._optimizer = DistributedOptimizer(partial(build), parameters)
+
+    def begin(self, lr: float | None) -> list[Future[None]]:
+        """Forget the last gradients, and set the learning rate; does not wait."""
+        return [ask(ref, _begin, lr) for ref in self._optimizer.remote_optimizers]
+
+    def step(self, context: int) -> None:
+        """Let every owner take a step with its gradients of an autograd context."""
+        self._optimizer.step(context)
+
+
+def _begin(local: Any, lr: float | None) -> None:
+    """Run on the owner; `local` is torch's _LocalOptimizer, whose `optim` `build` has made."""
+    local.optim.zero_grad()
+    if lr is not None:
+        for group in local.optim.param_groups:
+            group["lr"] = lr
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep back the advice to use TorchScript, which torch itself has given up."""
+    logger = logging.getLogger("torch.distributed.optim.optimizer")
+    was, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = was
+
+
+Tie = list[tuple[int, str]]
+"""the parts that hold a copy, each with the name that it has there"""
+
+
+def find_ties(
+    parts: Sequence[Any], names: Sequence[Sequence[str]], tied: Sequence[tuple[str, ...]]
+) -> list[Tie]:
+    """Look up who holds the copies.
+
+    Args:
+        parts: RRefs to the parts.
+        names: of each part's parameters.
+        tied: the names that one parameter has; the same name may also be in several parts.
+
+    Raises:
+        UsageError: a name that no part has, or copies that differ.
+    """
+    return [_find(parts, names, copies) for copies in tied]
+
+
+def _find(parts: Sequence[Any], names: Sequence[Sequence[str]], copies: tuple[str, ...]) -> Tie:
+    for name in copies:
+        if not any(name in held for held in names):
+            raise UsageError(
+                f"no part trains a parameter {name!r}, which should be tied to others as {copies}; "
+                f"give the names that the parts have"
+            )
+    tie = [(part, name) for part, held in enumerate(names) for name in copies if name in held]
+    first, *others = [ask(parts[part], Part.parameter, name).wait() for part, name in tie]
+    for (part, name), other in zip(tie[1:], others, strict=True):
+        if not torch.equal(first, other):
+            raise UsageError(
+                f"{name!r} of part {part} is to be tied to {tie[0][1]!r} of part {tie[0][0]}, but "
+                f"holds other values; give all parts the same weights first"
+            )
+    return tie
+
+
+def sum_tied(parts: Sequence[Any], tie: Tie) -> int:
+    """Give all copies the sum of their gradients; return how many bytes the leader has sent.
+
+    They are added up in the order of the parts.
+    """
+    calls = [ask(parts[part], Part.gradient, name) for part, name in tie]
+    found = [gradient for call in calls if (gradient := call.wait()) is not None]
+    if not found:
+        return 0
+    total = torch.stack(found).sum(0)
+    for done in [ask(parts[part], Part.put_gradient, name, total) for part, name in tie]:
+        done.wait()
+    return total.nbytes * sum(part > 0 for part, _ in tie)

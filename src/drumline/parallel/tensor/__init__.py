@@ -1,12 +1,15 @@
 """Tensor parallelism: one layer's work, and its weights, shared out over ranks."""
 
 from drumline.parallel.tensor.apply import Engine, apply_tensor_parallel
-from drumline.parallel.tensor.attention import HeadAttention
-from drumline.parallel.tensor.convolution import ChannelConv2d
-from drumline.parallel.tensor.dropout import ShareDropout
 from drumline.parallel.tensor.exchange import Exchange, SplitLayer, shares_of
 from drumline.parallel.tensor.functions import enter_split, gather_shares, keep_share, sum_partial
-from drumline.parallel.tensor.linear import ColumnLinear, RowLinear
+from drumline.parallel.tensor.layers import (
+    ChannelConv2d,
+    ColumnLinear,
+    HeadAttention,
+    RowLinear,
+    ShareDropout,
+)
 from drumline.parallel.tensor.plan import How, Plan, Rule, build_plan
 from drumline.parallel.tensor.shares import Share, deal
 

@@ -27,11 +27,15 @@ from drumline.comm import Meter
 from drumline.core.errors import UsageError
 from drumline.core.formatting import nearest
 from drumline.parallel.data_parallel import broadcast_state
-from drumline.parallel.tensor.attention import FusedAttention, HeadAttention
-from drumline.parallel.tensor.convolution import ChannelConv2d
-from drumline.parallel.tensor.dropout import ShareDropout
 from drumline.parallel.tensor.exchange import Exchange, SplitLayer
-from drumline.parallel.tensor.linear import ColumnLinear, RowLinear
+from drumline.parallel.tensor.layers import (
+    ChannelConv2d,
+    ColumnLinear,
+    FusedAttention,
+    HeadAttention,
+    RowLinear,
+    ShareDropout,
+)
 from drumline.parallel.tensor.plan import How, Rule, build_plan
 
 Engine = Literal["drumline", "torch"]

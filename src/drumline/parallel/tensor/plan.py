@@ -31,8 +31,7 @@ from typing import Any
 
 from torch import nn
 
-from drumline.parallel.tensor.attention import check_heads
-from drumline.parallel.tensor.convolution import unsplittable
+from drumline.parallel.tensor.layers import check_heads, unsplittable
 
 
 class How(StrEnum):

@@ -1,12 +1,10 @@
-"""`Deadlock`: which rank waits for which message of whom, from the notes of ranks that gave up.
-
-A rank that was stuck has one message that it had begun to wait for and never got past. From rank to
-peer these waits are a graph; where it comes back to a rank, those ranks wait for each other.
-
-`Explanation`: a recorded collective with its accounts, measured and predicted.
+"""`Explanation`: a recorded collective with its accounts, measured and predicted, or its deadlock.
 
 Everything that the terminal and the page show of `drumline explain` is in here, and all of it is
 computed from what the ranks left.
+
+A rank in a deadlock has one message that it had begun to wait for and never got past. From rank to
+peer these waits are a graph; where it has a cycle, those ranks wait for each other.
 """
 
 from __future__ import annotations
@@ -15,10 +13,8 @@ import os
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from drumline.core.formatting import format_bytes
-from drumline.report.explain.playback import Answer, Content, Holding, Playback, build_playback
 from drumline.schedules.collectives import ROOTED, Call
 from drumline.schedules.cost import (
     AlphaBeta,
@@ -30,6 +26,10 @@ from drumline.schedules.cost import (
     fit,
     traffic,
 )
+from drumline.schedules.playback import Answer, Content, Playback, RankContents, build_playback
+
+_NANO = 1e-9
+_TURNS = 4  # that make a point
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +48,7 @@ class Wait:
 
     @property
     def sentence(self) -> str:
-        """Say it in words."""
+        """Say it as a sentence."""
         size = format_bytes(self.nbytes)
         if self.kind == "send":
             deed = f"send message {self.number} ({size}) to rank {self.peer}"
@@ -80,7 +80,12 @@ def find_deadlock(
     call: Call, odd_rank: int, odd_call: Call, patience_s: float, answers: Sequence[Answer]
 ) -> Deadlock:
     """Read from the ranks' notes who waits for whom."""
-    stuck = {answer["rank"]: note for answer in answers if (note := _stuck_at(answer)) is not None}
+    stuck = {
+        answer["rank"]: note
+        for answer in answers
+        for note in reversed(answer["messages"])
+        if note["waited_ns"] is not None and note["ended_ns"] is None
+    }
     waits = [
         Wait(
             rank=rank,
@@ -117,23 +122,9 @@ def find_circle(waits_for: dict[int, int]) -> list[int]:
 
 
 def tell_call(call: Call) -> str:
-    """Write a call in a few words."""
+    """Write a call: `broadcast with root 0 by tree`."""
     root = f" with root {call.root}" if call.collective in ROOTED else ""
     return f"{call.collective}{root} by {call.algorithm}"
-
-
-def _stuck_at(answer: Answer) -> dict[str, Any] | None:
-    """The message that a rank had begun to wait for and never got past."""
-    waiting = (
-        note
-        for note in answer["messages"]
-        if note["waited_ns"] is not None and note["ended_ns"] is None
-    )
-    return next(waiting, None)
-
-
-_NANO = 1e-9
-_TURNS = 4  # that make a point
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,16 +140,6 @@ class Timing:
     alpha_beta: AlphaBeta
     round_bytes: list[int]
     """the sizes that alpha and beta were measured with"""
-
-    @property
-    def times(self) -> dict[str, float]:
-        """The measured times by name."""
-        return {
-            "measured_s": self.measured_s,
-            "shortest_s": self.shortest_s,
-            "longest_s": self.longest_s,
-            "recorded_s": self.recorded_s,
-        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,7 +173,7 @@ class Explanation:
         shared = "one core" if cores == 1 else f"{cores} cores"
         return f"{ranks} ranks share {shared}: most of alpha is waiting for a turn on one"
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return all of it as plain values."""
         call, playback = self.call, self.playback
         names = name_pieces(len(playback.pieces))
@@ -217,19 +198,21 @@ class Explanation:
             "deadlock": None if self.deadlock is None else _plain_deadlock(self.deadlock),
         }
 
-    def _plain_timing(self) -> dict[str, Any] | None:
+    def _plain_timing(self) -> dict[str, object] | None:
         if self.timing is None:
             return None
         call = self.call
         algorithm, bus = bandwidths(
             call.collective, call.ranks, call.nbytes, self.timing.measured_s
         )
+        plain = asdict(self.timing)
+        alpha_beta, round_bytes = plain.pop("alpha_beta"), plain.pop("round_bytes")
         return {
-            **self.timing.times,
+            **plain,
             "predicted_s": self.predicted_s,
             "crowd": self.crowd,
-            **asdict(self.timing.alpha_beta),
-            "round_bytes": self.timing.round_bytes,
+            **alpha_beta,
+            "round_bytes": round_bytes,
             "algorithm_bandwidth": algorithm,
             "bus_bandwidth": bus,
         }
@@ -299,7 +282,7 @@ def _length(spans: Sequence[Sequence[int]]) -> float:
     return (max(end for _, end in spans) - max(began for began, _ in spans)) * _NANO
 
 
-def _plain(held: Holding) -> dict[str, Any]:
+def _plain(held: RankContents) -> dict[str, object]:
     def cell(content: Content | None) -> list[int] | None:
         return None if content is None else list(content)
 
@@ -309,7 +292,7 @@ def _plain(held: Holding) -> dict[str, Any]:
     }
 
 
-def _plain_deadlock(deadlock: Deadlock) -> dict[str, Any]:
+def _plain_deadlock(deadlock: Deadlock) -> dict[str, object]:
     return {
         "odd_rank": deadlock.odd_rank,
         "calls": [tell_call(deadlock.call), tell_call(deadlock.odd_call)],

@@ -1,34 +1,67 @@
-"""An explanation in the terminal: the steps of a collective, one after the other, and its accounts.
+"""An explanation in the terminal, step by step, and as one HTML page that needs nothing else.
 
 step 1   0 ─d→ 1   1 ─a→ 2   2 ─b→ 3   3 ─c→ 0
   rank 0   a▪···  b▪···  c▪··▪  d▪···            ▪ in place r: rank r's values are in this piece
 
-An explanation as one HTML page that needs nothing else: `player.html` and the recording.
-What each collective does and how each algorithm does it, in a sentence, and where to read it.
+The page is `player.html` with the recording in it; `sentences.yaml` says what each collective does.
 """
 
 from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from types import MappingProxyType
 
+import yaml
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from drumline.core.files import write_atomic
 from drumline.core.formatting import format_bytes, name_ranks
 from drumline.report.explain.explanation import Explanation, name_pieces, tell_call
-from drumline.report.explain.playback import Content, Holding, Move
 from drumline.report.tables import narrow_table
 from drumline.schedules.collectives import ROOTED, Call
 from drumline.schedules.cost import Traffic, bandwidths
+from drumline.schedules.playback import Content, Move, RankContents
 
 RANK_COLORS = ("cyan", "magenta", "yellow", "green", "blue", "red", "bright_cyan", "bright_magenta")
+_RECORDING = "/*RECORDING*/"
+"""where the page has a hole for it"""
 _COMBINES = frozenset({"reduce", "all_reduce", "reduce_scatter", "barrier"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Description:
+    """A call in sentences."""
+
+    what: str
+    """what the collective does"""
+    how: str
+    """how the algorithm does it"""
+    where: str
+    """the file to read"""
+
+
+@cache
+def sentences() -> dict[str, dict[str, str]]:
+    """Read what is said of collectives and algorithms."""
+    text = files("drumline.report.explain").joinpath("sentences.yaml").read_text(encoding="utf-8")
+    sections: dict[str, dict[str, str]] = yaml.safe_load(text)
+    return sections
+
+
+def describe(call: Call) -> Description:
+    """Say what a call does, how, and where to read it."""
+    say = sentences()
+    return Description(
+        what=say["collectives"][call.collective],
+        how=say["algorithms"][call.algorithm],
+        where=say["sources"][call.algorithm],
+    )
 
 
 def print_explanation(console: Console, explanation: Explanation) -> None:
@@ -58,16 +91,16 @@ def _parts(explanation: Explanation, width: int) -> Iterator[RenderableType]:
 
 
 def title(call: Call) -> Text:
-    """Say what is shown: the call, and in words what it does and how."""
+    """Say what is shown: the call, what it does and how."""
     nodes = f", {call.ranks_per_node} a node" if call.algorithm == "hierarchical" else ""
     root = f", root {call.root}" if call.collective in ROOTED else ""
     size = f", {format_bytes(call.nbytes)}" if call.collective != "barrier" else ""
-    how, where = ALGORITHMS[call.algorithm]
+    described = describe(call)
     ranks = f"{call.ranks} rank{'s' if call.ranks > 1 else ''}"
     return Text.assemble(
         (f"{call.collective} by {call.algorithm}", "bold"),
         f": {ranks}{nodes}{root}{size}\n",
-        f"{COLLECTIVES[call.collective]}; {how} ({where})",
+        f"{described.what}; {described.how} ({described.where})",
     )
 
 
@@ -148,7 +181,7 @@ class _Board:
         names = [self.names[content.piece] for content in move.content]
         return "".join(names) if len(names) <= 4 else f"{names[0]}…{names[-1]}"
 
-    def _rank(self, rank: int, held: Holding, before: Holding | None) -> Text:
+    def _rank(self, rank: int, held: RankContents, before: RankContents | None) -> Text:
         line = Text.assemble("  ", (f"rank {rank:<{len(str(self.call.ranks - 1))}} ", color(rank)))
         for number, row in enumerate(held.rows):
             old = [r.cells for r in before.rows if r.name == row.name] if before else []
@@ -239,8 +272,8 @@ def _times(explanation: Explanation) -> RenderableType:
             table.add_row("", note)
     if call.nbytes and call.ranks > 1:
         own, bus = bandwidths(call.collective, call.ranks, call.nbytes, timing.measured_s)
-        words = f"algorithm {format_bytes(own)}/s, bus {format_bytes(bus)}/s, as in nccl-tests"
-        table.add_row("bandwidth", words)
+        both = f"algorithm {format_bytes(own)}/s, bus {format_bytes(bus)}/s, as in nccl-tests"
+        table.add_row("bandwidth", both)
     return table
 
 
@@ -272,16 +305,13 @@ def _stuck(explanation: Explanation, width: int) -> RenderableType:
     return Group(*lines)
 
 
-def _indented(words: str, width: int, style: str) -> Text:
-    lines = textwrap.wrap(words, width, initial_indent="  ", subsequent_indent="    ")
+def _indented(text: str, width: int, style: str) -> Text:
+    lines = textwrap.wrap(text, width, initial_indent="  ", subsequent_indent="    ")
     return Text("\n".join(lines), style=style)
 
 
 def _ms(seconds: float) -> str:
     return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
-
-
-_HOLE = "/*RECORDING*/"
 
 
 def write_page(path: Path, explanation: Explanation) -> None:
@@ -295,48 +325,8 @@ def write_page(path: Path, explanation: Explanation) -> None:
 
 def render_page(explanation: Explanation) -> str:
     """Return the page."""
-    call = explanation.call
-    how, where = ALGORITHMS[call.algorithm]
-    document = {
-        **explanation.to_json(),
-        "words": {"what": COLLECTIVES[call.collective], "how": how, "where": where},
-    }
+    document = {**explanation.to_json(), "words": asdict(describe(explanation.call))}
     # In a script element only "</" could end it early, and "<!--" confuse it.
     text = json.dumps(document, separators=(",", ":")).replace("<", "\\u003c")
     template = files("drumline.report.explain").joinpath("player.html").read_text(encoding="utf-8")
-    return template.replace(_HOLE, text, 1)
-
-
-COLLECTIVES: Mapping[str, str] = MappingProxyType(
-    {
-        "broadcast": "every rank gets the root's tensor",
-        "reduce": "the root gets the sum of all tensors",
-        "scatter": "rank k gets the root's part k",
-        "gather": "the root gets every rank's part",
-        "all_gather": "every rank gets every rank's part",
-        "reduce_scatter": "rank k gets the sum of all ranks' part k",
-        "all_reduce": "every rank gets the sum of all tensors",
-        "all_to_all": "rank k gets part k of every rank",
-        "barrier": "nobody goes on before everybody has come",
-    }
-)
-ALGORITHMS: Mapping[str, tuple[str, str]] = MappingProxyType(
-    {
-        "linear": ("one rank talks to each of the others itself", "comm/linear.py"),
-        "tree": ("along a binomial tree: twice as many ranks in each round", "comm/tree.py"),
-        "ring": ("each rank sends to its right and receives from its left", "comm/ring.py"),
-        "chunked_ring": ("around a ring in pieces, all links busy at once", "comm/ring.py"),
-        "halving_doubling": (
-            "partners at distance 1, 2, 4, … exchange ever larger parts",
-            "comm/halving.py",
-        ),
-        "dissemination": (
-            "each rank tells the one at distance 1, 2, 4, … on its right",
-            "comm/halving.py",
-        ),
-        "hierarchical": (
-            "inside each node first, and between nodes only what must cross",
-            "comm/hierarchical.py",
-        ),
-    }
-)
+    return template.replace(_RECORDING, text, 1)

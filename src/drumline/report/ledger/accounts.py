@@ -1,22 +1,20 @@
-"""The times of all ranks on one clock: rank 0's.
-
-Ranks on one machine share its monotonic clock. On several machines each rank has noted how far its
-clock is ahead of rank 0's (`drumline.comm.hosts`); that is taken off all its times here.
-
-The ledger: where each rank's time went, from the logs of all ranks together.
+"""The ledger: where each rank's time went, from the logs of all ranks together.
 
 A collective's duration is not its transfer time. Bucket k on three ranks:
 
     rank 0   ├──────── wait ────────┤── transfer ──┤        arrived first, waited longest
     rank 1              ├── wait ───┤── transfer ──┤
-    rank 2                          ├── transfer ──┤        arrived last: the others' wait is its
-                                    A                       doing
+    rank 2                          ├── transfer ──┤        straggler: it caused the others' wait
+                                    A
 
 A message is a collective of two: its sender arrives when it sends, its receiver when it begins to
 wait for it. A is the last arrival. Before it a rank *waits*, after it bytes are *transferred*. Of
-both, what fell into a time in which the rank did nothing else is *exposed*; the rest was hidden
-behind compute. Lost time is what was exposed on all ranks: waiting is put down to the rank that
-arrived last, transfer to the network.
+both, what fell into a time in which the rank did nothing else is *exposed*; the rest was overlapped
+with compute. Lost time is what was exposed on all ranks: waiting is put down to the straggler,
+transfer to the network.
+
+All times are on rank 0's clock. Ranks on one machine share its monotonic clock; on several machines
+each rank has noted how far its clock is ahead of rank 0's, which is taken off (`on_one_clock`).
 """
 
 from __future__ import annotations
@@ -44,7 +42,7 @@ def _shifted(log: Sequence[Event]) -> Iterator[Event]:
 
 
 def _shift(step: Event, ahead: int) -> Event:
-    moved: dict[str, Any] = {
+    moved: Event = {
         "blocked": [[since - ahead, until - ahead] for since, until in step["blocked"]],
         "spans": [
             [op, nbytes, since - ahead, until - ahead, *rest]
@@ -107,7 +105,7 @@ class Ledger:
         moved = sum(row.exposed_transfer_s for row in self.ranks)
         return moved / self.lost_s if self.lost_s else 0.0
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return the accounts as plain values, times per step in milliseconds."""
         steps = max(1, self.steps)
         blame = self.blame

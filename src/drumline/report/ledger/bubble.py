@@ -9,8 +9,8 @@ event). A step of one copy of the model, on two ranks with three microbatches:
 
     bubble = 1 - busy time of all ranks / (ranks × window)
 
-What the schedule's formula says of it (`core.split.bubble`) holds if all pieces take the same time
-and messages none, so measured and theory differ, by what cuts and messages cost.
+What the schedule's formula says of it (`spec.strategy.bubble`) holds if all pieces take the same
+time and messages none, so measured and theory differ, by what cuts and messages cost.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Bubble:
     idle_s: list[float]
     """of each rank, within the window of its copy of the model"""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return it as plain values."""
         return asdict(self)
 

@@ -36,12 +36,12 @@ class _Piece:
     line: int = _COMPUTE
     depth: int = 1
     """it may lie in pieces that are less deep: waiting in a forward, both in a step"""
-    args: dict[str, Any] = field(default_factory=dict)
+    args: dict[str, object] = field(default_factory=dict)
 
 
 def build_trace(
     events: Sequence[Sequence[Event]], *, first: int = 1, last: int | None = None
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Put the steps of all ranks on one clock, which begins with the first of them.
 
     Args:
@@ -58,14 +58,14 @@ def build_trace(
         for log in on_one_clock(events)
     ]
     zero = min((step["t"] for log in chosen for step in log), default=0)
-    shown: list[dict[str, Any]] = []
+    shown: list[dict[str, object]] = []
     for rank, log in enumerate(chosen):
         pieces = [piece for step in log for piece in _step(step)]
         shown += _rank(rank, pieces, zero)
     return {"displayTimeUnit": "ms", "traceEvents": shown}
 
 
-def _rank(rank: int, pieces: Sequence[_Piece], zero: int) -> Iterator[dict[str, Any]]:
+def _rank(rank: int, pieces: Sequence[_Piece], zero: int) -> Iterator[dict[str, object]]:
     """Tell all of one rank, as Chrome's events."""
     yield _name("process_name", rank, name=f"rank {rank}")
     yield _name("process_sort_index", rank, sort_index=rank)
@@ -89,7 +89,7 @@ def _rank(rank: int, pieces: Sequence[_Piece], zero: int) -> Iterator[dict[str, 
                 }
 
 
-def _name(what: str, rank: int, *, tid: int | None = None, **args: Any) -> dict[str, Any]:
+def _name(what: str, rank: int, *, tid: int | None = None, **args: Any) -> dict[str, object]:
     thread = {} if tid is None else {"tid": tid}
     return {"ph": "M", "name": what, "pid": rank, **thread, "args": args}
 

@@ -15,8 +15,9 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+from drumline.core.files import hash_file
 from drumline.report.page.blocks import Paragraph, Picture, Report
-from drumline.report.page.folder import PAGE, hash_file
+from drumline.report.page.folder import PAGE
 from drumline.report.page.html import render_html
 
 _SENTENCES = ("p", "li")

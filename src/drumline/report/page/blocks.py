@@ -9,7 +9,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Literal
 
 from drumline.report.page import table as data
-from drumline.report.page.table import CellRef, Form, RecordTable
+from drumline.report.page.table import CellRef, NumberFormat, RecordTable
 from drumline.report.page.translator import Language, Text
 from drumline.report.plots import FigureStyle
 
@@ -45,7 +45,7 @@ class Column:
 
     key: str
     name: str
-    form: Form = str
+    form: NumberFormat = str
     """of numbers; texts stand as they are"""
     align: Literal["left", "right"] = "right"
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -76,7 +76,7 @@ class TableBlock:
         return cls(table=table, columns=columns, title=title)
 
     def cells(self) -> Iterator[list[CellRef]]:
-        """Give each row's quotes."""
+        """Give each row's cells."""
         for row in range(len(self.table.rows)) if self.rows is None else self.rows:
             yield [self._cell(row, column) for column in self.columns]
 
@@ -146,7 +146,7 @@ class Report:
     summary: Text
     sections: Sequence[Section]
     tables: Sequence[data.Table] = field(default_factory=tuple)
-    """all that is written to data/; what sentences quote must be among them"""
+    """all that is written to data/; what sentences cite must be among them"""
 
     def blocks(self) -> Iterator[Block]:
         """Give all blocks, in order."""

@@ -11,7 +11,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
@@ -20,7 +19,7 @@ from typing import Any
 
 from drumline import __version__
 from drumline.core.errors import RunDirError, UsageError
-from drumline.core.files import write_atomic
+from drumline.core.files import hash_file, write_atomic
 from drumline.report.page.blocks import Report
 from drumline.report.page.html import render_html
 from drumline.report.page.markdown import render_markdown
@@ -35,7 +34,7 @@ Told = Callable[[str], None]
 
 
 def write_report(
-    report: Report, folder: Path, facts: Mapping[str, Any], *, tell: Told = lambda _: None
+    report: Report, folder: Path, facts: Mapping[str, object], *, tell: Told = lambda _: None
 ) -> Path:
     """Write a report's files; those of an older one at that place are replaced, no others.
 
@@ -89,17 +88,17 @@ def _names(report: Report) -> list[str]:
     return [*(f"data/{one.name}.csv" for one in report.tables), *pictures, TEXT, PAGE]
 
 
-def _write_manifest(folder: Path, facts: Mapping[str, Any], files: Mapping[str, str]) -> None:
+def _write_manifest(folder: Path, facts: Mapping[str, object], files: Mapping[str, str]) -> None:
     document = json.dumps({**facts, "files": files}, indent=2, ensure_ascii=False)
     write_atomic(folder / MANIFEST, document + "\n")
 
 
-def check_place(folder: Path, lab: int | None, names: Iterable[str] = (TEXT, PAGE)) -> None:
+def check_place(folder: Path, lab: object, names: Iterable[str] = (TEXT, PAGE)) -> None:
     """See that writing a report to a folder overwrites nothing but an older one of the same kind.
 
     Args:
         folder: where it would go.
-        lab: which lab's it is; None: a page about runs.
+        lab: the number of the lab whose it is; None: a page about runs.
         names: the files that it will be, as far as that is known.
 
     Raises:
@@ -123,7 +122,7 @@ def check_place(folder: Path, lab: int | None, names: Iterable[str] = (TEXT, PAG
         )
 
 
-def _check_kind(folder: Path, there: Any, lab: int | None) -> None:
+def _check_kind(folder: Path, there: object, lab: object) -> None:
     if there != lab:
         what = "a page about runs" if there is None else f"the report of lab {there}"
         raise UsageError(f"{folder} holds {what}, which stays; name another folder with --out")
@@ -200,13 +199,7 @@ def _maker(manifest: Any) -> str:
     return str(manifest.get("drumline", "of its time")) if isinstance(manifest, dict) else "?"
 
 
-def hash_file(file: Path) -> str:
-    """Return a file's sha256."""
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def _make_room(folder: Path, facts: Mapping[str, Any], names: list[str]) -> None:
+def _make_room(folder: Path, facts: Mapping[str, object], names: list[str]) -> None:
     """Make the folders of figures and data, without those that an older report's manifest names.
 
     The new manifest names what is about to be written, still without its sha256: where writing is

@@ -3,10 +3,9 @@
     page:  71 % (66–75)  of …          <data value="0.7134" data-sheet="waits" data-row="3" …>
     file:  data/waits.csv, row 3:      ring,0,0.7134,0.662,0.751
 
-What is written on the page is the cell's value, rounded by a `Form`; whoever doubts a number finds
-it in the file by the name that the page carries.
-
-`Findings`: numbers that were computed from others, e.g. a ratio: one sheet for all of a page.
+What is written on the page is the cell's value, rounded by a `NumberFormat`; whoever doubts a
+number finds it in the file by the name that the page carries. A `RecordTable` has dataclasses for
+rows; `Findings` is the table of numbers that were computed from others, e.g. a ratio.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from typing import Any, Generic, TypeVar, get_args, get_type_hints
 from drumline.core.formatting import format_bytes, format_seconds
 from drumline.report.intervals import Interval, interval_cells, interval_names
 
-Form = Callable[[float], str]
+NumberFormat = Callable[[float], str]
 """how a number is written, with its unit"""
 NOTHING = "–"
 
@@ -63,7 +62,7 @@ class Table:
         """
         if set(values) != set(self.columns):
             odd = sorted(set(values) ^ set(self.columns))
-            raise ValueError(f"sheet {self.name!r}: the row differs from the columns in {odd}")
+            raise ValueError(f"table {self.name!r}: the row differs from the columns in {odd}")
         self.rows.append(values)
         return len(self.rows) - 1
 
@@ -79,17 +78,17 @@ class Table:
             if all(row[key] == value for key, value in where.items())
         ]
         if len(found) != 1:
-            raise LookupError(f"sheet {self.name!r} has {len(found)} rows with {where}")
+            raise LookupError(f"table {self.name!r} has {len(found)} rows with {where}")
         return found[0]
 
-    def cell(self, column: str, form: Form, /, **where: Any) -> CellRef:
+    def cell(self, column: str, form: NumberFormat, /, **where: Any) -> CellRef:
         """Quote the cell of the one row with these values."""
         return self.cell_at(self.find(**where), column, form)
 
-    def cell_at(self, row: int, column: str, form: Form) -> CellRef:
+    def cell_at(self, row: int, column: str, form: NumberFormat) -> CellRef:
         """Quote a cell; one without a value is a dash.
 
-        Where the sheet has columns `<column>_low` and `<column>_high`, and both have values, they
+        Where the table has columns `<column>_low` and `<column>_high`, and both have values, they
         are said behind it: `71 % (66–75)`.
         """
         values = self.rows[row]
@@ -172,7 +171,7 @@ class RecordTable(Table, Generic[R]):
         """Return the number of a row; None: it is not of this table."""
         return next((number for number, one in enumerate(self.records) if one is record), None)
 
-    def quote(self, record: R, column: str, form: Form | None = None) -> CellRef:
+    def quote(self, record: R, column: str, form: NumberFormat | None = None) -> CellRef:
         """Quote a cell of one of the rows, written as its column is, or as `form` says."""
         row = self.row_of(record)
         if row is None:
@@ -180,11 +179,11 @@ class RecordTable(Table, Generic[R]):
         return self.cell_at(row, column, form or self.forms[column] or str)
 
 
-def _form(hint: Any) -> Form | None:
+def _form(hint: Any) -> NumberFormat | None:
     """Return how a field is written: what its annotation says, or str; None: it is text."""
     told = [extra for extra in getattr(hint, "__metadata__", ()) if callable(extra)]
     if told:
-        form: Form = told[0]
+        form: NumberFormat = told[0]
         return form
     return None if hint is str or str in get_args(hint) else str
 
@@ -193,14 +192,14 @@ def _is_interval(type_: Any) -> bool:
     return type_ is Interval or Interval in get_args(type_)
 
 
-def write(value: Any, form: Form) -> str:
+def write(value: Any, form: NumberFormat) -> str:
     """Write a value as pages do; what is not there is a dash."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return NOTHING
     return value if isinstance(value, str) else form(value)
 
 
-def _span(low: float, high: float, form: Form) -> str:
+def _span(low: float, high: float, form: NumberFormat) -> str:
     """Write an interval; a unit that both ends have is said once before, and not again."""
     first, last = form(low), form(high)
     unit = first.lstrip("+−-0123456789.,")
@@ -262,7 +261,7 @@ def plain(value: float) -> str:
 
 
 class Findings:
-    """A sheet of named numbers, each quoted where it is found."""
+    """A table of named numbers, each cited where it is found."""
 
     def __init__(self) -> None:
         self.table = Table(
@@ -273,7 +272,7 @@ class Findings:
         self,
         name: str,
         value: float | None,
-        form: Form,
+        form: NumberFormat,
         *,
         low: float | None = None,
         high: float | None = None,
@@ -287,7 +286,7 @@ class Findings:
             form: how it is written.
             low: where its interval begins, if it has one.
             high: where it ends.
-            of: what it was computed from: sheets and columns.
+            of: what it was computed from: tables and columns.
         """
         row = self.table.add(
             **{"name": name, "value": value, "value_low": low, "value_high": high, "from": of}
@@ -300,7 +299,7 @@ def tiny(value: float) -> str:
     return "0" if value == 0 else f"{value:.1e}" if abs(value) < 1e-3 else f"{value:.3g}"
 
 
-FORMS: Mapping[str, Form] = {
+FORMS: Mapping[str, NumberFormat] = {
     form.__name__: form
     for form in (count, milliseconds, percent, plain, points, seconds, size, times, tiny)
 }

@@ -37,7 +37,7 @@ class Language(StrEnum):
 
 @dataclass(frozen=True)
 class Sentence:
-    """Text and quotes, one after the other."""
+    """Text and cells of tables, one after the other."""
 
     parts: tuple[str | CellRef, ...]
 
@@ -111,15 +111,13 @@ class Translator:
     lang: Language = Language.EN
     texts: Texts = field(default_factory=dict, repr=False)
 
-    def __call__(self, key: str, zh: str | None = None, /, **holes: Filling) -> Sentence:
+    def __call__(self, key: str, /, **holes: Filling) -> Sentence:
         """Return the text of a key as a sentence, its `{holes}` filled.
 
         Raises:
             ValueError: a hole is not filled, or there is no such hole.
         """
-        if zh is not None:  # TODO: the last callers that give both languages
-            check_texts({Language.EN: {"": key}, Language.ZH: {"": zh}}, repr(key))
-        template = self.text(key) if zh is None else self.pick(key, zh)
+        template = self.text(key)
         if find_holes(template) != holes.keys():
             raise ValueError(f"the holes of {key!r}, {template!r}, are not {sorted(holes)}")
         return fill(template, holes)
@@ -132,10 +130,6 @@ class Translator:
         """Return the texts of a section by the last part of their keys."""
         own = self.texts[self.lang].items()
         return {k[len(key) + 1 :]: text for k, text in own if k.startswith(f"{key}.")}
-
-    def pick(self, en: str, zh: str) -> str:
-        """Return the text of this language."""
-        return zh if self.lang == Language.ZH else en
 
     def join(self, items: list[str]) -> str:
         """List names: `a, b and c`, `a、b 和 c`."""
@@ -154,7 +148,7 @@ def find_holes(template: str) -> set[str]:
 
 
 def fill(template: str, holes: Mapping[str, Filling]) -> Sentence:
-    """Put quotes and words into the `{holes}` of a text."""
+    """Fill the `{holes}` of a text."""
     parts: list[str | CellRef] = []
     at = 0
     for match in _HOLE.finditer(template):

@@ -118,8 +118,8 @@ def _parameters(records: Sequence[RunRecord], say: Translator) -> list[Block]:
             "commit": str(record.manifest.get("git_commit") or "–"),
         }
         blocks.append(Facts(items=[(names[key], fact) for key, fact in facts.items()]))
-        if record.words:
-            text = yaml.safe_dump(record.words, sort_keys=False, allow_unicode=True)
+        if record.spec_values:
+            text = yaml.safe_dump(record.spec_values, sort_keys=False, allow_unicode=True)
             blocks.append(Markdown(text=f"```yaml\n{text}```"))
     return blocks
 

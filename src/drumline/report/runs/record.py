@@ -32,7 +32,7 @@ from drumline.spec.run_spec import RunSpec
 
 
 @dataclass(frozen=True, kw_only=True)
-class Point:
+class CurvePoint:
     """Where training stood after a step."""
 
     step: int
@@ -69,13 +69,13 @@ class RunRecord:
 
     name: str
     path: Path
-    words: dict[str, Any] = field(default_factory=dict)
+    spec_values: dict[str, Any] = field(default_factory=dict)
     """the resolved spec as plain values, also where this version cannot read it as a spec"""
     spec: RunSpec | None = None
-    manifest: dict[str, Any] = field(default_factory=dict)
+    manifest: dict[str, object] = field(default_factory=dict)
     summary: dict[str, Any] = field(default_factory=dict)
     """empty where the run did not come to its end"""
-    curve: list[Point] = field(default_factory=list)
+    curve: list[CurvePoint] = field(default_factory=list)
     scores: list[Score] = field(default_factory=list)
     ledger: Ledger | None = None
     step_s: list[float] = field(default_factory=list)
@@ -191,8 +191,8 @@ def _read_spec(run: RunDir, record: RunRecord) -> None:
         record.lacks("no_spec")
         return
     try:
-        words = yaml.safe_load(text.decode())
-        record.words = words if isinstance(words, dict) else {}
+        values = yaml.safe_load(text.decode())
+        record.spec_values = values if isinstance(values, dict) else {}
         record.spec = read_run_spec(run)
     except (yaml.YAMLError, ValueError, DrumlineError) as error:
         record.lacks("damaged_spec", error=str(error).splitlines()[0])
@@ -205,7 +205,7 @@ def _read_events(record: RunRecord) -> None:
         seconds += took
         samples += _samples(ranks, record)
         record.curve.append(
-            Point(
+            CurvePoint(
                 step=ranks[0]["step"],
                 samples=round(samples),
                 seconds=seconds,
@@ -254,20 +254,20 @@ def mean_loss(ranks: Sequence[Event]) -> float:
 ABSENT = "–"
 
 
-def flatten(words: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+def flatten(spec: Mapping[str, object], before: str = "") -> dict[str, object]:
     """Return `{"data.batch": 64, …}` from nested values."""
-    return dict(_flat(words, before))
+    return dict(_flat(spec, before))
 
 
-def _flat(words: Mapping[str, Any], before: str) -> Iterator[tuple[str, Any]]:
-    for key, value in words.items():
+def _flat(spec: Mapping[str, object], before: str) -> Iterator[tuple[str, object]]:
+    for key, value in spec.items():
         if isinstance(value, Mapping) and value:
             yield from _flat(value, f"{before}{key}.")
         else:
             yield f"{before}{key}", value
 
 
-def find_differences(specs: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
+def find_differences(specs: Sequence[Mapping[str, object]]) -> dict[str, list[str]]:
     """Return each key in which not all are the same, with what each has.
 
     A run's own name says nothing about what it computes, so it is left out.
@@ -278,7 +278,7 @@ def find_differences(specs: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]
     return {key: values for key, values in found.items() if len(set(values)) > 1}
 
 
-def _shown(flat: Mapping[str, Any], key: str) -> str:
+def _shown(flat: Mapping[str, object], key: str) -> str:
     value = flat.get(key)
     if value is None or value == {}:
         return ABSENT

@@ -146,7 +146,7 @@ def _run(record: RunRecord) -> RunRow:
 
 
 def _named(record: RunRecord, part: str, key: str) -> str:
-    value = record.words.get(part)
+    value = record.spec_values.get(part)
     if isinstance(value, dict):
         value = value.get(key)
     return str(value or "")
@@ -162,11 +162,11 @@ def _worst(record: RunRecord) -> tuple[int | None, float | None]:
 
 
 def _differences(records: Sequence[RunRecord]) -> Table:
-    told = [record for record in records if record.words]
+    told = [record for record in records if record.spec_values]
     names = [record.name for record in told]
     table = Table(name="differences", columns=(COLUMN, *names))
     if len(told) > 1:
-        for key, values in find_differences([record.words for record in told]).items():
+        for key, values in find_differences([record.spec_values for record in told]).items():
             table.add(**dict(zip((COLUMN, *names), (key, *values), strict=True)))
     return table
 

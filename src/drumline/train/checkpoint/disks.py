@@ -13,7 +13,6 @@ do nothing.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import secrets
 import shutil
@@ -26,6 +25,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from drumline.comm import StoreBarrier
+from drumline.core.files import hash_file
 from drumline.core.rundir import RunDir
 from drumline.train.rank import RankInfo
 
@@ -144,7 +144,7 @@ class Disks:
 
 def _hash(file: Path) -> str:
     try:
-        return hashlib.sha256(file.read_bytes()).hexdigest()
+        return hash_file(file)
     except OSError:
         return ""
 

@@ -26,6 +26,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from drumline.core.errors import CheckpointError
+from drumline.core.files import hash_file
 from drumline.models import tensors_sha256
 from drumline.parallel import ShardSpec
 from drumline.train.checkpoint.snapshot import (
@@ -190,7 +191,7 @@ class CheckpointStore:
         content = {
             **vars(state),
             "scalars": scalars,
-            "sha256": {file.name: _sha256(file) for file in sorted(draft.iterdir())},
+            "sha256": {file.name: hash_file(file) for file in sorted(draft.iterdir())},
         }
         _write_synced(draft / STATE, json.dumps({**content, "seal": _seal(content)}).encode())
         sync(draft)
@@ -230,7 +231,7 @@ def _read(path: Path) -> Checkpoint:
     if content.pop("seal") != _seal(content):
         raise ValueError(f"{STATE} does not have the hash that was written with it")
     for name, expected in content["sha256"].items():
-        if _sha256(path / name) != expected:
+        if hash_file(path / name) != expected:
             raise ValueError(f"{name} does not have the hash that was written with it")
     state = TrainState(**{key: content[key] for key in TrainState.__dataclass_fields__})
     return Checkpoint(path, state, content["scalars"])
@@ -260,8 +261,3 @@ def _write_synced(path: Path, content: bytes) -> None:
 
 def _seal(content: Mapping[str, object]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -8,16 +8,16 @@ import pytest
 from rich.console import Console
 
 from drumline.bench.communication.tables import aggregation_table, collectives_table, fits_table
+from drumline.bench.fitting_table import FittingColumn, FittingTable
 from drumline.bench.model_parallel.table import _legend as model_legend
 from drumline.bench.scaling.table import _legend as scaling_legend
-from drumline.report.tables import Column, FittingTable
 
 TABLE = FittingTable(
     columns=[
-        Column(name="who", cells=["ring", "tree"], justify="left"),
-        Column(name="a", cells=["1000", "2000"], leaves=2),
-        Column(name="b", cells=["11111", "22222"], leaves=1),
-        Column(name="c", cells=["7", "8"], leaves=2, told="the c"),
+        FittingColumn(name="who", cells=["ring", "tree"], justify="left"),
+        FittingColumn(name="a", cells=["1000", "2000"], leaves=2),
+        FittingColumn(name="b", cells=["11111", "22222"], leaves=1),
+        FittingColumn(name="c", cells=["7", "8"], leaves=2, told="the c"),
     ],
     elsewhere="--json",
 )

@@ -1,15 +1,14 @@
-"""What a rank held at each moment of a recorded call, as pieces and whose values they hold.
-
-A rank's answer has, for each room, stretches of elements and their owners after every event that
-changed them. Here they become pieces: the largest parts that always moved as one.
-
-`Playback`: from what each rank noted to the steps of a collective.
+"""`Playback`: from what each rank noted to the steps of a collective, and what ranks hold in each.
 
 A rank's notes are messages that it posted and waited for, in its own order (`comm/recording.py`).
 Put together by sender, receiver and number they are the messages of the whole call. A message is in
 step s where its sender had taken in something of step s−1 before it sent it, and never before one
 that went the same way. A receiver takes messages in the order in which it waits for them, and in an
 exchange not before it sends its own. So a step is what could happen at the same time.
+
+What a rank held is told in pieces, the largest parts that always moved as one, and by whose values
+are in them: its answer has, for each room, stretches of elements and their owners after every event
+that changed them.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class Content(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Row:
+class BufferRow:
     """One buffer of a rank, piece by piece; None where it is empty."""
 
     name: str
@@ -43,10 +42,10 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Holding:
+class RankContents:
     """What a rank holds: its buffers, and what lies in rooms of the algorithm beside them."""
 
-    rows: list[Row]
+    rows: list[BufferRow]
     beside: list[Content]
 
 
@@ -89,7 +88,9 @@ class History:
                 parts.append([first, element + first - at, after - first, owners])
         return parts
 
-    def holding(self, steps: Mapping[int, int], step: int, pieces: Pieces, call: Call) -> Holding:
+    def holding(
+        self, steps: Mapping[int, int], step: int, pieces: Pieces, call: Call
+    ) -> RankContents:
         """What this rank held when the messages of a step were taken in; each note has a step."""
         held = self.at(self._moment(steps, step))
         rows, beside = [], []
@@ -98,9 +99,9 @@ class History:
             if room["name"].startswith("inbox"):
                 beside += [content for run in runs for content in contents(run, pieces)]
             else:
-                rows.append(Row(room["name"], _lay_out(runs, room["elements"], pieces, call)))
+                rows.append(BufferRow(room["name"], _lay_out(runs, room["elements"], pieces, call)))
         shown = {cell for row in rows for cell in row.cells if cell is not None}
-        return Holding(rows, _news(beside, shown))
+        return RankContents(rows, _news(beside, shown))
 
     def _moment(self, steps: Mapping[int, int], step: int) -> int:
         """How many events had passed when all of this step was in, and nothing of the next.
@@ -182,7 +183,7 @@ class Playback:
     call: Call
     pieces: Pieces
     moves: list[Move]
-    holdings: list[list[Holding]]
+    holdings: list[list[RankContents]]
     """by step, from 0 (before anything was sent), and rank"""
 
     @property
@@ -289,7 +290,7 @@ def _fill_moves(answer: Answer, history: History, by_note: _ByNote, pieces: Piec
             move.content = [content for run in runs for content in contents(run, pieces)]
 
 
-def _arrivals(answers: Sequence[Answer], by_note: _ByNote) -> list[list[Holding]]:
+def _arrivals(answers: Sequence[Answer], by_note: _ByNote) -> list[list[RankContents]]:
     """What ranks know in a barrier: who has come to it, their own and what messages tell them."""
     knows = [1 << rank for rank in range(len(answers))]
     steps = max((move.step for move in by_note.values()), default=0)
@@ -303,7 +304,10 @@ def _arrivals(answers: Sequence[Answer], by_note: _ByNote) -> list[list[Holding]
             knows[rank] |= move.content[0].owners
             for step in range(move.step, steps + 1):
                 known[step][rank] |= knows[rank]
-    return [[Holding([Row("has heard of", [Content(0, k)])], []) for k in now] for now in known]
+    return [
+        [RankContents([BufferRow("has heard of", [Content(0, k)])], []) for k in now]
+        for now in known
+    ]
 
 
 def _cut_pieces(call: Call, histories: Sequence[History]) -> Pieces:

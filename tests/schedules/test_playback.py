@@ -13,9 +13,9 @@ from drumline.report.explain.explanation import (
     name_pieces,
     tell_call,
 )
-from drumline.report.explain.playback import Content, Row, build_playback
 from drumline.schedules.collectives import Call
 from drumline.schedules.cost import Traffic
+from drumline.schedules.playback import BufferRow, Content, build_playback
 from recordings import answer, exchange, held, note, stuck, tokens
 
 
@@ -34,10 +34,10 @@ def test_an_exchange_is_two_steps_of_two_messages():
 def test_what_was_received_is_combined_before_the_step_ends():
     playback = build_playback(*exchange())
     rows = [[held.rows for held in now] for now in playback.holdings]
-    assert rows[0][0] == [Row("tensor", [Content(0, 1), Content(1, 1)])]
-    assert rows[1][0] == [Row("tensor", [Content(0, 3), Content(1, 1)])]
-    assert rows[1][1] == [Row("tensor", [Content(0, 2), Content(1, 3)])]
-    assert rows[2] == [[Row("tensor", [Content(0, 3), Content(1, 3)])]] * 2
+    assert rows[0][0] == [BufferRow("tensor", [Content(0, 1), Content(1, 1)])]
+    assert rows[1][0] == [BufferRow("tensor", [Content(0, 3), Content(1, 1)])]
+    assert rows[1][1] == [BufferRow("tensor", [Content(0, 2), Content(1, 3)])]
+    assert rows[2] == [[BufferRow("tensor", [Content(0, 3), Content(1, 3)])]] * 2
     assert not any(held.beside for now in playback.holdings for held in now), "it is in the sum"
 
 
@@ -135,7 +135,7 @@ def test_what_lies_beside_is_shown_while_it_is_news():
         [held(0, 0, (0, 2, 2, 2))],
     )
     after = build_playback(call, [root, leaf]).holdings[1][0]
-    assert after.rows == [Row("tensor", [Content(0, 1)]), Row("target", [None, None])]
+    assert after.rows == [BufferRow("tensor", [Content(0, 1)]), BufferRow("target", [None, None])]
     assert after.beside == [Content(1, 2)], "its own piece is in the tensor already"
 
 

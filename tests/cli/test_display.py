@@ -5,9 +5,9 @@ import io
 import pytest
 from rich.console import Console
 
+from drumline.cli.display import LiveTable, PlainLines, open_display, step_line
 from drumline.core.events import EventWriter
 from drumline.core.rundir import RunDir
-from drumline.report.display import LiveTable, PlainLines, open_display, step_line
 from drumline.report.progress import RunProgress
 
 SECOND = 10**9

@@ -1,7 +1,4 @@
-"""What people see while a run trains: a live table on a terminal, plain lines in a pipe.
-
-Following the log files of ranks, line by line, with the rank in front.
-"""
+"""What people see while ranks run: a live table, plain lines in a pipe, or the ranks' logs."""
 
 from __future__ import annotations
 
@@ -22,6 +19,8 @@ from drumline.core.formatting import format_seconds
 from drumline.report.progress import RunProgress
 from drumline.report.tables import BAR_WIDTH, legend, time_bar
 
+_COLORS = ("cyan", "magenta", "green", "yellow", "blue", "red")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 _LINE_EVERY_S = 5.0
 _COLUMNS_BESIDE_BAR = 49  # of the live table
 
@@ -137,10 +136,6 @@ def step_line(progress: RunProgress) -> str:
     shown = "" if loss is None else f"  loss {loss:.4f}"
     eta = "" if progress.eta_s is None else f"  about {format_seconds(progress.eta_s)} left"
     return f"step {progress.step}/{progress.total_steps}{shown}{eta}"
-
-
-_COLORS = ("cyan", "magenta", "green", "yellow", "blue", "red")
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
 
 class LogTail:
