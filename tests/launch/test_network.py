@@ -130,6 +130,8 @@ def test_a_missing_command_is_named_with_its_package(monkeypatch):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can drop its rights")
 def test_where_nothing_is_allowed_the_way_out_is_told():
+    if missing := missing_tools():
+        pytest.skip(f"no {', '.join(missing)} here; install iproute2")
     words = "from drumline.launch.network import find_way; find_way()"
     without = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", sys.executable, "-c", words]
     answer = subprocess.run(without, capture_output=True, text=True, timeout=30, check=False)
