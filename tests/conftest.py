@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import signal
 import tempfile
 import uuid
 from collections import Counter
@@ -45,11 +47,17 @@ CHILDREN_FAIL_AT = "error:Pydantic serializer warnings"
 def pytest_configure() -> None:
     os.environ["PYTHONWARNINGS"] = CHILDREN_FAIL_AT
     os.environ[SESSION] = uuid.uuid4().hex
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background job, as are ours
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-@pytest.hookimpl(wrapper=True)
+@pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_makereport(item, call):
-    report = yield
+    gc.disable()  # Python 3.11 fails at a finalizer that shows a traceback while one is read
+    try:
+        report = yield
+    finally:
+        gc.enable()
     if report.skipped and os.environ.get("CI") and any(name in item.nodeid for name in MUST_RUN):
         report.outcome = "failed"
         report.longrepr = f"skipped in CI, where it must run: {report.longrepr}"
