@@ -92,8 +92,9 @@ def be_rank(rounds: int, path: Path) -> None:
         times = race(model, rounds)
         model.take_traffic()
         model.train([(torch.randn(BATCH, WIDTH), torch.randn(BATCH, WIDTH))], squares, 1.0)
-        sent = [each.activation_bytes + each.gradient_bytes for each in model.take_traffic()]
-        path.write_text(json.dumps({"times": times, "sent": {"bytes": sent}}))
+        traffic = model.take_traffic()
+        sent = traffic.activation_bytes + traffic.gradient_bytes
+        path.write_text(json.dumps({"times": times, "sent": {"bytes": [sent]}}))
 
 
 def main() -> None:

@@ -11,6 +11,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from commands import Drumline
 from namespaces import SESSION
@@ -39,6 +40,9 @@ MUST_RUN = (
     "test_site_",
 )
 
+# A busy machine may take long for any example: pytest's own timeout is the only one.
+settings.register_profile("drumline", deadline=None)
+settings.load_profile("drumline")
 
 # Warnings that are errors in the processes that tests start, too, where torch has many of its own.
 CHILDREN_FAIL_AT = "error:Pydantic serializer warnings"

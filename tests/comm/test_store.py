@@ -31,7 +31,7 @@ def test_port_in_use_is_named_with_a_way_out():
 
 
 def meet(rank, world_size, init, folder):
-    store = build_store(init, rank=rank, meeting=Path(folder), tag="0", timeout_s=20)
+    store = build_store(init, rank=rank, rendezvous=Path(folder), tag="0", timeout_s=20)
     store.set(f"hello-{rank}", str(rank))
     total = sum(int(store.get(f"hello-{other}")) for other in range(world_size))
     dist.barrier()  # the leader serves until all have read
@@ -49,13 +49,13 @@ def test_a_file_that_cannot_be_opened_is_told_at_once(tmp_path, rank):
     (tmp_path / "folder").mkdir()
     for path in ("/proc/drumline/meeting", "/proc/drumline-meeting", tmp_path / "folder"):
         with pytest.raises(CommError, match=rf"ranks cannot meet by the file {path}: .+init: tcp"):
-            build_store(f"file://{path}", rank=rank, meeting=tmp_path, tag="0", timeout_s=1)
+            build_store(f"file://{path}", rank=rank, rendezvous=tmp_path, tag="0", timeout_s=1)
 
 
 def test_env_without_address_says_what_to_set(monkeypatch, tmp_path):
     monkeypatch.delenv("MASTER_ADDR", raising=False)
     with pytest.raises(CommError, match="MASTER_ADDR and MASTER_PORT"):
-        build_store("env", rank=0, meeting=tmp_path, tag="0", timeout_s=1)
+        build_store("env", rank=0, rendezvous=tmp_path, tag="0", timeout_s=1)
 
 
 def test_nobody_there_is_an_error_within_the_timeout(tmp_path):
@@ -63,4 +63,4 @@ def test_nobody_there_is_an_error_within_the_timeout(tmp_path):
         port = free.getsockname()[1]
     init = f"tcp://127.0.0.1:{port}"
     with pytest.raises(CommError, match="nobody answers"):
-        build_store(init, rank=1, meeting=tmp_path, tag="0", timeout_s=1)
+        build_store(init, rank=1, rendezvous=tmp_path, tag="0", timeout_s=1)

@@ -9,7 +9,7 @@ from pathlib import Path
 import packaging
 import pytest
 
-from drumline.node.environment import Maker
+from drumline.node.environment import Maker, Packages, Wanted
 
 WANTED = [
     {"name": "torch", "requirement": "torch>=2.8", "version": "2.13.0", "keep": True},
@@ -18,6 +18,15 @@ WANTED = [
 ]
 FLOORS = ["torch>=2.8", "numpy>=1.26", "PyYAML>=6.0.1"]
 EQUAL = {"torch": "2.13.0+cpu", "numpy": "2.4.6", "PyYAML": "6.0.3"}
+NODE = {
+    "python": "auto",
+    "requirements": {},
+    "leader": "127.0.0.1",
+    "address": "127.0.0.1",
+    "node": 0,
+    "nodes": 1,
+    "login": False,
+}
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +51,7 @@ def left(root):
         if has_packaging:
             (site / "packaging").symlink_to(Path(packaging.__file__).parent)
         (site / "pip.py").touch()  # enough to be found
-        return Maker(root, {"dependencies": wanted, "requirements": {}}).check_packages()
+        return Maker(Wanted(**NODE, root=str(root), dependencies=wanted)).check_packages()
 
     yield check
     for path in site.iterdir():
@@ -70,16 +79,16 @@ def left(root):
     ],
 )
 def test_what_is_not_as_on_the_laptop_is_to_be_installed(left, has, missing, install):
-    assert left(has) == {"missing": missing, "install": install, "pip": True}
+    assert left(has) == Packages(missing=missing, install=install, pip=True)
 
 
 def test_without_packaging_pip_compares(left):
     """What the base has of PyTorch is only compared with the floor, so that it stays if it can."""
     answer = left({**EQUAL, "torch": "2.9.1+cu128"}, has_packaging=False)
-    assert answer["install"] == ["torch>=2.8", "numpy==2.4.6", "PyYAML==6.0.3"]
-    assert answer["missing"] == FLOORS
+    assert answer.install == ["torch>=2.8", "numpy==2.4.6", "PyYAML==6.0.3"]
+    assert answer.missing == FLOORS
 
 
 def test_what_the_laptop_does_not_have_is_installed_by_its_requirement(left):
     wanted = [{"name": "gcsfs", "requirement": "gcsfs>=2024.6", "version": "", "keep": False}]
-    assert left({}, wanted=wanted)["install"] == ["gcsfs>=2024.6"]
+    assert left({}, wanted=wanted).install == ["gcsfs>=2024.6"]

@@ -19,7 +19,7 @@ def samples(count: int) -> tuple[Tensor, Tensor]:
     return x, torch.randint(3, (count,), generator=rng)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(sizes=st.lists(st.integers(0, 9), min_size=1, max_size=6).filter(sum))
 def test_any_chunks_give_the_gradient_of_the_full_batch(sizes: list[int]) -> None:
     x, y = samples(sum(sizes))

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drumline.core.errors import UsageError
-from drumline.parallel.pipeline import SCHEDULES, bubble, peak_live, read_instructions, schedule
+from drumline.parallel.pipeline import SCHEDULES, peak_live, read_instructions, schedule
 from drumline.parallel.pipeline.schedule import (
     Backward,
     Forward,
@@ -19,6 +19,7 @@ from drumline.parallel.pipeline.schedule import (
     SendActivation,
     SendGradient,
 )
+from drumline.spec.strategy import bubble
 
 LETTERS = {
     ReceiveActivation: "ra",

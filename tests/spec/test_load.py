@@ -202,7 +202,7 @@ _options = st.one_of(
 )
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(spec=specs())
 def test_any_spec_survives_yaml(spec, tmp_path_factory):
     path = tmp_path_factory.getbasetemp() / "any.yaml"

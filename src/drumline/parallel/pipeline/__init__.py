@@ -9,7 +9,6 @@ __all__ = [
     "SCHEDULES",
     "Executor",
     "TorchEngine",
-    "bubble",
     "check_schedule",
     "peak_live",
     "read_instructions",
