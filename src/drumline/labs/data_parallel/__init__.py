@@ -36,7 +36,7 @@ LAB = Lab(
         ("data/partition.py", "partition"),
         ("data/partition.py", "_by_label"),
         ("data/partition.py", "_dirichlet"),
-        ("data/plan.py", "BatchPlan"),
+        ("data/partition.py", "BatchPlan"),
         ("data/sampler.py", "BatchSampler"),
         ("data/coverage.py", "coverage"),
         ("train/train.py", "ReplicaRunner.forward_backward"),

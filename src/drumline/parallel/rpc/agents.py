@@ -31,7 +31,7 @@ from drumline.comm import StoreBarrier
 from drumline.comm.lost_peers import LostPeerError
 from drumline.core.errors import CommError
 from drumline.core.formatting import name_ranks
-from drumline.core.task import PATIENCE_S
+from drumline.core.task import LONG_TIMEOUT_S
 from drumline.parallel.rpc.heartbeat import Heartbeat
 
 _TIMED_OUT = "RPC ran for more than set timeout"
@@ -62,7 +62,7 @@ class Agents:
         self.timeout_s = heartbeat.timeout_s
         self._agent = agent
         self._store = store
-        self._meeting = StoreBarrier(store, rank=rank, world_size=world_size)
+        self._barrier = StoreBarrier(store, rank=rank, world_size=world_size)
         self._heartbeat = heartbeat
 
     def __enter__(self) -> Agents:
@@ -79,7 +79,7 @@ class Agents:
     def offer(self, part: object) -> None:
         """Let the leader use a part, and block until it has hold of it; every other rank calls."""
         here.offer = part
-        self._gather("offer its part", PATIENCE_S)
+        self._gather("offer its part", LONG_TIMEOUT_S)
 
     def serve(self, part: object) -> None:
         """Offer a part, and block until the leader leaves; every rank but the leader's.
@@ -93,7 +93,7 @@ class Agents:
 
     def collect(self, own: object) -> list[Any]:
         """Return RRefs to what each rank serves, the leader's own first; only the leader calls."""
-        self._gather("offer its part", PATIENCE_S)
+        self._gather("offer its part", LONG_TIMEOUT_S)
         calls = [rpc.rpc_async(worker_name(other), _offered) for other in range(1, self.world_size)]
         with self.watching():
             return [rpc.RRef(own), *(call.wait() for call in calls)]
@@ -170,7 +170,7 @@ class Agents:
 
         def wait() -> None:
             try:
-                self._meeting.gather(what, within_s)
+                self._barrier.gather(what, within_s)
             except (RuntimeError, CommError) as error:
                 gathered.set_exception(error)
             else:

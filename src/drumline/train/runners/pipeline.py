@@ -21,14 +21,12 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from drumline.comm import Channel, members_of
-from drumline.parallel import Strategy, TiedGradients
+from drumline.parallel import Strategy, TiedGradients, describe_shard
 from drumline.parallel.pipeline import Executor, TorchEngine
 from drumline.parallel.split import Chunks
-from drumline.train.context import TrainContext
-from drumline.train.divergence import check_loss
-from drumline.train.evaluate import loss_sum
-from drumline.train.runners.base import Loss, ModelRunner, StepInputs, channels_last
-from drumline.train.runners.cuts import build_parts, hold_part, plan_cuts
+from drumline.train.loss import check_loss, loss_sum
+from drumline.train.runners.base import Loss, ModelRunner, StepInputs, TrainContext, channels_last
+from drumline.train.runners.cuts import build_parts, plan_cuts
 
 Microbatch = tuple[Tensor, Tensor]
 SumLoss = Callable[[Tensor, Tensor], Tensor]
@@ -58,7 +56,7 @@ class PipelineRunner(ModelRunner):
         self.start_step(step.lr)
         indices, total = step.batch.indices, step.batch.total
         counts = len(indices) > 0  # a copy without samples stays in step, and counts 0
-        pieces = self.context.cut_batch(indices, self.context.microbatches)
+        pieces = self.context.cut_batch(indices, self.context.spec.microbatches)
         microbatches = [self.context.data.train.batch(piece) for piece in pieces]  # (1)
         step.clock.data_ready()
         predictions = sum(targets.numel() for _, targets in microbatches)
@@ -137,7 +135,7 @@ def build_pipeline_runner(context: TrainContext, outline: nn.Module) -> Pipeline
             meter=context.meter,
         ),
         optimizer=context.optimizer(model),
-        shard=hold_part(model, axes, aliases=cuts.aliases, parts=stages, part=axes.stage),
+        shard=describe_shard(model, axes, tied=cuts.tied, parts=stages, part=axes.stage),
         cuts=cuts.describe(),
     )
 
