@@ -266,7 +266,7 @@ def test_a_good_tree_has_no_breaches(tree):
         ("report/a.py", "import numpy as np\n", "numpy outside the runtime column"),
         ("data/fetch.py", "import torch\n", "torch in the operations column"),
         ("__init__.py", "import torch\n", "torch in the operations column"),
-        ("cli/a.py", "from pkg.data.splits import x\n", "data.splits loads torch"),
+        ("cli/a.py", "from pkg.data.dataset import x\n", "data.dataset loads torch"),
         ("comm/a.py", "import boto3\n", "boto3 in the runtime column"),
         ("comm/a.py", "try:\n    import asyncssh\nexcept ImportError:\n    pass\n", "asyncssh in"),
         ("comm/utils.py", "", "named as a drawer"),

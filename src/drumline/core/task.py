@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
 MAX_WORKERS = 100
 """per node: the server that forks them passes on two files for each, and 256 at most"""
@@ -59,7 +58,6 @@ class AgentTask:
     @classmethod
     def load(cls, text: str) -> AgentTask:
         """Read a task back."""
-        values: dict[str, Any] = json.loads(text)
-        for key in ("script", "preload"):
-            values[key] = tuple(values[key])
-        return cls(**values)
+        values = json.loads(text)
+        lists = {key: tuple(values[key]) for key in ("script", "preload")}
+        return cls(**{**values, **lists})

@@ -96,7 +96,7 @@ def _builtin(spec: ModelSpec) -> type[nn.Module]:
 
 
 def _call_seeded(
-    name: str, factory: Callable[..., Any], arguments: dict[str, Any], seed: int
+    name: str, factory: Callable[..., Any], arguments: dict[str, object], seed: int
 ) -> nn.Module:
     # manual_seed reaches the GPUs that are in use, so these are put back, too.
     gpus = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
@@ -117,7 +117,7 @@ def _call_seeded(
     return made
 
 
-def _call(name: str, factory: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+def _call(name: str, factory: Callable[..., Any], arguments: dict[str, object]) -> Any:
     try:
         return factory(**arguments)
     except DrumlineError:
@@ -177,7 +177,7 @@ def parameters_of(factory: Callable[..., Any]) -> Mapping[str, inspect.Parameter
         return {"options": inspect.Parameter("options", inspect.Parameter.VAR_KEYWORD)}
 
 
-def check_names(model: str, factory: Callable[..., Any], options: Mapping[str, Any]) -> None:
+def check_names(model: str, factory: Callable[..., Any], options: Mapping[str, object]) -> None:
     """Refuse options that the factory does not take, and a factory that needs more than it gets."""
     parameters = parameters_of(factory)
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
@@ -199,7 +199,7 @@ def check_names(model: str, factory: Callable[..., Any], options: Mapping[str, A
             )
 
 
-def check_types(model: str, factory: type, options: Mapping[str, Any]) -> None:
+def check_types(model: str, factory: type, options: Mapping[str, object]) -> None:
     """Refuse options of a built-in model that are not of the annotated type."""
     hints = get_type_hints(factory.__init__)  # type: ignore[misc]
     for name, value in options.items():

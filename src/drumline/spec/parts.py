@@ -56,7 +56,7 @@ class ModelSpec(Part):
     """linear, mlp, lenet, cnn, gpt-mini, or `package.module:factory` of your own"""
 
     @property
-    def options(self) -> dict[str, Any]:
+    def options(self) -> dict[str, object]:
         """The keyword arguments for the factory."""
         return dict(self.model_extra or {})
 

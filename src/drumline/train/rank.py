@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import torch
 
@@ -197,7 +197,7 @@ def refuse_to_repeat(run: RunDir, attempt: int, world_size: int) -> None:
                 raise ERRORS.get(event["type"], DrumlineError)(event["message"])
 
 
-def describe(error: BaseException) -> dict[str, Any]:
+def describe(error: BaseException) -> dict[str, object]:
     """Return an error as plain values.
 
     `expected` errors are told by their message alone; `consequence` says that another rank's end
@@ -228,7 +228,7 @@ def users_part(trace: TracebackType | None) -> TracebackType | None:
     return here or trace
 
 
-def _describe_silence(error: BaseException) -> dict[str, Any]:
+def _describe_silence(error: BaseException) -> dict[str, object]:
     """Say whether the others were silent, and which simulated nodes do not answer either."""
     if not _TIMED_OUT.search(str(error)):
         return {"timed_out": False}

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypedDict
+from typing import TypedDict
 
 import safetensors
 import safetensors.torch
@@ -34,9 +34,9 @@ from drumline.parallel import ShardSpec
 class OptimizerScalars(TypedDict):
     """What an optimizer knows that is not a tensor."""
 
-    groups: list[dict[str, Any]]
+    groups: list[dict[str, object]]
     """the options of each parameter group"""
-    state: dict[str, Any]
+    state: dict[str, object]
     """numbers by parameter:field"""
 
 
@@ -61,7 +61,7 @@ def take_snapshot(model: nn.Module, optimizer: Optimizer, holding: ShardSpec) ->
         return whole if holding.writes else tensor
 
     tensors: dict[str, Tensor] = {}
-    numbers: dict[str, Any] = {}
+    numbers: dict[str, object] = {}
     for name, param in model.named_parameters():
         for field, value in optimizer.state.get(param, {}).items():
             key = f"{name}:{field}"
@@ -113,7 +113,7 @@ def load_optimizer(
     names: dict[Tensor, str] = {param: name for name, param in model.named_parameters()}
     numbers = scalars["state"]
     fields = _fields_by_parameter([*saved, *numbers])
-    state: dict[int, dict[str, Any]] = {}
+    state: dict[int, dict[str, object]] = {}
     for index, param in enumerate(_params(optimizer)):
         name = names[param]
         where = name if name in fields else holding.aliases.get(name, name)
@@ -193,7 +193,7 @@ class TensorFiles(Mapping[str, Tensor]):
         for path in paths:
             with path.open("rb") as file:
                 size = int.from_bytes(file.read(8), "little")
-                header: dict[str, Any] = json.loads(file.read(size))
+                header = json.loads(file.read(size))
             header.pop("__metadata__", None)
             for name, told in header.items():
                 start = 8 + size + told["data_offsets"][0]
