@@ -73,12 +73,8 @@ class Split(Protocol):
 class ImageSplit:
     """Images as bytes, [n, 1, height, width], and their labels.
 
-    Args:
-        images: uint8 tensor.
-        labels: int64 tensor of the same length.
-        mean: of the pixels, scaled to 0…1.
-        std: their standard deviation.
-        dtype: of the inputs that `batch` returns.
+    `images` is a uint8 tensor, `labels` int64; `mean` and `std` are of pixels scaled to 0…1, and
+    `dtype` is what batches of images have.
     """
 
     def __init__(
@@ -118,11 +114,8 @@ class TextSplit:
     Windows do not overlap. The target of each character is the one after it, so the last character
     of a window's targets is the first of the next window.
 
-    Args:
-        tokens: uint8 tensor of the whole text.
-        vocabulary: the character of each token number.
-        sequence: characters per sample.
-        samples: use only the first so many windows.
+    `tokens` is the whole text as a uint8 tensor, `vocabulary` has the character of each; with
+    `samples` only the first so many windows are used.
     """
 
     labels = None
@@ -177,10 +170,7 @@ class Dataset:
 def build_dataset(spec: DataSpec, *, seed: int, dtype: torch.dtype) -> Dataset:
     """Read or make the data set that the spec names.
 
-    Args:
-        spec: the `data` part of a run's spec.
-        seed: of synthetic data.
-        dtype: of the inputs that batches of images have.
+    `seed` is of synthetic data, `dtype` of the inputs that batches of images have.
 
     Raises:
         DataError: the data is missing or damaged.
@@ -255,10 +245,7 @@ def _make_images(n: int, *, seed: int, stream: int) -> LabelledImages:
 
     Spots of the ten classes sit on a circle; each sample's spot is jittered and lies in noise.
 
-    Args:
-        n: how many; a smaller number gives the first of the same images.
-        seed: of jitter and noise.
-        stream: keeps splits of one seed apart.
+    A smaller n gives the first of the same images; `stream` keeps splits of one seed apart.
     """
     labels = np.arange(n, dtype=np.int64) % _CLASSES
     jitter = np.random.default_rng([seed, stream, 1]).normal(0, _JITTER, (n, 2))

@@ -71,12 +71,8 @@ def describe_shard(
 ) -> ShardSpec:
     """Describe what this rank holds of the whole model, for checkpoints and norms.
 
-    Args:
-        model: what it holds.
-        axes: its place in the mesh.
-        tied: the whole model's names of each parameter that has several.
-        parts: into how many parts the whole model is cut by layers.
-        part: which one this is.
+    `tied` has the whole model's names of each parameter that has several; `part` of `parts` is this
+    one, where the whole model is cut by layers.
     """
     return ShardSpec(
         part=part,

@@ -268,11 +268,7 @@ def explain_memory(
 ) -> UsageError | None:
     """Say in a sentence what did not fit and the way out; None if memory was not the trouble.
 
-    Args:
-        error: what torch or Python raised.
-        limit: as given to `limit_memory`.
-        model: all that this rank was to hold, or its outline.
-        optimizer: tells how much state there is for each parameter.
+    `model` is all that this rank was to hold, or its outline.
     """
     if not _tells_of_memory(error):
         return None

@@ -80,11 +80,7 @@ def evaluate(runner: ModelRunner) -> Score:
 def check_loss(loss: float, runner: ModelRunner, step: StepInputs, inputs: Tensor | None) -> None:
     """Stop the run if the loss is NaN or infinite.
 
-    Args:
-        loss: of this step.
-        runner: has what this rank holds of the model.
-        step: its number and learning rate are named.
-        inputs: of the step; None where the model is a stage, whose inputs are gone.
+    `inputs` is None where the model is a stage, whose inputs are gone.
 
     Raises:
         DivergenceError: names step, rank and the first bad tensor.

@@ -156,9 +156,7 @@ class Disks:
     def spread(self, folder: Path, seal: str) -> None:
         """Bring a folder of the leader's to the others' disks; every rank calls this.
 
-        Args:
-            folder: the same path below each rank's own run directory.
-            seal: a file in it by which a folder is known that is there already.
+        A folder that is there already is known by the file `seal` in it.
         """
         for rank in self.elsewhere:
             known = self.all_gather(f"say what it has for rank {rank}", _hash(folder / seal))

@@ -130,9 +130,7 @@ def load_data_and_model(spec: RunSpec, held: list[nn.Module]) -> tuple[Dataset, 
     Returns:
         the data, and the whole model; without weights, where it is to be cut by layers.
 
-    Args:
-        spec: says what.
-        held: where memory is limited, gets the model's outline before the model is built.
+    Where memory is limited, `held` gets the model's outline before the model is built.
     """
     dtype = getattr(torch, spec.dtype)
     data = build_dataset(spec.data, seed=spec.seed, dtype=dtype)
@@ -153,16 +151,7 @@ def build_context(
     *,
     leader: str = LOOPBACK,
 ) -> TrainContext:
-    """Build the mesh's groups, the sampler and the meter; every rank calls this, in the group.
-
-    Args:
-        spec: says how.
-        rank: this rank.
-        device: where it computes, and where the data go.
-        data: training and test set.
-        model: the whole model, or its outline.
-        leader: the address of rank 0.
-    """
+    """Build the mesh's groups, the sampler and the meter; every rank calls this, in the group."""
     axes = build_axes(spec.axes, timeout_s=spec.timeout_s)
     # gd takes the whole data set in a step, which `cut_batch` cuts into chunks
     plan = BatchPlan(

@@ -67,11 +67,6 @@ class Cuts:
 def plan_cuts(context: TrainContext, outline: nn.Module, parts: int) -> Cuts:
     """Decide where to cut; every rank calls this, and gets the same answer.
 
-    Args:
-        context: says how, and has a microbatch to measure layers with.
-        outline: the model without its weights.
-        parts: how many parts are needed.
-
     Raises:
         UsageError: it cannot be cut into so many parts.
     """
