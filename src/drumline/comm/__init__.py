@@ -12,7 +12,7 @@ from drumline.comm.group import (
     members_of,
 )
 from drumline.comm.hosts import Host, measure_clock, most_on_one, ranks_with, this_host
-from drumline.comm.lost_peers import LostPeerError, tells_of_lost_peer, unreachable_nodes
+from drumline.comm.lost_peers import LostPeerError, mentions_lost_peer, unreachable_nodes
 from drumline.comm.meter import InterfaceCounter, Meter, Span
 from drumline.comm.primitives import all_gather, gather_scatter, reduce_broadcast
 from drumline.comm.reduce_op import Op
@@ -56,12 +56,12 @@ __all__ = [
     "join_store",
     "measure_clock",
     "members_of",
+    "mentions_lost_peer",
     "most_on_one",
     "ranks_with",
     "reduce_broadcast",
     "rendezvous_host",
     "serve_store",
-    "tells_of_lost_peer",
     "this_host",
     "unreachable_nodes",
 ]

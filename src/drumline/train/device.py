@@ -124,17 +124,17 @@ _OWN_BY_RPC = 144 * _MB  # each rank has threads that serve calls
 
 def keep_freed_memory() -> None:
     """Ask the C library to keep what is freed; does nothing where it is not glibc."""
-    _tell_glibc(_M_MMAP_THRESHOLD, _LARGEST)
-    _tell_glibc(_M_TRIM_THRESHOLD, _NEVER)
+    _set_malloc_option(_M_MMAP_THRESHOLD, _LARGEST)
+    _set_malloc_option(_M_TRIM_THRESHOLD, _NEVER)
 
 
 def give_back_freed_memory() -> None:
     """Ask the C library to give large blocks back; does nothing where it is not glibc."""
-    _tell_glibc(_M_MMAP_THRESHOLD, _LARGE)
-    _tell_glibc(_M_TRIM_THRESHOLD, _LARGE)
+    _set_malloc_option(_M_MMAP_THRESHOLD, _LARGE)
+    _set_malloc_option(_M_TRIM_THRESHOLD, _LARGE)
 
 
-def _tell_glibc(parameter: int, value: int) -> None:
+def _set_malloc_option(parameter: int, value: int) -> None:
     with contextlib.suppress(AttributeError, OSError):
         library = ctypes.CDLL(None)
         library.gnu_get_libc_version  # noqa: B018  only glibc has it
@@ -202,7 +202,7 @@ def memory_budget(spec: RunSpec) -> Iterator[list[nn.Module]]:
     except Exception as error:
         if spec.memory_bytes is None:
             raise
-        if not held and _tells_of_memory(error):
+        if not held and _is_out_of_memory(error):
             raise explain_beginning(spec) from None
         if not held:
             raise
@@ -270,7 +270,7 @@ def explain_memory(
 
     `model` is all that this rank was to hold, or its outline.
     """
-    if not _tells_of_memory(error):
+    if not _is_out_of_memory(error):
         return None
     parameters, gradients, state = _shares(model, optimizer)
     total = parameters + gradients + state
@@ -286,7 +286,7 @@ def explain_memory(
     )
 
 
-def _tells_of_memory(error: BaseException) -> bool:
+def _is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or _NO_MEMORY.search(str(error)) is not None
 
 

@@ -44,7 +44,7 @@ class Ranks:
     """the address of rank 0"""
 
 
-def meet_ranks(
+def rendezvous(
     run: RunDir, spec: RunSpec, rank: RankInfo, device: torch.device, events: EventWriter
 ) -> Ranks:
     """Rendezvous: block until all ranks have come, and name those that have not.

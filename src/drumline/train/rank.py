@@ -25,14 +25,16 @@ from typing import NoReturn
 import torch
 
 import drumline
-from drumline.comm import LostPeerError, tells_of_lost_peer, unreachable_nodes
+from drumline.comm import LostPeerError, mentions_lost_peer, unreachable_nodes
 from drumline.core.errors import ERRORS, CommError, DrumlineError
 from drumline.core.nodes import name_rank, node_addresses
 from drumline.core.processes import die_with_parent
 from drumline.core.rundir import EventWriter, RunDir
 from drumline.core.task import RANK_OPTIONS, SCRATCH
 
-_MOURN_S = 0.5  # who fails for a lost peer ends later, so that the peer's end is the one noticed
+_CONSEQUENCE_DELAY_S = (
+    0.5  # who fails for a lost peer ends later, so that the peer's end is the one noticed
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +127,7 @@ def rank_process(
                 _leave(error.code if isinstance(error.code, int) else 1)
             write_failure(events, error, rank=info.rank)
             if is_consequence(error):
-                time.sleep(_MOURN_S)
+                time.sleep(_CONSEQUENCE_DELAY_S)
             traceback.print_exception(type(error), error, users_part(error.__traceback__))
             if runs_script:
                 atexit._run_exitfuncs()
@@ -242,7 +244,7 @@ def _describe_silence(error: BaseException) -> dict[str, object]:
 def is_consequence(error: BaseException) -> bool:
     """Whether an error only says that another rank is gone, or does not answer."""
     text = str(error)
-    if tells_of_lost_peer(text):
+    if mentions_lost_peer(text):
         return True
     gone = _PEER_GONE.search(text) or _TIMED_OUT.search(text)
     if not isinstance(error, RuntimeError) or gone is None:  # torch's Dist…Errors are RuntimeErrors

@@ -42,7 +42,7 @@ from drumline.train.checkpoint.distributed import RunCheckpoints
 from drumline.train.checkpoint.store import TrainState
 from drumline.train.device import Footprint, check_room, memory_budget, prepare_device
 from drumline.train.loss import Score, check_gradients, check_loss, evaluate, loss_sum
-from drumline.train.process_group import join_ranks, leave_ranks, meet_ranks
+from drumline.train.process_group import join_ranks, leave_ranks, rendezvous
 from drumline.train.rank import RankInfo, rank_process
 from drumline.train.runners.base import (
     Loss,
@@ -72,7 +72,7 @@ def train(run: RunDir, spec: RunSpec, rank: RankInfo, events: EventWriter) -> No
     """Train by the spec, together with all other ranks."""
     started = time.monotonic()
     device = prepare_device(spec, rank, events)  # (1)
-    ranks = meet_ranks(run, spec, rank, device, events)
+    ranks = rendezvous(run, spec, rank, device, events)
     footprint = Footprint(device)
     with memory_budget(spec) as held:
         data, model = load_data_and_model(spec, held)  # (2)

@@ -53,7 +53,7 @@ from drumline.parallel.rpc.heartbeat import Heartbeat
 _INTERFACE = "TP_SOCKET_IFNAME"  # what TensorPipe reads
 _TIMED_OUT = "RPC ran for more than set timeout"
 _ANSWER_S = 2.0
-_GOODBYE_S = 5.0
+_SHUTDOWN_S = 5.0
 
 
 @dataclass
@@ -238,7 +238,7 @@ class Agents:
             PeerError: a rank did not come to leave within `timeout_s`.
         """
         if self.rank == 0:
-            self._heartbeat.say_done()
+            self._heartbeat.announce_done()
         try:
             self._gather("leave", self.timeout_s)
         except (LostPeerError, CommError) as error:
@@ -246,14 +246,14 @@ class Agents:
             raise
         self._heartbeat.close()
         with contextlib.suppress(RuntimeError):  # all have come: only this one's own goodbye fails
-            rpc._delete_all_user_and_unforked_owner_rrefs(timedelta(seconds=_GOODBYE_S))
-            self._agent.join(shutdown=True, timeout=_GOODBYE_S)
+            rpc._delete_all_user_and_unforked_owner_rrefs(timedelta(seconds=_SHUTDOWN_S))
+            self._agent.join(shutdown=True, timeout=_SHUTDOWN_S)
         self._end()
 
     def _abandon(self, error: BaseException) -> None:
         """End this rank's agent at once, and let the others know."""
         message = f"rank {self.rank} gave up: {type(error).__name__}: {error}"
-        loss = self._heartbeat.say_lost([self.rank], message)
+        loss = self._heartbeat.announce_lost([self.rank], message)
         self._heartbeat.close()
         self._end(without=loss.ranks)
 
@@ -261,12 +261,12 @@ class Agents:
         """Shut the agent down; the leader, whose process may serve the store, goes last."""
         here.offer = None
         _run_bounded(partial(rpc.shutdown, graceful=False))
-        _run_bounded(partial(self._say_goodbye, set(range(self.world_size)) - set(without)))
+        _run_bounded(partial(self._wait_for_departures, set(range(self.world_size)) - set(without)))
 
-    def _say_goodbye(self, to: set[int]) -> None:
+    def _wait_for_departures(self, to: set[int]) -> None:
         self._store.set(f"left/{self.rank}", "1")
         if self.rank == 0:
-            self._store.wait([f"left/{other}" for other in to], timedelta(seconds=_GOODBYE_S))
+            self._store.wait([f"left/{other}" for other in to], timedelta(seconds=_SHUTDOWN_S))
 
     def _gather(self, what: str, within_s: float) -> None:
         """Wait until every rank has come to the same point; ends early when one is lost."""
@@ -294,7 +294,9 @@ class Agents:
         gone = [other for other, answer in answers.items() if answer == "gone"]
         if gone:
             last = str(error).strip().splitlines()[-1:]
-            return self._heartbeat.say_lost(gone, f"{name_ranks(gone)} is gone: {' '.join(last)}")
+            return self._heartbeat.announce_lost(
+                gone, f"{name_ranks(gone)} is gone: {' '.join(last)}"
+            )
         if all(answer == "answers" for answer in answers.values()):
             return None
         return self._heartbeat.wait_for_loss(self.timeout_s + 4 * self._heartbeat.every_s)
@@ -327,7 +329,7 @@ def _run_bounded(step: Callable[[], object]) -> None:
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    thread.join(_GOODBYE_S)
+    thread.join(_SHUTDOWN_S)
 
 
 def _answer() -> None:

@@ -68,7 +68,7 @@ class PipelineRunner(ModelRunner):
         began = time.monotonic_ns()
         self.strategy.finish()  # (3)
         self.tied.add_up()
-        summed = self._tell_loss(sum(losses), predictions, step)  # (4)
+        summed = self._broadcast_loss(sum(losses), predictions, step)  # (4)
         step.clock.blocked_since(began)
         return Loss(total=counts * summed, predictions=counts * predictions)
 
@@ -85,7 +85,7 @@ class PipelineRunner(ModelRunner):
         logits = self.engine.predict(inputs)
         return logits if self.counts else None
 
-    def _tell_loss(self, summed: float, predictions: int, step: StepInputs) -> float:
+    def _broadcast_loss(self, summed: float, predictions: int, step: StepInputs) -> float:
         """Give every stage the last one's loss, once it is known to be neither NaN nor infinite."""
         axes = self.context.axes
         last = axes.mesh.pipeline - 1
@@ -93,10 +93,10 @@ class PipelineRunner(ModelRunner):
             check_loss(summed / predictions, self, step, None)
         if axes.pipeline is None:
             return summed
-        told = torch.tensor(summed, dtype=torch.float64, device=self.context.device)
+        total = torch.tensor(summed, dtype=torch.float64, device=self.context.device)
         arrived = time.monotonic_ns()
-        dist.broadcast(told, group=axes.pipeline, group_src=last)
-        found = float(told)  # a GPU has only queued the broadcast until here
+        dist.broadcast(total, group=axes.pipeline, group_src=last)
+        found = float(total)  # a GPU has only queued the broadcast until here
         # where stages whose backwards end first wait for the others; one number is no traffic
         self.context.meter.record("loss", 0, arrived, members_of(axes.pipeline))
         return found
