@@ -32,9 +32,8 @@ from drumline.core.processes import die_with_parent
 from drumline.core.rundir import EventWriter, RunDir
 from drumline.core.task import RANK_OPTIONS, SCRATCH
 
-_CONSEQUENCE_DELAY_S = (
-    0.5  # who fails for a lost peer ends later, so that the peer's end is the one noticed
-)
+# Who fails for a lost peer ends later, so that the peer's end is the one noticed.
+_CONSEQUENCE_DELAY_S = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -69,7 +69,7 @@ class Share:
         blocks: int | None = None,
         repeats: int = 1,
     ) -> Share:
-        """Deal a dimension out in equal blocks (features, unless a number of blocks is given).
+        """Split a dimension in equal blocks (features, unless a number of blocks is given).
 
         Raises:
             UsageError: the dimension does not consist of so many blocks.
