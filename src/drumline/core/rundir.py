@@ -142,9 +142,13 @@ class RunDir:
         """Read the events of all ranks, in rank order."""
         return [read_events(self.rank_events(rank)) for rank in range(world_size)]
 
-    def write_json(self, name: str, value: Any) -> None:
+    def write_text(self, name: str, text: str) -> None:
+        """Write one of the documents, atomically."""
+        write_atomic(self.path / name, text)
+
+    def write_json(self, name: str, value: object) -> None:
         """Write one of the JSON documents, atomically."""
-        write_atomic(self.path / name, json.dumps(value, indent=2) + "\n")
+        self.write_text(name, json.dumps(value, indent=2) + "\n")
 
     def read_json(self, name: str) -> dict[str, Any] | None:
         """Read one of the JSON documents; None where it is not there.
