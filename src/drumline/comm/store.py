@@ -37,6 +37,9 @@ from drumline.core.formatting import listed, name_ranks
 from drumline.core.nodes import node_addresses
 
 LOOPBACK = "127.0.0.1"
+_ANSWER_S = 2.0
+_LINGER_S = 0.5
+_SAME = "the same"
 
 
 def serve_store(host: str, port: int, timeout_s: float) -> TCPStore:
@@ -171,11 +174,6 @@ def announced_store(rank: int, note: Path, timeout_s: float, host: str = LOOPBAC
             raise CommError(f"rank 0 left no address in {note} within {timeout_s:g} s")
         time.sleep(0.005)
     return join_store(host, int(note.read_text()), timeout_s)
-
-
-_ANSWER_S = 2.0
-_LINGER_S = 0.5
-_SAME = "the same"
 
 
 class StoreBarrier:

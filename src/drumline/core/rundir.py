@@ -47,6 +47,27 @@ from drumline.core.files import write_atomic
 
 PROGRESS = "progress.json"
 """how far the ranks of a probe have come"""
+Event = dict[str, Any]
+EventKind = Literal[
+    "agent",
+    "backend",
+    "checkpoint",
+    "clock",
+    "damaged",
+    "end",
+    "epoch",
+    "error",
+    "note",
+    "ready",
+    "restore",
+    "setup",
+    "start",
+    "step",
+    "stopped",
+    "worker_exit",
+]
+
+FLUSH_EVERY_S = 0.2
 
 
 @dataclass(frozen=True)
@@ -204,29 +225,6 @@ def _first_free(root: Path, name: str) -> Path:
             number += 1
         else:
             return path
-
-
-Event = dict[str, Any]
-EventKind = Literal[
-    "agent",
-    "backend",
-    "checkpoint",
-    "clock",
-    "damaged",
-    "end",
-    "epoch",
-    "error",
-    "note",
-    "ready",
-    "restore",
-    "setup",
-    "start",
-    "step",
-    "stopped",
-    "worker_exit",
-]
-
-FLUSH_EVERY_S = 0.2
 
 
 class EventWriter:

@@ -37,6 +37,13 @@ _BUILTIN: dict[str, type[nn.Module]] = {
     "cnn": CNN,
     "gpt-mini": GPT,
 }
+GIVEN = "classes"  # comes from the data, not from the spec
+_EXPECTED: dict[type, str] = {
+    bool: "true or false",
+    int: "a whole number, 1 or more",
+    float: "a number",
+    type(None): "null",
+}
 
 
 def build_model(
@@ -166,9 +173,6 @@ def _bytes_of(tensor: Tensor) -> memoryview:
     return rows.view(torch.uint8).numpy().data
 
 
-GIVEN = "classes"  # comes from the data, not from the spec
-
-
 def parameters_of(factory: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
     """Return the factory's parameters; `**options` where Python cannot say (some C functions)."""
     try:
@@ -205,7 +209,7 @@ def check_types(model: str, factory: type, options: Mapping[str, object]) -> Non
     for name, value in options.items():
         allowed = get_args(hints[name]) or (hints[name],)
         if not any(_fits(value, kind) for kind in allowed):
-            expected = " or ".join(_WORDS[kind] for kind in allowed)
+            expected = " or ".join(_EXPECTED[kind] for kind in allowed)
             raise SpecError(
                 f"model {model}: {name} must be {expected}, got {value!r}; set model.{name}="
                 f"{parameters_of(factory)[name].default}, its default, or leave it out",
@@ -213,18 +217,10 @@ def check_types(model: str, factory: type, options: Mapping[str, object]) -> Non
             )
 
 
-def suggest(word: str, valid: Iterable[str]) -> str:
-    """Return ` (did you mean 'near'?)`, or nothing if no valid word is near."""
-    hint = nearest(word, valid)
+def suggest(name: str, valid: Iterable[str]) -> str:
+    """Return ` (did you mean 'near'?)`, or nothing if no valid name is near."""
+    hint = nearest(name, valid)
     return f" ({hint})" if hint else ""
-
-
-_WORDS: dict[type, str] = {
-    bool: "true or false",
-    int: "a whole number, 1 or more",
-    float: "a number",
-    type(None): "null",
-}
 
 
 def _fits(value: object, kind: type) -> bool:

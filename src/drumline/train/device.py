@@ -45,6 +45,22 @@ from drumline.spec.run_spec import RunSpec
 from drumline.train.rank import RankInfo
 
 _ISA_VARIABLE = "ONEDNN_MAX_CPU_ISA"
+_M_TRIM_THRESHOLD = -1
+_M_MMAP_THRESHOLD = -3
+_LARGEST = 32 * 2**20  # glibc's limit for blocks that come from its own heap
+_LARGE = 2**17  # glibc's own, which it raises with each large block that is freed
+_NEVER = 2**31 - 1
+_STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+_RESET_PEAK = "5"
+_NO_MEMORY = re.compile(
+    r"DefaultCPUAllocator: (can't allocate|not enough) memory|bad_alloc|MemoryError"
+)
+_HEADROOM = 1.25  # activations, messages and what torch takes for itself
+_MB = 10**6
+_JOINING = 24 * _MB  # threads that carry messages; without them the process would abort
+_THREAD = 8 * _MB  # its stack, touched or not
+_OWN = 48 * _MB
+_OWN_BY_RPC = 144 * _MB  # each rank has threads that serve calls
 
 
 def prepare_device(spec: RunSpec, rank: RankInfo, events: EventWriter) -> torch.device:
@@ -102,24 +118,6 @@ def _child_survives() -> bool:
             os._exit(0)
     _, status = os.waitpid(child, 0)
     return not (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGILL)
-
-
-_M_TRIM_THRESHOLD = -1
-_M_MMAP_THRESHOLD = -3
-_LARGEST = 32 * 2**20  # glibc's limit for blocks that come from its own heap
-_LARGE = 2**17  # glibc's own, which it raises with each large block that is freed
-_NEVER = 2**31 - 1
-_STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
-_RESET_PEAK = "5"
-_NO_MEMORY = re.compile(
-    r"DefaultCPUAllocator: (can't allocate|not enough) memory|bad_alloc|MemoryError"
-)
-_HEADROOM = 1.25  # activations, messages and what torch takes for itself
-_MB = 10**6
-_JOINING = 24 * _MB  # threads that carry messages; without them the process would abort
-_THREAD = 8 * _MB  # its stack, touched or not
-_OWN = 48 * _MB
-_OWN_BY_RPC = 144 * _MB  # each rank has threads that serve calls
 
 
 def keep_freed_memory() -> None:

@@ -34,6 +34,13 @@ from drumline.core.task import RANK_OPTIONS, SCRATCH
 
 # Who fails for a lost peer ends later, so that the peer's end is the one noticed.
 _CONSEQUENCE_DELAY_S = 0.5
+# What gloo and the store say when the other side is gone: a consequence, not a cause.
+_PEER_GONE = re.compile(
+    r"connection (was )?(closed|reset|refused)|broken pipe|peer|failed to recv|socket",
+    re.IGNORECASE,
+)
+_FROM_TORCH = frozenset({"DistBackendError", "DistNetworkError", "DistStoreError"})
+_TIMED_OUT = re.compile(r"timed? ?out", re.IGNORECASE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,15 +157,6 @@ def _leave(code: int) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
-
-
-# What gloo and the store say when the other side is gone: a consequence, not a cause.
-_PEER_GONE = re.compile(
-    r"connection (was )?(closed|reset|refused)|broken pipe|peer|failed to recv|socket",
-    re.IGNORECASE,
-)
-_FROM_TORCH = frozenset({"DistBackendError", "DistNetworkError", "DistStoreError"})
-_TIMED_OUT = re.compile(r"timed? ?out", re.IGNORECASE)
 
 
 def write_failure(events: EventWriter, error: BaseException, *, rank: int) -> None:

@@ -30,6 +30,30 @@ from torch.optim import Optimizer
 
 from drumline.parallel import ShardSpec
 
+_DTYPES: Mapping[str, torch.dtype] = MappingProxyType(
+    {
+        "F64": torch.float64,
+        "F32": torch.float32,
+        "F16": torch.float16,
+        "BF16": torch.bfloat16,
+        "F8_E4M3": torch.float8_e4m3fn,
+        "F8_E4M3FNUZ": torch.float8_e4m3fnuz,
+        "F8_E5M2": torch.float8_e5m2,
+        "F8_E5M2FNUZ": torch.float8_e5m2fnuz,
+        "I64": torch.int64,
+        "I32": torch.int32,
+        "I16": torch.int16,
+        "I8": torch.int8,
+        "U64": torch.uint64,
+        "U32": torch.uint32,
+        "U16": torch.uint16,
+        "U8": torch.uint8,
+        "BOOL": torch.bool,
+        "C64": torch.complex64,
+    }
+)
+"""as safetensors calls them"""
+
 
 class OptimizerScalars(TypedDict):
     """What an optimizer knows that is not a tensor."""
@@ -145,31 +169,6 @@ def _fields_by_parameter(keys: Iterable[str]) -> dict[str, list[str]]:
 def _params(optimizer: Optimizer) -> Iterator[Tensor]:
     for group in optimizer.param_groups:
         yield from group["params"]
-
-
-_DTYPES: Mapping[str, torch.dtype] = MappingProxyType(
-    {
-        "F64": torch.float64,
-        "F32": torch.float32,
-        "F16": torch.float16,
-        "BF16": torch.bfloat16,
-        "F8_E4M3": torch.float8_e4m3fn,
-        "F8_E4M3FNUZ": torch.float8_e4m3fnuz,
-        "F8_E5M2": torch.float8_e5m2,
-        "F8_E5M2FNUZ": torch.float8_e5m2fnuz,
-        "I64": torch.int64,
-        "I32": torch.int32,
-        "I16": torch.int16,
-        "I8": torch.int8,
-        "U64": torch.uint64,
-        "U32": torch.uint32,
-        "U16": torch.uint16,
-        "U8": torch.uint8,
-        "BOOL": torch.bool,
-        "C64": torch.complex64,
-    }
-)
-"""as safetensors calls them"""
 
 
 @dataclass(frozen=True)
