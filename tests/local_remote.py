@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from drumline.cluster.machine import Machine
+from drumline.cluster.providers import Machine
 from drumline.cluster.ssh.remote import Done
 from drumline.core.errors import HostError
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import asyncssh
 import pytest
 
-from drumline.cluster.machine import Machine
+from drumline.cluster.providers import Machine
 from drumline.cluster.ssh.connection import MAX_CHANNELS
 from drumline.cluster.ssh.fleet import Fleet
 from drumline.cluster.ssh.keys import fingerprint, make_key_pair

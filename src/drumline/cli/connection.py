@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Collection, Container, Sequence
 from drumline.cluster.home import ClusterHome
 from drumline.cluster.jobs.follow import Line
 from drumline.cluster.life.limits import GONE, cluster_gone, find_gone
-from drumline.cluster.machine import Machine
+from drumline.cluster.providers import Machine
 from drumline.cluster.spec import ClusterSpec
 from drumline.cluster.ssh.fleet import Fleet
 from drumline.cluster.ssh.remote import raise_for_all

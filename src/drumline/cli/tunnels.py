@@ -24,7 +24,7 @@ from drumline.cluster.jobs.services import (
 )
 from drumline.cluster.jobs.submit import Request, submit
 from drumline.cluster.life.limits import find_gone
-from drumline.cluster.machine import Machine
+from drumline.cluster.providers import Machine
 from drumline.cluster.provision.provision import Provisioner
 from drumline.cluster.spec import ClusterSpec, find_cluster
 from drumline.cluster.ssh.fleet import Fleet, say_nothing

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from drumline.cluster.machine import Machine
+from drumline.cluster.providers import Machine
 from drumline.core.errors import ClusterError
 from drumline.core.files import write_atomic
 from drumline.core.formatting import format_seconds

@@ -14,8 +14,7 @@ from pathlib import Path
 
 from drumline.cluster.files.manifest import Manifest, scan
 from drumline.cluster.home import ClusterHome
-from drumline.cluster.machine import Machine
-from drumline.cluster.providers import Say
+from drumline.cluster.providers import Machine, Say
 from drumline.cluster.ssh.remote import NodeSession, Remote, all_of, host_error, last_line
 from drumline.core.errors import HostError, UsageError
 from drumline.core.formatting import counted, format_bytes

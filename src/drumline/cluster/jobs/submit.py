@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from drumline.cluster.machine import Machine
+from drumline.cluster.providers import Machine
 from drumline.cluster.ssh.remote import (
     Done,
     NodeSession,

@@ -17,8 +17,7 @@ from drumline.cluster.life.receipt import (
     keep_receipt,
     living_machines,
 )
-from drumline.cluster.machine import Machine
-from drumline.cluster.providers import Provider, Resource, Say, build_provider
+from drumline.cluster.providers import Machine, Provider, Resource, Say, build_provider
 from drumline.cluster.spec import ClusterSpec
 from drumline.cluster.ssh.config import end_shared
 from drumline.core.errors import ClusterError, HostError, RunDirError, UsageError
@@ -158,13 +157,6 @@ def _adopt(provider: Provider, home: ClusterHome, identity: str) -> None:
         raise UsageError(
             f"this machine has a cluster {home.name} of its own ({own}); remove that first, "
             f"without --id"
-        )
-    from drumline.cluster.providers.ec2.provider import Ec2Provider
-    from drumline.cluster.providers.ssh import SshHosts
-
-    if not isinstance(provider, Ec2Provider | SshHosts):
-        raise UsageError(
-            "--id is about machines where others can make clusters of your name; leave it out"
         )
     provider.adopt(identity)
 

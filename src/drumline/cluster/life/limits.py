@@ -32,8 +32,7 @@ from functools import partial
 
 from drumline.cluster.home import ClusterFacts, ClusterHome
 from drumline.cluster.life.receipt import bill
-from drumline.cluster.machine import Machine
-from drumline.cluster.providers import Provider, build_provider
+from drumline.cluster.providers import Machine, Provider, build_provider
 from drumline.cluster.spec import ClusterSpec
 from drumline.cluster.ssh.remote import Remote, host_error
 from drumline.core.errors import ClusterError, DrumlineError, HostError, UsageError

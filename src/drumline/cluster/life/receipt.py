@@ -17,11 +17,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Protocol, runtime_checkable
 
 from drumline.cluster.home import ClusterHome, clusters_root
-from drumline.cluster.machine import Machine
-from drumline.cluster.providers import Provider, Resource
+from drumline.cluster.providers import Machine, Provider, Resource
 from drumline.core.errors import DrumlineError
 from drumline.core.files import write_atomic
 from drumline.core.json_lines import Message
@@ -98,14 +96,6 @@ def keep_receipt(home: ClusterHome, receipt: Receipt) -> Path:
     return path
 
 
-@runtime_checkable
-class Remembering(Protocol):
-    """A provider that knows of machines that are no more."""
-
-    def ended(self) -> list[Machine]:
-        """Return those of the cluster, each with its end where that is known."""
-
-
 def former_machines(
     home: ClusterHome, provider: Provider, noted: Sequence[Machine], machines: Sequence[Machine]
 ) -> list[Machine]:
@@ -146,7 +136,6 @@ def living_machines(provider: Provider) -> list[Machine]:
 
 
 def _ended(provider: Provider) -> list[Machine]:
-    if isinstance(provider, Remembering):
-        with contextlib.suppress(DrumlineError, OSError):  # what is not known is not billed
-            return provider.ended()
+    with contextlib.suppress(DrumlineError, OSError):  # what is not known is not billed
+        return provider.ended()
     return []

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,9 +27,7 @@ from drumline.cluster.files.package import pack, push_package
 from drumline.cluster.home import ClusterHome, locked
 from drumline.cluster.life.limits import GONE, decide_term, find_ended, refuse_passed, set_limits
 from drumline.cluster.life.receipt import former_machines
-from drumline.cluster.machine import Machine
-from drumline.cluster.providers import Provider, Say, build_provider
-from drumline.cluster.providers.ssh import SshHosts
+from drumline.cluster.providers import Machine, Provider, Say, build_provider
 from drumline.cluster.provision.environment import read_environment_files
 from drumline.cluster.provision.provision import Provisioner
 from drumline.cluster.spec import ClusterSpec
@@ -85,7 +82,7 @@ def bring_up(spec: ClusterSpec, folder: Path, say: Say) -> Standing:
     with locked(home):
         read_environment_files(spec.environment, folder)  # a wrong name must not cost a machine
         provider = build_provider(spec, home, creates=True)
-        spec = _settle(spec, provider)
+        spec = provider.settle()
         _refuse_another(spec, home)
         noted = home.read_facts().machines
         before = {machine.node: machine.identity for machine in noted}
@@ -95,8 +92,7 @@ def bring_up(spec: ClusterSpec, folder: Path, say: Say) -> Standing:
                 f"{len(before)}, or remove it first with: drumline down"
             )
         refuse_passed(spec, home, noted)
-        if isinstance(provider, SshHosts):
-            provider.refuse_moved(home.read_facts().machines)
+        provider.refuse_moved(noted)
         write_spec(home, spec)
         home.note(provider=spec.provider, folder=str(folder.absolute()))
         try:
@@ -224,20 +220,6 @@ def _forget_if_nothing(home: ClusterHome, provider: Provider) -> None:
     with contextlib.suppress(ClusterError):
         if all(resource.state == "unknown" for resource in provider.resources()):
             home.spec_file.unlink(missing_ok=True)
-
-
-def _settle(spec: ClusterSpec, provider: Provider) -> ClusterSpec:
-    """Write down what the environment says today, and may not say when the cluster is removed."""
-    if spec.provider != "ec2":
-        return spec
-    from drumline.cluster.providers.ec2.provider import Ec2Provider  # loads boto3
-
-    assert isinstance(provider, Ec2Provider)
-    settled = {
-        "region": provider.cloud.region,
-        "profile": spec.ec2.profile or os.environ.get("AWS_PROFILE"),
-    }
-    return spec.model_copy(update={"ec2": spec.ec2.model_copy(update=settled)})
 
 
 def _refuse_another(spec: ClusterSpec, home: ClusterHome) -> None:

@@ -22,8 +22,7 @@ from importlib.resources import files
 from typing import Any, Literal, Self
 
 from drumline.cluster.home import ClusterHome
-from drumline.cluster.machine import Machine
-from drumline.cluster.providers import Plan, Resource, Say
+from drumline.cluster.providers import Machine, Plan, Provider, Resource, Say
 from drumline.cluster.spec import ClusterSpec
 from drumline.cluster.ssh.fleet import Fleet, say_nothing
 from drumline.cluster.ssh.keys import check_key
@@ -149,14 +148,11 @@ REACH_S = 30.0
 """a machine that one owns is up, or it is not"""
 
 
-class SshHosts:
+class SshHosts(Provider):
     """Machines of your own, for one cluster."""
 
-    name = "ssh"
-
     def __init__(self, spec: ClusterSpec, home: ClusterHome, *, reach_s: float = REACH_S) -> None:
-        self._spec = spec
-        self._home = home
+        super().__init__(spec, home)
         self._reach_s = reach_s
         self._hosts = spec.ssh.hosts[: spec.nodes]
         self._claims = Claims(home)

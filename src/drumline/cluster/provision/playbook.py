@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
-from drumline.cluster.machine import Machine
+from drumline.cluster.providers import Machine
 from drumline.cluster.ssh.config import hang_up
 from drumline.core.errors import ClusterError, UsageError
 from drumline.core.json_lines import Message

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from drumline.cluster.home import ClusterHome
-from drumline.cluster.machine import Machine
+from drumline.cluster.providers import Machine
 from drumline.cluster.ssh.keys import KEY
 from drumline.cluster.ssh.known_hosts import alias, known_hosts_file
 from drumline.core.errors import ClusterError

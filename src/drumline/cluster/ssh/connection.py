@@ -19,7 +19,7 @@ from typing import Any, Self
 import asyncssh
 
 from drumline.cluster.home import ClusterHome
-from drumline.cluster.machine import Machine
+from drumline.cluster.providers import Machine
 from drumline.cluster.ssh.config import ALIVE_COUNT, ALIVE_S
 from drumline.cluster.ssh.keys import KEY, check_key, fingerprint
 from drumline.cluster.ssh.known_hosts import Pin, alias, read_pins

@@ -13,8 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from drumline.cluster.home import ClusterHome
-from drumline.cluster.machine import Machine
-from drumline.cluster.providers import Say
+from drumline.cluster.providers import Machine, Say
 from drumline.cluster.ssh.connection import Connection
 from drumline.cluster.ssh.remote import Remote, all_of
 from drumline.cluster.ssh.transport import wait_for_banner

@@ -18,7 +18,7 @@ from drumline.core.errors import ERRORS, DrumlineError, HostError
 from drumline.core.json_lines import HEADER, JsonLines, Message, encode, unpack_frame
 
 if TYPE_CHECKING:
-    from drumline.cluster.machine import Machine
+    from drumline.cluster.providers import Machine
     from drumline.cluster.ssh.process import RemoteProcess
 
 T = TypeVar("T")

@@ -22,8 +22,7 @@ import socket
 import time
 from typing import Self
 
-from drumline.cluster.machine import Machine
-from drumline.cluster.providers import Say
+from drumline.cluster.providers import Machine, Say
 from drumline.cluster.ssh.remote import host_error, last_line
 from drumline.core.errors import HostError
 

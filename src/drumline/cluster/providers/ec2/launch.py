@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from drumline.cluster.life.journal import Journal
 from drumline.cluster.providers import Say
 from drumline.cluster.providers.ec2.cloud import AwsValues, Cloud, kind
-from drumline.cluster.providers.ec2.errors import AwsCall
 from drumline.cluster.providers.ec2.image import Image
 from drumline.cluster.providers.ec2.inventory import (
     LIVE,
@@ -211,27 +210,29 @@ class Launcher:
     def _launch_one(self, node: int, place: ZoneSubnet, used: set[str]) -> InventoryItem:
         """Launch one node; where its token was used up by an instance that is gone, by the next."""
         identity = self.plan.identity
-        ec2 = self.plan.spec.ec2
-        about = AwsCall(action="", region="", instance_type=ec2.instance_type, zone=place.zone)
         user_data = self.user_data(node)
         for attempt in range(_ATTEMPTS):
             token = client_token(identity, node, place.zone, attempt)
             if token in used:
                 continue
             request = launch_request(self.plan, node, place, token=token, user_data=user_data)
-            intent = self.journal.intend(_LAUNCH, node=node, zone=place.zone, token=token)
             try:
-                answer = self.cloud.call("launch", _LAUNCH, about, **request)
+                answer = self.cloud.change(
+                    self.journal,
+                    _LAUNCH,
+                    request,
+                    note={"node": node, "zone": place.zone, "token": token},
+                    result=lambda answer: {"instance": answer["Instances"][0]["InstanceId"]},
+                    what=self.plan.spec.ec2.instance_type,
+                    zone=place.zone,
+                )
             except CloudError as error:
-                if error.fields.get("answered"):
-                    self.journal.failed(intent, error.message)
                 if kind(error) != "repeated":
                     raise
                 if (there := self._of_token(token)) is None:
                     continue
             else:
                 there = instance_item(answer["Instances"][0])
-                self.journal.did(intent, instance=there.identity)
             if there.state in LIVE:
                 self.say(f"worker{node}", f"launched as {there.identity} in {place.zone}")
                 return there

@@ -21,6 +21,7 @@ from drumline.cluster.providers import Resource, Say
 from drumline.cluster.providers.ec2.cloud import Cloud, Sleep, kind
 from drumline.cluster.providers.ec2.inventory import (
     GONE,
+    KINDS,
     Filter,
     InventoryItem,
     instances,
@@ -38,14 +39,8 @@ _ROUNDS = 5
 _IN_VAIN = ("credentials", "expired", "throttling", "server")
 """errors that have nothing to do with what was to be removed"""
 
-_DELETE = {
-    "network-interface": ("delete_network_interface", "NetworkInterfaceId"),
-    "volume": ("delete_volume", "VolumeId"),
-    "security-group": ("delete_security_group", "GroupId"),
-    "placement-group": ("delete_placement_group", "GroupName"),
-    "key-pair": ("delete_key_pair", "KeyName"),
-}
-"""in this order"""
+_ORDER = ("network-interface", "volume", "security-group", "placement-group", "key-pair")
+"""in which resources are deleted, once no instance is left"""
 
 
 def remove_all(
@@ -69,7 +64,7 @@ def remove_all(
             end_instances(cloud, journal, running, say)
             continue  # their disks and interfaces end with them: look again
         refused = []
-        for item in sorted(existing, key=lambda item: list(_DELETE).index(item.kind)):
+        for item in sorted(existing, key=lambda item: _ORDER.index(item.kind)):
             try:
                 _delete(cloud, journal, item, filters, say)
             except CloudError as error:
@@ -137,19 +132,16 @@ def _terminate(cloud: Cloud, journal: Journal, identities: Sequence[str]) -> dic
     """
     if not identities:
         return {}
-    intent = journal.intend("terminate_instances", instances=list(identities))
+    ids = list(identities)
     try:
-        cloud.call("ec2", "terminate_instances", InstanceIds=list(identities))
+        cloud.change(journal, "terminate_instances", {"InstanceIds": ids}, note={"instances": ids})
     except CloudError as error:
-        if error.fields.get("answered"):
-            journal.failed(intent, error.message)
         if not _of_this_one(error):
             raise
         if len(identities) > 1:
             alone = [_terminate(cloud, journal, [identity]) for identity in identities]
             return {identity: refusal for one in alone for identity, refusal in one.items()}
         return {} if kind(error) == "not-found" else {identities[0]: error}
-    journal.did(intent)
     return {}
 
 
@@ -162,15 +154,13 @@ def _delete(
     cloud: Cloud, journal: Journal, item: InventoryItem, filters: Sequence[Filter], say: Say
 ) -> None:
     """Delete one thing; wait while it counts as in use, and take no offence where it is gone."""
-    method, parameter = _DELETE[item.kind]
+    method = f"delete_{item.kind.replace('-', '_')}"
+    params = {KINDS[item.kind].identity: item.identity}
     say(item.kind, f"removing {item.identity}")
     for attempt in range(RELEASE_WITHIN_S // _POLL_S):
-        intent = journal.intend(method, **{parameter: item.identity})
         try:
-            cloud.call("ec2", method, **{parameter: item.identity})
+            cloud.change(journal, method, params, note=params)
         except CloudError as error:
-            if error.fields.get("answered"):
-                journal.failed(intent, error.message)
             if kind(error) == "not-found":
                 return
             if kind(error) != "in-use":
@@ -180,9 +170,8 @@ def _delete(
             # An instance that was not listed before may be what uses it.
             end_instances(cloud, journal, list(instances(cloud, filters)), say)
             cloud.sleep(_POLL_S)
-            continue
-        journal.did(intent)
-        return
+        else:
+            return
     raise CloudError(
         f"the {item.kind} {item.identity} is in use after {RELEASE_WITHIN_S} s; look at what "
         f"else is in it (aws ec2 describe-network-interfaces), then run drumline down again",

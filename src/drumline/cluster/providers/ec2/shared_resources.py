@@ -111,18 +111,13 @@ class SharedResources:
 
     def _make(self, method: str, params: AwsValues) -> Any:
         """Make something, in between two lines of the journal; None where it was there already."""
-        names = {key: value for key, value in params.items() if key in ("GroupName", "KeyName")}
-        intent = self._journal.intend(method, **names)
+        note = {key: value for key, value in params.items() if key in ("GroupName", "KeyName")}
         try:
-            made = self._cloud.call("ec2", method, **params)
+            return self._cloud.change(self._journal, method, params, note=note)
         except CloudError as error:
-            if error.fields.get("answered"):
-                self._journal.failed(intent, error.message)
-            if kind(error) == "duplicate":
-                return None
-            raise
-        self._journal.did(intent)
-        return made
+            if kind(error) != "duplicate":
+                raise
+            return None
 
     def _wait_seen(self, what: str) -> InventoryItem:
         """Wait until EC2 lists what it says that it has."""

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from drumline.cluster.home import ClusterHome, clusters_root
-from drumline.cluster.machine import Machine
-from drumline.cluster.providers import Plan, Resource, Say
+from drumline.cluster.providers import Machine, Plan, Provider, Resource, Say
 from drumline.cluster.providers.twin import reach
 from drumline.cluster.providers.twin.control import (
     Control,
@@ -35,10 +34,8 @@ _STOP_S = 15.0
 _TRIES, _PAUSE_S = 40, 0.05  # at a folder into which a process that was just killed still writes
 
 
-class TwinProvider:
+class TwinProvider(Provider):
     """Simulated nodes for one cluster."""
-
-    name = "twin"
 
     def __init__(
         self, spec: ClusterSpec, home: ClusterHome, *, public_key: str, host_keys: Sequence[str]
@@ -49,8 +46,7 @@ class TwinProvider:
         `public_key`: who is let in, as a line of authorized_keys.
         `host_keys`: the nodes' private host keys in OpenSSH's format, one for each.
         """
-        self._spec = spec
-        self._home = home
+        super().__init__(spec, home)
         self._public_key = public_key
         self._host_keys = tuple(host_keys)
         self._twin = _folder_of(home)
