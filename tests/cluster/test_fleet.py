@@ -17,8 +17,7 @@ import pytest
 from drumline.cluster.providers import Machine
 from drumline.cluster.ssh.connection import MAX_CHANNELS
 from drumline.cluster.ssh.fleet import Fleet
-from drumline.cluster.ssh.keys import fingerprint, make_key_pair
-from drumline.cluster.ssh.known_hosts import Origin, pin_host_key
+from drumline.cluster.ssh.keys import Origin, fingerprint, make_key_pair, pin_host_key
 from drumline.core.errors import ClusterError, HostError
 from drumline.core.files import write_atomic
 from sshd import RELAY, alive, free_port, wait_until
@@ -341,7 +340,7 @@ def test_a_node_that_hangs_is_noticed_and_named(servers, monkeypatch):
                 await asyncio.wait_for(running, 60)
             assert caught.value.fields["reason"] == "lost"
             with pytest.raises(HostError, match=r"worker1 .*connection is lost"):
-                await fleet.connections[1].run(["true"])
+                await fleet.remotes[1].run(["true"])
 
     finished = []
     asyncio.run(main())

@@ -293,7 +293,7 @@ _QUESTION = "Remove every cluster that drumline ever made, here and in your AWS 
 
 def reap_command(*, yes: bool, regions: list[str], as_json: bool) -> None:
     """Remove it all, once somebody has said yes."""
-    from drumline.cluster.life.reap import reap_all
+    from drumline.cluster.life.down import reap_all
 
     console = Console(stderr=as_json, highlight=False)
     if not yes:

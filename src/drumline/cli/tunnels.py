@@ -15,14 +15,13 @@ from drumline.cli.connection import connected, no_nodes
 from drumline.cli.node_table import NodeRows
 from drumline.cluster.home import ClusterHome
 from drumline.cluster.jobs.services import (
-    LaunchRequest,
     MissingServiceError,
     ServiceName,
     open_service,
     serve_requests,
     stay_busy,
 )
-from drumline.cluster.jobs.submit import Request, submit
+from drumline.cluster.jobs.submit import submit
 from drumline.cluster.life.limits import find_gone
 from drumline.cluster.providers import Machine
 from drumline.cluster.provision.provision import Provisioner
@@ -91,7 +90,7 @@ async def _serve(which: str | None, name: ServiceName, *, browser: bool) -> None
             _show(home, service.url)
         tasks = [stay_busy(fleet.leader, list(fleet.remotes))]
         if name == "jupyter":  # its notebooks may ask for runs
-            tasks.append(serve_requests(fleet.remotes, partial(_start, fleet)))
+            tasks.append(serve_requests(fleet.remotes, partial(submit, fleet.remotes)))
         await asyncio.gather(*tasks)
 
 
@@ -102,11 +101,6 @@ def _show(home: ClusterHome, url: str) -> None:
     with open(os.open(page, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(f'<meta http-equiv="refresh" content="0; url={url}">\n')
     webbrowser.open(page.as_uri())
-
-
-async def _start(fleet: Fleet, asked: LaunchRequest) -> str:
-    """Start what a notebook asks for, from the code that the nodes have."""
-    return await submit(fleet.remotes, Request(argv=asked.argv, workers=asked.workers))
 
 
 async def _install(

@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from drumline.cluster.jobs.submit import Request
 from drumline.cluster.life.limits import touch_busy
 from drumline.cluster.providers import Say
 from drumline.cluster.ssh.remote import (
@@ -154,15 +155,7 @@ async def _first_line(port: int, path: str, token: str) -> str:
 _PLACE_S, _STOP_S = 120.0, 10.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class LaunchRequest:
-    """What a notebook wants to run on all nodes."""
-
-    argv: tuple[str, ...]
-    workers: int | None = None
-
-
-Submit = Callable[[LaunchRequest], Awaitable[str]]
+Submit = Callable[[Request], Awaitable[str]]
 """starts a job on all nodes from the code that they have, and returns its id"""
 
 
@@ -194,7 +187,7 @@ async def _serve(request: Message, remotes: Sequence[Remote], submit: Submit) ->
     answer: Message = {}
     try:
         answer["id"] = str(request["id"])
-        wanted = LaunchRequest(
+        wanted = Request(
             argv=tuple(str(arg) for arg in request["argv"]),
             workers=None if request["workers"] is None else int(request["workers"]),
         )

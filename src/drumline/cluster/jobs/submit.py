@@ -13,7 +13,7 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from drumline.cluster.providers import Machine
@@ -78,20 +78,9 @@ async def submit(remotes: Sequence[Remote], request: Request, *, job_id: str | N
         ClusterError: it could not be started; holds what each node says. Nothing runs then.
     """
     job_id = job_id or request.job_id()
-    sessions = await _start(remotes, request, job_id, follow=False)
+    sessions = await start_job(remotes, request, job_id)
     await all_of(session.finish() for session in sessions)
     return job_id
-
-
-async def submit_and_follow(
-    remotes: Sequence[Remote], request: Request, job_id: str
-) -> list[NodeSession]:
-    """Start a job on all nodes by commands that then stream it, for `JobFollower.listen`.
-
-    Raises:
-        ClusterError: it could not be started.
-    """
-    return await _start(remotes, request, job_id, follow=True)
 
 
 async def status(remotes: Sequence[Remote]) -> list[Message]:
@@ -153,17 +142,25 @@ async def _ask_any(
     raise HostError(_NO_NODES)
 
 
-async def _start(
-    remotes: Sequence[Remote], request: Request, job_id: str, *, follow: bool
+async def start_job(
+    remotes: Sequence[Remote], request: Request, job_id: str, *, follow: bool = False
 ) -> list[NodeSession]:
+    """Start a job on all nodes, each by a command of its own; returns these.
+
+    `follow`: they go on, and stream the job for `JobFollower.listen`.
+
+    Raises:
+        ClusterError: it could not be started.
+    """
     options = ["--follow"] if follow else []
     sessions = await NodeSession.start_all(
         remotes, lambda remote: node_command(remote.machine, "submit", *options)
     )
     try:
+        secret, jobs = secrets.token_hex(32), _parts(sessions, request, job_id)
         await all_of(
             _send(session, job=job.to_json(), secret=secret)
-            for session, job, secret in _parts(sessions, request, job_id)
+            for session, job in zip(sessions, jobs, strict=True)
         )
         leader, *followers = sessions
         answer = await _answer(leader)
@@ -179,36 +176,18 @@ async def _start(
     return sessions
 
 
-def _parts(
-    sessions: Sequence[NodeSession], request: Request, job_id: str
-) -> list[tuple[NodeSession, Job, str]]:
+def _parts(sessions: Sequence[NodeSession], request: Request, job_id: str) -> list[Job]:
     """Return what each node is told (`drumline.node.submit`)."""
-    secret = secrets.token_hex(32)
-    submitted = time.time()
-    addresses = tuple(session.machine.address for session in sessions)
-    return [
-        (
-            session,
-            Job(
-                id=job_id,
-                title=request.title or " ".join(request.argv) or "train",
-                node=node,
-                addresses=addresses,
-                argv=request.argv,
-                spec=request.spec,
-                resume=request.resume,
-                code=request.code,
-                workers=request.workers,
-                timeout_s=request.timeout_s,
-                restarts=request.restarts,
-                keep_warm=request.keep_warm,
-                submitted=submitted,
-                user=getpass.getuser(),
-            ),
-            secret,
-        )
-        for node, session in enumerate(sessions)
-    ]
+    title = request.title or " ".join(request.argv) or "train"
+    first = Job(
+        **{**vars(request), "title": title},
+        id=job_id,
+        node=0,
+        addresses=tuple(session.machine.address for session in sessions),
+        submitted=time.time(),
+        user=getpass.getuser(),
+    )
+    return [replace(first, node=node) for node in range(len(sessions))]
 
 
 async def _send(session: NodeSession, **fields: Any) -> None:

@@ -33,8 +33,7 @@ from drumline.cluster.provision.provision import Provisioner
 from drumline.cluster.spec import ClusterSpec
 from drumline.cluster.ssh.config import write_config
 from drumline.cluster.ssh.fleet import Fleet
-from drumline.cluster.ssh.keys import host_key
-from drumline.cluster.ssh.known_hosts import Origin, pin_host_key
+from drumline.cluster.ssh.keys import Origin, host_key, pin_host_key
 from drumline.cluster.ssh.remote import Remote, node_python
 from drumline.cluster.ssh.rotation import rotate_host_key
 from drumline.core.errors import ClusterError, DrumlineError, HostError

@@ -14,19 +14,18 @@ import asyncio
 import contextlib
 import getpass
 import json
-import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import asdict, dataclass
 from importlib.resources import files
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 from drumline.cluster.home import ClusterHome
 from drumline.cluster.providers import Machine, Plan, Provider, Resource, Say
 from drumline.cluster.spec import ClusterSpec
 from drumline.cluster.ssh.fleet import Fleet, say_nothing
-from drumline.cluster.ssh.keys import check_key
-from drumline.cluster.ssh.known_hosts import Pin, find_host_keys, read_pins, write_pins
+from drumline.cluster.ssh.keys import Pin, check_key, find_host_keys, read_pins, write_pins
 from drumline.cluster.ssh.remote import Remote, host_error
 from drumline.core.errors import ClusterError, DrumlineError, HostError, UsageError
 from drumline.core.json_lines import Message
@@ -95,47 +94,6 @@ class Answer:
         return host_error(self.machine, "taken", text)
 
 
-@dataclass(frozen=True)
-class Claims:
-    """One cluster's folders on machines of one's own."""
-
-    home: ClusterHome
-
-    async def ask(self, remote: Remote, what: Literal["claim", "list", "clear"]) -> Answer:
-        """Ask a machine of its folder, or to make it ours, or to remove it if it is.
-
-        Raises:
-            HostError: it cannot be asked, or not be done.
-        """
-        source = files("drumline.node").joinpath("ownership.py").read_bytes()
-        mark = json.dumps(asdict(self._mark(remote.machine)))
-        argv = ["python3", "-IS", "-", what, remote.machine.root, mark]
-        done = await remote.run(argv, given=source, timeout_s=_ASK_S)
-        try:
-            answer: Message = json.loads(done.stdout)
-        except ValueError:
-            answer = {"error": done.complaint[-200:]}
-        if "error" in answer:
-            raise host_error(remote.machine, "setup", str(answer["error"]))
-        owner = answer["owner"]
-        return Answer(
-            machine=remote.machine,
-            owner=Mark.from_json(owner) if owner else None,
-            ours=answer["ours"],
-            new=answer.get("new", False),
-            processes=tuple(answer.get("processes", ())),
-        )
-
-    def _mark(self, machine: Machine) -> Mark:
-        return Mark(
-            cluster=self.home.name,
-            id=self.home.read_facts().id or "",
-            node=machine.node,
-            host=machine.identity,
-            by=f"{getpass.getuser()}@{socket.gethostname()}",
-        )
-
-
 def joined(errors: Sequence[ClusterError]) -> ClusterError:
     """Return one error for all machines that cannot be used."""
     first = errors[0]
@@ -144,6 +102,7 @@ def joined(errors: Sequence[ClusterError]) -> ClusterError:
     return type(first)("; ".join(error.message for error in errors), **first.fields)
 
 
+Inspect = Callable[[Remote], Awaitable[list[Resource]]]
 REACH_S = 30.0
 """a machine that one owns is up, or it is not"""
 
@@ -155,16 +114,11 @@ class SshHosts(Provider):
         super().__init__(spec, home)
         self._reach_s = reach_s
         self._hosts = spec.ssh.hosts[: spec.nodes]
-        self._claims = Claims(home)
 
     def plan(self) -> Plan:
         """Say what `create` would do; asks nobody."""
-        folders = [
-            Resource(kind="folder", identity="", cluster=self._spec.name, detail=_where(one))
-            for one in self.machines()
-        ]
         return Plan(
-            resources=tuple(folders),
+            resources=tuple(self._resource("", _where(one)) for one in self.machines()),
             priced="machines of your own cost nothing here",
             hours=self._spec.max_hours,
             notes=("the machines stay on; down removes the folder, and what runs out of it",),
@@ -189,13 +143,13 @@ class SshHosts(Provider):
     async def _claim(self, machines: Sequence[Machine], say: Say) -> None:
         """Make the folders ours: all of them, or none."""
         async with self._fleet(machines, say) as fleet:
-            answers = await fleet.all(lambda remote: self._claims.ask(remote, "claim"))
+            answers = await fleet.all(lambda remote: self._ask(remote, "claim"))
             refused = [answer.taken() for answer in answers if not answer.fits]
             if refused:
                 for remote, answer in zip(fleet.remotes, answers, strict=True):
                     if answer.new:
                         with contextlib.suppress(HostError):  # the reason is the refusal
-                            await self._claims.ask(remote, "clear")
+                            await self._ask(remote, "clear")
                 raise joined(refused)
             for remote in fleet.remotes:
                 say(remote.machine.name, f"{remote.machine.root} is ready")
@@ -241,7 +195,7 @@ class SshHosts(Provider):
                 address=host.address or host.host,
                 user=host.user or user,
                 port=host.port,
-                key_file="" if host.key_file is None else _absolute(host.key_file),
+                key_file=host.key_file or "",
                 root=self._spec.ssh.root,
                 identity=f"{host.host}:{host.port}",
             )
@@ -261,7 +215,7 @@ class SshHosts(Provider):
         """
 
         async def clear(remote: Remote) -> list[Resource]:
-            answer = await self._claims.ask(remote, "clear")
+            answer = await self._ask(remote, "clear")
             if not answer.ours and answer.owner and answer.owner.cluster == self._spec.name:
                 raise answer.taken()
             say(remote.machine.name, "removed" if answer.ours else "has nothing of this cluster")
@@ -274,7 +228,7 @@ class SshHosts(Provider):
                 reason="remove",
             )
 
-    async def _each(self, function: Any, say: Say = say_nothing) -> list[Resource]:
+    async def _each(self, function: Inspect, say: Say = say_nothing) -> list[Resource]:
         """Call a function for each machine; one that fails becomes a resource of unknown state."""
 
         async def one(machine: Machine) -> list[Resource]:
@@ -283,48 +237,65 @@ class SshHosts(Provider):
                     pins = find_host_keys(self._hosts[machine.node])
                     write_pins(self._home, machine.node, pins)
                 async with self._fleet([machine], say) as fleet:
-                    found: list[Resource] = await function(fleet.leader)
+                    return await function(fleet.leader)
             except DrumlineError as error:
-                return [
-                    Resource(
-                        kind="folder",
-                        identity=f"{machine.identity}:{machine.root}",
-                        state="unknown",
-                        cluster=self._spec.name,
-                        detail=error.message,
-                    )
-                ]
-            return found
+                place = f"{machine.identity}:{machine.root}"
+                return [self._resource(place, error.message, "unknown")]
 
         parts = await asyncio.gather(*(one(machine) for machine in self.machines()))
         return [resource for part in parts for resource in part]
 
     async def _resources(self, remote: Remote) -> list[Resource]:
         machine = remote.machine
-        answer = await self._claims.ask(remote, "list")
+        answer = await self._ask(remote, "list")
         if not answer.ours:
             return []
         place = f"{machine.identity}:{machine.root}"
-        folder = Resource(
-            kind="folder",
-            identity=place,
-            state="present",
-            cluster=self._spec.name,
-            detail=_where(machine),
-        )
         running = [
-            Resource(
-                kind="process",
-                identity=f"{place}#{number}",
-                state="running",
-                cluster=self._spec.name,
-                detail=argv,
-            )
+            self._resource(f"{place}#{number}", argv, "running", "process")
             for number, argv in enumerate(answer.processes)
         ]
-        return [folder, *running]
+        return [self._resource(place, _where(machine), "present"), *running]
 
-    def _fleet(self, machines: Sequence[Machine], say: Say) -> Any:
+    def _resource(
+        self, identity: str, detail: str, state: str = "", kind: str = "folder"
+    ) -> Resource:
+        cluster = self._spec.name
+        return Resource(kind=kind, identity=identity, state=state, cluster=cluster, detail=detail)
+
+    async def _ask(self, remote: Remote, what: Literal["claim", "list", "clear"]) -> Answer:
+        """Ask a machine of its folder, or to make it ours, or to remove it if it is.
+
+        Raises:
+            HostError: it cannot be asked, or not be done.
+        """
+        machine = remote.machine
+        mark = Mark(
+            cluster=self._home.name,
+            id=self._home.read_facts().id or "",
+            node=machine.node,
+            host=machine.identity,
+            by=f"{getpass.getuser()}@{socket.gethostname()}",
+        )
+        source = files("drumline.node").joinpath("ownership.py").read_bytes()
+        argv = ["python3", "-IS", "-", what, machine.root, json.dumps(asdict(mark))]
+        done = await remote.run(argv, given=source, timeout_s=_ASK_S)
+        try:
+            answer: Message = json.loads(done.stdout)
+        except ValueError:
+            answer = {"error": done.complaint[-200:]}
+        if "error" in answer:
+            raise host_error(machine, "setup", str(answer["error"]))
+        owner = answer["owner"]
+        return Answer(
+            machine=machine,
+            owner=Mark.from_json(owner) if owner else None,
+            ours=answer["ours"],
+            new=answer.get("new", False),
+            processes=tuple(answer.get("processes", ())),
+        )
+
+    def _fleet(self, machines: Sequence[Machine], say: Say) -> AbstractAsyncContextManager[Fleet]:
         return Fleet.open(machines, self._home, timeout_s=self._reach_s, say=say)
 
     def _find_pins(self) -> list[list[Pin]]:
@@ -354,10 +325,6 @@ class SshHosts(Provider):
                     f"{machine.name}, but each node needs a machine of its own; take one out"
                 )
             seen[machine.identity] = machine.name
-
-
-def _absolute(key_file: str) -> str:
-    return os.path.abspath(os.path.expanduser(key_file)) if key_file else ""
 
 
 def _where(machine: Machine) -> str:

@@ -21,8 +21,7 @@ from pathlib import Path
 
 from drumline.cluster.home import ClusterHome
 from drumline.cluster.providers import Machine
-from drumline.cluster.ssh.keys import KEY
-from drumline.cluster.ssh.known_hosts import alias, known_hosts_file
+from drumline.cluster.ssh.keys import KEY, alias, known_hosts_file
 from drumline.core.errors import ClusterError
 from drumline.core.files import write_atomic
 

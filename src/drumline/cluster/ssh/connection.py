@@ -21,8 +21,7 @@ import asyncssh
 from drumline.cluster.home import ClusterHome
 from drumline.cluster.providers import Machine
 from drumline.cluster.ssh.config import ALIVE_COUNT, ALIVE_S
-from drumline.cluster.ssh.keys import KEY, check_key, fingerprint
-from drumline.cluster.ssh.known_hosts import Pin, alias, read_pins
+from drumline.cluster.ssh.keys import KEY, Pin, alias, check_key, fingerprint, read_pins
 from drumline.cluster.ssh.process import Process, RemoteProcess, command_line
 from drumline.cluster.ssh.remote import Done, host_error
 from drumline.cluster.ssh.transport import Transport

@@ -32,7 +32,8 @@ class Fleet:
     """The connected nodes, in node order."""
 
     def __init__(self, connections: Sequence[Connection]) -> None:
-        self.connections = tuple(sorted(connections, key=lambda one: one.machine.node))
+        nodes = sorted(connections, key=lambda one: one.machine.node)
+        self.remotes: tuple[Remote, ...] = tuple(nodes)
 
     @classmethod
     @contextlib.asynccontextmanager
@@ -73,14 +74,9 @@ class Fleet:
             await asyncio.gather(*(one.close() for one in opened), return_exceptions=True)
 
     @property
-    def remotes(self) -> tuple[Remote, ...]:
-        """The nodes; the first one is the leader."""
-        return self.connections
-
-    @property
     def leader(self) -> Remote:
         """Node 0."""
-        return self.connections[0]
+        return self.remotes[0]
 
     async def all(self, function: Callable[[Remote], Awaitable[T]]) -> list[T]:
         """Call a function for each node, all at once; returns its results in node order.
@@ -88,7 +84,7 @@ class Fleet:
         Raises:
             HostError: what failed, with its nodes; the others have finished.
         """
-        return await all_of(_named(function, one) for one in self.connections)
+        return await all_of(_named(function, one) for one in self.remotes)
 
 
 async def _named(function: Callable[[Remote], Awaitable[T]], remote: Remote) -> T:

@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from drumline.cluster.life.journal import Journal
 from drumline.cluster.providers import Say
 from drumline.cluster.providers.ec2.cloud import AwsValues, Cloud, kind
-from drumline.cluster.providers.ec2.image import Image
 from drumline.cluster.providers.ec2.inventory import (
     LIVE,
     STOPPED,
@@ -32,7 +31,7 @@ from drumline.cluster.providers.ec2.inventory import (
     tag_specifications,
     tags_of,
 )
-from drumline.cluster.providers.ec2.network import ZoneSubnet
+from drumline.cluster.providers.ec2.offerings import Image, ZoneSubnet
 from drumline.cluster.providers.ec2.removal import end_instances
 from drumline.cluster.spec import ClusterSpec
 from drumline.core.errors import CloudError

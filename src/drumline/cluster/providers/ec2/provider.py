@@ -21,7 +21,6 @@ from drumline.cluster.home import ClusterHome
 from drumline.cluster.life.journal import Journal
 from drumline.cluster.providers import Machine, Plan, Provider, Resource, Say
 from drumline.cluster.providers.ec2.cloud import Cloud, Sleep, open_session
-from drumline.cluster.providers.ec2.image import Image, TypeFacts, find_image, type_facts
 from drumline.cluster.providers.ec2.inventory import (
     InventoryItem,
     instances,
@@ -38,7 +37,15 @@ from drumline.cluster.providers.ec2.launch import (
     refuse_stopped,
     wait_running,
 )
-from drumline.cluster.providers.ec2.network import ZoneSubnet, allowed_network, find_places
+from drumline.cluster.providers.ec2.offerings import (
+    Image,
+    TypeFacts,
+    ZoneSubnet,
+    allowed_network,
+    find_image,
+    find_places,
+    type_facts,
+)
 from drumline.cluster.providers.ec2.prices import Cost, cost_of, node_price
 from drumline.cluster.providers.ec2.removal import end_instances, remove_all
 from drumline.cluster.providers.ec2.shared_resources import SharedResources, refuse_another_id

@@ -3,10 +3,15 @@
 The security group is made before the first node and removed after the last one. EC2 refuses to
 remove a group that an instance is in: so a group that is gone proves that no instance is left, even
 one that EC2's listings do not show yet.
+
+caller's address/32 ──22──▶ ┌────────────────┐
+                            │ security group │ ◀── everything from the group itself
+anybody else        ──✗──▶  └────────────────┘ ──▶ everything (packages, storage)
 """
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,7 +26,6 @@ from drumline.cluster.providers.ec2.inventory import (
     tag_specifications,
     tags_of,
 )
-from drumline.cluster.providers.ec2.network import flatten, permission, wanted_rules
 from drumline.core.errors import CloudError
 
 _SEEN_AFTER_S = 30
@@ -157,3 +161,52 @@ def refuse_another_id(cluster: str, identity: str, existing: Sequence[InventoryI
             kind="name-in-use",
             ids=", ".join(others),
         )
+
+
+def wanted_rules(group: str, network: str) -> list[AwsValues]:
+    """Return what may come in: SSH from one network, and everything from the group itself."""
+    v6 = ipaddress.ip_network(network).version == 6
+    source = (
+        {"Ipv6Ranges": [{"CidrIpv6": network, "Description": "SSH from who made the cluster"}]}
+        if v6
+        else {"IpRanges": [{"CidrIp": network, "Description": "SSH from who made the cluster"}]}
+    )
+    return [
+        {"IpProtocol": "tcp", "FromPort": 22, "ToPort": 22, **source},
+        {"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": group}]},
+    ]
+
+
+Rule = tuple[str, int | None, int | None, str]
+"""protocol, from port, to port, and from whom: a network or a group"""
+
+
+def flatten(permissions: Sequence[AwsValues]) -> set[Rule]:
+    """Return rules one by one, comparable, whichever way EC2 has grouped them."""
+    rules: set[Rule] = set()
+    for permission in permissions:
+        sources = [entry["CidrIp"] for entry in permission.get("IpRanges", ())]
+        sources += [entry["CidrIpv6"] for entry in permission.get("Ipv6Ranges", ())]
+        sources += [entry["GroupId"] for entry in permission.get("UserIdGroupPairs", ())]
+        sources += [entry["PrefixListId"] for entry in permission.get("PrefixListIds", ())]
+        for source in sources:
+            ports = (permission.get("FromPort"), permission.get("ToPort"))
+            if permission["IpProtocol"] == "-1":
+                ports = (None, None)
+            rules.add((permission["IpProtocol"], *ports, source))
+    return rules
+
+
+def permission(rule: Rule) -> AwsValues:
+    """Return a rule as EC2 takes it."""
+    protocol, first, last, source = rule
+    entry: AwsValues = {"IpProtocol": protocol}
+    if first is not None:
+        entry |= {"FromPort": first, "ToPort": last}
+    if source.startswith("sg-"):
+        return {**entry, "UserIdGroupPairs": [{"GroupId": source}]}
+    if source.startswith("pl-"):
+        return {**entry, "PrefixListIds": [{"PrefixListId": source}]}
+    if ":" in source:
+        return {**entry, "Ipv6Ranges": [{"CidrIpv6": source}]}
+    return {**entry, "IpRanges": [{"CidrIp": source}]}

@@ -9,14 +9,13 @@ import contextlib
 import json
 import os
 import re
-import select
 import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -154,7 +153,7 @@ class Control:
         Raises:
             ClusterError: one of them cannot be made.
         """
-        wanted = [order.to_json() for order in orders]
+        wanted = [asdict(order) for order in orders]
         answer = self.ask("add", timeout_s=_ANSWER_S + _NODE_S * len(wanted), nodes=wanted)
         nodes: list[Message] = answer["nodes"]
         return nodes
@@ -246,30 +245,24 @@ class Control:
         keep = ("PATH", "LANG", "LC_ALL")  # nothing of ours is to be found on a node
         environment = {name: os.environ[name] for name in keep if name in os.environ}
         environment["PYTHONPATH"] = str(Path(str(drumline.__file__)).parents[1])
-        log = os.open(self.home / "host.log", os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
-        hear, say = os.pipe()
+        log = self.home / "host.log"
         try:
-            subprocess.run(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=say,
-                stderr=log,
-                env=environment,
-                check=True,
-            )
-            os.close(say)
-            say = -1
-            if not select.select([hear], [], [], _START_S)[0]:
-                return {"error": f"the host does not start within {_START_S:g} s"}
-            said = os.read(hear, 65536)
+            with open(os.open(log, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600), "wb") as errors:
+                said = subprocess.run(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,  # the host closes it when it is ready
+                    stderr=errors,
+                    env=environment,
+                    check=True,
+                    timeout=_START_S,
+                ).stdout
+        except subprocess.TimeoutExpired:
+            return {"error": f"the host does not start within {_START_S:g} s"}
         except (OSError, subprocess.SubprocessError) as error:
             return {"error": str(error)}
-        finally:
-            for descriptor in (hear, say, log):
-                if descriptor >= 0:
-                    os.close(descriptor)
         if not said:
-            lines = (self.home / "host.log").read_text(errors="replace").splitlines()
+            lines = log.read_text(errors="replace").splitlines()
             return {"error": lines[-1] if lines else "the host ended without a word"}
         answer: Message = json.loads(said)
         return answer
