@@ -175,7 +175,7 @@ def inventory_command(which: str | None, *, host: str | None) -> None:
     from drumline.cluster.provision.playbook import inventory_host, inventory_list
 
     _, home = find_cluster(which)
-    document = inventory_list(home.read_facts().machines, home.ssh / "config")
+    document = inventory_list(home.read_facts().machines, home.ssh_config)
     print_json(document if host is None else inventory_host(document, host))
 
 

@@ -47,7 +47,7 @@ def ssh_command(node: str, command: list[str], which: str | None) -> None:
     if program is None:
         raise UsageError("ssh is not here; install it (apt-get install openssh-client)")
     asyncio.run(_refuse_silent(spec, home, machines[node]))
-    os.execv(program, [program, "-F", str(home.ssh / "config"), node, *command])
+    os.execv(program, [program, "-F", str(home.ssh_config), node, *command])
 
 
 async def _refuse_silent(spec: ClusterSpec, home: ClusterHome, machine: Machine) -> None:
@@ -110,7 +110,7 @@ async def _install(
         spec=spec,
         folder=Path(home.read_facts().folder),
         ansible=home.ansible,
-        ssh_config=home.ssh / "config",
+        ssh_config=home.ssh_config,
     )
 
     def tell(node: str, task: str, state: str) -> None:

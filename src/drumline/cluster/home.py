@@ -86,6 +86,8 @@ class ClusterHome:
         self.lock = path / "lock"
         self.sync = path / "sync.json"
         self.ssh = path / "ssh"
+        self.ssh_config = self.ssh / "config"
+        self.known_hosts = self.ssh / "known_hosts"
         self.jobs = path / "jobs"
         self.ansible = path / "ansible"
         self.twin = path / "twin"

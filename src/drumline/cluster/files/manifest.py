@@ -13,11 +13,13 @@ as slowly as that.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import os
 import stat
 import time
+import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -41,6 +43,11 @@ class Manifest:
     """what does not travel though nobody ignored it, for a person"""
     packed: bytes = field(default=b"", repr=False)
     """the entries as the node reads them"""
+
+    @functools.cached_property
+    def compressed(self) -> bytes:
+        """`packed`, as it travels."""
+        return zlib.compress(self.packed, 1)
 
     @property
     def hash(self) -> str:

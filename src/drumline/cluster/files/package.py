@@ -62,11 +62,6 @@ def read_package() -> Package:
     return Package(tuple(_files(root)))
 
 
-def pack() -> None:
-    """Get the package ready to travel, which takes a moment."""
-    _ = read_package().archive
-
-
 async def push_package(remote: Remote, package: Package | None = None) -> bool:
     """Bring the package to R/lib; returns whether it had to travel.
 

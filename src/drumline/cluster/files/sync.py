@@ -7,7 +7,6 @@ hash, nothing else is sent. `drumline.node.receive` draws the exchange.
 from __future__ import annotations
 
 import asyncio
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -105,7 +104,7 @@ class _Sync:
         if (await _answer(session)).get("same"):
             await session.finish(_END_S)
             return synced, []
-        packed = await asyncio.to_thread(self._packer.manifest, manifest)
+        packed = await asyncio.to_thread(lambda: manifest.compressed)
         await _write(session, encode(manifest=len(packed)) + packed)
         wanted = [entries[number] for number in (await _answer(session))["want"]]
         size = sum(entry.size for entry in wanted)
@@ -134,14 +133,6 @@ class _Packer:
     def __init__(self) -> None:
         self._small: dict[str, bytes] = {}
         self._kept = 0
-        self._manifests: dict[bytes, bytes] = {}
-
-    def manifest(self, manifest: Manifest) -> bytes:
-        """Return the manifest, compressed."""
-        packed = self._manifests.get(manifest.packed)
-        if packed is None:
-            packed = self._manifests[manifest.packed] = zlib.compress(manifest.packed, 1)
-        return packed
 
     def blocks(self, root: Path, entries: Sequence[Entry]) -> Iterator[bytes]:
         """Give the frames of files, in blocks worth sending."""

@@ -64,7 +64,7 @@ async def open_service(leader: Remote, name: ServiceName, say: Say) -> OpenServi
         HostError: it does not start, or does not answer.
     """
     say(leader.machine.name, f"starting {name}")
-    answer = await _ask(leader, name, "start")
+    answer = await _ask(leader, name)
     say(leader.machine.name, f"{name} listens on the node's loopback interface")
     port, token = await leader.forward(answer["port"]), answer.get("token", "")
     asked, page = _PAGES[name]
@@ -93,8 +93,8 @@ async def stay_busy(leader: Remote, remotes: Sequence[Remote]) -> None:
         await asyncio.sleep(_AGAIN_S if failed else _TOUCH_S)
 
 
-async def _ask(leader: Remote, name: ServiceName, command: str) -> Message:
-    argv = node_command(leader.machine, "services", name, command)
+async def _ask(leader: Remote, name: ServiceName) -> Message:
+    argv = node_command(leader.machine, "services", name, "start")
     done = await leader.run(argv, timeout_s=_START_S)
     node = leader.machine.name
     try:

@@ -20,7 +20,7 @@ from drumline.cluster.life.receipt import (
     bill,
     every_machine,
     keep_receipt,
-    living_machines,
+    known,
 )
 from drumline.cluster.providers import Machine, Provider, Resource, Say, build_provider
 from drumline.cluster.spec import ClusterSpec, known_clusters
@@ -66,12 +66,12 @@ def take_down(
             _adopt(provider, home, identity)
         given_up = [find_own(spec, provider.machines(), name) for name in give_up]
         there = tuple(provider.resources())
-        noted, living = home.read_facts().machines, living_machines(provider)
-        known = every_machine(home, provider, noted, living)
+        noted, living = home.read_facts().machines, known(provider.machines)
+        machines = every_machine(home, provider, noted, living)
         _remove(provider, say, given_up)
         left = tuple(provider.resources())
         ended, ids = time.time(), {machine.identity for machine in living}
-        machines = [one.at(until=ended) if one.identity in ids else one for one in known]
+        machines = [one.at(until=ended) if one.identity in ids else one for one in machines]
         _refuse_left(left, given_up)
         stays = {resource.identity for resource in left}
         receipt = Receipt(

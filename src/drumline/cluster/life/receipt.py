@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -106,7 +106,7 @@ def former_machines(
     here = {machine.identity for machine in machines}
     former = {machine.identity: machine for machine in home.read_facts().former}
     if gone := [one for one in noted if one.identity not in here and one.since]:
-        told = {machine.identity: machine.until for machine in _ended(provider)}
+        told = {machine.identity: machine.until for machine in known(provider.ended)}
         deadline = home.read_facts().deadline
         latest = time.time() if deadline is None else min(time.time(), deadline)
         former |= {one.identity: one.at(until=told.get(one.identity) or latest) for one in gone}
@@ -117,25 +117,19 @@ def every_machine(
     home: ClusterHome, provider: Provider, noted: Sequence[Machine], living: Sequence[Machine]
 ) -> list[Machine]:
     """Return all machines that a cluster has had, by node and age; the living have no end."""
-    known: dict[str, Machine] = {}
-    for machine in (*_ended(provider), *home.read_facts().former, *noted, *living):
-        before = known.get(machine.identity, machine)
-        known[machine.identity] = machine.at(
+    found: dict[str, Machine] = {}
+    for machine in (*known(provider.ended), *home.read_facts().former, *noted, *living):
+        before = found.get(machine.identity, machine)
+        found[machine.identity] = machine.at(
             until=before.until or machine.until, price_usd=machine.price_usd or before.price_usd
         )
     for machine in living:
-        known[machine.identity] = known[machine.identity].at(until=0.0)
-    return sorted(known.values(), key=lambda machine: (machine.node, machine.since))
+        found[machine.identity] = found[machine.identity].at(until=0.0)
+    return sorted(found.values(), key=lambda machine: (machine.node, machine.since))
 
 
-def living_machines(provider: Provider) -> list[Machine]:
-    """Return the machines that there are; none where they cannot be told."""
+def known(ask: Callable[[], list[Machine]]) -> list[Machine]:
+    """Return the machines that a provider tells of; none where it cannot: those are not billed."""
     with contextlib.suppress(DrumlineError, OSError):
-        return provider.machines()
-    return []
-
-
-def _ended(provider: Provider) -> list[Machine]:
-    with contextlib.suppress(DrumlineError, OSError):  # what is not known is not billed
-        return provider.ended()
+        return ask()
     return []

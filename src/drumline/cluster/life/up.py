@@ -23,7 +23,7 @@ from pathlib import Path
 
 import yaml
 
-from drumline.cluster.files.package import pack, push_package
+from drumline.cluster.files.package import push_package, read_package
 from drumline.cluster.home import ClusterHome, locked
 from drumline.cluster.life.limits import GONE, decide_term, find_ended, refuse_passed, set_limits
 from drumline.cluster.life.receipt import former_machines
@@ -149,7 +149,9 @@ class _Work:
     say: Say
 
     async def furnish(self, machines: Sequence[Machine]) -> tuple[str, ...]:
-        packing = asyncio.create_task(asyncio.to_thread(pack))  # while they boot
+        packing = asyncio.create_task(
+            asyncio.to_thread(lambda: read_package().archive)
+        )  # while they boot
         async with contextlib.AsyncExitStack() as stack:
             fleet = await self._connect(stack, machines)  # 3
             if self.spec.provider != "ssh":
@@ -166,7 +168,7 @@ class _Work:
                 spec=self.spec,
                 folder=self.folder,
                 ansible=self.home.ansible,
-                ssh_config=self.home.ssh / "config",
+                ssh_config=self.home.ssh_config,
                 python=sys.executable if self.spec.provider == "twin" else None,
             )
             changed = await provisioner.provision(fleet.remotes, self._tell)  # 7

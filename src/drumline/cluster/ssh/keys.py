@@ -202,11 +202,6 @@ def alias(cluster: str, node: int) -> str:
     return f"drumline-{cluster}-worker{node}"
 
 
-def known_hosts_file(home: ClusterHome) -> Path:
-    """Return where the pins are."""
-    return home.ssh / "known_hosts"
-
-
 def read_pins(home: ClusterHome, node: int) -> list[Pin]:
     """Return the keys that a node may prove itself with."""
     return _read_all(home).get(alias(home.name, node), [])
@@ -223,7 +218,7 @@ def write_pins(home: ClusterHome, node: int, pins: Iterable[Pin]) -> None:
     lines = [
         f"{name} {pin.key} {pin.origin}\n" for name in sorted(everybody) for pin in everybody[name]
     ]
-    write_atomic(known_hosts_file(home), "".join(lines), mode=0o600)
+    write_atomic(home.known_hosts, "".join(lines), mode=0o600)
 
 
 def pin_host_key(home: ClusterHome, node: int, key: str, origin: Origin) -> None:
@@ -267,7 +262,7 @@ def find_host_keys(host: HostSpec) -> list[Pin]:
 def _read_all(home: ClusterHome) -> dict[str, list[Pin]]:
     found: dict[str, list[Pin]] = {}
     try:
-        lines = known_hosts_file(home).read_text().splitlines()
+        lines = home.known_hosts.read_text().splitlines()
     except FileNotFoundError:
         return found
     for line in lines:

@@ -162,7 +162,9 @@ class Launcher:
         `fixed`: other nodes are there already, so that there is just the one zone.
         """
         refused: dict[str, CloudError] = {}
-        for place in self._last_tried_first(places):
+        # first the zone of a launch that may have arrived without our knowing
+        unsure = {str(intent.what.get("zone")) for intent in self.journal.open_intents(_LAUNCH)}
+        for place in sorted(places, key=lambda place: place.zone not in unsure):
             try:
                 return self._launch_in(missing, place)
             except CloudError as error:
@@ -181,11 +183,6 @@ class Launcher:
             f"{last.message}",
             **last.fields,
         )
-
-    def _last_tried_first(self, places: Sequence[ZoneSubnet]) -> list[ZoneSubnet]:
-        """Begin with the zone of a launch that may have arrived without our knowing."""
-        unsure = {str(intent.what.get("zone")) for intent in self.journal.open_intents(_LAUNCH)}
-        return sorted(places, key=lambda place: place.zone not in unsure)
 
     def _launch_in(self, missing: Sequence[int], place: ZoneSubnet) -> list[InventoryItem]:
         used = {
@@ -228,7 +225,8 @@ class Launcher:
             except CloudError as error:
                 if kind(error) != "repeated":
                     raise
-                if (there := self._of_token(token)) is None:
+                made = instances(self.cloud, [{"Name": "client-token", "Values": [token]}])
+                if (there := next((item for item in made if item.live), None)) is None:
                     continue
             else:
                 there = instance_item(answer["Instances"][0])
@@ -240,11 +238,6 @@ class Launcher:
             f"ec2 describe-instances, remove the cluster with drumline down, then try again",
             kind="other",
         )
-
-    def _of_token(self, token: str) -> InventoryItem | None:
-        """Return the instance that a token has made, if it is there still."""
-        filters = [{"Name": "client-token", "Values": [token]}]
-        return next((item for item in instances(self.cloud, filters) if item.live), None)
 
     def _end_those_of(self, missing: Sequence[int], place: ZoneSubnet) -> None:
         """End what this zone has given: a cluster is in one zone."""

@@ -49,7 +49,7 @@ class TwinProvider(Provider):
         super().__init__(spec, home)
         self._public_key = public_key
         self._host_keys = tuple(host_keys)
-        self._twin = _folder_of(home)
+        self._twin = home.twin.resolve()  # the one true path, which its processes are known by
         self._control = Control(self._twin)
 
     def plan(self) -> Plan:
@@ -177,11 +177,6 @@ def reap(say: Say) -> None:
             failed.append(error.message)
     if failed:
         raise ClusterError("; ".join(failed))
-
-
-def _folder_of(home: ClusterHome) -> Path:
-    """Return the nodes' folder by its one true path, which their processes are known by."""
-    return home.twin.resolve()
 
 
 def _resource(process: TwinProcess, cluster: str) -> Resource:
