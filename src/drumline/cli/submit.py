@@ -131,7 +131,7 @@ class Submission:
             fleet.remotes,
             Path.cwd(),
             self.home,
-            say=lambda who, what: say(f"{who}: {what}"),
+            report=lambda who, what: say(f"{who}: {what}"),
             apart=self.spec.storage_folder,
         )
         sent = format_bytes(max(each.sent_bytes for each in found))
@@ -145,7 +145,7 @@ class Submission:
             job,
             pulled=pulled_folder(self.home, job),
             storage=self.spec.storage,
-            say=lambda who, what: say(f"{who}: {what}"),
+            report=lambda who, what: say(f"{who}: {what}"),
         )
         return replace(request, resume=place)
 

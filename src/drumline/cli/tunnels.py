@@ -26,7 +26,7 @@ from drumline.cluster.life.limits import find_gone
 from drumline.cluster.providers import Machine
 from drumline.cluster.provision.provision import Provisioner
 from drumline.cluster.spec import ClusterSpec, find_cluster
-from drumline.cluster.ssh.fleet import Fleet, say_nothing
+from drumline.cluster.ssh.fleet import Fleet, report_nothing
 from drumline.cluster.ssh.transport import wait_for_banner
 from drumline.core.errors import HostError, UsageError
 from drumline.core.formatting import listed
@@ -57,7 +57,7 @@ async def _refuse_silent(spec: ClusterSpec, home: ClusterHome, machine: Machine)
         HostError: it does not answer, or has ended.
     """
     try:
-        await wait_for_banner(machine, timeout_s=_ANSWER_S, say=say_nothing)
+        await wait_for_banner(machine, timeout_s=_ANSWER_S, report=report_nothing)
     except HostError:
         for gone in await find_gone(spec, home, [machine]):
             raise gone from None

@@ -218,11 +218,7 @@ def read_cluster(file: Path | None, overrides: Iterable[str] = ()) -> ClusterSpe
 
 
 def find_cluster(name: str | None, file: Path | None = None) -> tuple[ClusterSpec, ClusterHome]:
-    """Find a cluster that exists: by its name, by a file, by ./cluster.yaml, or the only one.
-
-    Raises:
-        UsageError: there is none, or several; names them.
-    """
+    """Find a cluster that exists: by its name, by a file, by ./cluster.yaml, or the only one."""
     if name is None and (file is not None or FILE.exists()):
         name = read_cluster(file).name
     known = known_clusters()

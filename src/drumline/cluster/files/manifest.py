@@ -6,7 +6,7 @@
 
 Hashing is what takes time, so the digests of files that have not changed since come from a cache.
 A file counts as unchanged while its size, inode and times are the same; one that was changed less
-than two seconds before the look is not put into the cache, since some file systems' clocks tick
+than two seconds before the scan is not put into the cache, since some file systems' clocks tick
 as slowly as that.
 """
 
@@ -61,9 +61,9 @@ class Manifest:
 
 
 def scan(root: Path, cache: Path | None = None, apart: Path | None = None) -> Manifest:
-    """Look at a folder.
+    """Scan a folder.
 
-    `cache`: where digests of files are kept from one look to the next.
+    `cache`: where digests of files are kept from one scan to the next.
     `apart`: a folder that stays here, if it is below.
 
     Raises:
@@ -77,18 +77,18 @@ def scan(root: Path, cache: Path | None = None, apart: Path | None = None) -> Ma
             f"{root} would be copied to the nodes as a whole, with your keys in it; go to your "
             f"project's own folder"
         )
-    look = _Look(root, _Cache(cache, root), apart)
+    found = _Scan(root, _Cache(cache, root), apart)
     try:
-        look.folder(str(root), "", Ignored.of(root))
+        found.folder(str(root), "", Ignored.of(root))
     except OSError as error:
         raise UsageError(
             f"{error.filename} cannot be read: {error.strerror}; make it readable, or name it in "
             f"{OURS}"
         ) from None
-    look.cache.write()
-    look.entries.sort()
-    packed = json.dumps(look.entries, separators=(",", ":")).encode()
-    return Manifest(root, tuple(look.entries), tuple(look.notes), packed)
+    found.cache.write()
+    found.entries.sort()
+    packed = json.dumps(found.entries, separators=(",", ":")).encode()
+    return Manifest(root, tuple(found.entries), tuple(found.notes), packed)
 
 
 class _Cache:
@@ -126,7 +126,7 @@ class _Cache:
                 write_atomic(self._file, content)
 
 
-class _Look:
+class _Scan:
     """One walk through a folder."""
 
     def __init__(self, root: Path, cache: _Cache, apart: Path | None) -> None:
@@ -138,7 +138,7 @@ class _Look:
         self._stay = {os.path.realpath(one) for one in (private, apart) if one is not None}
 
     def folder(self, full: str, base: str, ignored: Ignored) -> None:
-        """Look at a folder; `base` is its path from the root, with a slash at its end."""
+        """Scan a folder; `base` is its path from the root, with a slash at its end."""
         with os.scandir(full) as found:
             things = list(found)
         names = {thing.name for thing in things}

@@ -279,7 +279,7 @@ class Puller:
             silent=tuple(silent),
         )
 
-    async def watch(self, tell: Callable[[Pulled], None], *, every_s: float = 3.0) -> Pulled:
+    async def watch(self, on_pull: Callable[[Pulled], None], *, every_s: float = 3.0) -> Pulled:
         """Pull every few seconds, until the job has ended and everything is here.
 
         Raises:
@@ -287,7 +287,7 @@ class Puller:
         """
         while True:
             pulled = await self.pull()
-            tell(pulled)
+            on_pull(pulled)
             if pulled.ended:
                 return pulled
             if _LEADER not in self.fetchers:

@@ -56,9 +56,6 @@ async def keep_copies(
 
     `check`: wait for each to see whether it may use the storage, which can take a while; else
     one that may not only notes so beside the run (storage.json), and `pull` does its part.
-
-    Raises:
-        HostError: a node cannot use the storage; says which, and why.
     """
 
     async def ask(remote: Remote) -> str:
@@ -87,11 +84,7 @@ async def keep_copies(
 
 
 def upload_run(folder: Path, url: str, run: str, *, ended: bool = True) -> Copied:
-    """Copy a run directory from this machine to the storage; only what has changed travels.
-
-    Raises:
-        ClusterError: the storage refuses; says why, and the way out.
-    """
+    """Copy a run directory from this machine to the storage; only what has changed travels."""
     return Store(url).copy(folder, run, LAPTOP, ended=ended)
 
 
@@ -99,9 +92,6 @@ def seen_here(url: str, run: str) -> bool:
     """Whether what nodes say to have stored is where this machine looks for it.
 
     A folder of the nodes' own disks has the same address, and goes with them.
-
-    Raises:
-        ClusterError: the storage refuses, or a manifest in it is damaged.
     """
     store = Store(url)
     if not store.is_folder:
@@ -110,11 +100,7 @@ def seen_here(url: str, run: str) -> bool:
 
 
 def stored_runs(url: str) -> list[StoredRun]:
-    """Return the runs that the storage has, the newest first.
-
-    Raises:
-        ClusterError: the storage refuses, or a manifest in it is damaged.
-    """
+    """Return the runs that the storage has, the newest first."""
     runs: dict[str, list[Manifest]] = {}
     for manifest in Store(url).manifests():
         runs.setdefault(manifest.run, []).append(manifest)

@@ -20,7 +20,7 @@ from typing import Literal
 
 from drumline.cluster.jobs.submit import Request
 from drumline.cluster.life.limits import touch_busy
-from drumline.cluster.providers import Say
+from drumline.cluster.providers import Reporter
 from drumline.cluster.ssh.remote import (
     NodeSession,
     Remote,
@@ -56,16 +56,16 @@ class OpenService:
     """
 
 
-async def open_service(leader: Remote, name: ServiceName, say: Say) -> OpenService:
+async def open_service(leader: Remote, name: ServiceName, report: Reporter) -> OpenService:
     """Start a service on the leader, or find the one that runs, and open a tunnel to it.
 
     Raises:
         MissingServiceError: it is not installed there.
         HostError: it does not start, or does not answer.
     """
-    say(leader.machine.name, f"starting {name}")
+    report(leader.machine.name, f"starting {name}")
     answer = await _ask(leader, name)
-    say(leader.machine.name, f"{name} listens on the node's loopback interface")
+    report(leader.machine.name, f"{name} listens on the node's loopback interface")
     port, token = await leader.forward(answer["port"]), answer.get("token", "")
     asked, page = _PAGES[name]
     await _wait_for_page(leader, name, port, asked, token)
@@ -160,11 +160,7 @@ Submit = Callable[[Request], Awaitable[str]]
 
 
 async def serve_requests(remotes: Sequence[Remote], submit: Submit) -> None:
-    """Start what notebooks ask for, until cancelled or the connection ends.
-
-    Raises:
-        HostError: the connection to the leader ended.
-    """
+    """Start what notebooks ask for, until cancelled or the connection ends."""
     leader = remotes[0]
     process = await leader.start(node_command(leader.machine, "requests"))
     session = NodeSession(leader.machine, process)

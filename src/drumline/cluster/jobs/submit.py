@@ -84,11 +84,7 @@ async def submit(remotes: Sequence[Remote], request: Request, *, job_id: str | N
 
 
 async def status(remotes: Sequence[Remote]) -> list[Message]:
-    """Return all jobs, oldest first, as the first node that answers knows them.
-
-    Raises:
-        HostError: no node answers.
-    """
+    """Return all jobs, oldest first, as the first node that answers knows them."""
     done = await _ask_any(remotes, lambda done: done.code == 0, "status")
     return [json.loads(line) for line in done.stdout.splitlines()]
 
@@ -108,11 +104,7 @@ async def cancel(remotes: Sequence[Remote], job_id: str) -> JobState:
 
 
 async def newest(remotes: Sequence[Remote]) -> str:
-    """Return the id of the job that was submitted last.
-
-    Raises:
-        UsageError: there is none.
-    """
+    """Return the id of the job that was submitted last."""
     jobs = await status(remotes)
     if not jobs:
         raise UsageError("there is no job yet; start one with: drumline submit -- train.py")
@@ -122,11 +114,7 @@ async def newest(remotes: Sequence[Remote]) -> str:
 async def _ask_any(
     remotes: Sequence[Remote], is_answer: Callable[[Done], bool], *args: str
 ) -> Done:
-    """Ask node by node, until one answers: any can, but the leader knows best.
-
-    Raises:
-        HostError: none does.
-    """
+    """Ask node by node, until one answers: any can, but the leader knows best."""
     lost: list[HostError] = []
     for remote in remotes:
         try:
@@ -148,9 +136,6 @@ async def start_job(
     """Start a job on all nodes, each by a command of its own; returns these.
 
     `follow`: they go on, and stream the job for `JobFollower.listen`.
-
-    Raises:
-        ClusterError: it could not be started.
     """
     options = ["--follow"] if follow else []
     sessions = await NodeSession.start_all(
@@ -197,12 +182,7 @@ async def _send(session: NodeSession, **fields: Any) -> None:
 
 
 async def _answer(session: NodeSession) -> Message:
-    """Wait for a node's next message.
-
-    Raises:
-        HostError: none comes.
-        DrumlineError: it refuses; says why.
-    """
+    """Wait for a node's next message."""
     try:
         answer = await asyncio.wait_for(session.receive(), _TAKE_S)
     except TimeoutError:

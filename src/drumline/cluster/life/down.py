@@ -22,7 +22,7 @@ from drumline.cluster.life.receipt import (
     keep_receipt,
     known,
 )
-from drumline.cluster.providers import Machine, Provider, Resource, Say, build_provider
+from drumline.cluster.providers import Machine, Provider, Reporter, Resource, build_provider
 from drumline.cluster.spec import ClusterSpec, known_clusters
 from drumline.cluster.ssh.config import end_shared
 from drumline.core.errors import (
@@ -45,7 +45,7 @@ _WAY_OUT = (
 def take_down(
     spec: ClusterSpec,
     home: ClusterHome,
-    say: Say,
+    report: Reporter,
     *,
     identity: str | None = None,
     give_up: Sequence[str] = (),
@@ -68,7 +68,7 @@ def take_down(
         there = tuple(provider.resources())
         noted, living = home.read_facts().machines, known(provider.machines)
         machines = every_machine(home, provider, noted, living)
-        _remove(provider, say, given_up)
+        _remove(provider, report, given_up)
         left = tuple(provider.resources())
         ended, ids = time.time(), {machine.identity for machine in living}
         machines = [one.at(until=ended) if one.identity in ids else one for one in machines]
@@ -87,11 +87,7 @@ def take_down(
 
 
 def find_own(spec: ClusterSpec, machines: Sequence[Machine], name: str) -> Machine:
-    """Return the machine of the user's own that is called so: worker1, its host, or host:port.
-
-    Raises:
-        UsageError: there is none, or it is not the user's own.
-    """
+    """Return the machine of the user's own that is called so: worker1, its host, or host:port."""
     if spec.provider != "ssh":
         raise UsageError(
             f"--forget is about machines of your own (ssh), but {spec.name} is of {spec.provider}, "
@@ -116,9 +112,9 @@ def _locked(home: ClusterHome) -> Iterator[None]:
         yield
 
 
-def _remove(provider: Provider, say: Say, given_up: Sequence[Machine]) -> None:
+def _remove(provider: Provider, report: Reporter, given_up: Sequence[Machine]) -> None:
     try:
-        provider.remove(say)
+        provider.remove(report)
     except HostError as error:
         if not given_up:  # else the caller looks at what is left
             raise HostError(f"{error.message}; {_WAY_OUT}", **error.fields) from None
@@ -213,7 +209,7 @@ class Reaped:
     notes: list[str] = field(default_factory=list)
 
 
-def reap_all(say: Say, regions: Sequence[str]) -> Reaped:
+def reap_all(report: Reporter, regions: Sequence[str]) -> Reaped:
     """Remove all in the AWS account, simulated clusters, and what lies on the user's own machines.
 
     `regions`: of EC2; default: all that the account can use.
@@ -226,7 +222,7 @@ def reap_all(say: Say, regions: Sequence[str]) -> Reaped:
     profiles = {spec.ec2.profile for spec in known.values() if spec and spec.provider == "ec2"}
     for profile in sorted({None, *profiles}, key=str):
         try:
-            reaped.removed += _reap_ec2(say, profile, regions)
+            reaped.removed += _reap_ec2(report, profile, regions)
         except CloudError as error:
             if profile in profiles or regions or error.fields.get("kind") not in _NO_ACCOUNT:
                 failed.append(error.message)
@@ -234,7 +230,7 @@ def reap_all(say: Say, regions: Sequence[str]) -> Reaped:
                 reaped.notes.append(f"AWS was not looked at: {error.message}")
             _drop(known, "ec2", profile)
     try:
-        reaped.removed += _reap_twins(say)
+        reaped.removed += _reap_twins(report)
     except ClusterError as error:
         failed.append(error.message)
         _drop(known, "twin")
@@ -242,7 +238,7 @@ def reap_all(say: Say, regions: Sequence[str]) -> Reaped:
         try:
             home = ClusterHome.of(name)
             if spec is not None and spec.provider == "ssh":
-                reaped.removed += take_down(spec, home, say).removed
+                reaped.removed += take_down(spec, home, report).removed
             elif spec is not None:
                 with locked(home):
                     forget(home)
@@ -262,7 +258,7 @@ def _drop(known: dict[str, ClusterSpec | None], provider: str, profile: str | No
             del known[name]
 
 
-def _reap_twins(say: Say) -> list[Resource]:
+def _reap_twins(report: Reporter) -> list[Resource]:
     from drumline.cluster.providers.twin.control import find_processes
     from drumline.cluster.providers.twin.provider import reap
 
@@ -271,17 +267,17 @@ def _reap_twins(say: Say) -> list[Resource]:
         for process in find_processes()
         if process.is_first
     ]
-    reap(say)
+    reap(report)
     return there
 
 
-def _reap_ec2(say: Say, profile: str | None, regions: Sequence[str]) -> list[Resource]:
+def _reap_ec2(report: Reporter, profile: str | None, regions: Sequence[str]) -> list[Resource]:
     from drumline.cluster.providers.ec2.cloud import Cloud, open_session
     from drumline.cluster.providers.ec2.removal import all_regions, reap
 
     session = open_session(profile=profile)
     cloud = Cloud(session, region=session.region_name or _ANY_REGION)
-    return reap(session, say, regions=regions or all_regions(cloud))
+    return reap(session, report, regions=regions or all_regions(cloud))
 
 
 def _spec(name: str) -> ClusterSpec | None:

@@ -27,7 +27,7 @@ from drumline.cluster.files.package import push_package, read_package
 from drumline.cluster.home import ClusterHome, locked
 from drumline.cluster.life.limits import GONE, decide_term, find_ended, refuse_passed, set_limits
 from drumline.cluster.life.receipt import former_machines
-from drumline.cluster.providers import Machine, Provider, Say, build_provider
+from drumline.cluster.providers import Machine, Provider, Reporter, build_provider
 from drumline.cluster.provision.environment import read_environment_files
 from drumline.cluster.provision.provision import Provisioner
 from drumline.cluster.spec import ClusterSpec
@@ -43,8 +43,8 @@ from drumline.spec.load import read_file
 BOOT_S = 600.0
 """for a machine's SSH server to answer, counted from when the provider says that it runs"""
 _DETACHED = 'setsid "$1" -m drumline.node.handoff "$2" >/dev/null 2>&1 </dev/null &'
-_PATIENCE_S = 120.0  # for its user to be let in, after that
-_LOOK_S = 5.0  # so often we ask whether a machine that does not answer is still there
+_AUTH_RETRY_S = 120.0  # for its user to be let in, after that
+_POLL_S = 5.0  # so often we ask whether a machine that does not answer is still there
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +69,7 @@ class Standing:
         return sum(machine.price_usd for machine in self.machines)
 
 
-def bring_up(spec: ClusterSpec, folder: Path, say: Say) -> Standing:
+def bring_up(spec: ClusterSpec, folder: Path, report: Reporter) -> Standing:
     """Make a cluster, or what is missing of it; blocks until it takes jobs.
 
     `folder`: where cluster.yaml is, and the files that it names.
@@ -95,7 +95,7 @@ def bring_up(spec: ClusterSpec, folder: Path, say: Say) -> Standing:
         write_spec(home, spec)
         home.note(provider=spec.provider, folder=str(folder.absolute()))
         try:
-            machines = provider.create(say)  # 1
+            machines = provider.create(report)  # 1
         except ClusterError:
             if not before:
                 _forget_if_nothing(home, provider)
@@ -114,10 +114,15 @@ def bring_up(spec: ClusterSpec, folder: Path, say: Say) -> Standing:
             **term.to_json(),
         )
         for change in term.changes:
-            say("limits", change)
+            report("limits", change)
         write_config(home, machines)
         work = _Work(
-            spec=spec, home=home, provider=provider, folder=folder, deadline=term.deadline, say=say
+            spec=spec,
+            home=home,
+            provider=provider,
+            folder=folder,
+            deadline=term.deadline,
+            report=report,
         )
         provisioned = asyncio.run(work.furnish(machines))
     return Standing(
@@ -137,8 +142,8 @@ def write_spec(home: ClusterHome, spec: ClusterSpec) -> None:
     write_atomic(home.spec_file, yaml.safe_dump(values, sort_keys=False, allow_unicode=True))
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Work:
+@dataclass(frozen=True)
+class _Setup:
     """What is done to machines that exist."""
 
     spec: ClusterSpec
@@ -146,9 +151,9 @@ class _Work:
     provider: Provider
     folder: Path
     deadline: float | None
-    say: Say
+    report: Reporter
 
-    async def furnish(self, machines: Sequence[Machine]) -> tuple[str, ...]:
+    async def run(self, machines: Sequence[Machine]) -> tuple[str, ...]:
         packing = asyncio.create_task(
             asyncio.to_thread(lambda: read_package().archive)
         )  # while they boot
@@ -158,7 +163,7 @@ class _Work:
                 rotated = await fleet.all(lambda one: rotate_host_key(one, self.home))  # 4
                 for machine, new in zip(machines, rotated, strict=True):
                     if new:
-                        self.say(machine.name, "has a host key of its own")
+                        self.report(machine.name, "has a host key of its own")
             if self.deadline is not None:
                 deadline, idle = self.deadline, self.spec.idle_minutes
                 await fleet.all(lambda one: set_limits(one, deadline, idle))  # 5
@@ -171,27 +176,23 @@ class _Work:
                 ssh_config=self.home.ssh_config,
                 python=sys.executable if self.spec.provider == "twin" else None,
             )
-            changed = await provisioner.provision(fleet.remotes, self._tell)  # 7
+            changed = await provisioner.provision(fleet.remotes, self._report_task)  # 7
             with contextlib.suppress(DrumlineError):
                 await fleet.all(_keep_warm_agent)  # 8
         for machine in machines:
-            self.say(machine.name, "ready")
+            self.report(machine.name, "ready")
         return changed
 
     async def _connect(
         self, stack: contextlib.AsyncExitStack, machines: Sequence[Machine]
     ) -> Fleet:
-        """Wait for all machines, as long as the provider says that they are there.
-
-        Raises:
-            HostError: one has ended, or does not answer in time.
-        """
+        """Wait for all machines, as long as the provider says that they are there."""
         opened = Fleet.open(
-            machines, self.home, timeout_s=BOOT_S, patience_s=_PATIENCE_S, say=self.say
+            machines, self.home, timeout_s=BOOT_S, auth_retry_s=_AUTH_RETRY_S, report=self.report
         )
         opening = asyncio.ensure_future(stack.enter_async_context(opened))
         try:
-            while not (await asyncio.wait([opening], timeout=_LOOK_S))[0]:
+            while not (await asyncio.wait([opening], timeout=_POLL_S))[0]:
                 if gone := await find_ended(lambda: self.provider, machines):
                     names = ", ".join(f"{one.name} ({one.identity})" for one in gone)
                     raise HostError(
@@ -206,8 +207,8 @@ class _Work:
             opening.cancel()
             await asyncio.wait([opening])
 
-    def _tell(self, node: str, task: str, state: str) -> None:
-        self.say(node, task if state in ("", "started") else f"{task}: {state}")
+    def _report_task(self, node: str, task: str, state: str) -> None:
+        self.report(node, task if state in ("", "started") else f"{task}: {state}")
 
 
 async def _keep_warm_agent(remote: Remote) -> None:
@@ -224,11 +225,7 @@ def _forget_if_nothing(home: ClusterHome, provider: Provider) -> None:
 
 
 def _refuse_another(spec: ClusterSpec, home: ClusterHome) -> None:
-    """Refuse a cluster that would take the place of another one of its name.
-
-    Raises:
-        ClusterError: there is one, elsewhere; says where.
-    """
+    """Refuse a cluster that would take the place of another one of its name."""
     if not home.spec_file.exists():
         return
     there = read_file(ClusterSpec, home.spec_file)

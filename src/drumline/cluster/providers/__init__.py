@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from drumline.cluster.spec import ClusterSpec
 
 
-Say = Callable[[str, str], None]
+Reporter = Callable[[str, str], None]
 """tells a person what happens: (which node or resource, what)"""
 
 _REACH = "/twin/reach.py"
@@ -118,6 +118,7 @@ class Provider(ABC):
     """Machines of one kind, for one cluster."""
 
     def __init__(self, spec: ClusterSpec, home: ClusterHome) -> None:
+        self.name = spec.provider
         self._spec = spec
         self._home = home
 
@@ -126,7 +127,7 @@ class Provider(ABC):
         """Say what `create` would do; changes nothing."""
 
     @abstractmethod
-    def create(self, say: Say) -> list[Machine]:
+    def create(self, report: Reporter) -> list[Machine]:
         """Make what is missing, and return all machines in node order; they may be booting yet."""
 
     @abstractmethod
@@ -138,7 +139,7 @@ class Provider(ABC):
         """Read back everything of this cluster that exists and is not yet gone, by tags alone."""
 
     @abstractmethod
-    def remove(self, say: Say) -> None:
+    def remove(self, report: Reporter) -> None:
         """Remove everything of this cluster; blocks until the provider says that it is gone."""
 
     def ended(self) -> list[Machine]:
@@ -169,10 +170,6 @@ def build_provider(spec: ClusterSpec, home: ClusterHome, *, creates: bool = Fals
 
     `home`: the cluster's folder; its keys are made where they are missing, if it creates.
     `creates`: whether machines are to be made; looking and removing need no keys.
-
-    Raises:
-        ClusterError: a key of the user's cannot be used.
-        CloudError: the cloud's credentials or region are missing.
     """
     if spec.provider == "ssh":
         from drumline.cluster.providers.ssh import SshHosts

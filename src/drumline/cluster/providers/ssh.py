@@ -16,15 +16,14 @@ import getpass
 import json
 import socket
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager
 from dataclasses import asdict, dataclass
 from importlib.resources import files
 from typing import Literal, Self
 
 from drumline.cluster.home import ClusterHome
-from drumline.cluster.providers import Machine, Plan, Provider, Resource, Say
+from drumline.cluster.providers import Machine, Plan, Provider, Reporter, Resource
 from drumline.cluster.spec import ClusterSpec
-from drumline.cluster.ssh.fleet import Fleet, say_nothing
+from drumline.cluster.ssh.fleet import Fleet, report_nothing
 from drumline.cluster.ssh.keys import Pin, check_key, find_host_keys, read_pins, write_pins
 from drumline.cluster.ssh.remote import Remote, host_error
 from drumline.core.errors import ClusterError, DrumlineError, HostError, UsageError
@@ -124,7 +123,7 @@ class SshHosts(Provider):
             notes=("the machines stay on; down removes the folder, and what runs out of it",),
         )
 
-    def create(self, say: Say) -> list[Machine]:
+    def create(self, report: Reporter) -> list[Machine]:
         """Check that each machine can be reached and is who it should be, and claim its folder.
 
         Raises:
@@ -137,12 +136,12 @@ class SshHosts(Provider):
         self._home.cluster_id()
         for machine, found in zip(machines, pins, strict=True):
             write_pins(self._home, machine.node, found)
-        asyncio.run(self._claim(machines, say))
+        asyncio.run(self._claim(machines, report))
         return machines
 
-    async def _claim(self, machines: Sequence[Machine], say: Say) -> None:
+    async def _claim(self, machines: Sequence[Machine], report: Reporter) -> None:
         """Make the folders ours: all of them, or none."""
-        async with self._fleet(machines, say) as fleet:
+        async with self._fleet(machines, report) as fleet:
             answers = await fleet.all(lambda remote: self._ask(remote, "claim"))
             refused = [answer.taken() for answer in answers if not answer.fits]
             if refused:
@@ -152,14 +151,10 @@ class SshHosts(Provider):
                             await self._ask(remote, "clear")
                 raise joined(refused)
             for remote in fleet.remotes:
-                say(remote.machine.name, f"{remote.machine.root} is ready")
+                report(remote.machine.name, f"{remote.machine.root} is ready")
 
     def refuse_moved(self, before: Sequence[Machine]) -> None:
-        """Refuse a list on which a machine that has our folder is missing, or has another place.
-
-        Raises:
-            ClusterError: nobody would find that folder any more; says how to go on.
-        """
+        """Refuse a list on which a machine that has our folder is missing, or has another place."""
         now = {machine.node: machine for machine in self.machines()}
         for old in before:
             place, new = f"{_where(old)}:{old.port}", now.get(old.node)
@@ -172,11 +167,7 @@ class SshHosts(Provider):
                 )
 
     def adopt(self, identity: str) -> None:
-        """Take over a cluster of this name that another machine has made.
-
-        Raises:
-            ClusterError: no machine has anything of it.
-        """
+        """Take over a cluster of this name that another machine has made."""
         self._home.make()
         self._home.note(id=identity)
         if not self.resources():
@@ -206,7 +197,7 @@ class SshHosts(Provider):
         """Ask each machine what of ours is on it; one that does not answer may have something."""
         return asyncio.run(self._each(self._resources))
 
-    def remove(self, say: Say) -> None:
+    def remove(self, report: Reporter) -> None:
         """End what runs out of our folders, and remove them; all machines are tried.
 
         Raises:
@@ -218,17 +209,17 @@ class SshHosts(Provider):
             answer = await self._ask(remote, "clear")
             if not answer.ours and answer.owner and answer.owner.cluster == self._spec.name:
                 raise answer.taken()
-            say(remote.machine.name, "removed" if answer.ours else "has nothing of this cluster")
+            report(remote.machine.name, "removed" if answer.ours else "has nothing of this cluster")
             return []
 
-        unknown = asyncio.run(self._each(clear, say))
+        unknown = asyncio.run(self._each(clear, report))
         if unknown:
             raise HostError(
                 f"{'; '.join(one.detail for one in unknown)}; what is there stays",
                 reason="remove",
             )
 
-    async def _each(self, function: Inspect, say: Say = say_nothing) -> list[Resource]:
+    async def _each(self, function: Inspect, report: Reporter = report_nothing) -> list[Resource]:
         """Call a function for each machine; one that fails becomes a resource of unknown state."""
 
         async def one(machine: Machine) -> list[Resource]:
@@ -236,7 +227,7 @@ class SshHosts(Provider):
                 if not read_pins(self._home, machine.node):
                     pins = find_host_keys(self._hosts[machine.node])
                     write_pins(self._home, machine.node, pins)
-                async with self._fleet([machine], say) as fleet:
+                async with self._fleet([machine], report) as fleet:
                     return await function(fleet.leader)
             except DrumlineError as error:
                 place = f"{machine.identity}:{machine.root}"
@@ -264,11 +255,7 @@ class SshHosts(Provider):
         return Resource(kind=kind, identity=identity, state=state, cluster=cluster, detail=detail)
 
     async def _ask(self, remote: Remote, what: Literal["claim", "list", "clear"]) -> Answer:
-        """Ask a machine of its folder, or to make it ours, or to remove it if it is.
-
-        Raises:
-            HostError: it cannot be asked, or not be done.
-        """
+        """Ask a machine of its folder, or to make it ours, or to remove it if it is."""
         machine = remote.machine
         mark = Mark(
             cluster=self._home.name,
@@ -295,15 +282,13 @@ class SshHosts(Provider):
             processes=tuple(answer.get("processes", ())),
         )
 
-    def _fleet(self, machines: Sequence[Machine], say: Say) -> AbstractAsyncContextManager[Fleet]:
-        return Fleet.open(machines, self._home, timeout_s=self._reach_s, say=say)
+    def _fleet(
+        self, machines: Sequence[Machine], report: Reporter
+    ) -> AbstractAsyncContextManager[Fleet]:
+        return Fleet.open(machines, self._home, timeout_s=self._reach_s, report=report)
 
     def _find_pins(self) -> list[list[Pin]]:
-        """Find the keys of all machines, and look at those that we sign in with.
-
-        Raises:
-            ClusterError: some cannot be used; names each.
-        """
+        """Find the keys of all machines, and look at those that we sign in with."""
         found, failed = [], []
         for host in self._hosts:
             try:

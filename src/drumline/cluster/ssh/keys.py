@@ -50,11 +50,7 @@ def fingerprint(public: str) -> str:
 
 
 def plain_key(public: str) -> str:
-    """Return a public key's line without its comment.
-
-    Raises:
-        ClusterError: it is no public key.
-    """
+    """Return a public key's line without its comment."""
     try:
         key = asyncssh.import_public_key(public.strip())
     except (asyncssh.KeyImportError, UnicodeEncodeError):
@@ -227,11 +223,7 @@ def pin_host_key(home: ClusterHome, node: int, key: str, origin: Origin) -> None
 
 
 def find_host_keys(host: HostSpec) -> list[Pin]:
-    """Return the keys that a machine may prove itself with: the spec's, or your known_hosts'.
-
-    Raises:
-        ClusterError: there is none; says how to get one, and how to check it.
-    """
+    """Return the keys that a machine may prove itself with: the spec's, or your known_hosts'."""
     if host.host_key is not None:
         return [Pin(key=plain_key(host.host_key), origin=Origin.GIVEN)]
     found: list[Pin] = []

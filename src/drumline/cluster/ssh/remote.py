@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -42,9 +42,7 @@ class Done:
 class Remote(Protocol):
     """One node, connected (`Connection`). `machine.root` is an absolute path here."""
 
-    @property
-    def machine(self) -> Machine:
-        """Which node."""
+    machine: Machine
 
     async def run(
         self, argv: Sequence[str], *, given: bytes = b"", timeout_s: float | None = None
@@ -83,7 +81,7 @@ def node_command(machine: Machine, module: str, *args: str) -> list[str]:
     return [node_python(machine), "-m", f"drumline.node.{module}", machine.root, *args]
 
 
-def revive(record: Mapping[str, Any], where: str = "") -> DrumlineError:
+def revive(record: Message, where: str = "") -> DrumlineError:
     """Return the error that a node reports (`DrumlineError.to_record`)."""
     return ERRORS.get(record["type"], DrumlineError)(f"{where}{record['message']}")
 

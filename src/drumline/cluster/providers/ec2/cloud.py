@@ -44,11 +44,7 @@ _ONCE = Config(
 
 
 def open_session(*, profile: str | None = None, region: str | None = None) -> boto3.Session:
-    """Return a session of the user's AWS configuration.
-
-    Raises:
-        CloudError: there is no such profile.
-    """
+    """Return a session of the user's AWS configuration."""
     try:
         region = region or os.environ.get("AWS_REGION")  # which botocore itself does not read
         return boto3.Session(profile_name=profile, region_name=region)
@@ -260,9 +256,6 @@ def partition_of(region: str | None) -> str:
 
     Args:
         region: None: the one that is configured; where there is none, most people's.
-
-    Raises:
-        CloudError: there is no such region.
     """
     try:
         session = open_session(region=region)

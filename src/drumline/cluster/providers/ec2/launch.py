@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from drumline.cluster.life.journal import Journal
-from drumline.cluster.providers import Say
+from drumline.cluster.providers import Reporter
 from drumline.cluster.providers.ec2.cloud import AwsValues, Cloud, kind
 from drumline.cluster.providers.ec2.inventory import (
     LIVE,
@@ -151,7 +151,7 @@ class Launcher:
     journal: Journal
     plan: LaunchPlan
     user_data: UserData
-    say: Say
+    report: Reporter
 
     def launch(
         self, missing: Sequence[int], places: Sequence[ZoneSubnet], *, fixed: bool
@@ -171,7 +171,7 @@ class Launcher:
                 if kind(error) not in MOVE_ON:
                     raise
                 refused[place.zone] = error
-                self.say(place.zone, f"refused: {error.fields['code']}")
+                self.report(place.zone, f"refused: {error.fields['code']}")
                 if not fixed:
                     self._end_those_of(missing, place)
         last = next(reversed(refused.values()))
@@ -231,7 +231,7 @@ class Launcher:
             else:
                 there = instance_item(answer["Instances"][0])
             if there.state in LIVE:
-                self.say(f"worker{node}", f"launched as {there.identity} in {place.zone}")
+                self.report(f"worker{node}", f"launched as {there.identity} in {place.zone}")
                 return there
         raise CloudError(
             f"node {node} was launched {_ATTEMPTS} times and ended each time; look at why with aws "
@@ -249,8 +249,8 @@ class Launcher:
             and item.described["Placement"]["AvailabilityZone"] == place.zone
         ]
         if made:
-            self.say(place.zone, f"ending its {len(made)} node(s): all must be in one zone")
-            end_instances(self.cloud, self.journal, made, self.say)
+            self.report(place.zone, f"ending its {len(made)} node(s): all must be in one zone")
+            end_instances(self.cloud, self.journal, made, self.report)
 
     def _filters(self) -> list[Filter]:
         return of_cluster(self.plan.spec.name, self.plan.identity)
@@ -260,7 +260,7 @@ _LAUNCH = "run_instances"
 
 
 def wait_running(
-    cloud: Cloud, filters: Sequence[Filter], expected: Mapping[int, str], say: Say
+    cloud: Cloud, filters: Sequence[Filter], expected: Mapping[int, str], report: Reporter
 ) -> list[InventoryItem]:
     """Wait until all nodes run; return the instances that there are then.
 
@@ -281,7 +281,7 @@ def wait_running(
                 raise _ended(node, there)
         for node, state in states.items():
             if told.get(node) != state:
-                say(f"worker{node}", state)
+                report(f"worker{node}", state)
         told = states
         if all(state == "running" for state in states.values()):
             return [item for item in existing.values() if item.live]
@@ -318,11 +318,7 @@ def by_node(existing: Sequence[InventoryItem]) -> dict[int, InventoryItem]:
 
 
 def refuse_stopped(existing: Sequence[InventoryItem]) -> None:
-    """Refuse nodes that somebody has stopped: what is on their disks is not ours to give up.
-
-    Raises:
-        CloudError: there are some; names them, and the ways out.
-    """
+    """Refuse nodes that somebody has stopped: what is on their disks is not ours to give up."""
     stopped = [one for one in existing if one.kind == "instance" and one.state in STOPPED]
     if stopped:
         names = ", ".join(f"worker{one.node} ({one.identity}) is {one.state}" for one in stopped)

@@ -46,11 +46,7 @@ class TypeFacts:
 
 
 def type_facts(cloud: Cloud, instance_type: str) -> TypeFacts:
-    """Ask EC2 about a type.
-
-    Raises:
-        CloudError: there is no such type in the region.
-    """
+    """Ask EC2 about a type."""
     try:
         answer = cloud.call("ec2", "describe_instance_types", InstanceTypes=[instance_type])
     except CloudError as error:
@@ -87,11 +83,7 @@ class Image:
 
 
 def find_image(cloud: Cloud, spec: Ec2Spec, facts: TypeFacts) -> Image:
-    """Return the image that the spec means, and see that it fits the type and the disk.
-
-    Raises:
-        CloudError: there is none, or it does not fit.
-    """
+    """Return the image that the spec means, and see that it fits the type and the disk."""
     if spec.ami.startswith("ami-"):
         identity = spec.ami
     elif spec.ami == "auto":
@@ -195,11 +187,7 @@ class ZoneSubnet:
 
 
 def find_places(cloud: Cloud, spec: Ec2Spec) -> list[ZoneSubnet]:
-    """Return where the type can be launched, in the order to try.
-
-    Raises:
-        CloudError: nowhere; says which zones have it.
-    """
+    """Return where the type can be launched, in the order to try."""
     offered = {
         offer["Location"]
         for offer in cloud.each(

@@ -81,11 +81,7 @@ def read_prices(region: str) -> PriceTable:
 
 
 def refresh(pricing: Cloud, regions: Sequence[str]) -> PriceTable:
-    """Fetch the regions' prices from AWS's price list, and keep them for the next time.
-
-    Raises:
-        ClusterError: the price list does not have them, or they cannot be kept.
-    """
+    """Fetch the regions' prices from AWS's price list, and keep them for the next time."""
     machines = {region: _fetch_machines(pricing, region) for region in regions}
     disks = {region: _fetch_disk(pricing, region) for region in regions}
     table = PriceTable(

@@ -19,7 +19,7 @@ import boto3
 
 from drumline.cluster.home import ClusterHome
 from drumline.cluster.life.journal import Journal
-from drumline.cluster.providers import Machine, Plan, Provider, Resource, Say
+from drumline.cluster.providers import Machine, Plan, Provider, Reporter, Resource
 from drumline.cluster.providers.ec2.cloud import Cloud, Sleep, open_session
 from drumline.cluster.providers.ec2.inventory import (
     InventoryItem,
@@ -142,7 +142,7 @@ class Ec2Provider(Provider):
             notes=tuple(notes),
         )
 
-    def create(self, say: Say) -> list[Machine]:
+    def create(self, report: Reporter) -> list[Machine]:
         """Make what is missing, and return all machines in node order; they may be booting yet.
 
         Raises:
@@ -155,10 +155,10 @@ class Ec2Provider(Provider):
         refuse_stopped(existing)
         nodes = by_node(existing)
         if set(range(self._spec.nodes)) <= set(nodes):
-            self._see_to_rules(existing, say)
+            self._see_to_rules(existing, report)
         else:
-            nodes |= {item.node: item for item in self._launch(existing, say)}
-        nodes = self._settle(nodes, say)
+            nodes |= {item.node: item for item in self._launch(existing, report)}
+        nodes = self._wait(nodes, report)
         return [self._machine(nodes[node]) for node in sorted(nodes)]
 
     def machines(self) -> list[Machine]:
@@ -180,7 +180,7 @@ class Ec2Provider(Provider):
         filters = of_cluster(self._spec.name, self._known_id())
         return [item.resource() for item in scan(self.cloud, filters)]
 
-    def remove(self, say: Say) -> None:
+    def remove(self, report: Reporter) -> None:
         """Remove everything of this cluster; blocks until EC2 says that it is gone.
 
         Where this machine does not know the cluster's id, the name decides.
@@ -200,14 +200,10 @@ class Ec2Provider(Provider):
                     ids=", ".join(ids),
                 )
         journal = Journal(self._home.journal if self._home.path.is_dir() else None)
-        remove_all(self.cloud, journal, of_cluster(self._spec.name, identity), say)
+        remove_all(self.cloud, journal, of_cluster(self._spec.name, identity), report)
 
     def adopt(self, identity: str) -> None:
-        """Take over a cluster of this name that another machine has made.
-
-        Raises:
-            CloudError: there is none with that id.
-        """
+        """Take over a cluster of this name that another machine has made."""
         ids = sorted({item.cluster_id for item in self._existing()})
         if identity not in ids:
             raise CloudError(
@@ -229,7 +225,7 @@ class Ec2Provider(Provider):
         ec2 = self._spec.ec2.model_copy(update=settled)
         return self._spec.model_copy(update={"ec2": ec2})
 
-    def _launch(self, existing: Sequence[InventoryItem], say: Say) -> list[InventoryItem]:
+    def _launch(self, existing: Sequence[InventoryItem], report: Reporter) -> list[InventoryItem]:
         spec, there = self._spec, by_node(existing)
         facts = type_facts(self.cloud, spec.ec2.instance_type)
         places = find_places(self.cloud, spec.ec2)
@@ -237,14 +233,14 @@ class Ec2Provider(Provider):
         if there:
             places = places_of(places, there)
         if doubt := self._cost(public=places[0].public).doubt:
-            say("prices", doubt)
+            report("prices", doubt)
         network = allowed_network(spec.ec2)
 
         # Nothing was made up to here. From now on the id is on the disk.
         self._home.make()
         identity = self._home.cluster_id()
         journal = Journal(self._home.journal)
-        shared = SharedResources(self.cloud, journal, spec.name, identity, say)
+        shared = SharedResources(self.cloud, journal, spec.name, identity, report)
         grouped = spec.nodes > 1 and spec.ec2.placement_group and facts.placement
         work = LaunchPlan(
             spec=spec,
@@ -255,28 +251,30 @@ class Ec2Provider(Provider):
             placement_group=shared.placement_group(existing) if grouped else None,
         )
         launcher = Launcher(
-            cloud=self.cloud, journal=journal, plan=work, user_data=self._user_data, say=say
+            cloud=self.cloud, journal=journal, plan=work, user_data=self._user_data, report=report
         )
         missing = [node for node in range(spec.nodes) if node not in there]
         return launcher.launch(missing, places, fixed=bool(there))
 
-    def _see_to_rules(self, existing: Sequence[InventoryItem], say: Say) -> None:
+    def _see_to_rules(self, existing: Sequence[InventoryItem], report: Reporter) -> None:
         """Let in who calls now, who may have moved since, and nobody else."""
         identity = self._home.cluster_id()
         network = allowed_network(self._spec.ec2)
         journal = Journal(self._home.journal)
-        SharedResources(self.cloud, journal, self._spec.name, identity, say).security_group(
+        SharedResources(self.cloud, journal, self._spec.name, identity, report).security_group(
             "", network, existing
         )
 
-    def _settle(self, nodes: dict[int, InventoryItem], say: Say) -> dict[int, InventoryItem]:
+    def _settle(
+        self, nodes: dict[int, InventoryItem], report: Reporter
+    ) -> dict[int, InventoryItem]:
         """Wait for the nodes, and end any second instance of one (two laptops at once)."""
         filters = of_cluster(self._spec.name, self._home.cluster_id())
         expected = {node: nodes[node].identity for node in sorted(nodes)}
-        live = wait_running(self.cloud, filters, expected, say)
+        live = wait_running(self.cloud, filters, expected, report)
         kept = {one.node: one for one in live if one.identity in expected.values()}
         doubles = [one for one in live if one.identity not in expected.values()]
-        end_instances(self.cloud, Journal(self._home.journal), doubles, say)
+        end_instances(self.cloud, Journal(self._home.journal), doubles, report)
         return kept
 
     def _refuse_fewer(self, existing: Sequence[InventoryItem]) -> None:

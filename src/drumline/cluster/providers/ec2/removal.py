@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import boto3
 
 from drumline.cluster.life.journal import Journal
-from drumline.cluster.providers import Resource, Say
+from drumline.cluster.providers import Reporter, Resource
 from drumline.cluster.providers.ec2.cloud import Cloud, Sleep, kind
 from drumline.cluster.providers.ec2.inventory import (
     GONE,
@@ -44,7 +44,7 @@ _ORDER = ("network-interface", "volume", "security-group", "placement-group", "k
 
 
 def remove_all(
-    cloud: Cloud, journal: Journal, filters: Sequence[Filter], say: Say
+    cloud: Cloud, journal: Journal, filters: Sequence[Filter], report: Reporter
 ) -> list[InventoryItem]:
     """Remove everything with these tags, and return what was removed.
 
@@ -61,12 +61,12 @@ def remove_all(
             return list(removed.values())
         removed |= {item.identity: item for item in existing}
         if running := [item for item in existing if item.kind == "instance"]:
-            end_instances(cloud, journal, running, say)
+            end_instances(cloud, journal, running, report)
             continue  # their disks and interfaces end with them: look again
         refused = []
         for item in sorted(existing, key=lambda item: _ORDER.index(item.kind)):
             try:
-                _delete(cloud, journal, item, filters, say)
+                _delete(cloud, journal, item, filters, report)
             except CloudError as error:
                 if not _of_this_one(error):
                     raise
@@ -85,7 +85,7 @@ def remove_all(
 
 
 def end_instances(
-    cloud: Cloud, journal: Journal, existing: Sequence[InventoryItem], say: Say
+    cloud: Cloud, journal: Journal, existing: Sequence[InventoryItem], report: Reporter
 ) -> None:
     """Terminate instances, and wait until EC2 says that they are.
 
@@ -96,13 +96,13 @@ def end_instances(
     journal = journal.forgiving()
     refused: dict[str, CloudError] = {}
     for item in existing:
-        say(_name(item), f"ending {item.identity}")
+        report(_name(item), f"ending {item.identity}")
     for _ in range(END_WITHIN_S // _POLL_S):
         # Again for one that EC2 did not know a moment ago, and lists as alive now.
         live = [identity for identity, item in waiting.items() if item.live]
         refused |= _terminate(cloud, journal, live)
         for identity in refused.keys() & waiting.keys():
-            say(_name(waiting.pop(identity)), f"{identity} cannot be ended")
+            report(_name(waiting.pop(identity)), f"{identity} cannot be ended")
         if not waiting:
             break
         filters = [{"Name": "instance-id", "Values": list(waiting)}]
@@ -111,7 +111,7 @@ def end_instances(
             if identity in listed and listed[identity].state != GONE:
                 waiting[identity] = listed[identity]
             else:
-                say(_name(waiting.pop(identity)), "ended")
+                report(_name(waiting.pop(identity)), "ended")
         if waiting:
             cloud.sleep(_POLL_S)
     if refused:
@@ -151,12 +151,12 @@ def _of_this_one(error: CloudError) -> bool:
 
 
 def _delete(
-    cloud: Cloud, journal: Journal, item: InventoryItem, filters: Sequence[Filter], say: Say
+    cloud: Cloud, journal: Journal, item: InventoryItem, filters: Sequence[Filter], report: Reporter
 ) -> None:
     """Delete one thing; wait while it counts as in use, and take no offence where it is gone."""
     method = f"delete_{item.kind.replace('-', '_')}"
     params = {KINDS[item.kind].identity: item.identity}
-    say(item.kind, f"removing {item.identity}")
+    report(item.kind, f"removing {item.identity}")
     for attempt in range(RELEASE_WITHIN_S // _POLL_S):
         try:
             cloud.change(journal, method, params, note=params)
@@ -166,9 +166,9 @@ def _delete(
             if kind(error) != "in-use":
                 raise
             if attempt == 0:
-                say(item.kind, f"{item.identity} is in use yet; waiting")
+                report(item.kind, f"{item.identity} is in use yet; waiting")
             # An instance that was not listed before may be what uses it.
-            end_instances(cloud, journal, list(instances(cloud, filters)), say)
+            end_instances(cloud, journal, list(instances(cloud, filters)), report)
             cloud.sleep(_POLL_S)
         else:
             return
@@ -185,7 +185,7 @@ def _name(item: InventoryItem) -> str:
 
 def reap(
     session: boto3.Session,
-    say: Say,
+    report: Reporter,
     *,
     regions: Sequence[str] = (),
     journal: Journal | None = None,
@@ -203,7 +203,7 @@ def reap(
     for region in regions or (None,):
         cloud = Cloud(session, region=region, **({} if sleep is None else {"sleep": sleep}))
         try:
-            gone = remove_all(cloud, journal or Journal(None), of_anybody(), say)
+            gone = remove_all(cloud, journal or Journal(None), of_anybody(), report)
         except CloudError as error:
             failed.append(error)
         else:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from drumline.cluster.life.journal import Journal
-from drumline.cluster.providers import Say
+from drumline.cluster.providers import Reporter
 from drumline.cluster.providers.ec2.cloud import AwsValues, Cloud, kind
 from drumline.cluster.providers.ec2.inventory import (
     InventoryItem,
@@ -35,13 +35,15 @@ _SEEN_AFTER_S = 30
 class SharedResources:
     """The part of a cluster that costs nothing, for one cluster."""
 
-    def __init__(self, cloud: Cloud, journal: Journal, cluster: str, identity: str, say: Say):
+    def __init__(
+        self, cloud: Cloud, journal: Journal, cluster: str, identity: str, report: Reporter
+    ):
         self._cloud = cloud
         self._journal = journal
         self._cluster = cluster
         self._identity = identity
         self._name = resource_name(cluster, identity)
-        self._say = say
+        self._report = report
 
     def key_pair(self, public_key: str, existing: Sequence[InventoryItem]) -> str:
         """Import the cluster's public key; return its name at EC2."""
@@ -52,7 +54,7 @@ class SharedResources:
             ):
                 return self._name
             self._make("delete_key_pair", {"KeyName": self._name})
-        self._say("key-pair", "importing")
+        self._report("key-pair", "importing")
         self._make(
             "import_key_pair",
             {
@@ -67,7 +69,7 @@ class SharedResources:
         """Make the group, with just the rules that there should be; return its id."""
         there = _only(existing, "security-group")
         if there is None:
-            self._say("security-group", f"making; SSH from {network} alone")
+            self._report("security-group", f"making; SSH from {network} alone")
             made = self._make(
                 "create_security_group",
                 {
@@ -87,7 +89,7 @@ class SharedResources:
     def placement_group(self, existing: Sequence[InventoryItem]) -> str:
         """Make the group that puts machines close to each other; return its name."""
         if _only(existing, "placement-group") is None:
-            self._say("placement-group", "making")
+            self._report("placement-group", "making")
             self._make(
                 "create_placement_group",
                 {
@@ -103,7 +105,7 @@ class SharedResources:
         missing = [rule for rule in wanted if not flatten([rule]) <= present]
         surplus = sorted(present - flatten(wanted), key=str)
         if surplus:
-            self._say("security-group", f"closing {len(surplus)} rule(s) that no longer hold")
+            self._report("security-group", f"closing {len(surplus)} rule(s) that no longer hold")
             self._make(
                 "revoke_security_group_ingress",
                 {"GroupId": group, "IpPermissions": [permission(rule) for rule in surplus]},

@@ -132,9 +132,6 @@ class Control:
 
         Args:
             until_empty: it is to end with its last node.
-
-        Raises:
-            ClusterError: nodes cannot be simulated here.
         """
         if self._runs():
             return
@@ -148,11 +145,7 @@ class Control:
             raise ClusterError(f"simulated nodes cannot be made: {answer['error']}")
 
     def add(self, orders: Sequence[NodeOrder]) -> list[Message]:
-        """Make nodes, all at once; returns what `status` says of them.
-
-        Raises:
-            ClusterError: one of them cannot be made.
-        """
+        """Make nodes, all at once; returns what `status` says of them."""
         wanted = [asdict(order) for order in orders]
         answer = self.ask("add", timeout_s=_ANSWER_S + _NODE_S * len(wanted), nodes=wanted)
         nodes: list[Message] = answer["nodes"]
@@ -187,19 +180,11 @@ class Control:
         return answer
 
     def dial(self) -> socket.socket:
-        """Open a line to the host.
-
-        Raises:
-            OSError: it does not run.
-        """
+        """Open a line to the host; raises OSError where it does not run."""
         return socket.socket(fileno=reach.dial(str(self.home)).detach())
 
     def enter(self, name: str) -> tuple[str, ...]:
-        """What to put before a command to run it in a node's network, with this machine's files.
-
-        Raises:
-            ClusterError: there is no such node.
-        """
+        """What to put before a command to run it in a node's network, with this machine's files."""
         for process in processes_of(self.home):
             if process.name == name and process.is_first:
                 own = os.readlink("/proc/self/ns/user")
@@ -209,11 +194,7 @@ class Control:
         raise ClusterError(f"there is no simulated node {name} in {self.home}")
 
     def _runs(self) -> bool:
-        """Whether the host answers; one that is about to leave is waited for.
-
-        Raises:
-            ClusterError: it is there, but does not answer.
-        """
+        """Whether the host answers; one that is about to leave is waited for."""
         deadline = time.monotonic() + _END_S
         while any(not process.name for process in processes_of(self.home)):
             try:
@@ -269,11 +250,7 @@ class Control:
 
 
 def check_server() -> None:
-    """Make sure that there is an SSH server for the nodes.
-
-    Raises:
-        ClusterError: there is none; says how to get it.
-    """
+    """Make sure that there is an SSH server for the nodes."""
     if find_server() is None:
         raise ClusterError(
             "simulated nodes need the SSH server of OpenSSH (sshd), which is not here; install it "
@@ -282,11 +259,7 @@ def check_server() -> None:
 
 
 def find_twin_way() -> Way:
-    """Find out how namespaces can be made here.
-
-    Raises:
-        ClusterError: they cannot; says what to do.
-    """
+    """Find out how namespaces can be made here."""
     try:
         return find_way(instead=_INSTEAD)
     except CommError as error:

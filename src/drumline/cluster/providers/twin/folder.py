@@ -110,11 +110,7 @@ def login_name() -> str:
 
 
 def write_folder(order: NodeOrder, *, hosts: Path) -> Message:
-    """Write a node's files; returns what its first process is to do with them.
-
-    Raises:
-        OSError: a file cannot be written.
-    """
+    """Write a node's files, or raise OSError; returns what its first process does with them."""
     made = [order.path / name for name in ("home", "drumline", "tmp", "bin", "etc", "ssh")]
     for folder in made:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)

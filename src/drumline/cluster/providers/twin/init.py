@@ -41,7 +41,7 @@ def main() -> int:
     _call("unshare", spaces)  # (1)
     pid = os.fork()
     if pid:
-        _say({"pid": pid})
+        _report({"pid": pid})
         _hang_up(2)  # the line to the host is the node's alone
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     die_with_parent()  # where the parent went before that, there is nobody to read from below
@@ -52,20 +52,16 @@ def main() -> int:
     try:
         furnish(wanted)  # (3)
     except OSError as error:
-        _say({"error": f"{error.strerror or error} {error.filename or ''}".strip()})
+        _report({"error": f"{error.strerror or error} {error.filename or ''}".strip()})
         return 1
-    _say({})
+    _report({})
     _hang_up(os.open(os.devnull, os.O_RDONLY))
     live(wanted)
     return 0
 
 
 def furnish(wanted: Message) -> None:
-    """Give the node files, a name and limits of its own.
-
-    Raises:
-        OSError: the kernel refuses.
-    """
+    """Give the node files, a name and limits of its own; raises OSError if the kernel refuses."""
     _mount("none", "/", None, _MS_REC | _MS_PRIVATE)  # others see nothing of what follows
     for target, options in wanted["memory"]:
         _mount("tmpfs", target, b"tmpfs", _MS_NOSUID | _MS_NODEV, options)
@@ -155,7 +151,7 @@ def _hang_up(other: int) -> None:
     os.dup2(2, 1)
 
 
-def _say(values: dict[str, object]) -> None:
+def _report(values: dict[str, object]) -> None:
     os.write(1, json.dumps(values).encode() + b"\n")
 
 

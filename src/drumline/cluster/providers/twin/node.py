@@ -125,11 +125,7 @@ class Node:
             await self.ended.wait()
 
     def set_link(self, *, up: bool) -> None:
-        """Connect the node's link, or cut it: packets are lost without a word.
-
-        Raises:
-            RuntimeError: `ip` refused.
-        """
+        """Connect the node's link, or cut it; raises RuntimeError where `ip` refuses."""
         batch("ip", [f"link set dev {port_of(self._port)} {'up' if up else 'down'}"])
         self.state = "running" if up else "cut"
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from drumline.cluster.home import ClusterHome, clusters_root
-from drumline.cluster.providers import Machine, Plan, Provider, Resource, Say
+from drumline.cluster.providers import Machine, Plan, Provider, Reporter, Resource
 from drumline.cluster.providers.twin import reach
 from drumline.cluster.providers.twin.control import (
     Control,
@@ -53,11 +53,7 @@ class TwinProvider(Provider):
         self._control = Control(self._twin)
 
     def plan(self) -> Plan:
-        """Say what `create` would do.
-
-        Raises:
-            ClusterError: nodes cannot be simulated here.
-        """
+        """Say what `create` would do."""
         check_server()
         find_twin_way()
         there = self._first_processes()
@@ -77,12 +73,8 @@ class TwinProvider(Provider):
             hours=self._spec.max_hours,
         )
 
-    def create(self, say: Say) -> list[Machine]:
-        """Make the nodes that are missing; those that run stay as they are.
-
-        Raises:
-            ClusterError: they cannot be made; says why.
-        """
+    def create(self, report: Reporter) -> list[Machine]:
+        """Make the nodes that are missing; those that run stay as they are."""
         missing = set(range(self._spec.nodes)) - set(self._first_processes())
         if missing:
             self._control.start(until_empty=True)
@@ -91,7 +83,7 @@ class TwinProvider(Provider):
         orders = [self._order(node) for node in sorted(missing)]
         for order in orders:
             _remove_folder(order.path)  # a machine that is made again begins with an empty disk
-            say(order.name, "starts")
+            report(order.name, "starts")
         if orders:
             self._control.add(orders)
         return self.machines()
@@ -118,13 +110,9 @@ class TwinProvider(Provider):
         by_name = {process.name: process for process in found}  # a node has two
         return [_resource(process, self._home.name) for _, process in sorted(by_name.items())]
 
-    def remove(self, say: Say) -> None:
-        """End all nodes and remove their files.
-
-        Raises:
-            ClusterError: something cannot be removed; names it.
-        """
-        _remove(self._twin, say)
+    def remove(self, report: Reporter) -> None:
+        """End all nodes and remove their files."""
+        _remove(self._twin, report)
 
     def _first_processes(self) -> dict[int, TwinProcess]:
         """The nodes that run, by their number."""
@@ -160,7 +148,7 @@ def proxy_command(home: Path, name: str) -> tuple[str, ...]:
     return (sys.executable, "-I", "-S", str(Path(reach.__file__)), str(home), name)
 
 
-def reap(say: Say) -> None:
+def reap(report: Reporter) -> None:
     """Remove the simulated nodes of all clusters of this user's.
 
     Raises:
@@ -172,7 +160,7 @@ def reap(say: Say) -> None:
     failed = []
     for home in sorted(homes):
         try:
-            _remove(home, say)
+            _remove(home, report)
         except ClusterError as error:
             failed.append(error.message)
     if failed:
@@ -192,7 +180,7 @@ def _resource(process: TwinProcess, cluster: str) -> Resource:
     )
 
 
-def _remove(home: Path, say: Say) -> None:
+def _remove(home: Path, report: Reporter) -> None:
     there = sorted({process.name for process in processes_of(home) if process.name})
     with contextlib.suppress(ClusterError):  # it does not run, or does not listen: then by force
         Control(home).ask("stop", timeout_s=_STOP_S)
@@ -204,16 +192,12 @@ def _remove(home: Path, say: Say) -> None:
             f"end them by hand (kill -9 {pids.replace(',', '')}), and run drumline down again"
         )
     for name in there:
-        say(name, "removed")
+        report(name, "removed")
     _remove_folder(home)
 
 
 def _remove_folder(path: Path) -> None:
-    """Remove a folder with everything in it, read-only folders too.
-
-    Raises:
-        ClusterError: something stays.
-    """
+    """Remove a folder with everything in it, read-only folders too."""
     reason: object = ""
     for _ in range(_TRIES):
         try:
