@@ -116,15 +116,8 @@ def bring_up(spec: ClusterSpec, folder: Path, report: Reporter) -> Standing:
         for change in term.changes:
             report("limits", change)
         write_config(home, machines)
-        work = _Work(
-            spec=spec,
-            home=home,
-            provider=provider,
-            folder=folder,
-            deadline=term.deadline,
-            report=report,
-        )
-        provisioned = asyncio.run(work.furnish(machines))
+        work = _Setup(spec, home, provider, folder, term.deadline, report)
+        provisioned = asyncio.run(work.run(machines))
     return Standing(
         spec=spec,
         home=home,

@@ -284,7 +284,7 @@ class SshHosts(Provider):
 
     def _fleet(
         self, machines: Sequence[Machine], report: Reporter
-    ) -> AbstractAsyncContextManager[Fleet]:
+    ) -> contextlib.AbstractAsyncContextManager[Fleet]:
         return Fleet.open(machines, self._home, timeout_s=self._reach_s, report=report)
 
     def _find_pins(self) -> list[list[Pin]]:

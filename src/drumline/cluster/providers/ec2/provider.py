@@ -265,9 +265,7 @@ class Ec2Provider(Provider):
             "", network, existing
         )
 
-    def _settle(
-        self, nodes: dict[int, InventoryItem], report: Reporter
-    ) -> dict[int, InventoryItem]:
+    def _wait(self, nodes: dict[int, InventoryItem], report: Reporter) -> dict[int, InventoryItem]:
         """Wait for the nodes, and end any second instance of one (two laptops at once)."""
         filters = of_cluster(self._spec.name, self._home.cluster_id())
         expected = {node: nodes[node].identity for node in sorted(nodes)}
