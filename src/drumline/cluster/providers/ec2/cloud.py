@@ -14,6 +14,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from importlib import resources
 from typing import Any
 
@@ -26,6 +27,7 @@ from botocore.parsers import ResponseParserError
 from pydantic import BaseModel
 
 from drumline.cluster.life.journal import Journal
+from drumline.cluster.providers import Reporter
 from drumline.core.errors import CloudError
 
 AwsValues = dict[str, Any]
@@ -102,34 +104,6 @@ class Cloud:
                 self.sleep(2**attempt)
         raise AssertionError("unreachable")
 
-    def change(
-        self,
-        journal: Journal,
-        method: str,
-        params: AwsValues,
-        *,
-        note: Mapping[str, object],
-        result: Callable[[Any], dict[str, str]] = lambda answer: {},
-        **about: str,
-    ) -> Any:
-        """Make a call that makes or removes something, in between two lines of the journal.
-
-        `note`, `result`: what the journal says of the intent, and of the answer.
-
-        Raises:
-            CloudError: it was refused. Where AWS has not answered, the intent stays open.
-        """
-        intent = journal.intend(method, **note)
-        service = "launch" if method == "run_instances" else "ec2"
-        try:
-            answer = self.call(service, method, **about, **params)
-        except CloudError as error:
-            if error.fields.get("answered"):
-                journal.failed(intent, error.message)
-            raise
-        journal.did(intent, **result(answer))
-        return answer
-
     def each(self, service: str, method: str, key: str, /, **params: Any) -> Iterator[Any]:
         """Give all items of a listing, over all of its pages."""
         client = self.client(service)
@@ -146,6 +120,44 @@ class Cloud:
         """Return what was asked as IAM spells it: ec2:RunInstances."""
         operation = self.client(service).meta.method_to_api_mapping[method]
         return f"{'ec2' if service == 'launch' else service}:{operation}"
+
+
+@dataclass(frozen=True)
+class CloudWriter:
+    """Makes the calls that create or remove something, each in between two lines of the journal."""
+
+    cloud: Cloud
+    journal: Journal
+    report: Reporter
+
+    def forgiving(self) -> CloudWriter:
+        """Return it for whoever removes something: a journal that is full keeps nothing alive."""
+        return replace(self, journal=self.journal.forgiving())
+
+    def call(
+        self,
+        method: str,
+        params: AwsValues,
+        *,
+        note: Mapping[str, object],
+        result: Callable[[Any], dict[str, str]] = lambda answer: {},
+        **about: str,
+    ) -> Any:
+        """Make a call; `note` and `result` are what the journal says of the intent, and the answer.
+
+        Raises:
+            CloudError: it was refused. Where AWS has not answered, the intent stays open.
+        """
+        intent = self.journal.intend(method, **note)
+        service = "launch" if method == "run_instances" else "ec2"
+        try:
+            answer = self.cloud.call(service, method, **about, **params)
+        except CloudError as error:
+            if error.fields.get("answered"):
+                self.journal.failed(intent, error.message)
+            raise
+        self.journal.did(intent, **result(answer))
+        return answer
 
 
 class _Answered(BaseModel):

@@ -16,9 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from drumline.cluster.life.journal import Journal
 from drumline.cluster.providers import Reporter
-from drumline.cluster.providers.ec2.cloud import AwsValues, Cloud, kind
+from drumline.cluster.providers.ec2.cloud import AwsValues, Cloud, CloudWriter, kind
 from drumline.cluster.providers.ec2.inventory import (
     LIVE,
     STOPPED,
@@ -145,13 +144,11 @@ UserData = Callable[[int], str]
 
 @dataclass(frozen=True, kw_only=True)
 class Launcher:
-    """Launches nodes onto prepared plan."""
+    """Launches nodes as planned."""
 
-    cloud: Cloud
-    journal: Journal
+    writer: CloudWriter
     plan: LaunchPlan
     user_data: UserData
-    report: Reporter
 
     def launch(
         self, missing: Sequence[int], places: Sequence[ZoneSubnet], *, fixed: bool
@@ -163,7 +160,8 @@ class Launcher:
         """
         refused: dict[str, CloudError] = {}
         # first the zone of a launch that may have arrived without our knowing
-        unsure = {str(intent.what.get("zone")) for intent in self.journal.open_intents(_LAUNCH)}
+        intents = self.writer.journal.open_intents(_LAUNCH)
+        unsure = {str(intent.what.get("zone")) for intent in intents}
         for place in sorted(places, key=lambda place: place.zone not in unsure):
             try:
                 return self._launch_in(missing, place)
@@ -171,7 +169,7 @@ class Launcher:
                 if kind(error) not in MOVE_ON:
                     raise
                 refused[place.zone] = error
-                self.report(place.zone, f"refused: {error.fields['code']}")
+                self.writer.report(place.zone, f"refused: {error.fields['code']}")
                 if not fixed:
                     self._end_those_of(missing, place)
         last = next(reversed(refused.values()))
@@ -187,7 +185,7 @@ class Launcher:
     def _launch_in(self, missing: Sequence[int], place: ZoneSubnet) -> list[InventoryItem]:
         used = {
             str(item.described.get("ClientToken", ""))
-            for item in instances(self.cloud, self._filters(), gone=True)
+            for item in instances(self.writer.cloud, self._filters(), gone=True)
             if item.state not in LIVE
         }
         first, *others = missing
@@ -213,8 +211,7 @@ class Launcher:
                 continue
             request = launch_request(self.plan, node, place, token=token, user_data=user_data)
             try:
-                answer = self.cloud.change(
-                    self.journal,
+                answer = self.writer.call(
                     _LAUNCH,
                     request,
                     note={"node": node, "zone": place.zone, "token": token},
@@ -225,13 +222,13 @@ class Launcher:
             except CloudError as error:
                 if kind(error) != "repeated":
                     raise
-                made = instances(self.cloud, [{"Name": "client-token", "Values": [token]}])
+                made = instances(self.writer.cloud, [{"Name": "client-token", "Values": [token]}])
                 if (there := next((item for item in made if item.live), None)) is None:
                     continue
             else:
                 there = instance_item(answer["Instances"][0])
             if there.state in LIVE:
-                self.report(f"worker{node}", f"launched as {there.identity} in {place.zone}")
+                self.writer.report(f"worker{node}", f"launched as {there.identity} in {place.zone}")
                 return there
         raise CloudError(
             f"node {node} was launched {_ATTEMPTS} times and ended each time; look at why with aws "
@@ -243,14 +240,15 @@ class Launcher:
         """End what this zone has given: a cluster is in one zone."""
         made = [
             item
-            for item in instances(self.cloud, self._filters())
+            for item in instances(self.writer.cloud, self._filters())
             if item.live
             and item.node in missing
             and item.described["Placement"]["AvailabilityZone"] == place.zone
         ]
         if made:
-            self.report(place.zone, f"ending its {len(made)} node(s): all must be in one zone")
-            end_instances(self.cloud, self.journal, made, self.report)
+            count = len(made)
+            self.writer.report(place.zone, f"ending its {count} node(s): all must be in one zone")
+            end_instances(self.writer, made)
 
     def _filters(self) -> list[Filter]:
         return of_cluster(self.plan.spec.name, self.plan.identity)

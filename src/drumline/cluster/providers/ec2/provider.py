@@ -20,7 +20,7 @@ import boto3
 from drumline.cluster.home import ClusterHome
 from drumline.cluster.life.journal import Journal
 from drumline.cluster.providers import Machine, Plan, Provider, Reporter, Resource
-from drumline.cluster.providers.ec2.cloud import Cloud, Sleep, open_session
+from drumline.cluster.providers.ec2.cloud import Cloud, CloudWriter, Sleep, open_session
 from drumline.cluster.providers.ec2.inventory import (
     InventoryItem,
     instances,
@@ -200,7 +200,8 @@ class Ec2Provider(Provider):
                     ids=", ".join(ids),
                 )
         journal = Journal(self._home.journal if self._home.path.is_dir() else None)
-        remove_all(self.cloud, journal, of_cluster(self._spec.name, identity), report)
+        writer = CloudWriter(self.cloud, journal, report)
+        remove_all(writer, of_cluster(self._spec.name, identity))
 
     def adopt(self, identity: str) -> None:
         """Take over a cluster of this name that another machine has made."""
@@ -239,8 +240,8 @@ class Ec2Provider(Provider):
         # Nothing was made up to here. From now on the id is on the disk.
         self._home.make()
         identity = self._home.cluster_id()
-        journal = Journal(self._home.journal)
-        shared = SharedResources(self.cloud, journal, spec.name, identity, report)
+        writer = self._writer(report)
+        shared = SharedResources(writer, spec.name, identity)
         grouped = spec.nodes > 1 and spec.ec2.placement_group and facts.placement
         work = LaunchPlan(
             spec=spec,
@@ -250,20 +251,15 @@ class Ec2Provider(Provider):
             security_group=shared.security_group(places[0].vpc, network, existing),
             placement_group=shared.placement_group(existing) if grouped else None,
         )
-        launcher = Launcher(
-            cloud=self.cloud, journal=journal, plan=work, user_data=self._user_data, report=report
-        )
+        launcher = Launcher(writer=writer, plan=work, user_data=self._user_data)
         missing = [node for node in range(spec.nodes) if node not in there]
         return launcher.launch(missing, places, fixed=bool(there))
 
     def _see_to_rules(self, existing: Sequence[InventoryItem], report: Reporter) -> None:
         """Let in who calls now, who may have moved since, and nobody else."""
-        identity = self._home.cluster_id()
-        network = allowed_network(self._spec.ec2)
-        journal = Journal(self._home.journal)
-        SharedResources(self.cloud, journal, self._spec.name, identity, report).security_group(
-            "", network, existing
-        )
+        identity, network = self._home.cluster_id(), allowed_network(self._spec.ec2)
+        shared = SharedResources(self._writer(report), self._spec.name, identity)
+        shared.security_group("", network, existing)
 
     def _wait(self, nodes: dict[int, InventoryItem], report: Reporter) -> dict[int, InventoryItem]:
         """Wait for the nodes, and end any second instance of one (two laptops at once)."""
@@ -272,8 +268,11 @@ class Ec2Provider(Provider):
         live = wait_running(self.cloud, filters, expected, report)
         kept = {one.node: one for one in live if one.identity in expected.values()}
         doubles = [one for one in live if one.identity not in expected.values()]
-        end_instances(self.cloud, Journal(self._home.journal), doubles, report)
+        end_instances(self._writer(report), doubles)
         return kept
+
+    def _writer(self, report: Reporter) -> CloudWriter:
+        return CloudWriter(self.cloud, Journal(self._home.journal), report)
 
     def _refuse_fewer(self, existing: Sequence[InventoryItem]) -> None:
         there = by_node(existing)

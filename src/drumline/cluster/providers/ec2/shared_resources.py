@@ -15,9 +15,7 @@ import ipaddress
 from collections.abc import Sequence
 from typing import Any
 
-from drumline.cluster.life.journal import Journal
-from drumline.cluster.providers import Reporter
-from drumline.cluster.providers.ec2.cloud import AwsValues, Cloud, kind
+from drumline.cluster.providers.ec2.cloud import AwsValues, CloudWriter, kind
 from drumline.cluster.providers.ec2.inventory import (
     InventoryItem,
     of_cluster,
@@ -35,33 +33,26 @@ _SEEN_AFTER_S = 30
 class SharedResources:
     """The part of a cluster that costs nothing, for one cluster."""
 
-    def __init__(
-        self, cloud: Cloud, journal: Journal, cluster: str, identity: str, report: Reporter
-    ):
-        self._cloud = cloud
-        self._journal = journal
+    def __init__(self, writer: CloudWriter, cluster: str, identity: str) -> None:
+        self._writer = writer
         self._cluster = cluster
         self._identity = identity
         self._name = resource_name(cluster, identity)
-        self._report = report
 
     def key_pair(self, public_key: str, existing: Sequence[InventoryItem]) -> str:
         """Import the cluster's public key; return its name at EC2."""
         there = _only(existing, "key-pair")
         if there is not None:
-            if _key_material(str(there.described.get("PublicKey", ""))) == _key_material(
-                public_key
-            ):
+            material = str(there.described.get("PublicKey", "")).split()[:2]
+            if material == public_key.split()[:2]:  # but for the comment
                 return self._name
-            self._make("delete_key_pair", {"KeyName": self._name})
-        self._report("key-pair", "importing")
+            self._make("delete_key_pair", KeyName=self._name)
+        self._writer.report("key-pair", "importing")
         self._make(
             "import_key_pair",
-            {
-                "KeyName": self._name,
-                "PublicKeyMaterial": public_key.encode(),
-                "TagSpecifications": self._tags("key-pair"),
-            },
+            KeyName=self._name,
+            PublicKeyMaterial=public_key.encode(),
+            TagSpecifications=self._tags("key-pair"),
         )
         return self._name
 
@@ -69,15 +60,13 @@ class SharedResources:
         """Make the group, with just the rules that there should be; return its id."""
         there = _only(existing, "security-group")
         if there is None:
-            self._report("security-group", f"making; SSH from {network} alone")
+            self._writer.report("security-group", f"making; SSH from {network} alone")
             made = self._make(
                 "create_security_group",
-                {
-                    "GroupName": self._name,
-                    "Description": f"Nodes of the drumline cluster {self._cluster}",
-                    "VpcId": vpc,
-                    "TagSpecifications": self._tags("security-group"),
-                },
+                GroupName=self._name,
+                Description=f"Nodes of the drumline cluster {self._cluster}",
+                VpcId=vpc,
+                TagSpecifications=self._tags("security-group"),
             )
             if made is None:
                 there = self._wait_seen("security-group")
@@ -89,14 +78,12 @@ class SharedResources:
     def placement_group(self, existing: Sequence[InventoryItem]) -> str:
         """Make the group that puts machines close to each other; return its name."""
         if _only(existing, "placement-group") is None:
-            self._report("placement-group", "making")
+            self._writer.report("placement-group", "making")
             self._make(
                 "create_placement_group",
-                {
-                    "GroupName": self._name,
-                    "Strategy": "cluster",
-                    "TagSpecifications": self._tags("placement-group"),
-                },
+                GroupName=self._name,
+                Strategy="cluster",
+                TagSpecifications=self._tags("placement-group"),
             )
         return self._name
 
@@ -105,21 +92,18 @@ class SharedResources:
         missing = [rule for rule in wanted if not flatten([rule]) <= present]
         surplus = sorted(present - flatten(wanted), key=str)
         if surplus:
-            self._report("security-group", f"closing {len(surplus)} rule(s) that no longer hold")
-            self._make(
-                "revoke_security_group_ingress",
-                {"GroupId": group, "IpPermissions": [permission(rule) for rule in surplus]},
-            )
+            closing = [permission(rule) for rule in surplus]
+            many = f"closing {len(closing)} rule(s) that no longer hold"
+            self._writer.report("security-group", many)
+            self._make("revoke_security_group_ingress", GroupId=group, IpPermissions=closing)
         if missing:
-            self._make(
-                "authorize_security_group_ingress", {"GroupId": group, "IpPermissions": missing}
-            )
+            self._make("authorize_security_group_ingress", GroupId=group, IpPermissions=missing)
 
-    def _make(self, method: str, params: AwsValues) -> Any:
+    def _make(self, method: str, **params: Any) -> Any:
         """Make something, in between two lines of the journal; None where it was there already."""
         note = {key: value for key, value in params.items() if key in ("GroupName", "KeyName")}
         try:
-            return self._cloud.change(self._journal, method, params, note=note)
+            return self._writer.call(method, params, note=note)
         except CloudError as error:
             if kind(error) != "duplicate":
                 raise
@@ -128,10 +112,10 @@ class SharedResources:
     def _wait_seen(self, what: str) -> InventoryItem:
         """Wait until EC2 lists what it says that it has."""
         for _ in range(_SEEN_AFTER_S):
-            existing = scan(self._cloud, of_cluster(self._cluster, self._identity))
+            existing = scan(self._writer.cloud, of_cluster(self._cluster, self._identity))
             if (there := _only(existing, what)) is not None:
                 return there
-            self._cloud.sleep(1)
+            self._writer.cloud.sleep(1)
         raise CloudError(
             f"EC2 says that the {what} {self._name} exists, but does not list it as this "
             f"cluster's; remove it by hand, then run this again",
@@ -144,11 +128,6 @@ class SharedResources:
 
 def _only(existing: Sequence[InventoryItem], what: str) -> InventoryItem | None:
     return next((item for item in existing if item.kind == what), None)
-
-
-def _key_material(public_key: str) -> tuple[str, ...]:
-    """Return a public key without its comment."""
-    return tuple(public_key.split()[:2])
 
 
 def refuse_another_id(cluster: str, identity: str, existing: Sequence[InventoryItem]) -> None:
