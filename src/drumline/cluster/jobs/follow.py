@@ -124,20 +124,16 @@ class JobFollower:
     def _conclude(self, tasks: dict[int, asyncio.Task[None]]) -> JobState:
         if 0 in self._ends:
             return self._ends[0]
-        ended = (task.exception() for task in tasks.values() if task.done())
-        errors = [error for error in ended if error is not None]
-        others = [self._ends.get(node) for node in tasks if node != 0]
-        if others and all(end is not None and end.phase == "lost" for end in others):
-            end = others[0]
-            assert end is not None
-            return end
-        raise (
-            errors[0]
-            if errors
-            else HostError(
-                f"no node tells of job {self.job_id} any more; ask again with: drumline logs "
-                f"{self.job_id}"
-            )
+        others = [self._ends.get(node) for node in tasks if node]
+        lost = [end for end in others if end is not None and end.phase == "lost"]
+        if lost and len(lost) == len(others):
+            return lost[0]
+        for task in tasks.values():
+            if task.done() and (error := task.exception()) is not None:
+                raise error
+        raise HostError(
+            f"no node tells of job {self.job_id} any more; ask again with: drumline logs "
+            f"{self.job_id}"
         )
 
     async def _listen(self, session: NodeSession) -> None:

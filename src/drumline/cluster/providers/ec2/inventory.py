@@ -10,11 +10,12 @@ and terminated, whether an `up` came to record it or not: nodes of an abandoned 
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 
 from drumline.cluster.life.journal import Journal
@@ -88,23 +89,15 @@ _MOMENT = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (?:GMT|UTC)\)")
 
 
 @dataclass(frozen=True, kw_only=True)
-class InventoryItem:
-    """One resource."""
+class InventoryItem(Resource):
+    """A resource, with all that EC2 says of it; its identity is what it is deleted by."""
 
-    kind: str
-    """instance, security-group, placement-group, key-pair, volume, network-interface"""
-    identity: str
-    """what it is deleted by"""
-    state: str = ""
-    detail: str = ""
-    tags: Mapping[str, str] = field(default_factory=dict)
     described: AwsValues = field(default_factory=dict)
-    """all that EC2 says of it"""
 
-    @property
-    def cluster(self) -> str:
-        """The name of the cluster that it belongs to."""
-        return self.tags.get(CLUSTER, "")
+    @functools.cached_property
+    def tags(self) -> dict[str, str]:
+        """Its tags."""
+        return read_tags(self.described)
 
     @property
     def cluster_id(self) -> str:
@@ -123,14 +116,8 @@ class InventoryItem:
         return self.kind != "instance" or self.state in LIVE
 
     def resource(self) -> Resource:
-        """Return it as the protocol of providers tells of it."""
-        return Resource(
-            kind=self.kind,
-            identity=self.identity,
-            state=self.state,
-            cluster=self.cluster,
-            detail=self.detail,
-        )
+        """Return it without what only EC2 says."""
+        return Resource(**{one.name: getattr(self, one.name) for one in fields(Resource)})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,7 +164,7 @@ def _items_of(cloud: Cloud, name: str, filters: Sequence[Filter]) -> Iterator[In
                 identity=described[kind.identity],
                 state=state,
                 detail=kind.detail.format_map(defaultdict(str, described)),
-                tags=read_tags(described),
+                cluster=read_tags(described).get(CLUSTER, ""),
                 described=described,
             )
 
@@ -212,7 +199,7 @@ def instance_item(instance: AwsValues) -> InventoryItem:
         identity=instance["InstanceId"],
         state=instance["State"]["Name"],
         detail=f"{instance['InstanceType']}{spot} in {zone}",
-        tags=read_tags(instance),
+        cluster=read_tags(instance).get(CLUSTER, ""),
         described=instance,
     )
 

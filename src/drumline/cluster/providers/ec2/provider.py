@@ -61,28 +61,25 @@ def missing_resources(
     image: Image,
 ) -> list[Resource]:
     """Return what `create` would make."""
-    there = by_node(existing)
+    made: list[tuple[str, str]] = []
     kinds = {item.kind for item in existing}
-    name = spec.name
-    made = []
     if "key-pair" not in kinds:
-        made.append(Resource(kind="key-pair", identity="", cluster=name))
+        made.append(("key-pair", ""))
     if "security-group" not in kinds:
         given = spec.ec2.allow_from
         whom = "you alone" if given == "auto" else given
-        rules = f"SSH from {whom}, everything among nodes"
-        made.append(Resource(kind="security-group", identity="", cluster=name, detail=rules))
+        made.append(("security-group", f"SSH from {whom}, everything among nodes"))
     grouped = spec.nodes > 1 and spec.ec2.placement_group and facts.placement
     if grouped and "placement-group" not in kinds:
-        made.append(Resource(kind="placement-group", identity="", cluster=name))
+        made.append(("placement-group", ""))
     zones = " or ".join(place.zone for place in places)
     market = " spot" if spec.ec2.spot else ""
-    detail = f"{spec.ec2.instance_type}{market} in {zones}, {image.name}"
-    for node in range(spec.nodes):
-        if node not in there:
-            what = f"worker{node}: {detail}, {spec.ec2.disk_gb} GB"
-            made.append(Resource(kind="instance", identity="", cluster=name, detail=what))
-    return made
+    detail = f"{spec.ec2.instance_type}{market} in {zones}, {image.name}, {spec.ec2.disk_gb} GB"
+    missing = sorted({*range(spec.nodes)} - {*by_node(existing)})
+    made += [("instance", f"worker{node}: {detail}") for node in missing]
+    return [
+        Resource(kind=kind, identity="", cluster=spec.name, detail=detail) for kind, detail in made
+    ]
 
 
 class Ec2Provider(Provider):
