@@ -9,7 +9,6 @@ What lies there, and why it is whole at every moment, says `drumline.node.storag
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -69,10 +68,9 @@ async def keep_copies(
         )
         argv = [node_python(remote.machine), "-m", "drumline.node.keeper"]
         done = await remote.run(argv, given=encode(**asdict(request)), timeout_s=_ANSWER_S)
-        try:
-            return str(json.loads(done.stdout).get("error", ""))
-        except ValueError:
+        if (answer := done.message) is None:
             return done.complaint[-600:] or "no answer"
+        return str(answer.get("error", ""))
 
     refused: dict[str, list[str]] = {}
     for remote, why in zip(remotes, await all_of(map(ask, remotes)), strict=True):

@@ -97,15 +97,13 @@ async def _ask(leader: Remote, name: ServiceName) -> Message:
     argv = node_command(leader.machine, "services", name, "start")
     done = await leader.run(argv, timeout_s=_START_S)
     node = leader.machine.name
-    try:
-        answer: Message = json.loads(done.stdout.splitlines()[-1])
-    except (ValueError, IndexError):
+    if (answer := done.message) is None:
         said = done.complaint or f"exit code {done.code}"
         raise HostError(
             f"{node}: {name} cannot be reached: {said[-600:]}; if the node is not set up yet, run: "
             f"drumline up",
             node=node,
-        ) from None
+        )
     if answer.get("missing"):
         raise MissingServiceError(
             f"{node}: {answer['error']}; add it to the requirements file of your cluster.yaml and "

@@ -96,8 +96,11 @@ async def cancel(remotes: Sequence[Remote], job_id: str) -> JobState:
         UsageError: there is no such job.
         HostError: no node answers.
     """
-    done = await _ask_any(remotes, lambda done: bool(_read(done.stdout)), "cancel", job_id)
-    answer = _read(done.stdout)
+
+    def is_answer(done: Done) -> bool:
+        return bool((done.message or {}).keys() & {"state", "error"})
+
+    answer = (await _ask_any(remotes, is_answer, "cancel", job_id)).message or {}
     if "error" in answer:
         raise revive(answer["error"])
     return JobState.from_json(answer["state"])
@@ -196,15 +199,6 @@ async def _answer(session: NodeSession) -> Message:
     if "error" in answer:
         raise revive(answer["error"], f"{session.machine.name}: ")
     return answer
-
-
-def _read(output: bytes) -> Message:
-    """Return a state or an error that a node has answered with; {} where it is neither."""
-    try:
-        answer = json.loads(output)
-    except ValueError:
-        return {}
-    return answer if isinstance(answer, dict) and answer.keys() & {"state", "error"} else {}
 
 
 def _complain(machine: Machine, stderr: bytes) -> HostError:

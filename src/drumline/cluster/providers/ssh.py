@@ -267,10 +267,7 @@ class SshHosts(Provider):
         source = files("drumline.node").joinpath("ownership.py").read_bytes()
         argv = ["python3", "-IS", "-", what, machine.root, json.dumps(asdict(mark))]
         done = await remote.run(argv, given=source, timeout_s=_ASK_S)
-        try:
-            answer: Message = json.loads(done.stdout)
-        except ValueError:
-            answer = {"error": done.complaint[-200:]}
+        answer = done.message or {"error": done.complaint[-200:]}
         if "error" in answer:
             raise host_error(machine, "setup", str(answer["error"]))
         owner = answer["owner"]

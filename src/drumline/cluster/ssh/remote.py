@@ -38,6 +38,15 @@ class Done:
         """What it wrote to standard error."""
         return self.stderr.decode(errors="replace").strip()
 
+    @property
+    def message(self) -> Message | None:
+        """The JSON object that it printed last; None where that is something else."""
+        try:
+            message = json.loads(self.stdout.splitlines()[-1])
+        except (ValueError, IndexError):
+            return None
+        return message if isinstance(message, dict) else None
+
 
 class Remote(Protocol):
     """One node, connected (`Connection`). `machine.root` is an absolute path here."""

@@ -144,12 +144,10 @@ class Control:
         if "error" in answer:
             raise ClusterError(f"simulated nodes cannot be made: {answer['error']}")
 
-    def add(self, orders: Sequence[NodeOrder]) -> list[Message]:
-        """Make nodes, all at once; returns what `status` says of them."""
+    def add(self, orders: Sequence[NodeOrder]) -> None:
+        """Make nodes, all at once."""
         wanted = [asdict(order) for order in orders]
-        answer = self.ask("add", timeout_s=_ANSWER_S + _NODE_S * len(wanted), nodes=wanted)
-        nodes: list[Message] = answer["nodes"]
-        return nodes
+        self.ask("add", timeout_s=_ANSWER_S + _NODE_S * len(wanted), nodes=wanted)
 
     def status(self) -> list[Message]:
         """Return what became of each node: name, state, pid, addresses, folder, since."""

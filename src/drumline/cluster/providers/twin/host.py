@@ -103,7 +103,7 @@ class Host:
                 nodes = [node.describe() for node in self._nodes.values()]
                 return {"pid": os.getpid(), "nodes": nodes}
             case "add":
-                return await self._add([NodeOrder(**values) for values in request["nodes"]])
+                await self._add([NodeOrder(**values) for values in request["nodes"]])
             case "kill":
                 await self._nodes[request["name"]].kill()
             case "remove":
@@ -129,7 +129,7 @@ class Host:
                 raise KeyError(what)
         return {}
 
-    async def _add(self, orders: Sequence[NodeOrder]) -> Message:
+    async def _add(self, orders: Sequence[NodeOrder]) -> None:
         for order in orders:
             there = self._nodes.get(order.name)
             if there is not None and not there.ended.is_set():
@@ -148,7 +148,6 @@ class Host:
         ]
         if failed:
             raise RuntimeError("; ".join(failed))
-        return {"nodes": [node.describe() for node in made]}
 
     async def _start(self, node: Node) -> None:
         async with self._turns:
