@@ -21,6 +21,7 @@ from typing import Any
 import boto3
 import yaml
 from botocore import exceptions
+from botocore.client import BaseClient
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, UnknownRegionError
 from botocore.parsers import ResponseParserError
@@ -68,9 +69,9 @@ class Cloud:
                 "no AWS region is set; write one: ec2: {region: us-east-1}, or set AWS_REGION",
                 kind="region",
             )
-        self._clients: dict[str, Any] = {}
+        self._clients: dict[str, BaseClient] = {}
 
-    def client(self, service: str) -> Any:
+    def client(self, service: str) -> BaseClient:
         """Return the client of a service (`launch` is EC2 without botocore's repetitions)."""
         if service not in self._clients:
             name, config = ("ec2", _ONCE) if service == "launch" else (service, _PATIENT)
