@@ -1,4 +1,4 @@
-"""`Manifest`: what a project's folder consists of, without what is ignored.
+"""`FolderManifest`: what a project's folder consists of, without what is ignored.
 
     path        relative, with /        kind   file, link, dir (only those with nothing in them)
     executable  of files                size   of files
@@ -34,7 +34,7 @@ _FRESH_NS = 2_000_000_000
 
 
 @dataclass(frozen=True)
-class Manifest:
+class FolderManifest:
     """A folder's content."""
 
     root: Path
@@ -60,7 +60,7 @@ class Manifest:
         return sum(entry.size for entry in self.entries)
 
 
-def scan(root: Path, cache: Path | None = None, apart: Path | None = None) -> Manifest:
+def scan(root: Path, cache: Path | None = None, apart: Path | None = None) -> FolderManifest:
     """Scan a folder.
 
     `cache`: where digests of files are kept from one scan to the next.
@@ -88,7 +88,7 @@ def scan(root: Path, cache: Path | None = None, apart: Path | None = None) -> Ma
     found.cache.write()
     found.entries.sort()
     packed = json.dumps(found.entries, separators=(",", ":")).encode()
-    return Manifest(root, tuple(found.entries), tuple(found.notes), packed)
+    return FolderManifest(root, tuple(found.entries), tuple(found.notes), packed)
 
 
 class _Cache:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from drumline.cluster.files.manifest import Manifest, scan
+from drumline.cluster.files.manifest import FolderManifest, scan
 from drumline.cluster.home import ClusterHome
 from drumline.cluster.providers import Machine, Reporter
 from drumline.cluster.ssh.remote import NodeSession, Remote, all_of, host_error, last_line
@@ -97,7 +97,9 @@ class _Sync:
         changed = sorted({path for _, paths in results for path in paths})
         return [synced for synced, _ in results], changed
 
-    async def _one(self, session: NodeSession, manifest: Manifest) -> tuple[Synced, list[str]]:
+    async def _one(
+        self, session: NodeSession, manifest: FolderManifest
+    ) -> tuple[Synced, list[str]]:
         machine, entries = session.machine, manifest.entries
         synced = Synced(node=machine.node, hash=manifest.hash, files=len(entries))
         await _write(session, encode(hash=manifest.hash))

@@ -26,7 +26,7 @@ _LOST_S = 15.0  # for the end of a job, once a node cannot be heard any more
 
 
 @dataclass(frozen=True, kw_only=True)
-class Line:
+class OutputLine:
     """What a rank has printed."""
 
     node: int
@@ -42,7 +42,7 @@ class Line:
         return f"[{self.rank}]" if self.rank >= 0 else f"[node {self.node}]"
 
 
-Show = Callable[[Line], None]
+Show = Callable[[OutputLine], None]
 
 
 class JobFollower:
@@ -65,7 +65,7 @@ class JobFollower:
         self._changed = changed
         self._rank = rank
         self._offsets: dict[int, dict[int, int]] = {}
-        self._held: list[Line] | None = []
+        self._held: list[OutputLine] | None = []
         self._waiting: set[int] = set()
         self._ends: dict[int, JobState] = {}
 
@@ -153,7 +153,8 @@ class JobFollower:
 
     def _take(self, node: int, message: Message) -> None:
         if "text" in message:
-            line = Line(node=node, rank=message["rank"], text=message["text"], at=message["at"])
+            rank, text, at = message["rank"], message["text"], message["at"]
+            line = OutputLine(node=node, rank=rank, text=text, at=at)
             self._offsets.setdefault(node, {})[line.rank] = message["offset"]
             if self._held is None:
                 self._show(line)

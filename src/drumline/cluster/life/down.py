@@ -20,7 +20,7 @@ from drumline.cluster.life.receipt import (
     bill,
     every_machine,
     keep_receipt,
-    known,
+    machines_from,
 )
 from drumline.cluster.providers import Machine, Provider, Reporter, Resource, build_provider
 from drumline.cluster.spec import ClusterSpec, known_clusters
@@ -66,7 +66,7 @@ def take_down(
             _adopt(provider, home, identity)
         given_up = [find_own(spec, provider.machines(), name) for name in give_up]
         there = tuple(provider.resources())
-        noted, living = home.read_facts().machines, known(provider.machines)
+        noted, living = home.read_facts().machines, machines_from(provider.machines)
         machines = every_machine(home, provider, noted, living)
         _remove(provider, report, given_up)
         left = tuple(provider.resources())

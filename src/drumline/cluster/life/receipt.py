@@ -26,7 +26,7 @@ from drumline.core.json_lines import Message
 
 
 @dataclass(frozen=True, kw_only=True)
-class Line:
+class BillLine:
     """What one machine cost; a node whose machine was replaced has several."""
 
     node: str
@@ -49,7 +49,7 @@ class Receipt:
     provider: str
     ended: float
     """when, as seconds of the epoch"""
-    lines: tuple[Line, ...]
+    lines: tuple[BillLine, ...]
     removed: tuple[Resource, ...]
     left: tuple[Resource, ...]
     """what the provider still had when it was asked at the end"""
@@ -65,7 +65,7 @@ class Receipt:
         return {**asdict(self), "usd": self.usd}
 
 
-def bill(machines: list[Machine], ended: float, deadline: float | None) -> tuple[Line, ...]:
+def bill(machines: list[Machine], ended: float, deadline: float | None) -> tuple[BillLine, ...]:
     """Return what each machine has cost: to its end, or where nobody knows that, to a moment.
 
     `machines`: all of them, those that were lost, too.
@@ -73,7 +73,7 @@ def bill(machines: list[Machine], ended: float, deadline: float | None) -> tuple
     """
     latest = ended if deadline is None else min(ended, deadline)
     return tuple(
-        Line(
+        BillLine(
             node=machine.name,
             identity=machine.identity,
             hours=_hours(machine, latest),
@@ -106,7 +106,7 @@ def former_machines(
     here = {machine.identity for machine in machines}
     former = {machine.identity: machine for machine in home.read_facts().former}
     if gone := [one for one in noted if one.identity not in here and one.since]:
-        told = {machine.identity: machine.until for machine in known(provider.ended)}
+        told = {machine.identity: machine.until for machine in machines_from(provider.ended)}
         deadline = home.read_facts().deadline
         latest = time.time() if deadline is None else min(time.time(), deadline)
         former |= {one.identity: one.at(until=told.get(one.identity) or latest) for one in gone}
@@ -118,7 +118,7 @@ def every_machine(
 ) -> list[Machine]:
     """Return all machines that a cluster has had, by node and age; the living have no end."""
     found: dict[str, Machine] = {}
-    for machine in (*known(provider.ended), *home.read_facts().former, *noted, *living):
+    for machine in (*machines_from(provider.ended), *home.read_facts().former, *noted, *living):
         before = found.get(machine.identity, machine)
         found[machine.identity] = machine.at(
             until=before.until or machine.until, price_usd=machine.price_usd or before.price_usd
@@ -128,7 +128,7 @@ def every_machine(
     return sorted(found.values(), key=lambda machine: (machine.node, machine.since))
 
 
-def known(ask: Callable[[], list[Machine]]) -> list[Machine]:
+def machines_from(ask: Callable[[], list[Machine]]) -> list[Machine]:
     """Return the machines that a provider tells of; none where it cannot: those are not billed."""
     with contextlib.suppress(DrumlineError, OSError):
         return ask()

@@ -34,7 +34,7 @@ from drumline.core.errors import CloudError
 AwsValues = dict[str, Any]
 """a request to AWS, or a part of its answer: JSON of which AWS's documentation has the schema"""
 Sleep = Callable[[float], None]
-Failure = (BotoCoreError, ClientError, ResponseParserError)
+_BOTO_ERRORS = (BotoCoreError, ClientError, ResponseParserError)
 """all that boto3 raises; the last: something else than AWS has answered, such as a proxy"""
 
 _TRIES = 6
@@ -96,7 +96,7 @@ class Cloud:
         for attempt in range(_TRIES):
             try:
                 return getattr(client, method)(**params)
-            except Failure as error:
+            except _BOTO_ERRORS as error:
                 action = self._action(service, method)
                 refusal = explain(error, action, self.region, what=what, zone=zone)
                 again = service == "launch" and kind(refusal) in ("throttling", "server")
@@ -114,7 +114,7 @@ class Cloud:
         try:
             for page in client.get_paginator(method).paginate(**params):
                 yield from page.get(key, ())
-        except Failure as error:
+        except _BOTO_ERRORS as error:
             raise explain(error, self._action(service, method), self.region) from error
 
     def _action(self, service: str, method: str) -> str:

@@ -169,9 +169,9 @@ def _items_of(cloud: Cloud, name: str, filters: Sequence[Filter]) -> Iterator[In
             )
 
 
-def scan(cloud: Cloud, filters: Sequence[Filter], *, gone: bool = False) -> list[InventoryItem]:
-    """Return everything with these tags; instances that are terminated only where `gone`."""
-    found = list(instances(cloud, filters, gone=gone))
+def read_inventory(cloud: Cloud, filters: Sequence[Filter]) -> list[InventoryItem]:
+    """Return everything with these tags that exists, instances first."""
+    found = list(instances(cloud, filters))
     for name in KINDS:
         found += _items_of(cloud, name, filters)
     return found

@@ -26,7 +26,7 @@ from drumline.cluster.providers.ec2.inventory import (
     instances,
     of_cluster,
     past_machines,
-    scan,
+    read_inventory,
 )
 from drumline.cluster.providers.ec2.launch import (
     Launcher,
@@ -175,7 +175,7 @@ class Ec2Provider(Provider):
     def resources(self) -> list[Resource]:
         """Read back everything of this cluster that exists and is not yet gone, by tags alone."""
         filters = of_cluster(self._spec.name, self._known_id())
-        return [item.resource() for item in scan(self.cloud, filters)]
+        return [item.resource() for item in read_inventory(self.cloud, filters)]
 
     def remove(self, report: Reporter) -> None:
         """Remove everything of this cluster; blocks until EC2 says that it is gone.
@@ -289,7 +289,7 @@ class Ec2Provider(Provider):
 
     def _existing(self) -> list[InventoryItem]:
         """Return everything with this cluster's name, whatever its id."""
-        return scan(self.cloud, of_cluster(self._spec.name))
+        return read_inventory(self.cloud, of_cluster(self._spec.name))
 
     def _known_id(self) -> str | None:
         """Return the cluster's id as far as this machine knows it; makes none."""

@@ -26,7 +26,7 @@ from drumline.cluster.providers.ec2.inventory import (
     InventoryItem,
     instances,
     of_anybody,
-    scan,
+    read_inventory,
 )
 from drumline.core.errors import CloudError
 
@@ -54,7 +54,7 @@ def remove_all(writer: CloudWriter, filters: Sequence[Filter]) -> list[Inventory
     removed: dict[str, InventoryItem] = {}
     cloud, writer = writer.cloud, writer.forgiving()
     for _ in range(_ROUNDS):
-        existing = scan(cloud, filters)
+        existing = read_inventory(cloud, filters)
         if not existing:
             return list(removed.values())
         removed |= {item.identity: item for item in existing}
@@ -71,7 +71,7 @@ def remove_all(writer: CloudWriter, filters: Sequence[Filter]) -> list[Inventory
                 refused.append(error)
         if refused:
             raise refused[0]
-    left = scan(cloud, filters)
+    left = read_inventory(cloud, filters)
     if left:
         names = ", ".join(f"{item.kind} {item.identity}" for item in left)
         raise CloudError(

@@ -19,8 +19,8 @@ from drumline.cluster.providers.ec2.cloud import AwsValues, CloudWriter, kind
 from drumline.cluster.providers.ec2.inventory import (
     InventoryItem,
     of_cluster,
+    read_inventory,
     resource_name,
-    scan,
     tag_specifications,
     tags_of,
 )
@@ -112,7 +112,7 @@ class SharedResources:
     def _wait_seen(self, what: str) -> InventoryItem:
         """Wait until EC2 lists what it says that it has."""
         for _ in range(_SEEN_AFTER_S):
-            existing = scan(self._writer.cloud, of_cluster(self._cluster, self._identity))
+            existing = read_inventory(self._writer.cloud, of_cluster(self._cluster, self._identity))
             if (there := _only(existing, what)) is not None:
                 return there
             self._writer.cloud.sleep(1)
