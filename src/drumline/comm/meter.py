@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -30,6 +31,8 @@ class Span(NamedTuple):
 
 Work = tuple[str, int, int, int, int]
 """forward or backward, of which microbatch, in which chunk, from when to when (ns)"""
+NoteWork = Callable[[str, int, int, int, int], None]
+"""`Meter.note_work`, or a function like it"""
 
 
 class Taken(NamedTuple):
