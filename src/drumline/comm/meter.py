@@ -15,6 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+import torch.distributed as dist
+from torch.distributed import ProcessGroup
+
 
 class Span(NamedTuple):
     """One collective, or one end of a message, on one rank."""
@@ -80,6 +83,12 @@ class Meter:
         taken = Taken(self.spans, self.blocked, self.work)
         self.spans, self.blocked, self.work = [], [], []
         return taken
+
+
+def members_of(group: ProcessGroup | None) -> tuple[int, ...]:
+    """Return the ranks of a group as a `Span` names them: none, where it is everybody."""
+    members = tuple(dist.get_process_group_ranks(group))
+    return () if len(members) == dist.get_world_size() else members
 
 
 _DEVICES = Path("/proc/self/net/dev")  # of this process's own network, unlike /sys/class/net
