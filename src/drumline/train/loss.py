@@ -54,7 +54,7 @@ def _explain_scores(logits: object, targets: Tensor) -> UsageError:
 
 
 def average_loss(own: Sequence[float], device: torch.device) -> float:
-    """Return the mean over all ranks' predictions; every rank gives its own sum and their number."""
+    """Return the mean over all ranks' predictions; every rank gives its sum and their number."""
     totals = torch.tensor(own, dtype=torch.float64, device=device)
     dist.all_reduce(totals)
     return float(totals[0] / totals[1])
