@@ -33,8 +33,9 @@ from drumline.report.page.translator import Language, Translator, load_texts
 from drumline.spec.load import read_options
 
 
-def list_command(language: Language, *, as_json: bool) -> None:
+def list_command(lang: Language | None, *, as_json: bool) -> None:
     """List the labs."""
+    language = lang or Language.EN
     if as_json:
         print_json(
             [
@@ -59,8 +60,9 @@ def list_command(language: Language, *, as_json: bool) -> None:
     Console().print(table)
 
 
-def start_command(number: int, folder: Path, language: Language) -> None:
+def start_command(number: int, folder: Path, lang: Language | None) -> None:
     """Make a folder for a lab, and say what to do next."""
+    language = lang or Language.EN
     files = start_lab(number, folder, language)
     console = Console(highlight=False, soft_wrap=True)
     title = find_lab(number).title(language)
@@ -86,11 +88,11 @@ class LabRunOptions:
     as_json: bool
 
 
-def run_command(number: int, overrides: list[str], options: LabRunOptions) -> None:
+def run_command(number: int, args: list[str], options: LabRunOptions) -> None:
     """Run a lab, write it up, and say where the page is."""
     find_lab(number)
     say = Translator(options.lang, load_texts("drumline.labs", "text/report"))
-    settings = read_options(LabSettings, overrides, _EXAMPLE)
+    settings = read_options(LabSettings, args, _EXAMPLE)
     if options.full:
         settings = settings.model_copy(update={"full": True})
     folder = options.out or LAB_FOLDERS / str(number)
@@ -144,13 +146,13 @@ def check_command(
     folder: Path,
     *,
     junit: Path | None,
-    language: Language | None,
+    lang: Language | None,
     timeout_s: float,
     as_json: bool,
 ) -> None:
     """Check a student's folder, show what came out, and end with 1 unless all is right."""
     lab, started_in = recognise(folder)
-    language = language or started_in
+    language = lang or started_in
     if junit is not None and not junit.absolute().parent.is_dir():
         raise UsageError(f"--junit {junit}: there is no folder {junit.parent}; make it first")
     if junit is not None and junit.is_dir():

@@ -23,7 +23,7 @@ Outs = Annotated[
 ]
 
 
-@bench_app.command()
+@bench_app.command(calls="bench:collectives_command")
 def collectives(
     args: Overrides = None,
     csv: Csv = None,
@@ -50,13 +50,9 @@ def collectives(
 
       drumline bench collectives --csv rows.csv --figure all_reduce.png
     """
-    from drumline.cli.bench import OutputOptions, collectives_command
-
-    options = OutputOptions(as_json=as_json, csv=csv, figure=figure, out=out)
-    collectives_command(args or [], options)
 
 
-@bench_app.command()
+@bench_app.command(calls="bench:aggregation_command")
 def aggregation(
     args: Overrides = None,
     csv: Csv = None,
@@ -80,13 +76,9 @@ def aggregation(
 
       drumline bench aggregation bucket_bytes=256KiB --figure aggregation.png
     """
-    from drumline.cli.bench import OutputOptions, aggregation_command
-
-    options = OutputOptions(as_json=as_json, csv=csv, figure=figure, out=out)
-    aggregation_command(args or [], options)
 
 
-@bench_app.command("model-parallel")
+@bench_app.command("model-parallel", calls="bench:model_parallel_command")
 def model_parallel(
     args: Overrides = None,
     csv: Csv = None,
@@ -117,13 +109,9 @@ def model_parallel(
 
       drumline bench model-parallel --traces traces --out cases
     """
-    from drumline.cli.bench import OutputOptions, model_parallel_command
-
-    options = OutputOptions(as_json=as_json, csv=csv, figure=figure, out=out)
-    model_parallel_command(args or [], options, traces)
 
 
-@bench_app.command()
+@bench_app.command(calls="bench:scaling_command")
 def scaling(
     args: Overrides = None,
     csv: Csv = None,
@@ -148,6 +136,3 @@ def scaling(
 
       drumline bench scaling model=gpt-mini batch=32 repeats=5 --json --csv scaling.csv
     """
-    from drumline.cli.bench import OutputOptions, scaling_command
-
-    scaling_command(args or [], OutputOptions(as_json=as_json, csv=csv, figure=figure, out=out))

@@ -17,7 +17,7 @@ Lang = Annotated[
 Number = Annotated[int, typer.Argument(metavar="N", help="The lab: 1, 2, 3 or 4.")]
 
 
-@lab_app.command("list")
+@lab_app.command("list", calls="labs:list_command")
 def list_labs(lang: Lang = None, as_json: Json = False) -> None:
     """List the labs: what each is about, and what it needs.
 
@@ -25,12 +25,9 @@ def list_labs(lang: Lang = None, as_json: Json = False) -> None:
 
       drumline lab list --lang zh
     """
-    from drumline.cli.labs import list_command
-
-    list_command(lang or Language.EN, as_json=as_json)
 
 
-@lab_app.command()
+@lab_app.command(calls="labs:start_command")
 def start(
     number: Number,
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new or an empty folder.")],
@@ -46,21 +43,20 @@ def start(
 
       drumline lab start 2 my-lab --lang zh
     """
-    from drumline.cli.labs import start_command
-
-    start_command(number, folder, lang or Language.EN)
 
 
-@lab_app.command()
+@lab_app.command(calls="labs:check_command")
 def check(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder made by lab start.")],
     junit: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Also write JUnit XML, for graders.")
     ] = None,
     lang: Lang = None,
-    timeout: Annotated[
+    timeout_s: Annotated[
         float,
-        typer.Option(metavar="S", min=1.0, max=3600.0, help="Seconds that one check may take."),
+        typer.Option(
+            "--timeout", metavar="S", min=1.0, max=3600.0, help="Seconds that one check may take."
+        ),
     ] = TIMEOUT_S,
     as_json: Json = False,
 ) -> None:
@@ -77,15 +73,12 @@ def check(
 
       drumline lab check my-lab --junit result.xml --json
     """
-    from drumline.cli.labs import check_command
-
-    check_command(folder, junit=junit, language=lang, timeout_s=timeout, as_json=as_json)
 
 
 ReportLanguage = Annotated[Language, typer.Option("--lang", help="Of the report.")]
 
 
-@lab_app.command()
+@lab_app.command(calls="labs:run_command")
 def run(
     number: Annotated[int, typer.Argument(metavar="LAB", help="1, 2, 3 or 4.")],
     args: Annotated[
@@ -124,13 +117,9 @@ def run(
 
       drumline lab run 1 --full
     """
-    from drumline.cli.labs import LabRunOptions, run_command
-
-    options = LabRunOptions(full=full, lang=lang, out=out, reuse=reuse, as_json=as_json)
-    run_command(number, args or [], options)
 
 
-@lab_app.command()
+@lab_app.command(calls="labs:verify_command")
 def verify(
     folder: Annotated[Path, typer.Argument(help="A report's folder, e.g. labs/2.")],
     rerun: Annotated[
@@ -146,6 +135,3 @@ def verify(
 
       drumline lab verify labs/1 --rerun
     """
-    from drumline.cli.labs import verify_command
-
-    verify_command(folder, rerun=rerun, as_json=as_json)

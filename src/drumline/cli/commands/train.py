@@ -61,7 +61,10 @@ def train(
         train_command(args or [], launcher, agents, out=out, as_json=as_json)
 
 
-@app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@app.command(
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    calls="script:run_command",
+)
 def run(
     script: Annotated[str, typer.Argument(help="A PyTorch script, as for torchrun.")],
     args: Annotated[list[str] | None, typer.Argument(help="The script's own arguments.")] = None,
@@ -90,14 +93,9 @@ def run(
 
       drumline run -m package.train --epochs 3
     """
-    from drumline.cli.script import run_command
-
-    run_command(
-        script, args or [], shape=shape, restarts=restarts, module=module, link_rate=link_rate
-    )
 
 
-@app.command()
+@app.command(calls="explain:explain_command")
 def explain(
     collective: Annotated[
         str,
@@ -138,15 +136,3 @@ def explain(
 
       drumline explain all_reduce --mismatch
     """
-    from drumline.cli.explain import ExplainOptions, explain_command
-
-    args = ExplainOptions(
-        collective=collective,
-        algorithm=algorithm,
-        ranks=ranks,
-        size=size,
-        root=root,
-        ranks_per_node=ranks_per_node,
-        mismatch=mismatch,
-    )
-    explain_command(args, html=html, out=out, show=show, as_json=as_json)
