@@ -35,7 +35,7 @@ from drumline.launch.agents import AgentPool
 from drumline.launch.probe import Progress, Watch
 from drumline.launch.runs import build_manifest, new_run
 from drumline.launch.training import follow_training
-from drumline.report.page.table import Table
+from drumline.report.page.table import write_csv
 from drumline.report.progress import followed
 from drumline.spec.run_spec import RunSpec
 
@@ -106,7 +106,7 @@ class BenchResult(Generic[Row]):
     def to_csv(self) -> str:
         """Return the rows, of which there must be one."""
         columns = [field.name for field in fields(self.rows[0]) if field.name not in _NO_COLUMNS]
-        return Table(name="", columns=columns, rows=list(map(vars, self.rows))).to_csv()
+        return write_csv(columns, ([getattr(row, key) for key in columns] for row in self.rows))
 
 
 def to_plain(value: object) -> object:

@@ -23,7 +23,7 @@ from drumline.labs.plots import Plot
 from drumline.labs.text import LabText, lab_text
 from drumline.report.intervals import Interval
 from drumline.report.page.blocks import Block, Column, Markdown, Paragraph, Picture, TableBlock
-from drumline.report.page.table import FORMS, CellRef, Findings, NumberFormat, RecordTable, Table
+from drumline.report.page.table import FORMS, CellRef, Findings, NumberFormat, Table
 from drumline.report.page.translator import (
     Filling,
     Language,
@@ -47,22 +47,22 @@ class Chapter:
     text: LabText
     findings: Findings
     """numbers computed from others, of the whole lab"""
-    tables: dict[str, RecordTable[Any]]
+    tables: dict[str, Table[Any]]
     """of the whole lab so far, by name"""
     results: list[Block] = field(default_factory=list)
     sentences: list[Text] = field(default_factory=list)
 
     def tabulate(
         self, name: str, row_type: type[R], rows: Iterable[R], *, key: str = "key"
-    ) -> RecordTable[R]:
+    ) -> Table[R]:
         """Make a table, one CSV file, which can then be shown, drawn and quoted."""
-        table = RecordTable(name, row_type, rows, key=key)
+        table = Table(name, row_type, rows, key=key)
         self.tables[name] = table
         return table
 
     def show(
         self,
-        table: RecordTable[Any],
+        table: Table[Any],
         *columns: str,
         key: str = "",
         folded: bool = False,
@@ -95,7 +95,7 @@ class Chapter:
             self.results.append(TableBlock(table=table, columns=shown, title=title, folded=folded))
 
     def picture(
-        self, name: str, draw: Callable[..., Figure], *tables: Table, **holes: object
+        self, name: str, draw: Callable[..., Figure], *tables: Table[Any], **holes: object
     ) -> None:
         """Show a figure, drawn from tables: `draw(plot, *tables)`.
 
@@ -154,7 +154,7 @@ class Chapter:
             return self.text.name(column, value)
         return table.cell_at(row, column, FORMS[form] if form else table.forms[column] or str)
 
-    def _find(self, record: object) -> tuple[RecordTable[Any], int]:
+    def _find(self, record: object) -> tuple[Table[Any], int]:
         """Return the table that a row belongs to, and its number there."""
         for table in self.tables.values():
             row = table.row_of(record)
@@ -173,10 +173,6 @@ class Chapter:
             form: how it is written.
             of: what it was computed from: tables and columns.
         """
-        if isinstance(value, Interval):
-            return self.findings.cell(
-                name, value.middle, form, low=value.low, high=value.high, of=of
-            )
         return self.findings.cell(name, value, form, of=of)
 
     def list_up(self, items: Sequence[Sentence]) -> Sentence:
@@ -200,7 +196,7 @@ class WriteUp:
     """tables and pictures"""
     analysis: list[Block]
     """sentences made from the numbers"""
-    tables: list[Table]
+    tables: list[Table[Any]]
     """all that any of them quotes"""
 
 
@@ -224,7 +220,7 @@ class Lab:
     def write_up(self, results: Results, lang: Language) -> WriteUp:
         """Turn what was measured into the chapters that it allows."""
         text, findings = lab_text(self.name, lang), Findings()
-        tables: dict[str, RecordTable[Any]] = {}
+        tables: dict[str, Table[Any]] = {}
         written = []
         for name, write in self.chapters.items():
             chapter = Chapter(text=text.within(name), findings=findings, tables=tables)

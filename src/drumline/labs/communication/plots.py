@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from drumline.bench.communication.tables import format_size
 from drumline.labs.communication.experiments import DELAY_MS
 from drumline.labs.plots import Plot, error_bars, middles
-from drumline.report.page.table import RecordTable
+from drumline.report.page.table import Table
 from drumline.report.plots import LEDGER
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _HIGHEST_LOSS = 3.0
 """a loss beyond that says only that training diverged"""
 
 
-def draw_sizes(plot: Plot, collectives: RecordTable[CollectiveRow]) -> Figure:
+def draw_sizes(plot: Plot, collectives: Table[CollectiveRow]) -> Figure:
     """Draw time over size, by algorithm; what was predicted from the other sizes as crosses."""
     ranks = sorted({row.ranks for row in collectives.records})
     figure, panels = plot.panels(len(ranks), height=3.6)
@@ -69,7 +69,7 @@ def _draw_sizes(plot: Plot, axes: Axes, rows: Sequence[CollectiveRow]) -> None:
     axes.minorticks_off()
 
 
-def draw_splits(plot: Plot, collectives: RecordTable[CollectiveRow]) -> Figure:
+def draw_splits(plot: Plot, collectives: Table[CollectiveRow]) -> Figure:
     """Draw a panel for each number of ranks and size: by algorithm a bar of wait and transfer."""
     rows = collectives.records
     algorithms = list(dict.fromkeys(row.algorithm for row in rows))
@@ -108,7 +108,7 @@ def _draw_split(
 
 
 def draw_strategies(
-    plot: Plot, aggregation: RecordTable[AggregationRow], _: RecordTable[StrategyRow]
+    plot: Plot, aggregation: Table[AggregationRow], _: Table[StrategyRow]
 ) -> Figure:
     """Draw a panel for each situation: by strategy a bar for each rank, of wait and transfer."""
     rows = aggregation.records
@@ -139,7 +139,7 @@ def draw_strategies(
     return figure
 
 
-def draw_delays(plot: Plot, delays: RecordTable[DelayRow]) -> Figure:
+def draw_delays(plot: Plot, delays: Table[DelayRow]) -> Figure:
     """Draw a step of each strategy, with and without a late rank, beside the delay itself."""
     figure, (axes,) = plot.panels(1, height=3.0)
     rows = delays.records
@@ -156,7 +156,7 @@ def draw_delays(plot: Plot, delays: RecordTable[DelayRow]) -> Figure:
     return figure
 
 
-def draw_curves(plot: Plot, curves: RecordTable[LossRow]) -> Figure:
+def draw_curves(plot: Plot, curves: Table[LossRow]) -> Figure:
     """Draw all loss curves of the choices and of compression, on one axis."""
     figure, (axes,) = plot.panels(1, height=3.6)
     for number, name in enumerate(dict.fromkeys(row.name for row in curves.records)):

@@ -40,7 +40,7 @@ from drumline.labs.repeats import (
 )
 from drumline.report.intervals import Interval
 from drumline.report.page.table import (
-    RecordTable,
+    Table,
     count,
     milliseconds,
     percent,
@@ -268,7 +268,7 @@ def _alone(results: Results) -> Iterator[AloneRow]:
             )
 
 
-def _say_local(chapter: Chapter, local: RecordTable[LocalLossRow]) -> None:
+def _say_local(chapter: Chapter, local: Table[LocalLossRow]) -> None:
     """Compare how far ranks' own losses lie apart."""
     mixed, skewed = (_spread(local.where(kind=kind)) for kind in (MIXED, SKEWED))
     if mixed is None or skewed is None or not mixed:
@@ -306,7 +306,7 @@ def _say_linear(chapter: Chapter, gap: float) -> None:
     chapter.say("linear.rounding" if gap < _EQUAL else "linear.more", gap=quoted)
 
 
-def say_adam(chapter: Chapter, averaging: RecordTable[AveragingRow], averaged: str) -> None:
+def say_adam(chapter: Chapter, averaging: Table[AveragingRow], averaged: str) -> None:
     """Compare skewed with mixed parts under Adam."""
     rows = {row.kind: row for row in averaging.where(optimizer="adam", averaged=averaged)}
     mixed, skewed = rows.get(MIXED), rows.get(SKEWED)
@@ -327,9 +327,7 @@ def say_adam(chapter: Chapter, averaging: RecordTable[AveragingRow], averaged: s
     chapter.say("adam.ended", skewed=skewed, mixed=mixed, what=what, ending=ending)
 
 
-def _say_alone(
-    chapter: Chapter, rows: Sequence[AloneRow], averaging: RecordTable[AveragingRow]
-) -> None:
+def _say_alone(chapter: Chapter, rows: Sequence[AloneRow], averaging: Table[AveragingRow]) -> None:
     """Tell what one part teaches by itself."""
     parts = [
         (row, row.accuracy) for row in rows if row.part != "mixed" and row.accuracy is not None

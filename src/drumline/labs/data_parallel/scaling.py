@@ -33,7 +33,7 @@ from drumline.labs.repeats import (
 )
 from drumline.report.intervals import Interval, compare, quartile_interval
 from drumline.report.page.table import (
-    RecordTable,
+    Table,
     count,
     milliseconds,
     percent,
@@ -167,9 +167,7 @@ def _accounts(records: Sequence[RunRecord]) -> dict[str, float | None]:
     return {account: 1000 * total / turns for account, total in sums.items()}
 
 
-def _at_equal_time(
-    curves: RecordTable[CurveRow], scores: RecordTable[ScoreRow]
-) -> Iterator[EqualTimeRow]:
+def _at_equal_time(curves: Table[CurveRow], scores: Table[ScoreRow]) -> Iterator[EqualTimeRow]:
     rows = {row.key: curves.where(key=row.key) for row in curves.records}
     within = min(lines[-1].seconds for lines in rows.values())
     for setup, lines in rows.items():

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from drumline.bench.model_parallel.plot import Bars, draw_bars, draw_loss_curves
 from drumline.labs.model_parallel.experiments import SWEPT
 from drumline.labs.plots import Plot, error_bars, middles
-from drumline.report.page.table import NOTHING, RecordTable, plain
+from drumline.report.page.table import NOTHING, Table, plain
 from drumline.report.plots import LEDGER
 
 if TYPE_CHECKING:
@@ -43,8 +43,8 @@ _RANK_IN, _CASE_IN = 0.3, 0.42
 
 def draw_forms(
     plot: Plot,
-    forms: RecordTable[FormRow],
-    ranks: RecordTable[RankRow],
+    forms: Table[FormRow],
+    ranks: Table[RankRow],
     *,
     baseline: BaselineRow | None,
 ) -> Figure:
@@ -90,9 +90,7 @@ def _write(values: Sequence[float | None]) -> list[str]:
     ]
 
 
-def draw_microbatches(
-    plot: Plot, forms: RecordTable[FormRow], *, baseline: BaselineRow | None
-) -> Figure:
+def draw_microbatches(plot: Plot, forms: Table[FormRow], *, baseline: BaselineRow | None) -> Figure:
     """Draw step and bubble over the number of microbatches, the formula beside."""
     figure, (left, right) = plot.panels(2, height=3.5)
     lines = _lines(forms.records)
@@ -156,7 +154,7 @@ def _lines(rows: Sequence[FormRow]) -> Mapping[str, Sequence[FormRow]]:
     return {name: sorted(own, key=lambda row: row.microbatches or 0) for name, own in found.items()}
 
 
-def draw_curves(plot: Plot, curves: RecordTable[CurveRow]) -> Figure:
+def draw_curves(plot: Plot, curves: Table[CurveRow]) -> Figure:
     """Draw all loss curves on one axis."""
     figure, (axes,) = plot.panels(1, height=3.6)
     losses: dict[str, list[float]] = {}
@@ -169,7 +167,7 @@ def draw_curves(plot: Plot, curves: RecordTable[CurveRow]) -> Figure:
     return figure
 
 
-def draw_trace(plot: Plot, trace: RecordTable[TraceRow]) -> Figure:
+def draw_trace(plot: Plot, trace: Table[TraceRow]) -> Figure:
     """Draw who computed when in the same few steps of each case, one below the other.
 
     rpc ×1     rank 0  ▐F0       ▌                ▐B0       ▌      one clock for all panels, so that

@@ -42,7 +42,7 @@ from drumline.labs.repeats import (
 )
 from drumline.report.intervals import Interval, Order
 from drumline.report.page.table import (
-    RecordTable,
+    Table,
     count,
     percent,
     plain,
@@ -150,7 +150,7 @@ def _ends(runs: Runs) -> Iterator[EndRow]:
         )
 
 
-def _at_equal_cost(curves: RecordTable[CurveRow]) -> Iterator[EqualRow]:
+def _at_equal_cost(curves: Table[CurveRow]) -> Iterator[EqualRow]:
     """Give the losses where the shortest run ended, by steps, samples and seconds."""
     by_optimizer = {row.key: curves.where(key=row.key) for row in curves.records}
     for by in ("step", "samples", "seconds"):
@@ -162,7 +162,7 @@ def _at_equal_cost(curves: RecordTable[CurveRow]) -> Iterator[EqualRow]:
                 yield EqualRow(by=by, at=at, optimizer=optimizer, steps=steps, loss=loss)
 
 
-def _say_accuracy(chapter: Chapter, runs: Runs, ends: RecordTable[EndRow]) -> None:
+def _say_accuracy(chapter: Chapter, runs: Runs, ends: Table[EndRow]) -> None:
     """List the accuracies; the first is compared with each other one, seed by seed."""
     rows = ranked(ends.records, lambda row: row.accuracy, reverse=True)
     if not rows:

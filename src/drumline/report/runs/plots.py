@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from drumline.report.page.table import RecordTable
+from drumline.report.page.table import Table
 from drumline.report.page.translator import Translator, load_texts
 from drumline.report.plots import LEDGER, FigureStyle
-from drumline.report.runs.tables import LEDGER_PARTS, CurveRow, LedgerRow, ScoreRow
+from drumline.report.runs.record import CurvePoint, Score
+from drumline.report.runs.tables import LEDGER_PARTS, LedgerRow
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -16,12 +17,10 @@ if TYPE_CHECKING:
 
 _SMOOTH = 40
 """a curve is drawn as means of so many pieces, over a faint line of all steps"""
-Row = TypeVar("Row", CurveRow, ScoreRow)
+Row = TypeVar("Row", CurvePoint, Score)
 
 
-def draw_curves(
-    curves: RecordTable[CurveRow], scores: RecordTable[ScoreRow]
-) -> Callable[[FigureStyle], Figure]:
+def draw_curves(curves: Table[CurvePoint], scores: Table[Score]) -> Callable[[FigureStyle], Figure]:
     """Losses against steps, samples and seconds; accuracies where the test set was looked at."""
 
     def draw(style: FigureStyle) -> Figure:
@@ -54,7 +53,7 @@ def _by_run(rows: Sequence[Row]) -> dict[str, list[Row]]:
     return found
 
 
-def _draw_losses(axes: Axes, curves: Sequence[CurveRow], key: str, style: FigureStyle) -> None:
+def _draw_losses(axes: Axes, curves: Sequence[CurvePoint], key: str, style: FigureStyle) -> None:
     for number, (run, rows) in enumerate(_by_run(curves).items()):
         x, y = [getattr(row, key) for row in rows], [row.loss for row in rows]
         color = style.color(number)
@@ -78,7 +77,7 @@ def _means(values: Sequence[float], width: int) -> list[float]:
     return [sum(piece) / len(piece) for piece in pieces]
 
 
-def _draw_scores(axes: Axes, scores: Sequence[ScoreRow], style: FigureStyle) -> None:
+def _draw_scores(axes: Axes, scores: Sequence[Score], style: FigureStyle) -> None:
     for number, rows in enumerate(_by_run(scores).values()):
         axes.plot(
             [row.step for row in rows],
@@ -89,7 +88,7 @@ def _draw_scores(axes: Axes, scores: Sequence[ScoreRow], style: FigureStyle) -> 
         )
 
 
-def draw_ledger(ledger: RecordTable[LedgerRow]) -> Callable[[FigureStyle], Figure]:
+def draw_ledger(ledger: Table[LedgerRow]) -> Callable[[FigureStyle], Figure]:
     """A bar for each rank of each run: what a step of it is made of."""
 
     def draw(style: FigureStyle) -> Figure:

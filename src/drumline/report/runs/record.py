@@ -35,6 +35,7 @@ from drumline.spec.run_spec import RunSpec
 class CurvePoint:
     """Where training stood after a step."""
 
+    run: str
     step: int
     samples: int
     """seen by all ranks until then"""
@@ -48,6 +49,7 @@ class CurvePoint:
 class Score:
     """A look at the test set."""
 
+    run: str
     step: int
     samples: int
     seconds: float
@@ -120,9 +122,14 @@ class RunRecord:
         return statistics.median(self.step_s) if self.step_s else None
 
 
-def read_record(run: RunDir) -> RunRecord:
-    """Read what is there; never fails for what is not."""
-    record = RunRecord(name=run.path.name, path=run.path)
+def read_record(run: RunDir, *, name: str | None = None) -> RunRecord:
+    """Read what is there; never fails for what is not.
+
+    Args:
+        run: its directory.
+        name: what it is called, if not as its folder is.
+    """
+    record = RunRecord(name=name or run.path.name, path=run.path)
     record.manifest = _json(run, "manifest.json", record)
     record.summary = _json(run, "summary.json", record)
     record.coverage = _json(run, "coverage.json", record) or None
@@ -206,6 +213,7 @@ def _read_events(record: RunRecord) -> None:
         samples += _samples(ranks, record)
         record.curve.append(
             CurvePoint(
+                run=record.name,
                 step=ranks[0]["step"],
                 samples=round(samples),
                 seconds=seconds,
@@ -219,6 +227,7 @@ def _read_events(record: RunRecord) -> None:
             if point is not None:
                 record.scores.append(
                     Score(
+                        run=record.name,
                         step=point.step,
                         samples=point.samples,
                         seconds=point.seconds,
