@@ -113,14 +113,15 @@ def bind_options(function: Callable[..., None], options: Mapping[str, object]) -
 
 
 def _flowing(text: str) -> str:
-    """Let the terminal break a paragraph's lines; examples, which are indented, get a line each."""
-    flowing, was_example = "", False
+    """Let the terminal break a paragraph's lines; those below `Examples:` stay as they are."""
+    paragraphs = []
     for paragraph in text.split("\n\n"):
-        is_example = paragraph.startswith(" ")
-        between = "\n" if is_example and was_example else "\n\n" if flowing else ""
-        flowing += between + " ".join(line.strip() for line in paragraph.splitlines())
-        was_example = is_example
-    return flowing
+        first, *others = map(str.strip, paragraph.splitlines())
+        if first in ("Example:", "Examples:"):
+            paragraphs += [f"[bold]{first[:-1]}[/bold]", "\n".join(others)]
+        else:
+            paragraphs.append(" ".join([first, *others]))
+    return "\n\n".join(paragraphs)
 
 
 app = App(
@@ -138,6 +139,8 @@ lab_app = App(
 )
 app.add_typer(lab_app, name="lab")
 
+REST_IS_THEIRS = {"ignore_unknown_options": True, "allow_interspersed_args": False}
+"""what follows the first argument belongs to it, options too"""
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout at the end.")]
 
 

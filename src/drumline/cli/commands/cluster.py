@@ -30,11 +30,9 @@ def init(
 ) -> None:
     """Write a commented cluster.yaml: ec2 (Amazon), ssh (your machines) or twin (a rehearsal here).
 
-    [bold]Examples[/bold]
-
-      drumline cluster init
-
-      drumline cluster init ec2 --name mnist
+    Examples:
+        drumline cluster init
+        drumline cluster init ec2 --name mnist
     """
 
 
@@ -42,11 +40,9 @@ def init(
 def plan(args: ClusterArgs = None, as_json: Json = False) -> None:
     """Say what `up` would create, what it costs per hour and at most; change nothing.
 
-    [bold]Examples[/bold]
-
-      drumline plan
-
-      drumline plan nodes=4 ec2.spot=true
+    Examples:
+        drumline plan
+        drumline plan nodes=4 ec2.spot=true
     """
 
 
@@ -54,11 +50,9 @@ def plan(args: ClusterArgs = None, as_json: Json = False) -> None:
 def up(args: ClusterArgs = None, as_json: Json = False) -> None:
     """Create and provision the cluster of ./cluster.yaml; again: go on, or change nothing.
 
-    [bold]Examples[/bold]
-
-      drumline up
-
-      drumline up big.yaml nodes=8
+    Examples:
+        drumline up
+        drumline up big.yaml nodes=8
     """
 
 
@@ -84,13 +78,10 @@ def down(
 ) -> None:
     """Remove everything of a cluster, and print the receipt that was read back.
 
-    [bold]Examples[/bold]
-
-      drumline down
-
-      drumline down --cluster mnist --no-pull
-
-      drumline down --cluster mnist --region eu-central-1   (with nothing but the tags)
+    Examples:
+        drumline down
+        drumline down --cluster mnist --no-pull
+        drumline down --cluster mnist --region eu-central-1   (with nothing but the tags)
     """
 
 
@@ -116,9 +107,8 @@ def extend(
 ) -> None:
     """Let the nodes live longer than max_hours and budget_usd say.
 
-    [bold]Examples[/bold]
-
-      drumline extend 2h
+    Examples:
+        drumline extend 2h
     """
 
 
@@ -132,11 +122,9 @@ def inventory(
 ) -> None:
     """Print an Ansible dynamic inventory of the cluster.
 
-    [bold]Examples[/bold]
-
-      drumline inventory --list
-
-      drumline inventory --host worker1
+    Examples:
+        drumline inventory --list
+        drumline inventory --host worker1
     """
 
 

@@ -7,11 +7,9 @@ from typing import Annotated
 
 import typer
 
-from drumline.cli.app import Json, app
+from drumline.cli.app import REST_IS_THEIRS, Json, app
 from drumline.cli.commands.cluster import PANEL, Which
 
-REST_IS_THEIRS = {"ignore_unknown_options": True, "allow_interspersed_args": False}
-"""what follows the first word belongs to it, options too"""
 Job = Annotated[str | None, typer.Argument(metavar="[JOB]", help="Default: the newest.")]
 
 
@@ -41,15 +39,11 @@ def submit(
 ) -> None:
     """Sync this folder to all nodes, run a script or a spec on them, and stream all ranks' output.
 
-    [bold]Examples[/bold]
-
-      drumline submit -- train.py epochs=5
-
-      drumline submit --detach -- spec.yaml optimizer.lr=0.1
-
-      drumline submit --workers 2 -m package.train
-
-      drumline submit --resume mnist-3f9a -- spec.yaml epochs=10
+    Examples:
+        drumline submit -- train.py epochs=5
+        drumline submit --detach -- spec.yaml optimizer.lr=0.1
+        drumline submit --workers 2 -m package.train
+        drumline submit --resume mnist-3f9a -- spec.yaml epochs=10
     """
 
 
@@ -67,11 +61,9 @@ def logs(
 ) -> None:
     """Print what a job's ranks printed; also after the nodes are gone, if it was pulled.
 
-    [bold]Examples[/bold]
-
-      drumline logs -f
-
-      drumline logs train-3f9a01 --rank 1
+    Examples:
+        drumline logs -f
+        drumline logs train-3f9a01 --rank 1
     """
 
 
@@ -89,11 +81,9 @@ def pull(
 ) -> None:
     """Bring results, logs and checkpoints here; only what is new travels.
 
-    [bold]Examples[/bold]
-
-      drumline pull
-
-      drumline pull train-3f9a01 --watch
+    Examples:
+        drumline pull
+        drumline pull train-3f9a01 --watch
     """
 
 
@@ -105,11 +95,9 @@ def ssh(
 ) -> None:
     """Open a shell on a node, or run a command there.
 
-    [bold]Examples[/bold]
-
-      drumline ssh worker1
-
-      drumline ssh worker1 -- nvidia-smi
+    Examples:
+        drumline ssh worker1
+        drumline ssh worker1 -- nvidia-smi
     """
 
 

@@ -21,9 +21,8 @@ Number = Annotated[int, typer.Argument(metavar="N", help="The lab: 1, 2, 3 or 4.
 def list_labs(lang: Lang = None, as_json: Json = False) -> None:
     """List the labs: what each is about, and what it needs.
 
-    [bold]Example[/bold]
-
-      drumline lab list --lang zh
+    Example:
+        drumline lab list --lang zh
     """
 
 
@@ -37,11 +36,9 @@ def start(
 
     The starter files have holes to fill, and need nothing but torch. Nothing is overwritten.
 
-    [bold]Examples[/bold]
-
-      drumline lab start 1 my-lab
-
-      drumline lab start 2 my-lab --lang zh
+    Examples:
+        drumline lab start 1 my-lab
+        drumline lab start 2 my-lab --lang zh
     """
 
 
@@ -65,13 +62,10 @@ def check(
     Your code runs in processes of its own: one that hangs or crashes ends in bounded time. Holes
     that are not filled yet are to do, not wrong. Exit code 0: all is done and right.
 
-    [bold]Examples[/bold]
-
-      drumline lab check my-lab
-
-      drumline lab check my-lab --lang zh --timeout 60
-
-      drumline lab check my-lab --junit result.xml --json
+    Examples:
+        drumline lab check my-lab
+        drumline lab check my-lab --lang zh --timeout 60
+        drumline lab check my-lab --junit result.xml --json
     """
 
 
@@ -107,15 +101,11 @@ def run(
     The page needs nothing else and opens from disk. What you write into words.md beside it becomes
     a part of it, and is kept when the lab is run again.
 
-    [bold]Examples[/bold]
-
-      drumline lab run 2
-
-      drumline lab run 2 --lang zh --reuse
-
-      drumline lab run 2 nodes=4 link=100mbit --out slow-links
-
-      drumline lab run 1 --full
+    Examples:
+        drumline lab run 2
+        drumline lab run 2 --lang zh --reuse
+        drumline lab run 2 nodes=4 link=100mbit --out slow-links
+        drumline lab run 1 --full
     """
 
 
@@ -129,9 +119,7 @@ def verify(
 ) -> None:
     """Check a report as a grader would: its files, its numbers, and that they follow from its runs.
 
-    [bold]Examples[/bold]
-
-      drumline lab verify labs/2
-
-      drumline lab verify labs/1 --rerun
+    Examples:
+        drumline lab verify labs/2
+        drumline lab verify labs/1 --rerun
     """

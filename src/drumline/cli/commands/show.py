@@ -22,9 +22,8 @@ def runs(as_json: Json = False) -> None:
 def show(name: RunName, as_json: Json = False) -> None:
     """Show one run: its result, its ledger, who saw which data.
 
-    [bold]Example[/bold]
-
-      drumline show run-1
+    Example:
+        drumline show run-1
     """
 
 
@@ -40,9 +39,8 @@ def trace(
 ) -> None:
     """Write what every rank did when, for Perfetto or Chrome: a pipeline's staircase.
 
-    [bold]Example[/bold]
-
-      drumline trace run-1 --steps 5-8
+    Example:
+        drumline trace run-1 --steps 5-8
     """
 
 
@@ -50,9 +48,8 @@ def trace(
 def schema() -> None:
     """Print the JSON Schema of the spec, for editors.
 
-    [bold]Example[/bold]
-
-      drumline schema > drumline.schema.json
+    Example:
+        drumline schema > drumline.schema.json
     """
 
 
@@ -71,11 +68,9 @@ def compose(
 ) -> None:
     """Write compose.yaml and a Dockerfile: the same training with containers as nodes.
 
-    [bold]Examples[/bold]
-
-      drumline compose -n 4 --cpus 1.5 model=mlp epochs=2
-
-      docker compose up
+    Examples:
+        drumline compose -n 4 --cpus 1.5 model=mlp epochs=2
+        docker compose up
     """
 
 
@@ -88,11 +83,9 @@ def doctor(
 ) -> None:
     """Say what this machine can do, and what to install for the rest.
 
-    [bold]Examples[/bold]
-
-      drumline doctor
-
-      drumline doctor --clean
+    Examples:
+        drumline doctor
+        drumline doctor --clean
     """
 
 
@@ -105,9 +98,8 @@ def data_fetch(
 ) -> None:
     """Fetch data sets from public mirrors, checked by SHA-256.
 
-    [bold]Example[/bold]
-
-      drumline data fetch mnist fashion-mnist
+    Example:
+        drumline data fetch mnist fashion-mnist
     """
 
 
@@ -126,11 +118,9 @@ def report(
     The page, report.html, needs nothing else; figures (PNG, SVG, PDF) and data (CSV) lie beside it.
     A run that crashed is shown as far as it came.
 
-    [bold]Examples[/bold]
-
-      drumline report run-1
-
-      drumline report run-1 run-2 run-3 --out three --lang zh
+    Examples:
+        drumline report run-1
+        drumline report run-1 run-2 run-3 --out three --lang zh
     """
 
 
@@ -144,9 +134,7 @@ def compare(
 ) -> None:
     """Compare two runs: in what their specs differ, and what came of it. Writes a page, too.
 
-    [bold]Examples[/bold]
-
-      drumline compare run-1 run-2
-
-      drumline compare run-1 run-2 --out ring-or-tree --json
+    Examples:
+        drumline compare run-1 run-2
+        drumline compare run-1 run-2 --out ring-or-tree --json
     """
