@@ -52,13 +52,14 @@ def compose_command(plan: ComposePlan, *, out: Path, force: bool) -> None:
 
 def _check_args(plan: ComposePlan, out: Path) -> None:
     """Refuse now what would fail in every container."""
-    file, overrides, resume = split_args(plan.args)
-    for arg in overrides:
+    given = split_args(plan.args)
+    for arg in given.overrides:
         if arg.partition("=")[0] in ("nodes", "workers"):
             raise UsageError(f"{arg}: here each node is a container with one rank; use -n instead")
-    if resume is not None:
+    if given.resume is not None:
         return
-    spec = load_spec(None if file is None else out / file, overrides, ranks=plan.nodes)
+    file = None if given.file is None else out / given.file
+    spec = load_spec(file, given.overrides, ranks=plan.nodes)
     if spec.backend == "mpi":
         raise UsageError(
             "backend: mpi joins ranks that one mpirun has started, but containers start theirs one "

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Protocol
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group
@@ -25,21 +26,21 @@ _LINE_EVERY_S = 5.0
 _COLUMNS_BESIDE_BAR = 49  # of the live table
 
 
-class Display(Protocol):
-    """Something that shows a run's progress; call `update` a few times a second."""
-
-    def update(self) -> None:
-        """Read what is new and show it."""
-
-    def close(self) -> None:
-        """Show the last state and give the terminal back."""
-
-
 def open_display(console: Console, progress: RunProgress, title: str) -> Display:
     """Choose the display that fits where the output goes."""
     if console.is_terminal and not console.is_dumb_terminal:
         return LiveTable(console, progress, title)
     return PlainLines(console, progress, title)
+
+
+@contextlib.contextmanager
+def shown_run(console: Console, progress: RunProgress, title: str) -> Iterator[Callable[[], None]]:
+    """Show a run while the context lasts; gives what is to be called a few times a second."""
+    display = open_display(console, progress, title)
+    try:
+        yield display.update
+    finally:
+        display.close()
 
 
 class PlainLines:
@@ -113,6 +114,10 @@ class LiveTable:
             )
         eta = "" if progress.eta_s is None else f"   about {format_seconds(progress.eta_s)} left"
         return Group(table, legend() + Text(f"{progress.samples_per_s:,.0f} samples/s{eta}"))
+
+
+Display = PlainLines | LiveTable
+"""shows a run's progress: call `update` a few times a second, and `close` at the end"""
 
 
 def epoch_line(event: Event, progress: RunProgress) -> str:
