@@ -290,9 +290,7 @@ _BOTTLENECKS: dict[str, Callable[[SlowNode], SlowNode]] = {
 def settle_data(values: Mapping[str, object], default: Mapping[str, object]) -> dict[str, object]:
     """Fill in the keys of a bench: its own model, and data that the model can read.
 
-    Args:
-        values: what the user wrote.
-        default: the model where none is named; other keys of it are added to these.
+    `default` is the model where none is named; other keys of it are added to these.
     """
     settled = dict(values)
     model = settled.get("model", {})

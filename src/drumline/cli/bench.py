@@ -208,15 +208,7 @@ def _show(
     ran: int = 0,
     hint: str = "",
 ) -> None:
-    """Write the files that were asked for, and print a result, or its JSON.
-
-    Args:
-        result: of a bench.
-        output: where it goes.
-        draw: draws its figure; returns the files.
-        print_result: prints its tables.
-        ran: how many cases there were.
-        hint: what to do with other files that were written.
+    """Write the files that were asked for, and print a result of `ran` cases, or its JSON.
 
     Raises:
         RunDirError: the CSV file cannot be written.

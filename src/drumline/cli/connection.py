@@ -85,13 +85,9 @@ async def connected(
     among: Container[str] | None = None,
     some: bool = False,
 ) -> AsyncIterator[Fleet]:
-    """Connect to all nodes that the last `up` made.
+    """Connect to all nodes that the last `up` made, or to those whose identity is `among` these.
 
-    Args:
-        spec: of the cluster.
-        home: of the cluster.
-        among: only those that a provider calls so.
-        some: be content with those that answer, and say which do not.
+    `some`: be content with those that answer, and say which do not.
 
     Raises:
         UsageError: there are none yet.

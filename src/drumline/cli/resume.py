@@ -41,11 +41,7 @@ def resumed_run(
 ) -> Iterator[tuple[RunDir, RunSpec]]:
     """Find a run and hold it while it goes on, with the overrides that a resumed run may have.
 
-    Args:
-        name: the run's name, or its path.
-        overrides: `key=value` words.
-        root: where runs are.
-        ranks: how many there are, where somebody else starts them.
+    `ranks`: how many there are, where somebody else starts them.
 
     Raises:
         RunDirError: there is nothing to continue from.

@@ -234,13 +234,7 @@ async def follow_to_end(
 ) -> JobState:
     """Follow a job, also where connections are lost meanwhile: the job does not need us.
 
-    Args:
-        spec: of the cluster.
-        home: of the cluster.
-        fleet: its nodes.
-        following: of the job.
-        talks: nodes that tell of the job already.
-        view: draws its training.
+    `talks` are nodes that tell of the job already; `view` draws its training.
 
     Raises:
         HostError: the cluster is gone, or cannot be reached any more.

@@ -60,12 +60,7 @@ class AggregationResult(BenchResult[AggregationRow]):
 
 
 def run_aggregation(spec: AggregationSpec, *, out: Path | None, watch: Watch) -> AggregationResult:
-    """Measure each situation; blocks until all ranks are done.
-
-    Args:
-        spec: what to measure, and where.
-        out: keep the run directories there, one for each situation.
-        watch: called with what the ranks say of their progress.
+    """Measure each situation; blocks until all ranks are done. `out` keeps a run directory of each.
 
     Raises:
         DrumlineError: a rank failed, or a strategy gave a wrong average.

@@ -326,10 +326,7 @@ class CollectivesResult(BenchResult[CollectiveRow]):
 def run_collectives(spec: CollectivesSpec, *, out: Path | None, watch: Watch) -> CollectivesResult:
     """Measure; blocks until all ranks are done.
 
-    Args:
-        spec: what to measure, and where.
-        out: keep the run directory there; with several numbers of workers, one in it for each.
-        watch: called with what the ranks say of their progress.
+    `out` keeps the run directory; with several numbers of workers, it holds one for each.
 
     Raises:
         DrumlineError: a rank failed, or a collective gave a wrong result.

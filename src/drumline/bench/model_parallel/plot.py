@@ -118,15 +118,10 @@ def draw_loss_curves(
     *,
     base: str,
 ) -> None:
-    """Draw losses by step on one axis: they lie on each other, which is the point.
+    """Draw losses by step, from 1 on, on one axis: they lie on each other, which is the point.
 
-    Args:
-        style: gives markers and ink.
-        axes: the panel.
-        curves: the losses of each case, from step 1 on.
-        colors: of each case.
-        base: the case whose curve is broad, for the others to lie on it; those have their markers
-            at steps of their own, or around the markers that are there.
+    The curve of `base` is broad, for the others to lie on it; those have their markers at steps of
+    their own, or around the markers that are there.
     """
     others = [case for case in curves if case != base]
     for number, (case, losses) in enumerate(curves.items()):

@@ -203,14 +203,7 @@ class ModelParallelResult(BenchResult[CaseRow]):
 def run_model_parallel(
     spec: ModelParallelSpec, plan: CasePlan, *, out: Path | None, traces: Path | None, watch: Watch
 ) -> ModelParallelResult:
-    """Train every case; blocks until the last has ended.
-
-    Args:
-        spec: what to train, and where.
-        plan: its cases.
-        out: keep the run directories there, one for each case.
-        traces: write a trace of each case there.
-        watch: called with the progress: share, now, case.
+    """Train every case; blocks until the last has ended. `out` keeps their run directories.
 
     Raises:
         UsageError: a case that was asked for does not fit the model.

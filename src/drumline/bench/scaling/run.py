@@ -49,11 +49,7 @@ def run_scaling(
 ) -> ScalingResult:
     """Train every case in every round; blocks until the last run has ended.
 
-    Args:
-        spec: what to train, and where.
-        runs: its cases, round by round, as `plan_rounds` puts them.
-        out: keep the run directories there, one for each run.
-        watch: called with the progress: share, now, case.
+    `runs` are the cases as `plan_rounds` puts them; `out` keeps their run directories.
 
     Raises:
         UsageError: a case does not fit the model or the data.
