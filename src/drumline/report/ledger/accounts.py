@@ -130,12 +130,7 @@ class Ledger:
 
 
 def compute_ledger(events: Sequence[Sequence[Event]], *, last: int | None = None) -> Ledger:
-    """Account for the warm steps that all ranks have logged.
-
-    Args:
-        events: the event logs, in rank order.
-        last: look at no more than so many of the newest steps.
-    """
+    """Account for the warm steps that all ranks have logged, or for the `last` so many of them."""
     ledger = Ledger(ranks=[RankLedger(rank) for rank in range(len(events))])
     warm = warm_steps(events)
     for steps in warm if last is None else warm[-last:]:

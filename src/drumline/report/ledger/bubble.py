@@ -54,12 +54,7 @@ class Bubble:
 
 
 def measure_bubble(events: Sequence[Sequence[Event]], mesh: Mesh) -> Bubble | None:
-    """Measure the bubble of a run; None where its ranks noted no pieces of work.
-
-    Args:
-        events: the event logs, in rank order.
-        mesh: which ranks make up a copy of the model.
-    """
+    """Measure the bubble of a run; None where its ranks noted no pieces of work."""
     if mesh.pipeline == 1:
         return None
     copies = [_copy(mesh, replica) for replica in range(mesh.data)]

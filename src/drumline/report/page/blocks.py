@@ -158,11 +158,7 @@ class Report:
 
 
 def excerpt(path: str, symbol: str) -> Code:
-    """Cut a function or class out of a module of the package.
-
-    Args:
-        path: e.g. `comm/ring.py`.
-        symbol: `all_reduce`, or `Adam.step` for a method.
+    """Cut a function or class out of a module: `comm/ring.py`, `all_reduce` or `Adam.step`.
 
     Raises:
         LookupError: the module does not define it.

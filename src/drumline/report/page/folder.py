@@ -36,16 +36,9 @@ Told = Callable[[str], None]
 def write_report(
     report: Report, folder: Path, facts: Mapping[str, object], *, tell: Told = lambda _: None
 ) -> Path:
-    """Write a report's files; those of an older one at that place are replaced, no others.
+    """Write a report's files, and return the page; those of an older one are replaced, no others.
 
-    Args:
-        report: what it says.
-        folder: made where it is not there.
-        facts: what the manifest says besides the files.
-        tell: called with each figure's name before it is drawn.
-
-    Returns:
-        The page.
+    `facts` is what the manifest says besides the files; `tell` is called with each figure's name.
 
     Raises:
         UsageError: something else lies there.
@@ -96,10 +89,7 @@ def _write_manifest(folder: Path, facts: Mapping[str, object], files: Mapping[st
 def check_place(folder: Path, lab: object, names: Iterable[str] = (TEXT, PAGE)) -> None:
     """See that writing a report to a folder overwrites nothing but an older one of the same kind.
 
-    Args:
-        folder: where it would go.
-        lab: the number of the lab whose it is; None: a page about runs.
-        names: the files that it will be, as far as that is known.
+    `lab` is the lab whose it is (None: a page about runs), `names` the files that it will be.
 
     Raises:
         UsageError: the folder has a report of another kind, or a file of that name which is no

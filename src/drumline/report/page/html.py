@@ -29,13 +29,7 @@ _MARKDOWN = MarkdownIt("commonmark", {"html": False}).enable("table")
 
 
 def render_html(report: Report, *, version: str, made: str) -> str:
-    """Return the page.
-
-    Args:
-        report: what it says.
-        version: of the program.
-        made: when, as the footer says it.
-    """
+    """Return the page; `made`: when, as the footer says it."""
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
     text = files("drumline.report.page").joinpath("page.html").read_text(encoding="utf-8")
     return environment.from_string(text).render(
