@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
@@ -124,7 +123,7 @@ def _record(call: Call, out: Path | None) -> Explanation:
 
 def _record_mismatch(call: Call, out: Path | None) -> Explanation:
     odd_rank, odd_call = make_mistake(call)
-    request: dict[str, Any] = {
+    request = {
         "call": asdict(call),
         "odd_rank": odd_rank,
         "odd_call": asdict(odd_call),

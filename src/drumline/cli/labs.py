@@ -266,7 +266,7 @@ def _say(console: Console, text: str, before: str = "") -> None:
     console.print(Padding(line, (0, 0, 0, 4), expand=False))
 
 
-def _document(result: Result, language: Language) -> dict[str, Any]:
+def _document(result: Result, language: Language) -> dict[str, object]:
     return {
         "lab": result.lab,
         "folder": str(result.folder),
@@ -276,7 +276,7 @@ def _document(result: Result, language: Language) -> dict[str, Any]:
     }
 
 
-def _row(verdict: Verdict, language: Language) -> dict[str, Any]:
+def _row(verdict: Verdict, language: Language) -> dict[str, object]:
     told = explain(verdict, language)
     return {
         "check": verdict.check,

@@ -163,7 +163,7 @@ class FigureStyle:
         import matplotlib
 
         chinese = chinese_font() if self.speaks == "zh" else None
-        settings: dict[str, Any] = {
+        settings: dict[str, object] = {
             # Chinese fonts lack signs, e.g. the minus of 10⁻¹: they give what the first has not
             "font.family": ["DejaVu Sans", *([chinese] if chinese else [])],
             "font.size": 9,

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from drumline.bench.model_parallel.rows import CaseRow
 from drumline.bench.model_parallel.table import NOTHING
@@ -125,18 +125,23 @@ def draw_loss_curves(
     """
     others = [case for case in curves if case != base]
     for number, (case, losses) in enumerate(curves.items()):
-        look: dict[str, Any] = {"lw": 6, "alpha": 0.3, "solid_capstyle": "round"}
-        if case != base:
-            around, first = divmod(others.index(case), len(losses))
-            look = {
-                "lw": 0.8,
-                "marker": style.marker(number + number // len(COLORS)),
-                "ms": 5 + 5 * around,
-                "markerfacecolor": "none" if around else None,
-                "markevery": (first, max(1, len(others))),
-            }
-        color = style.ink if case == base else colors[number]
-        axes.plot(range(1, len(losses) + 1), losses, color=color, label=case, **look)
+        steps = range(1, len(losses) + 1)
+        if case == base:
+            (line,) = axes.plot(steps, losses, color=style.ink, label=case, lw=6, alpha=0.3)
+            line.set_solid_capstyle("round")
+            continue
+        around, first = divmod(others.index(case), len(losses))
+        axes.plot(
+            steps,
+            losses,
+            color=colors[number],
+            label=case,
+            lw=0.8,
+            marker=style.marker(number + number // len(COLORS)),
+            ms=5 + 5 * around,
+            markerfacecolor="none" if around else None,
+            markevery=(first, max(1, len(others))),
+        )
     axes.locator_params(axis="x", integer=True)
 
 

@@ -22,7 +22,7 @@ from drumline.labs.chapter import Chapter
 from drumline.labs.experiment import Results, runs_folder
 from drumline.labs.model_parallel.experiments import AGAIN, plan_named_cases
 from drumline.report.intervals import Interval, divide, quartiles
-from drumline.report.ledger import step_seconds, warm_steps
+from drumline.report.ledger.accounts import step_seconds, warm_steps
 from drumline.report.page.table import count, milliseconds, percent, plain, size, times, tiny
 
 TRACED = ("rpc ×1", "rpc ×4", "pipeline gpipe ×4", "pipeline 1f1b ×4")

@@ -23,7 +23,7 @@ from drumline.labs.repeats import (
     ratio_of,
 )
 from drumline.report.intervals import Interval, compare, quartile_interval
-from drumline.report.ledger import NS, warm_steps
+from drumline.report.ledger.accounts import NS, warm_steps
 from drumline.report.page.table import count, milliseconds, percent, plain, size, times, tiny
 from drumline.report.runs.record import RunRecord
 
