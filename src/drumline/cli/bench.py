@@ -23,8 +23,8 @@ from drumline.bench.scaling.run import ScalingResult, run_scaling
 from drumline.bench.scaling.spec import ScalingSpec, plan_rounds, plan_scaling
 from drumline.bench.scaling.table import scaling_table
 from drumline.bench.specs import AggregationSpec, CollectivesSpec
-from drumline.cli.printing import print_json, say
-from drumline.cli.progress import watched, watched_cases
+from drumline.cli.display import watched
+from drumline.cli.printing import print_json, print_text
 from drumline.core.errors import RunDirError, UsageError, WorkerError
 from drumline.core.formatting import counted, format_bytes
 from drumline.launch.mpirun import refuse_without_mpi
@@ -83,7 +83,7 @@ def _print_collectives(console: Console, result: CollectivesResult) -> None:
         console.print()
         console.print(fits_table(result.fits))
     for skipped in result.skipped:
-        say(console, f"{skipped.backend} was left out: it {skipped.why}")
+        print_text(console, f"{skipped.backend} was left out: it {skipped.why}")
 
 
 def aggregation_command(args: list[str], output: OutputOptions) -> None:
@@ -98,7 +98,7 @@ def aggregation_command(args: list[str], output: OutputOptions) -> None:
 def _print_aggregation(console: Console, result: AggregationResult) -> None:
     spec, sizes = result.spec, result.bucket_bytes
     where = f"{spec.nodes} nodes" if spec.nodes > 1 else "one node"
-    say(
+    print_text(
         console,
         f"gradients of {spec.model.name}: {format_bytes(sum(sizes))} in "
         f"{counted(len(sizes), 'bucket')}, {spec.nodes * spec.workers} ranks on {where}\n",
@@ -114,7 +114,7 @@ def model_parallel_command(args: list[str], output: OutputOptions, traces: Path 
     if traces is not None and traces.exists() and not traces.is_dir():
         raise UsageError(f"--traces {traces}: that is a file; name a folder")
     check_cases(plan.cases, output.out)
-    with watched_cases() as watch:
+    with watched(by_case=True) as watch:
         result = run_model_parallel(spec, plan, out=output.out, traces=traces, watch=watch)
     hint = ""
     if traces is not None and result.rows:
@@ -141,9 +141,9 @@ def _print_model_parallel(console: Console, result: ModelParallelResult) -> None
         console.print(model_table(rows, nodes=spec.nodes))
         said = agreement(rows)
         if said is not None:
-            say(console, said)
+            print_text(console, said)
     for skipped in result.skipped:
-        say(console, f"{skipped.case} was left out: {skipped.why}")
+        print_text(console, f"{skipped.case} was left out: {skipped.why}")
 
 
 def scaling_command(args: list[str], output: OutputOptions) -> None:
@@ -152,7 +152,7 @@ def scaling_command(args: list[str], output: OutputOptions) -> None:
     runs = plan_rounds(plan_scaling(spec), spec.repeats)
     output.check()
     check_cases(runs, output.out)
-    with watched_cases() as watch:
+    with watched(by_case=True) as watch:
         result = run_scaling(spec, runs, out=output.out, watch=watch)
     _show(result, output, lambda path: draw_scaling(path, result), _print_scaling, ran=len(runs))
 
@@ -176,7 +176,7 @@ def _print_scaling(console: Console, result: ScalingResult) -> None:
         if sentences:
             _print_heading(console, f"\n{title}")
         for sentence in sentences:
-            say(console, sentence)
+            print_text(console, sentence)
 
 
 def _print_heading(console: Console, text: str) -> None:
@@ -229,11 +229,11 @@ def _show(
         console = Console()
         print_result(console, result)
         load, cores = result.machine["load_1min"], result.machine["cpu_count"]
-        say(console, f"load {load:.1f} on {cores} cores at the end")
+        print_text(console, f"load {load:.1f} on {cores} cores at the end")
         if files:
-            say(console, f"written: {', '.join(map(str, files))}")
+            print_text(console, f"written: {', '.join(map(str, files))}")
         if hint:
-            say(console, hint)
+            print_text(console, hint)
     if result.failed:
         told = [f"{failure.case}: {failure.error}" for failure in result.failed]
         raise WorkerError(f"{len(told)} of {ran} cases failed:\n" + "\n".join(told))

@@ -23,6 +23,7 @@ import yaml
 from packaging.requirements import Requirement
 from rich.console import Console
 
+from drumline.cli.printing import print_text
 from drumline.cli.train import split_args
 from drumline.core.errors import DrumlineError, UsageError
 from drumline.core.formatting import listed
@@ -42,12 +43,9 @@ def compose_command(plan: ComposePlan, *, out: Path, force: bool) -> None:
     _check_args(plan, out)
     files = {out / "compose.yaml": compose_text(plan), out / "Dockerfile": dockerfile_text()}
     _write(files, force=force)
-    console = Console(highlight=False, soft_wrap=True)
-    console.print(f"wrote {listed(files)}", markup=False)
+    print_text(Console(), f"wrote {listed(files)}")
     folder = shlex.quote(str(out))
-    console.print(
-        f"start the nodes with: docker compose --project-directory {folder} up", markup=False
-    )
+    print_text(Console(), f"start the nodes with: docker compose --project-directory {folder} up")
 
 
 def _check_args(plan: ComposePlan, out: Path) -> None:

@@ -18,8 +18,8 @@ from rich.table import Table
 from rich.text import Text
 
 import drumline
-from drumline.cli.printing import print_json
-from drumline.cli.progress import watched
+from drumline.cli.display import watched
+from drumline.cli.printing import print_json, print_text
 from drumline.core.errors import DrumlineError, LabError, UsageError
 from drumline.core.formatting import format_seconds
 from drumline.labs.catalogue import LABS, find_lab, recognise, start_lab
@@ -64,13 +64,11 @@ def start_command(number: int, folder: Path, lang: Language | None) -> None:
     """Make a folder for a lab, and say what to do next."""
     language = lang or Language.EN
     files = start_lab(number, folder, language)
-    console = Console(highlight=False, soft_wrap=True)
-    title = find_lab(number).title(language)
-    said = label("started", language).format(lab=number, title=title, folder=folder)
-    console.print(said, markup=False)
-    for path in files:
-        console.print(f"  {path.name}", markup=False)
-    console.print(label("next", language).format(folder=shlex.quote(str(folder))), markup=False)
+    console, title = Console(), find_lab(number).title(language)
+    started = label("started", language).format(lab=number, title=title, folder=folder)
+    after = label("next", language).format(folder=shlex.quote(str(folder)))
+    for line in (started, *(f"  {path.name}" for path in files), after):
+        print_text(console, line)
 
 
 LAB_FOLDERS = Path("labs")
@@ -109,8 +107,7 @@ def run_command(number: int, args: list[str], options: LabRunOptions) -> None:
     if options.as_json:
         print_json({"lab": number, "page": str(page), "failed": results.failed})
     else:
-        text = say("written", page=str(page), folder=str(folder))
-        Console().print(str(text), markup=False, highlight=False, soft_wrap=True)
+        print_text(Console(), str(say("written", page=str(page), folder=str(folder))))
     if results.failed:
         told = [f"{name}: {why}" for name, why in results.failed.items()]
         raise LabError(
@@ -126,7 +123,7 @@ def verify_command(folder: Path, *, rerun: bool, as_json: bool) -> None:
         print_json({"checked": verdict.checked, "problems": verdict.problems})
     else:
         for line in verdict.checked:
-            Console().print(f"✓ {line}", markup=False, highlight=False, soft_wrap=True)
+            print_text(Console(), f"✓ {line}")
     if verdict.problems:
         told = "\n".join(f"✗ {problem}" for problem in verdict.problems)
         raise LabError(f"{folder} is not what was written:\n{told}")

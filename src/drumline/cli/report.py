@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from drumline.cli.printing import print_json
+from drumline.cli.printing import print_json, print_text
 from drumline.core.errors import UsageError
 from drumline.core.rundir import RunDir
 from drumline.launch.runs import RUNS
@@ -37,7 +37,7 @@ def report_command(names: list[str], *, out: Path | None, lang: Language) -> Non
     left_out = [str(say("runs.command.script", run=name)) for name in scripts]
     console = Console()
     for line in (*left_out, *_gaps(records, lang), _written(page, say)):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        print_text(console, line)
 
 
 def compare_command(
@@ -64,7 +64,7 @@ def compare_command(
     console.print(_differences_table(tables, say))
     for line in (*_gaps(records, lang), *_said(report)):
         console.print(line, markup=False, highlight=False)
-    console.print(_written(page, say), markup=False, highlight=False, soft_wrap=True)
+    print_text(console, _written(page, say))
 
 
 def _gaps(records: list[RunRecord], lang: Language) -> list[str]:

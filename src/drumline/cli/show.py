@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from drumline.cli.printing import print_json
+from drumline.cli.printing import print_json, print_text
 from drumline.core.errors import DrumlineError, UsageError
 from drumline.core.rundir import RunDir, list_runs
 from drumline.launch.runs import RUNS, state_of
@@ -177,11 +177,10 @@ def trace_command(name: str, *, steps: str | None, out: Path | None) -> None:
         path.write_text(json.dumps(build_trace(events, first=first, last=last)))
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}; give --out FILE") from None
-    Console(soft_wrap=True).print(
+    print_text(
+        Console(),
         f"{path}: steps {max(first, numbers[0])} to {min(last, numbers[-1])} of {len(events)} "
         f"ranks on one clock; open it in Perfetto (ui.perfetto.dev) or chrome://tracing",
-        markup=False,
-        highlight=False,
     )
 
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Literal
 
-from drumline.report.page.table import CellRef, NumberFormat, Table
+from drumline.report.page import table as data
+from drumline.report.page.table import CellRef, NumberFormat
 from drumline.report.page.translator import Language, Text
 from drumline.report.plots import FigureStyle
 
@@ -55,7 +56,7 @@ class Column:
 class TableBlock:
     """A table, or some of its columns and rows, to be read."""
 
-    table: Table[Any]
+    table: data.Table[Any]
     columns: Sequence[Column]
     title: Text
     rows: Sequence[int] | None = None
@@ -64,7 +65,7 @@ class TableBlock:
     """long, and looked up rather than read: its title alone is seen until it is opened"""
 
     @classmethod
-    def of(cls, table: Table[Any], names: Mapping[str, str], *, title: Text) -> TableBlock:
+    def of(cls, table: data.Table[Any], names: Mapping[str, str], *, title: Text) -> TableBlock:
         """Show the columns that have names, as their annotations say; text at the left."""
         columns = [
             Column(key=key, name=name, align="left")
@@ -93,7 +94,7 @@ class Picture:
     title: Text
     draw: Callable[[FigureStyle], Figure]
     caption: Text = ""
-    tables: Sequence[Table[Any]] = ()
+    tables: Sequence[data.Table[Any]] = ()
     """what it shows"""
 
 
@@ -144,7 +145,7 @@ class Report:
     lang: Language
     summary: Text
     sections: Sequence[Section]
-    tables: Sequence[Table[Any]] = ()
+    tables: Sequence[data.Table[Any]] = ()
     """all that is written to data/; what sentences cite must be among them"""
 
     def blocks(self) -> Iterator[Block]:
