@@ -265,7 +265,8 @@ def test_optimizers_on_nodes_pay_for_averaging(tmp_path):
     assert wrong_quotes(found) == []
     assert "Between nodes, averaging the gradients took " in words_of(found, "en")
     (profile,) = (table for table in found.tables if table.name == "profile")
-    row = profile.rows[profile.find(optimizer="sgd")]
+    (sgd,) = profile.where(optimizer="sgd")
+    row = profile.rows[profile.row_of(sgd)]
     assert row["samples"] == SAMPLES // 6, "of both ranks together"
     parts = ("data", "compute", "communication", "update")
     assert sum(row[f"{part}_ms"] for part in parts) == pytest.approx(row["step_ms"], rel=0.2)

@@ -96,7 +96,7 @@ def small_report(lang, words=""):
         Column(key="share", name=say.text("share"), form=percent),
         Column(key="missing", name="?", form=percent),
     ]
-    waited = table.cell("share", percent, kind="ring")
+    waited = table.quote(table.records[0], "share", percent)
     blocks = [
         Notice(said="one & two < three"),
         Paragraph(said=[say("said", a=waited, r=ratio)], findings=True),

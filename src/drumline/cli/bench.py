@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich.console import Console
 
@@ -29,7 +29,11 @@ from drumline.core.errors import RunDirError, UsageError, WorkerError
 from drumline.core.formatting import counted, format_bytes
 from drumline.launch.mpirun import refuse_without_mpi
 from drumline.launch.preflight import refuse_without_gpu
+from drumline.report.plots import FigureStyle, write_figure
 from drumline.spec.load import read_options
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 R = TypeVar("R", bound=BenchResult[Any])
 
@@ -74,7 +78,7 @@ def collectives_command(args: list[str], output: OutputOptions) -> None:
     output.check()
     with watched() as watch:
         result = run_collectives(spec, out=output.out, watch=watch)
-    _show(result, output, lambda path: draw_collectives(path, result.rows), _print_collectives)
+    _show(result, output, lambda style: draw_collectives(style, result.rows), _print_collectives)
 
 
 def _print_collectives(console: Console, result: CollectivesResult) -> None:
@@ -92,7 +96,7 @@ def aggregation_command(args: list[str], output: OutputOptions) -> None:
     output.check()
     with watched() as watch:
         result = run_aggregation(spec, out=output.out, watch=watch)
-    _show(result, output, lambda path: draw_aggregation(path, result.rows), _print_aggregation)
+    _show(result, output, lambda style: draw_aggregation(style, result.rows), _print_aggregation)
 
 
 def _print_aggregation(console: Console, result: AggregationResult) -> None:
@@ -122,7 +126,7 @@ def model_parallel_command(args: list[str], output: OutputOptions, traces: Path 
     _show(
         result,
         output,
-        lambda path: draw_model_parallel(path, result.rows),
+        lambda style: draw_model_parallel(style, result.rows),
         _print_model_parallel,
         ran=len(result.rows) + len(result.failed),
         hint=hint,
@@ -154,7 +158,7 @@ def scaling_command(args: list[str], output: OutputOptions) -> None:
     check_cases(runs, output.out)
     with watched(by_case=True) as watch:
         result = run_scaling(spec, runs, out=output.out, watch=watch)
-    _show(result, output, lambda path: draw_scaling(path, result), _print_scaling, ran=len(runs))
+    _show(result, output, lambda style: draw_scaling(style, result), _print_scaling, ran=len(runs))
 
 
 def _print_scaling(console: Console, result: ScalingResult) -> None:
@@ -202,7 +206,7 @@ def check_cases(cases: Iterable[Runnable], out: Path | None) -> None:
 def _show(
     result: R,
     output: OutputOptions,
-    draw: Callable[[Path], list[Path]],
+    draw: Callable[[FigureStyle], Figure],
     print_result: Callable[[Console, R], None],
     *,
     ran: int = 0,
@@ -222,7 +226,7 @@ def _show(
             raise RunDirError(f"cannot write {output.csv}: {error.strerror}") from None
         files.append(output.csv)
     if output.figure is not None and result.rows:
-        files += draw(output.figure)
+        files += write_figure(draw, [output.figure.with_suffix(end) for end in (".png", ".svg")])
     if output.as_json:
         print_json(result.to_json())
     else:

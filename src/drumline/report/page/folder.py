@@ -24,7 +24,7 @@ from drumline.report.page.blocks import Report
 from drumline.report.page.html import render_html
 from drumline.report.page.markdown import render_markdown
 from drumline.report.page.translator import Language, page_texts
-from drumline.report.plots import FORMATS, write_files
+from drumline.report.plots import FORMATS, write_figure
 
 FORMAT = 1
 """of the manifest: raised when an older program could not read it"""
@@ -62,7 +62,8 @@ def write_report(
         written.append(file)
     for picture in report.pictures():
         tell(picture.name)
-        written += write_files(picture, folder / "figures", report.lang)
+        files = [folder / "figures" / f"{picture.name}.{ending}" for ending in FORMATS]
+        written += write_figure(picture.draw, files, report.lang)
     texts = {
         TEXT: render_markdown(report),
         PAGE: render_html(report, version=__version__, made=made),
@@ -70,8 +71,8 @@ def write_report(
     for name, text in texts.items():
         write_atomic(folder / name, text)
         written.append(folder / name)
-    files = {str(file.relative_to(folder)): hash_file(file) for file in sorted(written)}
-    _write_manifest(folder, manifest, files)
+    hashes = {str(file.relative_to(folder)): hash_file(file) for file in sorted(written)}
+    _write_manifest(folder, manifest, hashes)
     return folder / PAGE
 
 
