@@ -57,9 +57,8 @@ def write_report(
     _make_room(folder, manifest, names)
     written: list[Path] = []
     for table in report.tables:
-        file = folder / "data" / f"{table.name}.csv"
-        write_atomic(file, table.to_csv())
-        written.append(file)
+        write_atomic(folder / table.file, table.to_csv())
+        written.append(folder / table.file)
     for picture in report.pictures():
         tell(picture.name)
         files = [folder / "figures" / f"{picture.name}.{ending}" for ending in FORMATS]
@@ -79,7 +78,7 @@ def write_report(
 def _names(report: Report) -> list[str]:
     """Return the files that a report will be, relative to its folder."""
     pictures = [f"figures/{one.name}.{end}" for one in report.pictures() for end in FORMATS]
-    return [*(f"data/{one.name}.csv" for one in report.tables), *pictures, TEXT, PAGE]
+    return [*(table.file for table in report.tables), *pictures, TEXT, PAGE]
 
 
 def _write_manifest(folder: Path, facts: Mapping[str, object], files: Mapping[str, str]) -> None:

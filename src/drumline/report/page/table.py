@@ -81,6 +81,11 @@ class Table(Generic[R]):
             self.append(record)
 
     @property
+    def file(self) -> str:
+        """Its file in the folder of a report."""
+        return f"data/{self.name}.csv"
+
+    @property
     def columns(self) -> tuple[str, ...]:
         """The columns, in order."""
         if self.rows:
