@@ -17,10 +17,10 @@ from drumline.cli.connection import (
     Printer,
     connected,
     no_nodes,
+    print_end,
+    print_note,
     reached,
     refuse_rank,
-    say,
-    tell_end,
 )
 from drumline.cli.node_table import print_machines
 from drumline.cli.printing import print_json
@@ -112,7 +112,7 @@ def logs_command(job: str | None, which: str | None, *, follow: bool, rank: int 
             if printer.lines or not kept or job not in (None, *kept):
                 raise
             job = job or list(kept)[-1]
-            say(f"{error.message}; this is what was pulled of {job}")
+            print_note(f"{error.message}; this is what was pulled of {job}")
             code = print_kept(home, job, follow=follow, rank=rank)
     if code:
         sys.exit(code)
@@ -136,7 +136,7 @@ async def _logs(
         if not follow:
             await following.run(fleet.remotes, once=True)
             return 0
-        return tell_end(job_id, await follow_to_end(spec, home, fleet, following))
+        return print_end(job_id, await follow_to_end(spec, home, fleet, following))
 
 
 def _check_rank(jobs: list[Message], rank: int) -> None:
@@ -212,7 +212,7 @@ def print_kept(home: ClusterHome, job: str | None, *, follow: bool, rank: int | 
             f"{job} was {state.phase} when it was pulled last; the nodes are gone, and nobody "
             f"knows how it ended"
         )
-    return tell_end(job, state)
+    return print_end(job, state)
 
 
 def _log_files(folder: Path) -> Path:

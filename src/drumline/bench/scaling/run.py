@@ -17,7 +17,7 @@ from drumline.bench.case_runner import BenchResult, Failure, describe_machine, r
 from drumline.bench.scaling.rows import ScalingFit, ScalingRow, build_scaling_rows, fit_series
 from drumline.bench.scaling.spec import Repeat, ScalingSpec
 from drumline.bench.scaling.study import Study, read_times
-from drumline.bench.scaling.table import tell_fits, tell_losses, tell_notes
+from drumline.bench.scaling.table import describe_fits, describe_losses, describe_notes
 from drumline.core.errors import UsageError
 from drumline.core.processes import count_cores
 from drumline.launch.probe import Watch
@@ -81,9 +81,9 @@ def conclude(study: Study, *, load: float, failed: Sequence[Failure], kept: bool
         load_before=load,
         rows=rows,
         fits=fits,
-        losses=tell_losses(rows),
-        laws=tell_fits(fits),
-        notes=tell_notes(study.spec, rows, cores=study.cores, load=load),
+        losses=describe_losses(rows),
+        laws=describe_fits(fits),
+        notes=describe_notes(study.spec, rows, cores=study.cores, load=load),
         failed=list(failed),
         machine=describe_machine(sys.argv),
     )

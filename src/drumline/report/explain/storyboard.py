@@ -22,7 +22,7 @@ from rich.text import Text
 
 from drumline.core.files import write_atomic
 from drumline.core.formatting import format_bytes, name_ranks
-from drumline.report.explain.explanation import Explanation, name_pieces, tell_call
+from drumline.report.explain.explanation import Explanation, describe_call, name_pieces
 from drumline.report.tables import narrow_table
 from drumline.schedules.collectives import ROOTED, Call
 from drumline.schedules.cost import Traffic, bandwidths
@@ -287,8 +287,8 @@ def _stuck(explanation: Explanation, width: int) -> RenderableType:
     assert deadlock is not None
     lines: list[RenderableType] = [
         Text(f"stuck: nothing moved for {deadlock.patience_s:g} s", style="bold red"),
-        f"rank {deadlock.odd_rank} calls {tell_call(deadlock.odd_call)}, "
-        f"the others {tell_call(deadlock.call)}",
+        f"rank {deadlock.odd_rank} calls {describe_call(deadlock.odd_call)}, "
+        f"the others {describe_call(deadlock.call)}",
     ]
     for wait in deadlock.waits:
         strong = "bold" if wait.rank in deadlock.circle else ""

@@ -143,13 +143,13 @@ def read_record(run: RunDir, *, name: str | None = None) -> RunRecord:
     except (KeyError, TypeError, ValueError, IndexError) as error:
         record.lacks("other_events", error=f"{type(error).__name__}: {error}")
     if not record.done:
-        _tell_end(record)
+        _note_end(record)
     elif not record.curve and not record.gaps:
         record.lacks("no_common_step")
     return record
 
 
-def _tell_end(record: RunRecord) -> None:
+def _note_end(record: RunRecord) -> None:
     """Say how far a run came that did not come to its end, and why it ended if that is known."""
     key, holes = "at_start", dict[str, str]()
     if record.curve:
