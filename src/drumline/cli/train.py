@@ -128,7 +128,7 @@ def _launch(run: RunDir, spec: RunSpec, agents: Agents, *, resumed: bool, quiet:
 
 def title_of(run: RunDir, spec: RunSpec) -> str:
     """Say in one line what a run is."""
-    ranks = f"{spec.world_size} rank{'s' if spec.world_size > 1 else ''}"
+    ranks = counted(spec.world_size, "rank")
     if spec.nodes > 1:
         ranks += f" on {spec.nodes} nodes"
     return f"{run.path.name}: {spec.model.name} on {spec.data.name}, {ranks}, {spec.strategy.kind}"

@@ -17,6 +17,7 @@ from drumline.bench.scaling.laws import LAWS, Law
 from drumline.bench.scaling.rows import ScalingRow
 from drumline.bench.scaling.run import ScalingResult
 from drumline.bench.scaling.table import once_each, percent
+from drumline.core.formatting import counted
 from drumline.report.plots import LEDGER, FigureStyle
 
 if TYPE_CHECKING:
@@ -91,11 +92,9 @@ def draw_scaling(style: FigureStyle, result: ScalingResult) -> Figure:
 
 
 def _title(result: ScalingResult) -> str:
-    spec, rounds = result.spec, result.rows[0].rounds
-    return (
-        f"{spec.model.name} on {spec.data.name}: median of {rounds} "
-        f"round{'s' if rounds > 1 else ''}, 95 % intervals by Student's t"
-    )
+    spec, rounds = result.spec, counted(result.rows[0].rounds, "round")
+    trained = f"{spec.model.name} on {spec.data.name}"
+    return f"{trained}: median of {rounds}, 95 % intervals by Student's t"
 
 
 def _panels(mode: str, first: ScalingRow) -> list[_Panel]:

@@ -21,7 +21,7 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from drumline.core.files import write_atomic
-from drumline.core.formatting import format_bytes, name_ranks
+from drumline.core.formatting import counted, format_bytes, name_ranks
 from drumline.report.explain.explanation import Explanation, describe_call, name_pieces
 from drumline.report.tables import narrow_table
 from drumline.schedules.collectives import ROOTED, Call
@@ -96,7 +96,7 @@ def title(call: Call) -> Text:
     root = f", root {call.root}" if call.collective in ROOTED else ""
     size = f", {format_bytes(call.nbytes)}" if call.collective != "barrier" else ""
     described = describe(call)
-    ranks = f"{call.ranks} rank{'s' if call.ranks > 1 else ''}"
+    ranks = counted(call.ranks, "rank")
     return Text.assemble(
         (f"{call.collective} by {call.algorithm}", "bold"),
         f": {ranks}{nodes}{root}{size}\n",
@@ -259,7 +259,7 @@ def _times(explanation: Explanation) -> RenderableType:
         sizes = ", ".join(format_bytes(nbytes) for nbytes in timing.round_bytes)
         table.add_row(
             "predicted",
-            f"{_ms(explanation.predicted_s)} = {path.rounds} {_rounds(path.rounds)} × alpha "
+            f"{_ms(explanation.predicted_s)} = {counted(path.rounds, 'round')} × alpha "
             f"+ {path.nbytes:,} bytes × beta",
         )
         table.add_row(
@@ -275,10 +275,6 @@ def _times(explanation: Explanation) -> RenderableType:
         both = f"algorithm {format_bytes(own)}/s, bus {format_bytes(bus)}/s, as in nccl-tests"
         table.add_row("bandwidth", both)
     return table
-
-
-def _rounds(count: int) -> str:
-    return "round" if count == 1 else "rounds"
 
 
 def _stuck(explanation: Explanation, width: int) -> RenderableType:

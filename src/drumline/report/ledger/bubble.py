@@ -21,6 +21,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from drumline.core.events import Event
+from drumline.core.formatting import counted
 from drumline.report.ledger.accounts import NS, warm_steps
 from drumline.spec.mesh import Mesh
 from drumline.spec.strategy import bubble
@@ -46,7 +47,7 @@ class Bubble:
 
     def __str__(self) -> str:
         chunks = f", {self.chunks} chunks a rank" if self.chunks > 1 else ""
-        pieces = "1 microbatch" if self.microbatches == 1 else f"{self.microbatches} microbatches"
+        pieces = counted(self.microbatches, "microbatch", "microbatches")
         return (
             f"bubble: {self.measured:.0%} measured, {self.theory:.0%} by theory "
             f"({self.stages} stages, {pieces}{chunks})"
