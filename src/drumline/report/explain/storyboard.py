@@ -224,16 +224,16 @@ def _accounts(explanation: Explanation) -> RenderableType:
     table.add_column("rank", justify="right")
     for name in ("sent", "bytes", "received", "bytes", "formula"):
         table.add_column(name, justify="right" if name != "formula" else "left", no_wrap=True)
-    for rank, (counted, wanted) in enumerate(
+    for rank, (noted, wanted) in enumerate(
         zip(explanation.counted, explanation.predicted, strict=True)
     ):
-        verdict = "✓ the same" if counted == wanted else f"✗ {_traffic(wanted)}"
+        verdict = "✓ the same" if noted == wanted else f"✗ {_traffic(wanted)}"
         table.add_row(
             Text(str(rank), style=color(rank)),
-            str(counted.sent_messages),
-            f"{counted.sent_bytes:,}",
-            str(counted.received_messages),
-            f"{counted.received_bytes:,}",
+            str(noted.sent_messages),
+            f"{noted.sent_bytes:,}",
+            str(noted.received_messages),
+            f"{noted.received_bytes:,}",
             verdict,
         )
     return Group(Text("messages and bytes of each rank", style="bold"), table, "")
