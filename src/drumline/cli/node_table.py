@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from drumline.cli.printing import print_text
-from drumline.cluster.machine import Machine
+from drumline.cluster.providers import Machine
 from drumline.core.formatting import format_seconds
 
 _GAP = 2
