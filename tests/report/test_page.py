@@ -369,7 +369,7 @@ def test_a_wrong_row_is_refused():
 
 def test_fields_become_columns():
     empty = Table("waits", WaitRow)
-    assert empty.columns == ("kind", "step_ms", "share", "share_low", "share_high", "missing")
+    assert empty.columns == ["kind", "step_ms", "share", "share_low", "share_high", "missing"]
     assert empty.forms == {"kind": None, "step_ms": str, "share": str, "missing": str}
     row = DifferenceRow(key="data.batch", values={"run-1": "64", "b": "128"})
     assert Table("differences", DifferenceRow, [row]).to_csv() == (

@@ -17,8 +17,8 @@ from rich.table import Table
 from rich.text import Text
 
 from drumline.cli.printing import print_text
-from drumline.core.events import Event
 from drumline.core.formatting import format_seconds
+from drumline.core.rundir import Event
 from drumline.launch.probe import Progress as ProbeProgress
 from drumline.launch.probe import Watch
 from drumline.report.progress import RunProgress

@@ -31,8 +31,7 @@ from drumline.bench.case_runner import (
 )
 from drumline.bench.model_parallel.spec import Case, CasePlan, ModelParallelSpec
 from drumline.core.errors import RunDirError, UsageError
-from drumline.core.events import Event
-from drumline.core.rundir import RunDir
+from drumline.core.rundir import Event, RunDir
 from drumline.launch.probe import Watch
 from drumline.report.intervals import quartiles
 from drumline.report.ledger.accounts import NS, common_steps, step_seconds, warm_steps

@@ -16,8 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from drumline.bench.model_parallel.rows import CaseRow, build_case_row, compare_with_alone
-from drumline.core.events import Event
-from drumline.core.rundir import RunDir
+from drumline.core.rundir import Event, RunDir
 from drumline.labs.chapter import Chapter
 from drumline.labs.experiment import Results, runs_folder
 from drumline.labs.model_parallel.experiments import AGAIN, plan_named_cases

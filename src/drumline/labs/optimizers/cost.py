@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-from drumline.core.events import Event
+from drumline.core.rundir import Event
 from drumline.labs import repeats
 from drumline.labs.chapter import Chapter
 from drumline.labs.experiment import Results

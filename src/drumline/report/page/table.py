@@ -86,12 +86,11 @@ class Table(Generic[R]):
         return f"data/{self.name}.csv"
 
     @property
-    def columns(self) -> tuple[str, ...]:
+    def columns(self) -> list[str]:
         """The columns, in order."""
         if self.rows:
-            return tuple(self.rows[0])
-        every = (self._spread(field_, None) for field_ in self._titles)
-        return tuple(column for cells in every for column in cells)
+            return list(self.rows[0])
+        return [column for field_ in self._titles for column in self._spread(field_, None)]
 
     def append(self, record: R) -> None:
         """Add a row at the end."""
