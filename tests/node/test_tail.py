@@ -6,15 +6,16 @@ import os
 
 import pytest
 
-from drumline.core.errors import RunDirError, SpecError
+from drumline.core.errors import RunDirError, SpecError, WorkerError
 from drumline.core.events import EventWriter
 from drumline.core.rundir import RunDir
-from drumline.node.exit_reports import collect, exit_code_of, judge, note
+from drumline.launch.outcome import check_outcome
+from drumline.node.exit_reports import collect, exit_code_of, note
 from drumline.node.job import Job, JobFolder
 from drumline.node.runner import TIMES
 from drumline.node.snapshot import bring_checkpoints, take_snapshot
 from drumline.node.tail import Tail
-from drumline.node.tasks import settle_spec
+from drumline.node.tasks import settle_terms
 
 
 @pytest.fixture
@@ -133,19 +134,21 @@ def test_the_first_cause_is_found_over_all_nodes(tmp_path):
     told = collect(runs[1], node=1, workers=1, last_words=None)
     assert set(told) == {"rank-1", "node-1"}
     note(runs[0], json.loads(json.dumps(told)) | {"../x": []}, ahead_s=3600.0)
-    words = {"nodes": 2, "workers": 1, "last_words": tmp_path, "script": True}
-    error = judge(runs[0], exit_codes=[1, 1], **words)
-    assert error.message.startswith("rank 1 (node 1) failed:\n  early")
-    assert exit_code_of(runs[0], error, nodes=2) == 137
-    assert judge(runs[0], exit_codes=[0, 0], **words) is None
+    with pytest.raises(WorkerError) as failure:
+        check_outcome(runs[0], world_size=2, exit_codes=[1, 1], last_words=tmp_path)
+    assert failure.value.message.startswith("rank 1 (node 1) failed:\n  early")
+    assert exit_code_of(runs[0], failure.value, nodes=2) == 137
+    check_outcome(runs[0], world_size=2, exit_codes=[0, 0], last_words=tmp_path)
 
 
 def test_a_spec_is_settled_for_the_cluster():
-    settled = settle_spec(
-        "{model: mlp, workers: 7, timeout_s: 12, restarts: 2}", nodes=3, workers=2
-    )
-    assert "nodes: 3" in settled.text
-    assert "workers: 2" in settled.text
+    def settle(spec):
+        addresses = ("10.0.0.1", "10.0.0.2", "10.0.0.3")
+        return settle_terms(Job(id="j", title="t", node=0, addresses=addresses, spec=spec), 2)
+
+    settled = settle("{model: mlp, workers: 7, timeout_s: 12, restarts: 2}")
+    assert "nodes: 3" in settled.spec
+    assert "workers: 2" in settled.spec
     assert (settled.timeout_s, settled.restarts) == (12, 2)
     for text, says in (
         ("{nodes: 2, slow_nodes: {1: {cpu: 0.5}}}", "slow_nodes is about simulated nodes"),
@@ -156,4 +159,4 @@ def test_a_spec_is_settled_for_the_cluster():
         ("[1]", "the spec is no mapping"),
     ):
         with pytest.raises(SpecError, match=says):
-            settle_spec(text, nodes=3, workers=2)
+            settle(text)

@@ -111,8 +111,8 @@ class SessionProcess:
             with contextlib.suppress(OSError):
                 log.write_bytes(content)
 
-    def ask_to_end(self) -> None:
-        """Let it end by itself."""
+    def terminate(self) -> None:
+        """Let it end by itself (SIGTERM)."""
         self._process.terminate()
 
     def signal(self, number: int) -> None:
@@ -143,7 +143,7 @@ def end_all(sessions: Sequence[SessionProcess]) -> None:
     """End what still runs: SIGTERM, and after a bounded wait, or a second Ctrl-C, SIGKILL."""
     with contextlib.suppress(KeyboardInterrupt, subprocess.TimeoutExpired):
         for session in sessions:
-            session.ask_to_end()
+            session.terminate()
         deadline = time.monotonic() + _GRACE_S
         for session in sessions:
             session.wait(max(0.0, deadline - time.monotonic()))

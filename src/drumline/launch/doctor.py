@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import platform
-import shutil
 import signal
 import subprocess
 import sys
@@ -27,6 +26,7 @@ from drumline.core.scratch import is_held, sweep
 from drumline.core.task import SCRATCH
 from drumline.launch.mpirun import find_mpirun
 from drumline.launch.network import TOOLS, Way, find_way, missing_tools
+from drumline.launch.preflight import list_gpus
 
 
 @dataclass(frozen=True)
@@ -67,13 +67,12 @@ def _torch() -> Check:
 
 
 def _gpu() -> Check:
-    if shutil.which("nvidia-smi") is None:
+    gpus = list_gpus()
+    if gpus is None:
         return Check("GPU", True, "none; ranks compute on the CPU")
-    listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False)
-    names = [line.partition(" (")[0] for line in listed.stdout.splitlines()]
-    if listed.returncode != 0 or not names:
+    if not gpus:
         return Check("GPU", False, "nvidia-smi finds none", "check the driver: nvidia-smi")
-    return Check("GPU", True, ", ".join(names))
+    return Check("GPU", True, ", ".join(line.partition(" (")[0] for line in gpus))
 
 
 def _cores() -> Check:

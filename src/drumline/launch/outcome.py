@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from drumline.core.errors import ERRORS, DrumlineError, WorkerError
-from drumline.core.events import Event, read_events
+from drumline.core.events import Event, EventKind, read_events
 from drumline.core.formatting import name_ranks
 from drumline.core.nodes import name_rank
 from drumline.core.rundir import RunDir
@@ -97,7 +97,7 @@ def check_outcome(
         elsewhere = [read_events(file) for file in last_words.glob("rank-*.jsonl")]
         errors += [e for e in _last_attempt_errors(elsewhere) if e["rank"] not in told]
     errors = sorted((e for e in errors if e["time"] >= since), key=lambda e: float(e["time"]))
-    exits = _worker_exits(run, len(exit_codes))
+    exits = worker_exits(run, len(exit_codes))
     causes = [error for error in errors if not error["consequence"]]
     if causes:
         raise _explain(scene, causes[0], others=len(errors) - len(causes))
@@ -131,30 +131,25 @@ def check_outcome(
 
 def _last_attempt_errors(logs: list[list[Event]]) -> list[Event]:
     """The error events since each rank last started, earliest first."""
-    errors = []
-    for events in logs:
-        latest: list[Event] = []
-        for event in events:
-            if event["event"] == "start":
-                latest = []
-            elif event["event"] == "error":
-                latest.append(event)
-        errors += latest
+    errors = [error for events in logs for error in _since(events, "start", "error")]
     return sorted(errors, key=lambda event: float(event["time"]))
 
 
-def _worker_exits(run: RunDir, nodes: int) -> list[Event]:
-    """The exits that agents have noted since they were last started."""
-    exits: list[Event] = []
-    for node in range(nodes):
-        latest: list[Event] = []
-        for event in read_events(run.node_events(node)):
-            if event["event"] == "agent":
-                latest = []
-            elif event["event"] == "worker_exit":
-                latest.append(event)
-        exits += latest
-    return exits
+def worker_exits(run: RunDir, nodes: int) -> list[Event]:
+    """Return the exits of ranks that agents have noted since they were last started."""
+    logs = [read_events(run.node_events(node)) for node in range(nodes)]
+    return [exit_ for events in logs for exit_ in _since(events, "agent", "worker_exit")]
+
+
+def _since(events: list[Event], start: EventKind, kind: EventKind) -> list[Event]:
+    """The events of one kind since the last start."""
+    found: list[Event] = []
+    for event in events:
+        if event["event"] == start:
+            found = []
+        elif event["event"] == kind:
+            found.append(event)
+    return found
 
 
 def _explain(scene: _Scene, error: Event, *, others: int) -> DrumlineError:

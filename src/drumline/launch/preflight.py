@@ -8,13 +8,18 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from drumline.core.errors import UsageError
-from drumline.core.rundir import RunDir
-from drumline.spec.run_spec import RunSpec
 
+if TYPE_CHECKING:
+    from drumline.core.rundir import RunDir
+    from drumline.spec.run_spec import RunSpec
+
+_NVIDIA_S = 20.0  # a driver that has to wake takes some
 # device files of NVIDIA's driver, of its Jetson boards, of Windows' Linux, of AMD's driver
 _SIGNS = ("nvidia*", "nvhost*", "dxg", "kfd")
 
@@ -23,6 +28,20 @@ def may_have_gpu(devices: Path = Path("/dev")) -> bool:
     """Whether anything speaks for a GPU; only PyTorch knows whether it can use it."""
     there = any(True for sign in _SIGNS for _ in devices.glob(sign))
     return there or shutil.which("nvidia-smi") is not None
+
+
+def list_gpus() -> list[str] | None:
+    """List this machine's NVIDIA GPUs, a line of nvidia-smi each; None without that command."""
+    command = shutil.which("nvidia-smi")
+    if command is None:
+        return None
+    try:
+        listed = subprocess.run(
+            [command, "-L"], capture_output=True, text=True, timeout=_NVIDIA_S, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return listed.stdout.splitlines()
 
 
 def refuse_without_gpu(spec: RunSpec) -> None:

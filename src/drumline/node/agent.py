@@ -19,16 +19,18 @@ from pathlib import Path
 
 import drumline
 from drumline.core.lock import FileLock
-from drumline.core.nodes import NODES
 from drumline.core.rundir import RunDir
 from drumline.core.scratch import Scratch
 from drumline.core.task import PRELOAD, SCRATCH, AgentTask
-from drumline.launch import agents
-from drumline.node.job import Job
+from drumline.launch.agents import NodeAgent
 
 WHOLE = "whole"
 """the file that ends an edition's unpacking; whoever needs the edition holds it locked"""
 _PATH = "PYTHONPATH"
+GRACE_S = 7.0
+"""from SIGTERM to SIGKILL; agents give their workers five seconds"""
+USUAL = (*PRELOAD, "torch._dynamo")
+"""what an agent loads that waits for a job which nobody knows yet"""
 
 
 def edition() -> Path | None:
@@ -53,21 +55,13 @@ def hold_edition() -> None:
         FileLock(own / WHOLE, flags=os.O_RDONLY).acquire(shared=True)
 
 
-GRACE_S = 7.0
-"""from SIGTERM to SIGKILL; agents give their workers five seconds"""
-USUAL = (*PRELOAD, "torch._dynamo")
-"""what an agent loads that waits for a job which nobody knows yet"""
-
-
 class JobAgent:
     """One agent, its worker server and its ranks; `close` leaves nothing of them."""
 
     def __init__(self) -> None:
         self.scratch = Scratch()
-        self._agent: agents.NodeAgent | None = None
-        self._run: RunDir | None = None
+        self._agent: NodeAgent | None = None
         self._task: AgentTask | None = None
-        self._asked: float | None = None
         self._kill_at = float("inf")
 
     @property
@@ -89,12 +83,12 @@ class JobAgent:
         """Start the agent ahead of its task."""
         quiet = {"TORCH_CPP_LOG_LEVEL": "ERROR"}  # nodes without a name warn of each connection
         environment = {**quiet, **os.environ, **variables, SCRATCH: str(self.scratch.path)}
-        self._agent = agents.NodeAgent(preload, of_this_edition(environment))
+        self._agent = NodeAgent(preload, of_this_edition(environment))
 
     def start(self, task: AgentTask) -> None:
         """Give the agent its task."""
         assert self._agent is not None
-        self._task, self._run = task, RunDir(Path(task.run))
+        self._task = task
         self._agent.give(task)
 
     def tick(self) -> None:
@@ -104,31 +98,24 @@ class JobAgent:
 
     def stop(self, grace_s: float = GRACE_S) -> None:
         """End the agent: SIGTERM, then SIGKILL after the grace period; without ranks at once."""
-        if self._agent is not None and self._asked is None:
-            self._asked = time.monotonic()
-            self._kill_at = self._asked + (grace_s if self._has_ranks() else 0.0)
-            if self._has_ranks():  # one that waits for other agents does not hear
-                self._agent.ask_to_end()
+        if self._agent is not None and self._kill_at == float("inf"):
+            self._kill_at = time.monotonic()
+            if self._has_ranks():  # one that waits for other agents does not react to SIGTERM
+                self._kill_at += grace_s
+                self._agent.terminate()
 
     def close(self) -> None:
         """Kill what is left, and keep what the agent printed."""
         if self._agent is not None:
             self._agent.kill()
-            if self._run is not None and self._task is not None:
-                self._agent.keep_output(self._run.logs / f"node-{self._task.node}.log")
+            if self._task is not None:
+                logs = RunDir(Path(self._task.run)).logs
+                self._agent.keep_output(logs / f"node-{self._task.node}.log")
             self._agent.close()
         self.scratch.remove()
 
     def _has_ranks(self) -> bool:
-        if self._run is None or self._task is None:
+        if self._task is None:
             return False
-        first = self._task.node * self._task.workers
-        ranks = range(first, first + self._task.workers)
-        return any(self._run.rank_log(rank).exists() for rank in ranks)
-
-
-def variables_for(job: Job, workers: int) -> dict[str, str]:
-    """Return what the ranks' environment has beyond the node's own."""
-    threads = str(max(1, (os.cpu_count() or 1) // workers))
-    nodes = {NODES: ",".join(job.addresses)} if job.nodes > 1 else {}
-    return {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", threads), **nodes}
+        run, first = RunDir(Path(self._task.run)), self._task.node * self._task.workers
+        return any(run.rank_log(first + local).exists() for local in range(self._task.workers))

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import sys
 import time
 from dataclasses import asdict, dataclass, replace
@@ -19,6 +18,7 @@ from pathlib import Path
 from drumline.core.errors import ClusterError
 from drumline.core.files import write_atomic
 from drumline.core.json_lines import JsonStream
+from drumline.core.processes import start_detached
 from drumline.node.folder import BusySign
 from drumline.node.job import JobFolder
 from drumline.node.storage import Store
@@ -40,11 +40,6 @@ class CopyRequest:
     every_s: float
     check: bool
     """whether to wait until it is known that the storage can be used"""
-
-    @property
-    def folder(self) -> Path:
-        """The job's."""
-        return Path(self.root) / "jobs" / self.job
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,31 +101,23 @@ def main() -> None:
         except ClusterError as error:
             stream.send(error=error.message)
             return
+    start_detached(
+        [sys.executable, "-m", "drumline.node.keeper", "--stay"], given=json.dumps(asdict(request))
+    )
     stream.send(keeping=request.job)
-    if os.fork():
-        os._exit(0)
-    os.setsid()
-    nowhere = os.open(os.devnull, os.O_RDWR)
-    for descriptor in (0, 1, 2):
-        os.dup2(nowhere, descriptor)
-    # a new process image: a storage's threads do not survive a fork
-    read, write = os.pipe()
-    os.write(write, json.dumps(asdict(request)).encode())
-    os.close(write)
-    os.dup2(read, 0)
-    os.execv(sys.executable, [sys.executable, "-m", "drumline.node.keeper", "--stay"])
 
 
 def stay() -> None:
     """Copy until the job has ended."""
-    request = CopyRequest(**json.loads(sys.stdin.read()))
+    request = CopyRequest(**json.load(sys.stdin))
+    job = Path(request.root) / "jobs" / request.job
     try:
         store = Store(request.url)
         store.check(request.job, request.writer)
     except Exception as error:
-        CopyStatus(at=time.time(), ended=False, error=_message(error)).write(request.folder)
+        CopyStatus(at=time.time(), ended=False, error=_message(error)).write(job)
         return
-    keep(request.folder, store, request.job, request.writer, every_s=request.every_s)
+    keep(job, store, request.job, request.writer, every_s=request.every_s)
 
 
 if __name__ == "__main__":

@@ -1,28 +1,68 @@
-"""What a node's agent is told to do for a job: its task, its spec, how many ranks."""
+"""What a node's agent is told to do for a job: its task, and the terms that hold for all nodes."""
 
 from __future__ import annotations
 
-import shutil
-import subprocess
-from collections.abc import Mapping
+import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from drumline.core.errors import SpecError, UsageError
+from drumline.core.nodes import NODES
 from drumline.core.task import MODULE, PRELOAD, AgentTask
+from drumline.launch.preflight import list_gpus
 from drumline.launch.scripts import find_module, guess_preloads
-from drumline.node.agent import variables_for
 from drumline.node.job import Job, JobFolder
 
 
 @dataclass(frozen=True, kw_only=True)
 class Terms:
-    """What the leader has settled for all nodes."""
+    """What the leader settles for all nodes of a job."""
 
     workers: int
     timeout_s: float
     restarts: int
+    spec: str = ""
+    """the whole spec, as every node's run directory gets it; "" for a script"""
+
+
+def settle_terms(job: Job, workers: int) -> Terms:
+    """Settle the terms of a job; its spec gets the nodes and workers of the cluster.
+
+    Raises:
+        SpecError: the spec does not fit them, or asks for what only simulated nodes have.
+    """
+    if not job.spec:
+        return Terms(workers=workers, timeout_s=job.timeout_s, restarts=job.restarts)
+    import yaml  # a script's job needs neither, and they take a while to load
+
+    from drumline.spec.load import dump_spec, validate_spec
+
+    values = yaml.safe_load(job.spec) or {}
+    if not isinstance(values, dict):
+        raise SpecError("the spec is no mapping; write key: value lines")
+    link, slow_nodes = values.get("link"), values.get("slow_nodes")
+    if isinstance(link, dict):
+        link = any(link.values())
+    for key, given in (("slow_nodes", slow_nodes), ("link", link)):
+        if given:
+            raise SpecError(
+                f"{key} is about simulated nodes, but a cluster's nodes have the network and the "
+                f"speed that they have; leave {key} out"
+            )
+    if (init := values.get("init", "env")) != "env":
+        raise SpecError(
+            f"init: {init}: ranks on a cluster's nodes share no folder, and meet at the leader by "
+            f"themselves; leave init out"
+        )
+    if (backend := values.get("backend")) in ("mpi", "shm"):
+        raise SpecError(
+            f"backend: {backend} is for ranks on one machine; leave backend out, and the best one "
+            f"is chosen"
+        )
+    spec = validate_spec({**values, "nodes": job.nodes, "workers": workers})
+    return Terms(
+        workers=workers, timeout_s=spec.timeout_s, restarts=spec.restarts, spec=dump_spec(spec)
+    )
 
 
 def build_task(job: Job, folder: JobFolder, terms: Terms) -> AgentTask:
@@ -63,79 +103,13 @@ def preloads_for(job: Job) -> tuple[str, ...]:
     return (*PRELOAD, *guess_preloads(Path(job.argv[0])))
 
 
-_WITHIN_S = 20.0  # a driver that has to wake takes some
-
-
-def count_gpus() -> int:
-    """Count this machine's NVIDIA GPUs, as nvidia-smi lists them."""
-    command = shutil.which("nvidia-smi")
-    if command is None:
-        return 0
-    try:
-        listed = subprocess.run(
-            [command, "-L"], capture_output=True, text=True, timeout=_WITHIN_S, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return 0
-    if listed.returncode != 0:
-        return 0
-    return sum(line.startswith("GPU ") for line in listed.stdout.splitlines())
+def variables_for(job: Job, workers: int) -> dict[str, str]:
+    """Return what the ranks' environment has beyond the node's own."""
+    threads = str(max(1, (os.cpu_count() or 1) // workers))
+    nodes = {NODES: ",".join(job.addresses)} if job.nodes > 1 else {}
+    return {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", threads), **nodes}
 
 
 def default_workers() -> int:
-    """Return how many ranks this node should have where nobody says."""
-    return max(1, count_gpus())
-
-
-@dataclass(frozen=True, kw_only=True)
-class SettledSpec:
-    """What all nodes of a job need of its spec."""
-
-    text: str
-    """the whole spec, as every node's run directory gets it"""
-    timeout_s: float
-    restarts: int
-
-
-def settle_spec(text: str, *, nodes: int, workers: int) -> SettledSpec:
-    """Set a spec's nodes and workers to the cluster's.
-
-    Raises:
-        SpecError: it does not fit them, or asks for what only simulated nodes have.
-    """
-    import yaml  # a script's job needs neither, and they take a while to load
-
-    from drumline.spec.load import dump_spec, validate_spec
-
-    values = yaml.safe_load(text) or {}
-    if not isinstance(values, dict):
-        raise SpecError("the spec is no mapping; write key: value lines")
-    _refuse_one_machine(values)
-    spec = validate_spec({**values, "nodes": nodes, "workers": workers})
-    return SettledSpec(text=dump_spec(spec), timeout_s=spec.timeout_s, restarts=spec.restarts)
-
-
-def _refuse_one_machine(values: Mapping[str, Any]) -> None:
-    """Refuse what needs all ranks on one machine."""
-    link = values.get("link")
-    given = {
-        "slow_nodes": bool(values.get("slow_nodes")),
-        "link": any(link.values()) if isinstance(link, dict) else bool(link),
-    }
-    for key in given:
-        if given[key]:
-            raise SpecError(
-                f"{key} is about simulated nodes, but a cluster's nodes have the network and the "
-                f"speed that they have; leave {key} out"
-            )
-    init, backend = values.get("init", "env"), values.get("backend", "auto")
-    if init != "env":
-        raise SpecError(
-            f"init: {init}: ranks on a cluster's nodes share no folder, and meet at the leader by "
-            f"themselves; leave init out"
-        )
-    if backend in ("mpi", "shm"):
-        raise SpecError(
-            f"backend: {backend} is for ranks on one machine; leave backend out, and the best one "
-            f"is chosen"
-        )
+    """Return how many ranks a node has where nobody says: one for each GPU, or one."""
+    return max(1, sum(line.startswith("GPU ") for line in list_gpus() or ()))
