@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from drumline.core.errors import RunDirError
+from drumline.core.files import GrowingFile
 
 Event = dict[str, Any]
 EventKind = Literal[
@@ -120,20 +121,11 @@ class EventTail:
     """Read what a growing event file gained since the last look."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._offset = 0
+        self._file = GrowingFile(path)
 
     def read(self) -> list[Event]:
         """Return the whole lines that were added since the last call; torn ones are passed over."""
-        try:
-            with self._path.open("rb") as file:
-                file.seek(self._offset)
-                chunk = file.read()
-        except FileNotFoundError:
-            return []
-        whole = chunk[: chunk.rfind(b"\n") + 1]
-        self._offset += len(whole)
-        return list(_parse(whole))
+        return list(_parse(self._file.read()))
 
 
 def read_events(path: Path) -> list[Event]:

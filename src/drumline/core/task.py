@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
+
+from drumline.core.json_lines import Record
 
 MAX_WORKERS = 100
 """per node: the server that forks them passes on two files for each, and 256 at most"""
@@ -31,7 +31,7 @@ RANK_OPTIONS = "DRUMLINE_WORDS"
 
 
 @dataclass(frozen=True, kw_only=True)
-class AgentTask:
+class AgentTask(Record):
     """One node's part of a run."""
 
     run: str
@@ -51,15 +51,3 @@ class AgentTask:
     """where the ranks work; empty: where the agent was started"""
     variables: Mapping[str, str] = field(default_factory=dict)
     """of the ranks' environment, for an agent that was started before they were known"""
-
-    def dump(self) -> str:
-        """Write the task as JSON."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def load(cls, text: str) -> AgentTask:
-        """Read a task back."""
-        values: dict[str, Any] = json.loads(text)
-        for key in ("script", "preload"):
-            values[key] = tuple(values[key])
-        return cls(**values)

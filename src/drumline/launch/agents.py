@@ -38,6 +38,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from drumline.core.errors import WorkerError
+from drumline.core.json_lines import encode
 from drumline.core.nodes import NodePlan
 from drumline.core.processes import deferred_signals
 from drumline.core.scratch import Scratch
@@ -88,11 +89,11 @@ class SessionProcess:
         """The process's exit code, None while it runs."""
         return self._process.poll()
 
-    def tell(self, text: str) -> None:
+    def write(self, content: bytes) -> None:
         """Write to its standard input; one that has ended is found elsewhere."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.write(text.encode())
+            self._process.stdin.write(content)
             self._process.stdin.flush()
 
     def end_input(self) -> None:
@@ -187,7 +188,7 @@ class NodeAgent(SessionProcess):
     def give(self, task: AgentTask) -> None:
         """Give it a task; it has none, or has done that well."""
         self._done = False
-        self.tell(task.dump() + "\n")  # (1)
+        self.write(encode(**task.to_json()))  # (1)
 
     def would_be(self, preload: tuple[str, ...], environment: Mapping[str, str]) -> bool:
         """Whether it lives, and one that is started here and now with these would be the same."""

@@ -110,7 +110,7 @@ class Follower(Runner):
     def _start(self, message: Message) -> None:
         """Leave the note that this node's agent looks for, and start it."""
         self._due = None
-        terms = Terms(**{key: message[key] for key in Terms.__dataclass_fields__})
+        terms = Terms.from_json(message)
         self.workers, self._started = terms.workers, True
         self.make_run(terms.spec)
         self.run_dir.rendezvous.mkdir()

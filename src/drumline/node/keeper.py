@@ -12,12 +12,12 @@ import contextlib
 import json
 import sys
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from drumline.core.errors import ClusterError
 from drumline.core.files import write_atomic
-from drumline.core.json_lines import JsonStream
+from drumline.core.json_lines import JsonStream, Record
 from drumline.core.processes import start_detached
 from drumline.node.folder import BusySign
 from drumline.node.job import JobFolder
@@ -29,7 +29,7 @@ _RETRY_S = 600.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class CopyRequest:
+class CopyRequest(Record):
     """What the laptop asks a node to copy, and where to."""
 
     root: str
@@ -43,7 +43,7 @@ class CopyRequest:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CopyStatus:
+class CopyStatus(Record):
     """How the last copy went (storage.json): a storage that refuses must not end a job."""
 
     at: float
@@ -56,7 +56,7 @@ class CopyStatus:
     def write(self, job: Path) -> None:
         """Write it into the job's folder."""
         with contextlib.suppress(Exception):  # a full disk, say; the copy itself matters more
-            write_atomic(job / "storage.json", json.dumps(asdict(self)) + "\n")
+            write_atomic(job / "storage.json", json.dumps(self.to_json()) + "\n")
 
 
 def job_ended(job: Path) -> bool:
@@ -102,7 +102,8 @@ def main() -> None:
             stream.send(error=error.message)
             return
     start_detached(
-        [sys.executable, "-m", "drumline.node.keeper", "--stay"], given=json.dumps(asdict(request))
+        [sys.executable, "-m", "drumline.node.keeper", "--stay"],
+        given=json.dumps(request.to_json()),
     )
     stream.send(keeping=request.job)
 

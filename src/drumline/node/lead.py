@@ -101,7 +101,7 @@ class Leader(Runner):
         self._started = time.monotonic()
         port = int(port_file.read_text()) if port_file.exists() else 0
         for peer in self._peers.values():
-            peer.send("start", port=port, **vars(terms))  # (4)
+            peer.send("start", port=port, **terms.to_json())  # (4)
 
     def _watch(self) -> None:
         """Wait until all agents have ended well, or one has not (5)."""

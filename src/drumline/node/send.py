@@ -20,12 +20,12 @@ import os
 import stat
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 from drumline.core.errors import UsageError
-from drumline.core.json_lines import FRAME_BYTES, JsonStream, Message
+from drumline.core.json_lines import FRAME_BYTES, JsonStream, Message, Record
 from drumline.node.folder import BusySign
 from drumline.node.job import JobFolder
 
@@ -34,7 +34,7 @@ _SKIPPED = ("__pycache__", ".git", ".ipynb_checkpoints")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ListedFile:
+class ListedFile(Record):
     """A file that can be pulled."""
 
     file: str
@@ -178,7 +178,7 @@ def main() -> None:
             continue
         phase, count = phase_of(job), 0  # before the files: what an ended job has is all there
         for entry in list_job(job):
-            stream.send(**asdict(entry))
+            stream.send(**entry.to_json())
             count += 1
         stream.send(listed=count, phase=phase, there=job.is_dir())
 

@@ -26,6 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from drumline.core.errors import DrumlineError
+from drumline.core.files import GrowingFile
 from drumline.core.json_lines import JsonStream, Message
 from drumline.node.job import JobFolder, JobState
 from drumline.node.runner import TIMES
@@ -36,64 +37,23 @@ _CHUNK = 1 << 20
 
 
 @dataclass
-class _Log:
-    """One rank's log, as far as it was told."""
-
-    path: Path
-    rank: int
-    offset: int = 0
-
-    def read(self, *, to_the_end: bool) -> list[tuple[str, int]]:
-        """Return new whole lines, each with the offset of its end."""
-        try:
-            with self.path.open("rb") as file:
-                file.seek(self.offset)
-                chunk = file.read(_CHUNK)
-        except FileNotFoundError:
-            return []
-        whole = chunk.rfind(b"\n") + 1
-        full = len(chunk) == _CHUNK
-        if whole < len(chunk) and (whole > 0 if full else not to_the_end):
-            chunk = chunk[:whole]
-        lines = []
-        for line in io.BytesIO(chunk):  # ends lines at \n alone
-            self.offset += len(line)
-            lines.append((_shown(line), self.offset))
-        return lines
-
-
-def _shown(line: bytes) -> str:
-    """Return what a terminal would show: a progress bar draws over itself."""
-    return line.decode(errors="replace").rstrip("\r\n").rpartition("\r")[2]
-
-
-@dataclass
 class _Times:
     """When a log had which size."""
 
-    path: Path
-    offset: int = 0
+    file: GrowingFile
     known: dict[str, tuple[list[int], list[float]]] = field(default_factory=dict)
 
     def read(self) -> None:
         """Read what was noted since."""
-        try:
-            with self.path.open("rb") as file:
-                file.seek(self.offset)
-                chunk = file.read()
-        except FileNotFoundError:
-            return
-        whole = chunk[: chunk.rfind(b"\n") + 1]
-        self.offset += len(whole)
-        for line in whole.splitlines():
+        for line in self.file.read().splitlines():
             at, name, size = json.loads(line)
             sizes, times = self.known.setdefault(name, ([], []))
             sizes.append(size)
             times.append(at)
 
-    def at(self, log: _Log, offset: int) -> float:
-        """Say when a line that ends there was printed; now, where nobody has noted it yet."""
-        sizes, times = self.known.get(log.path.name, ([], []))
+    def at(self, log: str, offset: int) -> float:
+        """Return when a line that ends there was printed; now, where nobody has noted it yet."""
+        sizes, times = self.known.get(log, ([], []))
         index = bisect_left(sizes, offset)
         return times[index] if index < len(times) else time.time()
 
@@ -112,8 +72,8 @@ class Tail:
         self._node = folder.read_job().node
         self._offsets = dict(offsets or {})
         self._rank = rank
-        self._logs: dict[int, _Log] = {}
-        self._times = _Times(folder.run.logs / TIMES)
+        self._logs: dict[int, GrowingFile] = {}
+        self._times = _Times(GrowingFile(folder.run.logs / TIMES))
 
     def follow(self, *, once: bool = False) -> Iterator[Message]:
         """Give what there is, and what comes, until the job ends."""
@@ -140,32 +100,31 @@ class Tail:
             time.sleep(_POLL_S)
 
     def _new_lines(self, *, to_the_end: bool) -> list[Message]:
-        self._find_logs()
-        lines: list[Message] = []
-        for log in self._logs.values():
-            while found := log.read(to_the_end=to_the_end):
-                self._times.read()
-                lines += (
-                    {"rank": log.rank, "text": text, "at": self._times.at(log, end), "offset": end}
-                    for text, end in found
-                )
-        if to_the_end and not self._logs and self._rank is None:
-            lines += self._agent_output()
-        return sorted(lines, key=lambda line: float(line["at"]))
-
-    def _find_logs(self) -> None:
-        for path in self._folder.run.logs.glob("rank-*.log"):
+        folder = self._folder.run.logs
+        for path in folder.glob("rank-*.log"):
             rank = int(path.stem.removeprefix("rank-"))
             if rank not in self._logs and self._rank in (None, rank):
-                self._logs[rank] = _Log(path, rank, self._offsets.get(rank, 0))
+                self._logs[rank] = GrowingFile(path, self._offsets.get(rank, 0))
+        logs = self._logs
+        if to_the_end and not logs and self._rank is None:  # the agent may lack torch
+            log = folder / f"node-{self._node}.log"
+            logs = {-1: GrowingFile(log, self._offsets.get(-1, 0))}
+        lines = [line for rank in logs for line in self._read(rank, logs[rank], to_the_end)]
+        return sorted(lines, key=lambda line: float(line["at"]))
 
-    def _agent_output(self) -> list[Message]:
-        """What the agent said, where no rank ever started: it may have failed to load torch."""
-        log = _Log(self._folder.run.logs / f"node-{self._node}.log", -1, self._offsets.get(-1, 0))
-        return [
-            {"rank": -1, "text": text, "at": time.time(), "offset": end}
-            for text, end in log.read(to_the_end=True)
-        ]
+    def _read(self, rank: int, log: GrowingFile, to_the_end: bool) -> Iterator[Message]:
+        end = log.offset
+        while chunk := log.read(to_the_end=to_the_end, most=_CHUNK):
+            self._times.read()
+            for line in io.BytesIO(chunk):  # ends lines at \n alone
+                end += len(line)
+                at = self._times.at(log.path.name, end)
+                yield {"rank": rank, "text": _shown(line), "at": at, "offset": end}
+
+
+def _shown(line: bytes) -> str:
+    """Return what a terminal would show: a progress bar draws over itself."""
+    return line.decode(errors="replace").rstrip("\r\n").rpartition("\r")[2]
 
 
 def send_tail(tail: Tail, stream: JsonStream, *, once: bool = False) -> None:

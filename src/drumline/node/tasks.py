@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from drumline.core.errors import SpecError, UsageError
+from drumline.core.json_lines import Record
 from drumline.core.nodes import NODES
 from drumline.core.task import MODULE, PRELOAD, AgentTask
 from drumline.launch.preflight import list_gpus
@@ -15,7 +16,7 @@ from drumline.node.job import Job, JobFolder
 
 
 @dataclass(frozen=True, kw_only=True)
-class Terms:
+class Terms(Record):
     """What the leader settles for all nodes of a job."""
 
     workers: int

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from drumline.cluster.ssh.remote import Remote, all_of, node_python
@@ -71,7 +71,7 @@ async def keep_copies(
             check=check,
         )
         argv = [node_python(remote.machine), "-m", "drumline.node.keeper"]
-        done = await remote.run(argv, given=encode(**asdict(request)), timeout_s=_ANSWER_S)
+        done = await remote.run(argv, given=encode(**request.to_json()), timeout_s=_ANSWER_S)
         try:
             return str(json.loads(done.stdout).get("error", ""))
         except ValueError:
