@@ -12,7 +12,7 @@ import contextlib
 import json
 import sys
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from drumline.core.errors import ClusterError
@@ -46,34 +46,34 @@ class CopyRequest(Record):
 class CopyStatus(Record):
     """How the last copy went (storage.json): a storage that refuses must not end a job."""
 
-    at: float
+    at: float = field(default_factory=time.time)
     ended: bool
     """whether the job had ended by then"""
     error: str = ""
     files: int = 0
     bytes: int = 0
 
-    def write(self, job: Path) -> None:
+    def write(self, job: JobFolder) -> None:
         """Write it into the job's folder."""
         with contextlib.suppress(Exception):  # a full disk, say; the copy itself matters more
-            write_atomic(job / "storage.json", json.dumps(self.to_json()) + "\n")
+            write_atomic(job.path / "storage.json", json.dumps(self.to_json()) + "\n")
 
 
-def job_ended(job: Path) -> bool:
+def has_ended(job: JobFolder) -> bool:
     """Whether nothing will change any more: it has ended, or its runner is gone."""
     try:
-        return JobFolder(job.parents[1], job.name).read_state().over
+        return job.read_state().over
     except (OSError, ValueError):
         return False
 
 
-def keep(job: Path, store: Store, run: str, writer: str, *, every_s: float) -> None:
+def keep(job: JobFolder, store: Store, writer: str, *, every_s: float) -> None:
     """Copy the run directory every so often, and once more when the job has ended."""
-    give_up_at, busy = None, BusySign(job.parents[1])
+    give_up_at, busy = None, BusySign(job.root)
     while True:
-        status = CopyStatus(at=time.time(), ended=job_ended(job))
+        status = CopyStatus(ended=has_ended(job))
         try:
-            copied = store.copy(job / "run", run, writer, ended=status.ended, moved=busy.tick)
+            copied = store.copy(job.run.path, job.id, writer, ended=status.ended, moved=busy.tick)
             status = replace(status, files=copied.files, bytes=copied.bytes)
         except Exception as error:  # whatever it is, nobody would hear of it otherwise
             status = replace(status, error=_message(error))
@@ -83,7 +83,7 @@ def keep(job: Path, store: Store, run: str, writer: str, *, every_s: float) -> N
             if not status.error or time.monotonic() > give_up_at:
                 return
         wake = time.monotonic() + every_s
-        while time.monotonic() < wake and (status.ended or not job_ended(job)):
+        while time.monotonic() < wake and (status.ended or not has_ended(job)):
             time.sleep(min(_POLL_S, every_s))
 
 
@@ -111,14 +111,14 @@ def main() -> None:
 def stay() -> None:
     """Copy until the job has ended."""
     request = CopyRequest(**json.load(sys.stdin))
-    job = Path(request.root) / "jobs" / request.job
+    job = JobFolder(Path(request.root), request.job)
     try:
         store = Store(request.url)
         store.check(request.job, request.writer)
     except Exception as error:
-        CopyStatus(at=time.time(), ended=False, error=_message(error)).write(job)
+        CopyStatus(ended=False, error=_message(error)).write(job)
         return
-    keep(job, store, request.job, request.writer, every_s=request.every_s)
+    keep(job, store, request.writer, every_s=request.every_s)
 
 
 if __name__ == "__main__":
