@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shutil
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from rich.console import Console
@@ -19,10 +21,9 @@ from drumline.launch.agents import Agents
 from drumline.launch.outcome import check_outcome
 from drumline.launch.runs import create_script_run, noted_failure
 from drumline.launch.scripts import find_module, guess_preloads
-from drumline.launch.training import build_tasks
+from drumline.launch.training import build_tasks, run_ranks
 from drumline.spec.load import validate_spec
 
-_POLL_S = 0.1
 _TIMEOUT_S = 300.0
 
 
@@ -91,17 +92,19 @@ def _follow(
     """Print what the ranks print until all have ended."""
     console = Console(highlight=False, soft_wrap=True)
     tails = [LogTail(run.rank_log(rank), f"[{rank}]") for rank in range(world_size)]
+
+    def show(*, to_the_end: bool = False) -> None:
+        for tail in tails:
+            tail.print_new(console, to_the_end=to_the_end)
+
+    @contextlib.contextmanager
+    def shown() -> Iterator[Callable[[], None]]:
+        yield show
+        show(to_the_end=True)
+
     started = time.monotonic()
     with noted_failure(run), Agents() as agents:
-        agents.start(run, tasks, plans)
-        while agents.running():
-            for tail in tails:
-                tail.print_new(console)
-            time.sleep(_POLL_S)
-        codes = agents.exit_codes
-        for tail in tails:
-            tail.print_new(console, to_the_end=True)
-        agents.check_network()
+        codes = run_ranks(run, tasks, plans, agents, shown())
         check_outcome(
             run,
             world_size=world_size,

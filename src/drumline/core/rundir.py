@@ -80,6 +80,11 @@ class RunDir:
         return self.path / "spec.yaml"
 
     @property
+    def manifest_file(self) -> Path:
+        """With what, where and by which command the run was started."""
+        return self.path / "manifest.json"
+
+    @property
     def events(self) -> Path:
         """Folder of the event logs."""
         return self.path / "events"

@@ -342,7 +342,7 @@ class Agents:
             self._agents.append(NodeAgent(preload, environment, enter))
 
 
-class AgentPool:
+class AgentPool(contextlib.ExitStack):
     """The agents of many runs, some on this host, some on simulated nodes.
 
     Runs that are compared alternate, so both kinds of agents stay: torch is imported once for all
@@ -350,17 +350,9 @@ class AgentPool:
     """
 
     def __init__(self) -> None:
-        self._here = Agents()
-        self._on_nodes = Agents()
-        self._stack = contextlib.ExitStack()
-
-    def __enter__(self) -> Self:
-        self._stack.enter_context(self._here)
-        self._stack.enter_context(self._on_nodes)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
+        super().__init__()
+        self._here = self.enter_context(Agents())
+        self._on_nodes = self.enter_context(Agents())
 
     def of(self, spec: RunSpec) -> Agents:
         """Return the agents that are to run this."""

@@ -13,7 +13,6 @@ import platform
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -41,16 +40,7 @@ class Check:
 
 def run_checks() -> list[Check]:
     """Look at everything; nothing that is missing is an error, some features need it."""
-    checks: list[Callable[[], Check]] = [
-        _python,
-        _torch,
-        _gpu,
-        _cores,
-        _memory,
-        _shared_memory,
-        _mpi,
-        _tools,
-    ]
+    checks = (_python, _torch, _gpu, _cores, _memory, _shared_memory, _mpi, _tools)
     return [*(check() for check in checks), *_networks()]
 
 

@@ -24,10 +24,11 @@ from pathlib import Path
 
 from drumline.core.errors import UsageError
 from drumline.core.events import EventWriter, read_events
+from drumline.core.nodes import NodePlan
 from drumline.core.processes import deferred_signals
 from drumline.core.rundir import RunDir
 from drumline.core.scratch import Scratch
-from drumline.core.task import SCRATCH
+from drumline.core.task import SCRATCH, AgentTask
 from drumline.launch.agents import SessionProcess, end_all
 
 # "prterun noticed that process rank 1 with PID 4711 on node here exited on signal 9 (Killed)."
@@ -54,8 +55,9 @@ class MpiRun:
         self._mpirun: SessionProcess | None = None
         self._run: RunDir | None = None
 
-    def start(self, run: RunDir, workers: int, script: tuple[str, ...] = ()) -> None:
-        """Start all ranks: to train by the run's spec, or to run a script or module."""
+    def start(self, run: RunDir, tasks: list[AgentTask], _: tuple[NodePlan, ...] = ()) -> None:
+        """Start all ranks, which are on this host: the task of one agent."""
+        workers, script = tasks[0].workers, tasks[0].script
         with EventWriter(run.node_events(0)) as events:
             events.write("agent", node=0, pid=os.getpid(), time=time.time())
         tether = [sys.executable, "-m", "drumline.core.processes", str(os.getpid())]

@@ -53,6 +53,11 @@ class _Scene:
         log = self.run.logs / f"node-{node}.log"
         return _KEEP if node is None else f"{_last_lines(log, 'it')}{_KEEP}"
 
+    @property
+    def until(self) -> str:
+        """How long the others waited."""
+        return "in vain" if self.timeout is None else f"until {self.timeout} was over"
+
     def fold(self, others: int) -> str:
         """Speak of the ranks that then failed, too."""
         if others < 1:
@@ -199,14 +204,11 @@ def _limit_hint(run: RunDir, code: int) -> str:
 def _explain_silence(scene: _Scene, error: Event, missing: list[int]) -> WorkerError:
     one = len(missing) == 1
     them, they_were = ("it", "it was") if one else ("them", "they were")
-    until, way_out = "in vain", ""
-    if scene.timeout is not None:
-        until = f"until {scene.timeout} was over"
-        way_out = f"; raise {scene.timeout} if {they_were} only slow"
+    way_out = "" if scene.timeout is None else f"; raise {scene.timeout} if {they_were} only slow"
     logs = scene.log(missing[0]) if one else scene.logs()
     return WorkerError(
         f"{name_ranks(map(scene.name, missing))} stopped answering: rank {error['rank']} waited "
-        f"for {them} {until}{way_out}; {logs}",
+        f"for {them} {scene.until}{way_out}; {logs}",
         rank=missing[0],
     )
 
@@ -228,10 +230,9 @@ def _find_cut_off(errors: list[Event]) -> int | None:
 def _explain_cut(scene: _Scene, error: Event, node: int) -> WorkerError:
     workers = scene.world_size // scene.nodes
     ranks = name_ranks(range(node * workers, (node + 1) * workers))
-    until = "in vain" if scene.timeout is None else f"until {scene.timeout} was over"
     return WorkerError(
         f"node {node} ({ranks}) cannot be reached any more: its link is cut; the others waited "
-        f"{until}; {scene.logs()}",
+        f"{scene.until}; {scene.logs()}",
         rank=node * workers,
         node=node,
         seen_by=error["rank"],

@@ -8,13 +8,12 @@ from __future__ import annotations
 import contextlib
 import shutil
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from drumline.core.errors import RunDirError
+from drumline.core.json_lines import Message
 from drumline.core.nodes import NodePlan
 from drumline.core.rundir import PROGRESS, RunDir
 from drumline.core.task import MODULE, PRELOAD
@@ -22,9 +21,8 @@ from drumline.launch.agents import Agents
 from drumline.launch.mpirun import refuse_without_mpi
 from drumline.launch.outcome import check_outcome
 from drumline.launch.runs import build_manifest
-from drumline.launch.training import build_tasks, started_ranks
+from drumline.launch.training import build_tasks, run_ranks
 
-_POLL_S = 0.05
 _TIMEOUT_S = 60.0
 
 
@@ -45,14 +43,14 @@ Watch = Callable[[Progress | None], None]
 @contextlib.contextmanager
 def probed(
     module: str,
-    request: Mapping[str, Any],
+    request: Message,
     *,
     ranks: int,
     out: Path | None,
     plans: tuple[NodePlan, ...] = (),
     by_mpi: bool = False,
     watch: Watch = lambda _: None,
-) -> Iterator[list[dict[str, Any]]]:
+) -> Iterator[list[Message]]:
     """Run a module of `drumline.probe` on so many ranks, and give what each of them answered.
 
     Args:
@@ -72,7 +70,7 @@ def probed(
     with Agents() as agents:
         run = RunDir.create("probe", root=agents.scratch.path, exact=out)
         run.write_json("manifest.json", {**build_manifest(sys.argv), "script": [module]})
-        run.write_json("probe.json", dict(request))
+        run.write_json("probe.json", request)
         tasks = build_tasks(
             run,
             plans,
@@ -81,13 +79,13 @@ def probed(
             script=(MODULE, module, str(run.path)),
             preload=(*PRELOAD, module),
         )
-        with started_ranks(run, tasks, plans, agents, by_mpi=by_mpi) as started:
-            while started.running():
-                said = run.read_json(PROGRESS)
-                watch(None if said is None else Progress(**said))
-                time.sleep(_POLL_S)
-            codes = started.exit_codes
-            agents.check_network()
+
+        def show() -> None:
+            said = run.read_json(PROGRESS)
+            watch(None if said is None else Progress(**said))
+
+        shown = contextlib.nullcontext(show)
+        codes = run_ranks(run, tasks, plans, agents, shown, by_mpi=by_mpi)
         check_outcome(
             run,
             world_size=ranks,
@@ -100,7 +98,7 @@ def probed(
         yield [_read_answer(run, rank) for rank in range(ranks)]
 
 
-def _read_answer(run: RunDir, rank: int) -> dict[str, Any]:
+def _read_answer(run: RunDir, rank: int) -> Message:
     answer = run.read_json(f"answer-{rank}.json")
     if answer is None:
         raise RunDirError(f"rank {rank} has ended without an answer; run it again")

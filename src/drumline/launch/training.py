@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 from drumline.core.errors import RunDirError
@@ -29,8 +28,7 @@ def follow_training(run: RunDir, spec: RunSpec, agents: Agents, shown: Show) -> 
         run: has the spec already.
         spec: the same.
         agents: start the ranks, unless mpirun does; those of one run after the other.
-        shown: entered when they have started, left when the last has ended; what it gives is
-            called a few times a second meanwhile.
+        shown: as for `run_ranks`.
 
     Raises:
         DrumlineError: what went wrong first, told by rank.
@@ -40,18 +38,9 @@ def follow_training(run: RunDir, spec: RunSpec, agents: Agents, shown: Show) -> 
     tasks = build_tasks(
         run, plans, workers=spec.workers, timeout_s=spec.timeout_s, restarts=spec.restarts
     )
-    by_mpi = spec.backend == "mpi"
-    with (
-        fresh_rendezvous(run, spec),
-        started_ranks(run, tasks, plans, agents, by_mpi=by_mpi) as ranks,
-    ):
-        with shown as show:
-            while ranks.running() and run.spec_file.exists():
-                show()
-                time.sleep(_POLL_S)
-        codes = ranks.exit_codes
-        agents.check_network()
-    if not run.spec_file.exists():
+    with fresh_rendezvous(run, spec):
+        codes = run_ranks(run, tasks, plans, agents, shown, by_mpi=spec.backend == "mpi")
+    if not run.manifest_file.exists():
         raise RunDirError(f"{run.path} was removed while it trained; start the run again")
     check_outcome(
         run,
@@ -62,26 +51,44 @@ def follow_training(run: RunDir, spec: RunSpec, agents: Agents, shown: Show) -> 
     )
 
 
-@contextlib.contextmanager
-def started_ranks(
+def run_ranks(
     run: RunDir,
     tasks: list[AgentTask],
     plans: tuple[NodePlan, ...],
     agents: Agents,
+    shown: Show,
     *,
     by_mpi: bool = False,
-) -> Iterator[Agents | MpiRun]:
-    """Start the ranks by the agents, or by mpirun where MPI is the backend; they end with this."""
+) -> list[int | None]:
+    """Start ranks by the agents, or by mpirun where MPI is the backend, and block until they end.
+
+    Args:
+        run: the run; where its directory is removed meanwhile, the ranks are ended.
+        tasks: one for each node.
+        plans: the simulated nodes; none: this host.
+        agents: start the ranks, unless mpirun does.
+        shown: entered when they have started, left when the last has ended; what it gives is
+            called a few times a second meanwhile.
+        by_mpi: whether mpirun does.
+
+    Returns:
+        the exit codes of the agents, or of mpirun.
+
+    Raises:
+        WorkerError: the network of simulated nodes went away.
+    """
     ranks: Agents | MpiRun = agents
     if by_mpi:
         agents.end()  # the first was started before the spec was known
         ranks = MpiRun(agents.scratch)
     try:
-        if isinstance(ranks, MpiRun):
-            ranks.start(run, tasks[0].workers, tasks[0].script)
-        else:
-            ranks.start(run, tasks, plans)
-        yield ranks
+        ranks.start(run, tasks, plans)
+        with shown as show:
+            while ranks.running() and run.manifest_file.exists():
+                show()
+                time.sleep(_POLL_S)
+        agents.check_network()
+        return ranks.exit_codes
     finally:
         ranks.stop()
 
