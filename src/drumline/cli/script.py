@@ -21,7 +21,7 @@ from drumline.launch.agents import Agents
 from drumline.launch.outcome import check_outcome
 from drumline.launch.runs import create_script_run, noted_failure
 from drumline.launch.scripts import find_module, guess_preloads
-from drumline.launch.training import build_tasks, run_ranks
+from drumline.launch.training import run_ranks
 from drumline.spec.load import validate_spec
 
 _TIMEOUT_S = 300.0
@@ -45,16 +45,15 @@ def run_command(
     preload = (*PRELOAD, *guess_preloads(path))
     name = re.sub(r"[^A-Za-z0-9._-]", "-", script if module else path.stem).lstrip("-._")
     run = create_script_run(name or "script", [script, *args])
-    tasks = build_tasks(
-        run,
-        plans,
+    task = AgentTask(
+        run=str(run.path),
         workers=workers,
         timeout_s=_TIMEOUT_S,
         restarts=restarts,
         script=(MODULE, script, *args) if module else (str(path.resolve()), *args),
         preload=preload,
     )
-    _follow(run, tasks, plans, world_size=nodes * workers)
+    _follow(run, task, plans, world_size=nodes * workers)
 
 
 def plan_links(nodes: int, workers: int, rate: str | None) -> tuple[NodePlan, ...]:
@@ -86,9 +85,7 @@ def parse_shape(shape: str) -> tuple[int, int]:
     return nodes, workers
 
 
-def _follow(
-    run: RunDir, tasks: list[AgentTask], plans: tuple[NodePlan, ...], *, world_size: int
-) -> None:
+def _follow(run: RunDir, task: AgentTask, plans: tuple[NodePlan, ...], *, world_size: int) -> None:
     """Print what the ranks print until all have ended."""
     console = Console(highlight=False, soft_wrap=True)
     tails = [LogTail(run.rank_log(rank), f"[{rank}]") for rank in range(world_size)]
@@ -104,7 +101,7 @@ def _follow(
 
     started = time.monotonic()
     with noted_failure(run), Agents() as agents:
-        codes = run_ranks(run, tasks, plans, agents, shown())
+        codes = run_ranks(run, task, agents, shown(), plans=plans)
         check_outcome(
             run,
             world_size=world_size,

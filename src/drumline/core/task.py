@@ -36,11 +36,14 @@ class AgentTask(Record):
 
     run: str
     """the run directory"""
-    node: int
-    nodes: int
+    node: int = 0
+    nodes: int = 1
     workers: int
-    restarts: int
+    """ranks on each node"""
+    restarts: int = 0
+    """how often workers may be started again"""
     timeout_s: float
+    """how long agents wait for each other"""
     cpu: float = 1.0
     """the share of CPU time that the workers of this node get"""
     script: tuple[str, ...] = ()

@@ -34,6 +34,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -235,29 +236,30 @@ class Agents:
         """Start the first agent ahead of its task, with what every training run preloads."""
         self._spawn(PRELOAD, self._environment())
 
-    def start(self, run: RunDir, tasks: list[AgentTask], plans: tuple[NodePlan, ...] = ()) -> None:
-        """Give every agent its task; those that do not run yet are started.
+    def start(self, run: RunDir, task: AgentTask, plans: tuple[NodePlan, ...] = ()) -> None:
+        """Give every agent its part of a task; those that do not run yet are started.
 
         Args:
             run: the run.
-            tasks: one for each agent, in node order.
-            plans: the simulated nodes that they run on, where there are several.
+            task: the first node's.
+            plans: the simulated nodes, where there are several.
         """
-        if plans != self._plans or not self._would_be(tasks[0]):
+        if plans != self._plans or not self._would_be(task):
             self.end()
         if plans and self._network is None:
-            self._network = Network(plans, trains=not any(task.script for task in tasks))
+            self._network = Network(plans, trains=not task.script)
             self._plans = plans
         if self._network is not None:
             from drumline.launch.runs import note_network  # not before the first agent has started
 
             note_network(run, self._network.describe())
-        environment = self._environment(tasks[0])
+        environment = self._environment(task)
         self._run = run
-        for task in tasks:
-            if task.node == len(self._agents):
+        for node in range(max(1, len(plans))):
+            if node == len(self._agents):
                 self._spawn(task.preload, environment)
-            self._agents[task.node].give(task)
+            own = replace(task, node=node, nodes=len(plans), cpu=plans[node].cpu) if plans else task
+            self._agents[node].give(own)
 
     def running(self) -> bool:
         """Whether the run goes on: until all agents have ended, or one has failed.

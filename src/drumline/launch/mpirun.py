@@ -55,15 +55,14 @@ class MpiRun:
         self._mpirun: SessionProcess | None = None
         self._run: RunDir | None = None
 
-    def start(self, run: RunDir, tasks: list[AgentTask], _: tuple[NodePlan, ...] = ()) -> None:
-        """Start all ranks, which are on this host: the task of one agent."""
-        workers, script = tasks[0].workers, tasks[0].script
+    def start(self, run: RunDir, task: AgentTask, _: tuple[NodePlan, ...] = ()) -> None:
+        """Start all ranks of a task; they are on this host."""
         with EventWriter(run.node_events(0)) as events:
             events.write("agent", node=0, pid=os.getpid(), time=time.time())
         tether = [sys.executable, "-m", "drumline.core.processes", str(os.getpid())]
-        mpirun = [_need_mpirun(), "-n", str(workers)]
-        rank = [sys.executable, "-m", "drumline.agent.worker", str(run.path), *script]
-        environment = mpi_environment(self._scratch.path, workers)
+        mpirun = [_need_mpirun(), "-n", str(task.workers)]
+        rank = [sys.executable, "-m", "drumline.agent.worker", str(run.path), *task.script]
+        environment = mpi_environment(self._scratch.path, task.workers)
         self._run = run
         with deferred_signals():
             self._mpirun = SessionProcess([*tether, *mpirun, *rank], environment)

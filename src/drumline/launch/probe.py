@@ -16,12 +16,12 @@ from drumline.core.errors import RunDirError
 from drumline.core.json_lines import Message
 from drumline.core.nodes import NodePlan
 from drumline.core.rundir import PROGRESS, RunDir
-from drumline.core.task import MODULE, PRELOAD
+from drumline.core.task import MODULE, PRELOAD, AgentTask
 from drumline.launch.agents import Agents
 from drumline.launch.mpirun import refuse_without_mpi
 from drumline.launch.outcome import check_outcome
 from drumline.launch.runs import build_manifest
-from drumline.launch.training import build_tasks, run_ranks
+from drumline.launch.training import run_ranks
 
 _TIMEOUT_S = 60.0
 
@@ -71,9 +71,8 @@ def probed(
         run = RunDir.create("probe", root=agents.scratch.path, exact=out)
         run.write_json("manifest.json", {**build_manifest(sys.argv), "script": [module]})
         run.write_json("probe.json", request)
-        tasks = build_tasks(
-            run,
-            plans,
+        task = AgentTask(
+            run=str(run.path),
             workers=ranks // max(1, len(plans)),
             timeout_s=_TIMEOUT_S,
             script=(MODULE, module, str(run.path)),
@@ -85,7 +84,7 @@ def probed(
             watch(None if said is None else Progress(**said))
 
         shown = contextlib.nullcontext(show)
-        codes = run_ranks(run, tasks, plans, agents, shown, by_mpi=by_mpi)
+        codes = run_ranks(run, task, agents, shown, plans=plans, by_mpi=by_mpi)
         check_outcome(
             run,
             world_size=ranks,

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from drumline.core.errors import RunDirError
 from drumline.core.nodes import NodePlan
 from drumline.core.rundir import RunDir
-from drumline.core.task import PRELOAD, AgentTask
+from drumline.core.task import AgentTask
 from drumline.launch.agents import Agents
 from drumline.launch.mpirun import MpiRun
 from drumline.launch.outcome import check_outcome
@@ -34,12 +34,12 @@ def follow_training(run: RunDir, spec: RunSpec, agents: Agents, shown: Show) -> 
         DrumlineError: what went wrong first, told by rank.
     """
     started = time.time()
-    plans = spec.node_plans
-    tasks = build_tasks(
-        run, plans, workers=spec.workers, timeout_s=spec.timeout_s, restarts=spec.restarts
+    task = AgentTask(
+        run=str(run.path), workers=spec.workers, timeout_s=spec.timeout_s, restarts=spec.restarts
     )
+    by_mpi = spec.backend == "mpi"
     with fresh_rendezvous(run, spec):
-        codes = run_ranks(run, tasks, plans, agents, shown, by_mpi=spec.backend == "mpi")
+        codes = run_ranks(run, task, agents, shown, plans=spec.node_plans, by_mpi=by_mpi)
     if not run.manifest_file.exists():
         raise RunDirError(f"{run.path} was removed while it trained; start the run again")
     check_outcome(
@@ -53,23 +53,23 @@ def follow_training(run: RunDir, spec: RunSpec, agents: Agents, shown: Show) -> 
 
 def run_ranks(
     run: RunDir,
-    tasks: list[AgentTask],
-    plans: tuple[NodePlan, ...],
+    task: AgentTask,
     agents: Agents,
     shown: Show,
     *,
+    plans: tuple[NodePlan, ...] = (),
     by_mpi: bool = False,
 ) -> list[int | None]:
     """Start ranks by the agents, or by mpirun where MPI is the backend, and block until they end.
 
     Args:
         run: the run; where its directory is removed meanwhile, the ranks are ended.
-        tasks: one for each node.
-        plans: the simulated nodes; none: this host.
+        task: the first node's.
         agents: start the ranks, unless mpirun does.
         shown: entered when they have started, left when the last has ended; what it gives is
             called a few times a second meanwhile.
-        by_mpi: whether mpirun does.
+        plans: the simulated nodes; none: all workers are on this host.
+        by_mpi: whether mpirun starts them.
 
     Returns:
         the exit codes of the agents, or of mpirun.
@@ -82,7 +82,7 @@ def run_ranks(
         agents.end()  # the first was started before the spec was known
         ranks = MpiRun(agents.scratch)
     try:
-        ranks.start(run, tasks, plans)
+        ranks.start(run, task, plans)
         with shown as show:
             while ranks.running() and run.manifest_file.exists():
                 show()
@@ -91,40 +91,3 @@ def run_ranks(
         return ranks.exit_codes
     finally:
         ranks.stop()
-
-
-def build_tasks(
-    run: RunDir,
-    plans: tuple[NodePlan, ...],
-    *,
-    workers: int,
-    timeout_s: float,
-    restarts: int = 0,
-    script: tuple[str, ...] = (),
-    preload: tuple[str, ...] = PRELOAD,
-) -> list[AgentTask]:
-    """Write a task for the agent of each node: to train by the run's spec, or to run a script.
-
-    Args:
-        run: the run.
-        plans: the simulated nodes; none: all workers are on this host.
-        workers: ranks on each node.
-        timeout_s: how long agents wait for each other.
-        restarts: how often workers may be started again.
-        script: a script or module with its arguments.
-        preload: what worker servers import before they fork.
-    """
-    return [
-        AgentTask(
-            run=str(run.path),
-            node=node,
-            nodes=max(1, len(plans)),
-            workers=workers,
-            restarts=restarts,
-            timeout_s=timeout_s,
-            cpu=plans[node].cpu if plans else 1.0,
-            script=script,
-            preload=preload,
-        )
-        for node in range(max(1, len(plans)))
-    ]
