@@ -10,12 +10,11 @@ from drumline.core.errors import RunDirError, SpecError, WorkerError
 from drumline.core.events import EventWriter
 from drumline.core.rundir import RunDir
 from drumline.launch.outcome import check_outcome
-from drumline.node.exit_reports import collect, exit_code_of, note
+from drumline.node.agent import exit_code_of, read_reports, settle_terms, write_reports
+from drumline.node.control import Tail
 from drumline.node.job import Job, JobFolder
 from drumline.node.runner import TIMES
 from drumline.node.snapshot import bring_checkpoints, take_snapshot
-from drumline.node.tail import Tail
-from drumline.node.tasks import settle_terms
 
 
 @pytest.fixture
@@ -131,9 +130,9 @@ def test_the_first_cause_is_found_over_all_nodes(tmp_path):
     with EventWriter(runs[1].node_events(1)) as events:
         events.write("agent", node=1, pid=1, time=1.0)
         events.write("worker_exit", rank=1, exit_code=-9, time=3700.0)
-    told = collect(runs[1], node=1, workers=1, last_words=None)
+    told = read_reports(runs[1], node=1, workers=1, last_words=None)
     assert set(told) == {"rank-1", "node-1"}
-    note(runs[0], json.loads(json.dumps(told)) | {"../x": []}, ahead_s=3600.0)
+    write_reports(runs[0], json.loads(json.dumps(told)) | {"../x": []}, ahead_s=3600.0)
     with pytest.raises(WorkerError) as failure:
         check_outcome(runs[0], world_size=2, exit_codes=[1, 1], last_words=tmp_path)
     assert failure.value.message.startswith("rank 1 (node 1) failed:\n  early")

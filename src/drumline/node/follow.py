@@ -7,12 +7,10 @@ import time
 
 from drumline.core.errors import ClusterError
 from drumline.core.json_lines import Message
-from drumline.node.agent import JobAgent
-from drumline.node.exit_reports import ExitReports, collect
+from drumline.node.agent import ExitReports, JobAgent, Terms, build_task, read_reports
 from drumline.node.job import JobFolder
 from drumline.node.peer import PeerConnection, connect_to_leader
 from drumline.node.runner import TICK_S, Over, Runner, explain
-from drumline.node.tasks import Terms, build_task
 
 _CONNECT_S = 20.0
 _LOST_GRACE_S = 1.5  # nobody waits for what these ranks have to say any more
@@ -126,7 +124,7 @@ class Follower(Runner):
         self._reported = True
         reports: ExitReports = {}
         if self._started:
-            reports = collect(
+            reports = read_reports(
                 self.run_dir,
                 node=self.job.node,
                 workers=self.workers,

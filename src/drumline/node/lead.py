@@ -24,13 +24,18 @@ from drumline.core.errors import DrumlineError, RunDirError
 from drumline.core.json_lines import Message
 from drumline.launch.outcome import check_outcome
 from drumline.launch.runs import FAILURE
-from drumline.node.agent import JobAgent
-from drumline.node.exit_reports import exit_code_of, is_explained, note
+from drumline.node.agent import (
+    JobAgent,
+    build_task,
+    exit_code_of,
+    is_explained,
+    settle_terms,
+    write_reports,
+)
 from drumline.node.job import JobFolder, Ticket
 from drumline.node.peer import PeerConnection, accept_follower
 from drumline.node.runner import CANCELLED, TICK_S, Over, Runner, explain
 from drumline.node.snapshot import bring_checkpoints
-from drumline.node.tasks import build_task, settle_terms
 
 COME_S = 60.0
 """how long a follower may take to connect"""
@@ -250,7 +255,7 @@ class Leader(Runner):
                     self.workers = min(self.workers, int(message["workers"]))
             case "ended":
                 self._codes[peer.node] = int(message["code"])
-                note(self.run_dir, message["told"], ahead_s=peer.ahead_s)
+                write_reports(self.run_dir, message["told"], ahead_s=peer.ahead_s)
             case "broken" if not self._ending:
                 raise Over("failed", f"node {peer.node}: {message['error']}", message["code"])
             case "cancel" if not self._ending:

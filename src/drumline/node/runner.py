@@ -20,10 +20,9 @@ from drumline.core.errors import DrumlineError
 from drumline.core.json_lines import Message
 from drumline.core.lock import FileLock
 from drumline.launch.runs import build_manifest
-from drumline.node.agent import JobAgent
+from drumline.node.agent import JobAgent, default_workers, preloads_for, variables_for
 from drumline.node.folder import BusySign
 from drumline.node.job import Job, JobFolder, Phase
-from drumline.node.tasks import default_workers, preloads_for, variables_for
 
 TICK_S = 0.05
 NODE_FREE_S = 20.0
