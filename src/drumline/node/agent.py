@@ -238,9 +238,7 @@ class JobAgent:
         return any(run.rank_log(first + local).exists() for local in range(self._task.workers))
 
 
-def collect_reports(
-    run: RunDir, *, node: int, workers: int, last_words: Path | None
-) -> ExitReports:
+def read_reports(run: RunDir, *, node: int, workers: int, last_words: Path | None) -> ExitReports:
     """Read what happened on a node.
 
     `last_words`: where ranks left errors that they could not write to the run directory.

@@ -122,9 +122,9 @@ def choose_base(wanted: str) -> Interpreter:
                 f"environment.python is {wanted}, but there is no such program on this node; "
                 f"give a path that it has, or write python: auto"
             )
-        found = [look_at(str(path))]
+        found = [inspect_python(str(path))]
     else:
-        found = [look_at(path) for path in candidates()]
+        found = [inspect_python(path) for path in candidates()]
     usable = [base for base in found if tuple(base.version[:2]) >= OLDEST]
     if not usable:
         has = ", ".join(f"{b.executable} is {'.'.join(map(str, b.version))}" for b in found)
@@ -143,7 +143,7 @@ def candidates() -> list[str]:
     return [path for path in dict.fromkeys(paths) if os.access(path, os.X_OK)]
 
 
-def look_at(python: str) -> Interpreter:
+def inspect_python(python: str) -> Interpreter:
     """Ask an interpreter what it is."""
     try:
         answer = subprocess.run(
@@ -187,7 +187,7 @@ class Maker:
         """Make the venv, unless there is one that stands on the same interpreter."""
         note = self.env / "base.json"
         same = {"executable": base.executable, "version": base.version, "sites": base.sites}
-        if read_json(note) == same and look_at(str(self.python)).version == base.version:
+        if read_json(note) == same and inspect_python(str(self.python)).version == base.version:
             return
         self.root.mkdir(parents=True, exist_ok=True)
         argv = [base.executable, "-m", "venv", "--clear", "--without-pip", str(self.env)]

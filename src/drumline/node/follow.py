@@ -36,7 +36,7 @@ class Follower(Runner):
 
     def run(self) -> None:
         """Run this node's part to its end."""
-        self.heed_signals()
+        self.handle_signals()
         over: Over | None = None
         try:
             if self._first:
@@ -80,10 +80,10 @@ class Follower(Runner):
                 if message["what"] == "final":
                     error, code = message["error"] or "", message["code"]
                     return Over(message["phase"], error, code, rank=message["rank"])
-                self._heed(message)
+                self._handle(message)
             if self._due is not None and self.take_node():
                 self._start(self._due)
-            self.look_after()
+            self.maintain()
             self._report_end(peer)
             if peer.lost is not None:
                 leader = f"the leader, node 0 ({self.job.addresses[0]}),"
@@ -92,7 +92,7 @@ class Follower(Runner):
                 asked = True
                 peer.send("cancel")
 
-    def _heed(self, message: Message) -> None:
+    def _handle(self, message: Message) -> None:
         match message["what"]:
             case "turn":
                 self.folder.note(phase="starting")

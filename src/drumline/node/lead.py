@@ -41,7 +41,7 @@ COME_S = 60.0
 """how long a follower may take to connect"""
 _EXPLAIN_S = 2.0  # for the rank that caused it to be heard, where only its victims were so far
 _WIND_DOWN_S = 14.0  # followers give their agents half of it
-_MOST_GREETINGS = 80
+_MOST_HANDSHAKES = 80
 
 
 class Leader(Runner):
@@ -67,7 +67,7 @@ class Leader(Runner):
 
     def run(self) -> None:
         """Run the job to its end."""
-        self.heed_signals()
+        self.handle_signals()
         over: Over | None = None
         try:
             self._wait_for_turn()
@@ -195,14 +195,14 @@ class Leader(Runner):
         if self._listener is not None:
             sources.append(self._listener)
         if self._listener in select.select(sources, [], [], TICK_S)[0]:
-            self._greet()
+            self._accept()
         with contextlib.suppress(queue.Empty):
             while True:
                 self._admit(self._came.get_nowait())
         for peer in list(self._peers.values()):
             for message in peer.tick():
-                self._hear(peer, message)
-        self.look_after()
+                self._handle(peer, message)
+        self.maintain()
         if not self._ending:
             self._check()
 
@@ -225,11 +225,11 @@ class Leader(Runner):
                 f"{self.job.addresses[0]} within {COME_S:g} s; can the nodes reach each other?",
             )
 
-    def _greet(self) -> None:
+    def _accept(self) -> None:
         """Find out who is there, beside the loop: somebody may say nothing."""
         assert self._listener is not None
         connection, _ = self._listener.accept()
-        if threading.active_count() > _MOST_GREETINGS:
+        if threading.active_count() > _MOST_HANDSHAKES:
             connection.close()
             return
         secret = self.folder.read_secret()
@@ -247,7 +247,7 @@ class Leader(Runner):
         else:
             self._peers[peer.node] = peer
 
-    def _hear(self, peer: PeerConnection, message: Message) -> None:
+    def _handle(self, peer: PeerConnection, message: Message) -> None:
         match message["what"]:
             case "here":
                 self._here.add(peer.node)

@@ -131,13 +131,13 @@ def _request(folder: Path, request: Message) -> str:
                     f"drumline jupyter running there, and try again"
                 )
             time.sleep(_PAUSE_S)
-        told = json.loads(answer.read_text())
+        reply = json.loads(answer.read_text())
     finally:
         for path in (folder / f"{name}.json", answer):
             path.unlink(missing_ok=True)
-    if "error" in told:
-        raise ClusterError(str(told["error"]))
-    return str(told["job"])
+    if "error" in reply:
+        raise ClusterError(str(reply["error"]))
+    return str(reply["job"])
 
 
 def is_served(folder: Path) -> bool:

@@ -106,7 +106,7 @@ class Runner:
             )
         return False
 
-    def look_after(self) -> None:
+    def maintain(self) -> None:
         """Do what is due: SIGKILL after the grace period, the busy sign, the times of logs."""
         self.agent.tick()
         if self.agent.warm:
@@ -137,7 +137,7 @@ class Runner:
         """Whether somebody wants the job to end."""
         return self._asked_to_end or self.folder.cancel.exists()
 
-    def heed_signals(self) -> None:
+    def handle_signals(self) -> None:
         """Take SIGTERM as the wish to end the job, and a hang-up as none of our business."""
 
         def ask(*_: object) -> None:

@@ -48,7 +48,7 @@ def main() -> None:
     noted, span = record(call, probe.rank, watch=False)  # 3
     watched, _ = record(call, probe.rank, watch=True)  # 4
     assert noted.events == watched.events, "an algorithm sends the same messages each time"
-    probe.answer({"rank": probe.rank, "recorded": span, **timed, **tell(noted, watched)})
+    probe.answer({"rank": probe.rank, "recorded": span, **timed, **to_document(noted, watched)})
     probe.leave()
 
 
@@ -82,7 +82,7 @@ def record_deadlock(probe: Probe) -> None:
     recording.look()
     span = began, time.monotonic_ns()
     document = {"rank": probe.rank, "recorded": span, "checked": refused}
-    probe.answer({**document, **tell(recording, recording)})
+    probe.answer({**document, **to_document(recording, recording)})
     probe.wait_for_all("answered")  # 7
 
 
@@ -93,7 +93,7 @@ def _begin(recording: Recording, call: Call, rank: int) -> tuple[Exercise, Recor
     return exercise, RecordingChannel(recording, ranks_per_node=call.ranks_per_node)
 
 
-def tell(noted: Recording, watched: Recording) -> dict[str, object]:
+def to_document(noted: Recording, watched: Recording) -> dict[str, object]:
     """Return the messages of one recording and what ranks held in the other, as plain values."""
     return {
         "rooms": [{"name": room.name, "elements": len(room.values)} for room in watched.rooms],
