@@ -9,7 +9,7 @@ import pytest
 from drumline.core.errors import RunDirError, SpecError, WorkerError
 from drumline.core.events import EventWriter
 from drumline.core.rundir import RunDir
-from drumline.launch.outcome import check_outcome
+from drumline.launch.outcome import Outcome
 from drumline.node.agent import exit_code_of, read_reports, settle_terms, write_reports
 from drumline.node.control import Tail
 from drumline.node.job import Job, JobFolder
@@ -134,10 +134,10 @@ def test_the_first_cause_is_found_over_all_nodes(tmp_path):
     assert set(told) == {"rank-1", "node-1"}
     write_reports(runs[0], json.loads(json.dumps(told)) | {"../x": []}, ahead_s=3600.0)
     with pytest.raises(WorkerError) as failure:
-        check_outcome(runs[0], world_size=2, exit_codes=[1, 1], last_words=tmp_path)
+        Outcome(run=runs[0], world_size=2, exit_codes=[1, 1], last_words=tmp_path).check()
     assert failure.value.message.startswith("rank 1 (node 1) failed:\n  early")
     assert exit_code_of(runs[0], failure.value, nodes=2) == 137
-    check_outcome(runs[0], world_size=2, exit_codes=[0, 0], last_words=tmp_path)
+    Outcome(run=runs[0], world_size=2, exit_codes=[0, 0], last_words=tmp_path).check()
 
 
 def test_a_spec_is_settled_for_the_cluster():

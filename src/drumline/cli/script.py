@@ -7,6 +7,7 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -18,7 +19,6 @@ from drumline.core.nodes import MAX_NODES, NodePlan
 from drumline.core.rundir import RunDir
 from drumline.core.task import MAX_WORKERS, MODULE, PRELOAD, AgentTask
 from drumline.launch.agents import Agents
-from drumline.launch.outcome import check_outcome
 from drumline.launch.runs import create_script_run, noted_failure
 from drumline.launch.scripts import find_module, guess_preloads
 from drumline.launch.training import run_ranks
@@ -101,14 +101,8 @@ def _follow(run: RunDir, task: AgentTask, plans: tuple[NodePlan, ...], *, world_
 
     started = time.monotonic()
     with noted_failure(run), Agents() as agents:
-        codes = run_ranks(run, task, agents, shown(), plans=plans)
-        check_outcome(
-            run,
-            world_size=world_size,
-            exit_codes=codes,
-            last_words=agents.scratch.path,
-            timeout="the script's own timeout",
-        )
+        outcome = run_ranks(run, task, agents, shown(), plans=plans)
+        replace(outcome, timeout="the script's own timeout").check()
     shutil.rmtree(run.rendezvous, ignore_errors=True)
     seconds = time.monotonic() - started
     run.write_json("summary.json", {"world_size": world_size, "time_s": seconds})

@@ -9,7 +9,7 @@ import contextlib
 import shutil
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from drumline.core.errors import RunDirError
@@ -19,7 +19,6 @@ from drumline.core.rundir import PROGRESS, RunDir
 from drumline.core.task import MODULE, PRELOAD, AgentTask
 from drumline.launch.agents import Agents
 from drumline.launch.mpirun import refuse_without_mpi
-from drumline.launch.outcome import check_outcome
 from drumline.launch.runs import build_manifest
 from drumline.launch.training import run_ranks
 
@@ -84,15 +83,12 @@ def probed(
             watch(None if said is None else Progress(**said))
 
         shown = contextlib.nullcontext(show)
-        codes = run_ranks(run, task, agents, shown, plans=plans, by_mpi=by_mpi)
-        check_outcome(
-            run,
-            world_size=ranks,
-            exit_codes=codes,
-            last_words=agents.scratch.path,
+        outcome = run_ranks(run, task, agents, shown, plans=plans, by_mpi=by_mpi)
+        replace(
+            outcome,
             kept=out is not None,  # else the logs go with this context
             timeout="timeout_s" if "timeout_s" in request else None,
-        )
+        ).check()
         shutil.rmtree(run.rendezvous, ignore_errors=True)
         yield [_read_answer(run, rank) for rank in range(ranks)]
 

@@ -12,7 +12,7 @@ from drumline.core.rundir import RunDir
 from drumline.core.task import AgentTask
 from drumline.launch.agents import Agents
 from drumline.launch.mpirun import MpiRun
-from drumline.launch.outcome import check_outcome
+from drumline.launch.outcome import Outcome
 from drumline.launch.preflight import fresh_rendezvous
 from drumline.spec.run_spec import RunSpec
 
@@ -33,22 +33,15 @@ def follow_training(run: RunDir, spec: RunSpec, agents: Agents, shown: Show) -> 
     Raises:
         DrumlineError: what went wrong first, told by rank.
     """
-    started = time.time()
     task = AgentTask(
         run=str(run.path), workers=spec.workers, timeout_s=spec.timeout_s, restarts=spec.restarts
     )
     by_mpi = spec.backend == "mpi"
     with fresh_rendezvous(run, spec):
-        codes = run_ranks(run, task, agents, shown, plans=spec.node_plans, by_mpi=by_mpi)
+        outcome = run_ranks(run, task, agents, shown, plans=spec.node_plans, by_mpi=by_mpi)
     if not run.manifest_file.exists():
         raise RunDirError(f"{run.path} was removed while it trained; start the run again")
-    check_outcome(
-        run,
-        world_size=spec.world_size,
-        exit_codes=codes,
-        last_words=agents.scratch.path,
-        since=started,
-    )
+    outcome.check()
 
 
 def run_ranks(
@@ -59,7 +52,7 @@ def run_ranks(
     *,
     plans: tuple[NodePlan, ...] = (),
     by_mpi: bool = False,
-) -> list[int | None]:
+) -> Outcome:
     """Start ranks by the agents, or by mpirun where MPI is the backend, and block until they end.
 
     Args:
@@ -71,12 +64,10 @@ def run_ranks(
         plans: the simulated nodes; none: all workers are on this host.
         by_mpi: whether mpirun starts them.
 
-    Returns:
-        the exit codes of the agents, or of mpirun.
-
     Raises:
         WorkerError: the network of simulated nodes went away.
     """
+    started = time.time()
     ranks: Agents | MpiRun = agents
     if by_mpi:
         agents.end()  # the first was started before the spec was known
@@ -88,6 +79,12 @@ def run_ranks(
                 show()
                 time.sleep(_POLL_S)
         agents.check_network()
-        return ranks.exit_codes
+        return Outcome(
+            run=run,
+            world_size=task.workers * max(1, len(plans)),
+            exit_codes=ranks.exit_codes,
+            last_words=agents.scratch.path,
+            since=started,
+        )
     finally:
         ranks.stop()
