@@ -19,8 +19,8 @@ from drumline.core.nodes import MAX_NODES, NodePlan
 from drumline.core.rundir import RunDir
 from drumline.core.task import MAX_WORKERS, MODULE, PRELOAD, AgentTask
 from drumline.launch.agents import Agents
+from drumline.launch.preflight import find_module, guess_preloads
 from drumline.launch.runs import create_script_run, noted_failure
-from drumline.launch.scripts import find_module, guess_preloads
 from drumline.launch.training import run_ranks
 from drumline.spec.load import validate_spec
 

@@ -33,8 +33,7 @@ from drumline.core.scratch import Scratch
 from drumline.core.task import MODULE, PRELOAD, SCRATCH, AgentTask
 from drumline.launch import agents
 from drumline.launch.outcome import worker_exits
-from drumline.launch.preflight import list_gpus
-from drumline.launch.scripts import find_module, guess_preloads
+from drumline.launch.preflight import find_module, guess_preloads, list_gpus
 from drumline.node.job import Job, JobFolder
 
 WHOLE = "whole"
