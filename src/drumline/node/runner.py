@@ -119,16 +119,11 @@ class Runner:
     def note_times(self) -> None:
         """Note which logs have grown, so that lines of all ranks can be put in order later."""
         lines = []
-        try:
-            with os.scandir(self.run_dir.logs) as entries:
-                for entry in entries:
-                    if entry.name.startswith("rank-"):
-                        size = entry.stat().st_size
-                        if size != self._sizes.get(entry.name):
-                            self._sizes[entry.name] = size
-                            lines.append([time.time(), entry.name, size])
-        except FileNotFoundError:
-            return
+        for log in self.run_dir.logs.glob("rank-*"):
+            size = log.stat().st_size
+            if size != self._sizes.get(log.name):
+                self._sizes[log.name] = size
+                lines.append([time.time(), log.name, size])
         if lines:
             with (self.run_dir.logs / TIMES).open("a") as file:
                 file.writelines(json.dumps(line) + "\n" for line in lines)
