@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import sys
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -55,8 +56,7 @@ def race_all_reduce(nbytes: int, rounds: int, groups: dict[str, dist.ProcessGrou
             raise SystemExit("a backend gives a wrong sum")
     own.zero_(), shared.zero_()
     jobs: dict[str, Job] = {
-        name: lambda group=group: dist.all_reduce(own, group=group)
-        for name, group in groups.items()
+        name: partial(dist.all_reduce, own, group=group) for name, group in groups.items()
     }
     jobs[IN_PLACE] = lambda: dist.all_reduce(shared, group=shm)
     return warm_race(jobs, rounds if nbytes < SLOW else max(1, rounds // 3), shm)
@@ -83,7 +83,7 @@ def race_steps(rounds: int, groups: dict[str, dist.ProcessGroup]) -> Times:
             net.finish()
 
     nets = {DDP_GLOO: gloo_ddp, DDP_SHM: shm_ddp, OURS_SHM: ours}
-    jobs: dict[str, Job] = {name: lambda net=net: step(net) for name, net in nets.items()}
+    jobs: dict[str, Job] = {name: partial(step, net) for name, net in nets.items()}
     return warm_race(jobs, rounds, shm)
 
 

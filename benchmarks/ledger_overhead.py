@@ -83,7 +83,8 @@ class Trainer:
 
     def __init__(self, wrap: Callable[[nn.Module], nn.Module]) -> None:
         self.data = build_dataset(DataSpec(), seed=1, dtype=torch.float32).train
-        model = build_model(ModelSpec(), classes=10, seed=1).to(memory_format=torch.channels_last)
+        model = build_model(ModelSpec(), classes=10, seed=1)
+        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.module = wrap(model)
         self.optimizer = build_optimizer(OptimizerSpec(momentum=0.5), model.parameters())
         self.indices = np.arange(BATCH)

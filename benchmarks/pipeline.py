@@ -39,7 +39,9 @@ def build_parts(count: int) -> list[nn.Module]:
     """Cut the stack into equal parts; the same on every rank."""
     torch.manual_seed(1)
     each = BLOCKS // count
-    parts = [[Block(WIDTH, HEADS, 0.0) for _ in range(each)] for _ in range(count)]
+    parts: list[list[nn.Module]] = [
+        [Block(WIDTH, HEADS, 0.0) for _ in range(each)] for _ in range(count)
+    ]
     first, last = nn.Embedding(CLASSES, WIDTH), nn.Linear(WIDTH, CLASSES, bias=False)
     wholes = [[first, *parts[0]], *parts[1:-1], [*parts[-1], last]]
     return [nn.Sequential(*part) for part in wholes]
@@ -64,8 +66,12 @@ def build_jobs(batch: Sequence[tuple[Tensor, Tensor]]) -> dict[str, Job]:
         mine = nn.ModuleList(build_parts(STAGES * chunks)[rank::STAGES])
         ours = Executor(list(mine), channel=Channel(), schedule=schedule)
         world, cpu = dist.group.WORLD, torch.device("cpu")
+        assert world is not None
         theirs = TorchEngine(list(mine), group=world, device=cpu, schedule=schedule)
-        pipelines = {f"drumline {schedule}": ours, f"torch {schedule}": theirs}
+        pipelines: dict[str, Executor | TorchEngine] = {
+            f"drumline {schedule}": ours,
+            f"torch {schedule}": theirs,
+        }
         found = []
         for name, pipeline in pipelines.items():
 
@@ -74,7 +80,8 @@ def build_jobs(batch: Sequence[tuple[Tensor, Tensor]]) -> dict[str, Job]:
                 pipeline.train(batch, loss, scale)
 
             step()
-            found.append([param.grad.clone() for param in mine.parameters()])
+            grads = [param.grad for param in mine.parameters()]
+            found.append([grad.clone() for grad in grads if grad is not None])
             jobs[name] = step
         for a, b in zip(*found, strict=True):
             torch.testing.assert_close(a, b)

@@ -11,6 +11,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import settings
 
 from commands import Drumline
@@ -49,6 +50,7 @@ CHILDREN_FAIL_AT = "error:Pydantic serializer warnings"
 
 
 def pytest_configure() -> None:
+    torch.set_num_threads(1)  # two tests run at once: threads of both would spin on the same cores
     os.environ["PYTHONWARNINGS"] = CHILDREN_FAIL_AT
     os.environ[SESSION] = uuid.uuid4().hex
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background job, as are ours
