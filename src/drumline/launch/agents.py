@@ -57,7 +57,8 @@ _GRACE_S = 8.0  # agents give their workers five seconds
 class SessionProcess:
     """A process that leads a session of its own, so that Ctrl-C reaches us alone.
 
-    What it prints goes to a file without a name, and from there into the run's logs.
+    What it prints goes to a file without a name, and from there into the run's logs. It inherits
+    the files whose descriptors are in `hand_down`, beside its standard ones.
     """
 
     def __init__(
@@ -66,13 +67,6 @@ class SessionProcess:
         environment: Mapping[str, str],
         hand_down: tuple[int, ...] = (),
     ) -> None:
-        """Start it.
-
-        Args:
-            command: what to run.
-            environment: all of its variables.
-            hand_down: files that it gets beside its standard ones, by their numbers.
-        """
         self._output = tempfile.TemporaryFile()  # noqa: SIM115  closed in close
         self._kept = 0
         self._process = subprocess.Popen(
@@ -155,18 +149,15 @@ def end_all(sessions: Sequence[SessionProcess]) -> None:
 
 
 class NodeAgent(SessionProcess):
-    """One agent, its worker server and its ranks."""
+    """One agent, its worker server and its ranks; it starts without a task.
+
+    `preload` is what its worker server imports, `enter` what comes before its command, to start it
+    on a simulated node.
+    """
 
     def __init__(
         self, preload: tuple[str, ...], environment: Mapping[str, str], enter: tuple[str, ...] = ()
     ) -> None:
-        """Start it, without a task.
-
-        Args:
-            preload: what its worker server imports.
-            environment: all of its variables.
-            enter: what to put before its command, to start it on a simulated node.
-        """
         self._traits = _traits(preload, environment)
         reports, theirs = os.pipe()
         os.set_blocking(reports, False)

@@ -112,12 +112,7 @@ class Network:
     """A network of simulated nodes; it is there until the context ends, or this process."""
 
     def __init__(self, plans: tuple[NodePlan, ...], *, trains: bool = False) -> None:
-        """Make the network.
-
-        Args:
-            plans: the nodes.
-            trains: a training runs on them, so that `slow_ranks` is a way out.
-        """
+        """Make the network; `trains`: where a training runs on it, `slow_ranks` is a way out."""
         self._plans = plans
         self._trains = trains
         self._way = find_way()

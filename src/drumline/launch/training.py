@@ -24,11 +24,7 @@ _POLL_S = 0.1
 def follow_training(run: RunDir, spec: RunSpec, agents: Agents, shown: Show) -> None:
     """Start the ranks of a run and block until all have ended.
 
-    Args:
-        run: has the spec already.
-        spec: the same.
-        agents: start the ranks, unless mpirun does; those of one run after the other.
-        shown: as for `run_ranks`.
+    The run has the spec already. `agents` and `shown` are as for `run_ranks`.
 
     Raises:
         DrumlineError: what went wrong first, told by rank.
