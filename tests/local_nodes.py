@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from commands import MARK
-from drumline.cluster.machine import Machine
+from drumline.cluster.providers import Machine
 from drumline.core.nodes import NodePlan, address_of
 from drumline.launch.network import Network
 from local_remote import LocalRemote

@@ -7,11 +7,11 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from drumline.cluster.machine import Machine
+from drumline.cluster.providers import Machine
 from drumline.cluster.ssh.remote import Done
 from drumline.core.errors import HostError
 
@@ -35,10 +35,6 @@ class LocalProcess:
 
     async def read(self) -> bytes:
         return await self.process.stdout.read(1 << 16)
-
-    async def lines(self) -> AsyncIterator[bytes]:
-        async for line in self.process.stdout:
-            yield line.removesuffix(b"\n")
 
     async def wait(self) -> Done:
         out, err = await self.process.communicate()

@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from drumline.cluster.machine import Machine
+from drumline.cluster.providers import Machine
 from sshd import need_sshd
 
 CONFIG = """

@@ -15,9 +15,8 @@ from pathlib import Path
 import pytest
 
 from drumline.cluster.home import ClusterHome
-from drumline.cluster.machine import Machine
-from drumline.cluster.ssh.keys import cluster_key, host_key
-from drumline.cluster.ssh.known_hosts import Origin, pin_host_key
+from drumline.cluster.providers import Machine
+from drumline.cluster.ssh.keys import Origin, cluster_key, host_key, pin_host_key
 
 RELAY = """
 import os, socket, sys, threading

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from drumline.cli.connection import refuse_rank
 from drumline.cli.node_table import NodeRows, print_machines
-from drumline.cluster.machine import Machine
+from drumline.cluster.providers import Machine
 from drumline.core.errors import UsageError
 
 MACHINES = [

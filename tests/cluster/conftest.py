@@ -57,7 +57,7 @@ def ec2_cluster(aws, tmp_path):
     from ec2_stand_in import PUBLIC_KEY
 
     from drumline.cluster.home import ClusterHome
-    from drumline.cluster.providers.ec2 import Ec2Provider
+    from drumline.cluster.providers.ec2.provider import Ec2Provider
     from drumline.cluster.spec import ClusterSpec
 
     def make(*, home=None, ec2=None, session=None, **spec):

@@ -25,7 +25,6 @@ import yaml
 from ec2_stand_in import Ec2StandIn
 from twins import Twin
 
-from drumline.cluster.providers.ec2.user_data import SCRIPT
 from drumline.cluster.providers.twin.folder import LIMITS, NodeOrder
 
 LAPTOP, OUTSIDE, PUBLIC = "198.51.100.7", "192.0.2.66", "10.78.1.0/24"
@@ -146,7 +145,9 @@ class Ec2Machines:
 def _limits(config: dict[str, Any], folder: Path, user: str) -> dict[str, str]:
     """Run the command of the user-data that writes the limits; returns what it wrote."""
     files = {file["path"]: file for file in config["write_files"]}
-    assert files[SCRIPT]["content"] == LIMITS.read_text(), "the node's timer runs this very script"
+    assert files["/usr/local/sbin/drumline-limits"]["content"] == LIMITS.read_text(), (
+        "the node's timer runs this very script"
+    )
     (script,) = (words[2] for words in config["runcmd"] if words[:2] == ["sh", "-c"])
     place = folder / "cloud-init"
     place.mkdir()

@@ -8,7 +8,7 @@ import pytest
 
 from drumline.cluster.home import ClusterHome
 from drumline.cluster.life.limits import decide_term, refuse_passed
-from drumline.cluster.machine import Machine
+from drumline.cluster.providers import Machine
 from drumline.cluster.spec import ClusterSpec
 from drumline.core.errors import ClusterError
 

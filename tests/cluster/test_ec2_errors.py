@@ -6,8 +6,8 @@ import pytest
 from ec2_lists import IMAGE, REGION
 
 from drumline.cluster.home import ClusterHome
-from drumline.cluster.providers.ec2 import Ec2Provider, open_session
-from drumline.cluster.providers.ec2.errors import KINDS, kind_of
+from drumline.cluster.providers.ec2.cloud import kind_of, known_errors, open_session
+from drumline.cluster.providers.ec2.provider import Ec2Provider
 from drumline.cluster.spec import ClusterSpec
 from drumline.core.errors import CloudError
 
@@ -247,7 +247,7 @@ def test_what_cannot_work_is_refused_before_anything_exists(aws, ec2_cluster, ec
 
 
 def test_no_code_is_of_two_kinds():
-    codes = [code for kind in KINDS.values() for code in kind]
+    codes = [code for kind in known_errors().answered.values() for code in kind.codes]
     assert len(codes) == len(set(codes))
     assert kind_of("Client.InstanceLimitExceeded") == "quota"
     assert kind_of("InvalidGroup.NotFound") == "not-found"

@@ -20,7 +20,7 @@ from ec2_lists import IMAGE
 from ec2_stand_in import PUBLIC_KEY
 
 from drumline.cluster.home import ClusterHome
-from drumline.cluster.providers.ec2 import reap
+from drumline.cluster.providers.ec2.removal import reap
 
 NODES = 2
 SOURCE = Path(__file__).parents[2] / "src"
@@ -232,7 +232,7 @@ def test_up_after_a_down_that_died(aws, ec2_cluster, death, tmp_path):
 _CLIENT = """
 import os, signal, sys
 import boto3
-from drumline.cluster.providers.ec2 import Ec2Provider
+from drumline.cluster.providers.ec2.provider import Ec2Provider
 from drumline.cluster.home import ClusterHome
 from drumline.cluster.spec import ClusterSpec
 

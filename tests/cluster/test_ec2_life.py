@@ -9,8 +9,8 @@ import pytest
 from ec2_lists import IMAGE, REGION
 
 from drumline.cluster.home import ClusterHome
-from drumline.cluster.providers.ec2 import all_regions, reap
-from drumline.cluster.providers.ec2.network import find_own_address
+from drumline.cluster.providers.ec2.offerings import find_own_address
+from drumline.cluster.providers.ec2.removal import all_regions, reap
 from drumline.core.errors import CloudError
 
 

@@ -14,14 +14,24 @@ from pathlib import Path
 import asyncssh
 import pytest
 
-from drumline.cluster.machine import Machine
+from drumline.cluster.providers import Machine
 from drumline.cluster.ssh.connection import MAX_CHANNELS
 from drumline.cluster.ssh.fleet import Fleet
-from drumline.cluster.ssh.keys import fingerprint, make_key_pair
-from drumline.cluster.ssh.known_hosts import Origin, pin_host_key
+from drumline.cluster.ssh.keys import Origin, fingerprint, make_key_pair, pin_host_key
 from drumline.core.errors import ClusterError, HostError
 from drumline.core.files import write_atomic
 from sshd import RELAY, alive, free_port, wait_until
+
+
+async def lines_of(process):
+    """Give the lines of a command's output as they come."""
+    received = b""
+    while chunk := await process.read():
+        *complete, received = (received + chunk).split(b"\n")
+        for line in complete:
+            yield line
+    if received:
+        yield received
 
 
 def open_fleet(servers, *found, **options):
@@ -35,7 +45,7 @@ def test_commands_run_on_all_nodes(servers):
     said = []
 
     async def main():
-        async with open_fleet(servers, say=lambda *words: said.append(words)) as fleet:
+        async with open_fleet(servers, report=lambda *words: said.append(words)) as fleet:
             roots = [remote.machine.root for remote in fleet.remotes]
             assert roots == [f"{server.home}/drumline" for server in servers.all]
             odd = ["printf", "%s|", "a b", "it's", "$HOME", "*", "", "ü\n;", '"\\']
@@ -72,7 +82,7 @@ def test_a_flow_is_read_while_it_is_written(servers):
     async def main():
         async with open_fleet(servers) as fleet:
             flow = await fleet.leader.start(["cat"])
-            lines = flow.lines()
+            lines = lines_of(flow)
             for word in (b"one", b"x" * 3_000_000, b"\xff"):
                 await flow.write(word + b"\n")
                 assert await anext(lines) == word
@@ -93,7 +103,7 @@ def test_what_is_canceled_ends_on_the_node(servers):
     stubborn = "trap '' HUP TERM; echo $$; while :; do sleep 0.1; done"
 
     async def pid_of(flow) -> int:
-        return int(await anext(flow.lines()))
+        return int(await anext(lines_of(flow)))
 
     async def main():
         pids = []
@@ -273,7 +283,7 @@ def test_nodes_that_do_not_come_are_all_named(servers):
         async def main():
             machines = [good.machine, *others]
             async with Fleet.open(
-                machines, servers.home, timeout_s=2, say=lambda *words: said.append(words)
+                machines, servers.home, timeout_s=2, report=lambda *words: said.append(words)
             ):
                 raise AssertionError("all there")
 
@@ -298,7 +308,7 @@ def test_a_node_that_boots_late_is_waited_for(servers):
 
     async def main():
         async with Fleet.open(
-            [server.machine], servers.home, timeout_s=20, say=lambda *words: said.append(words)
+            [server.machine], servers.home, timeout_s=20, report=lambda *words: said.append(words)
         ) as fleet:
             return await fleet.leader.run(["true"])
 
@@ -341,7 +351,7 @@ def test_a_node_that_hangs_is_noticed_and_named(servers, monkeypatch):
                 await asyncio.wait_for(running, 60)
             assert caught.value.fields["reason"] == "lost"
             with pytest.raises(HostError, match=r"worker1 .*connection is lost"):
-                await fleet.connections[1].run(["true"])
+                await fleet.remotes[1].run(["true"])
 
     finished = []
     asyncio.run(main())

@@ -9,8 +9,7 @@ from drumline.cluster.life.down import take_down
 from drumline.cluster.life.up import write_spec
 from drumline.cluster.providers import build_provider
 from drumline.cluster.spec import ClusterSpec
-from drumline.cluster.ssh.keys import cluster_key, make_key_pair, plain_key
-from drumline.cluster.ssh.known_hosts import Origin, Pin, write_pins
+from drumline.cluster.ssh.keys import Origin, Pin, cluster_key, make_key_pair, plain_key, write_pins
 from drumline.core.errors import HostError, UsageError
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from drumline.cluster.machine import Machine
+from drumline.cluster.providers import Machine
 from drumline.cluster.provision.playbook import inventory_host, inventory_list, static_inventory
 from drumline.core.errors import UsageError
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from drumline.cluster.jobs.follow import JobFollower
-from drumline.cluster.jobs.submit import Request, cancel, newest, status, submit, submit_and_follow
+from drumline.cluster.jobs.submit import Request, cancel, newest, start_job, status, submit
 from drumline.core.errors import ClusterError, UsageError
-from drumline.core.events import read_events
+from drumline.core.rundir import read_events
 from drumline.report.ledger.accounts import compute_ledger
 from local_nodes import LocalNodes, has_clocks
 from namespaces import need_namespaces
@@ -108,7 +108,8 @@ async def follow(remotes, job_id, show):
 
 
 async def follow_new(remotes, request, following):
-    return await following.listen(await submit_and_follow(remotes, request, following.job_id))
+    sessions = await start_job(remotes, request, following.job_id, follow=True)
+    return await following.listen(sessions)
 
 
 def collect(lines):

@@ -29,7 +29,7 @@ from standing_lab import (
 from twins import make_key, need_twins
 
 from drumline.cluster.files.storage import fetch_run
-from drumline.cluster.ssh.known_hosts import Origin, read_pins
+from drumline.cluster.ssh.keys import Origin, read_pins
 from sshd import wait_until
 
 pytestmark = pytest.mark.timeout(600)

@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 from drumline.cluster.life import limits
-from drumline.cluster.providers.ec2 import NodeBoot, cloud_config, limits_script
 from drumline.cluster.providers.ec2.launch import USER_DATA_BYTES
+from drumline.cluster.providers.ec2.user_data import NodeBoot, cloud_config, limits_script
 from drumline.core.errors import HostError
 from local_remote import bare_node
 

@@ -16,7 +16,7 @@ from drumline.cli.jobs import logs_command, status_command
 from drumline.cli.pull import note_place
 from drumline.cluster.home import ClusterHome
 from drumline.cluster.life.up import write_spec
-from drumline.cluster.machine import Machine
+from drumline.cluster.providers import Machine
 from drumline.cluster.spec import ClusterSpec
 from drumline.core.errors import ClusterError, DrumlineError, HostError, UsageError
 from sshd import free_port

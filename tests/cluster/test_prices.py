@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from drumline.cluster.providers.ec2 import Cloud
+from drumline.cluster.providers.ec2.cloud import Cloud
 from drumline.cluster.providers.ec2.prices import read_prices, refresh, refreshed_table
 from drumline.core.errors import CloudError, ClusterError
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from drumline.cluster.machine import Machine
+from drumline.cluster.providers import Machine
 from drumline.cluster.provision import playbook
 from drumline.cluster.provision.playbook import Failure, Outcome, without_secrets
 from drumline.cluster.provision.provision import Provisioner, _finished

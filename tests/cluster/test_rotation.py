@@ -7,8 +7,7 @@ import asyncio
 import pytest
 
 from drumline.cluster.ssh.fleet import Fleet
-from drumline.cluster.ssh.keys import host_key
-from drumline.cluster.ssh.known_hosts import Origin, Pin, read_pins, write_pins
+from drumline.cluster.ssh.keys import Origin, Pin, host_key, read_pins, write_pins
 from drumline.cluster.ssh.rotation import HostKeyPlace, rotate_host_key
 from drumline.core.errors import HostError
 

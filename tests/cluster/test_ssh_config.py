@@ -10,10 +10,17 @@ import sys
 import pytest
 
 from drumline.cluster.home import ClusterHome
-from drumline.cluster.machine import Machine
+from drumline.cluster.providers import Machine
 from drumline.cluster.ssh.config import end_shared, socket_folder, write_config
-from drumline.cluster.ssh.keys import cluster_key, host_key, make_key_pair
-from drumline.cluster.ssh.known_hosts import Origin, pin_host_key, read_pins, write_pins
+from drumline.cluster.ssh.keys import (
+    Origin,
+    cluster_key,
+    host_key,
+    make_key_pair,
+    pin_host_key,
+    read_pins,
+    write_pins,
+)
 from drumline.core.errors import ClusterError
 from sshd import RELAY, wait_until
 

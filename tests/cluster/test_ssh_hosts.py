@@ -11,8 +11,7 @@ from drumline.cluster.home import ClusterHome
 from drumline.cluster.providers.ssh import SshHosts
 from drumline.cluster.spec import ClusterSpec
 from drumline.cluster.ssh.fleet import Fleet
-from drumline.cluster.ssh.keys import cluster_key, make_key_pair
-from drumline.cluster.ssh.known_hosts import find_host_keys
+from drumline.cluster.ssh.keys import cluster_key, find_host_keys, make_key_pair
 from drumline.core.errors import ClusterError, HostError, UsageError
 from sshd import alive, free_port, wait_until
 

@@ -13,7 +13,7 @@ from drumline.cli.pull import _trusted
 from drumline.cluster.home import ClusterHome, locked
 from drumline.cluster.life.limits import decide_term
 from drumline.cluster.life.up import _refuse_another, write_spec
-from drumline.cluster.machine import Machine
+from drumline.cluster.providers import Machine
 from drumline.cluster.spec import ClusterSpec
 from drumline.core.errors import ClusterError, HostError
 

@@ -49,7 +49,7 @@ def write(folder: Path, **files: str) -> None:
 
 def sync(project, home, *nodes, say=lambda *_: None):
     async def main():
-        return await sync_folder(nodes, project, home, say=say)
+        return await sync_folder(nodes, project, home, report=say)
 
     return asyncio.run(main())
 
@@ -303,7 +303,7 @@ def test_the_package_goes_first_and_then_the_folder(servers, project, home):
         async with Fleet.open(machines, home, timeout_s=20) as fleet:
             first = await fleet.all(push_package)
             again = await fleet.all(push_package)
-            synced = await sync_folder(fleet.remotes, project, home, say=lambda *_: None)
+            synced = await sync_folder(fleet.remotes, project, home, report=lambda *_: None)
             root = fleet.leader.machine.root
             words = ["env", f"PYTHONPATH={root}/lib", "python3", "-c"]
             done = await fleet.leader.run(

@@ -16,7 +16,7 @@ import pytest
 from twins import Twin, make_key, need_twins, wait_for_banner
 
 from drumline.cluster.home import HOME, ClusterHome
-from drumline.cluster.machine import Machine
+from drumline.cluster.providers import Machine
 from drumline.cluster.providers.twin.control import (
     Control,
     check_server,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from drumline.labs.check import GraderProcess, Status
+from drumline.labs.check import GraderProcess, Status, Verdict
 from wrong import SOLUTIONS
 
 
@@ -156,18 +156,17 @@ def test_processes_that_are_left_behind_are_ended(ask, submission, tmp_path):
 
 def test_all_checks_together_are_bounded(ask, submission, grader):
     folder = submission(1, "optimizers.py", "import time\ntime.sleep(1)")
-    request = {"lab": 1, "folder": str(folder), "timeout_s": 60, "total_s": 0.5}
-    ends = [e for e in grader.ask(request, silence_s=120) if e["event"] == "end"]
-    assert ends[0]["status"] == "pass"
-    assert {end["mistake"] for end in ends[1:]} == {"out-of-time"}
+    told = grader.ask(1, folder, timeout_s=60, total_s=0.5, slack_s=60)
+    ends = [verdict for verdict in told if isinstance(verdict, Verdict)]
+    assert ends[0].status == "pass"
+    assert {end.mistake for end in ends[1:]} == {"out-of-time"}
 
 
 def test_a_submission_that_kills_the_process_that_checks_gets_a_verdict(submission):
     folder = submission(1, "optimizers.py", gd("import os; os.kill(os.getppid(), 9)"))
-    request = {"lab": 1, "folder": str(folder), "timeout_s": 60, "total_s": 300}
     with GraderProcess() as grader:
-        ends = [e for e in grader.ask(request, silence_s=120) if e["event"] == "end"]
-    assert (ends[-1]["check"], ends[-1]["mistake"]) == ("gd.step", "examiner-died")
+        *_, end = grader.ask(1, folder, timeout_s=60, total_s=300, slack_s=60)
+    assert (end.check, end.mistake) == ("gd.step", "examiner-died")
 
 
 def is_running(pid: int) -> bool:

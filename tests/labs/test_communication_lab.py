@@ -8,6 +8,7 @@ import re
 import pytest
 
 from drumline.core.errors import DataError
+from drumline.labs.catalogue import find_lab, read_code
 from drumline.labs.communication import LAB
 from drumline.labs.experiment import LabSettings, Training
 from drumline.report.page.blocks import Picture, excerpt
@@ -106,5 +107,5 @@ def test_without_all_of_mnist_the_long_form_takes_the_small_one(monkeypatch):
 
 
 def test_the_code_it_shows_is_there():
-    for path, symbol in LAB.code:
+    for path, symbol in read_code(find_lab(2)):
         assert excerpt(path, symbol).text

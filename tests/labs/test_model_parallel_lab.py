@@ -7,18 +7,19 @@ import re
 import pytest
 
 from drumline.core.errors import UsageError
+from drumline.labs.catalogue import find_lab, read_code
 from drumline.labs.chapter import Chapter
 from drumline.labs.experiment import LabSettings
 from drumline.labs.model_parallel import LAB
 from drumline.labs.model_parallel.cases import (
-    Cases,
     FormRow,
+    find_cases,
     lay_out,
     pick_typical,
     share_together,
 )
+from drumline.labs.model_parallel.chapters import compare_steps, say_against_data
 from drumline.labs.model_parallel.experiments import AGAIN, plan_named_cases
-from drumline.labs.model_parallel.pace import compare_steps, say_against_data
 from drumline.labs.text import lab_text
 from drumline.report.intervals import Interval, Order
 from drumline.report.page.audit import audit_numbers
@@ -104,7 +105,7 @@ def said_against_data(rows):
         tables={},
     )
     chapter.tabulate("forms", FormRow, rows)
-    say_against_data(chapter, Cases(forms=rows, ranks=[], baseline=None, curves=[], trace=[]))
+    say_against_data(chapter, find_cases(chapter))
     (said,) = map(str, chapter.sentences)
     return said
 
@@ -262,4 +263,4 @@ def test_bytes_are_those_of_links_on_nodes(tmp_path):
 
 
 def test_the_code_shown_is_there():
-    assert all(excerpt(path, symbol).text for path, symbol in LAB.code)
+    assert all(excerpt(path, symbol).text for path, symbol in read_code(find_lab(4)))

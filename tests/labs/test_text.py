@@ -1,13 +1,13 @@
 """The text of the labs is data: both languages have it, and its holes are filled with cells."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from typing import Annotated
 
 import pytest
 
 from drumline.labs.chapter import Chapter
-from drumline.labs.text import LabText, load_lab_texts
+from drumline.labs.text import Finding, LabText, load_findings, load_lab_texts
 from drumline.report.intervals import Interval
 from drumline.report.page.table import Findings, count, points
 from drumline.report.page.translator import Language, find_holes, load_texts
@@ -51,6 +51,30 @@ def test_a_lab_has_the_text_of_all_labs_and_its_own():
     assert text.within("figures.rates").text("losses.y") == "loss (cross entropy)"
     with pytest.raises(KeyError, match="no text 'steps' in 'rates'"):
         text.text("steps")
+
+
+@pytest.mark.parametrize("name", ["optimizers", "communication", "data_parallel", "model_parallel"])
+def test_every_finding_fills_a_hole_of_its_texts(name):
+    texts = load_lab_texts(name)[Language.EN]
+    for key in load_findings(name):
+        section, _, hole = key.rpartition(".")
+        below = [text for k, text in texts.items() if f"{k}.".startswith(f"{section}.")]
+        assert hole in {hole for text in below for hole in find_holes(text)}, key
+
+
+def test_a_number_that_was_computed_is_noted_and_quoted():
+    chapter = chapter_of(**{"here.step.more": "{row.steps} steps, {ratio} as many as {count}"})
+    known = {"here.step.ratio": Finding(name="{row.optimizer} over {count}", form="times", of="x")}
+    chapter = replace(chapter, text=replace(chapter.text, findings=known))
+    chapter.tabulate("ends", Row, [ROW])
+    ratio = Interval(middle=2.5, low=2.0, high=3.0)
+    assert chapter.write("step.more", row=ROW, ratio=None, count=7) is None
+    said = chapter.write("step.more", row=ROW, ratio=ratio, count=7)
+    assert str(said) == "12 345 steps, 2.5× (2.0–3.0) as many as 7"
+    noted = {"name": "gd over 7", "value": 2.5, "value_low": 2.0, "value_high": 3.0, "from": "x"}
+    assert chapter.findings.table.rows == [noted]
+    with pytest.raises(LookupError, match=r"count is not in findings\.yaml"):
+        chapter.write("step.more", row=ROW, ratio=ratio, count=7.5)
 
 
 def test_a_row_fills_holes_with_its_cells_and_names():

@@ -7,8 +7,7 @@ import json
 import pytest
 
 from drumline.core.errors import SpecError, WorkerError
-from drumline.core.events import EventWriter
-from drumline.core.rundir import RunDir
+from drumline.core.rundir import EventWriter, RunDir
 from drumline.launch.outcome import Outcome
 from drumline.node.agent import exit_code_of, read_reports, settle_terms, write_reports
 from drumline.node.job import Job

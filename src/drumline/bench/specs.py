@@ -14,8 +14,19 @@ from drumline.core.formatting import nearest, parse_bytes
 from drumline.core.nodes import MAX_NODES, NodePlan
 from drumline.core.task import MAX_WORKERS
 from drumline.schedules.collectives import COMPOSED, FLOAT32_BYTES, NATIVE, PLANS
-from drumline.spec.link import LinkSpec, SlowNode, check_node_count, check_slow_nodes, plan_nodes
-from drumline.spec.parts import Bytes, ClashError, DataSpec, ModelSpec, Part, one_word
+from drumline.spec.parts import (
+    Bytes,
+    ClashError,
+    DataSpec,
+    LinkSpec,
+    ModelSpec,
+    Part,
+    SlowNode,
+    check_node_count,
+    check_slow_nodes,
+    one_word,
+    plan_nodes,
+)
 from drumline.spec.run_spec import BUILTIN_MODELS, TEXT_DATA, TEXT_MODELS
 from drumline.spec.strategy import DATA_KINDS
 

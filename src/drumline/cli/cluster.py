@@ -175,7 +175,7 @@ def inventory_command(which: str | None, *, host: str | None) -> None:
     from drumline.cluster.provision.playbook import inventory_host, inventory_list
 
     _, home = find_cluster(which)
-    document = inventory_list(home.read_facts().machines, home.ssh / "config")
+    document = inventory_list(home.read_facts().machines, home.ssh_config)
     print_json(document if host is None else inventory_host(document, host))
 
 
@@ -293,7 +293,7 @@ _QUESTION = "Remove every cluster that drumline ever made, here and in your AWS 
 
 def reap_command(*, yes: bool, regions: list[str], as_json: bool) -> None:
     """Remove it all, once somebody has said yes."""
-    from drumline.cluster.life.reap import reap_all
+    from drumline.cluster.life.down import reap_all
 
     console = Console(stderr=as_json, highlight=False)
     if not yes:

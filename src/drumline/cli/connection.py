@@ -8,9 +8,9 @@ import sys
 from collections.abc import AsyncIterator, Collection, Container, Sequence
 
 from drumline.cluster.home import ClusterHome
-from drumline.cluster.jobs.follow import Line
+from drumline.cluster.jobs.follow import OutputLine
 from drumline.cluster.life.limits import GONE, cluster_gone, find_gone
-from drumline.cluster.machine import Machine
+from drumline.cluster.providers import Machine
 from drumline.cluster.spec import ClusterSpec
 from drumline.cluster.ssh.fleet import Fleet
 from drumline.cluster.ssh.remote import raise_for_all
@@ -30,7 +30,7 @@ class Printer:
     def __init__(self) -> None:
         self.lines = 0
 
-    def __call__(self, line: Line) -> None:
+    def __call__(self, line: OutputLine) -> None:
         """Print one."""
         self.lines += 1
         print(f"{line.prefix} {line.text}", flush=True)

@@ -14,9 +14,9 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from drumline.core.events import Event
 from drumline.core.files import GrowingFile
 from drumline.core.formatting import format_seconds
+from drumline.core.rundir import Event
 from drumline.report.progress import RunProgress
 from drumline.report.tables import BAR_WIDTH, legend, time_bar
 

@@ -31,7 +31,7 @@ from drumline.cluster.jobs.follow import JobFollower
 from drumline.cluster.jobs.submit import cancel, newest, status
 from drumline.cluster.life.limits import GONE, cluster_gone
 from drumline.cluster.life.receipt import bill
-from drumline.cluster.machine import Machine
+from drumline.cluster.providers import Machine
 from drumline.cluster.spec import FILE, ClusterSpec, find_cluster, read_cluster
 from drumline.core.errors import ClusterError, HostError, UsageError
 from drumline.core.formatting import format_seconds

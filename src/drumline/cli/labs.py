@@ -41,9 +41,9 @@ def list_command(language: Language, *, as_json: bool) -> None:
                 {
                     "lab": lab.number,
                     "name": lab.name,
-                    "title": lab.title(language),
-                    "about": lab.about(language),
-                    "needs": lab.needs(language),
+                    "title": lab.text("title", language),
+                    "about": lab.text("about", language),
+                    "needs": lab.text("needs", language),
                     "files": [f"{module}.py" for module in lab.modules],
                 }
                 for lab in LABS
@@ -54,7 +54,11 @@ def list_command(language: Language, *, as_json: bool) -> None:
     for name in ("lab", "title", "about", "needs"):
         table.add_column(label(name, language), overflow="fold")
     for lab in LABS:
-        said = (lab.title(language), lab.about(language), lab.needs(language))
+        said = (
+            lab.text("title", language),
+            lab.text("about", language),
+            lab.text("needs", language),
+        )
         table.add_row(str(lab.number), *said)
     Console().print(table)
 
@@ -63,7 +67,7 @@ def start_command(number: int, folder: Path, language: Language) -> None:
     """Make a folder for a lab, and say what to do next."""
     files = start_lab(number, folder, language)
     console = Console(highlight=False, soft_wrap=True)
-    title = find_lab(number).title(language)
+    title = find_lab(number).text("title", language)
     said = label("started", language).format(lab=number, title=title, folder=folder)
     console.print(said, markup=False)
     for path in files:
@@ -185,11 +189,11 @@ def _watched(console: Console, language: Language) -> Iterator[Watch]:
         if console.is_terminal and not console.quiet:
             spinner = stack.enter_context(console.status(label("starting", language)))
 
-        def watch(begins: str | None, verdict: Verdict | None) -> None:
-            if verdict is not None:
-                console.print(_line(verdict, language))
-            elif spinner is not None and begins is not None:
-                title = title_of(begins, language)
+        def watch(told: str | Verdict) -> None:
+            if isinstance(told, Verdict):
+                console.print(_line(told, language))
+            elif spinner is not None:
+                title = title_of(told, language)
                 spinner.update(label("checking", language).format(title=title))
 
         yield watch

@@ -17,7 +17,7 @@ from drumline.cluster.files.pull import Pulled, Puller
 from drumline.cluster.files.storage import seen_here, upload_run
 from drumline.cluster.home import ClusterHome
 from drumline.cluster.jobs.submit import status
-from drumline.cluster.providers import Say
+from drumline.cluster.providers import Reporter
 from drumline.cluster.spec import ClusterSpec, find_cluster
 from drumline.cluster.ssh.fleet import Fleet
 from drumline.core.errors import ClusterError, HostError, UsageError
@@ -40,7 +40,7 @@ def pull_command(job: str | None, which: str | None, *, into: Path | None, watch
             print(f"  {why}", file=sys.stderr)
 
 
-def pull_all(spec: ClusterSpec, home: ClusterHome, say: Say, among: Container[str]) -> None:
+def pull_all(spec: ClusterSpec, home: ClusterHome, say: Reporter, among: Container[str]) -> None:
     """Bring all jobs' results from the nodes that there are, before these go, too.
 
     Raises:
@@ -55,7 +55,7 @@ def pull_all(spec: ClusterSpec, home: ClusterHome, say: Say, among: Container[st
 async def _pull(
     spec: ClusterSpec,
     home: ClusterHome,
-    say: Say,
+    say: Reporter,
     *,
     job: str | None,
     into: Path | None,
@@ -84,7 +84,7 @@ async def _pull_one(
     spec: ClusterSpec,
     home: ClusterHome,
     fleet: Fleet,
-    say: Say,
+    say: Reporter,
     job_id: str,
     into: Path,
     watch: bool,
@@ -104,7 +104,9 @@ async def _pull_one(
     return into, pulled
 
 
-def store_run(url: str, job_id: str, folder: Path, say: Say, *, stored: bool, ended: bool) -> None:
+def store_run(
+    url: str, job_id: str, folder: Path, say: Reporter, *, stored: bool, ended: bool
+) -> None:
     """Copy a job's run from here to the storage, unless its nodes have done so.
 
     Raises:

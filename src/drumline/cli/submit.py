@@ -29,7 +29,7 @@ from drumline.cluster.files.sync import sync_folder
 from drumline.cluster.home import ClusterHome
 from drumline.cluster.jobs.follow import JobFollower
 from drumline.cluster.jobs.resume import offer_checkpoints
-from drumline.cluster.jobs.submit import Request, submit, submit_and_follow
+from drumline.cluster.jobs.submit import Request, start_job, submit
 from drumline.cluster.life.limits import GONE
 from drumline.cluster.spec import ClusterSpec, find_cluster
 from drumline.cluster.ssh.fleet import Fleet
@@ -97,7 +97,7 @@ class Submission:
             if detach or view is not None:
                 await submit(fleet.remotes, request, job_id=self.job_id)
             else:
-                talks = await submit_and_follow(fleet.remotes, request, self.job_id)
+                talks = await start_job(fleet.remotes, request, self.job_id, follow=True)
             self.started = True
             if detach:
                 await self._keep_copies(fleet, check=False)
@@ -131,7 +131,7 @@ class Submission:
             fleet.remotes,
             Path.cwd(),
             self.home,
-            say=lambda who, what: say(f"{who}: {what}"),
+            report=lambda who, what: say(f"{who}: {what}"),
             apart=self.spec.storage_folder,
         )
         sent = format_bytes(max(each.sent_bytes for each in found))
@@ -145,7 +145,7 @@ class Submission:
             job,
             pulled=pulled_folder(self.home, job),
             storage=self.spec.storage,
-            say=lambda who, what: say(f"{who}: {what}"),
+            report=lambda who, what: say(f"{who}: {what}"),
         )
         return replace(request, resume=place)
 

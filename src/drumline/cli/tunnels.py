@@ -15,19 +15,18 @@ from drumline.cli.connection import connected, no_nodes
 from drumline.cli.node_table import NodeRows
 from drumline.cluster.home import ClusterHome
 from drumline.cluster.jobs.services import (
-    LaunchRequest,
     MissingServiceError,
     ServiceName,
     open_service,
     serve_requests,
     stay_busy,
 )
-from drumline.cluster.jobs.submit import Request, submit
+from drumline.cluster.jobs.submit import submit
 from drumline.cluster.life.limits import find_gone
-from drumline.cluster.machine import Machine
+from drumline.cluster.providers import Machine
 from drumline.cluster.provision.provision import Provisioner
 from drumline.cluster.spec import ClusterSpec, find_cluster
-from drumline.cluster.ssh.fleet import Fleet, say_nothing
+from drumline.cluster.ssh.fleet import Fleet, report_nothing
 from drumline.cluster.ssh.transport import wait_for_banner
 from drumline.core.errors import HostError, UsageError
 from drumline.core.formatting import listed
@@ -48,7 +47,7 @@ def ssh_command(node: str, command: list[str], which: str | None) -> None:
     if program is None:
         raise UsageError("ssh is not here; install it (apt-get install openssh-client)")
     asyncio.run(_refuse_silent(spec, home, machines[node]))
-    os.execv(program, [program, "-F", str(home.ssh / "config"), node, *command])
+    os.execv(program, [program, "-F", str(home.ssh_config), node, *command])
 
 
 async def _refuse_silent(spec: ClusterSpec, home: ClusterHome, machine: Machine) -> None:
@@ -58,7 +57,7 @@ async def _refuse_silent(spec: ClusterSpec, home: ClusterHome, machine: Machine)
         HostError: it does not answer, or has ended.
     """
     try:
-        await wait_for_banner(machine, timeout_s=_ANSWER_S, say=say_nothing)
+        await wait_for_banner(machine, timeout_s=_ANSWER_S, report=report_nothing)
     except HostError:
         for gone in await find_gone(spec, home, [machine]):
             raise gone from None
@@ -91,7 +90,7 @@ async def _serve(which: str | None, name: ServiceName, *, browser: bool) -> None
             _show(home, service.url)
         tasks = [stay_busy(fleet.leader, list(fleet.remotes))]
         if name == "jupyter":  # its notebooks may ask for runs
-            tasks.append(serve_requests(fleet.remotes, partial(_start, fleet)))
+            tasks.append(serve_requests(fleet.remotes, partial(submit, fleet.remotes)))
         await asyncio.gather(*tasks)
 
 
@@ -104,11 +103,6 @@ def _show(home: ClusterHome, url: str) -> None:
     webbrowser.open(page.as_uri())
 
 
-async def _start(fleet: Fleet, asked: LaunchRequest) -> str:
-    """Start what a notebook asks for, from the code that the nodes have."""
-    return await submit(fleet.remotes, Request(argv=asked.argv, workers=asked.workers))
-
-
 async def _install(
     spec: ClusterSpec, home: ClusterHome, fleet: Fleet, package: str, rows: NodeRows
 ) -> None:
@@ -116,7 +110,7 @@ async def _install(
         spec=spec,
         folder=Path(home.read_facts().folder),
         ansible=home.ansible,
-        ssh_config=home.ssh / "config",
+        ssh_config=home.ssh_config,
     )
 
     def tell(node: str, task: str, state: str) -> None:

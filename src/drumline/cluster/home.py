@@ -5,6 +5,7 @@ $DRUMLINE_HOME/clusters/<name>/     (default ~/.drumline/clusters/<name>/)
     cluster.json      its id, when it was made, its nodes         written by `up`
     journal.jsonl     intents and results of all that costs       appended around each call
     lock              held by the command that changes the cluster; names its holder
+    sync.json         digests of the project's files, as they were when they were synced
     ssh/              id_ed25519, known_hosts, config, sockets    nobody else may read it
     jobs/<id>/        what `submit` knows of each job; what `pull` brought
     ansible/          the last run's log
@@ -29,7 +30,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from drumline.cluster.machine import Machine
+from drumline.cluster.providers import Machine
 from drumline.core.errors import ClusterError
 from drumline.core.files import write_atomic
 from drumline.core.formatting import format_seconds
@@ -73,61 +74,28 @@ class ClusterFacts:
         return cls(**known)
 
 
-@dataclass(frozen=True)
 class ClusterHome:
-    """One cluster's folder."""
+    """One cluster's folder, whether it exists or not; the module's docstring draws it."""
 
-    path: Path
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.name = path.name
+        self.spec_file = path / "cluster.yaml"
+        self.facts_file = path / "cluster.json"
+        self.journal = path / "journal.jsonl"
+        self.lock = path / "lock"
+        self.sync = path / "sync.json"
+        self.ssh = path / "ssh"
+        self.ssh_config = self.ssh / "config"
+        self.known_hosts = self.ssh / "known_hosts"
+        self.jobs = path / "jobs"
+        self.ansible = path / "ansible"
+        self.twin = path / "twin"
 
     @classmethod
     def of(cls, name: str) -> ClusterHome:
-        """Return the folder of the cluster of that name, whether it exists or not."""
+        """Return the folder of the cluster of that name."""
         return cls(clusters_root() / name)
-
-    @property
-    def name(self) -> str:
-        """The cluster's name."""
-        return self.path.name
-
-    @property
-    def ssh(self) -> Path:
-        """Folder of keys, known hosts and configuration."""
-        return self.path / "ssh"
-
-    @property
-    def journal(self) -> Path:
-        """Intents and results."""
-        return self.path / "journal.jsonl"
-
-    @property
-    def lock(self) -> Path:
-        """Held by whoever changes the cluster."""
-        return self.path / "lock"
-
-    @property
-    def sync(self) -> Path:
-        """What is known of the files that were synced."""
-        return self.path / "sync.json"
-
-    @property
-    def spec_file(self) -> Path:
-        """The spec that the cluster was made from."""
-        return self.path / "cluster.yaml"
-
-    @property
-    def jobs(self) -> Path:
-        """Folder of the jobs."""
-        return self.path / "jobs"
-
-    @property
-    def ansible(self) -> Path:
-        """Folder for Ansible's files."""
-        return self.path / "ansible"
-
-    @property
-    def twin(self) -> Path:
-        """Folder of simulated nodes."""
-        return self.path / "twin"
 
     def make(self) -> None:
         """Make the folder, for its owner alone."""
@@ -141,11 +109,11 @@ class ClusterHome:
     def note(self, **facts: Any) -> None:
         """Add to `cluster.json`."""
         content = json.dumps({**self._read(), **facts}, indent=2)
-        write_atomic(self.path / "cluster.json", content + "\n")
+        write_atomic(self.facts_file, content + "\n")
 
     def _read(self) -> Message:
         try:
-            values: Message = json.loads((self.path / "cluster.json").read_text())
+            values: Message = json.loads(self.facts_file.read_text())
         except FileNotFoundError:
             return {}
         return values

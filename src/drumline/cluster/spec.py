@@ -19,9 +19,8 @@ from drumline.cluster.home import ClusterHome, clusters_root
 from drumline.core.errors import UsageError
 from drumline.core.formatting import listed
 from drumline.core.task import MAX_WORKERS
-from drumline.spec.link import LinkSpec
 from drumline.spec.load import read_file
-from drumline.spec.parts import ClashError, Part
+from drumline.spec.parts import ClashError, LinkSpec, Part
 
 MAX_NODES = 64
 LONGEST_HOURS = 24 * 30
@@ -218,17 +217,18 @@ def read_cluster(file: Path | None, overrides: Iterable[str] = ()) -> ClusterSpe
 
 
 def find_cluster(name: str | None, file: Path | None = None) -> tuple[ClusterSpec, ClusterHome]:
-    """Find a cluster that exists: by its name, by a file, by ./cluster.yaml, or the only one.
-
-    Raises:
-        UsageError: there is none, or several; names them.
-    """
+    """Find a cluster that exists: by its name, by a file, by ./cluster.yaml, or the only one."""
     if name is None and (file is not None or FILE.exists()):
         name = read_cluster(file).name
     known = known_clusters()
     if name is None:
         if len(known) != 1:
-            raise UsageError(_which(known))
+            raise UsageError(
+                f"which cluster? {listed(known)} are up; name one: --cluster {known[0]}"
+                if known
+                else "no cluster is up; write a cluster.yaml (drumline cluster init), then: "
+                "drumline up"
+            )
         name = known[0]
     if name not in known:
         names = f"; there {'is' if len(known) == 1 else 'are'} {listed(known)}" if known else ""
@@ -240,12 +240,6 @@ def find_cluster(name: str | None, file: Path | None = None) -> tuple[ClusterSpe
 def known_clusters() -> list[str]:
     """Name the clusters that this machine knows of."""
     return sorted(path.parent.name for path in clusters_root().glob("*/cluster.yaml"))
-
-
-def _which(known: list[str]) -> str:
-    if not known:
-        return "no cluster is up; write a cluster.yaml (drumline cluster init), then: drumline up"
-    return f"which cluster? {listed(known)} are up; name one: --cluster {known[0]}"
 
 
 def cluster_template(provider: str, name: str) -> str:

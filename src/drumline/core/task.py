@@ -15,7 +15,7 @@ PRELOAD = ("drumline.train",)
 PRELOAD_VARIABLE = "DRUMLINE_PRELOAD"
 """tells the worker server what to import before it forks workers"""
 
-PATIENCE_S = 300.0
+LONG_TIMEOUT_S = 300.0
 """how long ranks wait for what only one of them does, or each at its own pace: loading torch and
 data, writing a checkpoint. A rank that stops answering in a collective has `timeout_s`"""
 

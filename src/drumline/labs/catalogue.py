@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
+from typing import Literal
+
+import yaml
 
 from drumline.core.errors import DrumlineError, UsageError
 from drumline.report.page.translator import Language, Texts, load_texts
@@ -15,36 +18,31 @@ from drumline.report.page.translator import Language, Texts, load_texts
 MARK = "lab.json"
 """which lab a folder is of, and the language it was started in"""
 _CODE = ".py.txt"  # so that no tool takes a file with holes for code of ours
-_PRINCIPLE = re.compile(r"## (\d+\. )?(Principle|原理)")
+_PRINCIPLE = re.compile(r"(\d+\. )?(Principle|原理)")
+"""how the heading of that section begins"""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Entry:
     """One lab, as the list has it."""
 
     number: int
     name: str
+    package: str
+    """what runs it and writes its report, below `drumline.labs`"""
     modules: tuple[str, ...]
     """files with holes, without their .py"""
 
-    def title(self, language: Language) -> str:
-        """Return what it is called."""
-        return _texts()[language][f"{self.name}.title"]
-
-    def about(self, language: Language) -> str:
-        """Return what a student does in it."""
-        return _texts()[language][f"{self.name}.about"]
-
-    def needs(self, language: Language) -> str:
-        """Return what its checks start."""
-        return _texts()[language][f"{self.name}.needs"]
+    def text(self, what: Literal["title", "about", "needs"], language: Language) -> str:
+        """Return what it is called, what a student does in it, or what its checks start."""
+        return _texts()[language][f"{self.name}.{what}"]
 
 
 LABS: tuple[Entry, ...] = (
-    Entry(number=1, name="optimizers", modules=("optimizers", "training")),
-    Entry(number=2, name="aggregation", modules=("aggregation", "timing")),
-    Entry(number=3, name="data-parallel", modules=("samplers", "replicas")),
-    Entry(number=4, name="model-parallel", modules=("two_parts",)),
+    Entry(1, "optimizers", "optimizers", ("optimizers", "training")),
+    Entry(2, "aggregation", "communication", ("aggregation", "timing")),
+    Entry(3, "data-parallel", "data_parallel", ("samplers", "replicas")),
+    Entry(4, "model-parallel", "model_parallel", ("two_parts",)),
 )
 
 
@@ -75,15 +73,16 @@ def _starters(lab: Entry) -> Traversable:
 
 def read_principle(entry: Entry, language: Language) -> str:
     """Return the part of a lab's task sheet that says why things work."""
-    sheet = _starters(entry).joinpath(task_sheet(language))
-    lines: list[str] = []
-    inside = False
-    for line in sheet.read_text(encoding="utf-8").splitlines():
-        if line.startswith("## "):
-            inside = _PRINCIPLE.match(line) is not None
-        elif inside:
-            lines.append(line)
-    return "\n".join(lines).strip()
+    sheet = _starters(entry).joinpath(task_sheet(language)).read_text(encoding="utf-8")
+    sections = [section for section in sheet.split("\n## ") if _PRINCIPLE.match(section)]
+    return "\n".join(section.partition("\n")[2] for section in sections).strip()
+
+
+def read_code(entry: Entry) -> list[tuple[str, str]]:
+    """Return the source that a lab's experiments really use: files and symbols, in order."""
+    listed = resources.files("drumline.labs").joinpath("text", "code.yaml")
+    symbols = yaml.safe_load(listed.read_text(encoding="utf-8"))[entry.number]
+    return [(file, name) for file, _, name in (symbol.partition(":") for symbol in symbols)]
 
 
 def start_lab(number: int, folder: Path, language: Language) -> list[Path]:

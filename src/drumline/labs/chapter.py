@@ -8,7 +8,9 @@
 
 Text is looked up by key (`labs/text.py`), and numbers in it are cells: of a row that fills a hole,
 `{best.accuracy}` is the cell of that column, written in the column's form, and `{best.optimizer}`
-its name. What the runs do not allow is not written: a chapter without contents is left out.
+its name. A number that was computed from others fills a hole by itself, `ratio=2.5`; its row of
+data/findings.csv is described in `findings.yaml`, by the key of the text and the hole. What the
+runs do not allow is not written: a sentence with a hole that is None, a chapter without contents.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from drumline.labs.experiment import Experiment, LabSettings, Results
 from drumline.labs.plots import Plot
@@ -24,13 +26,7 @@ from drumline.labs.text import LabText, lab_text
 from drumline.report.intervals import Interval
 from drumline.report.page.blocks import Block, Column, Markdown, Paragraph, Picture, TableBlock
 from drumline.report.page.table import FORMS, CellRef, Findings, NumberFormat, RecordTable, Table
-from drumline.report.page.translator import (
-    Filling,
-    Language,
-    Sentence,
-    Text,
-    find_holes,
-)
+from drumline.report.page.translator import Filling, Language, Sentence, Text, find_holes
 from drumline.report.plots import FigureStyle
 
 if TYPE_CHECKING:
@@ -60,6 +56,10 @@ class Chapter:
         self.tables[name] = table
         return table
 
+    def table(self, name: str, row_type: type[R]) -> RecordTable[R]:
+        """Return a table of an earlier chapter; where there is none, one without rows."""
+        return self.tables.get(name) or RecordTable(name, row_type)
+
     def show(
         self,
         table: RecordTable[Any],
@@ -68,43 +68,33 @@ class Chapter:
         folded: bool = False,
         forms: Mapping[str, NumberFormat] = MappingProxyType({}),
     ) -> None:
-        """Show some columns of a table.
+        """Show some columns of a table; one without rows is left out.
 
-        Args:
-            table: one with rows; others are left out.
-            columns: in order.
-            key: of its title, where a table is shown more than once.
-            folded: its title alone is seen until it is opened.
-            forms: of columns that are written otherwise than in sentences.
+        Its title has a `key` of its own where it is shown more than once, and is all that is seen
+        until it is opened where it is `folded`; `forms` are those that differ from sentences'.
         """
-        if table.rows:
-            text = self.text.text
-            written = {**table.forms, **forms}
-            section = f"tables.{key or table.name}"
-            shown = [
-                Column(
-                    key=column,
-                    name=text(f"{section}.{column}", text(f"columns.{column}", "")) or column,
-                    form=written[column] or str,
-                    align="right" if written[column] else "left",
-                    labels=self.text.names(column),
-                )
-                for column in columns
-            ]
-            title = text(f"{section}.title")
-            self.results.append(TableBlock(table=table, columns=shown, title=title, folded=folded))
+        if not table.rows:
+            return
+        text = self.text.text
+        written = {**table.forms, **forms}
+        section = f"tables.{key or table.name}"
+        shown = [
+            Column(
+                key=column,
+                name=text(f"{section}.{column}", text(f"columns.{column}", "")) or column,
+                form=written[column] or str,
+                align="right" if written[column] else "left",
+                labels=self.text.names(column),
+            )
+            for column in columns
+        ]
+        title = text(f"{section}.title")
+        self.results.append(TableBlock(table=table, columns=shown, title=title, folded=folded))
 
     def picture(
         self, name: str, draw: Callable[..., Figure], *tables: Table, **holes: object
     ) -> None:
-        """Show a figure, drawn from tables: `draw(plot, *tables)`.
-
-        Args:
-            name: of its files, and of its text.
-            draw: draws it.
-            tables: what it shows.
-            holes: of its title or caption.
-        """
+        """Show a figure, drawn from tables: `draw(plot, *tables)`; holes are its title's."""
         text = self.text.within(f"figures.{name}")
 
         def drawn(style: FigureStyle) -> Figure:
@@ -122,31 +112,47 @@ class Chapter:
 
     def _part(self, key: str, holes: Mapping[str, object]) -> Text:
         """Return one of several texts that share their holes; there may be none."""
-        if not self.text.text(key, ""):
+        if not (template := self.text.text(key, "")):
             return ""
-        own = {hole.partition(".")[0] for hole in find_holes(self.text.text(key))}
-        return self.write(key, **{name: holes[name] for name in own})
+        return self.write(key, **{name: holes[name] for name in _hole_names(template)}) or ""
 
     def say(self, key: str, /, **holes: object) -> None:
-        """Add a sentence to the analysis, as a point of its own."""
-        self.sentences.append(self.write(key, **holes))
+        """Add a sentence to the analysis, as a point of its own; not where a hole is None."""
+        self.add(self.write(key, **holes))
 
-    def write(self, key: str, /, **holes: object) -> Sentence:
-        """Return a sentence, its holes filled; rows of tables may be holes.
+    def add(self, sentence: Sentence | None) -> None:
+        """Add a point to the analysis, if there is one."""
+        if sentence is not None:
+            self.sentences.append(sentence)
+
+    def write(self, key: str, /, **holes: object) -> Sentence | None:
+        """Return a sentence, its holes filled; None where there is nothing to fill one with.
 
         Raises:
             ValueError: these are not the holes of the text.
         """
-        wanted = find_holes(self.text.text(key))
-        if {hole.partition(".")[0] for hole in wanted} != holes.keys():
-            raise ValueError(f"{self.text.scope}.{key} has {sorted(wanted)}, not {[*holes]}")
-        return self.text(key, **{hole: self._fill(hole, holes) for hole in wanted})
+        template = self.text.text(key)
+        if _hole_names(template) != holes.keys():
+            wanted = sorted(find_holes(template))
+            raise ValueError(f"{self.text.scope}.{key} has {wanted}, not {[*holes]}")
+        if any(filling is None for filling in holes.values()):
+            return None
+        filled = {name: self._note(key, name, holes) for name in holes}
+        return self.text(key, **{hole: self._fill(hole, filled) for hole in find_holes(template)})
 
-    def _fill(self, hole: str, holes: Mapping[str, Any]) -> Filling:
+    def _note(self, key: str, name: str, holes: Mapping[str, object]) -> object:
+        """Return what fills a hole; a number that was computed is noted, and quoted."""
+        value, finding = holes[name], self.text.finding(key, name)
+        if finding is not None:
+            return self.found(finding.name.format(**holes), value, finding.form, of=finding.of)
+        if isinstance(value, float | Interval):
+            raise LookupError(f"{self.text.scope}.{key}: {name} is not in findings.yaml")
+        return value
+
+    def _fill(self, hole: str, holes: Mapping[str, object]) -> Filling:
         name, _, cell = hole.partition(".")
         if not cell:
-            filling: Filling = holes[name]
-            return filling
+            return cast(Filling, holes[name])
         column, _, form = cell.partition(":")
         table, row = self._find(holes[name])
         value = table.rows[row][column]
@@ -162,32 +168,23 @@ class Chapter:
                 return table, row
         raise LookupError(f"no table of the lab has such a row: {record}")
 
-    def found(
-        self, name: str, value: float | Interval | None, form: NumberFormat, *, of: str
-    ) -> CellRef:
-        """Note a number that was computed from others, and quote it.
-
-        Args:
-            name: what it is, unique in the lab.
-            value: the number.
-            form: how it is written.
-            of: what it was computed from: tables and columns.
-        """
+    def found(self, name: str, value: object, form: str, *, of: str) -> CellRef:
+        """Note a number that was computed from others, in the form of that name, and quote it."""
+        ends: dict[str, float | None] = {}
         if isinstance(value, Interval):
-            return self.findings.cell(
-                name, value.middle, form, low=value.low, high=value.high, of=of
-            )
-        return self.findings.cell(name, value, form, of=of)
+            ends = {"low": value.low, "high": value.high}
+            value = value.middle
+        return self.findings.cell(name, cast(float, value), self.text.form(form), of=of, **ends)
 
-    def list_up(self, items: Sequence[Sentence]) -> Sentence:
-        """Put items into one sentence, with commas between them."""
-        return self.concat(items, "comma")
+    def list_up(self, key: str, rows: Iterable[object]) -> Sentence | None:
+        """Write a text for each `row`, with commas between them; None where there are no rows."""
+        return self.concat([self.write(key, row=row) for row in rows], "comma")
 
-    def concat(self, items: Sequence[Sentence], between: str = "space") -> Sentence:
-        """Put sentences one after the other, with a text between them."""
+    def concat(self, items: Iterable[Sentence | None], between: str = "space") -> Sentence | None:
+        """Put sentences one after the other, with a text between them; of none there is None."""
         gap = self.text.text(between)
-        parts = [part for item in items for part in (gap, *item.parts)]
-        return Sentence(tuple(parts[1:]))
+        parts = [part for item in items if item is not None for part in (gap, *item.parts)]
+        return Sentence(tuple(parts[1:])) if parts else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,8 +210,6 @@ class Lab:
     """of its text"""
     experiments: Callable[[LabSettings], Sequence[Experiment]]
     """names what is to be run, in order"""
-    code: Sequence[tuple[str, str]]
-    """the source that the experiments really use: path and symbol, in reading order"""
     chapters: Mapping[str, Callable[[Chapter, Results], None]]
     """what writes each chapter, by the name of its section in the text"""
     summarize: Callable[[Chapter], Text | None] | None = None
@@ -236,11 +231,16 @@ class Lab:
         summary = self.summarize(end) if self.summarize else points[0] if points else None
         noted = [findings.table] if findings.table.rows else []
         return WriteUp(
-            summary=end.write("nothing") if summary is None else summary,
+            summary=end.write("nothing") or "" if summary is None else summary,
             results=[block for one in written for block in (*_heading(one), *one.results)],
             analysis=_analysis(written),
             tables=[*tables.values(), *noted],
         )
+
+
+def _hole_names(template: str) -> set[str]:
+    """Return what is to be given to fill a text: a row for all of its cells."""
+    return {hole.partition(".")[0] for hole in find_holes(template)}
 
 
 def _heading(chapter: Chapter) -> list[Block]:

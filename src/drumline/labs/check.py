@@ -7,21 +7,20 @@ the server: how long it may take to load torch, and how long it may be silent.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import queue
+import select
 import signal
 import subprocess
 import sys
-import threading
+import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import IO, Any, Self
 
 from drumline.core.errors import DrumlineError
+from drumline.core.json_lines import JsonLines, Message, encode
 from drumline.labs.catalogue import Entry
 
 TIMEOUT_S = 20.0
@@ -55,24 +54,11 @@ class Verdict:
     status: Status
     mistake: str | None = None
     """the name of what is wrong, or of why it was not run"""
-    facts: Mapping[str, Any] = field(default_factory=dict)
-    picture: tuple[str, ...] = ()
+    facts: Message = field(default_factory=dict)
+    picture: Sequence[str] = ()
     output: str = ""
     """the end of what the code printed"""
     seconds: float = 0.0
-
-    @classmethod
-    def of_event(cls, event: Mapping[str, Any]) -> Self:
-        """Read a verdict from an `end` event of the grader."""
-        return cls(
-            check=event["check"],
-            status=Status(event["status"]),
-            mistake=event["mistake"],
-            facts=event["facts"],
-            picture=tuple(event["picture"]),
-            output=event["output"],
-            seconds=event["seconds"],
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,12 +80,12 @@ class Result:
         return sum(verdict.status is status for verdict in self.verdicts)
 
 
-Watch = Callable[[str | None, Verdict | None], None]
-"""told the check that begins, or the verdict of one that has ended"""
+Watch = Callable[[str | Verdict], None]
+"""told the name of a check that begins, and the verdict of one that has ended"""
 
 
 def check_lab(
-    lab: Entry, folder: Path, *, timeout_s: float = TIMEOUT_S, watch: Watch = lambda *_: None
+    lab: Entry, folder: Path, *, timeout_s: float = TIMEOUT_S, watch: Watch = lambda _: None
 ) -> Result:
     """Run all checks of a lab on a folder; takes bounded time whatever the code in it does.
 
@@ -113,40 +99,28 @@ def check_lab(
         DrumlineError: the checking process itself cannot be started.
     """
     began = time.monotonic()
-    request = {
-        "lab": lab.number,
-        "folder": str(folder.resolve()),
-        "timeout_s": timeout_s,
-        "total_s": _ALL * timeout_s,
-    }
     verdicts = []
     with GraderProcess() as grader:
-        for event in grader.ask(request, silence_s=timeout_s + _SLACK_S):
-            if event["event"] == "begin":
-                watch(event["check"], None)
-            else:
-                verdicts.append(Verdict.of_event(event))
-                watch(None, verdicts[-1])
-    return Result(
-        lab=lab.number,
-        folder=folder,
-        verdicts=tuple(verdicts),
-        seconds=time.monotonic() - began,
-    )
+        total_s = _ALL * timeout_s
+        for told in grader.ask(lab.number, folder.resolve(), timeout_s=timeout_s, total_s=total_s):
+            watch(told)
+            if isinstance(told, Verdict):
+                verdicts.append(told)
+    seconds = time.monotonic() - began
+    return Result(lab=lab.number, folder=folder, verdicts=tuple(verdicts), seconds=seconds)
 
 
 class GraderProcess:
     """A process of `drumline.grader`; answers requests until its context ends."""
 
     def __init__(self) -> None:
+        self._printed = tempfile.TemporaryFile()  # noqa: SIM115  closed with the process
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "drumline.grader"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-                errors="replace",
+                stderr=self._printed,
                 start_new_session=True,
                 env={**os.environ, **_ENVIRONMENT},
             )
@@ -155,15 +129,7 @@ class GraderProcess:
                 f"cannot start the process that checks: {error.strerror}; is there a Python at "
                 f"{sys.executable}?"
             ) from error
-        self._events: queue.Queue[dict[str, Any] | None] = queue.Queue()
-        self._stderr_tail: list[str] = []
-        self._silence_s = _START_S
-        self._readers = [
-            threading.Thread(target=target, daemon=True)
-            for target in (self._read_events, self._read_stderr)
-        ]
-        for reader in self._readers:
-            reader.start()
+        self._start_s = _START_S
 
     def __enter__(self) -> GraderProcess:
         return self
@@ -171,80 +137,77 @@ class GraderProcess:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def ask(self, request: dict[str, Any], *, silence_s: float) -> Iterator[dict[str, Any]]:
-        """Give the events of a request as they come: `begin` and `end` of each check.
+    def ask(
+        self,
+        lab: int,
+        folder: Path,
+        *checks: str,
+        timeout_s: float,
+        total_s: float,
+        slack_s: float = _SLACK_S,
+    ) -> Iterator[str | Verdict]:
+        """Ask the checks of a lab, or only those named; gives each as it begins, and its verdict.
 
-        Where the process dies or is silent for so long, the check under way gets a verdict that
-        says so, and the request ends.
+        Where the process dies, or is silent for longer than a check may take and some slack, the
+        check under way gets a verdict that says so, and no more are asked.
 
         Raises:
             DrumlineError: it ended before it asked anything.
         """
-        current: str | None = None
-        self._send(request)
-        while (event := self._next(silence_s)) is not None:
-            self._silence_s = silence_s
-            if event["event"] == "done":
-                return
-            current = event["check"] if event["event"] == "begin" else None
-            yield event
+        request = {"lab": lab, "folder": str(folder), "timeout_s": timeout_s, "total_s": total_s}
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):  # it is gone, which its silence will tell
+            self._process.stdin.write(encode(**request, checks=checks))
+            self._process.stdin.flush()
+        current = None
+        for event in self._events(timeout_s + slack_s):
+            match event.pop("event"):
+                case "done":
+                    return
+                case "begin":
+                    current = event["check"]
+                    yield current
+                case "end":
+                    current = None
+                    yield Verdict(**{**event, "status": Status(event["status"])})
         if current is None:
+            said = self._last_error()
             self.stop()
             raise DrumlineError(
-                f"the process that checks has ended: {self._last_error()}; run drumline doctor, or "
-                f"reinstall drumline"
+                f"the process that checks has ended: {said}; run drumline doctor, or reinstall "
+                f"drumline"
             )
-        yield {
-            "event": "end",
-            "check": current,
-            "status": Status.WRONG,
-            "mistake": "examiner-died",
-            "facts": {},
-            "picture": [],
-            "output": "",
-            "seconds": 0.0,
-        }
+        yield Verdict(check=current, status=Status.WRONG, mistake="examiner-died")
+
+    def _events(self, silence_s: float) -> Iterator[Message]:
+        """Give events until the process has ended, or is silent; loading torch may take longer."""
+        pipe, lines = self._process.stdout, JsonLines()
+        assert pipe is not None
+        while select.select([pipe], [], [], max(self._start_s, silence_s))[0]:
+            chunk = os.read(pipe.fileno(), 1 << 16)
+            if not chunk:
+                return
+            self._start_s = 0.0
+            lines.feed(chunk)
+            yield from lines.messages()
+
+    def _last_error(self) -> str:
+        self._printed.seek(0)
+        lines = self._printed.read().decode(errors="replace").splitlines()
+        return next((line.strip() for line in reversed(lines) if line.strip()), "without a word")
 
     def stop(self) -> None:
         """End the process and all that it started."""
         process = self._process
         with contextlib.suppress(OSError):
-            _open(process.stdin).close()  # it ends when there are no more requests
+            if process.stdin is not None:
+                process.stdin.close()  # it ends when there are no more requests
         process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_GOODBYE_S)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-        for reader, pipe in zip(self._readers, (process.stdout, process.stderr), strict=True):
-            reader.join(_GOODBYE_S)
-            if not reader.is_alive():
-                _open(pipe).close()
-
-    def _send(self, request: dict[str, Any]) -> None:
-        with contextlib.suppress(OSError):  # it is gone, which the next event will tell
-            _open(self._process.stdin).write(json.dumps(request) + "\n")
-            _open(self._process.stdin).flush()
-
-    def _next(self, silence_s: float) -> dict[str, Any] | None:
-        try:
-            return self._events.get(timeout=max(self._silence_s, silence_s))
-        except queue.Empty:
-            return None
-
-    def _read_events(self) -> None:
-        for line in _open(self._process.stdout):
-            self._events.put(json.loads(line))
-        self._events.put(None)
-
-    def _read_stderr(self) -> None:
-        for line in _open(self._process.stderr):
-            self._stderr_tail = [*self._stderr_tail[-20:], line.strip()]
-
-    def _last_error(self) -> str:
-        return next((line for line in reversed(self._stderr_tail) if line), "without a word")
-
-
-def _open(pipe: IO[str] | None) -> IO[str]:
-    assert pipe is not None
-    return pipe
+        if process.stdout is not None:
+            process.stdout.close()
+        self._printed.close()

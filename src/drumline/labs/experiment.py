@@ -11,23 +11,21 @@ without measuring.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 from pydantic import AfterValidator, Field, model_validator
 
 from drumline.core.errors import DataError, DivergenceError
-from drumline.core.events import read_events
 from drumline.core.nodes import MAX_NODES
-from drumline.core.rundir import RunDir
-from drumline.data.catalogue import MNIST
-from drumline.data.folders import find_files
+from drumline.core.rundir import RunDir, read_events
+from drumline.data.catalogue import MNIST, find_files
 from drumline.launch.probe import Watch
 from drumline.report.runs.record import RunRecord, read_record
-from drumline.spec.link import LinkSpec, check_node_count, check_slow_nodes
-from drumline.spec.parts import Part, one_word
+from drumline.spec.load import validate_spec
+from drumline.spec.parts import LinkSpec, Part, check_node_count, check_slow_nodes, one_word
 from drumline.spec.run_spec import RunSpec
 
 
@@ -49,6 +47,10 @@ class LabSettings(Part):
     def _links_join_nodes(self) -> LabSettings:
         check_slow_nodes(self.nodes, self.link, {})
         return self
+
+
+Measured = dict[str, Any]
+"""the document of a bench, or one of its rows, as JSON has it"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,8 +84,8 @@ class Training(_Named):
 class Measurement(_Named):
     """A bench, or anything else that measures and gives one JSON document."""
 
-    measure: Callable[[Watch], dict[str, Any]]
-    words: dict[str, Any]
+    measure: Callable[[Watch], Measured]
+    options: Mapping[str, object]
     """its spec as plain values: what it depends on"""
 
 
@@ -130,19 +132,20 @@ class Results:
             self._records[name] = read_record(RunDir(runs_folder(self.folder) / name))
         return self._records[name]
 
-    def records(self, names: list[str]) -> dict[str, RunRecord]:
-        """Return those of several runs that came to their end."""
-        found = {name: self.record(name) for name in names}
-        return {name: record for name, record in found.items() if record is not None}
+    def runs(self, names: Mapping[str, Iterable[str]]) -> dict[str, list[RunRecord]]:
+        """Return the repeats of several things: all that came to their end, and logged steps."""
+        read = {key: [self.record(name) for name in own] for key, own in names.items()}
+        found = {key: [one for one in own if one and one.curve] for key, own in read.items()}
+        return {key: records for key, records in found.items() if records}
 
-    def document(self, name: str) -> dict[str, Any] | None:
-        """Return what a measurement gave; None where it failed."""
+    def rows(self, name: str) -> list[Measured]:
+        """Return the rows of a measurement; none where it failed."""
         path = runs_folder(self.folder) / f"{name}.json"
         try:
             document = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
-            return None
-        return document if isinstance(document, dict) else None
+            return []
+        return document.get("rows", []) if isinstance(document, dict) else []
 
 
 SAMPLES = {"mnist-mini": 6_000, "mnist": 60_000}
@@ -159,3 +162,36 @@ def choose_data(settings: LabSettings) -> str:
             return "mnist-mini"
         return "mnist"
     return "mnist-mini"
+
+
+Options = Mapping[str, object]
+"""keys of a spec, with their values"""
+
+
+def place(settings: LabSettings, ranks: int) -> dict[str, object]:
+    """Return where so many ranks run: as workers here, or each on a simulated node of its own."""
+    if settings.nodes > 1 and ranks > 1:
+        return {"workers": 1, "nodes": ranks, "link": settings.link.model_dump(mode="json")}
+    return {"workers": ranks}
+
+
+def build_training(
+    settings: LabSettings, name: str, *options: Options, ranks: int, may_diverge: bool = False
+) -> Training:
+    """Build one of a lab's training runs.
+
+    Args:
+        settings: give data, seed and place.
+        name: of the experiment.
+        options: keys of its spec: those that all runs of the lab share, then those that are its
+            own. Of a part, such as `data`, only the keys that differ.
+        ranks: how many train together.
+        may_diverge: see `Training`.
+    """
+    values = {"name": name, "seed": settings.seed, **place(settings, ranks)}
+    for given in ({"data": {"name": choose_data(settings)}}, *options):
+        for key, value in given.items():
+            part = values.get(key)
+            merges = isinstance(part, dict) and isinstance(value, dict)
+            values[key] = {**cast(Options, part), **cast(Options, value)} if merges else value
+    return Training(name=name, spec=validate_spec(values), may_diverge=may_diverge)

@@ -7,21 +7,24 @@ mistake points to: a section of the task sheet, source to read. Here facts are f
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 from xml.etree import ElementTree
 
 import yaml
 
+from drumline.core.json_lines import Message
 from drumline.labs.catalogue import task_sheet
 from drumline.labs.check import Result, Status, Verdict
 from drumline.report.page.translator import Language, Texts, load_texts
 
+_PARTS = ("expected", "seen", "belief")
+"""of what is said about a mistake: what should have come out, what did, the misunderstanding"""
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
@@ -54,8 +57,6 @@ def load_pointers() -> Mapping[str, Pointer]:
 def load_verdict_texts() -> Texts:
     """Read what is said about verdicts: labels, titles of checks, mistakes with three parts each.
 
-    expected: what should have come out; seen: what did; belief: the misunderstanding behind it.
-
     Raises:
         ValueError: the languages differ in their keys, or something is no text.
     """
@@ -72,17 +73,13 @@ class Explanation:
     belief: str = ""
     read: tuple[str, ...] = ()
     section: str = ""
-    picture: tuple[str, ...] = ()
+    picture: Sequence[str] = ()
 
     def lines(self) -> list[str]:
         """Return it as plain lines, each behind its label."""
-        told = [
-            ("expected", self.expected),
-            ("seen", self.seen),
-            ("belief", self.belief),
-            ("read", self.reading()),
-        ]
+        texts = (self.expected, self.seen, self.belief, self.reading())
         colon = label("colon", self.language)
+        told = zip((*_PARTS, "read"), texts, strict=True)
         lines = [f"{label(name, self.language)}{colon}{text}" for name, text in told if text]
         return [*lines[:2], *(f"    {line}" for line in self.picture), *lines[2:]]
 
@@ -99,16 +96,14 @@ def explain(verdict: Verdict, language: Language) -> Explanation:
     if verdict.status is Status.TO_DO:
         return Explanation(language=language, seen=_fill("{where}", verdict.facts))
     mistake = verdict.mistake or "raises"
-    texts = load_verdict_texts()[language]
+    texts, pointer = load_verdict_texts()[language], load_pointers()[mistake]
     expected, seen, belief = (
-        _fill(texts[f"mistakes.{mistake}.{part}"], verdict.facts)
-        for part in ("expected", "seen", "belief")
+        _fill(texts[f"mistakes.{mistake}.{part}"], verdict.facts) for part in _PARTS
     )
-    pointer = load_pointers()[mistake]
     section = ""
     if pointer.section is not None:
-        sheet = task_sheet(language)
-        section = label("section", language).format(sheet=sheet, number=pointer.section)
+        named = {"sheet": task_sheet(language), "number": pointer.section}
+        section = label("section", language).format(**named)
     return Explanation(
         language=language,
         expected=expected,
@@ -144,16 +139,9 @@ def _rank_prefix(verdict: Verdict, language: Language) -> str:
     return ""
 
 
-def _fill(template: str, facts: Mapping[str, Any]) -> str:
-    """Fill facts in, each as the text formats it: `{off:.4f}`."""
-    return template.format_map(_Facts(facts))
-
-
-class _Facts(dict[str, Any]):
-    """Facts by name; one that is missing shows as a dash instead of ending the report."""
-
-    def __missing__(self, name: str) -> _Missing:
-        return _Missing()
+def _fill(template: str, facts: Message) -> str:
+    """Fill facts in, each as the text formats it: `{off:.4f}`; one that is missing is a dash."""
+    return template.format_map(defaultdict(_Missing, facts))
 
 
 class _Missing:
@@ -164,7 +152,9 @@ class _Missing:
 def write_junit(path: Path, result: Result, language: Language) -> None:
     """Write a result as JUnit XML, a test case for each check; what is to do counts as skipped."""
     skipped = result.count(Status.TO_DO) + result.count(Status.NOT_RUN)
-    suite = ElementTree.Element(
+    root = ElementTree.Element("testsuites")
+    suite = ElementTree.SubElement(
+        root,
         "testsuite",
         name=f"drumline lab {result.lab}",
         tests=str(len(result.verdicts)),
@@ -175,21 +165,14 @@ def write_junit(path: Path, result: Result, language: Language) -> None:
     )
     for verdict in result.verdicts:
         _add_case(suite, verdict, result.lab, language)
-    root = ElementTree.Element("testsuites")
-    root.append(suite)
     ElementTree.indent(root)
     text = ElementTree.tostring(root, encoding="unicode")
     path.write_text(f'<?xml version="1.0" encoding="utf-8"?>\n{text}\n', encoding="utf-8")
 
 
 def _add_case(suite: ElementTree.Element, verdict: Verdict, lab: int, language: Language) -> None:
-    case = ElementTree.SubElement(
-        suite,
-        "testcase",
-        classname=f"lab{lab}",
-        name=verdict.check,
-        time=f"{verdict.seconds:.3f}",
-    )
+    names = {"classname": f"lab{lab}", "name": verdict.check}
+    case = ElementTree.SubElement(suite, "testcase", names, time=f"{verdict.seconds:.3f}")
     if verdict.status is Status.PASS:
         return
     told = explain(verdict, language)

@@ -11,9 +11,9 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from drumline.report.intervals import Interval, Order, compare, mean_interval, ratio_interval
+from drumline.report.intervals import Interval, mean_interval, ratio_interval
 from drumline.report.runs.record import CurvePoint, RunRecord
 
 Runs = Mapping[str, Sequence[RunRecord]]
@@ -44,17 +44,12 @@ class ScoreRow:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Judgement:
-    """An order, and what it rests on."""
+class LossRow:
+    """The loss of a step, or the mean of some neighbouring ones, of one run."""
 
-    order: Order
-    difference: Interval
-    """first − second"""
-
-
-def keys_of(rows: Iterable[CurveRow | ScoreRow]) -> list[str]:
-    """Return what rows are about, in order, each once."""
-    return list(dict.fromkeys(row.key for row in rows))
+    key: str
+    step: int
+    loss: float
 
 
 def ranked(
@@ -66,17 +61,28 @@ def ranked(
     return [row for row, _ in known]
 
 
+def extremes(
+    rows: Sequence[R], value: Callable[[R], float | Interval | None]
+) -> tuple[R, R] | tuple[None, None]:
+    """Return the first row with the least and with the most; of one value alone, neither."""
+    rising, falling = ranked(rows, value), ranked(rows, value, reverse=True)
+    return (rising[0], falling[0]) if len(rising) > 1 else (None, None)
+
+
+def ratio(first: float | None, second: float | None) -> float | None:
+    """Divide; None where one of them is not known, or the second is 0."""
+    return None if first is None or not second else first / second
+
+
 def middle_of(value: float | Interval) -> float:
     """Return a measured value without its interval."""
     return value.middle if isinstance(value, Interval) else value
 
 
 def mean_of(values: Iterable[float | None], *, most: float = math.inf) -> Interval | None:
-    """Return the mean of repeats of what is never negative; None where none has a value.
+    """Return the mean of what is known of repeats, and at most `most`; None: of none it is known.
 
-    Args:
-        values: of the repeats; those without one are left out.
-        most: what it can be at most, e.g. 1 for a share: an interval ends there.
+    It is never negative, nor is its interval.
     """
     known = [value for value in values if value is not None]
     if not known:
@@ -99,20 +105,16 @@ def accuracy_of(records: Iterable[RunRecord]) -> Interval | None:
 
 
 def curve_rows(runs: Runs, *, width: int | Mapping[str, int]) -> Iterator[CurveRow]:
-    """Give the training loss of each step.
-
-    Args:
-        runs: those to show.
-        width: each loss is the mean of so many steps that end there, at the beginning of the last
-            quarter of them; one number for all, or one for each.
-    """
+    """Give the training loss of each step, smoothed over one width for all, or one for each."""
     for key, records in runs.items():
         steps = width if isinstance(width, int) else width[key]
         curves = [smoothed(record.curve, steps) for record in records]
         for points in zip(*curves, strict=False):  # a run of fewer steps ends all
             yield CurveRow(
                 key=key,
-                **_progress(points),
+                step=points[0].step,
+                samples=points[0].samples,
+                seconds=statistics.median(point.seconds for point in points),
                 loss=geometric_mean_of(point.loss for point in points),
             )
 
@@ -121,15 +123,13 @@ def score_rows(runs: Runs) -> Iterator[ScoreRow]:
     """Give the looks at the test set."""
     for key, records in runs.items():
         for scores in zip(*(record.scores for record in records), strict=False):
-            accuracy = mean_of((score.accuracy for score in scores), most=1.0)
-            yield ScoreRow(key=key, **_progress(scores), accuracy=accuracy)
-
-
-def _progress(repeats: Sequence[Any]) -> dict[str, Any]:
-    """Return how far the repeats are at a point, which all have reached by the same steps."""
-    first = repeats[0]
-    seconds = statistics.median(one.seconds for one in repeats)
-    return {"step": first.step, "samples": first.samples, "seconds": seconds}
+            yield ScoreRow(
+                key=key,
+                step=scores[0].step,
+                samples=scores[0].samples,
+                seconds=statistics.median(score.seconds for score in scores),
+                accuracy=mean_of((score.accuracy for score in scores), most=1.0),
+            )
 
 
 def smoothed(curve: Sequence[CurvePoint], width: int) -> list[CurvePoint]:
@@ -157,22 +157,14 @@ def largest_difference(first: RunRecord, second: RunRecord) -> float:
     return max(abs(a.loss - b.loss) for a, b in pairs)
 
 
-def judge_accuracy(first: Sequence[RunRecord], second: Sequence[RunRecord]) -> Judgement | None:
-    """Compare runs of two things by their test accuracy, in pairs of one seed; None: no pair."""
-    one, two = _accuracy_by_seed(first), _accuracy_by_seed(second)
-    seeds = sorted(one.keys() & two.keys())
-    if not seeds:
-        return None
-    difference = mean_interval([one[seed] - two[seed] for seed in seeds])
-    return Judgement(order=compare(difference, 0), difference=difference)
-
-
-def _accuracy_by_seed(records: Sequence[RunRecord]) -> dict[int, float]:
-    return {
-        record.spec_values["seed"]: record.accuracy
-        for record in records
-        if record.accuracy is not None and "seed" in record.spec_values
-    }
+def accuracy_gap(first: Sequence[RunRecord], second: Sequence[RunRecord]) -> Interval | None:
+    """Return the mean difference of test accuracies, in pairs of one seed; None: no pair."""
+    differences = [
+        one.accuracy - two.accuracy
+        for one, two in pairs_of_seeds(first, second)
+        if one.accuracy is not None and two.accuracy is not None
+    ]
+    return mean_interval(differences) if differences else None
 
 
 def pairs_of_seeds(

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from drumline.core.formatting import format_rate
-from drumline.labs.catalogue import find_lab, read_principle
+from drumline.labs.catalogue import find_lab, read_code, read_principle
 from drumline.labs.chapter import Chapter, Lab
 from drumline.labs.experiment import Experiment, LabSettings, Results, Training
 from drumline.labs.text import SHARED, LabText, lab_text
@@ -35,6 +35,9 @@ from drumline.report.page.table import Findings, seconds
 from drumline.report.page.translator import Language
 from drumline.report.plots import chinese_font
 
+Machine = Mapping[str, Any]
+"""what `describe_machine` found; nothing where a report is only verified"""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ExperimentRow:
@@ -49,7 +52,7 @@ class ExperimentRow:
 
 
 def build_report(
-    lab: Lab, results: Results, machine: Mapping[str, Any], own_words: str, lang: Language
+    lab: Lab, results: Results, machine: Machine, own_words: str, lang: Language
 ) -> Report:
     """Put a lab's report together."""
     text = lab_text(SHARED, lang)
@@ -57,32 +60,23 @@ def build_report(
     found = lab.write_up(results, lang)
     parameters = Chapter(text=text.within("parameters"), findings=Findings(), tables={})
     _write_parameters(parameters, results, lab.experiments(results.settings), machine)
+    written = OwnWords(file=WORDS, text=own_words)
     command = f"drumline lab run {lab.number}{_options(results.settings)}"
     contents: dict[str, Sequence[Block]] = {
         "principle": [Markdown(text=read_principle(entry, lang))],
-        "code": [
-            Paragraph(said=[text("code")]),
-            *(excerpt(path, symbol) for path, symbol in lab.code),
-        ],
+        "code": [Paragraph(said=[text("code")]), *(excerpt(*where) for where in read_code(entry))],
         "parameters": parameters.results,
         "results": [*_gaps(results, text), *found.results],
-        "analysis": [
-            *found.analysis,
-            Paragraph(said=[text("own_words")]),
-            OwnWords(file=WORDS, text=own_words),
-        ],
+        "analysis": [*found.analysis, Paragraph(said=[text("own_words")]), written],
         "again": [Markdown(text=f"```\n{command}\n```\n\n{text.text('again')}")],
     }
-    return Report(
-        title=text.text("title").format(number=lab.number, title=entry.title(lang)),
-        lang=lang,
-        summary=found.summary,
-        sections=[
-            Section(slug=slug, heading=text.text(f"sections.{slug}"), blocks=blocks)
-            for slug, blocks in contents.items()
-        ],
-        tables=[*found.tables, *parameters.tables.values()],
-    )
+    sections = [
+        Section(slug=slug, heading=text.text(f"sections.{slug}"), blocks=blocks)
+        for slug, blocks in contents.items()
+    ]
+    title = text.text("title").format(number=lab.number, title=entry.text("title", lang))
+    tables = [*found.tables, *parameters.tables.values()]
+    return Report(title=title, lang=lang, summary=found.summary, sections=sections, tables=tables)
 
 
 def _options(settings: LabSettings) -> str:
@@ -96,10 +90,7 @@ def _options(settings: LabSettings) -> str:
 
 
 def _write_parameters(
-    chapter: Chapter,
-    results: Results,
-    experiments: Sequence[Experiment],
-    machine: Mapping[str, Any],
+    chapter: Chapter, results: Results, experiments: Sequence[Experiment], machine: Machine
 ) -> None:
     """Write where and how everything ran, and list the experiments."""
     settings, text = results.settings, chapter.text

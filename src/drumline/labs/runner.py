@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import importlib
 import json
 import shutil
@@ -12,33 +11,19 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from drumline.bench.case_runner import describe_machine, run_each, train_case
-from drumline.core.errors import (
-    DivergenceError,
-    DrumlineError,
-    LabError,
-    RunDirError,
-    UsageError,
-)
+from drumline.core.errors import DivergenceError, DrumlineError, LabError, RunDirError, UsageError
 from drumline.core.files import write_atomic
+from drumline.core.lock import FileLock
 from drumline.core.rundir import RunDir
 from drumline.labs.catalogue import find_lab
 from drumline.labs.chapter import Lab
-from drumline.labs.experiment import (
-    Experiment,
-    LabSettings,
-    Measurement,
-    Results,
-    Training,
-    runs_folder,
-)
+from drumline.labs.experiment import Experiment, LabSettings, Results, Training, runs_folder
 from drumline.labs.report import build_report
 from drumline.launch.agents import AgentPool
 from drumline.launch.probe import Watch
 from drumline.report.page.folder import MANIFEST, WORDS, check_place, read_own_words, write_report
 from drumline.report.page.translator import Translator
 from drumline.spec.load import read_run_spec
-
-_MODULES = {1: "optimizers", 2: "communication", 3: "data_parallel", 4: "model_parallel"}
 
 
 def load_lab(number: int) -> Lab:
@@ -47,9 +32,7 @@ def load_lab(number: int) -> Lab:
     Raises:
         UsageError: there is none.
     """
-    entry = find_lab(number)
-    module = importlib.import_module(f"drumline.labs.{_MODULES[entry.number]}")
-    lab: Lab = module.LAB
+    lab: Lab = importlib.import_module(f"drumline.labs.{find_lab(number).package}").LAB
     return lab
 
 
@@ -71,12 +54,12 @@ def run_lab(
     lab = load_lab(number)
     check_place(folder, number)  # what cannot be written is told before anything is measured
     _check_runs(folder)
-    words = read_own_words(folder, say.lang)
+    own_words = read_own_words(folder, say.lang)
     experiments = lab.experiments(settings)
     with alone(folder):
         results = run_experiments(experiments, settings, folder, reuse=reuse, watch=watch)
         machine = describe_machine(sys.argv)
-        report = build_report(lab, results, machine, words, say.lang)
+        report = build_report(lab, results, machine, own_words, say.lang)
         facts = {
             "lab": number,
             "settings": settings.model_dump(mode="json"),
@@ -122,17 +105,17 @@ def alone(folder: Path) -> Iterator[None]:
     """
     runs = runs_folder(folder)
     _make(runs)
-    with contextlib.ExitStack() as stack:
-        with contextlib.suppress(OSError):  # a disk that knows no locks; or writing will tell
-            file = stack.enter_context((runs / ".lock").open("w"))
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # goes with this process
-            except BlockingIOError:
-                raise LabError(
-                    f"another `drumline lab run` is at work in {folder}; wait until it has ended, "
-                    f"or name another folder with --out"
-                ) from None
+    lock = FileLock(runs / ".lock")
+    with contextlib.suppress(OSError):  # a disk that knows no locks; or writing will tell
+        if not lock.acquire(0):
+            raise LabError(
+                f"another `drumline lab run` is at work in {folder}; wait until it has ended, "
+                f"or name another folder with --out"
+            )
+    try:
         yield
+    finally:
+        lock.release()
 
 
 def run_experiments(
@@ -145,12 +128,7 @@ def run_experiments(
 ) -> Results:
     """Run what a lab asks for; one that fails does not keep the others from running.
 
-    Args:
-        experiments: in order.
-        settings: what the user chose; kept with the results.
-        folder: the lab's.
-        reuse: leave alone what came to its end before, by the same words.
-        watch: called with the progress: share, now.
+    With `reuse`, what came to its end before, by the same spec, is left alone.
 
     Raises:
         InterruptError: Ctrl-C; what came to its end stays, for `reuse`.
@@ -171,7 +149,7 @@ def run_experiments(
         if isinstance(experiment, Training):
             train_case(experiment, path, agents, tell)
         else:
-            found = experiment.measure(tell) | {"words": experiment.words}
+            found = experiment.measure(tell) | {"words": experiment.options}
             write_atomic(document, json.dumps(found) + "\n")
 
     left = f"what is done stays in {runs}: go on with --reuse"
@@ -184,16 +162,13 @@ def run_experiments(
 
 
 def _same(experiment: Experiment, runs: Path) -> bool:
-    """Whether what is there was made by the same words."""
-    if isinstance(experiment, Measurement):
-        with contextlib.suppress(OSError, ValueError):
-            document = json.loads((runs / f"{experiment.name}.json").read_text(encoding="utf-8"))
-            return bool(document.get("words") == experiment.words)
-        return False
-    try:
-        return read_run_spec(RunDir(runs / experiment.name)) == experiment.spec
-    except DrumlineError:
-        return False
+    """Whether what is there was made by the same spec."""
+    with contextlib.suppress(OSError, ValueError, DrumlineError):
+        if isinstance(experiment, Training):
+            return read_run_spec(RunDir(runs / experiment.name)) == experiment.spec
+        document = json.loads((runs / f"{experiment.name}.json").read_text(encoding="utf-8"))
+        return bool(document.get("words") == experiment.options)
+    return False
 
 
 def _make(folder: Path) -> None:

@@ -1,21 +1,42 @@
 """`LabText`: what a lab's report says, in one language; the text itself is data.
 
-    text/optimizers/en.yaml     of one lab; zh.yaml beside it has the same keys and `{holes}`
-    text/report/en.yaml         of all labs
+    text/optimizers/en.yaml         of one lab; zh.yaml beside it has the same keys and `{holes}`
+    text/optimizers/findings.yaml   of numbers in holes: their rows of findings.csv, and their form
+    text/report/en.yaml             of all labs
 
 Keys are dotted paths. A key is looked for in the section of the chapter, in the lab's file, then in
-that of all labs: so `columns` and `names` are glossaries that a chapter may override.
+that of all labs: so `columns` and `names` are glossaries that a chapter may override. A number in
+the hole `ratio` of `rpc.less` is the finding `rpc.less.ratio`, or `rpc.ratio` of all below `rpc`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cache
+from importlib.resources import files
 
+import yaml
+
+from drumline.report.page.table import FORMS, NumberFormat, count, plain, times
 from drumline.report.page.translator import Language, Texts, Translator, load_texts
 
 SHARED = "report"
 """the text of all labs"""
+_IN_POINTS = {"point_change": "+.2f", "point_gap": "+.1f", "point_size": ".2f"}
+"""forms of differences between shares, whose unit is a word: `+0.30 points`"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """What is known beforehand of a number that is computed from cells of tables."""
+
+    name: str
+    """unique in the lab when its holes are filled: `memory of {row.case} over alone`"""
+    form: str
+    """how it is written: a name that `LabText.form` knows"""
+    of: str
+    """the tables and columns that it is computed from"""
 
 
 @cache
@@ -35,6 +56,7 @@ class LabText(Translator):
 
     scope: str = ""
     """the section that is looked into first"""
+    findings: Mapping[str, Finding] = field(default_factory=dict, repr=False)
 
     def text(self, key: str, default: str | None = None) -> str:
         """Return a text as it is.
@@ -58,19 +80,37 @@ class LabText(Translator):
         """Return what a reader reads for the values of a column."""
         return self.labels(f"names.{kind}") | self.labels(f"{self.scope}.names.{kind}")
 
-    def point_change(self, value: float) -> str:
-        """Write a difference of shares: `+0.30 points`."""
-        return f"{100 * value:+.2f} {self.text('points')}"
+    def finding(self, key: str, hole: str) -> Finding | None:
+        """Return what is known of a number in a hole of a text; None: it is no finding."""
+        section = f"{self.scope}.{key}"
+        while section and f"{section}.{hole}" not in self.findings:
+            section = section.rpartition(".")[0]
+        return self.findings.get(f"{section}.{hole}")
 
-    def point_size(self, value: float) -> str:
-        """Write a reach in shares, without a sign: `1.42 points`."""
-        return f"{100 * value:.2f} {self.text('points')}"
+    def form(self, name: str) -> NumberFormat:
+        """Return how numbers are written by the form of that name."""
+        if name in _IN_POINTS:
+            return lambda value: f"{100 * value:{_IN_POINTS[name]}} {self.text('points')}"
+        return _factor if name == "factor" else FORMS[name]
 
     def within(self, section: str) -> LabText:
         """Return the same text, for a section below this one."""
         return replace(self, scope=f"{self.scope}.{section}" if self.scope else section)
 
 
+def _factor(value: float) -> str:
+    """Write a factor that may be large: `12 300×`."""
+    return times(value) if value < 1000 else f"{count(float(plain(value)))}×"
+
+
+@cache
+def load_findings(lab: str) -> Mapping[str, Finding]:
+    """Read what is known of the numbers that a lab computes; that of all labs computes none."""
+    file = files("drumline.labs").joinpath("text", lab, "findings.yaml")
+    entries = yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    return {key: Finding(**entry) for key, entry in entries.items()}
+
+
 def lab_text(lab: str, lang: Language) -> LabText:
     """Return the text of a lab."""
-    return LabText(lang, load_lab_texts(lab))
+    return LabText(lang, load_lab_texts(lab), findings=load_findings(lab))

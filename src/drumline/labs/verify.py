@@ -24,6 +24,8 @@ from drumline.report.page.folder import read_manifest
 from drumline.report.page.table import Table
 from drumline.report.page.translator import Language
 
+Manifest = dict[str, Any]
+"""what `lab run` noted; anybody may have changed it"""
 _UNREADABLE = (
     *(DrumlineError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError),
 )
@@ -32,17 +34,10 @@ _UNREADABLE = (
 
 @dataclass
 class Verdict:
-    """What was looked at, and what is wrong."""
+    """What is in order, and what is wrong."""
 
     checked: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
-
-    def take(self, what: str, problems: Iterator[str]) -> None:
-        """Note one look."""
-        found = list(problems)
-        self.problems += found
-        if not found:
-            self.checked.append(what)
 
 
 def verify(folder: Path, *, rerun: bool, watch: Watch) -> Verdict:
@@ -63,20 +58,23 @@ def verify(folder: Path, *, rerun: bool, watch: Watch) -> Verdict:
             f"{folder}: the settings in its manifest are not of this version "
             f"({str(error).splitlines()[0]}); make the report again"
         ) from None
-    verdict = Verdict()
-    count = len(manifest["files"])
-    verdict.take(f"{count} files are as they were written", audit_files(folder, manifest))
-    verdict.take("every number of the page is in its CSV file", audit_numbers(folder))
-    verdict.take(
-        "the page and the CSV files follow from the runs", _audit_runs(folder, manifest, settings)
-    )
+    audits = {
+        f"{len(manifest['files'])} files are as they were written": audit_files(folder, manifest),
+        "every number of the page is in its CSV file": audit_numbers(folder),
+        "the page and the CSV files follow from the runs": _audit_runs(folder, manifest, settings),
+    }
     if rerun:
-        again = _train_again(manifest, settings, watch)
-        verdict.take("training again gave the same weights", again)
+        audits["training again gave the same weights"] = _train_again(manifest, settings, watch)
+    verdict = Verdict()
+    for what, audit in audits.items():
+        problems = list(audit)
+        verdict.problems += problems
+        if not problems:
+            verdict.checked.append(what)
     return verdict
 
 
-def _audit_runs(folder: Path, manifest: dict[str, Any], settings: LabSettings) -> Iterator[str]:
+def _audit_runs(folder: Path, manifest: Manifest, settings: LabSettings) -> Iterator[str]:
     if not runs_folder(folder).is_dir():
         yield f"{runs_folder(folder)} is missing: the CSV files cannot be followed to the runs"
         return
@@ -107,17 +105,14 @@ def _compare(table: Table, file: Path) -> Iterator[str]:
         yield f"data/{file.name}, line {line}: the runs give other numbers"
 
 
-def _train_again(manifest: dict[str, Any], settings: LabSettings, watch: Watch) -> Iterator[str]:
+def _train_again(manifest: Manifest, settings: LabSettings, watch: Watch) -> Iterator[str]:
     listed = manifest.get("experiments")
-    noted = {
-        one.get("name"): one
-        for one in (listed if isinstance(listed, list) else [])
-        if isinstance(one, dict)
-    }
+    entries = [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
+    noted = {one.get("name"): one.get("weights_sha256") for one in entries}
     experiments = [
         one
         for one in load_lab(manifest["lab"]).experiments(settings)
-        if isinstance(one, Training) and one.exact and noted.get(one.name, {}).get("weights_sha256")
+        if isinstance(one, Training) and one.exact and noted.get(one.name)
     ]
     if not experiments:
         yield "its manifest notes no weights to compare with: training again would tell nothing"
@@ -130,7 +125,7 @@ def _train_again(manifest: dict[str, Any], settings: LabSettings, watch: Watch) 
                 yield f"{one.name} failed when it was run again: {results.failed.get(one.name)}"
                 continue
             mine = record.summary.get("weights_sha256")
-            if mine != noted[one.name]["weights_sha256"]:
+            if mine != noted[one.name]:
                 yield (
                     f"{one.name} ended with other weights when it was run again "
                     f"({str(mine)[:16]}); on another processor or version of torch, rounding alone "

@@ -24,11 +24,10 @@ from pathlib import Path
 
 import drumline
 from drumline.core.errors import DrumlineError, SpecError, UsageError
-from drumline.core.events import Event, EventWriter, read_events
 from drumline.core.json_lines import Record
 from drumline.core.lock import FileLock
 from drumline.core.nodes import NODES
-from drumline.core.rundir import RunDir
+from drumline.core.rundir import Event, EventWriter, RunDir, read_events
 from drumline.core.scratch import Scratch
 from drumline.core.task import MODULE, PRELOAD, SCRATCH, AgentTask
 from drumline.launch import agents

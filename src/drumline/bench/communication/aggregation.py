@@ -14,8 +14,8 @@ from pathlib import Path
 
 from drumline.bench.case_runner import describe_machine
 from drumline.bench.specs import AggregationSpec
-from drumline.core.events import Event
 from drumline.core.nodes import NodePlan
+from drumline.core.rundir import Event
 from drumline.launch.probe import Progress, Watch, probed
 from drumline.report.intervals import quartiles
 from drumline.report.ledger.accounts import compute_ledger

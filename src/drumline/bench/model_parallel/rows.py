@@ -25,8 +25,7 @@ from pathlib import Path
 from drumline.bench.case_runner import Ended, Failure, Skipped, describe_machine, run_cases
 from drumline.bench.model_parallel.spec import Case, CasePlan, ModelParallelSpec
 from drumline.core.errors import DrumlineError, RunDirError, UsageError
-from drumline.core.events import Event
-from drumline.core.rundir import RunDir
+from drumline.core.rundir import Event, RunDir
 from drumline.launch.probe import Watch
 from drumline.report.intervals import quartiles
 from drumline.report.ledger.accounts import NS, common_steps, step_seconds, warm_steps

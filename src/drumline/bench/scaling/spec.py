@@ -32,9 +32,15 @@ from drumline.bench.specs import (
     settle_data,
 )
 from drumline.core.processes import count_cores
-from drumline.spec.link import check_node_count, check_slow_nodes
 from drumline.spec.load import validate_spec
-from drumline.spec.parts import ClashError, DataSpec, ModelSpec, one_word
+from drumline.spec.parts import (
+    ClashError,
+    DataSpec,
+    ModelSpec,
+    check_node_count,
+    check_slow_nodes,
+    one_word,
+)
 from drumline.spec.run_spec import RunSpec
 from drumline.spec.strategy import DATA_KINDS, SPLIT_KINDS
 

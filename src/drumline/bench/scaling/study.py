@@ -19,8 +19,7 @@ from dataclasses import dataclass, field, fields
 
 from drumline.bench.scaling.spec import Count, Mode, ScalingCase, ScalingSpec
 from drumline.core.errors import UsageError
-from drumline.core.events import Event
-from drumline.core.rundir import RunDir
+from drumline.core.rundir import Event, RunDir
 from drumline.report.ledger.accounts import compute_ledger, step_seconds, warm_steps
 from drumline.spec.run_spec import RunSpec
 

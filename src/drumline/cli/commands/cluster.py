@@ -179,8 +179,7 @@ def iam_policy(
 ) -> None:
     """Print the least IAM policy that lets drumline make and remove clusters on EC2."""
     from drumline.cli.printing import print_json
-    from drumline.cluster.providers.ec2.cloud import partition_of
-    from drumline.cluster.providers.ec2.policy import policy_document
+    from drumline.cluster.providers.ec2.cloud import partition_of, policy_document
 
     print_json(policy_document(spot=spot, role=role, partition=partition_of(region)))
 

@@ -13,6 +13,7 @@ Git's index is not asked: a file that was added in spite of a pattern stays here
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -51,21 +52,14 @@ class Rule:
 class Rules:
     """One ignore file: says of a path whether it is left out, taken back, or neither."""
 
-    def __init__(self, text: str, base: str = "") -> None:
+    def __init__(self, text: str, base: str = "", above: str = "") -> None:
         self._base = base  # its folder, as seen from the project's, with a slash at its end
-        self._above = ""  # the project's folder, as seen from this file's, where it lies above
+        self._above = above  # the project's folder, as seen from this file's, where it lies above
         found = list(parse(text))
         self._all = [(rule, re.compile(rule.regex, re.DOTALL)) for rule in reversed(found)]
         # One look at all patterns together clears nearly every path
         self._names = _either(rule.regex for rule in found if not rule.anchored)
         self._paths = _either(rule.regex for rule in found if rule.anchored)
-
-    @classmethod
-    def from_above(cls, text: str, way: str) -> Rules:
-        """Read a file that lies above the project, which is at `way` (a/b/) from there."""
-        rules = cls(text)
-        rules._above = way
-        return rules
 
     def __bool__(self) -> bool:
         return bool(self._all)
@@ -95,17 +89,18 @@ class Ignored:
     @classmethod
     def of(cls, folder: Path) -> Ignored:
         """Read what holds in a project's folder before its own files: those of a repository."""
-        above = [folder, *folder.parents]
-        top = next((one for one in above if (one / ".git").exists()), None)
+        folders = [folder, *folder.parents]
+        top = next((one for one in folders if (one / ".git").exists()), None)
         if top is None:
             return cls()
-        files = [one / GIT for one in above[1 : above.index(top) + 1]]
+        files = [one / GIT for one in folders[1 : folders.index(top) + 1]]
         files.append(top / ".git" / "info" / "exclude")
         found: list[Rules] = []
         for file in files:
             base = top if file.name == "exclude" else file.parent
-            way = folder.relative_to(base).as_posix() + "/" if folder != base else ""
-            found += _read_above(file, way)
+            above = folder.relative_to(base).as_posix() + "/" if folder != base else ""
+            with contextlib.suppress(OSError):
+                found.append(Rules(file.read_text(errors="surrogateescape"), above=above))
         return cls(git=tuple(found))
 
     def inside(self, texts: dict[str, str], base: str) -> Ignored:
@@ -212,11 +207,3 @@ def _without_end(line: str) -> str:
 def _either(regexes: Iterable[str]) -> re.Pattern[str] | None:
     text = "|".join(f"(?:{regex})" for regex in regexes)
     return re.compile(text, re.DOTALL) if text else None
-
-
-def _read_above(file: Path, way: str) -> list[Rules]:
-    try:
-        text = file.read_text(errors="surrogateescape")
-    except OSError:
-        return []
-    return [Rules.from_above(text, way)]

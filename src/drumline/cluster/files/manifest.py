@@ -1,4 +1,4 @@
-"""`Manifest`: what a project's folder consists of, without what is ignored.
+"""`FolderManifest`: what a project's folder consists of, without what is ignored.
 
     path        relative, with /        kind   file, link, dir (only those with nothing in them)
     executable  of files                size   of files
@@ -6,18 +6,20 @@
 
 Hashing is what takes time, so the digests of files that have not changed since come from a cache.
 A file counts as unchanged while its size, inode and times are the same; one that was changed less
-than two seconds before the look is not put into the cache, since some file systems' clocks tick
+than two seconds before the scan is not put into the cache, since some file systems' clocks tick
 as slowly as that.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import os
 import stat
 import time
+import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,7 +34,7 @@ _FRESH_NS = 2_000_000_000
 
 
 @dataclass(frozen=True)
-class Manifest:
+class FolderManifest:
     """A folder's content."""
 
     root: Path
@@ -41,6 +43,11 @@ class Manifest:
     """what does not travel though nobody ignored it, for a person"""
     packed: bytes = field(default=b"", repr=False)
     """the entries as the node reads them"""
+
+    @functools.cached_property
+    def compressed(self) -> bytes:
+        """`packed`, as it travels."""
+        return zlib.compress(self.packed, 1)
 
     @property
     def hash(self) -> str:
@@ -53,10 +60,10 @@ class Manifest:
         return sum(entry.size for entry in self.entries)
 
 
-def scan(root: Path, cache: Path | None = None, apart: Path | None = None) -> Manifest:
-    """Look at a folder.
+def scan(root: Path, cache: Path | None = None, apart: Path | None = None) -> FolderManifest:
+    """Scan a folder.
 
-    `cache`: where digests of files are kept from one look to the next.
+    `cache`: where digests of files are kept from one scan to the next.
     `apart`: a folder that stays here, if it is below.
 
     Raises:
@@ -70,18 +77,18 @@ def scan(root: Path, cache: Path | None = None, apart: Path | None = None) -> Ma
             f"{root} would be copied to the nodes as a whole, with your keys in it; go to your "
             f"project's own folder"
         )
-    look = _Look(root, _Cache(cache, root), apart)
+    found = _Scan(root, _Cache(cache, root), apart)
     try:
-        look.folder(str(root), "", Ignored.of(root))
+        found.folder(str(root), "", Ignored.of(root))
     except OSError as error:
         raise UsageError(
             f"{error.filename} cannot be read: {error.strerror}; make it readable, or name it in "
             f"{OURS}"
         ) from None
-    look.cache.write()
-    look.entries.sort()
-    packed = json.dumps(look.entries, separators=(",", ":")).encode()
-    return Manifest(root, tuple(look.entries), tuple(look.notes), packed)
+    found.cache.write()
+    found.entries.sort()
+    packed = json.dumps(found.entries, separators=(",", ":")).encode()
+    return FolderManifest(root, tuple(found.entries), tuple(found.notes), packed)
 
 
 class _Cache:
@@ -119,7 +126,7 @@ class _Cache:
                 write_atomic(self._file, content)
 
 
-class _Look:
+class _Scan:
     """One walk through a folder."""
 
     def __init__(self, root: Path, cache: _Cache, apart: Path | None) -> None:
@@ -131,7 +138,7 @@ class _Look:
         self._stay = {os.path.realpath(one) for one in (private, apart) if one is not None}
 
     def folder(self, full: str, base: str, ignored: Ignored) -> None:
-        """Look at a folder; `base` is its path from the root, with a slash at its end."""
+        """Scan a folder; `base` is its path from the root, with a slash at its end."""
         with os.scandir(full) as found:
             things = list(found)
         names = {thing.name for thing in things}

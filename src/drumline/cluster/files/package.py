@@ -62,17 +62,8 @@ def read_package() -> Package:
     return Package(tuple(_files(root)))
 
 
-def pack() -> None:
-    """Get the package ready to travel, which takes a moment."""
-    _ = read_package().archive
-
-
 async def push_package(remote: Remote, package: Package | None = None) -> bool:
-    """Bring the package to R/lib; returns whether it had to travel.
-
-    Raises:
-        HostError: it could not be put there.
-    """
+    """Bring the package to R/lib; returns whether it had to travel."""
     package = package or read_package()
     root = remote.machine.root
     name = f"lib-{package.hash}"

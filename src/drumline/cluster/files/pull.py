@@ -21,7 +21,7 @@ import json
 import os
 import zlib
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -52,18 +52,6 @@ class PulledFile:
     mtime: int
     """in nanoseconds; 0: it grew while it was sent"""
     sha256: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Wanted:
-    """A file to fetch."""
-
-    name: str
-    """below the job's folder on the node"""
-    place: str
-    """below the job's folder here"""
-    unless: str = ""
-    """a checksum: a file that has it is here already"""
 
 
 @dataclass
@@ -102,35 +90,41 @@ class FileFetcher:
                 f"the cluster has no job {job_id!r}; drumline status lists the jobs", job=job_id
             )
 
-    async def fetch(self, wanted: Sequence[Wanted]) -> None:
-        """Fetch the files that are not here yet; requests are pipelined."""
-        asked: deque[Wanted] = deque()
-        for want in wanted:
-            listed, known = self.listed[want.name], self._known(want.place)
+    async def fetch(
+        self, names: Iterable[str], folder: str = "", unless: Mapping[str, str] | None = None
+    ) -> None:
+        """Fetch the files that are not here yet; requests are pipelined.
+
+        `folder`: where they go, below `into`: "" or a path with a slash at its end.
+        `unless`: a checksum by name: a file that has it is here already.
+        """
+        asked: deque[str] = deque()
+        for name in names:
+            listed, known = self.listed[name], self._known(folder + name)
             if known and (known.mtime, known.bytes) == (listed.mtime, listed.bytes):
                 continue
             begun = {"offset": known.bytes, "sha256": known.sha256} if known else {}
-            await self._ask(get=want.name, unless=want.unless, **begun)
-            asked.append(want)
+            await self._ask(get=name, unless=(unless or {}).get(name, ""), **begun)
+            asked.append(name)
             if len(asked) > _AHEAD:
-                await self._take(asked.popleft())
+                await self._take(asked.popleft(), folder)
         while asked:
-            await self._take(asked.popleft())
+            await self._take(asked.popleft(), folder)
 
-    async def _take(self, want: Wanted) -> None:
+    async def _take(self, name: str, folder: str) -> None:
         """Read the answer to one request, and put the file in its place."""
         answer = await self._answer()
         if "send" not in answer:  # it is gone, or the same as the leader's
             return
-        listed, offset = self.listed[want.name], int(answer["offset"])
-        path = self.into / want.place
+        listed, offset, place = self.listed[name], int(answer["offset"]), folder + name
+        path = self.into / place
         path.parent.mkdir(parents=True, exist_ok=True)
         target = path if offset else path.with_name(f".{path.name}.part")
         digest, size = await self._receive(target, path, offset)
         if not offset:
             target.replace(path)
         os.utime(path, ns=(listed.mtime, listed.mtime))
-        self.pulled[want.place] = PulledFile(
+        self.pulled[place] = PulledFile(
             node=self.name,
             bytes=size,
             mtime=listed.mtime if size == listed.bytes else 0,  # it grew: look again
@@ -285,7 +279,7 @@ class Puller:
             silent=tuple(silent),
         )
 
-    async def watch(self, tell: Callable[[Pulled], None], *, every_s: float = 3.0) -> Pulled:
+    async def watch(self, on_pull: Callable[[Pulled], None], *, every_s: float = 3.0) -> Pulled:
         """Pull every few seconds, until the job has ended and everything is here.
 
         Raises:
@@ -293,7 +287,7 @@ class Puller:
         """
         while True:
             pulled = await self.pull()
-            tell(pulled)
+            on_pull(pulled)
             if pulled.ended:
                 return pulled
             if _LEADER not in self.fetchers:
@@ -338,16 +332,10 @@ class Puller:
             return
         names = [name for name in fetcher.listed if (owners[name] == fetcher.name) == own]
         if own:
-            await fetcher.fetch([Wanted(name=name, place=name) for name in names])
-            return
-        here = {name: known.sha256 for name in names if (known := self.pulled.get(name))}
-        place = f"nodes/{fetcher.name}"
-        await fetcher.fetch(
-            [
-                Wanted(name=name, place=f"{place}/{name}", unless=here.get(name, ""))
-                for name in names
-            ]
-        )
+            await fetcher.fetch(names)
+        else:
+            here = {name: known.sha256 for name in names if (known := self.pulled.get(name))}
+            await fetcher.fetch(names, f"nodes/{fetcher.name}/", unless=here)
 
     async def _all(
         self, remotes: Sequence[Remote], do: Callable[[Remote], Awaitable[None]]

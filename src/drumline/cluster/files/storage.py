@@ -9,7 +9,6 @@ What lies there, and why it is whole at every moment, says `drumline.node.storag
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -56,9 +55,6 @@ async def keep_copies(
 
     `check`: wait for each to see whether it may use the storage, which can take a while; else
     one that may not only notes so beside the run (storage.json), and `pull` does its part.
-
-    Raises:
-        HostError: a node cannot use the storage; says which, and why.
     """
 
     async def ask(remote: Remote) -> str:
@@ -72,10 +68,9 @@ async def keep_copies(
         )
         argv = [node_python(remote.machine), "-m", "drumline.node.keeper"]
         done = await remote.run(argv, given=encode(**request.to_json()), timeout_s=_ANSWER_S)
-        try:
-            return str(json.loads(done.stdout).get("error", ""))
-        except ValueError:
+        if (answer := done.message) is None:
             return done.complaint[-600:] or "no answer"
+        return str(answer.get("error", ""))
 
     refused: dict[str, list[str]] = {}
     for remote, why in zip(remotes, await all_of(map(ask, remotes)), strict=True):
@@ -87,11 +82,7 @@ async def keep_copies(
 
 
 def upload_run(folder: Path, url: str, run: str, *, ended: bool = True) -> Copied:
-    """Copy a run directory from this machine to the storage; only what has changed travels.
-
-    Raises:
-        ClusterError: the storage refuses; says why, and the way out.
-    """
+    """Copy a run directory from this machine to the storage; only what has changed travels."""
     return Store(url).copy(folder, run, LAPTOP, ended=ended)
 
 
@@ -99,9 +90,6 @@ def seen_here(url: str, run: str) -> bool:
     """Whether what nodes say to have stored is where this machine looks for it.
 
     A folder of the nodes' own disks has the same address, and goes with them.
-
-    Raises:
-        ClusterError: the storage refuses, or a manifest in it is damaged.
     """
     store = Store(url)
     if not store.is_folder:
@@ -110,11 +98,7 @@ def seen_here(url: str, run: str) -> bool:
 
 
 def stored_runs(url: str) -> list[StoredRun]:
-    """Return the runs that the storage has, the newest first.
-
-    Raises:
-        ClusterError: the storage refuses, or a manifest in it is damaged.
-    """
+    """Return the runs that the storage has, the newest first."""
     runs: dict[str, list[Manifest]] = {}
     for manifest in Store(url).manifests():
         runs.setdefault(manifest.run, []).append(manifest)

@@ -7,15 +7,13 @@ hash, nothing else is sent. `drumline.node.receive` draws the exchange.
 from __future__ import annotations
 
 import asyncio
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from drumline.cluster.files.manifest import Manifest, scan
+from drumline.cluster.files.manifest import FolderManifest, scan
 from drumline.cluster.home import ClusterHome
-from drumline.cluster.machine import Machine
-from drumline.cluster.providers import Say
+from drumline.cluster.providers import Machine, Reporter
 from drumline.cluster.ssh.remote import NodeSession, Remote, all_of, host_error, last_line
 from drumline.core.errors import HostError, UsageError
 from drumline.core.formatting import counted, format_bytes
@@ -50,7 +48,7 @@ async def sync_folder(
     folder: Path,
     home: ClusterHome,
     *,
-    say: Say,
+    report: Reporter,
     apart: Path | None = None,
 ) -> list[Synced]:
     """Make R/code of all nodes the same as a folder; the package must be there (`push_package`).
@@ -61,12 +59,12 @@ async def sync_folder(
         UsageError: the folder cannot be sent; the nodes are as they were.
         HostError: a node is lost, or cannot take it; the others are as they were, or finished.
     """
-    sync = _Sync(folder, home.sync, say, apart)
+    sync = _Sync(folder, home.sync, report, apart)
     for number in range(ROUNDS):
         results, changed = await sync.round(remotes)
         if not changed:
             return results
-        say("sync", f"{changed[0]} changed meanwhile; looking again ({number + 1})")
+        report("sync", f"{changed[0]} changed meanwhile; looking again ({number + 1})")
     raise UsageError(
         f"{changed[0]} keeps changing while it is sent; wait until that has ended, or write it "
         f"into .drumlineignore"
@@ -76,11 +74,11 @@ async def sync_folder(
 class _Sync:
     """One folder on its way to several nodes."""
 
-    def __init__(self, folder: Path, cache: Path, say: Say, apart: Path | None) -> None:
+    def __init__(self, folder: Path, cache: Path, report: Reporter, apart: Path | None) -> None:
         self._folder = folder
         self._apart = apart
         self._cache = cache
-        self._say = say
+        self._report = report
         self._packer = _Packer()
 
     async def round(self, remotes: Sequence[Remote]) -> tuple[list[Synced], list[str]]:
@@ -89,7 +87,7 @@ class _Sync:
         try:
             manifest = await asyncio.to_thread(scan, self._folder, self._cache, self._apart)
             for note in manifest.notes:
-                self._say("sync", note)
+                self._report("sync", note)
             results = await all_of(self._one(session, manifest) for session in sessions)
         finally:
             for session in sessions:
@@ -99,20 +97,22 @@ class _Sync:
         changed = sorted({path for _, paths in results for path in paths})
         return [synced for synced, _ in results], changed
 
-    async def _one(self, session: NodeSession, manifest: Manifest) -> tuple[Synced, list[str]]:
+    async def _one(
+        self, session: NodeSession, manifest: FolderManifest
+    ) -> tuple[Synced, list[str]]:
         machine, entries = session.machine, manifest.entries
         synced = Synced(node=machine.node, hash=manifest.hash, files=len(entries))
         await _write(session, encode(hash=manifest.hash))
         if (await _answer(session)).get("same"):
             await session.finish(_END_S)
             return synced, []
-        packed = await asyncio.to_thread(self._packer.manifest, manifest)
+        packed = await asyncio.to_thread(lambda: manifest.compressed)
         await _write(session, encode(manifest=len(packed)) + packed)
         wanted = [entries[number] for number in (await _answer(session))["want"]]
         size = sum(entry.size for entry in wanted)
         if wanted:
             files = counted(len(wanted), "file")
-            self._say(machine.name, f"{files} to send ({format_bytes(size)})")
+            self._report(machine.name, f"{files} to send ({format_bytes(size)})")
         blocks = self._packer.blocks(manifest.root, wanted)
         try:
             while block := await asyncio.to_thread(next, blocks, b""):
@@ -135,14 +135,6 @@ class _Packer:
     def __init__(self) -> None:
         self._small: dict[str, bytes] = {}
         self._kept = 0
-        self._manifests: dict[bytes, bytes] = {}
-
-    def manifest(self, manifest: Manifest) -> bytes:
-        """Return the manifest, compressed."""
-        packed = self._manifests.get(manifest.packed)
-        if packed is None:
-            packed = self._manifests[manifest.packed] = zlib.compress(manifest.packed, 1)
-        return packed
 
     def blocks(self, root: Path, entries: Sequence[Entry]) -> Iterator[bytes]:
         """Give the frames of files, in blocks worth sending."""

@@ -26,7 +26,7 @@ _LOST_S = 15.0  # for the end of a job, once a node cannot be heard any more
 
 
 @dataclass(frozen=True, kw_only=True)
-class Line:
+class OutputLine:
     """What a rank has printed."""
 
     node: int
@@ -42,7 +42,7 @@ class Line:
         return f"[{self.rank}]" if self.rank >= 0 else f"[node {self.node}]"
 
 
-Show = Callable[[Line], None]
+Show = Callable[[OutputLine], None]
 
 
 class JobFollower:
@@ -65,7 +65,7 @@ class JobFollower:
         self._changed = changed
         self._rank = rank
         self._offsets: dict[int, dict[int, int]] = {}
-        self._held: list[Line] | None = []
+        self._held: list[OutputLine] | None = []
         self._waiting: set[int] = set()
         self._ends: dict[int, JobState] = {}
 
@@ -124,20 +124,16 @@ class JobFollower:
     def _conclude(self, tasks: dict[int, asyncio.Task[None]]) -> JobState:
         if 0 in self._ends:
             return self._ends[0]
-        ended = (task.exception() for task in tasks.values() if task.done())
-        errors = [error for error in ended if error is not None]
-        others = [self._ends.get(node) for node in tasks if node != 0]
-        if others and all(end is not None and end.phase == "lost" for end in others):
-            end = others[0]
-            assert end is not None
-            return end
-        raise (
-            errors[0]
-            if errors
-            else HostError(
-                f"no node tells of job {self.job_id} any more; ask again with: drumline logs "
-                f"{self.job_id}"
-            )
+        others = [self._ends.get(node) for node in tasks if node]
+        lost = [end for end in others if end is not None and end.phase == "lost"]
+        if lost and len(lost) == len(others):
+            return lost[0]
+        for task in tasks.values():
+            if task.done() and (error := task.exception()) is not None:
+                raise error
+        raise HostError(
+            f"no node tells of job {self.job_id} any more; ask again with: drumline logs "
+            f"{self.job_id}"
         )
 
     async def _listen(self, session: NodeSession) -> None:
@@ -157,7 +153,8 @@ class JobFollower:
 
     def _take(self, node: int, message: Message) -> None:
         if "text" in message:
-            line = Line(node=node, rank=message["rank"], text=message["text"], at=message["at"])
+            rank, text, at = message["rank"], message["text"], message["at"]
+            line = OutputLine(node=node, rank=rank, text=text, at=at)
             self._offsets.setdefault(node, {})[line.rank] = message["offset"]
             if self._held is None:
                 self._show(line)

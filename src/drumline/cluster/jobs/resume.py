@@ -15,7 +15,7 @@ from typing import IO, TYPE_CHECKING
 
 from drumline.cluster.files.storage import fetch_run, latest
 from drumline.cluster.life.limits import kept_busy
-from drumline.cluster.providers import Say
+from drumline.cluster.providers import Reporter
 from drumline.cluster.ssh.remote import Done, Remote, host_error
 from drumline.core.errors import UsageError
 from drumline.node.storage import shown_url
@@ -29,7 +29,7 @@ _ASK_S, _WRITE_S = 30.0, 300.0
 
 
 async def offer_checkpoints(
-    leader: Remote, job: str, *, pulled: Path | None, storage: str | None, say: Say
+    leader: Remote, job: str, *, pulled: Path | None, storage: str | None, report: Reporter
 ) -> str:
     """Make sure that the leader has an earlier job's checkpoints; returns where, below its root.
 
@@ -49,16 +49,16 @@ async def offer_checkpoints(
     if (await leader.run(there, timeout_s=_ASK_S)).code == 0:
         return place
     if pulled is not None and any((pulled / "run" / "checkpoints").glob("step-*")):
-        return await _send(leader, job, pulled / "run", say)
+        return await _send(leader, job, pulled / "run", report)
     if storage is None:
         raise UsageError(
             f"nobody has checkpoints of {job}: not the leader, and it was not pulled; name another "
             f"job (drumline status), or a storage in cluster.yaml"
         )
     with tempfile.TemporaryDirectory() as folder:
-        say(job, f"from {shown_url(storage)}")
+        report(job, f"from {shown_url(storage)}")
         run = await asyncio.to_thread(fetch_run, storage, job, Path(folder) / "run")
-        return await _send(leader, job, run, say)
+        return await _send(leader, job, run, report)
 
 
 def _latest(storage: str | None) -> str:
@@ -72,13 +72,13 @@ def _latest(storage: str | None) -> str:
     return found.run
 
 
-async def _send(leader: Remote, job: str, run: Path, say: Say) -> str:
+async def _send(leader: Remote, job: str, run: Path, report: Reporter) -> str:
     """Bring the newest checkpoint to the leader."""
     steps = sorted((run / "checkpoints").glob("step-*"))
     if not steps:
         raise UsageError(f"{job} has no checkpoint to go on from; start a new run")
     place = f"resumed/{job}"
-    say(job, f"{steps[-1].name} to {leader.machine.name}")
+    report(job, f"{steps[-1].name} to {leader.machine.name}")
     target = f"{leader.machine.root}/{place}/checkpoints"
     with await asyncio.to_thread(_pack, steps[-1]) as packed:
         process = await leader.start(

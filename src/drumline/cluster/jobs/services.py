@@ -18,8 +18,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from drumline.cluster.jobs.submit import Request
 from drumline.cluster.life.limits import touch_busy
-from drumline.cluster.providers import Say
+from drumline.cluster.providers import Reporter
 from drumline.cluster.ssh.remote import (
     NodeSession,
     Remote,
@@ -55,16 +56,16 @@ class OpenService:
     """
 
 
-async def open_service(leader: Remote, name: ServiceName, say: Say) -> OpenService:
+async def open_service(leader: Remote, name: ServiceName, report: Reporter) -> OpenService:
     """Start a service on the leader, or find the one that runs, and open a tunnel to it.
 
     Raises:
         MissingServiceError: it is not installed there.
         HostError: it does not start, or does not answer.
     """
-    say(leader.machine.name, f"starting {name}")
-    answer = await _ask(leader, name, "start")
-    say(leader.machine.name, f"{name} listens on the node's loopback interface")
+    report(leader.machine.name, f"starting {name}")
+    answer = await _ask(leader, name)
+    report(leader.machine.name, f"{name} listens on the node's loopback interface")
     port, token = await leader.forward(answer["port"]), answer.get("token", "")
     asked, page = _PAGES[name]
     await _wait_for_page(leader, name, port, asked, token)
@@ -92,19 +93,17 @@ async def stay_busy(leader: Remote, remotes: Sequence[Remote]) -> None:
         await asyncio.sleep(_AGAIN_S if failed else _TOUCH_S)
 
 
-async def _ask(leader: Remote, name: ServiceName, command: str) -> Message:
-    argv = node_command(leader.machine, "services", name, command)
+async def _ask(leader: Remote, name: ServiceName) -> Message:
+    argv = node_command(leader.machine, "services", name, "start")
     done = await leader.run(argv, timeout_s=_START_S)
     node = leader.machine.name
-    try:
-        answer: Message = json.loads(done.stdout.splitlines()[-1])
-    except (ValueError, IndexError):
+    if (answer := done.message) is None:
         said = done.complaint or f"exit code {done.code}"
         raise HostError(
             f"{node}: {name} cannot be reached: {said[-600:]}; if the node is not set up yet, run: "
             f"drumline up",
             node=node,
-        ) from None
+        )
     if answer.get("missing"):
         raise MissingServiceError(
             f"{node}: {answer['error']}; add it to the requirements file of your cluster.yaml and "
@@ -154,24 +153,12 @@ async def _first_line(port: int, path: str, token: str) -> str:
 _PLACE_S, _STOP_S = 120.0, 10.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class LaunchRequest:
-    """What a notebook wants to run on all nodes."""
-
-    argv: tuple[str, ...]
-    workers: int | None = None
-
-
-Submit = Callable[[LaunchRequest], Awaitable[str]]
+Submit = Callable[[Request], Awaitable[str]]
 """starts a job on all nodes from the code that they have, and returns its id"""
 
 
 async def serve_requests(remotes: Sequence[Remote], submit: Submit) -> None:
-    """Start what notebooks ask for, until cancelled or the connection ends.
-
-    Raises:
-        HostError: the connection to the leader ended.
-    """
+    """Start what notebooks ask for, until cancelled or the connection ends."""
     leader = remotes[0]
     process = await leader.start(node_command(leader.machine, "requests"))
     session = NodeSession(leader.machine, process)
@@ -194,7 +181,7 @@ async def _serve(request: Message, remotes: Sequence[Remote], submit: Submit) ->
     answer: Message = {}
     try:
         answer["id"] = str(request["id"])
-        wanted = LaunchRequest(
+        wanted = Request(
             argv=tuple(str(arg) for arg in request["argv"]),
             workers=None if request["workers"] is None else int(request["workers"]),
         )

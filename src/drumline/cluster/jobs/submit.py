@@ -13,10 +13,10 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from drumline.cluster.machine import Machine
+from drumline.cluster.providers import Machine
 from drumline.cluster.ssh.remote import (
     Done,
     NodeSession,
@@ -78,28 +78,13 @@ async def submit(remotes: Sequence[Remote], request: Request, *, job_id: str | N
         ClusterError: it could not be started; holds what each node says. Nothing runs then.
     """
     job_id = job_id or request.job_id()
-    sessions = await _start(remotes, request, job_id, follow=False)
+    sessions = await start_job(remotes, request, job_id)
     await all_of(session.finish() for session in sessions)
     return job_id
 
 
-async def submit_and_follow(
-    remotes: Sequence[Remote], request: Request, job_id: str
-) -> list[NodeSession]:
-    """Start a job on all nodes by commands that then stream it, for `JobFollower.listen`.
-
-    Raises:
-        ClusterError: it could not be started.
-    """
-    return await _start(remotes, request, job_id, follow=True)
-
-
 async def status(remotes: Sequence[Remote]) -> list[Message]:
-    """Return all jobs, oldest first, as the first node that answers knows them.
-
-    Raises:
-        HostError: no node answers.
-    """
+    """Return all jobs, oldest first, as the first node that answers knows them."""
     done = await _ask_any(remotes, lambda done: done.code == 0, "status")
     return [json.loads(line) for line in done.stdout.splitlines()]
 
@@ -111,19 +96,18 @@ async def cancel(remotes: Sequence[Remote], job_id: str) -> JobState:
         UsageError: there is no such job.
         HostError: no node answers.
     """
-    done = await _ask_any(remotes, lambda done: bool(_read(done.stdout)), "cancel", job_id)
-    answer = _read(done.stdout)
+
+    def is_answer(done: Done) -> bool:
+        return bool((done.message or {}).keys() & {"state", "error"})
+
+    answer = (await _ask_any(remotes, is_answer, "cancel", job_id)).message or {}
     if "error" in answer:
         raise revive(answer["error"])
     return JobState.from_json(answer["state"])
 
 
 async def newest(remotes: Sequence[Remote]) -> str:
-    """Return the id of the job that was submitted last.
-
-    Raises:
-        UsageError: there is none.
-    """
+    """Return the id of the job that was submitted last."""
     jobs = await status(remotes)
     if not jobs:
         raise UsageError("there is no job yet; start one with: drumline submit -- train.py")
@@ -133,11 +117,7 @@ async def newest(remotes: Sequence[Remote]) -> str:
 async def _ask_any(
     remotes: Sequence[Remote], is_answer: Callable[[Done], bool], *args: str
 ) -> Done:
-    """Ask node by node, until one answers: any can, but the leader knows best.
-
-    Raises:
-        HostError: none does.
-    """
+    """Ask node by node, until one answers: any can, but the leader knows best."""
     lost: list[HostError] = []
     for remote in remotes:
         try:
@@ -153,17 +133,22 @@ async def _ask_any(
     raise HostError(_NO_NODES)
 
 
-async def _start(
-    remotes: Sequence[Remote], request: Request, job_id: str, *, follow: bool
+async def start_job(
+    remotes: Sequence[Remote], request: Request, job_id: str, *, follow: bool = False
 ) -> list[NodeSession]:
+    """Start a job on all nodes, each by a command of its own; returns these.
+
+    `follow`: they go on, and stream the job for `JobFollower.listen`.
+    """
     options = ["--follow"] if follow else []
     sessions = await NodeSession.start_all(
         remotes, lambda remote: node_command(remote.machine, "submit", *options)
     )
     try:
+        secret, jobs = secrets.token_hex(32), _parts(sessions, request, job_id)
         await all_of(
             _send(session, job=job.to_json(), secret=secret)
-            for session, job, secret in _parts(sessions, request, job_id)
+            for session, job in zip(sessions, jobs, strict=True)
         )
         leader, *followers = sessions
         answer = await _answer(leader)
@@ -179,36 +164,18 @@ async def _start(
     return sessions
 
 
-def _parts(
-    sessions: Sequence[NodeSession], request: Request, job_id: str
-) -> list[tuple[NodeSession, Job, str]]:
+def _parts(sessions: Sequence[NodeSession], request: Request, job_id: str) -> list[Job]:
     """Return what each node is told (`drumline.node.submit`)."""
-    secret = secrets.token_hex(32)
-    submitted = time.time()
-    addresses = tuple(session.machine.address for session in sessions)
-    return [
-        (
-            session,
-            Job(
-                id=job_id,
-                title=request.title or " ".join(request.argv) or "train",
-                node=node,
-                addresses=addresses,
-                argv=request.argv,
-                spec=request.spec,
-                resume=request.resume,
-                code=request.code,
-                workers=request.workers,
-                timeout_s=request.timeout_s,
-                restarts=request.restarts,
-                keep_warm=request.keep_warm,
-                submitted=submitted,
-                user=getpass.getuser(),
-            ),
-            secret,
-        )
-        for node, session in enumerate(sessions)
-    ]
+    title = request.title or " ".join(request.argv) or "train"
+    first = Job(
+        **{**vars(request), "title": title},
+        id=job_id,
+        node=0,
+        addresses=tuple(session.machine.address for session in sessions),
+        submitted=time.time(),
+        user=getpass.getuser(),
+    )
+    return [replace(first, node=node) for node in range(len(sessions))]
 
 
 async def _send(session: NodeSession, **fields: Any) -> None:
@@ -218,12 +185,7 @@ async def _send(session: NodeSession, **fields: Any) -> None:
 
 
 async def _answer(session: NodeSession) -> Message:
-    """Wait for a node's next message.
-
-    Raises:
-        HostError: none comes.
-        DrumlineError: it refuses; says why.
-    """
+    """Wait for a node's next message."""
     try:
         answer = await asyncio.wait_for(session.receive(), _TAKE_S)
     except TimeoutError:
@@ -237,15 +199,6 @@ async def _answer(session: NodeSession) -> Message:
     if "error" in answer:
         raise revive(answer["error"], f"{session.machine.name}: ")
     return answer
-
-
-def _read(output: bytes) -> Message:
-    """Return a state or an error that a node has answered with; {} where it is neither."""
-    try:
-        answer = json.loads(output)
-    except ValueError:
-        return {}
-    return answer if isinstance(answer, dict) and answer.keys() & {"state", "error"} else {}
 
 
 def _complain(machine: Machine, stderr: bytes) -> HostError:

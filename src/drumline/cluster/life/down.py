@@ -1,4 +1,9 @@
-"""`down`: everything of a cluster is removed, and the provider is asked what is left."""
+"""`down` removes everything of a cluster, and asks the provider what is left; `reap` removes all.
+
+`reap` finds what this tool ever made by tags and processes, not by memory. One part that cannot be
+removed does not keep the others: all are tried, then the failures are told. Of a cluster that could
+not be looked at, what is known here stays.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +12,7 @@ import errno
 import shutil
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from drumline.cluster.home import ClusterHome, locked
 from drumline.cluster.life.receipt import (
@@ -15,13 +20,20 @@ from drumline.cluster.life.receipt import (
     bill,
     every_machine,
     keep_receipt,
-    living_machines,
+    machines_from,
 )
-from drumline.cluster.machine import Machine
-from drumline.cluster.providers import Provider, Resource, Say, build_provider
-from drumline.cluster.spec import ClusterSpec
+from drumline.cluster.providers import Machine, Provider, Reporter, Resource, build_provider
+from drumline.cluster.spec import ClusterSpec, known_clusters
 from drumline.cluster.ssh.config import end_shared
-from drumline.core.errors import ClusterError, HostError, RunDirError, UsageError
+from drumline.core.errors import (
+    CloudError,
+    ClusterError,
+    DrumlineError,
+    HostError,
+    RunDirError,
+    UsageError,
+)
+from drumline.spec.load import read_file
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 _WAY_OUT = (
@@ -33,7 +45,7 @@ _WAY_OUT = (
 def take_down(
     spec: ClusterSpec,
     home: ClusterHome,
-    say: Say,
+    report: Reporter,
     *,
     identity: str | None = None,
     give_up: Sequence[str] = (),
@@ -54,12 +66,12 @@ def take_down(
             _adopt(provider, home, identity)
         given_up = [find_own(spec, provider.machines(), name) for name in give_up]
         there = tuple(provider.resources())
-        noted, living = home.read_facts().machines, living_machines(provider)
-        known = every_machine(home, provider, noted, living)
-        _remove(provider, say, given_up)
+        noted, living = home.read_facts().machines, machines_from(provider.machines)
+        machines = every_machine(home, provider, noted, living)
+        _remove(provider, report, given_up)
         left = tuple(provider.resources())
         ended, ids = time.time(), {machine.identity for machine in living}
-        machines = [one.at(until=ended) if one.identity in ids else one for one in known]
+        machines = [one.at(until=ended) if one.identity in ids else one for one in machines]
         _refuse_left(left, given_up)
         stays = {resource.identity for resource in left}
         receipt = Receipt(
@@ -75,11 +87,7 @@ def take_down(
 
 
 def find_own(spec: ClusterSpec, machines: Sequence[Machine], name: str) -> Machine:
-    """Return the machine of the user's own that is called so: worker1, its host, or host:port.
-
-    Raises:
-        UsageError: there is none, or it is not the user's own.
-    """
+    """Return the machine of the user's own that is called so: worker1, its host, or host:port."""
     if spec.provider != "ssh":
         raise UsageError(
             f"--forget is about machines of your own (ssh), but {spec.name} is of {spec.provider}, "
@@ -104,9 +112,9 @@ def _locked(home: ClusterHome) -> Iterator[None]:
         yield
 
 
-def _remove(provider: Provider, say: Say, given_up: Sequence[Machine]) -> None:
+def _remove(provider: Provider, report: Reporter, given_up: Sequence[Machine]) -> None:
     try:
-        provider.remove(say)
+        provider.remove(report)
     except HostError as error:
         if not given_up:  # else the caller looks at what is left
             raise HostError(f"{error.message}; {_WAY_OUT}", **error.fields) from None
@@ -159,13 +167,6 @@ def _adopt(provider: Provider, home: ClusterHome, identity: str) -> None:
             f"this machine has a cluster {home.name} of its own ({own}); remove that first, "
             f"without --id"
         )
-    from drumline.cluster.providers.ec2.provider import Ec2Provider
-    from drumline.cluster.providers.ssh import SshHosts
-
-    if not isinstance(provider, Ec2Provider | SshHosts):
-        raise UsageError(
-            "--id is about machines where others can make clusters of your name; leave it out"
-        )
     provider.adopt(identity)
 
 
@@ -173,14 +174,8 @@ def forget(home: ClusterHome) -> None:
     """Remove what is known of a cluster that is gone; results that were pulled stay."""
     for folder in (home.ssh, home.ansible, home.twin):
         shutil.rmtree(folder, ignore_errors=True)
-    for file in (
-        home.spec_file,
-        home.path / "cluster.json",
-        home.journal,
-        home.sync,
-        home.path / "open.html",
-        home.lock,
-    ):
+    opened = home.path / "open.html"
+    for file in (home.spec_file, home.facts_file, home.journal, home.sync, opened, home.lock):
         file.unlink(missing_ok=True)
     if home.jobs.is_dir() and not any(home.jobs.iterdir()):
         shutil.rmtree(home.path, ignore_errors=True)
@@ -200,3 +195,94 @@ def _doubts(
         )
     names = ", ".join(f"{machine.name} ({machine.identity})" for machine in unsure)
     return (f"nobody knows when {names} ended: counted up to the deadline, which is the most",)
+
+
+_NO_ACCOUNT = ("credentials", "region")
+_ANY_REGION = "us-east-1"  # to ask which regions there are
+
+
+@dataclass
+class Reaped:
+    """What was removed, and what could not be looked at."""
+
+    removed: list[Resource] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def reap_all(report: Reporter, regions: Sequence[str]) -> Reaped:
+    """Remove all in the AWS account, simulated clusters, and what lies on the user's own machines.
+
+    `regions`: of EC2; default: all that the account can use.
+
+    Raises:
+        ClusterError: something stays; names it. All else is removed.
+    """
+    known = {name: _spec(name) for name in known_clusters()}
+    reaped, failed = Reaped(), []
+    profiles = {spec.ec2.profile for spec in known.values() if spec and spec.provider == "ec2"}
+    for profile in sorted({None, *profiles}, key=str):
+        try:
+            reaped.removed += _reap_ec2(report, profile, regions)
+        except CloudError as error:
+            if profile in profiles or regions or error.fields.get("kind") not in _NO_ACCOUNT:
+                failed.append(error.message)
+            else:
+                reaped.notes.append(f"AWS was not looked at: {error.message}")
+            _drop(known, "ec2", profile)
+    try:
+        reaped.removed += _reap_twins(report)
+    except ClusterError as error:
+        failed.append(error.message)
+        _drop(known, "twin")
+    for name, spec in known.items():
+        try:
+            home = ClusterHome.of(name)
+            if spec is not None and spec.provider == "ssh":
+                reaped.removed += take_down(spec, home, report).removed
+            elif spec is not None:
+                with locked(home):
+                    forget(home)
+            else:
+                reaped.notes.append(f"{home.spec_file} cannot be read; remove {home.path} by hand")
+        except (DrumlineError, OSError) as error:
+            failed.append(str(error))
+    if failed:
+        raise ClusterError("; ".join(failed))
+    return reaped
+
+
+def _drop(known: dict[str, ClusterSpec | None], provider: str, profile: str | None = None) -> None:
+    """Keep what is known of clusters that could not be looked at."""
+    for name, spec in list(known.items()):
+        if spec is not None and spec.provider == provider and spec.ec2.profile == profile:
+            del known[name]
+
+
+def _reap_twins(report: Reporter) -> list[Resource]:
+    from drumline.cluster.providers.twin.control import find_processes
+    from drumline.cluster.providers.twin.provider import reap
+
+    there = [
+        Resource(kind="simulated-node", identity=f"twin-{process.pid}", detail=process.name)
+        for process in find_processes()
+        if process.is_first
+    ]
+    reap(report)
+    return there
+
+
+def _reap_ec2(report: Reporter, profile: str | None, regions: Sequence[str]) -> list[Resource]:
+    from drumline.cluster.providers.ec2.cloud import Cloud, open_session
+    from drumline.cluster.providers.ec2.removal import all_regions, reap
+
+    session = open_session(profile=profile)
+    cloud = Cloud(session, region=session.region_name or _ANY_REGION)
+    return reap(session, report, regions=regions or all_regions(cloud))
+
+
+def _spec(name: str) -> ClusterSpec | None:
+    """Read a cluster's spec, which an older version may have written otherwise."""
+    try:
+        return read_file(ClusterSpec, ClusterHome.of(name).spec_file)
+    except UsageError:
+        return None

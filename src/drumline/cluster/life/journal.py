@@ -10,6 +10,7 @@ exists is what the cloud says by tags, so that a lost journal loses nothing.
 from __future__ import annotations
 
 import errno
+import itertools
 import json
 import os
 import threading
@@ -46,7 +47,7 @@ class Journal:
         self._path = path
         self._forgives = forgives
         self._lock = threading.Lock()
-        self._count = 0
+        self._numbers = itertools.count(1)
 
     def forgiving(self) -> Journal:
         """Return it as whoever removes something writes it."""
@@ -54,25 +55,18 @@ class Journal:
 
     def intend(self, action: str, **what: Any) -> Intent:
         """Write down what is about to be done; call it before the call that does it."""
-        with self._lock:
-            self._count += 1
-            number = f"{os.getpid()}-{time.time_ns()}-{self._count}"
-            intent = Intent(number=number, action=action, what=what, at=time.time())
-            line = {"intend": number, "action": action, "at": round(intent.at, 3), **what}
-            self._append(line)
+        number = f"{os.getpid()}-{time.time_ns()}-{next(self._numbers)}"
+        intent = Intent(number=number, action=action, what=what, at=time.time())
+        self._append("intend", intent, what)
         return intent
 
     def did(self, intent: Intent, **result: Any) -> None:
         """Write down that it was done."""
-        with self._lock:
-            line = {"did": intent.number, "action": intent.action, "at": round(time.time(), 3)}
-            self._append({**line, **result})
+        self._append("did", intent, result)
 
     def failed(self, intent: Intent, why: str) -> None:
         """Write down that it was refused, so that nothing came of it."""
-        with self._lock:
-            line = {"failed": intent.number, "action": intent.action, "at": round(time.time(), 3)}
-            self._append({**line, "why": why})
+        self._append("failed", intent, {"why": why})
 
     def read(self) -> list[Message]:
         """Return all lines; one that a crash cut short is left out."""
@@ -112,11 +106,13 @@ class Journal:
         results = {line["did"]: line for line in self.read() if "did" in line}
         return [(one, results[one.number]) for one in self.intents(action) if one.number in results]
 
-    def _append(self, line: Message) -> None:
+    def _append(self, what: str, intent: Intent, fields: Message) -> None:
+        line = {what: intent.number, "action": intent.action, "at": round(time.time(), 3), **fields}
         if self._path is None:
             return
         try:
-            self._write(self._path, line)
+            with self._lock:
+                self._write(self._path, line)
         except OSError as error:
             if not self._forgives:
                 raise ClusterError(

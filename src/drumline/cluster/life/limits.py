@@ -32,8 +32,7 @@ from functools import partial
 
 from drumline.cluster.home import ClusterFacts, ClusterHome
 from drumline.cluster.life.receipt import bill
-from drumline.cluster.machine import Machine
-from drumline.cluster.providers import Provider, build_provider
+from drumline.cluster.providers import Machine, Provider, build_provider
 from drumline.cluster.spec import ClusterSpec
 from drumline.cluster.ssh.remote import Remote, host_error
 from drumline.core.errors import ClusterError, DrumlineError, HostError, UsageError
@@ -61,11 +60,7 @@ async def touch_busy(remote: Remote) -> None:
 
 
 async def set_limits(remote: Remote, deadline: float, idle_minutes: float | None) -> None:
-    """Tell a node until when it may live.
-
-    Raises:
-        HostError: the node did not take it.
-    """
+    """Tell a node until when it may live."""
     idle = "" if idle_minutes is None else f"{idle_minutes:g}"
     folder = f"{remote.machine.root}/limits"
     done = await remote.run(["sh", "-c", _SET, "sh", folder, f"{deadline:.0f}", idle], timeout_s=30)
@@ -97,11 +92,7 @@ async def kept_busy(remotes: Sequence[Remote]) -> AsyncIterator[None]:
 
 
 def parse_duration(text: str) -> float:
-    """Read a duration such as `2h`, `90m` or `1h30m`, in seconds.
-
-    Raises:
-        UsageError: it is something else.
-    """
+    """Read a duration such as `2h`, `90m` or `1h30m`, in seconds."""
     parts = re.findall(r"(\d+(?:\.\d+)?)\s*(d|h|min|m|s)", text.strip().lower())
     whole = "".join(f"{number}{unit}" for number, unit in parts)
     if not parts or whole != re.sub(r"\s", "", text.lower()):

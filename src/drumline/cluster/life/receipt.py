@@ -14,21 +14,19 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Protocol, runtime_checkable
 
 from drumline.cluster.home import ClusterHome, clusters_root
-from drumline.cluster.machine import Machine
-from drumline.cluster.providers import Provider, Resource
+from drumline.cluster.providers import Machine, Provider, Resource
 from drumline.core.errors import DrumlineError
 from drumline.core.files import write_atomic
 from drumline.core.json_lines import Message
 
 
 @dataclass(frozen=True, kw_only=True)
-class Line:
+class BillLine:
     """What one machine cost; a node whose machine was replaced has several."""
 
     node: str
@@ -51,7 +49,7 @@ class Receipt:
     provider: str
     ended: float
     """when, as seconds of the epoch"""
-    lines: tuple[Line, ...]
+    lines: tuple[BillLine, ...]
     removed: tuple[Resource, ...]
     left: tuple[Resource, ...]
     """what the provider still had when it was asked at the end"""
@@ -67,7 +65,7 @@ class Receipt:
         return {**asdict(self), "usd": self.usd}
 
 
-def bill(machines: list[Machine], ended: float, deadline: float | None) -> tuple[Line, ...]:
+def bill(machines: list[Machine], ended: float, deadline: float | None) -> tuple[BillLine, ...]:
     """Return what each machine has cost: to its end, or where nobody knows that, to a moment.
 
     `machines`: all of them, those that were lost, too.
@@ -75,7 +73,7 @@ def bill(machines: list[Machine], ended: float, deadline: float | None) -> tuple
     """
     latest = ended if deadline is None else min(ended, deadline)
     return tuple(
-        Line(
+        BillLine(
             node=machine.name,
             identity=machine.identity,
             hours=_hours(machine, latest),
@@ -98,14 +96,6 @@ def keep_receipt(home: ClusterHome, receipt: Receipt) -> Path:
     return path
 
 
-@runtime_checkable
-class Remembering(Protocol):
-    """A provider that knows of machines that are no more."""
-
-    def ended(self) -> list[Machine]:
-        """Return those of the cluster, each with its end where that is known."""
-
-
 def former_machines(
     home: ClusterHome, provider: Provider, noted: Sequence[Machine], machines: Sequence[Machine]
 ) -> list[Machine]:
@@ -116,7 +106,7 @@ def former_machines(
     here = {machine.identity for machine in machines}
     former = {machine.identity: machine for machine in home.read_facts().former}
     if gone := [one for one in noted if one.identity not in here and one.since]:
-        told = {machine.identity: machine.until for machine in _ended(provider)}
+        told = {machine.identity: machine.until for machine in machines_from(provider.ended)}
         deadline = home.read_facts().deadline
         latest = time.time() if deadline is None else min(time.time(), deadline)
         former |= {one.identity: one.at(until=told.get(one.identity) or latest) for one in gone}
@@ -127,26 +117,19 @@ def every_machine(
     home: ClusterHome, provider: Provider, noted: Sequence[Machine], living: Sequence[Machine]
 ) -> list[Machine]:
     """Return all machines that a cluster has had, by node and age; the living have no end."""
-    known: dict[str, Machine] = {}
-    for machine in (*_ended(provider), *home.read_facts().former, *noted, *living):
-        before = known.get(machine.identity, machine)
-        known[machine.identity] = machine.at(
+    found: dict[str, Machine] = {}
+    for machine in (*machines_from(provider.ended), *home.read_facts().former, *noted, *living):
+        before = found.get(machine.identity, machine)
+        found[machine.identity] = machine.at(
             until=before.until or machine.until, price_usd=machine.price_usd or before.price_usd
         )
     for machine in living:
-        known[machine.identity] = known[machine.identity].at(until=0.0)
-    return sorted(known.values(), key=lambda machine: (machine.node, machine.since))
+        found[machine.identity] = found[machine.identity].at(until=0.0)
+    return sorted(found.values(), key=lambda machine: (machine.node, machine.since))
 
 
-def living_machines(provider: Provider) -> list[Machine]:
-    """Return the machines that there are; none where they cannot be told."""
+def machines_from(ask: Callable[[], list[Machine]]) -> list[Machine]:
+    """Return the machines that a provider tells of; none where it cannot: those are not billed."""
     with contextlib.suppress(DrumlineError, OSError):
-        return provider.machines()
-    return []
-
-
-def _ended(provider: Provider) -> list[Machine]:
-    if isinstance(provider, Remembering):
-        with contextlib.suppress(DrumlineError, OSError):  # what is not known is not billed
-            return provider.ended()
+        return ask()
     return []

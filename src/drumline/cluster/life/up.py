@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,20 +23,17 @@ from pathlib import Path
 
 import yaml
 
-from drumline.cluster.files.package import pack, push_package
+from drumline.cluster.files.package import push_package, read_package
 from drumline.cluster.home import ClusterHome, locked
 from drumline.cluster.life.limits import GONE, decide_term, find_ended, refuse_passed, set_limits
 from drumline.cluster.life.receipt import former_machines
-from drumline.cluster.machine import Machine
-from drumline.cluster.providers import Provider, Say, build_provider
-from drumline.cluster.providers.ssh import SshHosts
+from drumline.cluster.providers import Machine, Provider, Reporter, build_provider
 from drumline.cluster.provision.environment import read_environment_files
 from drumline.cluster.provision.provision import Provisioner
 from drumline.cluster.spec import ClusterSpec
 from drumline.cluster.ssh.config import write_config
 from drumline.cluster.ssh.fleet import Fleet
-from drumline.cluster.ssh.keys import host_key
-from drumline.cluster.ssh.known_hosts import Origin, pin_host_key
+from drumline.cluster.ssh.keys import Origin, host_key, pin_host_key
 from drumline.cluster.ssh.remote import Remote, node_python
 from drumline.cluster.ssh.rotation import rotate_host_key
 from drumline.core.errors import ClusterError, DrumlineError, HostError
@@ -47,8 +43,8 @@ from drumline.spec.load import read_file
 BOOT_S = 600.0
 """for a machine's SSH server to answer, counted from when the provider says that it runs"""
 _DETACHED = 'setsid "$1" -m drumline.node.handoff "$2" >/dev/null 2>&1 </dev/null &'
-_PATIENCE_S = 120.0  # for its user to be let in, after that
-_LOOK_S = 5.0  # so often we ask whether a machine that does not answer is still there
+_AUTH_RETRY_S = 120.0  # for its user to be let in, after that
+_POLL_S = 5.0  # so often we ask whether a machine that does not answer is still there
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +69,7 @@ class Standing:
         return sum(machine.price_usd for machine in self.machines)
 
 
-def bring_up(spec: ClusterSpec, folder: Path, say: Say) -> Standing:
+def bring_up(spec: ClusterSpec, folder: Path, report: Reporter) -> Standing:
     """Make a cluster, or what is missing of it; blocks until it takes jobs.
 
     `folder`: where cluster.yaml is, and the files that it names.
@@ -85,7 +81,7 @@ def bring_up(spec: ClusterSpec, folder: Path, say: Say) -> Standing:
     with locked(home):
         read_environment_files(spec.environment, folder)  # a wrong name must not cost a machine
         provider = build_provider(spec, home, creates=True)
-        spec = _settle(spec, provider)
+        spec = provider.settle()
         _refuse_another(spec, home)
         noted = home.read_facts().machines
         before = {machine.node: machine.identity for machine in noted}
@@ -95,12 +91,11 @@ def bring_up(spec: ClusterSpec, folder: Path, say: Say) -> Standing:
                 f"{len(before)}, or remove it first with: drumline down"
             )
         refuse_passed(spec, home, noted)
-        if isinstance(provider, SshHosts):
-            provider.refuse_moved(home.read_facts().machines)
+        provider.refuse_moved(noted)
         write_spec(home, spec)
         home.note(provider=spec.provider, folder=str(folder.absolute()))
         try:
-            machines = provider.create(say)  # 1
+            machines = provider.create(report)  # 1
         except ClusterError:
             if not before:
                 _forget_if_nothing(home, provider)
@@ -119,12 +114,10 @@ def bring_up(spec: ClusterSpec, folder: Path, say: Say) -> Standing:
             **term.to_json(),
         )
         for change in term.changes:
-            say("limits", change)
+            report("limits", change)
         write_config(home, machines)
-        work = _Work(
-            spec=spec, home=home, provider=provider, folder=folder, deadline=term.deadline, say=say
-        )
-        provisioned = asyncio.run(work.furnish(machines))
+        work = _Setup(spec, home, provider, folder, term.deadline, report)
+        provisioned = asyncio.run(work.run(machines))
     return Standing(
         spec=spec,
         home=home,
@@ -142,8 +135,8 @@ def write_spec(home: ClusterHome, spec: ClusterSpec) -> None:
     write_atomic(home.spec_file, yaml.safe_dump(values, sort_keys=False, allow_unicode=True))
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Work:
+@dataclass(frozen=True)
+class _Setup:
     """What is done to machines that exist."""
 
     spec: ClusterSpec
@@ -151,17 +144,19 @@ class _Work:
     provider: Provider
     folder: Path
     deadline: float | None
-    say: Say
+    report: Reporter
 
-    async def furnish(self, machines: Sequence[Machine]) -> tuple[str, ...]:
-        packing = asyncio.create_task(asyncio.to_thread(pack))  # while they boot
+    async def run(self, machines: Sequence[Machine]) -> tuple[str, ...]:
+        packing = asyncio.create_task(
+            asyncio.to_thread(lambda: read_package().archive)
+        )  # while they boot
         async with contextlib.AsyncExitStack() as stack:
             fleet = await self._connect(stack, machines)  # 3
             if self.spec.provider != "ssh":
                 rotated = await fleet.all(lambda one: rotate_host_key(one, self.home))  # 4
                 for machine, new in zip(machines, rotated, strict=True):
                     if new:
-                        self.say(machine.name, "has a host key of its own")
+                        self.report(machine.name, "has a host key of its own")
             if self.deadline is not None:
                 deadline, idle = self.deadline, self.spec.idle_minutes
                 await fleet.all(lambda one: set_limits(one, deadline, idle))  # 5
@@ -171,30 +166,26 @@ class _Work:
                 spec=self.spec,
                 folder=self.folder,
                 ansible=self.home.ansible,
-                ssh_config=self.home.ssh / "config",
+                ssh_config=self.home.ssh_config,
                 python=sys.executable if self.spec.provider == "twin" else None,
             )
-            changed = await provisioner.provision(fleet.remotes, self._tell)  # 7
+            changed = await provisioner.provision(fleet.remotes, self._report_task)  # 7
             with contextlib.suppress(DrumlineError):
                 await fleet.all(_keep_warm_agent)  # 8
         for machine in machines:
-            self.say(machine.name, "ready")
+            self.report(machine.name, "ready")
         return changed
 
     async def _connect(
         self, stack: contextlib.AsyncExitStack, machines: Sequence[Machine]
     ) -> Fleet:
-        """Wait for all machines, as long as the provider says that they are there.
-
-        Raises:
-            HostError: one has ended, or does not answer in time.
-        """
+        """Wait for all machines, as long as the provider says that they are there."""
         opened = Fleet.open(
-            machines, self.home, timeout_s=BOOT_S, patience_s=_PATIENCE_S, say=self.say
+            machines, self.home, timeout_s=BOOT_S, auth_retry_s=_AUTH_RETRY_S, report=self.report
         )
         opening = asyncio.ensure_future(stack.enter_async_context(opened))
         try:
-            while not (await asyncio.wait([opening], timeout=_LOOK_S))[0]:
+            while not (await asyncio.wait([opening], timeout=_POLL_S))[0]:
                 if gone := await find_ended(lambda: self.provider, machines):
                     names = ", ".join(f"{one.name} ({one.identity})" for one in gone)
                     raise HostError(
@@ -209,8 +200,8 @@ class _Work:
             opening.cancel()
             await asyncio.wait([opening])
 
-    def _tell(self, node: str, task: str, state: str) -> None:
-        self.say(node, task if state in ("", "started") else f"{task}: {state}")
+    def _report_task(self, node: str, task: str, state: str) -> None:
+        self.report(node, task if state in ("", "started") else f"{task}: {state}")
 
 
 async def _keep_warm_agent(remote: Remote) -> None:
@@ -226,26 +217,8 @@ def _forget_if_nothing(home: ClusterHome, provider: Provider) -> None:
             home.spec_file.unlink(missing_ok=True)
 
 
-def _settle(spec: ClusterSpec, provider: Provider) -> ClusterSpec:
-    """Write down what the environment says today, and may not say when the cluster is removed."""
-    if spec.provider != "ec2":
-        return spec
-    from drumline.cluster.providers.ec2.provider import Ec2Provider  # loads boto3
-
-    assert isinstance(provider, Ec2Provider)
-    settled = {
-        "region": provider.cloud.region,
-        "profile": spec.ec2.profile or os.environ.get("AWS_PROFILE"),
-    }
-    return spec.model_copy(update={"ec2": spec.ec2.model_copy(update=settled)})
-
-
 def _refuse_another(spec: ClusterSpec, home: ClusterHome) -> None:
-    """Refuse a cluster that would take the place of another one of its name.
-
-    Raises:
-        ClusterError: there is one, elsewhere; says where.
-    """
+    """Refuse a cluster that would take the place of another one of its name."""
     if not home.spec_file.exists():
         return
     there = read_file(ClusterSpec, home.spec_file)

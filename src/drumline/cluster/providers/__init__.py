@@ -1,4 +1,4 @@
-"""What creates and removes machines, behind one protocol: `ec2`, `ssh`, `twin`.
+"""What creates and removes machines, behind one interface: `ec2`, `ssh`, `twin`.
 
     plan ──▶ create ──▶ machines … extend … ──▶ remove ──▶ resources (none left)
 
@@ -10,19 +10,72 @@ This module loads nothing but the standard library: simulated nodes are started 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
 
-from drumline.cluster.machine import Machine
+from drumline.core.errors import UsageError
+from drumline.core.json_lines import Message
 
 if TYPE_CHECKING:
     from drumline.cluster.home import ClusterHome
     from drumline.cluster.spec import ClusterSpec
 
 
-Say = Callable[[str, str], None]
+Reporter = Callable[[str, str], None]
 """tells a person what happens: (which node or resource, what)"""
+
+_REACH = "/twin/reach.py"
+TWIN_PROXY = f"{Path(__file__).parent}{_REACH}"
+"""the program by which SSH reaches simulated nodes"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """Where a node is, and how to reach it. Node 0 is the leader."""
+
+    node: int
+    host: str
+    """where the laptop reaches its SSH server"""
+    address: str
+    """where the other nodes reach it"""
+    user: str
+    port: int = 22
+    proxy: tuple[str, ...] = ()
+    """a command whose input and output are the connection, where there is no direct way"""
+    key_file: str | None = None
+    """None: the cluster's own key; "": whatever the user's agent has"""
+    root: str = "~/drumline"
+    """the folder on the node that everything goes to"""
+    identity: str = ""
+    """what the provider calls it (an instance's id)"""
+    price_usd: float = 0.0
+    """per hour"""
+    since: float = 0.0
+    """when it began to cost, as seconds of the epoch"""
+    until: float = 0.0
+    """when it ended; 0: it has not, or nobody knows"""
+
+    @property
+    def name(self) -> str:
+        """What it is called: worker0 is the leader."""
+        return f"worker{self.node}"
+
+    def to_json(self) -> Message:
+        """Return plain values."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: Message) -> Self:
+        """Read it back; the proxy of a simulated node is this version's, wherever it is now."""
+        proxy = (TWIN_PROXY if part.endswith(_REACH) else part for part in values.get("proxy", ()))
+        return cls(**{**values, "proxy": tuple(proxy)})
+
+    def at(self, **changes: Any) -> Self:
+        """Return it with other values."""
+        return replace(self, **changes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,27 +114,55 @@ class Plan:
         return self.price_usd * self.hours
 
 
-class Provider(Protocol):
+class Provider(ABC):
     """Machines of one kind, for one cluster."""
 
-    @property
-    def name(self) -> str:
-        """Its name in cluster.yaml."""
+    def __init__(self, spec: ClusterSpec, home: ClusterHome) -> None:
+        self.name = spec.provider
+        self._spec = spec
+        self._home = home
 
+    @abstractmethod
     def plan(self) -> Plan:
         """Say what `create` would do; changes nothing."""
 
-    def create(self, say: Say) -> list[Machine]:
+    @abstractmethod
+    def create(self, report: Reporter) -> list[Machine]:
         """Make what is missing, and return all machines in node order; they may be booting yet."""
 
+    @abstractmethod
     def machines(self) -> list[Machine]:
         """Return the machines that there are, in node order."""
 
+    @abstractmethod
     def resources(self) -> list[Resource]:
         """Read back everything of this cluster that exists and is not yet gone, by tags alone."""
 
-    def remove(self, say: Say) -> None:
+    @abstractmethod
+    def remove(self, report: Reporter) -> None:
         """Remove everything of this cluster; blocks until the provider says that it is gone."""
+
+    def ended(self) -> list[Machine]:
+        """Return machines that the cluster has had, each with its end, as far as that is known."""
+        return []
+
+    def adopt(self, identity: str) -> None:
+        """Take over a cluster of this name that another machine has made.
+
+        Raises:
+            UsageError: clusters of this provider are this machine's alone.
+            ClusterError: there is none with that id.
+        """
+        raise UsageError(
+            "--id is about machines where others can make clusters of your name; leave it out"
+        )
+
+    def settle(self) -> ClusterSpec:
+        """Return the spec, with what the environment says today and may not say at `down`."""
+        return self._spec
+
+    def refuse_moved(self, before: Sequence[Machine]) -> None:  # noqa: B027  most need not
+        """Refuse machines that are others than those that the cluster is on."""
 
 
 def build_provider(spec: ClusterSpec, home: ClusterHome, *, creates: bool = False) -> Provider:
@@ -89,10 +170,6 @@ def build_provider(spec: ClusterSpec, home: ClusterHome, *, creates: bool = Fals
 
     `home`: the cluster's folder; its keys are made where they are missing, if it creates.
     `creates`: whether machines are to be made; looking and removing need no keys.
-
-    Raises:
-        ClusterError: a key of the user's cannot be used.
-        CloudError: the cloud's credentials or region are missing.
     """
     if spec.provider == "ssh":
         from drumline.cluster.providers.ssh import SshHosts

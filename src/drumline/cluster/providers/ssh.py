@@ -14,20 +14,17 @@ import asyncio
 import contextlib
 import getpass
 import json
-import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass
 from importlib.resources import files
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 from drumline.cluster.home import ClusterHome
-from drumline.cluster.machine import Machine
-from drumline.cluster.providers import Plan, Resource, Say
+from drumline.cluster.providers import Machine, Plan, Provider, Reporter, Resource
 from drumline.cluster.spec import ClusterSpec
-from drumline.cluster.ssh.fleet import Fleet, say_nothing
-from drumline.cluster.ssh.keys import check_key
-from drumline.cluster.ssh.known_hosts import Pin, find_host_keys, read_pins, write_pins
+from drumline.cluster.ssh.fleet import Fleet, report_nothing
+from drumline.cluster.ssh.keys import Pin, check_key, find_host_keys, read_pins, write_pins
 from drumline.cluster.ssh.remote import Remote, host_error
 from drumline.core.errors import ClusterError, DrumlineError, HostError, UsageError
 from drumline.core.json_lines import Message
@@ -96,47 +93,6 @@ class Answer:
         return host_error(self.machine, "taken", text)
 
 
-@dataclass(frozen=True)
-class Claims:
-    """One cluster's folders on machines of one's own."""
-
-    home: ClusterHome
-
-    async def ask(self, remote: Remote, what: Literal["claim", "list", "clear"]) -> Answer:
-        """Ask a machine of its folder, or to make it ours, or to remove it if it is.
-
-        Raises:
-            HostError: it cannot be asked, or not be done.
-        """
-        source = files("drumline.node").joinpath("ownership.py").read_bytes()
-        mark = json.dumps(asdict(self._mark(remote.machine)))
-        argv = ["python3", "-IS", "-", what, remote.machine.root, mark]
-        done = await remote.run(argv, given=source, timeout_s=_ASK_S)
-        try:
-            answer: Message = json.loads(done.stdout)
-        except ValueError:
-            answer = {"error": done.complaint[-200:]}
-        if "error" in answer:
-            raise host_error(remote.machine, "setup", str(answer["error"]))
-        owner = answer["owner"]
-        return Answer(
-            machine=remote.machine,
-            owner=Mark.from_json(owner) if owner else None,
-            ours=answer["ours"],
-            new=answer.get("new", False),
-            processes=tuple(answer.get("processes", ())),
-        )
-
-    def _mark(self, machine: Machine) -> Mark:
-        return Mark(
-            cluster=self.home.name,
-            id=self.home.read_facts().id or "",
-            node=machine.node,
-            host=machine.identity,
-            by=f"{getpass.getuser()}@{socket.gethostname()}",
-        )
-
-
 def joined(errors: Sequence[ClusterError]) -> ClusterError:
     """Return one error for all machines that cannot be used."""
     first = errors[0]
@@ -145,36 +101,29 @@ def joined(errors: Sequence[ClusterError]) -> ClusterError:
     return type(first)("; ".join(error.message for error in errors), **first.fields)
 
 
+Inspect = Callable[[Remote], Awaitable[list[Resource]]]
 REACH_S = 30.0
 """a machine that one owns is up, or it is not"""
 
 
-class SshHosts:
+class SshHosts(Provider):
     """Machines of your own, for one cluster."""
 
-    name = "ssh"
-
     def __init__(self, spec: ClusterSpec, home: ClusterHome, *, reach_s: float = REACH_S) -> None:
-        self._spec = spec
-        self._home = home
+        super().__init__(spec, home)
         self._reach_s = reach_s
         self._hosts = spec.ssh.hosts[: spec.nodes]
-        self._claims = Claims(home)
 
     def plan(self) -> Plan:
         """Say what `create` would do; asks nobody."""
-        folders = [
-            Resource(kind="folder", identity="", cluster=self._spec.name, detail=_where(one))
-            for one in self.machines()
-        ]
         return Plan(
-            resources=tuple(folders),
+            resources=tuple(self._resource("", _where(one)) for one in self.machines()),
             priced="machines of your own cost nothing here",
             hours=self._spec.max_hours,
             notes=("the machines stay on; down removes the folder, and what runs out of it",),
         )
 
-    def create(self, say: Say) -> list[Machine]:
+    def create(self, report: Reporter) -> list[Machine]:
         """Check that each machine can be reached and is who it should be, and claim its folder.
 
         Raises:
@@ -187,29 +136,25 @@ class SshHosts:
         self._home.cluster_id()
         for machine, found in zip(machines, pins, strict=True):
             write_pins(self._home, machine.node, found)
-        asyncio.run(self._claim(machines, say))
+        asyncio.run(self._claim(machines, report))
         return machines
 
-    async def _claim(self, machines: Sequence[Machine], say: Say) -> None:
+    async def _claim(self, machines: Sequence[Machine], report: Reporter) -> None:
         """Make the folders ours: all of them, or none."""
-        async with self._fleet(machines, say) as fleet:
-            answers = await fleet.all(lambda remote: self._claims.ask(remote, "claim"))
+        async with self._fleet(machines, report) as fleet:
+            answers = await fleet.all(lambda remote: self._ask(remote, "claim"))
             refused = [answer.taken() for answer in answers if not answer.fits]
             if refused:
                 for remote, answer in zip(fleet.remotes, answers, strict=True):
                     if answer.new:
                         with contextlib.suppress(HostError):  # the reason is the refusal
-                            await self._claims.ask(remote, "clear")
+                            await self._ask(remote, "clear")
                 raise joined(refused)
             for remote in fleet.remotes:
-                say(remote.machine.name, f"{remote.machine.root} is ready")
+                report(remote.machine.name, f"{remote.machine.root} is ready")
 
     def refuse_moved(self, before: Sequence[Machine]) -> None:
-        """Refuse a list on which a machine that has our folder is missing, or has another place.
-
-        Raises:
-            ClusterError: nobody would find that folder any more; says how to go on.
-        """
+        """Refuse a list on which a machine that has our folder is missing, or has another place."""
         now = {machine.node: machine for machine in self.machines()}
         for old in before:
             place, new = f"{_where(old)}:{old.port}", now.get(old.node)
@@ -222,11 +167,7 @@ class SshHosts:
                 )
 
     def adopt(self, identity: str) -> None:
-        """Take over a cluster of this name that another machine has made.
-
-        Raises:
-            ClusterError: no machine has anything of it.
-        """
+        """Take over a cluster of this name that another machine has made."""
         self._home.make()
         self._home.note(id=identity)
         if not self.resources():
@@ -245,7 +186,7 @@ class SshHosts:
                 address=host.address or host.host,
                 user=host.user or user,
                 port=host.port,
-                key_file="" if host.key_file is None else _absolute(host.key_file),
+                key_file=host.key_file or "",
                 root=self._spec.ssh.root,
                 identity=f"{host.host}:{host.port}",
             )
@@ -256,7 +197,7 @@ class SshHosts:
         """Ask each machine what of ours is on it; one that does not answer may have something."""
         return asyncio.run(self._each(self._resources))
 
-    def remove(self, say: Say) -> None:
+    def remove(self, report: Reporter) -> None:
         """End what runs out of our folders, and remove them; all machines are tried.
 
         Raises:
@@ -265,20 +206,20 @@ class SshHosts:
         """
 
         async def clear(remote: Remote) -> list[Resource]:
-            answer = await self._claims.ask(remote, "clear")
+            answer = await self._ask(remote, "clear")
             if not answer.ours and answer.owner and answer.owner.cluster == self._spec.name:
                 raise answer.taken()
-            say(remote.machine.name, "removed" if answer.ours else "has nothing of this cluster")
+            report(remote.machine.name, "removed" if answer.ours else "has nothing of this cluster")
             return []
 
-        unknown = asyncio.run(self._each(clear, say))
+        unknown = asyncio.run(self._each(clear, report))
         if unknown:
             raise HostError(
                 f"{'; '.join(one.detail for one in unknown)}; what is there stays",
                 reason="remove",
             )
 
-    async def _each(self, function: Any, say: Say = say_nothing) -> list[Resource]:
+    async def _each(self, function: Inspect, report: Reporter = report_nothing) -> list[Resource]:
         """Call a function for each machine; one that fails becomes a resource of unknown state."""
 
         async def one(machine: Machine) -> list[Resource]:
@@ -286,57 +227,65 @@ class SshHosts:
                 if not read_pins(self._home, machine.node):
                     pins = find_host_keys(self._hosts[machine.node])
                     write_pins(self._home, machine.node, pins)
-                async with self._fleet([machine], say) as fleet:
-                    found: list[Resource] = await function(fleet.leader)
+                async with self._fleet([machine], report) as fleet:
+                    return await function(fleet.leader)
             except DrumlineError as error:
-                return [
-                    Resource(
-                        kind="folder",
-                        identity=f"{machine.identity}:{machine.root}",
-                        state="unknown",
-                        cluster=self._spec.name,
-                        detail=error.message,
-                    )
-                ]
-            return found
+                place = f"{machine.identity}:{machine.root}"
+                return [self._resource(place, error.message, "unknown")]
 
         parts = await asyncio.gather(*(one(machine) for machine in self.machines()))
         return [resource for part in parts for resource in part]
 
     async def _resources(self, remote: Remote) -> list[Resource]:
         machine = remote.machine
-        answer = await self._claims.ask(remote, "list")
+        answer = await self._ask(remote, "list")
         if not answer.ours:
             return []
         place = f"{machine.identity}:{machine.root}"
-        folder = Resource(
-            kind="folder",
-            identity=place,
-            state="present",
-            cluster=self._spec.name,
-            detail=_where(machine),
-        )
         running = [
-            Resource(
-                kind="process",
-                identity=f"{place}#{number}",
-                state="running",
-                cluster=self._spec.name,
-                detail=argv,
-            )
+            self._resource(f"{place}#{number}", argv, "running", "process")
             for number, argv in enumerate(answer.processes)
         ]
-        return [folder, *running]
+        return [self._resource(place, _where(machine), "present"), *running]
 
-    def _fleet(self, machines: Sequence[Machine], say: Say) -> Any:
-        return Fleet.open(machines, self._home, timeout_s=self._reach_s, say=say)
+    def _resource(
+        self, identity: str, detail: str, state: str = "", kind: str = "folder"
+    ) -> Resource:
+        cluster = self._spec.name
+        return Resource(kind=kind, identity=identity, state=state, cluster=cluster, detail=detail)
+
+    async def _ask(self, remote: Remote, what: Literal["claim", "list", "clear"]) -> Answer:
+        """Ask a machine of its folder, or to make it ours, or to remove it if it is."""
+        machine = remote.machine
+        mark = Mark(
+            cluster=self._home.name,
+            id=self._home.read_facts().id or "",
+            node=machine.node,
+            host=machine.identity,
+            by=f"{getpass.getuser()}@{socket.gethostname()}",
+        )
+        source = files("drumline.node").joinpath("ownership.py").read_bytes()
+        argv = ["python3", "-IS", "-", what, machine.root, json.dumps(asdict(mark))]
+        done = await remote.run(argv, given=source, timeout_s=_ASK_S)
+        answer = done.message or {"error": done.complaint[-200:]}
+        if "error" in answer:
+            raise host_error(machine, "setup", str(answer["error"]))
+        owner = answer["owner"]
+        return Answer(
+            machine=machine,
+            owner=Mark.from_json(owner) if owner else None,
+            ours=answer["ours"],
+            new=answer.get("new", False),
+            processes=tuple(answer.get("processes", ())),
+        )
+
+    def _fleet(
+        self, machines: Sequence[Machine], report: Reporter
+    ) -> contextlib.AbstractAsyncContextManager[Fleet]:
+        return Fleet.open(machines, self._home, timeout_s=self._reach_s, report=report)
 
     def _find_pins(self) -> list[list[Pin]]:
-        """Find the keys of all machines, and look at those that we sign in with.
-
-        Raises:
-            ClusterError: some cannot be used; names each.
-        """
+        """Find the keys of all machines, and look at those that we sign in with."""
         found, failed = [], []
         for host in self._hosts:
             try:
@@ -358,10 +307,6 @@ class SshHosts:
                     f"{machine.name}, but each node needs a machine of its own; take one out"
                 )
             seen[machine.identity] = machine.name
-
-
-def _absolute(key_file: str) -> str:
-    return os.path.abspath(os.path.expanduser(key_file)) if key_file else ""
 
 
 def _where(machine: Machine) -> str:

@@ -26,7 +26,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from drumline.cluster.machine import Machine
+from drumline.cluster.providers import Machine
 from drumline.cluster.spec import ClusterSpec, EnvironmentSpec
 from drumline.core.errors import SpecError
 from drumline.core.files import stays_inside

@@ -28,18 +28,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
-from drumline.cluster.machine import Machine
+from drumline.cluster.providers import Machine
 from drumline.cluster.ssh.config import hang_up
 from drumline.core.errors import ClusterError, UsageError
+from drumline.core.files import write_atomic
 from drumline.core.json_lines import Message
 from drumline.core.scratch import Scratch
 
-Tell = Callable[[str, str, str], None]
+TaskReporter = Callable[[str, str, str], None]
 """tells a person what happens: (node, task, state); states are start, ok, changed, skipped, …"""
 _PLUGINS = Path(__file__).parent / "plugins"
 _SECRETS = re.compile(r"""(?<=://)[^/\s"']+(?=@)""")
 _BAD = ("failed", "unreachable")
 _LINE_LIMIT = 64 << 20  # of one event: pip can have a lot to say
+_END_S = 5.0
 _CONFIG = Path(__file__).parent / "ansible.cfg"
 
 
@@ -59,7 +61,11 @@ def inventory_list(
         "_meta": {
             "hostvars": {
                 machine.name: {
-                    **host_variables(machine),
+                    "ansible_connection": "ssh",
+                    "ansible_remote_tmp": f"{machine.root}/.ansible",
+                    "drumline_root": machine.root,
+                    "drumline_node": machine.node,
+                    "drumline_address": machine.address,
                     "ansible_python_interpreter": (pythons or {}).get(machine.name, "auto_silent"),
                 }
                 for machine in machines
@@ -80,26 +86,11 @@ def inventory_list(
 
 
 def inventory_host(document: Message, name: str) -> Message:
-    """Return what an inventory script prints for `--host NAME`.
-
-    Raises:
-        UsageError: there is no such node; names those that there are.
-    """
+    """Return what an inventory script prints for `--host NAME`."""
     hosts: dict[str, Message] = document["_meta"]["hostvars"]
     if name not in hosts:
         raise UsageError(f"no node {name!r}; this cluster has {', '.join(hosts) or 'none'}")
     return hosts[name]
-
-
-def host_variables(machine: Machine) -> Mapping[str, str | int]:
-    """Return what playbooks may want to know of a node."""
-    return {
-        "ansible_connection": "ssh",
-        "ansible_remote_tmp": f"{machine.root}/.ansible",
-        "drumline_root": machine.root,
-        "drumline_node": machine.node,
-        "drumline_address": machine.address,
-    }
 
 
 def static_inventory(document: Message) -> Message:
@@ -151,7 +142,7 @@ class PlaybookRun:
     limit: Sequence[str]
     """the nodes that it is for"""
 
-    async def run(self, tell: Tell, *, timeout_s: float = 7200.0) -> Outcome:
+    async def run(self, report: TaskReporter, *, timeout_s: float = 7200.0) -> Outcome:
         """Run it to its end.
 
         Raises:
@@ -177,7 +168,7 @@ class PlaybookRun:
             )
             try:
                 async with asyncio.timeout(timeout_s):
-                    return await self._follow(process, tell)
+                    return await self._follow(process, report)
             except TimeoutError:
                 raise ClusterError(
                     f"provisioning took longer than {timeout_s:.0f} s and was ended; the log is "
@@ -199,11 +190,9 @@ class PlaybookRun:
             "variables.json": json.dumps(self.variables),
             "site.yml": json.dumps(site, indent=2),
         }.items():
-            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-            with open(os.open(scratch / name, flags, 0o600), "w", encoding="utf-8") as file:
-                file.write(text)
+            write_atomic(scratch / name, text, mode=0o600)
 
-    async def _follow(self, process: asyncio.subprocess.Process, tell: Tell) -> Outcome:
+    async def _follow(self, process: asyncio.subprocess.Process, report: TaskReporter) -> Outcome:
         failures: list[Failure] = []
         changed = 0
         output: list[str] = []
@@ -220,7 +209,7 @@ class PlaybookRun:
                     changed += event["state"] == "changed"
                     if event["state"] in _BAD:
                         failures.append(_failure(event))
-                    tell(event["node"], event["task"], event["state"])
+                    report(event["node"], event["task"], event["state"])
                 await warnings
                 code = await process.wait()
             finally:  # of a run that takes too long, too: it writes to the same file
@@ -232,11 +221,7 @@ class PlaybookRun:
 
 
 def ansible_program() -> str:
-    """Return the path of `ansible-playbook` in the environment of this Python.
-
-    Raises:
-        ClusterError: it is not installed.
-    """
+    """Return the path of `ansible-playbook` in the environment of this Python."""
     path = Path(sys.executable).parent / "ansible-playbook"
     if not path.is_file():
         raise ClusterError(
@@ -294,9 +279,9 @@ async def _end(process: asyncio.subprocess.Process) -> None:
     """End a run and all that it started by SIGTERM, then SIGKILL, if it has not ended."""
     if process.returncode is not None:
         return
-    for kind, patience_s in ((signal.SIGTERM, 5), (signal.SIGKILL, 5)):
+    for kind in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, kind)
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(process.wait(), patience_s)
+            await asyncio.wait_for(process.wait(), _END_S)
             return

@@ -28,7 +28,7 @@ from drumline.cluster.provision.playbook import (
     Failure,
     Outcome,
     PlaybookRun,
-    Tell,
+    TaskReporter,
     inventory_list,
     static_inventory,
 )
@@ -60,7 +60,7 @@ class Provisioner:
     python: str | None = None
     """the base interpreter, where the provider knows better than `environment.python: auto`"""
 
-    async def provision(self, remotes: Sequence[Remote], tell: Tell) -> tuple[str, ...]:
+    async def provision(self, remotes: Sequence[Remote], report: TaskReporter) -> tuple[str, ...]:
         """Give all nodes their environment; returns the names of those that had to be changed.
 
         Raises:
@@ -87,7 +87,7 @@ class Provisioner:
         variables = self._variables(spec, files, remotes)
         run = self._run(remotes, site, names, variables, pythons)
         async with kept_busy(remotes):  # an installation may take longer than a node may be idle
-            outcome = await run.run(tell)
+            outcome = await run.run(report)
         good = _finished(stale, outcome, alone=files.playbook is None)
         if good:
             await asyncio.gather(*(_note(r, stamps[r.machine.name]) for r in good))
@@ -95,18 +95,18 @@ class Provisioner:
         return names
 
     async def install_services(
-        self, leader: Remote, remotes: Sequence[Remote], packages: Sequence[str], tell: Tell
+        self,
+        leader: Remote,
+        remotes: Sequence[Remote],
+        packages: Sequence[str],
+        report: TaskReporter,
     ) -> None:
-        """Install packages on the leader, for `drumline jupyter` and `drumline tensorboard`.
-
-        Raises:
-            HostError: they cannot be installed; says what pip says.
-        """
+        """Install packages on the leader, for `drumline jupyter` and `drumline tensorboard`."""
         _, python = await _probe(leader)
         name = leader.machine.name
         variables = {"drumline_services": list(packages)}
         site = [PLAYBOOKS / "services.yml"]
-        outcome = await self._run(remotes, site, (name,), variables, {name: python}).run(tell)
+        outcome = await self._run(remotes, site, (name,), variables, {name: python}).run(report)
         self._raise_for(outcome)
 
     def _spec(self) -> ClusterSpec:

@@ -20,9 +20,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from drumline.cluster.home import ClusterHome
-from drumline.cluster.machine import Machine
-from drumline.cluster.ssh.keys import KEY
-from drumline.cluster.ssh.known_hosts import alias, known_hosts_file
+from drumline.cluster.providers import Machine
+from drumline.cluster.ssh.keys import KEY, alias
 from drumline.core.errors import ClusterError
 from drumline.core.files import write_atomic
 
@@ -38,9 +37,8 @@ def write_config(home: ClusterHome, machines: Sequence[Machine]) -> Path:
     parts = ["# Written by Drumline, at each `up`. Use it with: ssh -F THIS-FILE worker0\n"]
     parts += [_section(home, machine) for machine in machines]
     parts.append(_for_all(home))
-    path = home.ssh / "config"
-    write_atomic(path, "\n".join(parts), mode=0o600)
-    return path
+    write_atomic(home.ssh_config, "\n".join(parts), mode=0o600)
+    return home.ssh_config
 
 
 def socket_folder(home: ClusterHome) -> Path:
@@ -113,7 +111,7 @@ def _section(home: ClusterHome, machine: Machine) -> str:
 
 def _for_all(home: ClusterHome) -> str:
     options = [
-        ("UserKnownHostsFile", _path(known_hosts_file(home))),
+        ("UserKnownHostsFile", _path(home.known_hosts)),
         ("GlobalKnownHostsFile", "/dev/null"),
         ("StrictHostKeyChecking", "yes"),
         ("CheckHostIP", "no"),

@@ -19,10 +19,9 @@ from typing import Any, Self
 import asyncssh
 
 from drumline.cluster.home import ClusterHome
-from drumline.cluster.machine import Machine
+from drumline.cluster.providers import Machine
 from drumline.cluster.ssh.config import ALIVE_COUNT, ALIVE_S
-from drumline.cluster.ssh.keys import KEY, check_key, fingerprint
-from drumline.cluster.ssh.known_hosts import Pin, alias, read_pins
+from drumline.cluster.ssh.keys import KEY, Pin, alias, check_key, fingerprint, read_pins
 from drumline.cluster.ssh.process import Process, RemoteProcess, command_line
 from drumline.cluster.ssh.remote import Done, host_error
 from drumline.cluster.ssh.transport import Transport
@@ -150,7 +149,7 @@ class Connection:
         client: ClientEvents,
         transport: Transport,
     ) -> None:
-        self._machine = machine
+        self.machine = machine
         self._ssh = ssh
         self._client = client
         self._transport = transport
@@ -167,7 +166,7 @@ class Connection:
 
         Raises:
             HostError: `reason` is impostor, auth, lost, silent, no-python, noise, unpinned, or one
-                of those of `Way.open`.
+                of those of `Transport.open`.
         """
         if pins is None:
             pins = read_pins(home, machine.node)
@@ -195,16 +194,11 @@ class Connection:
             raise told from None
         connection = cls(machine, ssh, client, transport)
         try:
-            connection._machine = machine.at(root=await connection._find_root())
+            connection.machine = machine.at(root=await connection._find_root())
         except BaseException:
             await connection.close()
             raise
         return connection
-
-    @property
-    def machine(self) -> Machine:
-        """Which node; its root is absolute."""
-        return self._machine
 
     async def run(
         self, argv: Sequence[str], *, given: bytes = b"", timeout_s: float | None = None
@@ -212,9 +206,6 @@ class Connection:
         """Run a command to its end, with `given` as its input; never raises for its exit code.
 
         A caller that is canceled ends the command on the node, too.
-
-        Raises:
-            HostError: the connection is lost, or it takes longer than `timeout_s`.
         """
         process = await self.start(argv)
         try:
@@ -232,11 +223,7 @@ class Connection:
             process.stop()
 
     async def start(self, argv: Sequence[str]) -> RemoteProcess:
-        """Start a command; it gets a hang-up when it is stopped, or when the connection ends.
-
-        Raises:
-            HostError: the connection is lost, or too many commands run.
-        """
+        """Start a command; it gets a hang-up when it is stopped, or when the connection ends."""
         return await self._start(command_line(argv))
 
     async def forward(self, port: int, *, local: int = 0) -> int:
@@ -311,7 +298,7 @@ class Connection:
     def _error(self, what: str, reason: str = "lost") -> HostError:
         if self._client.lost:
             what, reason = f"the connection is lost ({self._client.lost})", "lost"
-        return host_error(self._machine, reason, what)
+        return host_error(self.machine, reason, what)
 
     async def _find_root(self) -> str:
         process = await self._start("exec " + shlex.join(["sh", "-c", _ASK]))
@@ -336,7 +323,7 @@ class Connection:
         folder, _, python = facts.rstrip("\n").rpartition("|")
         if python != "True":
             raise self._error("it has no python3 of 3.8 or newer; install one", "no-python")
-        root = self._machine.root
+        root = self.machine.root
         if root == "~" or root.startswith("~/"):
             root = folder + root[1:]
         if not root.startswith("/"):

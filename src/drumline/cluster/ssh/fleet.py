@@ -13,8 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from drumline.cluster.home import ClusterHome
-from drumline.cluster.machine import Machine
-from drumline.cluster.providers import Say
+from drumline.cluster.providers import Machine, Reporter
 from drumline.cluster.ssh.connection import Connection
 from drumline.cluster.ssh.remote import Remote, all_of
 from drumline.cluster.ssh.transport import wait_for_banner
@@ -25,7 +24,7 @@ T = TypeVar("T")
 _AGAIN_S = 1.0
 
 
-def say_nothing(_who: str, _what: str) -> None:
+def report_nothing(_who: str, _what: str) -> None:
     """Tell nobody."""
 
 
@@ -33,7 +32,8 @@ class Fleet:
     """The connected nodes, in node order."""
 
     def __init__(self, connections: Sequence[Connection]) -> None:
-        self.connections = tuple(sorted(connections, key=lambda one: one.machine.node))
+        nodes = sorted(connections, key=lambda one: one.machine.node)
+        self.remotes: tuple[Remote, ...] = tuple(nodes)
 
     @classmethod
     @contextlib.asynccontextmanager
@@ -43,14 +43,14 @@ class Fleet:
         home: ClusterHome,
         *,
         timeout_s: float,
-        patience_s: float = 0.0,
-        say: Say = say_nothing,
+        auth_retry_s: float = 0.0,
+        report: Reporter = report_nothing,
         lost: list[HostError] | None = None,
     ) -> AsyncIterator[Fleet]:
         """Wait for all machines' SSH servers, and connect to each, all at once.
 
         `home`: The cluster's folder, which has the key and the pinned host keys.
-        `patience_s`: How long one that answers, but lets nobody in, is tried again: a machine
+        `auth_retry_s`: How long one that answers, but lets nobody in, is tried again: a machine
         that boots may have its SSH server before its user.
         `lost`: Takes why some cannot be reached; the fleet is the others then, if any.
 
@@ -61,7 +61,7 @@ class Fleet:
 
         async def connect(machine: Machine) -> None:
             try:
-                opened.append(await _connect(machine, home, timeout_s, patience_s, say))
+                opened.append(await _connect(machine, home, timeout_s, auth_retry_s, report))
             except HostError as error:
                 if lost is None:
                     raise
@@ -74,14 +74,9 @@ class Fleet:
             await asyncio.gather(*(one.close() for one in opened), return_exceptions=True)
 
     @property
-    def remotes(self) -> tuple[Remote, ...]:
-        """The nodes; the first one is the leader."""
-        return self.connections
-
-    @property
     def leader(self) -> Remote:
         """Node 0."""
-        return self.connections[0]
+        return self.remotes[0]
 
     async def all(self, function: Callable[[Remote], Awaitable[T]]) -> list[T]:
         """Call a function for each node, all at once; returns its results in node order.
@@ -89,7 +84,7 @@ class Fleet:
         Raises:
             HostError: what failed, with its nodes; the others have finished.
         """
-        return await all_of(_named(function, one) for one in self.connections)
+        return await all_of(_named(function, one) for one in self.remotes)
 
 
 async def _named(function: Callable[[Remote], Awaitable[T]], remote: Remote) -> T:
@@ -107,9 +102,9 @@ async def _named(function: Callable[[Remote], Awaitable[T]], remote: Remote) -> 
 
 
 async def _connect(
-    machine: Machine, home: ClusterHome, timeout_s: float, patience_s: float, say: Say
+    machine: Machine, home: ClusterHome, timeout_s: float, auth_retry_s: float, report: Reporter
 ) -> Connection:
-    await wait_for_banner(machine, timeout_s=timeout_s, say=say)
+    await wait_for_banner(machine, timeout_s=timeout_s, report=report)
     began = time.monotonic()
     broken = 0
     while True:
@@ -118,11 +113,11 @@ async def _connect(
         except HostError as error:
             reason = error.fields["reason"]
             broken += reason == "lost"
-            patient = reason in ("auth", "lost") and time.monotonic() - began < patience_s
-            if not patient and not (reason == "lost" and broken <= 2):
+            retried = reason in ("auth", "lost") and time.monotonic() - began < auth_retry_s
+            if not retried and not (reason == "lost" and broken <= 2):
                 raise
-            say(machine.name, "is not ready to let us in yet")
+            report(machine.name, "is not ready to let us in yet")
         else:
-            say(machine.name, "connected")
+            report(machine.name, "connected")
             return connection
         await asyncio.sleep(_AGAIN_S)

@@ -8,14 +8,13 @@ import contextlib
 import functools
 import shlex
 import signal
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from importlib.resources import files
 
 import asyncssh
 
 from drumline.cluster.ssh.remote import Done, last_line
 from drumline.core.errors import HostError
-from drumline.core.json_lines import JsonLines
 
 _PIECE = 1 << 16
 _TAIL = 1 << 16  # as much of the standard error is kept where the output is streamed
@@ -52,11 +51,7 @@ class RemoteProcess:
         self._given = False
 
     async def write(self, content: bytes) -> None:
-        """Write to its standard input; waits while the node is slower than we are.
-
-        Raises:
-            HostError: the connection is lost, or the command has ended already.
-        """
+        """Write to its standard input; waits while the node is slower than we are."""
         try:
             self._process.stdin.write(content)
             await self._process.stdin.drain()
@@ -73,22 +68,8 @@ class RemoteProcess:
         with contextlib.suppress(OSError, asyncssh.Error):
             self._process.stdin.write_eof()
 
-    async def lines(self) -> AsyncIterator[bytes]:
-        """Give the lines of its standard output as they come, without their ends."""
-        lines = JsonLines()
-        while chunk := await self.read():
-            lines.feed(chunk)
-            while (line := lines.line()) is not None:
-                yield line
-        if last := lines.take(len(lines)):
-            yield last
-
     async def wait(self) -> Done:
-        """Wait for its end; `stdout` is empty where `read` or `lines` has given it.
-
-        Raises:
-            HostError: the connection was lost meanwhile.
-        """
+        """Wait for its end; `stdout` is empty where `read` has given it."""
         stdout = []
         while piece := await self._read():
             stdout.append(piece)
@@ -108,11 +89,7 @@ class RemoteProcess:
         self._process.close()
 
     async def read(self) -> bytes:
-        """Read what its standard output has next; b"" at its end.
-
-        Raises:
-            HostError: the connection is lost.
-        """
+        """Read what its standard output has next; b"" at its end."""
         self._given = True
         return await self._read()
 

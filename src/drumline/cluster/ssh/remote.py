@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -18,7 +18,7 @@ from drumline.core.errors import ERRORS, DrumlineError, HostError
 from drumline.core.json_lines import HEADER, JsonLines, Message, encode, unpack_frame
 
 if TYPE_CHECKING:
-    from drumline.cluster.machine import Machine
+    from drumline.cluster.providers import Machine
     from drumline.cluster.ssh.process import RemoteProcess
 
 T = TypeVar("T")
@@ -38,13 +38,20 @@ class Done:
         """What it wrote to standard error."""
         return self.stderr.decode(errors="replace").strip()
 
+    @property
+    def message(self) -> Message | None:
+        """The JSON object that it printed last; None where that is something else."""
+        try:
+            message = json.loads(self.stdout.splitlines()[-1])
+        except (ValueError, IndexError):
+            return None
+        return message if isinstance(message, dict) else None
+
 
 class Remote(Protocol):
     """One node, connected (`Connection`). `machine.root` is an absolute path here."""
 
-    @property
-    def machine(self) -> Machine:
-        """Which node."""
+    machine: Machine
 
     async def run(
         self, argv: Sequence[str], *, given: bytes = b"", timeout_s: float | None = None
@@ -83,7 +90,7 @@ def node_command(machine: Machine, module: str, *args: str) -> list[str]:
     return [node_python(machine), "-m", f"drumline.node.{module}", machine.root, *args]
 
 
-def revive(record: Mapping[str, Any], where: str = "") -> DrumlineError:
+def revive(record: Message, where: str = "") -> DrumlineError:
     """Return the error that a node reports (`DrumlineError.to_record`)."""
     return ERRORS.get(record["type"], DrumlineError)(f"{where}{record['message']}")
 

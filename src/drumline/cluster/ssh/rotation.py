@@ -21,8 +21,7 @@ from dataclasses import dataclass
 
 from drumline.cluster.home import ClusterHome
 from drumline.cluster.ssh.connection import Connection
-from drumline.cluster.ssh.keys import forget_host_key, plain_key
-from drumline.cluster.ssh.known_hosts import Origin, Pin, read_pins, write_pins
+from drumline.cluster.ssh.keys import Origin, Pin, forget_host_key, plain_key, read_pins, write_pins
 from drumline.cluster.ssh.remote import Remote, host_error
 from drumline.core.errors import ClusterError, HostError
 

@@ -22,8 +22,7 @@ import socket
 import time
 from typing import Self
 
-from drumline.cluster.machine import Machine
-from drumline.cluster.providers import Say
+from drumline.cluster.providers import Machine, Reporter
 from drumline.cluster.ssh.remote import host_error, last_line
 from drumline.core.errors import HostError
 
@@ -178,7 +177,7 @@ _BUSY = (b"Exceeded MaxStartups", b"Not allowed at this time")
 _GREETING = b"SSH-2.0-drumline_probe\r\n"
 
 
-async def wait_for_banner(machine: Machine, *, timeout_s: float, say: Say) -> bytes:
+async def wait_for_banner(machine: Machine, *, timeout_s: float, report: Reporter) -> bytes:
     """Wait until a machine's SSH server answers; returns its banner.
 
     Raises:
@@ -197,10 +196,10 @@ async def wait_for_banner(machine: Machine, *, timeout_s: float, say: Say) -> by
                 waited = f" (waited {timeout_s:.0f} s)" if reason != "not-ssh" else ""
                 raise HostError(error.message + waited, **error.fields) from None
             if reason != last:
-                say(machine.name, f"waiting for SSH: {_WAITING[reason]}")
+                report(machine.name, f"waiting for SSH: {_WAITING[reason]}")
             last = reason
         else:
-            say(machine.name, "SSH answers")
+            report(machine.name, "SSH answers")
             return banner
         await asyncio.sleep(pause_s)
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)

@@ -11,18 +11,6 @@ LAB = Lab(
     number=2,
     name="communication",
     experiments=plan_experiments,
-    code=(
-        ("comm/ring.py", "all_reduce"),
-        ("comm/ring.py", "chunked_all_reduce"),
-        ("comm/ring.py", "reduce_scatter"),
-        ("comm/ring.py", "all_gather"),
-        ("comm/primitives.py", "reduce_broadcast"),
-        ("comm/primitives.py", "gather_scatter"),
-        ("comm/primitives.py", "all_gather"),
-        ("comm/linear.py", "all_reduce"),
-        ("parallel/aggregate.py", "Aggregator"),
-        ("parallel/aggregate.py", "pack"),
-    ),
     chapters={
         "collectives": write_collectives,
         "strategies": write_strategies,

@@ -5,22 +5,18 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 from drumline.bench.communication.tables import format_size
 from drumline.labs.chapter import Chapter
 from drumline.labs.communication.plots import draw_sizes, draw_splits, draw_strategies
-from drumline.labs.experiment import Results
-from drumline.labs.repeats import ranked
+from drumline.labs.experiment import Measured, Results
+from drumline.labs.repeats import ranked, ratio
 from drumline.report.intervals import Interval, Order, compare, divide
 from drumline.report.page.table import count, milliseconds, percent, plain, size, times
 
 _WAITS = 0.1
 """a share of waiting that makes it worth telling who waits"""
-
-
-def _tensor_size(value: float) -> str:
-    return format_size(int(value))
 
 
 def _signed(value: float) -> str:
@@ -33,7 +29,7 @@ class CollectiveRow:
 
     algorithm: str
     ranks: Annotated[int, count]
-    bytes: Annotated[int, _tensor_size]
+    bytes: Annotated[int, format_size]
     ms: Annotated[Interval, milliseconds]
     wait_ms: Annotated[float, milliseconds]
     transfer_ms: Annotated[float, milliseconds]
@@ -53,14 +49,14 @@ class BytesRow:
 
     algorithm: str
     ranks: Annotated[int, count]
-    bytes: Annotated[int, _tensor_size]
+    bytes: Annotated[int, format_size]
     sent: Annotated[float, size]
     of_tensor: Annotated[float, times]
 
 
 def write_collectives(chapter: Chapter, results: Results) -> None:
     """Write how long one all_reduce takes by each algorithm, and what it sends."""
-    measured = (results.document("collectives") or {}).get("rows", [])
+    measured = results.rows("collectives")
     if not measured:
         return
     rows = [_collective(row) for row in measured]
@@ -78,7 +74,7 @@ def write_collectives(chapter: Chapter, results: Results) -> None:
     _say_predictions(chapter, [abs(row.error) for row in rows if row.error is not None])
 
 
-def _collective(row: dict[str, Any]) -> CollectiveRow:
+def _collective(row: Measured) -> CollectiveRow:
     predicted = row["predicted_s"]
     return CollectiveRow(
         algorithm=row["algorithm"],
@@ -92,19 +88,14 @@ def _collective(row: dict[str, Any]) -> CollectiveRow:
     )
 
 
-def _sent(measured: Sequence[dict[str, Any]]) -> Iterator[BytesRow]:
+def _sent(measured: Sequence[Measured]) -> Iterator[BytesRow]:
     largest = max(row["asked_size"] for row in measured)
     for row in measured:
         if row["asked_size"] == largest and row["payload_bytes"] is not None:
             # on one node the document has the sum over all ranks; between nodes, each one's
-            sent = sum(row["payload_bytes"]) / row["ranks"]
-            yield BytesRow(
-                algorithm=row["algorithm"],
-                ranks=row["ranks"],
-                bytes=row["size"],
-                sent=sent,
-                of_tensor=sent / row["size"],
-            )
+            sent, of = sum(row["payload_bytes"]) / row["ranks"], row["size"]
+            what = {"algorithm": row["algorithm"], "ranks": row["ranks"], "bytes": of}
+            yield BytesRow(**what, sent=sent, of_tensor=sent / of)
 
 
 def _smallest_and_largest(rows: Sequence[CollectiveRow]) -> Iterator[list[CollectiveRow]]:
@@ -129,29 +120,16 @@ def _say_fastest(chapter: Chapter, rows: Sequence[CollectiveRow]) -> None:
             ranks=best.ranks,
             best=best,
             next=second,
-            ratio=chapter.found(
-                f"{second.algorithm} over {best.algorithm} at {best.bytes} bytes",
-                second.ms.middle / best.ms.middle,
-                times,
-                of="collectives.csv: ms",
-            ),
+            ratio=second.ms.middle / best.ms.middle,
         )
 
 
 def _say_waits(chapter: Chapter, rows: Sequence[CollectiveRow]) -> None:
     """Tell what of a call is waiting for the last rank, for the smallest and largest tensor."""
     for own in _smallest_and_largest(rows):
-        least, *_, most = sorted(own, key=lambda row: row.wait_share)
-        shares = {
-            hole: chapter.found(
-                f"share of waiting, {row.algorithm}, {row.ranks} ranks, {row.bytes} bytes",
-                row.wait_share,
-                percent,
-                of="collectives.csv: wait_ms, transfer_ms",
-            )
-            for hole, row in (("low", least), ("high", most))
-        }
+        least, *_, most = ranked(own, lambda row: row.wait_share)
         where = {"size": format_size(least.bytes), "ranks": least.ranks}
+        shares = {"low": least.wait_share, "high": most.wait_share}
         chapter.say("waits", **where, least=least, most=most, **shares)
 
 
@@ -160,25 +138,15 @@ def _say_rings(chapter: Chapter, rows: Sequence[BytesRow]) -> None:
     for ranks in sorted({row.ranks for row in rows}):
         whole = by_algorithm.get(("ring", ranks))
         chunks = by_algorithm.get(("chunked_ring", ranks))
-        if whole is not None and chunks is not None and chunks.sent:
-            ratio = chapter.found(
-                f"bytes of ring over chunked_ring, {ranks} ranks",
-                whole.sent / chunks.sent,
-                times,
-                of="bytes.csv: sent",
-            )
-            chapter.say("rings", ranks=ranks, ratio=ratio, whole=whole, chunks=chunks)
+        if whole is not None and chunks is not None:
+            sent = ratio(whole.sent, chunks.sent)
+            chapter.say("rings", ranks=ranks, ratio=sent, whole=whole, chunks=chunks)
 
 
 def _say_predictions(chapter: Chapter, errors: Sequence[float]) -> None:
     if errors:
-        found = {
-            hole: chapter.found(
-                f"{hole} error of prediction", value, percent, of="collectives.csv: error"
-            )
-            for hole, value in (("median", statistics.median(errors)), ("worst", max(errors)))
-        }
-        chapter.say("predictions", count=len(errors), **found)
+        median, worst = statistics.median(errors), max(errors)
+        chapter.say("predictions", count=len(errors), median=median, worst=worst)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,33 +177,26 @@ class StrategyRow:
 
 def write_strategies(chapter: Chapter, results: Results) -> None:
     """Write what a bottleneck node does to each strategy of averaging gradients."""
-    measured = (results.document("aggregation") or {}).get("rows", [])
+    measured = results.rows("aggregation")
     if not measured:
         return
     aggregation = chapter.tabulate("aggregation", AggregationRow, map(_aggregation, measured))
     strategies = chapter.tabulate("strategies", StrategyRow, _strategies(aggregation.records))
     chapter.picture("strategies", draw_strategies, aggregation, strategies)
-    chapter.show(
-        strategies,
-        *("situation", "kind", "step_ms", "over_even", "wait_share", "waits_most", "waited_for"),
-        forms=dict.fromkeys(("waits_most", "waited_for"), chapter.text.text("rank").format),
-    )
+    columns = ("situation", "kind", "step_ms", "over_even", "wait_share")
+    ranks = ("waits_most", "waited_for")
+    written = dict.fromkeys(ranks, chapter.text.text("rank").format)
+    chapter.show(strategies, *columns, *ranks, forms=written)
     for situation in ("slow cpu", "slow link"):
         _say_bottleneck(chapter, situation, strategies.where(situation=situation))
 
 
-def _aggregation(row: dict[str, Any]) -> AggregationRow:
+def _aggregation(row: Measured) -> AggregationRow:
     """Read a row; those of older runs have no quartiles."""
     quartiles = {"low": row.get("step_ms_low"), "high": row.get("step_ms_high")}
-    return AggregationRow(
-        situation=row["situation"],
-        kind=row["kind"],
-        rank=row["rank"],
-        compute_ms=row["compute_ms"],
-        wait_ms=row["wait_ms"],
-        transfer_ms=row["transfer_ms"],
-        step_ms=Interval(middle=row["step_ms"], **quartiles),
-    )
+    same = ("situation", "kind", "rank", "compute_ms", "wait_ms", "transfer_ms")
+    step = Interval(middle=row["step_ms"], **quartiles)
+    return AggregationRow(step_ms=step, **{column: row[column] for column in same})
 
 
 def _strategies(rows: Iterable[AggregationRow]) -> Iterator[StrategyRow]:
@@ -245,18 +206,17 @@ def _strategies(rows: Iterable[AggregationRow]) -> Iterator[StrategyRow]:
     for (situation, kind), ranks in groups.items():
         wait, moved = sum(row.wait_ms for row in ranks), sum(row.transfer_ms for row in ranks)
         by_wait = sorted(ranks, key=lambda row: row.wait_ms)
-        step, even = ranks[0].step_ms, groups.get(("even", kind))
-        over = None
-        if even is not None and even[0].step_ms.middle:
-            over = divide(step, even[0].step_ms)
-            if situation == "even":
-                over = Interval(middle=over.middle, low=None, high=None)
+        step, even = ranks[0].step_ms, groups.get(("even", kind), ranks)[0].step_ms
+        known = ("even", kind) in groups and even.middle
+        over = divide(step, even) if known else None
+        if situation == "even" and over is not None:
+            over = Interval(middle=over.middle, low=None, high=None)
         yield StrategyRow(
             situation=situation,
             kind=kind,
             step_ms=step,
             over_even=over,
-            wait_share=wait / (wait + moved) if wait + moved else None,
+            wait_share=ratio(wait, wait + moved),
             waits_most=int(by_wait[-1].rank),
             waited_for=int(by_wait[0].rank),
         )

@@ -11,14 +11,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from types import MappingProxyType
 
 from drumline.bench.communication.aggregation import run_aggregation
 from drumline.bench.communication.collectives import run_collectives
 from drumline.bench.specs import AggregationSpec, CollectivesSpec
-from drumline.labs.experiment import Experiment, LabSettings, Measurement, Training, choose_data
-from drumline.spec.load import validate_spec
+from drumline.labs.experiment import (
+    Experiment,
+    LabSettings,
+    Measurement,
+    Options,
+    Training,
+    build_training,
+    place,
+)
 
 KINDS = (
     "allreduce",
@@ -50,120 +57,79 @@ AVERAGES = ("mean", "sum")
 OF = ("gradients", "parameters")
 COMPRESSED = ("none", "fp16")
 _BOTTLENECK_NODES = 3
+_SHARED: Options = MappingProxyType(
+    {
+        "model": "mlp",
+        "data": {"batch": 128},
+        "optimizer": {"name": "sgd", "lr": 0.1},
+        "backend": "gloo",
+        "threads": 1,
+    }
+)
 
 
 def plan_experiments(settings: LabSettings) -> Sequence[Experiment]:
     """Name them in order."""
-    return [
-        _collectives(settings),
-        _aggregation(settings),
-        *_delays(settings),
-        *_choices(settings),
-        *_compression(settings),
-    ]
+    return [_collectives(settings), _aggregation(settings), *_delays(settings), *_choices(settings)]
 
 
 def _collectives(settings: LabSettings) -> Measurement:
-    words: dict[str, Any] = {
-        "sizes": ["4KiB", "64KiB", "1MiB", "4MiB"],
-        "algorithms": list(WAYS),
-        "workers": [2, 4],
-        **({"rounds": 6} if not settings.full else {}),
-    }
-    if settings.full:
-        words["sizes"] = ["4KiB", "32KiB", "256KiB", "1MiB", "4MiB", "16MiB"]
+    sizes = "4KiB 32KiB 256KiB 1MiB 4MiB 16MiB" if settings.full else "4KiB 64KiB 1MiB 4MiB"
+    options: Options = {"sizes": sizes.split(), "algorithms": WAYS, "workers": [2, 4]}
     if settings.nodes > 1:
-        words |= {**_nodes(settings), "workers": [1]}
-    spec = CollectivesSpec.model_validate(words)
+        options = {**options, **place(settings, settings.nodes), "workers": [1]}
+    rounds = {} if settings.full else {"rounds": 6}
+    spec = CollectivesSpec.model_validate({**options, **rounds})
     return Measurement(
         name="collectives",
         measure=lambda watch: run_collectives(spec, out=None, watch=watch).to_json(),
-        words=spec.model_dump(mode="json"),
+        options=spec.model_dump(mode="json"),
     )
 
 
 def _aggregation(settings: LabSettings) -> Measurement:
     """On simulated nodes in any case: only they can have a slow CPU or a slow link."""
-    words: dict[str, Any] = {
+    options = {
         "nodes": max(_BOTTLENECK_NODES, settings.nodes),
         "workers": 1,
-        "kinds": list(KINDS),
+        "kinds": KINDS,
         "model": "mlp",
         "batch": 256,
-        **({"rounds": 12} if not settings.full else {"rounds": 60}),
+        "rounds": 60 if settings.full else 12,
     }
     if settings.link.rate is not None:
-        words["link"] = settings.link.model_dump(mode="json")
-    spec = AggregationSpec.model_validate(words)
+        options["link"] = settings.link.model_dump(mode="json")
+    spec = AggregationSpec.model_validate(options)
     return Measurement(
         name="aggregation",
         measure=lambda watch: run_aggregation(spec, out=None, watch=watch).to_json(),
-        words=spec.model_dump(mode="json"),
+        options=spec.model_dump(mode="json"),
     )
 
 
-def _nodes(settings: LabSettings) -> dict[str, Any]:
-    return {"nodes": settings.nodes, "link": settings.link.model_dump(mode="json")}
-
-
-def _training(
-    settings: LabSettings, name: str, *, may_diverge: bool = False, **words: Any
+def _train(
+    settings: LabSettings, name: str, options: Options, *, may_diverge: bool = False
 ) -> Training:
-    place: dict[str, Any] = {"workers": 2}
-    if settings.nodes > 1:
-        place = {"workers": 1, **_nodes(settings)}
-    values = {
-        "name": name,
-        "model": "mlp",
-        "data": {"name": choose_data(settings), "batch": 128},
-        "optimizer": {"name": "sgd", "lr": 0.1},
-        "backend": "gloo",
-        "threads": 1,
-        "seed": settings.seed,
-        **place,
-        **words,
-    }
-    return Training(name=name, spec=validate_spec(values), may_diverge=may_diverge)
+    ranks = max(2, settings.nodes)
+    return build_training(settings, name, _SHARED, options, ranks=ranks, may_diverge=may_diverge)
 
 
-def _delays(settings: LabSettings) -> list[Training]:
+def _delays(settings: LabSettings) -> Iterator[Training]:
     steps = 200 if settings.full else 40
-    found = []
+    late = {LATE_RANK: {"delay_ms": DELAY_MS}}
     for kind in DELAYED:
-        common: dict[str, Any] = {
-            "strategy": {"kind": kind},
-            "max_steps": steps,
-            "evaluate": False,
-        }
-        late = {LATE_RANK: {"delay_ms": DELAY_MS}}
-        found.append(_training(settings, f"even-{kind}", **common))
-        found.append(_training(settings, f"late-{kind}", **common, slow_ranks=late))
-    return found
+        options: Options = {"strategy": {"kind": kind}, "max_steps": steps, "evaluate": False}
+        yield _train(settings, f"even-{kind}", options)
+        yield _train(settings, f"late-{kind}", {**options, "slow_ranks": late})
 
 
-def _choices(settings: LabSettings) -> list[Training]:
-    amount: dict[str, Any] = {"epochs": 3} if settings.full else {"epochs": 2}
-    return [
-        _training(
-            settings,
-            f"{average}-{of}",
-            may_diverge=average == "sum",
-            strategy={"kind": "allreduce", "average": average, "of": of},
-            **amount,
-        )
-        for of in OF
-        for average in AVERAGES
-    ]
-
-
-def _compression(settings: LabSettings) -> list[Training]:
-    amount: dict[str, Any] = {"epochs": 3} if settings.full else {"epochs": 2}
-    return [
-        _training(
-            settings,
-            f"compress-{compress}",
-            strategy={"kind": "chunked_ring", "compress": compress},
-            **amount,
-        )
-        for compress in COMPRESSED
-    ]
+def _choices(settings: LabSettings) -> Iterator[Training]:
+    epochs: Options = {"epochs": 3 if settings.full else 2}
+    for of in OF:
+        for average in AVERAGES:
+            strategy = {"kind": "allreduce", "average": average, "of": of}
+            options = {**epochs, "strategy": strategy}
+            yield _train(settings, f"{average}-{of}", options, may_diverge=average == "sum")
+    for compress in COMPRESSED:
+        strategy = {"kind": "chunked_ring", "compress": compress}
+        yield _train(settings, f"compress-{compress}", {**epochs, "strategy": strategy})

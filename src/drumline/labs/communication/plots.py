@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from drumline.bench.communication.tables import format_size
 from drumline.labs.communication.experiments import DELAY_MS
-from drumline.labs.plots import Plot, error_bars, middles
+from drumline.labs.plots import Look, Plot, error_bars, middles
 from drumline.report.page.table import RecordTable
 from drumline.report.plots import LEDGER
 
@@ -15,12 +15,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from drumline.labs.communication.collectives import (
-        AggregationRow,
-        CollectiveRow,
-        StrategyRow,
-    )
-    from drumline.labs.communication.training import DelayRow, LossRow
+    from drumline.labs.communication.collectives import AggregationRow, CollectiveRow, StrategyRow
+    from drumline.labs.communication.training import DelayRow
+    from drumline.labs.repeats import LossRow
 
 _WORST = 0.05
 _HIGHEST_LOSS = 3.0
@@ -34,8 +31,7 @@ def draw_sizes(plot: Plot, collectives: RecordTable[CollectiveRow]) -> Figure:
     for axes, count in zip(panels, ranks, strict=True):
         _draw_sizes(plot, axes, collectives.where(ranks=count))
         plot.panel(axes, "panel", legend=False, ranks=count)
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=4)
+    plot.legend(figure, panels[0], columns=4)
     return figure
 
 
@@ -43,23 +39,13 @@ def _draw_sizes(plot: Plot, axes: Axes, rows: Sequence[CollectiveRow]) -> None:
     for number, algorithm in enumerate(dict.fromkeys(row.algorithm for row in rows)):
         own = [row for row in rows if row.algorithm == algorithm]
         times = [row.ms for row in own]
-        color = plot.color(number)
-        axes.errorbar(
-            [row.bytes for row in own],
-            middles(times),
-            yerr=error_bars(times),
-            color=color,
-            marker=plot.marker(number),
-            ms=4,
-            capsize=2,
-            lw=1.2,
-            label=plot.name("algorithm", algorithm),
-        )
+        look: Look = {"ms": 4, "lw": 1.2, "label": plot.name("algorithm", algorithm)}
+        plot.points(axes, [row.bytes for row in own], times, number=number, **look)
         guessed = [(row.bytes, row.predicted_ms) for row in own if row.predicted_ms]
         least = min(middles(times))
         kept = [(size, guess) for size, guess in guessed if guess > _WORST * least]
         if kept:
-            axes.plot(*zip(*kept, strict=True), "x", color=color, ms=6)
+            axes.plot(*zip(*kept, strict=True), "x", color=plot.color(number), ms=6)
     if rows:
         axes.plot([], [], "x", color=plot.ink, label=plot.label("predicted"))
     sizes = sorted({row.bytes for row in rows})
@@ -72,7 +58,7 @@ def _draw_sizes(plot: Plot, axes: Axes, rows: Sequence[CollectiveRow]) -> None:
 def draw_splits(plot: Plot, collectives: RecordTable[CollectiveRow]) -> Figure:
     """Draw a panel for each number of ranks and size: by algorithm a bar of wait and transfer."""
     rows = collectives.records
-    algorithms = list(dict.fromkeys(row.algorithm for row in rows))
+    algorithms = list(collectives.groups("algorithm"))
     ranks, sizes = sorted({row.ranks for row in rows}), sorted({row.bytes for row in rows})
     places = [(count, size) for count in ranks for size in sizes]
     figure, panels = plot.panels(len(places), columns=len(sizes), height=2.6)
@@ -83,8 +69,7 @@ def draw_splits(plot: Plot, collectives: RecordTable[CollectiveRow]) -> Figure:
         axes.set_yticks(range(len(algorithms)), names)
         axes.invert_yaxis()
         plot.panel(axes, "panel", legend=False, ranks=count, size=format_size(size))
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=3)
+    plot.legend(figure, panels[0], columns=3)
     return figure
 
 
@@ -93,17 +78,15 @@ def _draw_split(
 ) -> None:
     at = [algorithms.index(row.algorithm) for row in rows]
     before = [0.0] * len(rows)
-    for part, lengths in (
-        ("wait", [row.wait_ms for row in rows]),
-        ("transfer", [row.transfer_ms for row in rows]),
-    ):
+    for part in ("wait", "transfer"):
+        lengths = [getattr(row, f"{part}_ms") for row in rows]
         axes.barh(at, lengths, 0.75, left=before, color=LEDGER[part], label=plot.label(part))
         before = [a + b for a, b in zip(before, lengths, strict=True)]
     longest = max(before, default=0.0)
     guessed = [(row.predicted_ms, place) for row, place in zip(rows, at, strict=True)]
     # a line that falls below nothing, or far off, is told by the table
     kept = [(guess, place) for guess, place in guessed if guess and 0 < guess < 2 * longest]
-    x, y = ([pair[index] for pair in kept] for index in (0, 1))
+    x, y = [guess for guess, _ in kept], [place for _, place in kept]
     axes.plot(x, y, "x", color=plot.ink, ms=5, label=plot.label("predicted"))
 
 
@@ -111,31 +94,24 @@ def draw_strategies(
     plot: Plot, aggregation: RecordTable[AggregationRow], _: RecordTable[StrategyRow]
 ) -> Figure:
     """Draw a panel for each situation: by strategy a bar for each rank, of wait and transfer."""
-    rows = aggregation.records
-    situations = list(dict.fromkeys(row.situation for row in rows))
-    kinds = list(dict.fromkeys(row.kind for row in rows))
-    ranks = sorted({row.rank for row in rows})
+    situations, kinds = aggregation.groups("situation"), list(aggregation.groups("kind"))
+    ranks = sorted(aggregation.groups("rank"))
     figure, panels = plot.panels(len(situations), columns=1, height=2.3)
     width = 0.8 / len(ranks)
-    for axes, situation in zip(panels, situations, strict=True):
+    for axes, (situation, rows) in zip(panels, situations.items(), strict=True):
         for number, rank in enumerate(ranks):
-            own = {row.kind: row for row in aggregation.where(situation=situation, rank=rank)}
+            own = {row.kind: row for row in rows if row.rank == rank}
             places = [k + (number - (len(ranks) - 1) / 2) * width for k in range(len(kinds))]
-            waits = [own[kind].wait_ms if kind in own else 0.0 for kind in kinds]
-            transfers = [own[kind].transfer_ms if kind in own else 0.0 for kind in kinds]
-            for part, heights, bottom in (
-                ("wait", waits, [0.0] * len(kinds)),
-                ("transfer", transfers, waits),
-            ):
+            foot = [0.0] * len(kinds)
+            for part in ("wait", "transfer"):
+                heights = [getattr(own[k], f"{part}_ms") if k in own else 0.0 for k in kinds]
                 label = plot.label(part) if number == 0 else None
-                color = LEDGER[part]
-                axes.bar(places, heights, width * 0.9, bottom=bottom, color=color, label=label)
+                look: Look = {"bottom": foot, "color": LEDGER[part], "label": label}
+                axes.bar(places, heights, width * 0.9, **look)
+                foot = heights
         axes.set_xticks(range(len(kinds)), kinds, rotation=15)
-        name = plot.name("situation", situation)
-        plot.panel(axes, "panel", legend=False, situation=name)
-    handles, labels = panels[0].get_legend_handles_labels()
-    title = plot.label("legend", last=ranks[-1])
-    figure.legend(handles, labels, loc="outside upper center", ncols=2, title=title)
+        plot.panel(axes, "panel", legend=False, situation=plot.name("situation", situation))
+    plot.legend(figure, panels[0], columns=2, title=plot.label("legend", last=ranks[-1]))
     return figure
 
 
@@ -143,9 +119,8 @@ def draw_delays(plot: Plot, delays: RecordTable[DelayRow]) -> Figure:
     """Draw a step of each strategy, with and without a late rank, beside the delay itself."""
     figure, (axes,) = plot.panels(1, height=3.0)
     rows = delays.records
-    for number, (key, steps) in enumerate(
-        (("even", [row.even_ms for row in rows]), ("late", [row.late_ms for row in rows]))
-    ):
+    for number, key in enumerate(("even", "late")):
+        steps = [getattr(row, f"{key}_ms") for row in rows]
         places = [place + (number - 0.5) * 0.38 for place in range(len(rows))]
         values, spread = middles(steps), error_bars(steps)
         axes.bar(places, values, 0.36, color=plot.color(number), label=plot.label(key))
@@ -159,17 +134,12 @@ def draw_delays(plot: Plot, delays: RecordTable[DelayRow]) -> Figure:
 def draw_curves(plot: Plot, curves: RecordTable[LossRow]) -> Figure:
     """Draw all loss curves of the choices and of compression, on one axis."""
     figure, (axes,) = plot.panels(1, height=3.6)
-    for number, name in enumerate(dict.fromkeys(row.name for row in curves.records)):
-        rows = curves.where(name=name)
-        axes.plot(
-            [row.step for row in rows],
-            [min(row.loss, 10 * _HIGHEST_LOSS) for row in rows],
-            color=plot.color(number),
-            marker=plot.marker(number),
-            markevery=(number, max(1, len(rows) // 6)),
-            ms=4,
-            label=plot.name("name", name),
-        )
+    for number, (name, rows) in enumerate(curves.groups("key").items()):
+        steps, losses = [row.step for row in rows], [row.loss for row in rows]
+        cut = [min(loss, 10 * _HIGHEST_LOSS) for loss in losses]
+        look: Look = {"markevery": (number, max(1, len(rows) // 6)), "ms": 4}
+        label = plot.name("name", name)
+        plot.points(axes, steps, cut, number=number, bars=False, label=label, **look)
     axes.set_ylim(0, _HIGHEST_LOSS)
     plot.panel(axes, "panel")
     return figure

@@ -18,9 +18,9 @@ from drumline.labs.communication.experiments import (
 )
 from drumline.labs.communication.plots import draw_curves, draw_delays
 from drumline.labs.experiment import Results
-from drumline.labs.repeats import smoothed
+from drumline.labs.repeats import LossRow, ratio, smoothed
 from drumline.report.intervals import Interval, Order, compare, divide, quartile_interval
-from drumline.report.page.table import count, milliseconds, percent, plain, points, size, times
+from drumline.report.page import table as form
 from drumline.report.runs.record import RunRecord
 
 _CHANCE = 0.2
@@ -37,11 +37,11 @@ class DelayRow:
     """A step without and with a rank that comes late."""
 
     kind: str
-    even_ms: Annotated[Interval, milliseconds]
-    late_ms: Annotated[Interval, milliseconds]
-    added_ms: Annotated[float, milliseconds]
-    wait_ms_of_others: Annotated[float, milliseconds]
-    blame: Annotated[float, percent]
+    even_ms: Annotated[Interval, form.milliseconds]
+    late_ms: Annotated[Interval, form.milliseconds]
+    added_ms: Annotated[float, form.milliseconds]
+    wait_ms_of_others: Annotated[float, form.milliseconds]
+    blame: Annotated[float, form.percent]
     """the share of all lost time in which others waited for that rank"""
 
 
@@ -85,9 +85,9 @@ class ChoiceRow:
 
     of: str
     average: str
-    loss: Annotated[float | None, plain]
-    accuracy: Annotated[float | None, points]
-    diverged_at: Annotated[int | None, count]
+    loss: Annotated[float | None, form.plain]
+    accuracy: Annotated[float | None, form.points]
+    diverged_at: Annotated[int | None, form.count]
     """the step with a loss of NaN or infinity"""
 
 
@@ -96,39 +96,24 @@ class CompressionRow:
     """What was sent by a format, and where training ended."""
 
     compress: str
-    bytes_per_step: Annotated[float, size]
-    step_ms: Annotated[Interval, milliseconds]
-    accuracy: Annotated[float | None, points]
-
-
-@dataclass(frozen=True, kw_only=True)
-class LossRow:
-    """The mean loss of some neighbouring steps."""
-
-    name: str
-    step: int
-    loss: float
+    bytes_per_step: Annotated[float, form.size]
+    step_ms: Annotated[Interval, form.milliseconds]
+    accuracy: Annotated[float | None, form.points]
 
 
 def write_choices(chapter: Chapter, results: Results) -> None:
     """Write what sum or mean, gradients or parameters, 32 or 16 bits come to."""
-    choices, compression = list(_choices(results)), list(_compression(results))
-    tables = [
-        chapter.tabulate(name, row_type, rows)
-        for name, row_type, rows in (
-            ("choices", ChoiceRow, choices),
-            ("compression", CompressionRow, compression),
-        )
-        if rows
-    ]
+    if choices := list(_choices(results)):
+        chapter.tabulate("choices", ChoiceRow, choices)
+    if compression := list(_compression(results)):
+        chapter.tabulate("compression", CompressionRow, compression)
     if curves := list(_curves(results)):
-        chapter.picture("curves", draw_curves, chapter.tabulate("curves", LossRow, curves))
-    columns = {
-        "choices": ("of", "average", "loss", "accuracy", "diverged_at"),
-        "compression": ("compress", "bytes_per_step", "step_ms", "accuracy"),
-    }
-    for table in tables:
-        chapter.show(table, *columns[table.name])
+        table = chapter.tabulate("curves", LossRow, curves, key="name")
+        chapter.picture("curves", draw_curves, table)
+    how = chapter.table("choices", ChoiceRow)
+    chapter.show(how, "of", "average", "loss", "accuracy", "diverged_at")
+    sent = chapter.table("compression", CompressionRow)
+    chapter.show(sent, "compress", "bytes_per_step", "step_ms", "accuracy")
     _say_choices(chapter, choices)
     _say_compression(chapter, compression)
 
@@ -168,7 +153,7 @@ def _curves(results: Results) -> Iterator[LossRow]:
         record = results.until_then(name) if results.diverged(name) else results.record(name)
         curve = [] if record is None else record.curve
         for point in smoothed(curve, max(1, len(curve) // 30)):
-            yield LossRow(name=name, step=point.step, loss=point.loss)
+            yield LossRow(key=name, step=point.step, loss=point.loss)
 
 
 def _say_choices(chapter: Chapter, rows: Sequence[ChoiceRow]) -> None:
@@ -200,19 +185,8 @@ def _say_sum(chapter: Chapter, mean: ChoiceRow, reached: float, total: ChoiceRow
 
 def _say_compression(chapter: Chapter, rows: Sequence[CompressionRow]) -> None:
     """Compare 16 bits on the way with 32."""
-    if len(rows) < 2 or not rows[0].bytes_per_step:
-        return
-    full, half = rows
-    ratio = chapter.found(
-        "bytes of fp16 over full size",
-        half.bytes_per_step / full.bytes_per_step,
-        times,
-        of="compression.csv: bytes_per_step",
-    )
-    step = chapter.found(
-        "step of fp16 over full size",
-        divide(half.step_ms, full.step_ms),
-        times,
-        of="compression.csv: step_ms",
-    )
-    chapter.say("compression", ratio=ratio, step=step, half=half, full=full)
+    if len(rows) == len(COMPRESSED):
+        full, half = rows
+        sent = ratio(half.bytes_per_step, full.bytes_per_step)
+        step = divide(half.step_ms, full.step_ms)
+        chapter.say("compression", ratio=sent, step=step, half=half, full=full)

@@ -12,12 +12,20 @@ can do with the whole machine.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from types import MappingProxyType
 
 from drumline.core.errors import UsageError
-from drumline.labs.experiment import SAMPLES, Experiment, LabSettings, Training, choose_data
-from drumline.spec.load import validate_spec
+from drumline.labs.experiment import (
+    SAMPLES,
+    Experiment,
+    LabSettings,
+    Options,
+    Training,
+    build_training,
+    choose_data,
+)
 
 KINDS = ("shuffle", "random", "sampling", "by_label", "dirichlet")
 """the first is what the others are compared with"""
@@ -31,7 +39,27 @@ ADAM_LR = 0.002
 _LABELS = 10
 _MOST = 16
 _OF_FOUR = ((0, 1, 2), (3, 4, 5), (6, 7), (8, 9))
-_NEVER = 1_000_000
+AVERAGING = (
+    ("shuffle", "sgd", "gradients"),
+    ("by_label", "sgd", "gradients"),
+    ("by_label", "sgd", "parameters"),
+    ("shuffle", "adam", "gradients"),
+    ("by_label", "adam", "gradients"),
+    ("shuffle", "adam", "parameters"),
+    ("by_label", "adam", "parameters"),
+)
+"""partition, optimizer, what is averaged; the first two are runs that differ in the partition"""
+_SHARED: Options = MappingProxyType(
+    {
+        "model": "lenet",
+        "data": {"batch": BATCH},
+        "optimizer": {"name": "sgd", "lr": LR, "momentum": 0.9},
+        "strategy": {"kind": "allreduce"},
+        "threads": 1,
+        "device": "cpu",
+        "checkpoint": {"every_steps": 1_000_000, "keep": 1},  # at the end only: steps are timed
+    }
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,16 +95,11 @@ def plan(settings: LabSettings) -> Plan:
         )
     counts = {2**k for k in range(8) if 2**k < ranks} | {ranks}
     if settings.full:
-        return Plan(
-            ranks=ranks,
-            workers=tuple(sorted(counts | ({3} if ranks > 3 else set()))),
-            repeats=5,
-            epochs=6,
-            batches=(32, 64, 128, 256, 512, 1024),
-        )
-    return Plan(
-        ranks=ranks, workers=tuple(sorted(counts)), repeats=3, epochs=4, batches=(32, 128, 512)
-    )
+        workers = tuple(sorted(counts | ({3} if ranks > 3 else set())))
+        batches = (32, 64, 128, 256, 512, 1024)
+        return Plan(ranks=ranks, workers=workers, repeats=5, epochs=6, batches=batches)
+    workers = tuple(sorted(counts))
+    return Plan(ranks=ranks, workers=workers, repeats=3, epochs=4, batches=(32, 128, 512))
 
 
 def label_groups(ranks: int) -> tuple[tuple[int, ...], ...]:
@@ -114,117 +137,58 @@ def alone_name(part: int | None) -> str:
     return "alone-mixed" if part is None else f"alone-labels{part}"
 
 
-def experiments(settings: LabSettings) -> list[Experiment]:
+def plan_experiments(settings: LabSettings) -> list[Experiment]:
     """Name all runs, in order; what is compared lies close together, as the machine may change."""
     of = plan(settings)
     found: list[Experiment] = []
     for number in range(of.repeats):
-        seed = settings.seed + number
-        found += [
-            _train(settings, f"{kind}-{number + 1}", of.ranks, seed=seed, data=_dealt(kind, of))
-            for kind in KINDS
-        ]
-        found += [
-            _train(settings, f"workers{count}-{number + 1}", count, seed=seed)
-            for count in of.workers
-            if count != of.ranks
-        ]
-        found.append(_train(settings, f"cores-{number + 1}", 1, seed=seed, threads=None))
-    found += _batches(settings, of)
-    found += _averaging(settings, of)
-    found += _alone(settings, of)
-    return found
+        seeded: Options = {"seed": settings.seed + number}
+        for kind in KINDS:
+            options = {**seeded, **_dealt(kind, of)}
+            found.append(_train(settings, f"{kind}-{number + 1}", of.ranks, options))
+        for count in of.workers:
+            if count != of.ranks:
+                found.append(_train(settings, f"workers{count}-{number + 1}", count, seeded))
+        found.append(_train(settings, f"cores-{number + 1}", 1, {**seeded, "threads": None}))
+    return [*found, *_batches(settings, of), *_averaging(settings, of), *_alone(settings, of)]
 
 
-def _batches(settings: LabSettings, of: Plan) -> list[Experiment]:
-    found: list[Experiment] = []
+def _batches(settings: LabSettings, of: Plan) -> Iterator[Training]:
     for batch in of.batches:
-        if batch == BATCH:
-            continue
         for rule, lr in (("same", LR), ("scaled", LR * batch / BATCH)):
-            found.append(
-                _train(
-                    settings,
-                    batch_name(batch, rule),
-                    of.ranks,
-                    data={"batch": batch},
-                    optimizer={"lr": lr},
-                )
-            )
-    return found
+            if batch != BATCH:
+                changed: Options = {"data": {"batch": batch}, "optimizer": {"lr": lr}}
+                yield _train(settings, batch_name(batch, rule), of.ranks, changed)
 
 
-def _averaging(settings: LabSettings, of: Plan) -> list[Experiment]:
+def _averaging(settings: LabSettings, of: Plan) -> Iterator[Training]:
     adam = {"name": "adam", "lr": ADAM_LR, "momentum": 0.0}
-    found: list[Experiment] = [
-        _train(
-            settings,
-            averaging_name(SKEWED, "sgd", "parameters"),
-            of.ranks,
-            data=_dealt(SKEWED, of),
-            strategy={"of": "parameters"},
-        )
-    ]
-    for averaged in ("gradients", "parameters"):
-        found += [
-            _train(
-                settings,
-                averaging_name(kind, "adam", averaged),
-                of.ranks,
-                data=_dealt(kind, of),
-                optimizer=adam,
-                strategy={"of": averaged},
-            )
-            for kind in (KINDS[0], SKEWED)
-        ]
-    return found
+    for kind, optimizer, averaged in AVERAGING:
+        if (optimizer, averaged) != ("sgd", "gradients"):
+            rule: Options = {"optimizer": adam} if optimizer == "adam" else {}
+            options = {**rule, **_dealt(kind, of), "strategy": {"of": averaged}}
+            yield _train(settings, averaging_name(kind, optimizer, averaged), of.ranks, options)
 
 
-def _alone(settings: LabSettings, of: Plan) -> list[Experiment]:
+def _alone(settings: LabSettings, of: Plan) -> Iterator[Training]:
     share = SAMPLES[choose_data(settings)] // of.ranks
-    small = {"batch": of.local_batch}
-    found: list[Experiment] = [
-        _train(settings, alone_name(None), 1, data={**small, "samples": share})
-    ]
+    data: Options = {"batch": of.local_batch, "samples": share}
+    yield _train(settings, alone_name(None), 1, {"data": data})
     for part, labels in enumerate(label_groups(of.ranks)[:_LABELS]):
         partition = {"kind": "by_label", "labels": [list(labels)]}
-        found.append(_train(settings, alone_name(part), 1, data={**small, "partition": partition}))
-    return found
+        data = {"batch": of.local_batch, "partition": partition}
+        yield _train(settings, alone_name(part), 1, {"data": data})
 
 
-def _dealt(kind: str, of: Plan) -> dict[str, Any]:
-    partition: dict[str, Any] = {"kind": kind}
+def _dealt(kind: str, of: Plan) -> Options:
+    partition: dict[str, object] = {"kind": kind}
     if kind == "by_label":
         partition["labels"] = [list(labels) for labels in label_groups(of.ranks)]
     if kind == "dirichlet":
         partition["alpha"] = ALPHA
-    return {"partition": partition}
+    return {"data": {"partition": partition}}
 
 
-def _train(
-    settings: LabSettings,
-    name: str,
-    ranks: int,
-    *,
-    seed: int | None = None,
-    data: dict[str, Any] | None = None,
-    optimizer: dict[str, Any] | None = None,
-    strategy: dict[str, Any] | None = None,
-    threads: int | None = 1,
-) -> Training:
-    words: dict[str, Any] = {
-        "name": name,
-        "model": "lenet",
-        "data": {"name": choose_data(settings), "batch": BATCH, **(data or {})},
-        "optimizer": {"name": "sgd", "lr": LR, "momentum": 0.9, **(optimizer or {})},
-        "strategy": {"kind": "allreduce", **(strategy or {})},
-        "epochs": plan(settings).epochs,
-        "seed": settings.seed if seed is None else seed,
-        "threads": threads,
-        "device": "cpu",
-        "checkpoint": {"every_steps": _NEVER, "keep": 1},  # at the end only: steps are timed
-        "workers": ranks,
-    }
-    if settings.nodes > 1 and ranks > 1:
-        words |= {"workers": 1, "nodes": ranks, "link": settings.link.model_dump()}
-    return Training(name=name, spec=validate_spec(words))
+def _train(settings: LabSettings, name: str, ranks: int, options: Options) -> Training:
+    shared = {**_SHARED, "epochs": plan(settings).epochs}
+    return build_training(settings, name, shared, options, ranks=ranks)

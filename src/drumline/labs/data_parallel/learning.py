@@ -14,41 +14,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
+from drumline.labs import repeats
 from drumline.labs.chapter import Chapter
-from drumline.labs.data_parallel.experiments import (
-    KINDS,
-    SKEWED,
-    alone_name,
-    averaging_name,
-    label_groups,
-    plan,
-    seed_names,
-)
+from drumline.labs.data_parallel import experiments as lab
+from drumline.labs.data_parallel.experiments import KINDS, SKEWED
 from drumline.labs.data_parallel.plots import draw_averaging, draw_learning
 from drumline.labs.experiment import TEST_SAMPLES, Results
-from drumline.labs.repeats import (
-    CurveRow,
-    Runs,
-    ScoreRow,
-    accuracy_of,
-    curve_rows,
-    geometric_mean_of,
-    judge_accuracy,
-    largest_difference,
-    score_rows,
-    smoothed,
-)
-from drumline.report.intervals import Interval
-from drumline.report.page.table import (
-    RecordTable,
-    count,
-    milliseconds,
-    percent,
-    plain,
-    points,
-    times,
-    tiny,
-)
+from drumline.labs.repeats import CurveRow, Runs, ScoreRow, extremes, ranked, ratio
+from drumline.report.intervals import Interval, compare
+from drumline.report.page import table as form
+from drumline.report.page.table import RecordTable
 from drumline.report.runs.record import RunRecord
 
 WIDTH = 20
@@ -62,16 +37,6 @@ _CLEAR = 1.5
 """ranks' losses scatter anyway; what is this many times as much comes from their labels"""
 _EQUAL = 1e-3
 """losses nearer than this, over a whole run, differ by rounding"""
-_AVERAGING = (
-    (MIXED, "sgd", "gradients"),
-    (SKEWED, "sgd", "gradients"),
-    (SKEWED, "sgd", "parameters"),
-    (MIXED, "adam", "gradients"),
-    (SKEWED, "adam", "gradients"),
-    (MIXED, "adam", "parameters"),
-    (SKEWED, "adam", "parameters"),
-)
-"""partition, optimizer, what is averaged"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,30 +45,29 @@ class StrategyRow:
 
     kind: str
     repeats: int
-    accuracy: Annotated[Interval | None, points]
-    test_loss: Annotated[Interval | None, plain]
-    loss: Annotated[Interval | None, plain]
-    step_ms: Annotated[float | None, milliseconds]
-    wait_share: Annotated[float | None, percent]
+    accuracy: Annotated[Interval | None, form.points]
+    test_loss: Annotated[Interval | None, form.plain]
+    loss: Annotated[Interval | None, form.plain]
+    step_ms: Annotated[float | None, form.milliseconds]
+    wait_share: Annotated[float | None, form.percent]
     """of all ranks' time in steps"""
-    waiting_rank: Annotated[int | None, plain]
+    waiting_rank: Annotated[int | None, form.plain]
     """the rank that the others waited for most"""
 
 
 def write_learning(chapter: Chapter, results: Results) -> None:
     """Write loss, accuracy, and who waits for whom, by partition."""
-    of = plan(results.settings)
-    found = {kind: list(results.records(seed_names(kind, of)).values()) for kind in KINDS}
-    runs = {kind: records for kind, records in found.items() if records}
+    of = lab.plan(results.settings)
+    runs = results.runs({kind: lab.seed_names(kind, of) for kind in KINDS})
     if not runs:
         return
     ends = chapter.tabulate(
         "strategies", StrategyRow, (_ending(kind, records) for kind, records in runs.items())
     )
     curves = chapter.tabulate(
-        "strategy_curves", CurveRow, curve_rows(runs, width=WIDTH), key="kind"
+        "strategy_curves", CurveRow, repeats.curve_rows(runs, width=WIDTH), key="kind"
     )
-    scores = chapter.tabulate("strategy_scores", ScoreRow, score_rows(runs), key="kind")
+    scores = chapter.tabulate("strategy_scores", ScoreRow, repeats.score_rows(runs), key="kind")
     chapter.picture("strategies", draw_learning, curves, scores, ranks=of.ranks, width=WIDTH)
     chapter.show(ends, "kind", "accuracy", "test_loss", "loss", "step_ms", "wait_share")
     _compare_with_first(chapter, runs, ends.records)
@@ -113,14 +77,14 @@ def write_learning(chapter: Chapter, results: Results) -> None:
 
 def _ending(kind: str, records: Sequence[RunRecord]) -> StrategyRow:
     steps = [step for record in records for step in record.step_s]
-    curves = [smoothed(record.curve, WIDTH) for record in records]
+    curves = [repeats.smoothed(record.curve, WIDTH) for record in records]
     share, rank = _waiting(records[0])
     return StrategyRow(
         kind=kind,
         repeats=len(records),
-        accuracy=accuracy_of(records),
-        test_loss=geometric_mean_of(record.summary.get("test_loss") for record in records),
-        loss=geometric_mean_of(curve[-1].loss for curve in curves if curve),
+        accuracy=repeats.accuracy_of(records),
+        test_loss=repeats.geometric_mean_of(record.summary.get("test_loss") for record in records),
+        loss=repeats.geometric_mean_of(curve[-1].loss for curve in curves if curve),
         step_ms=1000 * statistics.median(steps) if steps else None,
         wait_share=share,
         waiting_rank=rank,
@@ -141,15 +105,9 @@ def _compare_with_first(chapter: Chapter, runs: Runs, rows: Sequence[StrategyRow
     """Compare each partition with the first, seed by seed."""
     base = chapter.text.name("kind", MIXED)
     for row in rows:
-        verdict = judge_accuracy(runs[row.kind], runs.get(MIXED, []))
-        if row.kind != MIXED and verdict is not None:
-            gap = chapter.found(
-                f"accuracy of {row.kind} minus {MIXED}",
-                verdict.difference,
-                chapter.text.point_change,
-                of="strategies: accuracy, in pairs of one seed",
-            )
-            chapter.say(f"against.{verdict.order}", row=row, base=base, gap=gap)
+        gap = repeats.accuracy_gap(runs[row.kind], runs.get(MIXED, []))
+        if row.kind != MIXED and gap is not None:
+            chapter.say(f"against.{compare(gap, 0)}", row=row, base=base, gap=gap)
 
 
 def _say_test_set(chapter: Chapter, runs: Runs, rows: Sequence[StrategyRow]) -> None:
@@ -159,27 +117,18 @@ def _say_test_set(chapter: Chapter, runs: Runs, rows: Sequence[StrategyRow]) -> 
     if row is None or row.accuracy is None or data not in TEST_SAMPLES:
         return
     samples, share = TEST_SAMPLES[data], row.accuracy.middle
-    chapter.say(
-        "test_set",
-        samples=chapter.found("samples of the test set", samples, count, of=data),
-        reach=chapter.found(
-            "reach of an accuracy on the test set",
-            1.96 * math.sqrt(share * (1 - share) / samples),
-            chapter.text.point_size,
-            of="strategies: accuracy",
-        ),
-    )
+    quoted = chapter.found("samples of the test set", samples, "count", of=data)
+    reach = 1.96 * math.sqrt(share * (1 - share) / samples)
+    chapter.say("test_set", samples=quoted, reach=reach)
 
 
 def _say_waiting(chapter: Chapter, rows: Sequence[StrategyRow]) -> None:
     """Tell of unequal parts: the rank with the most samples is the one that others wait for."""
-    told = [(row, row.wait_share) for row in rows if row.wait_share is not None]
-    if len(told) < 2:
-        return
-    most, longest = max(told, key=lambda pair: pair[1])
-    least, shortest = min(told, key=lambda pair: pair[1])
-    if longest >= _WAITS and (not shortest or longest / shortest >= 1.2):
-        chapter.say("waiting", most=most, least=least)
+    least, most = extremes(rows, lambda row: row.wait_share)
+    if least is not None and most is not None:
+        shortest, longest = least.wait_share or 0.0, most.wait_share or 0.0
+        if longest >= _WAITS and longest >= 1.2 * shortest:
+            chapter.say("waiting", most=most, least=least)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,8 +148,8 @@ class AveragingRow:
     kind: str
     optimizer: str
     averaged: str
-    accuracy: Annotated[float | None, points]
-    test_loss: Annotated[float | None, plain]
+    accuracy: Annotated[float | None, form.points]
+    test_loss: Annotated[float | None, form.plain]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,13 +158,13 @@ class AloneRow:
 
     part: str
     """its digits, or `mixed`: as many samples of all digits"""
-    samples: Annotated[int, count]
-    accuracy: Annotated[float | None, points]
+    samples: Annotated[int, form.count]
+    accuracy: Annotated[float | None, form.points]
 
 
 def write_averaging(chapter: Chapter, results: Results) -> None:
     """Write what averaging hides of skewed labels."""
-    runs = {case: results.record(averaging_name(*case)) for case in _AVERAGING}
+    runs = {case: results.record(lab.averaging_name(*case)) for case in lab.AVERAGING}
     averaged = [
         AveragingRow(
             kind=kind,
@@ -239,10 +188,11 @@ def write_averaging(chapter: Chapter, results: Results) -> None:
     _say_local(chapter, local)
     one, two = (runs[SKEWED, "sgd", what] for what in ("gradients", "parameters"))
     if one is not None and two is not None and one.curve and two.curve:
-        _say_linear(chapter, largest_difference(one, two))
+        gap = repeats.largest_difference(one, two)
+        chapter.say("linear.rounding" if gap < _EQUAL else "linear.more", gap=gap)
     for what in ("gradients", "parameters"):
         say_adam(chapter, averaging, what)
-    _say_alone(chapter, parts, averaging)
+    _say_alone(chapter, alone, averaging)
 
 
 def _local_losses(results: Results) -> Iterator[LocalLossRow]:
@@ -257,9 +207,9 @@ def _local_losses(results: Results) -> Iterator[LocalLossRow]:
 
 
 def _alone(results: Results) -> Iterator[AloneRow]:
-    groups = label_groups(plan(results.settings).ranks)
+    groups = lab.label_groups(lab.plan(results.settings).ranks)
     for part in (None, *range(len(groups))):
-        record = results.record(alone_name(part))
+        record = results.record(lab.alone_name(part))
         if record is not None and record.coverage is not None:
             yield AloneRow(
                 part="mixed" if part is None else "".join(map(str, groups[part])),
@@ -271,18 +221,10 @@ def _alone(results: Results) -> Iterator[AloneRow]:
 def _say_local(chapter: Chapter, local: RecordTable[LocalLossRow]) -> None:
     """Compare how far ranks' own losses lie apart."""
     mixed, skewed = (_spread(local.where(kind=kind)) for kind in (MIXED, SKEWED))
-    if mixed is None or skewed is None or not mixed:
-        return
-    spreads = {
-        hole: chapter.found(name, value, form, of="local_losses: loss")
-        for hole, name, value, form in (
-            ("skewed", f"spread of local losses, {SKEWED}", skewed, plain),
-            ("mixed", f"spread of local losses, {MIXED}", mixed, plain),
-            ("ratio", "ratio of the spreads of local losses", skewed / mixed, times),
-        )
-    }
+    over = ratio(skewed, mixed)
     names = {"name": chapter.text.name("kind", SKEWED), "base": chapter.text.name("kind", MIXED)}
-    ending = chapter.write("local.own" if skewed > _CLEAR * mixed else "local.alike")
+    ending = chapter.write("local.own" if (over or 0.0) > _CLEAR else "local.alike")
+    spreads = {"skewed": skewed, "mixed": mixed, "ratio": over}
     chapter.say("local.spread", **names, **spreads, ending=ending)
 
 
@@ -295,53 +237,32 @@ def _spread(rows: Sequence[LocalLossRow]) -> float | None:
     return statistics.fmean(gaps) if gaps else None
 
 
-def _say_linear(chapter: Chapter, gap: float) -> None:
-    """Tell whether averaging parameters is the same to SGD as averaging gradients."""
-    quoted = chapter.found(
-        "largest difference of losses, SGD, parameters against gradients",
-        gap,
-        tiny,
-        of=f"runs of {SKEWED}",
-    )
-    chapter.say("linear.rounding" if gap < _EQUAL else "linear.more", gap=quoted)
-
-
 def say_adam(chapter: Chapter, averaging: RecordTable[AveragingRow], averaged: str) -> None:
     """Compare skewed with mixed parts under Adam."""
-    rows = {row.kind: row for row in averaging.where(optimizer="adam", averaged=averaged)}
-    mixed, skewed = rows.get(MIXED), rows.get(SKEWED)
+    mixed, skewed = (
+        averaging.first(kind=kind, optimizer="adam", averaged=averaged) for kind in (MIXED, SKEWED)
+    )
     if mixed is None or skewed is None or mixed.accuracy is None or skewed.accuracy is None:
         return
     gap = abs(mixed.accuracy - skewed.accuracy)
-    if gap < _SAME:
-        ending = chapter.write("adam.near")
-    else:
-        quoted = chapter.found(
-            f"accuracy of {MIXED} against {SKEWED}, adam, {averaged}",
-            gap,
-            chapter.text.point_size,
-            of="averaging: accuracy",
-        )
-        ending = chapter.write(f"adam.apart.{averaged}", gap=quoted)
+    near = gap < _SAME
+    ending = (
+        chapter.write("adam.near") if near else chapter.write(f"adam.apart.{averaged}", gap=gap)
+    )
     what = chapter.text.text(f"adam.{averaged}")
     chapter.say("adam.ended", skewed=skewed, mixed=mixed, what=what, ending=ending)
 
 
 def _say_alone(
-    chapter: Chapter, rows: Sequence[AloneRow], averaging: RecordTable[AveragingRow]
+    chapter: Chapter, alone: RecordTable[AloneRow], averaging: RecordTable[AveragingRow]
 ) -> None:
     """Tell what one part teaches by itself."""
-    parts = [
-        (row, row.accuracy) for row in rows if row.part != "mixed" and row.accuracy is not None
-    ]
+    parts = [row for row in alone.records if row.part != "mixed"]
+    best = ranked(parts, lambda row: row.accuracy, reverse=True)
+    worst = ranked(parts, lambda row: row.accuracy)
     whole = [row for row in averaging.where(kind=SKEWED) if row.accuracy is not None]
-    if not parts or not whole:
+    if not best or not whole:
         return
-    best, _ = max(parts, key=lambda pair: pair[1])
-    worst, _ = min(parts, key=lambda pair: pair[1])
-    holes = {"best": best, "worst": worst, "together": whole[0]}
-    mixed = [row for row in rows if row.part == "mixed"]
-    if mixed:
-        chapter.say("alone.mixed", first=chapter.write("alone.parts", **holes), mixed=mixed[0])
-    else:
-        chapter.say("alone.parts", **holes)
+    said = chapter.write("alone.parts", best=best[0], worst=worst[0], together=whole[0])
+    mixed = alone.first(part="mixed")
+    chapter.add(said if mixed is None else chapter.write("alone.mixed", first=said, mixed=mixed))

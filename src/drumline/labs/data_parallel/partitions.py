@@ -15,8 +15,10 @@ from drumline.labs.experiment import Results
 from drumline.report.page.blocks import Facts
 from drumline.report.page.table import RecordTable, percent, times
 
-Coverages = Mapping[str, Mapping[str, Any]]
-"""`coverage.json` of a run, by kind of partition"""
+Coverage = Mapping[str, Any]
+"""`coverage.json` of a run, or one of its parts"""
+Coverages = Mapping[str, Coverage]
+"""by kind of partition"""
 SPANS = ("first_epoch", "run")
 _LUCK = 2.0
 """labels that differ by less than so many times what chance alone does are called mixed"""
@@ -71,32 +73,25 @@ def write_partitions(chapter: Chapter, results: Results) -> None:
     }
     if not covered:
         return
-    parts = chapter.tabulate(
-        "parts", PartRow, (_part(kind, coverage) for kind, coverage in covered.items())
-    )
+    rows = [_part(kind, coverage) for kind, coverage in covered.items()]
+    parts = chapter.tabulate("parts", PartRow, rows)
     labels = chapter.tabulate("labels", LabelRow, _labels(covered))
     overlaps = chapter.tabulate("overlaps", OverlapRow, _overlaps(covered))
-    text = chapter.text
-    groups = " / ".join(
-        "".join(map(str, labels)) for labels in label_groups(plan(results.settings).ranks)
-    )
-    meanings = {kind: text.text(f"meanings.{kind}").format(groups=groups) for kind in KINDS}
-    chapter.results.append(
-        Facts(items=[(text.name("kind", kind), meaning) for kind, meaning in meanings.items()])
-    )
+    owned = label_groups(plan(results.settings).ranks)
+    groups = " / ".join("".join(map(str, labels)) for labels in owned)
+    name, text = chapter.text.name, chapter.text.text
+    meanings = [(name("kind", k), text(f"meanings.{k}").format(groups=groups)) for k in KINDS]
+    chapter.results.append(Facts(items=meanings))
     chapter.picture("labels", draw_labels, labels, parts)
     chapter.picture("overlap", draw_overlap, overlaps)
-    chapter.show(
-        parts,
-        *("kind", "seen_first_epoch", "seen_run", "repeats", "overlap_first_epoch"),
-        *("overlap_run", "label_skew", "largest_part"),
-    )
+    seen = ("seen_first_epoch", "seen_run", "repeats", "overlap_first_epoch", "overlap_run")
+    chapter.show(parts, "kind", *seen, "label_skew", "largest_part")
     _say_sampling(chapter, parts, covered)
-    _say_disjoint(chapter, parts.records)
-    _say_labels(chapter, parts.records, covered)
+    _say_disjoint(chapter, rows)
+    _say_labels(chapter, rows, covered)
 
 
-def _part(kind: str, coverage: Mapping[str, Any]) -> PartRow:
+def _part(kind: str, coverage: Coverage) -> PartRow:
     first, run = (coverage[span] for span in SPANS)
     draws = [rank["draws"] for rank in first["ranks"]]
     return PartRow(
@@ -111,7 +106,7 @@ def _part(kind: str, coverage: Mapping[str, Any]) -> PartRow:
     )
 
 
-def _mean_overlap(table: Mapping[str, Any]) -> float | None:
+def _mean_overlap(table: Coverage) -> float | None:
     """Return the mean over all pairs of the share of one rank's samples that the other has, too."""
     shares = [
         both / table["ranks"][row]["distinct"]
@@ -122,7 +117,7 @@ def _mean_overlap(table: Mapping[str, Any]) -> float | None:
     return statistics.fmean(shares) if shares else None
 
 
-def label_skew(ranks: Sequence[Mapping[str, Any]]) -> float:
+def label_skew(ranks: Sequence[Coverage]) -> float:
     """Return how far ranks' labels are from those of all, as a mean total variation distance.
 
     0: every rank has the same mixture; 1 − 1/ranks: no two ranks share a label (equal parts).
@@ -138,7 +133,7 @@ def label_skew(ranks: Sequence[Mapping[str, Any]]) -> float:
     return statistics.fmean(distances)
 
 
-def _chance_skew(ranks: Sequence[Mapping[str, Any]]) -> float:
+def _chance_skew(ranks: Sequence[Coverage]) -> float:
     """Return the label skew to be expected of parts that are drawn without regard to labels.
 
     The share of a label in m samples scatters by √(p(1−p)/m); its mean deviation is √(2/π) of that.
@@ -154,9 +149,8 @@ def _labels(covered: Coverages) -> Iterator[LabelRow]:
         for rank in coverage["run"]["ranks"]:
             for label, draws in rank["labels"].items():
                 share = draws / rank["draws"] if rank["draws"] else 0.0
-                yield LabelRow(
-                    kind=kind, rank=rank["rank"], label=int(label), draws=draws, share=share
-                )
+                where = {"rank": rank["rank"], "label": int(label)}
+                yield LabelRow(kind=kind, **where, draws=draws, share=share)
 
 
 def _overlaps(covered: Coverages) -> Iterator[OverlapRow]:
@@ -166,10 +160,9 @@ def _overlaps(covered: Coverages) -> Iterator[OverlapRow]:
             for rank, line in enumerate(table["overlap"]):
                 own = table["ranks"][rank]["distinct"]
                 for other, common in enumerate(line):
+                    pair = {"rank": rank, "other": other, "common": common}
                     share = common / own if own else 0.0
-                    yield OverlapRow(
-                        kind=kind, span=span, rank=rank, other=other, common=common, share=share
-                    )
+                    yield OverlapRow(kind=kind, span=span, **pair, share=share)
 
 
 def _say_sampling(chapter: Chapter, parts: RecordTable[PartRow], covered: Coverages) -> None:
@@ -177,12 +170,7 @@ def _say_sampling(chapter: Chapter, parts: RecordTable[PartRow], covered: Covera
     for row in parts.where(kind="sampling"):
         coverage = covered[row.kind]
         draws = sum(rank["draws"] for rank in coverage["first_epoch"]["ranks"])
-        expected = chapter.found(
-            "expected coverage of sampling in one epoch",
-            1 - math.exp(-draws / coverage["samples"]),
-            percent,
-            of="draws, samples",
-        )
+        expected = 1 - math.exp(-draws / coverage["samples"])
         chapter.say("sampling", row=row, expected=expected)
 
 

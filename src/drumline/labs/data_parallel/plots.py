@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from drumline.labs.data_parallel.experiments import CORES
-from drumline.labs.plots import Plot, draw_band, draw_heat, draw_stacked, error_bars, middles
-from drumline.labs.repeats import CurveRow, ScoreRow, keys_of
-from drumline.report.intervals import Interval
+from drumline.labs.plots import Look, Plot, middles
+from drumline.labs.repeats import CurveRow, ScoreRow
 from drumline.report.page.table import RecordTable
 
 if TYPE_CHECKING:
@@ -32,11 +31,10 @@ def draw_labels(plot: Plot, labels: RecordTable[LabelRow], parts: RecordTable[Pa
     top = max(row.share for row in labels.records)
     for number, (kind, axes) in enumerate(zip(kinds, panels, strict=False)):
         rows = labels.where(kind=kind)
-        digits = sorted({row.label for row in rows})
-        ranks = sorted({row.rank for row in rows})
+        digits, ranks = sorted({row.label for row in rows}), sorted({row.rank for row in rows})
         shares = {(row.label, row.rank): row.share for row in rows}
         matrix = [[shares[digit, rank] for rank in ranks] for digit in digits]
-        draw_heat(plot, axes, matrix, write=_in_percent, top=top)
+        plot.heat(axes, matrix, write=_in_percent, top=top)
         axes.set_xticks(ranks[:: _stride(ranks, 10)])
         axes.set_yticks(range(len(digits)), [str(digit) for digit in digits])
         _name(plot, axes, kind, x=plot.label("rank"))
@@ -48,30 +46,27 @@ def draw_labels(plot: Plot, labels: RecordTable[LabelRow], parts: RecordTable[Pa
 
 def _draw_coverage(plot: Plot, axes: Axes, parts: Sequence[PartRow]) -> None:
     matrix = [[row.seen_first_epoch, row.seen_run] for row in parts]
-    draw_heat(plot, axes, matrix, write=_in_percent, top=1.0, color=1)
+    plot.heat(axes, matrix, write=_in_percent, top=1.0, color=1)
     axes.set_xticks([0, 1], [plot.name("span", "first_epoch"), plot.name("span", "run")])
-    names = [
-        plot.name("kind", row.kind).replace("（", " （").replace(" ", "\n", 1) for row in parts
-    ]
-    axes.set_yticks(range(len(names)), names, fontsize=7)
+    names = [plot.name("kind", row.kind).replace("（", " （") for row in parts]
+    lines = [name.replace(" ", "\n", 1) for name in names]
+    axes.set_yticks(range(len(names)), lines, fontsize=7)
     axes.set_title(plot.label("seen"), fontsize=9)
 
 
 def draw_overlap(plot: Plot, overlaps: RecordTable[OverlapRow]) -> Figure:
     """Draw which share of a rank's samples each other one saw: an epoch above, the run below."""
-    kinds = list(dict.fromkeys(row.kind for row in overlaps.records))
+    kinds = list(overlaps.groups("kind"))
+    ranks = list(overlaps.groups("rank"))
+    crowded = len(ranks) > _ROOM
     figure, panels = plot.panels(2 * len(kinds), columns=len(kinds), height=2.0)
-    crowded = False
     for place, axes in enumerate(panels):
         below, column = divmod(place, len(kinds))
         kind, span = kinds[column], ("first_epoch", "run")[below]
         rows = overlaps.where(kind=kind, span=span)
-        ranks = sorted({row.rank for row in rows})
         shares = {(row.rank, row.other): row.share for row in rows}
         matrix = [[shares[rank, other] for other in ranks] for rank in ranks]
-        crowded = len(ranks) > _ROOM
-        write = _nothing if crowded else _in_percent
-        draw_heat(plot, axes, matrix, write=write, top=1.0, color=2)
+        plot.heat(axes, matrix, write=_nothing if crowded else _in_percent, top=1.0, color=2)
         axes.set_aspect("equal")
         axes.set_xticks(ranks[:: _stride(ranks, 6)])
         axes.set_yticks(ranks[:: _stride(ranks, 6)])
@@ -109,22 +104,12 @@ def draw_learning(
 ) -> Figure:
     """Draw loss by step and accuracy by samples, all kinds in each panel."""
     figure, (losses, accuracy) = plot.panels(2)
-    for number, kind in enumerate(keys_of(curves.records)):
-        name = plot.name("kind", kind)
-        rows, looks = curves.where(key=kind), scores.where(key=kind)
-        steps = [row.step for row in rows]
-        draw_band(plot, losses, steps, [row.loss for row in rows], number=number, label=name)
-        accuracy.errorbar(
-            [row.samples for row in looks],
-            middles((row.accuracy for row in looks), 100),
-            yerr=error_bars([row.accuracy for row in looks], 100),
-            color=plot.color(number),
-            marker=plot.marker(number),
-            markersize=4,
-            capsize=2,
-            linewidth=1.2,
-            label=name,
-        )
+    for number, (kind, rows) in enumerate(curves.groups("key").items()):
+        name, looks = plot.name("kind", kind), scores.where(key=kind)
+        plot.band(losses, rows, "step", "loss", number=number, label=name)
+        samples, values = [row.samples for row in looks], [row.accuracy for row in looks]
+        look: Look = {"markersize": 4, "linewidth": 1.2, "label": name}
+        plot.points(accuracy, samples, values, number=number, scale=100, **look)
     losses.set_yscale("log")
     accuracy.locator_params(axis="x", nbins=5)
     plot.panel(losses, "losses")
@@ -142,11 +127,11 @@ def draw_averaging(
     figure = plot.figure(height=3.8)
     grid = figure.add_gridspec(1, 2, width_ratios=(1, 1.1))
     losses, bars = figure.add_subplot(grid[0]), figure.add_subplot(grid[1])
-    for style, kind in enumerate(dict.fromkeys(row.kind for row in local.records)):
-        ranks = sorted({row.rank for row in local.where(kind=kind)})
+    for style, (kind, rows) in enumerate(local.groups("kind").items()):
+        ranks = sorted({row.rank for row in rows})
         alike = style == 0 or len(ranks) > _COLORS
         for rank in ranks:
-            mine = local.where(kind=kind, rank=rank)
+            mine = [row for row in rows if row.rank == rank]
             label = plot.name("kind", kind) + plot.label("each" if alike else "rank", rank=rank)
             losses.plot(
                 [row.step for row in mine],
@@ -165,21 +150,15 @@ def draw_averaging(
 def _draw_accuracies(
     plot: Plot, axes: Axes, averaging: Sequence[AveragingRow], alone: Sequence[AloneRow]
 ) -> None:
-    bars = [
-        (
-            ", ".join(
-                plot.name(column, getattr(row, column))
-                for column in ("kind", "optimizer", "averaged")
-            ),
-            row.accuracy,
-            0 if row.optimizer == "sgd" else 1,
-        )
-        for row in averaging
-    ]
-    bars += [
-        (plot.label("mixed" if row.part == "mixed" else "part", part=row.part), row.accuracy, 7)
-        for row in alone
-    ]
+    bars: list[tuple[str, float | None, int]] = []
+    for row in averaging:
+        names = [
+            plot.name(column, getattr(row, column)) for column in ("kind", "optimizer", "averaged")
+        ]
+        bars.append((", ".join(names), row.accuracy, 0 if row.optimizer == "sgd" else 1))
+    for one in alone:
+        name = plot.label("mixed" if one.part == "mixed" else "part", part=one.part)
+        bars.append((name, one.accuracy, 7))
     shown = [(name, 100 * value, color) for name, value, color in bars if value is not None]
     for place, (_, value, color) in enumerate(shown):
         axes.barh(place, value, color=plot.color(color), height=0.7)
@@ -197,12 +176,14 @@ def draw_scaling(plot: Plot, scaling: RecordTable[ScalingRow]) -> Figure:
     told = [row for row in scaling.records if row.speedup is not None]
     rows = [row for row in told if row.setup != CORES]
     workers = [row.workers for row in rows]
+    look: Look = {"markersize": 4, "capsize": 3, "label": plot.label("measured")}
     speed.plot(workers, workers, color=plot.color(7), linestyle="--", label=plot.label("ideal"))
-    _draw_measured(plot, speed, workers, [row.speedup for row in rows])
+    plot.points(speed, workers, [row.speedup for row in rows], number=0, **look)
     for value in middles(row.speedup for row in told if row.setup == CORES):
         speed.axhline(value, color=plot.color(1), linestyle=":", label=_setup(plot, CORES))
     efficiency.axhline(100, color=plot.color(7), linestyle="--")
-    _draw_measured(plot, efficiency, workers, [row.efficiency for row in rows], 100.0)
+    shares = [row.efficiency for row in rows]
+    plot.points(efficiency, workers, shares, number=0, scale=100.0, **look)
     speed.set_ylim(0, 1.1 * max([1, *workers]))  # intervals of a noisy machine may reach far
     efficiency.set_ylim(0, 130)
     _draw_accounts(plot, where, scaling.records)
@@ -219,34 +200,10 @@ def _setup(plot: Plot, setup: str) -> str:
     return plot.label(f"setups.{key}", setup=setup)
 
 
-def _draw_measured(
-    plot: Plot,
-    axes: Axes,
-    workers: list[int],
-    values: Sequence[Interval | None],
-    scale: float = 1.0,
-) -> None:
-    axes.errorbar(
-        workers,
-        middles(values, scale),
-        yerr=error_bars(values, scale),
-        color=plot.color(0),
-        marker="o",
-        markersize=4,
-        capsize=3,
-        label=plot.label("measured"),
-    )
-
-
-def _draw_accounts(plot: Plot, axes: Axes, scaling: Iterable[ScalingRow]) -> None:
+def _draw_accounts(plot: Plot, axes: Axes, scaling: Sequence[ScalingRow]) -> None:
     rows = [row for row in scaling if row.compute_ms is not None]
-    parts = {
-        "compute": [row.compute_ms for row in rows],
-        "wait": [row.wait_ms for row in rows],
-        "transfer": [row.transfer_ms for row in rows],
-        "data": [row.data_ms for row in rows],
-    }
-    draw_stacked(plot, axes, parts)
+    parts = ("compute", "wait", "transfer", "data")
+    plot.stacked(axes, {part: [getattr(row, f"{part}_ms") for row in rows] for part in parts})
     names = [plot.label("all cores") if row.setup == CORES else row.setup for row in rows]
     axes.set_xticks(range(len(rows)), names)
 
@@ -258,27 +215,12 @@ def draw_equal_cost(
     figure, panels = plot.panels(4, columns=2, height=2.9)
     for column, by in enumerate(("samples", "seconds")):
         losses, accuracy = panels[column], panels[2 + column]
-        for number, setup in enumerate(keys_of(curves.records)):
-            label, dashed = _setup(plot, setup), setup == CORES
-            rows, looks = curves.where(key=setup), scores.where(key=setup)
-            draw_band(
-                plot,
-                losses,
-                [getattr(row, by) for row in rows],
-                [row.loss for row in rows],
-                number=number,
-                label=label,
-                dashed=dashed,
-            )
-            accuracy.plot(
-                [getattr(row, by) for row in looks],
-                middles((row.accuracy for row in looks), 100),
-                color=plot.color(number),
-                marker=plot.marker(number),
-                markersize=4,
-                linestyle="--" if dashed else "-",
-                label=label,
-            )
+        for number, (setup, rows) in enumerate(curves.groups("key").items()):
+            name, dashed, looks = _setup(plot, setup), setup == CORES, scores.where(key=setup)
+            plot.band(losses, rows, by, "loss", number=number, label=name, dashed=dashed)
+            across, values = [getattr(row, by) for row in looks], [row.accuracy for row in looks]
+            look: Look = {"markersize": 4, "linestyle": "--" if dashed else "-", "label": name}
+            plot.points(accuracy, across, values, number=number, scale=100, bars=False, **look)
         losses.set_yscale("log")
         for axes in (losses, accuracy):
             axes.locator_params(axis="x", nbins=5)
@@ -295,27 +237,15 @@ def draw_batches(
     sizes = sorted({row.batch for row in batches.records})
     rules = {rule: plot.label(f"rules.{rule}") for rule in ("same", "scaled")}
     for row in batches.records:
-        points = curves.where(key=f"{row.batch} {row.rule}")
-        if points:
-            draw_band(
-                plot,
-                losses,
-                [point.samples for point in points],
-                [point.loss for point in points],
-                number=sizes.index(row.batch),
-                label=f"{row.batch}, {rules[row.rule]}",
-                dashed=row.rule == "scaled",
-            )
+        if own := curves.where(key=f"{row.batch} {row.rule}"):
+            number, name = sizes.index(row.batch), f"{row.batch}, {rules[row.rule]}"
+            dashed = row.rule == "scaled"
+            plot.band(losses, own, "samples", "loss", number=number, label=name, dashed=dashed)
     for number, (rule, name) in enumerate(rules.items()):
         rows = [row for row in batches.where(rule=rule) if row.accuracy is not None]
-        accuracy.plot(
-            [row.batch for row in rows],
-            middles((row.accuracy for row in rows), 100),
-            color=plot.color(number),
-            marker=plot.marker(number),
-            linestyle="--" if rule == "scaled" else "-",
-            label=name,
-        )
+        across, values = [row.batch for row in rows], [row.accuracy for row in rows]
+        look: Look = {"linestyle": "--" if rule == "scaled" else "-", "label": name}
+        plot.points(accuracy, across, values, number=number, scale=100, bars=False, **look)
     rows = [row for row in batches.where(rule="same") if row.samples_per_s]
     rates = middles(row.samples_per_s for row in rows)
     speed.plot([row.batch for row in rows], rates, color=plot.color(2), marker="o")
@@ -326,7 +256,7 @@ def draw_batches(
         axes.set_xscale("log", base=2)
         axes.set_xticks(sizes, [str(size) for size in sizes])
     plot.panel(losses, "losses", legend=False)
-    figure.legend(*losses.get_legend_handles_labels(), loc="outside upper center", ncols=5)
+    plot.legend(figure, losses, columns=5)
     plot.panel(accuracy, "accuracy")
     plot.panel(speed, "speed")
     return figure

@@ -7,42 +7,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
+from drumline.labs import repeats
 from drumline.labs.chapter import Chapter
-from drumline.labs.data_parallel.experiments import (
-    BATCH,
-    CORES,
-    LR,
-    batch_name,
-    plan,
-    seed_names,
-    workers_name,
-)
-from drumline.labs.data_parallel.learning import WIDTH
+from drumline.labs.data_parallel import experiments as lab
+from drumline.labs.data_parallel.learning import WIDTH, StrategyRow
 from drumline.labs.data_parallel.plots import draw_batches, draw_equal_cost, draw_scaling
 from drumline.labs.experiment import Results
-from drumline.labs.repeats import (
-    CurveRow,
-    Runs,
-    ScoreRow,
-    accuracy_of,
-    curve_rows,
-    largest_difference,
-    pairs_of_seeds,
-    ratio_of,
-    score_rows,
-)
+from drumline.labs.repeats import CurveRow, ScoreRow, extremes, ranked, ratio
 from drumline.report.intervals import Interval, compare, quartile_interval
-from drumline.report.page.table import (
-    RecordTable,
-    count,
-    milliseconds,
-    percent,
-    plain,
-    points,
-    seconds,
-    times,
-    tiny,
-)
+from drumline.report.page import table as form
+from drumline.report.page.table import RecordTable
+from drumline.report.page.translator import Sentence
 from drumline.report.runs.record import RunRecord
 
 _EQUAL = 1e-3
@@ -60,15 +35,15 @@ class ScalingRow:
 
     setup: str
     """the number of workers, or `cores`"""
-    workers: Annotated[int, plain]
+    workers: Annotated[int, form.plain]
     repeats: int
-    step_ms: Annotated[Interval, milliseconds]
+    step_ms: Annotated[Interval, form.milliseconds]
     """median and quartiles"""
-    speedup: Annotated[Interval | None, times]
+    speedup: Annotated[Interval | None, form.times]
     """over one worker, geometric mean over seeds"""
-    efficiency: Annotated[Interval | None, percent]
-    accuracy: Annotated[Interval | None, points]
-    samples_per_s: Annotated[float, count]
+    efficiency: Annotated[Interval | None, form.percent]
+    accuracy: Annotated[Interval | None, form.points]
+    samples_per_s: Annotated[float, form.count]
     compute_ms: float | None
     """of a step, mean over ranks; so are the next"""
     wait_ms: float | None
@@ -81,71 +56,66 @@ class EqualTimeRow:
     """Where a setup stood when the fastest had seen all its samples."""
 
     setup: str
-    within_s: Annotated[float, seconds]
-    samples: Annotated[float | None, count]
-    loss: Annotated[Interval | None, plain]
-    accuracy: Annotated[Interval | None, points]
+    within_s: Annotated[float, form.seconds]
+    samples: Annotated[float | None, form.count]
+    loss: Annotated[Interval | None, form.plain]
+    accuracy: Annotated[Interval | None, form.points]
 
 
 def write_scaling(chapter: Chapter, results: Results) -> None:
     """Write data parallelism against the single machine."""
-    of = plan(results.settings)
-    names = {str(workers): workers_name(workers, of) for workers in of.workers} | {CORES: CORES}
-    found = {
-        setup: list(results.records(seed_names(name, of)).values()) for setup, name in names.items()
-    }
-    setups = {setup: records for setup, records in found.items() if records and records[0].step_s}
+    of = lab.plan(results.settings)
+    names = {str(workers): lab.workers_name(workers, of) for workers in of.workers}
+    found = results.runs(
+        {setup: lab.seed_names(name, of) for setup, name in {**names, lab.CORES: lab.CORES}.items()}
+    )
+    setups = {setup: records for setup, records in found.items() if records[0].step_s}
     if "1" not in setups:
         return
-    scaling = chapter.tabulate(
-        "scaling",
-        ScalingRow,
-        (_scaling(setup, records, setups["1"]) for setup, records in setups.items()),
-    )
-    curves = chapter.tabulate(
-        "scaling_curves", CurveRow, curve_rows(setups, width=WIDTH), key="setup"
-    )
-    scores = chapter.tabulate("scaling_scores", ScoreRow, score_rows(setups), key="setup")
+    rows = [_scaling(setup, records, setups["1"]) for setup, records in setups.items()]
+    scaling = chapter.tabulate("scaling", ScalingRow, rows)
+    curve_rows = repeats.curve_rows(setups, width=WIDTH)
+    curves = chapter.tabulate("scaling_curves", CurveRow, curve_rows, key="setup")
+    score_rows = repeats.score_rows(setups)
+    scores = chapter.tabulate("scaling_scores", ScoreRow, score_rows, key="setup")
     equal = chapter.tabulate("equal_time", EqualTimeRow, _at_equal_time(curves, scores))
     chapter.picture("scaling", draw_scaling, scaling)
     chapter.picture("equal_cost", draw_equal_cost, curves, scores)
     chapter.show(scaling, "setup", "step_ms", "speedup", "efficiency", "samples_per_s", "accuracy")
     chapter.show(equal, "setup", "within_s", "samples", "loss", "accuracy")
-    many = [row for row in scaling.records if row.setup not in ("1", CORES)]
+    many = [row for row in rows if row.setup not in ("1", lab.CORES)]
     for row in many:
         if row.speedup is not None:
             chapter.say("speed", row=row, verdict=chapter.write(f"pace.{compare(row.speedup, 1)}"))
-    _say_machine(chapter, setups["1"][0], many)
-    for alone in scaling.where(setup=CORES) if many else ():
-        best = min(many, key=lambda row: row.step_ms.middle)
-        order = compare(best.step_ms, alone.step_ms)
-        chapter.say("cores", alone=alone, best=best, verdict=chapter.write(f"threads.{order}"))
     if many:
-        _say_accounts(chapter, many[-1])
-        _say_equal_samples(chapter, setups["1"][0], setups[many[-1].setup][0], many[-1].setup)
+        last = many[-1]
+        _say_machine(chapter, setups["1"][0], many)
+        _say_cores(chapter, scaling.first(setup=lab.CORES), many)
+        _say_accounts(chapter, last)
+        _say_equal_samples(chapter, setups["1"][0], setups[last.setup][0], last.setup)
     _say_equal_time(chapter, equal.records)
 
 
 def _scaling(setup: str, records: Sequence[RunRecord], base: Sequence[RunRecord]) -> ScalingRow:
-    workers = 1 if setup == CORES else int(setup)
-    speedup = ratio_of(pairs_of_seeds(base, records), lambda record: record.median_step_s)
-    efficiency = speedup.scaled(1 / workers) if speedup is not None and setup != CORES else None
+    workers = 1 if setup == lab.CORES else int(setup)
+    pairs = repeats.pairs_of_seeds(base, records)
+    speedup = repeats.ratio_of(pairs, lambda record: record.median_step_s)
+    known = speedup is not None and setup != lab.CORES
     return ScalingRow(
         setup=setup,
         workers=workers,
         repeats=len(records),
         step_ms=quartile_interval([1000 * step for record in records for step in record.step_s]),
         speedup=speedup,
-        efficiency=efficiency,
-        accuracy=accuracy_of(records),
+        efficiency=speedup.scaled(1 / workers) if speedup is not None and known else None,
+        accuracy=repeats.accuracy_of(records),
         samples_per_s=statistics.median(_rate(record) or 0.0 for record in records),
         **_accounts(records),
     )
 
 
 def _rate(record: RunRecord) -> float | None:
-    last = record.curve[-1]
-    return last.samples / last.seconds if last.seconds else None
+    return ratio(record.curve[-1].samples, record.curve[-1].seconds)
 
 
 def _accounts(records: Sequence[RunRecord]) -> dict[str, float | None]:
@@ -170,9 +140,8 @@ def _accounts(records: Sequence[RunRecord]) -> dict[str, float | None]:
 def _at_equal_time(
     curves: RecordTable[CurveRow], scores: RecordTable[ScoreRow]
 ) -> Iterator[EqualTimeRow]:
-    rows = {row.key: curves.where(key=row.key) for row in curves.records}
-    within = min(lines[-1].seconds for lines in rows.values())
-    for setup, lines in rows.items():
+    within = min(lines[-1].seconds for lines in curves.groups("key").values())
+    for setup, lines in curves.groups("key").items():
         looks = scores.where(key=setup)
         yield EqualTimeRow(
             setup=setup,
@@ -184,22 +153,22 @@ def _at_equal_time(
 
 
 def _interval_at_time(
-    points_: Sequence[tuple[float, Interval | None]], when: float
+    values: Sequence[tuple[float, Interval | None]], when: float
 ) -> Interval | None:
     middle, low, high = (
-        at_time([(at, getattr(value, end, None)) for at, value in points_], when)
+        at_time([(at, getattr(value, end, None)) for at, value in values], when)
         for end in ("middle", "low", "high")
     )
     return None if middle is None else Interval(middle=middle, low=low, high=high)
 
 
-def at_time(points_: Sequence[tuple[float, float | None]], when: float) -> float | None:
+def at_time(values: Sequence[tuple[float, float | None]], when: float) -> float | None:
     """Return a value at a time, between two points on the line through them.
 
     None: it is too early, or a point lacks a value (the interval of one seed).
     """
-    before = [point for point in points_ if point[0] <= when]
-    after = [point for point in points_ if point[0] > when]
+    before = [point for point in values if point[0] <= when]
+    after = [point for point in values if point[0] > when]
     if not before or before[-1][1] is None:
         return None
     since, last = before[-1][0], before[-1][1]
@@ -220,53 +189,32 @@ def _say_machine(chapter: Chapter, one: RunRecord, many: Sequence[ScalingRow]) -
         chapter.say("machine", cores=str(cores), workers=chapter.text.join(over))
 
 
+def _say_cores(chapter: Chapter, alone: ScalingRow | None, many: Sequence[ScalingRow]) -> None:
+    """Compare threads with processes."""
+    if alone is not None:
+        best = min(many, key=lambda row: row.step_ms.middle)
+        order = compare(best.step_ms, alone.step_ms)
+        chapter.say("cores", alone=alone, best=best, verdict=chapter.write(f"threads.{order}"))
+
+
 def _say_accounts(chapter: Chapter, row: ScalingRow) -> None:
     """Tell where a step's time went on the most workers."""
-    accounts = {
-        "compute": row.compute_ms,
-        "wait": row.wait_ms,
-        "transfer": row.transfer_ms,
-        "data": row.data_ms,
-    }
-    known = {account: ms for account, ms in accounts.items() if ms is not None}
-    if len(known) < len(accounts):
-        return
-    total = sum(known.values())
-    shares = {
-        account: chapter.found(
-            f"share of {account} in a step on {row.setup} workers",
-            known[account] / total,
-            percent,
-            of=f"scaling: {account}_ms",
-        )
-        for account in ("compute", "wait", "transfer")
-    }
+    accounts = {"compute": row.compute_ms, "wait": row.wait_ms, "transfer": row.transfer_ms}
+    total = sum(ms or 0.0 for ms in (*accounts.values(), row.data_ms))
+    shares = {account: ratio(ms, total) for account, ms in accounts.items()}
     chapter.say("accounts", row=row, **shares)
 
 
 def _say_equal_samples(chapter: Chapter, one: RunRecord, many: RunRecord, setup: str) -> None:
     """Tell whether many workers compute what one does."""
     same_seed = one.spec_values.get("seed") == many.spec_values.get("seed")
-    if not same_seed or not one.curve or not many.curve:
+    if not same_seed or one.accuracy is None or many.accuracy is None:
         return
-    if one.accuracy is None or many.accuracy is None:
-        return
-    gap = largest_difference(one, many)
+    gap = repeats.largest_difference(one, many)
     began_alike = abs(one.curve[0].loss - many.curve[0].loss) < _EQUAL
     case = "same" if gap < _EQUAL else "magnified" if began_alike else "different"
-    chapter.say(
-        f"equal_samples.{case}",
-        gap=chapter.found(
-            f"largest difference of losses, 1 against {setup} workers", gap, tiny, of="curves"
-        ),
-        change=chapter.found(
-            f"accuracy on {setup} workers minus 1, one seed",
-            many.accuracy - one.accuracy,
-            chapter.text.point_change,
-            of="runs of one seed",
-        ),
-        workers=setup,
-    )
+    change = many.accuracy - one.accuracy
+    chapter.say(f"equal_samples.{case}", gap=gap, change=change, workers=setup)
 
 
 def _say_equal_time(chapter: Chapter, rows: Sequence[EqualTimeRow]) -> None:
@@ -278,62 +226,69 @@ def _say_equal_time(chapter: Chapter, rows: Sequence[EqualTimeRow]) -> None:
     if fastest.setup == "1":
         chapter.say("equal_time.one", one=fastest)
         return
-    kind = "cores" if fastest.setup == CORES else "workers"
+    kind = "cores" if fastest.setup == lab.CORES else "workers"
     name = chapter.text.text(f"equal_time.{kind}").format(workers=fastest.setup)
     chapter.say("equal_time.many", name=name, one=told["1"], many=fastest)
+
+
+def summarize(chapter: Chapter) -> Sentence | None:
+    """Say what came out, as far as it was measured."""
+    rows = [row for row in chapter.table("strategies", StrategyRow).records if row.accuracy]
+    worst, best = extremes(rows, lambda row: row.accuracy)
+    many = [row for row in chapter.table("scaling", ScalingRow).records if row.workers > 1]
+    fastest, *_ = [*ranked(many, lambda row: row.speedup, reverse=True), None]
+    strategies = chapter.write("strategies", best=best, worst=worst, count=len(rows))
+    return chapter.concat([strategies, chapter.write("scaling", best=fastest)])
 
 
 @dataclass(frozen=True, kw_only=True)
 class BatchRow:
     """A run with another global batch, at the same learning rate or one that grows with it."""
 
-    batch: Annotated[int, count]
+    batch: Annotated[int, form.count]
     rule: str
-    lr: Annotated[float, plain]
-    steps: Annotated[int, count]
-    accuracy: Annotated[float | None, points]
-    test_loss: Annotated[float | None, plain]
-    step_ms: Annotated[float | None, milliseconds]
-    samples_per_s: Annotated[float | None, count]
-    comm_share: Annotated[float | None, percent]
+    lr: Annotated[float, form.plain]
+    steps: Annotated[int, form.count]
+    accuracy: Annotated[float | None, form.points]
+    test_loss: Annotated[float | None, form.plain]
+    step_ms: Annotated[float | None, form.milliseconds]
+    samples_per_s: Annotated[float | None, form.count]
+    comm_share: Annotated[float | None, form.percent]
     """of a step, in which ranks did nothing but wait or transfer"""
 
 
 def write_batches(chapter: Chapter, results: Results) -> None:
     """Write the effect of the global batch: fewer, larger steps over the same samples."""
-    of = plan(results.settings)
+    of = lab.plan(results.settings)
     runs = {
         (batch, rule): record
         for batch in of.batches
         for rule in _RULES
-        if (record := results.record(batch_name(batch, rule))) is not None and record.curve
+        if (record := results.record(lab.batch_name(batch, rule))) is not None and record.curve
     }
     if len({batch for batch, _ in runs}) < 2:
         return
-    batches = chapter.tabulate(
-        "batches", BatchRow, (_batch(*case, record) for case, record in runs.items())
-    )
-    named: Runs = {
+    rows = [_batch(*case, record) for case, record in runs.items()]
+    batches = chapter.tabulate("batches", BatchRow, rows)
+    named = {
         f"{batch} {rule}": [record]
         for (batch, rule), record in runs.items()
-        if batch != BATCH or rule == _RULES[0]  # there the rules are the same run
+        if batch != lab.BATCH or rule == _RULES[0]  # there the rules are the same run
     }
-    width = {f"{batch} {rule}": max(1, _SMALL * BATCH // batch) for batch, rule in runs}
-    curves = chapter.tabulate("batch_curves", CurveRow, curve_rows(named, width=width), key="run")
-    chapter.picture("batches", draw_batches, batches, curves, ranks=of.ranks, lr=f"{LR:g}")
-    chapter.show(
-        batches,
-        *("batch", "rule", "lr", "steps", "accuracy", "test_loss"),
-        *("step_ms", "samples_per_s", "comm_share"),
-    )
+    width = {f"{batch} {rule}": max(1, _SMALL * lab.BATCH // batch) for batch, rule in runs}
+    curve_rows = repeats.curve_rows(named, width=width)
+    curves = chapter.tabulate("batch_curves", CurveRow, curve_rows, key="run")
+    chapter.picture("batches", draw_batches, batches, curves, ranks=of.ranks, lr=f"{lab.LR:g}")
+    columns = ("accuracy", "test_loss", "step_ms", "samples_per_s", "comm_share")
+    chapter.show(batches, "batch", "rule", "lr", "steps", *columns)
     _say_speed(chapter, batches.where(rule=_RULES[0]))
-    _say_accuracy(chapter, batches.records)
+    _say_accuracy(chapter, batches)
 
 
 def _batch(batch: int, rule: str, record: RunRecord) -> BatchRow:
     step = record.median_step_s
     ranks = [] if record.ledger is None else record.ledger.ranks
-    total = sum(rank.total_s for rank in ranks)
+    exposed, total = sum(rank.exposed_s for rank in ranks), sum(rank.total_s for rank in ranks)
     return BatchRow(
         batch=batch,
         rule=rule,
@@ -343,7 +298,7 @@ def _batch(batch: int, rule: str, record: RunRecord) -> BatchRow:
         test_loss=record.summary.get("test_loss"),
         step_ms=None if step is None else 1000 * step,
         samples_per_s=_rate(record),
-        comm_share=sum(rank.exposed_s for rank in ranks) / total if total else None,
+        comm_share=ratio(exposed, total),
     )
 
 
@@ -357,33 +312,25 @@ def _say_speed(chapter: Chapter, rows: Sequence[BatchRow]) -> None:
     if len(told) < 2:
         return
     (small, small_rate, small_share), (large, large_rate, large_share) = told[0], told[-1]
-    ratio = chapter.found(
-        f"samples per second, batch {large.batch} over {small.batch}",
-        large_rate / small_rate,
-        times,
-        of="batches: samples_per_s",
-    )
     why = chapter.write("same_bytes") if large_share < small_share else ""
-    chapter.say("speed", large=large, small=small, ratio=ratio, why=why)
+    chapter.say("speed", large=large, small=small, ratio=large_rate / small_rate, why=why)
 
 
-def _say_accuracy(chapter: Chapter, rows: Sequence[BatchRow]) -> None:
+def _say_accuracy(chapter: Chapter, batches: RecordTable[BatchRow]) -> None:
     """Tell what the largest batch lost at equal samples, and what a larger rate gave back."""
-    told = [(row, row.accuracy) for row in rows if row.accuracy is not None]
-    largest = max(row.batch for row in rows)
-    by_rule = {row.rule: (row, accuracy) for row, accuracy in told if row.batch == largest}
-    base = next(((row, accuracy) for row, accuracy in told if row.batch == BATCH), None)
-    if base is None or _RULES[0] not in by_rule or largest == BATCH:
+    largest = max(row.batch for row in batches.records)
+    small = next((row for row in batches.where(batch=lab.BATCH) if row.accuracy is not None), None)
+    large, scaled = (batches.first(batch=largest, rule=rule) for rule in _RULES)
+    if small is None or large is None or largest == lab.BATCH:
         return
-    large, reached = by_rule[_RULES[0]]
-    gap = reached - base[1]
+    if small.accuracy is None or large.accuracy is None:
+        return
+    gap = large.accuracy - small.accuracy
     verdict = "less" if gap < -_APART else "more" if gap > _APART else "same"
-    chapter.say(
-        "accuracy", large=large, small=base[0], verdict=chapter.write(f"compared.{verdict}")
-    )
-    if _RULES[1] in by_rule:
-        scaled, accuracy = by_rule[_RULES[1]]
-        change = accuracy - reached
+    compared = chapter.write(f"compared.{verdict}")
+    chapter.say("accuracy", large=large, small=small, verdict=compared)
+    if scaled is not None and scaled.accuracy is not None:
+        change = scaled.accuracy - large.accuracy
         ending = "little" if abs(change) <= _APART else "worse" if change < 0 else "better"
         if ending == "better" and change < -gap:
             ending = "some"

@@ -11,19 +11,28 @@ rank 1    . │F0│F1│B0│B1│ .
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from drumline.bench.model_parallel.rows import CaseRow, build_case_row, compare_with_alone
-from drumline.core.events import Event
-from drumline.core.rundir import RunDir
+from drumline.core.rundir import Event, RunDir
 from drumline.labs.chapter import Chapter
 from drumline.labs.experiment import Results, runs_folder
 from drumline.labs.model_parallel.experiments import AGAIN, plan_named_cases
+from drumline.labs.repeats import LossRow
 from drumline.report.intervals import Interval, divide, quartiles
 from drumline.report.ledger import step_seconds, warm_steps
-from drumline.report.page.table import count, milliseconds, percent, plain, size, times, tiny
+from drumline.report.page.table import (
+    RecordTable,
+    count,
+    milliseconds,
+    percent,
+    plain,
+    size,
+    times,
+    tiny,
+)
 
 TRACED = ("rpc ×1", "rpc ×4", "pipeline gpipe ×4", "pipeline 1f1b ×4")
 """cases whose steps are drawn: parts in turn, and three ways to overlap"""
@@ -33,10 +42,6 @@ _HASH_LENGTH = 16
 _MS_PER_NS = 1e-6
 Step = Sequence[Event]
 """the events of one step, in rank order"""
-
-
-def _loss(value: float) -> str:
-    return f"{value:.4f}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +66,7 @@ class FormRow:
     together: Annotated[Interval | None, percent]
     idle_ms: Annotated[float | None, milliseconds]
     """of the idlest rank"""
-    loss: Annotated[float, _loss]
+    loss: Annotated[float, "{:.4f}".format]
     loss_difference: Annotated[float | None, tiny]
     weights: str | None
     """the beginning of their sha256"""
@@ -91,15 +96,6 @@ class BaselineRow:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CurveRow:
-    """The loss of a step."""
-
-    case: str
-    step: int
-    loss: float
-
-
-@dataclass(frozen=True, kw_only=True)
 class TraceRow:
     """What a rank did in a span of time, which begins with the first step that is shown."""
 
@@ -118,85 +114,75 @@ class TraceRow:
 
 @dataclass(frozen=True, kw_only=True)
 class Cases:
-    """What all cases came to that ended."""
+    """The tables of all cases that came to their end."""
 
-    forms: Sequence[FormRow]
-    ranks: Sequence[RankRow]
+    forms: RecordTable[FormRow]
+    ranks: RecordTable[RankRow]
     baseline: BaselineRow | None
-    curves: Sequence[CurveRow]
-    trace: Sequence[TraceRow]
+    curves: RecordTable[LossRow]
+    trace: RecordTable[TraceRow]
 
     @property
     def drift(self) -> float:
         """By which share the machine itself changed between the first run and the last."""
         return (self.baseline.drift or 0.0) if self.baseline else 0.0
 
-    def find(self, case: str) -> FormRow | None:
-        """Return the row of a case; None where it did not end."""
-        return next((row for row in self.forms if row.case == case), None)
-
     def split(self) -> list[FormRow]:
         """Return those that are not one process alone."""
-        return [row for row in self.forms if row.form != "alone"]
+        return [row for row in self.forms.records if row.form != "alone"]
 
 
 def find_cases(chapter: Chapter) -> Cases:
     """Return what the first chapter has tabulated."""
-    tables = chapter.tables
-    rows: dict[str, list[Any]] = {
-        name: tables[name].records if name in tables else []
-        for name in ("forms", "ranks", "baseline", "curves", "trace")
-    }
-    baseline, *_ = [*rows.pop("baseline"), None]
-    return Cases(baseline=baseline, **rows)
+    return Cases(
+        forms=chapter.table("forms", FormRow),
+        ranks=chapter.table("ranks", RankRow),
+        baseline=chapter.table("baseline", BaselineRow).first(),
+        curves=chapter.table("curves", LossRow),
+        trace=chapter.table("trace", TraceRow),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Ended:
-    name: str
     row: CaseRow
     steps: Sequence[Step]
     weights: str | None
 
 
-def read_cases(results: Results) -> Cases:
-    """Read the runs of all cases that came to their end."""
+def tabulate_cases(chapter: Chapter, results: Results) -> Cases:
+    """Read the runs of all cases that came to their end, and tabulate them."""
     ended = _read(results)
-    baseline = _baseline([one for one in ended if one.row.form == "alone"])
-    traced = [one for name in TRACED for one in ended if one.name == name]
-    return Cases(
-        forms=[_form(one, baseline) for one in ended],
-        ranks=[row for one in ended for row in _ranks(one)],
-        baseline=baseline,
-        curves=[
-            CurveRow(case=one.name, step=step, loss=loss)
-            for one in ended
-            if one.name != ALONE_AGAIN
-            for step, loss in enumerate(one.row.losses, start=1)
-        ],
-        trace=[
-            row
-            for one in traced
-            for row in lay_out(one.name, pick_typical(one.steps, _SHOWN_STEPS))
-        ],
-    )
+    if ended:
+        alone = [one for one in ended if one.row.form == "alone"]
+        baseline = _baseline(alone) if alone else None
+        chapter.tabulate("forms", FormRow, (_form(one, baseline) for one in ended))
+        chapter.tabulate("ranks", RankRow, (row for one in ended for row in _ranks(one.row)))
+        if baseline is not None:
+            chapter.tabulate("baseline", BaselineRow, [baseline])
+        curves = (row for one in ended for row in _curve(one.row))
+        chapter.tabulate("curves", LossRow, curves, key="case")
+        traced = [one for case in TRACED for one in ended if one.row.case == case]
+        if traced:
+            chapter.tabulate("trace", TraceRow, (row for one in traced for row in _trace(one)))
+    return find_cases(chapter)
 
 
 def _read(results: Results) -> list[_Ended]:
-    found: dict[str, tuple[CaseRow, Sequence[Step], str | None]] = {}
+    rows, found = [], []
     for name, case in plan_named_cases(results.settings):
         if results.has(name):
             run = RunDir(runs_folder(results.folder) / name)
-            steps = warm_steps(run.read_rank_events(case.spec.world_size))
             weights = (run.read_json("summary.json") or {}).get("weights_sha256")
-            row = build_case_row(case, run, kept=True)
-            found[name] = row, steps, weights and weights[:_HASH_LENGTH]
-    rows = compare_with_alone([row for row, *_ in found.values()])
+            rows.append(build_case_row(case, run, kept=True))
+            found.append((name, warm_steps(run.read_rank_events(case.spec.world_size)), weights))
     return [
         _Ended(
-            name=ALONE_AGAIN if name == AGAIN else row.case, row=row, steps=steps, weights=weights
+            row=replace(row, case=ALONE_AGAIN) if name == AGAIN else row,
+            steps=steps,
+            weights=weights and weights[:_HASH_LENGTH],
         )
-        for (name, (_, steps, weights)), row in zip(found.items(), rows, strict=True)
+        for row, (name, steps, weights) in zip(compare_with_alone(rows), found, strict=True)
     ]
 
 
@@ -205,9 +191,7 @@ def _quartiles(values: Sequence[float]) -> Interval:
     return Interval(middle=median, low=low, high=high)
 
 
-def _baseline(alone: Sequence[_Ended]) -> BaselineRow | None:
-    if not alone:
-        return None
+def _baseline(alone: Sequence[_Ended]) -> BaselineRow:
     steps = [1e3 * seconds for one in alone for seconds in step_seconds(one.steps)]
     medians = [one.row.median_s for one in alone]
     return BaselineRow(
@@ -224,7 +208,7 @@ def _form(one: _Ended, baseline: BaselineRow | None) -> FormRow:
     step_s = Interval(middle=row.median_s, low=row.low_s, high=row.high_s)
     shares = [share for step in one.steps if (share := share_together(step)) is not None]
     return FormRow(
-        case=one.name,
+        case=row.case,
         form=row.form,
         schedule=row.schedule,
         microbatches=row.microbatches,
@@ -260,21 +244,29 @@ def _idle(row: CaseRow) -> list[float] | None:
     return row.idle_s if row.ranks > 1 else None
 
 
-def _ranks(one: _Ended) -> Iterator[RankRow]:
-    row = one.row
-    for rank in range(row.ranks):
-        yield RankRow(
-            case=one.name,
-            rank=rank,
-            peak_bytes=_of_rank(row.peak_bytes, rank),
-            sent_bytes=_of_rank(_sent(row), rank),
-            idle_ms=_of_rank(_idle(row), rank, 1e3),
-            bubble_idle_ms=_of_rank(row.bubble_idle_s, rank, 1e3),
-        )
+def _ranks(row: CaseRow) -> Iterator[RankRow]:
+    def of(values: Sequence[float] | None, factor: float = 1) -> Sequence[float | None]:
+        return [None] * row.ranks if values is None else [value * factor for value in values]
+
+    columns = of(row.peak_bytes), of(_sent(row)), of(_idle(row), 1e3), of(row.bubble_idle_s, 1e3)
+    for rank, (peak, sent, idle, bubble) in enumerate(zip(*columns, strict=False)):
+        numbers = {
+            "peak_bytes": peak,
+            "sent_bytes": sent,
+            "idle_ms": idle,
+            "bubble_idle_ms": bubble,
+        }
+        yield RankRow(case=row.case, rank=rank, **numbers)
 
 
-def _of_rank(values: Sequence[float] | None, rank: int, factor: float = 1) -> float | None:
-    return None if values is None else values[rank] * factor
+def _curve(row: CaseRow) -> Iterator[LossRow]:
+    if row.case != ALONE_AGAIN:
+        for step, loss in enumerate(row.losses, start=1):
+            yield LossRow(key=row.case, step=step, loss=loss)
+
+
+def _trace(one: _Ended) -> Iterator[TraceRow]:
+    return lay_out(one.row.case, pick_typical(one.steps, _SHOWN_STEPS))
 
 
 def share_together(step: Step) -> float | None:
@@ -282,27 +274,15 @@ def share_together(step: Step) -> float | None:
     ranks = [event.get("work", ()) for event in step]
     if not all(ranks):
         return None
-    edges: list[tuple[int, int]] = []
-    for pieces in ranks:
-        for since, until in _merged((piece[3], piece[4]) for piece in pieces):
-            edges += [(since, 1), (until, -1)]
-    edges.sort()
-    at, busy, shared = edges[0][0], 0, 0
-    for now, change in edges:
-        shared += (now - at) * (busy >= 2)
-        at, busy = now, busy + change
-    return shared / max(1, edges[-1][0] - edges[0][0])
-
-
-def _merged(intervals: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Join intervals that overlap."""
-    joined: list[tuple[int, int]] = []
-    for since, until in sorted(intervals):
-        if joined and since <= joined[-1][1]:
-            joined[-1] = joined[-1][0], max(joined[-1][1], until)
-        else:
-            joined.append((since, until))
-    return joined
+    pieces = [(rank, began, ended) for rank, work in enumerate(ranks) for *_, began, ended in work]
+    begins = [(began, 1, rank) for rank, began, _ in pieces]
+    edges = sorted([*begins, *((ended, -1, rank) for rank, _, ended in pieces)])
+    at, shared, under_way = edges[0][0], 0, [0] * len(ranks)  # several pieces, on threads
+    for now, change, rank in edges:
+        shared += (now - at) * (sum(count > 0 for count in under_way) >= 2)
+        at = now
+        under_way[rank] += change
+    return float(shared / max(1, edges[-1][0] - edges[0][0]))
 
 
 def pick_typical(steps: Sequence[Step], number: int) -> Sequence[Step]:

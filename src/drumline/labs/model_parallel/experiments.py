@@ -16,11 +16,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from drumline.bench.model_parallel.spec import Case, ModelParallelSpec, plan_cases
 from drumline.core.errors import UsageError
-from drumline.labs.experiment import LabSettings, Training
+from drumline.labs.experiment import LabSettings, Options, Training, place
 
 AGAIN = "alone-again"
 SWEPT = "1f1b"
@@ -67,7 +66,7 @@ def plan_named_cases(settings: LabSettings) -> list[tuple[str, Case]]:
 
 
 def _cases(settings: LabSettings) -> Iterator[Case]:
-    wishes: list[dict[str, Any]] = [{"forms": _FORMS, "microbatches": _ALL}]
+    wishes: list[Options] = [{"forms": _FORMS, "microbatches": _ALL}]
     if not settings.full:
         swept = {"forms": ("rpc", "pipeline"), "schedules": (SWEPT,), "microbatches": _ALL}
         wishes = [
@@ -83,12 +82,9 @@ def _cases(settings: LabSettings) -> Iterator[Case]:
             yield dataclasses.replace(case, spec=seeded)
 
 
-def _common(settings: LabSettings) -> dict[str, Any]:
+def _common(settings: LabSettings) -> Options:
     """A model that can be cut into two chunks for each rank, and has a head for each."""
     ranks = max(2, settings.nodes)
-    place: dict[str, Any] = {"workers": 2}
-    if settings.nodes > 1:
-        place = {"nodes": settings.nodes, "link": settings.link.model_dump(mode="json")}
     layers = max(_LAYERS, 2 * ranks)
     heads = max(_HEADS, 1 << (ranks - 1).bit_length())
     return {
@@ -96,5 +92,5 @@ def _common(settings: LabSettings) -> dict[str, Any]:
         "batch": _BATCH,
         "steps": _FULL_STEPS if settings.full else _STEPS,
         "threads": 1,
-        **place,
+        **place(settings, ranks),
     }

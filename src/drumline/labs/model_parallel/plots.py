@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from drumline.bench.model_parallel.plot import Bars, draw_bars, draw_loss_curves
 from drumline.labs.model_parallel.experiments import SWEPT
-from drumline.labs.plots import Plot, error_bars, middles
+from drumline.labs.plots import Look, Plot, middles
 from drumline.report.page.table import NOTHING, RecordTable, plain
 from drumline.report.plots import LEDGER
 
@@ -15,13 +15,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from drumline.labs.model_parallel.cases import (
-        BaselineRow,
-        CurveRow,
-        FormRow,
-        RankRow,
-        TraceRow,
-    )
+    from drumline.labs.model_parallel.cases import BaselineRow, FormRow, RankRow, TraceRow
+    from drumline.labs.repeats import LossRow
 
 ALONE = "alone"
 FORM_COLORS = {"alone": 7, "data": 4, "rpc": 1, "pipeline": 0, "tensor": 2}
@@ -35,7 +30,6 @@ _ASIDE = 1.035
 """how far lines stand beside each other, so that their error bars do not cover one another"""
 _ROW = 0.84
 """of the height of a rank's row in the trace that is used"""
-_WAIT_ALPHA = 0.3
 _READABLE = 0.014
 """a span of this share of the trace's width has room for its number"""
 _RANK_IN, _CASE_IN = 0.3, 0.42
@@ -54,14 +48,8 @@ def draw_forms(
     panels = figure.subplots(1, 3, sharey=True)
     steps = [row.step_ms.middle for row in rows]
     peaks, sent = ([_mb(row.peak_bytes) for row in rows], [_mb(row.sent_bytes) for row in rows])
-    dots = [
-        [
-            rank.peak_bytes * _MB
-            for rank in ranks.where(case=row.case)
-            if rank.peak_bytes is not None
-        ]
-        for row in rows
-    ]
+    held = ranks.groups("case")
+    dots = [[one.peak_bytes * _MB for one in held[row.case] if one.peak_bytes] for row in rows]
     spread = [(row.step_ms.low, row.step_ms.high) for row in rows]
     colors = [plot.color(FORM_COLORS.get(row.form, 3)) for row in rows]
     for axes, key, bars in (
@@ -97,21 +85,11 @@ def draw_microbatches(
     figure, (left, right) = plot.panels(2, height=3.5)
     lines = _lines(forms.records)
     for number, (name, rows) in enumerate(lines.items()):
-        for axes, values, spread in (
-            (left, middles(row.step_ms for row in rows), error_bars([r.step_ms for r in rows])),
-            (right, middles(row.bubble for row in rows), None),
-        ):
-            axes.errorbar(
-                [(row.microbatches or 0) * _ASIDE**number for row in rows],
-                values,
-                yerr=spread,
-                color=plot.color(_LINE_COLORS.get(name, 8)),
-                marker=plot.marker(number),
-                ms=5,
-                lw=1.3,
-                capsize=2,
-                label=name,
-            )
+        across = [(row.microbatches or 0) * _ASIDE**number for row in rows]
+        color = plot.color(_LINE_COLORS.get(name, 8))
+        look: Look = {"color": color, "ms": 5, "lw": 1.3, "label": name}
+        plot.points(left, across, [row.step_ms for row in rows], number=number, **look)
+        plot.points(right, across, [row.bubble for row in rows], number=number, **look)
     if baseline is not None:
         alone = baseline.step_ms
         left.axhline(alone.middle, color=plot.ink, ls=":", lw=1, label=ALONE)
@@ -120,7 +98,7 @@ def draw_microbatches(
     _draw_formula(plot, right, [row for rows in lines.values() for row in rows])
     right.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
     counts = sorted({row.microbatches or 0 for rows in lines.values() for row in rows})
-    handles: dict[str, Any] = {}
+    handles: Look = {}
     for axes, key in ((left, "step"), (right, "bubble")):
         axes.set_ylim(0, None)
         axes.set_xscale("log", base=2)
@@ -156,12 +134,10 @@ def _lines(rows: Sequence[FormRow]) -> Mapping[str, Sequence[FormRow]]:
     return {name: sorted(own, key=lambda row: row.microbatches or 0) for name, own in found.items()}
 
 
-def draw_curves(plot: Plot, curves: RecordTable[CurveRow]) -> Figure:
+def draw_curves(plot: Plot, curves: RecordTable[LossRow]) -> Figure:
     """Draw all loss curves on one axis."""
     figure, (axes,) = plot.panels(1, height=3.6)
-    losses: dict[str, list[float]] = {}
-    for row in curves.records:
-        losses.setdefault(row.case, []).append(row.loss)
+    losses = {case: [row.loss for row in rows] for case, rows in curves.groups("key").items()}
     colors = [plot.color(number) for number in range(len(losses))]
     draw_loss_curves(plot, axes, losses, colors, base=ALONE)
     plot.panel(axes, "panel", legend=False)
@@ -177,13 +153,13 @@ def draw_trace(plot: Plot, trace: RecordTable[TraceRow]) -> Figure:
     rpc ×4     rank 0  ▐0▐1▐2▐3▌    ▐0▐1▐2▐3▌
                rank 1     ▐0▐1▐2▐3▌▐0▐1▐2▐3▌
     """
-    cases = list(dict.fromkeys(row.case for row in trace.records))
+    cases = trace.groups("case")
     ranks = 1 + max(row.rank for row in trace.records)
     width = max(row.until_ms for row in trace.records)
     figure = plot.figure(height=len(cases) * (_CASE_IN + _RANK_IN * ranks) + 0.5)
     panels = figure.subplots(len(cases), 1, sharex=True, squeeze=False)[:, 0]
-    for axes, case in zip(panels, cases, strict=True):
-        _draw_spans(plot, axes, trace.where(case=case), width)
+    for axes, (case, rows) in zip(panels, cases.items(), strict=True):
+        _draw_spans(plot, axes, rows, width)
         axes.set_xlim(0, 1.01 * width)
         axes.set_ylim(ranks - 0.5, -0.5)
         names = [plot.label("rank", rank=rank) for rank in range(ranks)]
@@ -203,51 +179,32 @@ def _draw_spans(plot: Plot, axes: Axes, rows: Sequence[TraceRow], width: float) 
         lanes[row.rank] = max(lanes.get(row.rank, 1), row.lane + 1)
     for row in rows:
         long = row.until_ms - row.since_ms
+        waits = row.kind == "waiting"
         if row.kind == "step":
             if row.rank == 0:
                 axes.axvline(row.since_ms, color=plot.ink, ls=":", lw=0.8)
             continue
-        waits = row.kind == "waiting"
         tall = _ROW if waits else _ROW / lanes[row.rank]
         place = row.rank if waits else row.rank - _ROW / 2 + tall * (row.lane + 0.5)
-        axes.barh(
-            place,
-            long,
-            tall,
-            left=row.since_ms,
-            color=_span_color(plot, row.kind),
-            alpha=_WAIT_ALPHA if waits else 1.0,
-            edgecolor="none" if waits else "#ffffff",
-            linewidth=0.4,
-            zorder=2 if waits else 3,
-        )
+        edge: Look = {"edgecolor": "none" if waits else "#ffffff", "zorder": 2 if waits else 3}
+        look = {**_span_look(plot, row.kind), **edge, "linewidth": 0.4}
+        axes.barh(place, long, tall, left=row.since_ms, **look)
         if not waits and long > _READABLE * width:
-            axes.text(
-                row.since_ms + long / 2,
-                place,
-                str(row.microbatch),
-                ha="center",
-                va="center_baseline",
-                fontsize=6.5 if lanes[row.rank] == 1 else 5,
-                color="#ffffff",
-                zorder=4,
-            )
+            small: Look = {"fontsize": 6.5 if lanes[row.rank] == 1 else 5, "zorder": 4}
+            middle: Look = {"ha": "center", "va": "center_baseline", "color": "#ffffff"}
+            axes.text(row.since_ms + long / 2, place, str(row.microbatch), **middle, **small)
 
 
 def _draw_legend(plot: Plot, figure: Figure) -> None:
     from matplotlib.patches import Patch
 
-    handles = [
-        Patch(
-            color=_span_color(plot, kind),
-            alpha=_WAIT_ALPHA if kind == "waiting" else 1.0,
-            label=plot.label(kind),
-        )
-        for kind in ("forward", "backward", "waiting")
-    ]
+    kinds = ("forward", "backward", "waiting")
+    handles = [Patch(label=plot.label(kind), **_span_look(plot, kind)) for kind in kinds]
     title = plot.label("legend")
     figure.legend(handles=handles, loc="outside upper center", ncols=3, title=title)
 
 
-def _span_color(plot: Plot, kind: str) -> str:
-    return {"forward": plot.color(0), "backward": plot.color(1)}.get(kind, LEDGER["wait"])
+def _span_look(plot: Plot, kind: str) -> Look:
+    if kind == "waiting":
+        return {"color": LEDGER["wait"], "alpha": 0.3}
+    return {"color": plot.color(0 if kind == "forward" else 1), "alpha": 1.0}

@@ -9,49 +9,22 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
 
+from drumline.labs import repeats
 from drumline.labs.chapter import Chapter
 from drumline.labs.experiment import Results
-from drumline.labs.optimizers.experiments import (
-    OPTIMIZERS,
-    ORDERED,
-    ORDERS,
-    Plan,
-    order_name,
-    plan,
-    rate,
-    rate_name,
-    seed_names,
-)
+from drumline.labs.optimizers import experiments as lab
+from drumline.labs.optimizers.experiments import OPTIMIZERS
 from drumline.labs.optimizers.plots import (
     draw_accuracy,
     draw_convergence,
     draw_rates,
     draw_sample_order,
 )
-from drumline.labs.repeats import (
-    CurveRow,
-    Runs,
-    ScoreRow,
-    accuracy_of,
-    curve_rows,
-    geometric_mean_of,
-    judge_accuracy,
-    ranked,
-    score_rows,
-    smoothed,
-)
-from drumline.report.intervals import Interval, Order
-from drumline.report.page.table import (
-    RecordTable,
-    count,
-    percent,
-    plain,
-    points,
-    seconds,
-    times,
-    tiny,
-)
-from drumline.report.page.translator import Sentence
+from drumline.labs.repeats import CurveRow, Runs, ScoreRow, ranked
+from drumline.report.intervals import Interval, Order, compare
+from drumline.report.page import table as form
+from drumline.report.page.table import RecordTable
+from drumline.report.page.translator import Sentence, Text
 from drumline.report.runs.record import RunRecord
 
 WIDTH = 20
@@ -67,20 +40,12 @@ _NEAR = 0.05
 
 def runs_of(results: Results, *, engine: str = "drumline") -> dict[str, list[RunRecord]]:
     """Return the runs of each optimizer that came to their end."""
-    of = plan(results.settings)
-    found = {
-        optimizer: results.records(seed_names(optimizer, of, engine=engine)).values()
-        for optimizer in OPTIMIZERS
-    }
-    read = {
-        optimizer: [record for record in records if record.curve]
-        for optimizer, records in found.items()
-    }
-    return {optimizer: records for optimizer, records in read.items() if records}
+    of = lab.plan(results.settings)
+    return results.runs({name: lab.seed_names(name, of, engine=engine) for name in OPTIMIZERS})
 
 
 def _amount(value: float) -> str:
-    return count(value) if float(value).is_integer() else f"{value:.3g}"
+    return form.count(value) if float(value).is_integer() else f"{value:.3g}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,14 +53,14 @@ class EndRow:
     """Where an optimizer ended: means over seeds, of losses and times the geometric one."""
 
     optimizer: str
-    lr: Annotated[float, plain]
+    lr: Annotated[float, form.plain]
     repeats: int
-    steps: Annotated[int, count]
-    samples: Annotated[int, count]
-    accuracy: Annotated[Interval | None, points]
-    test_loss: Annotated[Interval | None, plain]
-    loss: Annotated[Interval | None, plain]
-    train_s: Annotated[Interval | None, seconds]
+    steps: Annotated[int, form.count]
+    samples: Annotated[int, form.count]
+    accuracy: Annotated[Interval | None, form.points]
+    test_loss: Annotated[Interval | None, form.plain]
+    loss: Annotated[Interval | None, form.plain]
+    train_s: Annotated[Interval | None, form.seconds]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,8 +70,8 @@ class EqualRow:
     by: str
     at: Annotated[float, _amount]
     optimizer: str
-    steps: Annotated[int, count]
-    loss: Annotated[Interval, plain]
+    steps: Annotated[int, form.count]
+    loss: Annotated[Interval, form.plain]
 
 
 def write_convergence(chapter: Chapter, results: Results) -> None:
@@ -115,8 +80,10 @@ def write_convergence(chapter: Chapter, results: Results) -> None:
     if not runs:
         return
     ends = chapter.tabulate("ends", EndRow, _ends(runs))
-    curves = chapter.tabulate("curves", CurveRow, curve_rows(runs, width=WIDTHS), key="optimizer")
-    scores = chapter.tabulate("scores", ScoreRow, score_rows(runs), key="optimizer")
+    curves = chapter.tabulate(
+        "curves", CurveRow, repeats.curve_rows(runs, width=WIDTHS), key="optimizer"
+    )
+    scores = chapter.tabulate("scores", ScoreRow, repeats.score_rows(runs), key="optimizer")
     equal = chapter.tabulate("equal", EqualRow, _at_equal_cost(curves))
     chapter.picture("descent", draw_convergence, curves, width=WIDTH)
     chapter.picture("accuracy", draw_accuracy, scores)
@@ -126,64 +93,72 @@ def write_convergence(chapter: Chapter, results: Results) -> None:
     for by in ("step", "samples", "seconds"):
         rows = ranked(equal.where(by=by), lambda row: row.loss)
         if len(rows) > 1:
-            listed = chapter.list_up([chapter.write("loss", row=row) for row in rows])
-            chapter.say(f"equal.{by}", first=rows[0], list=listed)
-    few, many = (equal.where(by="samples", optimizer=name) for name in ("gd", "sgd"))
-    if few and many:
-        chapter.say("steps", gd=few[0], sgd=many[0])
+            chapter.say(f"equal.{by}", first=rows[0], list=chapter.list_up("loss", rows))
+    few, many = (equal.first(by="samples", optimizer=name) for name in ("gd", "sgd"))
+    chapter.say("steps", gd=few, sgd=many)
 
 
 def _ends(runs: Runs) -> Iterator[EndRow]:
     for optimizer, records in runs.items():
         last = records[0].curve[-1]
-        smooth = [smoothed(record.curve, WIDTHS[optimizer]) for record in records]
+        smooth = [repeats.smoothed(record.curve, WIDTHS[optimizer]) for record in records]
         yield EndRow(
             optimizer=optimizer,
             lr=records[0].spec_values["optimizer"]["lr"],
             repeats=len(records),
             steps=last.step,
             samples=last.samples,
-            accuracy=accuracy_of(records),
-            test_loss=geometric_mean_of(record.summary.get("test_loss") for record in records),
-            loss=geometric_mean_of(curve[-1].loss for curve in smooth if curve),
-            train_s=geometric_mean_of(record.curve[-1].seconds for record in records),
+            accuracy=repeats.accuracy_of(records),
+            test_loss=repeats.geometric_mean_of(
+                record.summary.get("test_loss") for record in records
+            ),
+            loss=repeats.geometric_mean_of(curve[-1].loss for curve in smooth if curve),
+            train_s=repeats.geometric_mean_of(record.curve[-1].seconds for record in records),
         )
 
 
 def _at_equal_cost(curves: RecordTable[CurveRow]) -> Iterator[EqualRow]:
     """Give the losses where the shortest run ended, by steps, samples and seconds."""
-    by_optimizer = {row.key: curves.where(key=row.key) for row in curves.records}
     for by in ("step", "samples", "seconds"):
-        at = min(getattr(rows[-1], by) for rows in by_optimizer.values())
-        for optimizer, rows in by_optimizer.items():
-            until = [row for row in rows if getattr(row, by) <= at]
-            if until and until[-1].loss is not None:
-                steps, loss = until[-1].step, until[-1].loss
-                yield EqualRow(by=by, at=at, optimizer=optimizer, steps=steps, loss=loss)
+        at = min(getattr(rows[-1], by) for rows in curves.groups("key").values())
+        for optimizer, rows in curves.groups("key").items():
+            *_, last = [None, *(row for row in rows if getattr(row, by) <= at)]
+            if last is not None and last.loss is not None:
+                step, loss = last.step, last.loss
+                yield EqualRow(by=by, at=at, optimizer=optimizer, steps=step, loss=loss)
 
 
 def _say_accuracy(chapter: Chapter, runs: Runs, ends: RecordTable[EndRow]) -> None:
     """List the accuracies; the first is compared with each other one, seed by seed."""
     rows = ranked(ends.records, lambda row: row.accuracy, reverse=True)
-    if not rows:
-        return
-    listed = chapter.list_up([chapter.write("accuracy", row=row) for row in rows])
-    start = chapter.write("accuracies", list=listed)
-    best, *rest = (row.optimizer for row in rows)
-    found = [judge_accuracy(runs[best], runs[other]) for other in rest]
-    orders = {other: one.order for other, one in zip(rest, found, strict=True) if one is not None}
-    unclear = {Order.ONCE, Order.LESS}  # of other seeds than the mean, where some failed
+    start = chapter.write("accuracies", list=chapter.list_up("accuracy", rows))
+    best, *rest = [row.optimizer for row in rows] or [""]
+    gaps = {other: repeats.accuracy_gap(runs[best], runs[other]) for other in rest}
+    orders = {other: compare(gap, 0) for other, gap in gaps.items() if gap is not None}
     level = [
         chapter.text.name("optimizer", other)
         for other, order in orders.items()
         if order is not Order.MORE
     ]
+    unclear = {Order.ONCE, Order.LESS}  # of other seeds than the mean, where some failed
     if not rest or len(orders) < len(rest) or unclear & set(orders.values()):
-        chapter.sentences.append(start)
+        chapter.add(start)
     elif not level:
         chapter.say("ahead", start=start, best=rows[0])
     else:
         chapter.say("level", start=start, best=rows[0], names=chapter.text.join(level))
+
+
+def summarize(chapter: Chapter) -> Sentence | None:
+    """Say what came out, as far as it was measured."""
+    best = ranked(chapter.table("ends", EndRow).records, lambda row: row.accuracy, reverse=True)
+    if not best:
+        return None
+    by_samples = chapter.table("equal", EqualRow).where(by="samples")
+    low = ranked(by_samples, lambda row: row.loss)[0]
+    high = ranked(by_samples, lambda row: row.loss, reverse=True)[0]
+    behind = chapter.write("behind", row=best[1]) if len(best) > 1 else ""
+    return chapter.write("best", best=best[0], behind=behind, low=low, high=high)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,16 +167,16 @@ class RateRow:
 
     optimizer: str
     factor: float
-    lr: Annotated[float, plain]
-    steps: Annotated[int | None, count] = None
-    loss: Annotated[float | None, plain] = None
-    accuracy: Annotated[float | None, points] = None
+    lr: Annotated[float, form.plain]
+    steps: Annotated[int | None, form.count] = None
+    loss: Annotated[float | None, form.plain] = None
+    accuracy: Annotated[float | None, form.points] = None
     ended: str = "diverged"
 
 
 def write_rates(chapter: Chapter, results: Results) -> None:
     """Write how much the learning rate matters to each optimizer."""
-    of = plan(results.settings)
+    of = lab.plan(results.settings)
     rows = list(_rates(results, of))
     if not rows:
         return
@@ -212,12 +187,12 @@ def write_rates(chapter: Chapter, results: Results) -> None:
         say_rates(chapter, rates.where(optimizer=optimizer))
 
 
-def _rates(results: Results, of: Plan) -> Iterator[RateRow]:
+def _rates(results: Results, of: lab.Plan) -> Iterator[RateRow]:
     for optimizer in OPTIMIZERS:
         for factor in of.factors:
-            name = rate_name(optimizer, factor)
+            name = lab.rate_name(optimizer, factor)
             record = results.record(name)
-            row = RateRow(optimizer=optimizer, factor=factor, lr=rate(optimizer, factor))
+            row = RateRow(optimizer=optimizer, factor=factor, lr=lab.rate(optimizer, factor))
             if record is not None and record.curve:
                 yield _standing(row, record, of.length(optimizer, short=True))
             elif results.diverged(name):
@@ -228,11 +203,11 @@ def _standing(row: RateRow, record: RunRecord, epochs: int) -> RateRow:
     scores = record.scores[:epochs]
     if not scores:
         return replace(row, ended="done")
-    step = scores[-1].step
-    smooth = smoothed(record.curve, WIDTHS[row.optimizer])
+    step, accuracy = scores[-1].step, scores[-1].accuracy
+    smooth = repeats.smoothed(record.curve, WIDTHS[row.optimizer])
     loss = [point.loss for point in smooth if point.step <= step][-1]
     ended = "diverged" if loss > _DIVERGED else "done"
-    return replace(row, steps=step, loss=loss, accuracy=scores[-1].accuracy, ended=ended)
+    return replace(row, steps=step, loss=loss, accuracy=accuracy, ended=ended)
 
 
 def say_rates(chapter: Chapter, rows: Sequence[RateRow]) -> None:
@@ -243,31 +218,18 @@ def say_rates(chapter: Chapter, rows: Sequence[RateRow]) -> None:
     best, top = max(told, key=lambda pair: pair[1])
     good = ranked((row for row, accuracy in told if accuracy >= top - _NEAR), lambda row: row.lr)
     rates = [row.lr for row in rows]
-    edge = "largest" if best.lr == max(rates) else "smallest" if best.lr == min(rates) else ""
-    near = chapter.write("near", points=f"{100 * _NEAR:.0f}")
+    side = "largest" if best.lr == max(rates) else "smallest" if best.lr == min(rates) else ""
+    tried = {"tried": len(rows), "near": chapter.write("near", points=f"{100 * _NEAR:.0f}")}
     if len(good) > 1:
-        width = chapter.write(
-            "several",
-            tried=len(rows),
-            good=chapter.found(
-                f"rates of {best.optimizer} near the best", len(good), plain, of="rates: accuracy"
-            ),
-            near=near,
-            low=good[0],
-            high=good[-1],
-        )
+        width = chapter.write("several", good=len(good), low=good[0], high=good[-1], **tried)
     else:
-        width = chapter.write("single", tried=len(rows), near=near)
-    chapter.say(
-        "rate",
-        best=best,
-        edge=chapter.write(f"edge.{edge}") if edge else "",
-        width=width,
-        end=_about_largest(chapter, rows, best),
-    )
+        width = chapter.write("single", **tried)
+    end = _about_largest(chapter, rows, best)
+    edge = chapter.write(f"edge.{side}") if side else ""
+    chapter.say("rate", best=best, edge=edge, width=width, end=end)
 
 
-def _about_largest(chapter: Chapter, rows: Sequence[RateRow], best: RateRow) -> Sentence | str:
+def _about_largest(chapter: Chapter, rows: Sequence[RateRow], best: RateRow) -> Text | None:
     """Tell what became of the largest rate, and of those below it that diverged, too."""
     falling = ranked(rows, lambda row: row.lr, reverse=True)
     largest = falling[0]
@@ -278,10 +240,7 @@ def _about_largest(chapter: Chapter, rows: Sequence[RateRow], best: RateRow) -> 
         known = "diverged.to" if largest.loss is not None else "diverged.at"
         return chapter.write(known, row=largest)
     if largest.loss is not None and largest.loss > 0.8 * _GUESSING and largest is not best:
-        guess = chapter.found(
-            f"loss of guessing ({largest.optimizer})", _GUESSING, plain, of="ln 10"
-        )
-        return chapter.write("learned_nothing", row=largest, guess=guess)
+        return chapter.write("learned_nothing", row=largest, guess=_GUESSING)
     return ""
 
 
@@ -300,10 +259,10 @@ class ScatterRow:
     """How far losses lie apart: means over the first steps of standard deviations over runs."""
 
     optimizer: str
-    steps: Annotated[int, count]
-    over_orders: Annotated[float | None, tiny]
-    over_seeds: Annotated[float | None, tiny]
-    rises: Annotated[float, percent]
+    steps: Annotated[int, form.count]
+    over_orders: Annotated[float | None, form.tiny]
+    over_seeds: Annotated[float | None, form.tiny]
+    rises: Annotated[float, form.percent]
     """share of the steps after which the loss was higher"""
 
 
@@ -314,59 +273,45 @@ def write_sample_order(chapter: Chapter, results: Results) -> None:
     GD's gradient is that of all samples, so the order changes nothing but rounding. SGD's is that
     of a batch, so each order is another walk.
     """
-    runs = {
-        optimizer: {
-            order: record
-            for order in ORDERS
-            if (record := results.record(order_name(optimizer, order))) is not None
-        }
-        for optimizer in ORDERED
-    }
-    runs = {optimizer: records for optimizer, records in runs.items() if len(records) > 1}
+    runs: dict[str, dict[str, RunRecord]] = {}
+    for name in lab.ORDERED:
+        found = {order: results.record(lab.order_name(name, order)) for order in lab.ORDERS}
+        records = {order: record for order, record in found.items() if record is not None}
+        if len(records) > 1:
+            runs[name] = records
     if not runs:
         return
     steps = min(len(record.curve) for records in runs.values() for record in records.values())
-    of = plan(results.settings)
-    seeds = {name: list(results.records(seed_names(name, of)).values()) for name in runs}
-    scatter = chapter.tabulate(
-        "scatter",
-        ScatterRow,
-        (
-            _scatter(optimizer, list(records.values()), seeds[optimizer], steps)
-            for optimizer, records in runs.items()
-        ),
-    )
-    walks = chapter.tabulate(
-        "orders",
-        OrderRow,
-        (
-            OrderRow(optimizer=optimizer, order=order, step=point.step, loss=point.loss)
-            for optimizer, records in runs.items()
-            for order, record in records.items()
-            for point in record.curve[:steps]
-        ),
-    )
-    chapter.picture("chance", draw_sample_order, walks, orders=max(map(len, runs.values())))
+    of = lab.plan(results.settings)
+    seeds = results.runs({name: lab.seed_names(name, of) for name in runs})
+    rows = [
+        ScatterRow(
+            optimizer=name,
+            steps=steps,
+            over_orders=_deviation(list(records.values()), steps),
+            over_seeds=_deviation(seeds.get(name, []), steps),
+            rises=statistics.fmean(_rises(record, steps) for record in records.values()),
+        )
+        for name, records in runs.items()
+    ]
+    scatter = chapter.tabulate("scatter", ScatterRow, rows)
+    walks = [
+        OrderRow(optimizer=name, order=order, step=point.step, loss=point.loss)
+        for name, records in runs.items()
+        for order, record in records.items()
+        for point in record.curve[:steps]
+    ]
+    table = chapter.tabulate("orders", OrderRow, walks)
+    chapter.picture("chance", draw_sample_order, table, orders=max(map(len, runs.values())))
     chapter.show(scatter, "optimizer", "steps", "over_orders", "over_seeds", "rises")
-    for row in scatter.records:
+    for row in rows:
         chapter.say("scatter", row=row)
-    by_optimizer = {row.optimizer: row.over_orders for row in scatter.records}
-    _compare_scatter(chapter, by_optimizer.get("gd"), by_optimizer.get("sgd"))
+    gd, sgd = (scatter.first(optimizer=name) for name in ("gd", "sgd"))
+    if gd is not None and sgd is not None:
+        _compare_scatter(chapter, gd.over_orders, sgd.over_orders)
 
 
-def _scatter(
-    optimizer: str, orders: list[RunRecord], seeds: list[RunRecord], steps: int
-) -> ScatterRow:
-    return ScatterRow(
-        optimizer=optimizer,
-        steps=steps,
-        over_orders=_deviation(orders, steps),
-        over_seeds=_deviation(seeds, steps),
-        rises=statistics.fmean(_rises(record, steps) for record in orders),
-    )
-
-
-def _deviation(records: list[RunRecord], steps: int) -> float | None:
+def _deviation(records: Sequence[RunRecord], steps: int) -> float | None:
     """Return the mean over steps of the standard deviation over runs; the first step is left out.
 
     There all runs of one seed have the same weights.
@@ -379,22 +324,12 @@ def _deviation(records: list[RunRecord], steps: int) -> float | None:
 
 
 def _rises(record: RunRecord, steps: int) -> float:
-    losses = [point.loss for point in record.curve[:steps]]
-    pairs = list(itertools.pairwise(losses))
+    pairs = list(itertools.pairwise(point.loss for point in record.curve[:steps]))
     return sum(after > before for before, after in pairs) / len(pairs) if pairs else 0.0
 
 
 def _compare_scatter(chapter: Chapter, gd: float | None, sgd: float | None) -> None:
-    if gd is None or sgd is None or (gd, sgd) == (0, 0):
-        return
-    if gd == 0:
+    if gd == 0 and sgd:
         chapter.say("exact")
-        return
-    ratio = chapter.found(
-        "scatter over orders, SGD over GD", sgd / gd, _factor, of="scatter: over_orders"
-    )
-    chapter.say("rounding" if sgd / gd > 100 else "ratio", ratio=ratio)
-
-
-def _factor(value: float) -> str:
-    return times(value) if value < 1000 else f"{count(float(plain(value)))}×"
+    elif gd and sgd is not None:
+        chapter.say("rounding" if sgd / gd > 100 else "ratio", ratio=sgd / gd)

@@ -7,24 +7,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-from drumline.core.events import Event
+from drumline.core.rundir import Event
+from drumline.labs import repeats
 from drumline.labs.chapter import Chapter
 from drumline.labs.experiment import Results
 from drumline.labs.optimizers.convergence import WIDTHS, runs_of
 from drumline.labs.optimizers.experiments import CHUNK, WHOLE
 from drumline.labs.optimizers.plots import draw_engines, draw_profile
-from drumline.labs.repeats import (
-    CurveRow,
-    Runs,
-    curve_rows,
-    largest_difference,
-    mean_of,
-    pairs_of_seeds,
-    ratio_of,
-)
+from drumline.labs.repeats import CurveRow, Runs, extremes, ratio
 from drumline.report.intervals import Interval, compare, quartile_interval
 from drumline.report.ledger import NS, warm_steps
-from drumline.report.page.table import count, milliseconds, percent, plain, size, times, tiny
+from drumline.report.page import table as form
 from drumline.report.runs.record import RunRecord
 
 COPIES = {"gd": 0, "sgd": 0, "momentum": 1, "adam": 2}
@@ -39,13 +32,13 @@ class EngineRow:
     """Ours and torch's, in pairs of one seed."""
 
     optimizer: str
-    repeats: Annotated[int, plain]
-    largest: Annotated[float, tiny]
+    repeats: Annotated[int, form.plain]
+    largest: Annotated[float, form.tiny]
     """difference of losses of any step"""
-    same: Annotated[int, plain]
+    same: Annotated[int, form.plain]
     """pairs that ended with the same weights to the last bit"""
-    step_ratio: Annotated[Interval | None, times]
-    update_ratio: Annotated[Interval | None, times]
+    step_ratio: Annotated[Interval | None, form.times]
+    update_ratio: Annotated[Interval | None, form.times]
 
 
 def write_engines(chapter: Chapter, results: Results) -> None:
@@ -55,16 +48,12 @@ def write_engines(chapter: Chapter, results: Results) -> None:
     if not rows:
         return
     engines = chapter.tabulate("engines", EngineRow, rows)
-    torch_curves, our_curves = (
-        chapter.tabulate(
-            name,
-            CurveRow,
-            curve_rows({row.optimizer: runs[row.optimizer] for row in rows}, width=WIDTHS),
-            key="optimizer",
-        )
-        for name, runs in (("torch_curves", theirs), ("our_curves", ours))
-    )
-    chapter.picture("engines", draw_engines, our_curves, torch_curves, engines)
+    tables = []
+    for name, runs in (("torch_curves", theirs), ("our_curves", ours)):
+        compared = {row.optimizer: runs[row.optimizer] for row in rows}
+        curves = repeats.curve_rows(compared, width=WIDTHS)
+        tables.append(chapter.tabulate(name, CurveRow, curves, key="optimizer"))
+    chapter.picture("engines", draw_engines, *tables[::-1], engines)
     chapter.show(engines, "optimizer", "largest", "same", "repeats", "step_ratio", "update_ratio")
     for row in rows:
         exact = row.largest == 0 and row.same == row.repeats
@@ -78,15 +67,15 @@ def write_engines(chapter: Chapter, results: Results) -> None:
 
 def _engines(ours: Runs, theirs: Runs) -> Iterator[EngineRow]:
     for optimizer, records in ours.items():
-        pairs = pairs_of_seeds(records, theirs.get(optimizer, []))
+        pairs = repeats.pairs_of_seeds(records, theirs.get(optimizer, []))
         if pairs:
             yield EngineRow(
                 optimizer=optimizer,
                 repeats=len(pairs),
-                largest=max(largest_difference(one, two) for one, two in pairs),
+                largest=max(repeats.largest_difference(one, two) for one, two in pairs),
                 same=sum(_weights(one) == _weights(two) is not None for one, two in pairs),
-                step_ratio=ratio_of(pairs, lambda record: record.median_step_s),
-                update_ratio=ratio_of(pairs, _median_update),
+                step_ratio=repeats.ratio_of(pairs, lambda record: record.median_step_s),
+                update_ratio=repeats.ratio_of(pairs, _median_update),
             )
 
 
@@ -106,14 +95,14 @@ class ProfileRow:
     """A step of an optimizer, or of GD with all samples at once; medians, of memory the mean."""
 
     optimizer: str
-    samples: Annotated[int | None, count]
-    step_ms: Annotated[Interval | None, milliseconds]
-    data_ms: Annotated[float | None, milliseconds]
-    compute_ms: Annotated[float | None, milliseconds]
-    communication_ms: Annotated[float | None, milliseconds]
-    update_ms: Annotated[float | None, milliseconds]
-    peak_bytes: Annotated[Interval | None, size]
-    state_bytes: Annotated[int | None, size]
+    samples: Annotated[int | None, form.count]
+    step_ms: Annotated[Interval | None, form.milliseconds]
+    data_ms: Annotated[float | None, form.milliseconds]
+    compute_ms: Annotated[float | None, form.milliseconds]
+    communication_ms: Annotated[float | None, form.milliseconds]
+    update_ms: Annotated[float | None, form.milliseconds]
+    peak_bytes: Annotated[Interval | None, form.size]
+    state_bytes: Annotated[int | None, form.size]
 
     def share(self, part_ms: float | None) -> float:
         """Return the share of a step that one of its parts takes."""
@@ -127,26 +116,22 @@ def write_profile(chapter: Chapter, results: Results) -> None:
         return
     whole = results.record(WHOLE)
     cases = {**runs, **({WHOLE: [whole]} if whole is not None and whole.curve else {})}
-    profile = chapter.tabulate(
-        "profile", ProfileRow, (_profile(case, records) for case, records in cases.items())
-    )
+    parts = [_profile(case, records) for case, records in cases.items()]
+    profile = chapter.tabulate("profile", ProfileRow, parts)
     chapter.picture("profile", draw_profile, profile, chunk=CHUNK)
-    chapter.show(
-        profile, "optimizer", "samples", "step_ms", "update_ms", "peak_bytes", "state_bytes"
-    )
+    columns = ("samples", "step_ms", "update_ms", "peak_bytes", "state_bytes")
+    chapter.show(profile, "optimizer", *columns)
     rows = [row for row in profile.records if row.optimizer != WHOLE]
     _say_update(chapter, rows)
     _say_communication(chapter, rows)
     for row in rows:
-        if row.state_bytes:
-            copies = COPIES[row.optimizer]
-            if copies == 1:
-                chapter.say("state.one", row=row)
-            else:
-                chapter.say("state.more", row=row, copies=copies)
-    gd, at_once = (profile.where(optimizer=name) for name in ("gd", WHOLE))
-    if gd and at_once:
-        _say_whole(chapter, gd[0], at_once[0], pairs_of_seeds(runs["gd"], cases[WHOLE]))
+        if row.state_bytes and COPIES[row.optimizer] == 1:
+            chapter.say("state.one", row=row)
+        elif row.state_bytes:
+            chapter.say("state.more", row=row, copies=COPIES[row.optimizer])
+    gd, at_once = profile.first(optimizer="gd"), profile.first(optimizer=WHOLE)
+    if gd is not None and at_once is not None:
+        _say_whole(chapter, gd, at_once, repeats.pairs_of_seeds(runs["gd"], cases[WHOLE]))
 
 
 def _profile(case: str, records: Sequence[RunRecord]) -> ProfileRow:
@@ -158,7 +143,7 @@ def _profile(case: str, records: Sequence[RunRecord]) -> ProfileRow:
         samples=sum(event["samples"] for event in steps[0]) if steps else None,
         step_ms=quartile_interval(totals) if totals else None,
         **_parts([ranks[0] for ranks in steps]),
-        peak_bytes=mean_of(float(max(one.peak_bytes)) for one in records if one.peak_bytes),
+        peak_bytes=repeats.mean_of(float(max(one.peak_bytes)) for one in records if one.peak_bytes),
         state_bytes=None if parameters is None else COPIES.get(case, 0) * _FLOAT * parameters,
     )
 
@@ -170,64 +155,31 @@ def _parts(steps: Sequence[Event]) -> dict[str, float | None]:
     """
     if not steps or "update" not in steps[0]:  # older runs lack it
         return dict.fromkeys(("data_ms", "compute_ms", "communication_ms", "update_ms"))
-    values = {
-        "data": [event["data"] for event in steps],
-        "communication": [
-            sum(until - since for since, until in event["blocked"]) for event in steps
-        ],
-        "update": [event["update"] for event in steps],
-    }
-    values["compute"] = [
-        event["total"] - sum(parts) for event, *parts in zip(steps, *values.values(), strict=True)
-    ]
-    return {f"{part}_ms": 1000 * NS * statistics.median(found) for part, found in values.items()}
+    found: dict[str, list[int]] = {"data": [], "communication": [], "update": [], "compute": []}
+    for event in steps:
+        exposed = sum(until - since for since, until in event["blocked"])
+        parts = event["data"], exposed, event["update"]
+        for values, part in zip(found.values(), (*parts, event["total"] - sum(parts)), strict=True):
+            values.append(part)
+    return {f"{part}_ms": 1000 * NS * statistics.median(took) for part, took in found.items()}
 
 
 def _say_update(chapter: Chapter, rows: Sequence[ProfileRow]) -> None:
     """Compare the updates, the one part of a step in which optimizers differ."""
-    known = [(row, row.update_ms) for row in rows if row.update_ms is not None]
-    if len(known) < 2:
-        return
-    dear, dear_ms = max(known, key=lambda pair: pair[1])
-    cheap, cheap_ms = min(known, key=lambda pair: pair[1])
-    chapter.say(
-        "update",
-        dear=dear,
-        cheap=cheap,
-        ratio=chapter.found(
-            f"update of {dear.optimizer} over {cheap.optimizer}",
-            dear_ms / cheap_ms,
-            times,
-            of="profile: update_ms",
-        ),
-        share=chapter.found(
-            f"share of the update in a step of {dear.optimizer}",
-            dear.share(dear_ms),
-            percent,
-            of="profile: update_ms, step_ms",
-        ),
-    )
+    cheap, dear = extremes(rows, lambda row: row.update_ms)
+    if cheap is not None and dear is not None:
+        over = ratio(dear.update_ms, cheap.update_ms)
+        share = dear.share(dear.update_ms)
+        chapter.say("update", dear=dear, cheap=cheap, ratio=over, share=share)
 
 
 def _say_communication(chapter: Chapter, rows: Sequence[ProfileRow]) -> None:
     """Tell what the ranks of several nodes pay for averaging their gradients."""
-    told = [row for row in rows if row.communication_ms]
-    if not told:
-        return
-    ends = {
-        "least": min(told, key=lambda row: row.share(row.communication_ms)),
-        "most": max(told, key=lambda row: row.share(row.communication_ms)),
-    }
-    shares = {
-        f"{end}_share": chapter.found(
-            f"share of communication in a step of {row.optimizer}",
-            row.share(row.communication_ms),
-            percent,
-            of="profile: communication_ms, step_ms",
-        )
-        for end, row in ends.items()
-    }
-    chapter.say("communication", **ends, **shares)
+    shares = [(row.share(row.communication_ms), row) for row in rows if row.communication_ms]
+    if shares:
+        low, least = min(shares, key=lambda pair: pair[0])
+        high, most = max(shares, key=lambda pair: pair[0])
+        chapter.say("communication", least=least, most=most, least_share=low, most_share=high)
 
 
 def _say_whole(
@@ -239,22 +191,7 @@ def _say_whole(
     """Tell what computing the full batch at once costs, and whether it changes anything."""
     if not pairs or chunks.peak_bytes is None or whole.peak_bytes is None:
         return
-    chunked, at_once = pairs[0]
-    gap = largest_difference(chunked, at_once)
-    chapter.say(
-        "whole.rounding" if gap < _ROUNDING else "whole.more",
-        whole=whole,
-        chunks=chunks,
-        ratio=chapter.found(
-            "memory of GD at once over chunks",
-            whole.peak_bytes.middle / chunks.peak_bytes.middle,
-            times,
-            of="profile: peak_bytes",
-        ),
-        gap=chapter.found(
-            "largest difference of losses, GD at once against chunks",
-            gap,
-            tiny,
-            of=f"runs {chunked.name} and {WHOLE}",
-        ),
-    )
+    gap = repeats.largest_difference(*pairs[0])
+    key = "whole.rounding" if gap < _ROUNDING else "whole.more"
+    memory = whole.peak_bytes.middle / chunks.peak_bytes.middle
+    chapter.say(key, whole=whole, chunks=chunks, ratio=memory, gap=gap)

@@ -14,10 +14,17 @@ price.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from types import MappingProxyType
 
-from drumline.labs.experiment import SAMPLES, Experiment, LabSettings, Training, choose_data
-from drumline.spec.load import validate_spec
+from drumline.labs.experiment import (
+    SAMPLES,
+    Experiment,
+    LabSettings,
+    Options,
+    Training,
+    build_training,
+    choose_data,
+)
 
 OPTIMIZERS = ("gd", "sgd", "momentum", "adam")
 RATES = {"gd": 0.1, "sgd": 0.1, "momentum": 0.02, "adam": 0.001}
@@ -30,21 +37,24 @@ ORDERS = ("shuffle", "random", "contiguous")
 """partitions that give one worker all samples, each in another order; the first is the usual one"""
 ORDERED = ("gd", "sgd")
 WHOLE = "gd-whole"
-_NEVER = 1_000_000
+_SHARED: Options = MappingProxyType(
+    {"model": "mlp", "device": "cpu", "checkpoint": {"every_steps": 1_000_000, "keep": 1}}
+)
+"""checkpoints at the end only: steps are timed"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """How large the lab is."""
+    """How large the lab is; in its long form unless told otherwise."""
 
-    repeats: int
+    repeats: int = 5
     """seeds"""
-    epochs: int
+    epochs: int = 8
     """of those that step after each batch"""
-    gd_steps: int
-    short_epochs: int
+    gd_steps: int = 100
+    short_epochs: int = 3
     """of runs with another learning rate"""
-    short_gd_steps: int
+    short_gd_steps: int = 30
     factors: tuple[float, ...]
     """what learning rates are multiplied by; 1 is among them"""
 
@@ -58,22 +68,10 @@ class Plan:
 def plan(settings: LabSettings) -> Plan:
     """Say how large the lab is to be."""
     if settings.full:
-        return Plan(
-            repeats=5,
-            epochs=8,
-            gd_steps=100,
-            short_epochs=3,
-            short_gd_steps=30,
-            factors=(0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30),
-        )
-    return Plan(
-        repeats=3,
-        epochs=4,
-        gd_steps=40,
-        short_epochs=2,
-        short_gd_steps=20,
-        factors=(0.01, 0.1, 1, 10),
-    )
+        return Plan(factors=(0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30))
+    factors = (0.01, 0.1, 1, 10)
+    lengths = {"epochs": 4, "gd_steps": 40, "short_epochs": 2, "short_gd_steps": 20}
+    return Plan(repeats=3, factors=factors, **lengths)
 
 
 def seed_names(optimizer: str, of: Plan, *, engine: str = "drumline") -> list[str]:
@@ -97,45 +95,30 @@ def order_name(optimizer: str, order: str) -> str:
     return f"{optimizer}-1" if order == ORDERS[0] else f"{optimizer}-order-{order}"
 
 
-def experiments(settings: LabSettings) -> list[Experiment]:
+def plan_experiments(settings: LabSettings) -> list[Experiment]:
     """Name all runs, in order; rivals lie side by side, as the machine may change."""
     of = plan(settings)
     found: list[Experiment] = []
     for number in range(of.repeats):
         seed = settings.seed + number
         for optimizer in OPTIMIZERS:
-            found += [
-                _train(settings, name, optimizer, of.length(optimizer), seed=seed, engine=engine)
-                for name, engine in (
-                    (f"{optimizer}-{number + 1}", "drumline"),
-                    (f"{optimizer}-torch-{number + 1}", "torch"),
-                )
-            ]
+            for engine in ("drumline", "torch"):
+                name = seed_names(optimizer, of, engine=engine)[number]
+                epochs = of.length(optimizer)
+                found.append(_train(settings, name, optimizer, epochs, seed=seed, engine=engine))
     for optimizer in ORDERED:
-        found += [
-            _train(
-                settings,
-                order_name(optimizer, order),
-                optimizer,
-                of.length(optimizer, short=optimizer != "gd"),
-                data={"partition": order},
-            )
-            for order in ORDERS[1:]
-        ]
+        epochs = of.length(optimizer, short=optimizer != "gd")
+        for order in ORDERS[1:]:
+            name, data = order_name(optimizer, order), {"partition": order}
+            found.append(_train(settings, name, optimizer, epochs, data=data))
     whole = {"batch": SAMPLES[choose_data(settings)]}
     found.append(_train(settings, WHOLE, "gd", of.short_gd_steps, data=whole))
     for optimizer in OPTIMIZERS:
-        found += [
-            _train(
-                settings,
-                rate_name(optimizer, factor),
-                optimizer,
-                of.length(optimizer, short=True),
-                factor=factor,
-            )
-            for factor in of.factors
-            if factor != 1
-        ]
+        epochs = of.length(optimizer, short=True)
+        for factor in of.factors:
+            if factor != 1:
+                name = rate_name(optimizer, factor)
+                found.append(_train(settings, name, optimizer, epochs, factor=factor))
     return found
 
 
@@ -148,31 +131,21 @@ def _train(
     seed: int | None = None,
     engine: str = "drumline",
     factor: float = 1,
-    data: dict[str, Any] | None = None,
+    data: Options = MappingProxyType({}),
 ) -> Training:
-    rule = "sgd" if optimizer == "momentum" else optimizer
-    place: dict[str, Any] = {}
-    if settings.nodes > 1:
-        place = {"nodes": settings.nodes, "link": settings.link.model_dump()}
-    words = {
-        "name": name,
-        "model": "mlp",
-        "data": {
-            "name": choose_data(settings),
-            "batch": CHUNK if optimizer == "gd" else BATCH,
-            **(data or {}),
-        },
+    momentum = optimizer == "momentum"
+    options = {
+        "data": {"batch": CHUNK if optimizer == "gd" else BATCH, **data},
         "optimizer": {
-            "name": rule,
+            "name": "sgd" if momentum else optimizer,
             "engine": engine,
             "lr": rate(optimizer, factor),
-            "momentum": MOMENTUM if optimizer == "momentum" else 0.0,
+            "momentum": MOMENTUM if momentum else 0.0,
         },
         "epochs": epochs,
-        "workers": 1,
-        **place,
-        "device": "cpu",
         "seed": settings.seed if seed is None else seed,
-        "checkpoint": {"every_steps": _NEVER, "keep": 1},  # at the end only: steps are timed
     }
-    return Training(name=name, spec=validate_spec(words), may_diverge=factor != 1)
+    diverges = factor != 1
+    return build_training(
+        settings, name, _SHARED, options, ranks=settings.nodes, may_diverge=diverges
+    )

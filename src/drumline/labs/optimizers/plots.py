@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from drumline.labs.optimizers.experiments import OPTIMIZERS, WHOLE
-from drumline.labs.plots import Plot, draw_band, draw_stacked, error_bars, middles
-from drumline.labs.repeats import CurveRow, ScoreRow, keys_of
+from drumline.labs.plots import Look, Plot, error_bars, middles
+from drumline.labs.repeats import CurveRow, ScoreRow
 from drumline.report.page.table import RecordTable
 from drumline.report.plots import LEDGER
 
@@ -27,16 +27,9 @@ def draw_convergence(plot: Plot, curves: RecordTable[CurveRow]) -> Figure:
     """Draw the losses of all optimizers over steps, samples and seconds."""
     figure, panels = plot.panels(3, height=3.5)
     for axes, by in zip(panels, ("step", "samples", "seconds"), strict=True):
-        for optimizer in keys_of(curves.records):
-            rows = curves.where(key=optimizer)
-            draw_band(
-                plot,
-                axes,
-                [getattr(row, by) for row in rows],
-                [row.loss for row in rows],
-                number=OPTIMIZERS.index(optimizer),
-                label=plot.name("optimizer", optimizer),
-            )
+        for optimizer, rows in curves.groups("key").items():
+            number, name = OPTIMIZERS.index(optimizer), plot.name("optimizer", optimizer)
+            plot.band(axes, rows, by, "loss", number=number, label=name)
         axes.set_xscale("log")
         axes.set_yscale("log")
         plot.panel(axes, by, legend=by == "step")
@@ -47,18 +40,10 @@ def draw_accuracy(plot: Plot, scores: RecordTable[ScoreRow]) -> Figure:
     """Draw the accuracy of all optimizers over samples and seconds."""
     figure, panels = plot.panels(2, height=3.2)
     for axes, by in zip(panels, ("samples", "seconds"), strict=True):
-        for optimizer in keys_of(scores.records):
-            rows = scores.where(key=optimizer)
-            draw_band(
-                plot,
-                axes,
-                [getattr(row, by) for row in rows],
-                [row.accuracy for row in rows],
-                scale=100,
-                number=OPTIMIZERS.index(optimizer),
-                label=plot.name("optimizer", optimizer),
-                marked=len(rows) < 15,
-            )
+        for optimizer, rows in scores.groups("key").items():
+            number, name = OPTIMIZERS.index(optimizer), plot.name("optimizer", optimizer)
+            few = len(rows) < 15
+            plot.band(axes, rows, by, "accuracy", number=number, label=name, scale=100, marked=few)
         axes.set_xscale("log")
         axes.set_ylim(None, 100)
         plot.panel(axes, by, legend=by == "samples")
@@ -74,34 +59,19 @@ def draw_engines(
     """Draw the curves of both engines over each other, and the ratios of their times."""
     figure, (losses, ratios) = plot.panels(2, height=3.3)
     for row in engines.records:
-        number = OPTIMIZERS.index(row.optimizer)
-        name = plot.name("optimizer", row.optimizer)
-        mine = ours.where(key=row.optimizer)
-        draw_band(
-            plot,
-            losses,
-            [point.step for point in mine],
-            [point.loss for point in mine],
-            number=number,
-            label=f"{name}, drumline",
-        )
-        other = theirs.where(key=row.optimizer)
-        every = max(1, len(other) // 12)
-        losses.plot(
-            [point.step for point in other][::every],
-            middles(point.loss for point in other)[::every],
-            linestyle="",
-            marker=plot.marker(number),
-            markersize=4.5,
-            markerfacecolor="none",
-            color=plot.color(number),
-            label=f"{name}, torch",
-        )
+        number, name = OPTIMIZERS.index(row.optimizer), plot.name("optimizer", row.optimizer)
+        mine, other = ours.where(key=row.optimizer), theirs.where(key=row.optimizer)
+        plot.band(losses, mine, "step", "loss", number=number, label=f"{name}, drumline")
+        every = other[:: max(1, len(other) // 12)]
+        steps, values = [point.step for point in every], [point.loss for point in every]
+        look: Look = {"linestyle": "", "markersize": 4.5, "markerfacecolor": "none"}
+        label = f"{name}, torch"
+        plot.points(losses, steps, values, number=number, bars=False, label=label, **look)
     losses.set_xscale("log")
     losses.set_yscale("log")
     _draw_ratios(plot, ratios, engines.records)
     plot.panel(losses, "losses", legend=False)
-    figure.legend(*losses.get_legend_handles_labels(), loc="outside upper center", ncols=4)
+    plot.legend(figure, losses, columns=4)
     return figure
 
 
@@ -110,18 +80,12 @@ def _draw_ratios(plot: Plot, axes: Axes, rows: Sequence[EngineRow]) -> None:
     kinds = {"step": [row.step_ratio for row in rows], "update": [row.update_ratio for row in rows]}
     shown = [1.0]
     for side, (kind, ratios) in enumerate(kinds.items()):
-        known = [(place, ratio) for place, ratio in enumerate(ratios) if ratio is not None]
-        axes.bar(
-            [place + (side - 0.5) * 0.36 for place, _ in known],
-            [ratio.middle for _, ratio in known],
-            width=0.34,
-            yerr=error_bars([ratio for _, ratio in known]),
-            ecolor=plot.ink,
-            capsize=3,
-            color=plot.color(4 if side == 0 else 6),
-            label=plot.label(kind),
-        )
-        shown += [ratio.middle for _, ratio in known]
+        places = [n + (side - 0.5) * 0.36 for n, ratio in enumerate(ratios) if ratio is not None]
+        known = [ratio for ratio in ratios if ratio is not None]
+        look: Look = {"color": plot.color(4 if side == 0 else 6), "ecolor": plot.ink, "capsize": 3}
+        bars, label = error_bars(known), plot.label(kind)
+        axes.bar(places, middles(known), width=0.34, yerr=bars, label=label, **look)
+        shown += middles(known)
     axes.set_ylim(0, 2 * max(shown))  # intervals of a noisy machine may reach far
     names = [plot.name("optimizer", row.optimizer).replace(" ", "\n", 1) for row in rows]
     axes.set_xticks(range(len(names)), names)
@@ -134,26 +98,19 @@ def draw_profile(plot: Plot, profile: RecordTable[ProfileRow]) -> Figure:
     rows = [row for row in profile.records if row.update_ms is not None and row.samples]
     _draw_parts(plot, time, rows)
     known = [row for row in rows if row.peak_bytes is not None]
-    peaks = [row.peak_bytes for row in known]
+    places, peaks = range(len(known)), [row.peak_bytes for row in known]
     bars = error_bars(peaks)
-    memory.bar(
-        range(len(known)),
-        [peak / _MB for peak in middles(peaks)],
-        yerr=None if bars is None else [[bar / _MB for bar in side] for side in bars],
-        ecolor=plot.ink,
-        capsize=3,
-        color=plot.color(0),
-        label=plot.label("peak"),
-    )
-    memory.bar(
-        range(len(known)),
-        [(row.state_bytes or 0) / _MB for row in known],
-        facecolor="none",
-        edgecolor=plot.ink,
-        hatch="///",
-        linewidth=0.6,
-        label=plot.label("state"),
-    )
+    look: Look = {
+        "ecolor": plot.ink,
+        "capsize": 3,
+        "color": plot.color(0),
+        "label": plot.label("peak"),
+    }
+    spread = None if bars is None else [[bar / _MB for bar in side] for side in bars]
+    memory.bar(places, [peak / _MB for peak in middles(peaks)], yerr=spread, **look)
+    states = [(row.state_bytes or 0) / _MB for row in known]
+    look = {"facecolor": "none", "edgecolor": plot.ink, "hatch": "///", "linewidth": 0.6}
+    memory.bar(places, states, label=plot.label("state"), **look)
     for axes, shown in ((time, rows), (memory, known)):
         axes.set_xticks(range(len(shown)), [_case_name(plot, row.optimizer) for row in shown])
     plot.panel(time, "time")
@@ -162,21 +119,14 @@ def draw_profile(plot: Plot, profile: RecordTable[ProfileRow]) -> Figure:
 
 
 def _draw_parts(plot: Plot, axes: Axes, rows: Sequence[ProfileRow]) -> None:
-    parts = {
-        "compute": [row.compute_ms for row in rows],
-        "communication": [row.communication_ms for row in rows],
-        "update": [row.update_ms for row in rows],
-        "data": [row.data_ms for row in rows],
-    }
-    if not any(parts["communication"]):
-        del parts["communication"]
-    samples = [row.samples or 1 for row in rows]
     shares = {
-        part: [1000 * (value or 0.0) / of for value, of in zip(values, samples, strict=True)]
-        for part, values in parts.items()
+        part: [1000 * (getattr(row, f"{part}_ms") or 0.0) / (row.samples or 1) for row in rows]
+        for part in ("compute", "communication", "update", "data")
     }
+    if not any(shares["communication"]):
+        del shares["communication"]
     colors = {"communication": LEDGER["wait"], "update": LEDGER["transfer"]}
-    draw_stacked(plot, axes, shares, colors=colors)
+    plot.stacked(axes, shares, colors=colors)
 
 
 def _case_name(plot: Plot, case: str) -> str:
@@ -191,27 +141,21 @@ def draw_rates(plot: Plot, rates: RecordTable[RateRow]) -> Figure:
     for number, optimizer in enumerate(OPTIMIZERS):
         rows = rates.where(optimizer=optimizer)
         told = [row for row in rows if row.ended == "done" and row.accuracy is not None]
-        style: dict[str, Any] = {
-            "color": plot.color(number),
-            "marker": plot.marker(number),
-            "markersize": 4.5,
-            "label": plot.name("optimizer", optimizer),
-        }
-        across = [row.lr for row in told]
-        accuracy.plot(across, middles((row.accuracy for row in told), 100), **style)
-        losses.plot(across, middles(row.loss for row in told), **style)
         lost = [row for row in rows if row.ended == "diverged"]
-        cross: dict[str, Any] = {"linestyle": "", "marker": "x", "markersize": 8}
-        at = [row.lr for row in lost]
-        found = [100 * (row.accuracy or 0.0) for row in lost]
-        accuracy.plot(at, found, color=plot.color(number), **cross)
-        losses.plot(at, [_TOP] * len(at), color=plot.color(number), **cross)
+        line = {"markersize": 4.5, "label": plot.name("optimizer", optimizer)}
+        cross = {"linestyle": "", "marker": "x", "markersize": 8}
+        for axes, own, found, scale, look in (
+            (accuracy, told, [row.accuracy for row in told], 100.0, line),
+            (losses, told, [row.loss for row in told], 1.0, line),
+            (accuracy, lost, [row.accuracy or 0.0 for row in lost], 100.0, cross),
+            (losses, lost, [_TOP] * len(lost), 1.0, cross),
+        ):
+            across = [row.lr for row in own]
+            plot.points(axes, across, found, number=number, scale=scale, bars=False, **look)
     for axes in (accuracy, losses):
         axes.set_xscale("log")
     losses.set_yscale("log")
-    figure.legend(
-        *accuracy.get_legend_handles_labels(), loc="outside upper center", ncols=len(OPTIMIZERS)
-    )
+    plot.legend(figure, accuracy, columns=len(OPTIMIZERS))
     plot.panel(accuracy, "accuracy", legend=False)
     plot.panel(losses, "losses", legend=False)
     return figure
@@ -220,35 +164,25 @@ def draw_rates(plot: Plot, rates: RecordTable[RateRow]) -> Figure:
 def draw_sample_order(plot: Plot, walks: RecordTable[OrderRow]) -> Figure:
     """Draw the walks of each optimizer for several orders, and how far they lie apart."""
     figure, (losses, gaps) = plot.panels(2, height=3.3)
-    for optimizer in dict.fromkeys(row.optimizer for row in walks.records):
-        number = OPTIMIZERS.index(optimizer)
+    for optimizer, rows in walks.groups("optimizer").items():
+        number, name = OPTIMIZERS.index(optimizer), plot.name("optimizer", optimizer)
+        color = plot.color(number)
         by_step: dict[int, list[float]] = {}
-        name = plot.name("optimizer", optimizer)
-        rows = walks.where(optimizer=optimizer)
         for place, order in enumerate(dict.fromkeys(row.order for row in rows)):
             mine = [row for row in rows if row.order == order]
-            losses.plot(
-                [row.step for row in mine],
-                [row.loss for row in mine],
-                color=plot.color(number),
-                linewidth=1.1,
-                linestyle=("-", "--", ":")[place % 3],
-                label=plot.label("walk", name=name, order=plot.name("order", order)),
-            )
+            style = ("-", "--", ":")[place % 3]
+            label = plot.label("walk", name=name, order=plot.name("order", order))
+            x, y = [row.step for row in mine], [row.loss for row in mine]
+            losses.plot(x, y, style, color=color, linewidth=1.1, label=label)
             for row in mine:
                 by_step.setdefault(row.step, []).append(row.loss)
-        steps = [step for step, found in by_step.items() if max(found) > min(found)]
-        gaps.plot(
-            steps,
-            [max(by_step[step]) - min(by_step[step]) for step in steps],
-            color=plot.color(number),
-            marker=plot.marker(number),
-            markersize=3,
-            linewidth=1.1,
-            label=name,
-        )
+        apart = {step: max(found) - min(found) for step, found in by_step.items()}
+        steps = [step for step, gap in apart.items() if gap > 0]
+        look: Look = {"markersize": 3, "linewidth": 1.1, "label": name}
+        shown = [apart[step] for step in steps]
+        plot.points(gaps, steps, shown, number=number, bars=False, **look)
     gaps.set_yscale("log")
     plot.panel(losses, "losses", legend=False)
-    figure.legend(*losses.get_legend_handles_labels(), loc="outside upper center", ncols=2)
+    plot.legend(figure, losses, columns=2)
     plot.panel(gaps, "gaps")
     return figure

@@ -23,7 +23,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from drumline.core.events import Event
+from drumline.core.rundir import Event
 
 
 def on_one_clock(logs: Sequence[Sequence[Event]]) -> Sequence[Sequence[Event]]:

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from drumline.core.events import Event
+from drumline.core.rundir import Event
 from drumline.report.ledger.accounts import NS, warm_steps
 from drumline.spec.mesh import Mesh
 from drumline.spec.strategy import bubble

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from drumline.core.events import Event
+from drumline.core.rundir import Event
 from drumline.report.ledger.accounts import on_one_clock
 
 _COMPUTE, _MESSAGES = 0, 1

@@ -167,6 +167,17 @@ class RecordTable(Table, Generic[R]):
             if all(getattr(record, name) == value for name, value in values.items())
         ]
 
+    def first(self, **values: Any) -> R | None:
+        """Return the first row with these values; None: there is none."""
+        return next(iter(self.where(**values)), None)
+
+    def groups(self, column: str) -> dict[Any, list[R]]:
+        """Return the rows by their value of a column, in the order in which values first come."""
+        found: dict[Any, list[R]] = {}
+        for record in self.records:
+            found.setdefault(getattr(record, column), []).append(record)
+        return found
+
     def row_of(self, record: object) -> int | None:
         """Return the number of a row; None: it is not of this table."""
         return next((number for number, one in enumerate(self.records) if one is record), None)

@@ -16,8 +16,7 @@ from typing import Any
 import yaml
 
 from drumline.core.errors import DrumlineError
-from drumline.core.events import Event
-from drumline.core.rundir import RunDir
+from drumline.core.rundir import Event, RunDir
 from drumline.report.ledger.accounts import (
     Ledger,
     common_steps,

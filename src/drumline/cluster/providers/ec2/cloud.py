@@ -3,27 +3,38 @@
 Requests that AWS throttles are repeated by botocore (its "standard" mode, a bounded number of times
 with growing pauses). Launching is repeated here instead: "no capacity" is an HTTP 500 on the wire,
 which botocore would repeat, too, while the next zone waits.
+
+`errors.yaml` has the kinds of errors, each with its way out; `policy.yaml` what AWS must allow.
 """
 
 from __future__ import annotations
 
+import functools
 import os
+import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from importlib import resources
 from typing import Any
 
 import boto3
+import yaml
+from botocore import exceptions
+from botocore.client import BaseClient
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, UnknownRegionError
 from botocore.parsers import ResponseParserError
+from pydantic import BaseModel
 
-from drumline.cluster.providers.ec2.errors import AwsCall, explain
+from drumline.cluster.life.journal import Journal
+from drumline.cluster.providers import Reporter
 from drumline.core.errors import CloudError
 
 AwsValues = dict[str, Any]
 """a request to AWS, or a part of its answer: JSON of which AWS's documentation has the schema"""
 Sleep = Callable[[float], None]
-Failure = (BotoCoreError, ClientError, ResponseParserError)
+_BOTO_ERRORS = (BotoCoreError, ClientError, ResponseParserError)
 """all that boto3 raises; the last: something else than AWS has answered, such as a proxy"""
 
 _TRIES = 6
@@ -36,37 +47,12 @@ _ONCE = Config(
 
 
 def open_session(*, profile: str | None = None, region: str | None = None) -> boto3.Session:
-    """Return a session of the user's AWS configuration.
-
-    Raises:
-        CloudError: there is no such profile.
-    """
+    """Return a session of the user's AWS configuration."""
     try:
         region = region or os.environ.get("AWS_REGION")  # which botocore itself does not read
         return boto3.Session(profile_name=profile, region_name=region)
     except BotoCoreError as error:
-        raise explain(
-            error, AwsCall(action="sts:GetCallerIdentity", region=region or "?")
-        ) from None
-
-
-def partition_of(region: str | None) -> str:
-    """Return the part of AWS that a region is in: aws, aws-cn, aws-us-gov, …
-
-    Args:
-        region: None: the one that is configured; where there is none, most people's.
-
-    Raises:
-        CloudError: there is no such region.
-    """
-    try:
-        session = open_session(region=region)
-        region = session.region_name
-        return "aws" if region is None else str(session.get_partition_for_region(region))
-    except UnknownRegionError:
-        raise CloudError(
-            f"AWS has no region {region!r}; write one such as eu-central-1", kind="region"
-        ) from None
+        raise explain(error, "sts:GetCallerIdentity", region or "?") from None
 
 
 class Cloud:
@@ -83,9 +69,9 @@ class Cloud:
                 "no AWS region is set; write one: ec2: {region: us-east-1}, or set AWS_REGION",
                 kind="region",
             )
-        self._clients: AwsValues = {}
+        self._clients: dict[str, BaseClient] = {}
 
-    def client(self, service: str) -> Any:
+    def client(self, service: str) -> BaseClient:
         """Return the client of a service (`launch` is EC2 without botocore's repetitions)."""
         if service not in self._clients:
             name, config = ("ec2", _ONCE) if service == "launch" else (service, _PATIENT)
@@ -95,25 +81,25 @@ class Cloud:
                     name, region_name=region, config=config
                 )
             except (BotoCoreError, ValueError) as error:  # ValueError: not a region's name at all
-                raise explain(error, AwsCall(action=f"{name}:*", region=region)) from None
+                raise explain(error, f"{name}:*", region) from None
         return self._clients[service]
 
     def call(
-        self, service: str, method: str, about: AwsCall | None = None, /, **params: Any
+        self, service: str, method: str, /, *, what: str = "", zone: str = "", **params: Any
     ) -> Any:
-        """Make one call; `about` says more of what was asked, for a refusal's sentence.
+        """Make one call; `what` is asked for in `zone`, for a refusal's sentence.
 
         Raises:
             CloudError: it was refused; `kind` says which way.
         """
         client = self.client(service)
-        aws_call = self._aws_call(service, method, about)
         for attempt in range(_TRIES):
             try:
                 return getattr(client, method)(**params)
-            except Failure as error:
-                refusal = explain(error, aws_call)
-                again = service == "launch" and refusal.fields["kind"] in ("throttling", "server")
+            except _BOTO_ERRORS as error:
+                action = self._action(service, method)
+                refusal = explain(error, action, self.region, what=what, zone=zone)
+                again = service == "launch" and kind(refusal) in ("throttling", "server")
                 if not again or attempt == _TRIES - 1:
                     raise refusal from error
                 self.sleep(2**attempt)
@@ -128,19 +114,171 @@ class Cloud:
         try:
             for page in client.get_paginator(method).paginate(**params):
                 yield from page.get(key, ())
-        except Failure as error:
-            raise explain(error, self._aws_call(service, method, None)) from error
+        except _BOTO_ERRORS as error:
+            raise explain(error, self._action(service, method), self.region) from error
 
-    def _aws_call(self, service: str, method: str, about: AwsCall | None) -> AwsCall:
+    def _action(self, service: str, method: str) -> str:
+        """Return what was asked as IAM spells it: ec2:RunInstances."""
         operation = self.client(service).meta.method_to_api_mapping[method]
-        action = f"{'ec2' if service == 'launch' else service}:{operation}"
-        if about is None:
-            return AwsCall(action=action, region=self.region)
-        return AwsCall(
-            action=action, region=self.region, instance_type=about.instance_type, zone=about.zone
-        )
+        return f"{'ec2' if service == 'launch' else service}:{operation}"
+
+
+@dataclass(frozen=True)
+class CloudWriter:
+    """Makes the calls that create or remove something, each in between two lines of the journal."""
+
+    cloud: Cloud
+    journal: Journal
+    report: Reporter
+
+    def forgiving(self) -> CloudWriter:
+        """Return it for whoever removes something: a journal that is full keeps nothing alive."""
+        return replace(self, journal=self.journal.forgiving())
+
+    def call(
+        self,
+        method: str,
+        params: AwsValues,
+        *,
+        note: Mapping[str, object],
+        result: Callable[[Any], dict[str, str]] = lambda answer: {},
+        **about: str,
+    ) -> Any:
+        """Make a call; `note` and `result` are what the journal says of the intent, and the answer.
+
+        Raises:
+            CloudError: it was refused. Where AWS has not answered, the intent stays open.
+        """
+        intent = self.journal.intend(method, **note)
+        service = "launch" if method == "run_instances" else "ec2"
+        try:
+            answer = self.cloud.call(service, method, **about, **params)
+        except CloudError as error:
+            if error.fields.get("answered"):
+                self.journal.failed(intent, error.message)
+            raise
+        self.journal.did(intent, **result(answer))
+        return answer
+
+
+class _Answered(BaseModel):
+    codes: tuple[str, ...]
+    sentence: str = ""
+
+
+class _Unanswered(BaseModel):
+    errors: tuple[str, ...]
+    kind: str
+    sentence: str
+
+
+class _Errors(BaseModel):
+    answered: dict[str, _Answered]
+    unanswered: tuple[_Unanswered, ...]
+
+
+@functools.cache
+def known_errors() -> _Errors:
+    """Read `errors.yaml`."""
+    return _Errors.model_validate(yaml.safe_load(_read("errors.yaml")))
 
 
 def kind(error: CloudError) -> str:
     """Return the kind of a refusal."""
     return str(error.fields.get("kind", "other"))
+
+
+def kind_of(code: str) -> str:
+    """Return which kind of refusal an AWS error code is."""
+    code = code.removeprefix("Client.").removeprefix("Server.")
+    for name, known in known_errors().answered.items():
+        if code in known.codes:
+            return name
+    if code.startswith("InvalidAMIID"):
+        return "image"
+    if code.endswith((".NotFound", ".NotFoundException")):
+        return "not-found"
+    if code.endswith((".Duplicate", "AlreadyExists")):
+        return "duplicate"
+    return "other"
+
+
+def explain(
+    error: Exception, action: str, region: str, *, what: str = "", zone: str = ""
+) -> CloudError:
+    """Turn what boto3 raised into one sentence, with its kind and its way out.
+
+    The error's `code` is AWS's own, `action` what was asked, and `answered` says whether AWS has
+    said no: else nobody knows whether the request arrived.
+    """
+    if isinstance(error, ClientError):
+        answer = error.response.get("Error", {})
+        code, said = str(answer.get("Code", "")), str(answer.get("Message", ""))
+        found = "in-use" if "is currently in use" in said else kind_of(code)
+        known = known_errors().answered
+        sentence = known.get(found, known["other"]).sentence or known["other"].sentence
+        answered = found != "server"
+    else:
+        code, said, answered = type(error).__name__, str(error), False
+        found, sentence = next(
+            (one.kind, one.sentence)
+            for one in known_errors().unanswered
+            if isinstance(error, tuple(getattr(exceptions, name, Exception) for name in one.errors))
+        )
+    # the refused action may be another than the one called (iam:PassRole)
+    named = re.search(r"perform:? ([a-z0-9-]+:[A-Za-z]+)", said)
+    message = sentence.format(
+        action=action,
+        code=code,
+        named=named[1] if named else action,
+        place=zone or region,
+        region=region,
+        said=_one_line(said) or code,
+        what=what or "such machines",
+    )
+    return CloudError(message, kind=found, code=code, action=action, answered=answered)
+
+
+def _one_line(text: str) -> str:
+    """Return a message on one line, without the long encoded part that some have."""
+    text = text.split("Encoded authorization failure message")[0]
+    line = " ".join(text.split()).rstrip(". ")
+    return line if len(line) <= 300 else line[:300] + " …"
+
+
+def policy_document(
+    *, spot: bool = False, role: str | None = None, partition: str = "aws"
+) -> dict[str, object]:
+    """Return the IAM policy of just the actions that are called.
+
+    Args:
+        spot: also allow the role that AWS makes when an account uses spot for the first time.
+        role: the ARN of the role in `ec2.instance_profile`, which nodes must be given.
+        partition: the part of AWS that the account is in: aws, aws-cn, aws-us-gov, …
+    """
+    text = _read("policy.yaml").replace("@partition@", partition).replace("@role@", role or "")
+    if partition == "aws-cn":  # where services have names of their own
+        text = text.replace("[ec2.amazonaws.com]", "[ec2.amazonaws.com, ec2.amazonaws.com.cn]")
+    parts = yaml.safe_load(text)
+    wanted = [parts["always"], parts["spot"] if spot else [], parts["role"] if role else []]
+    return {"Version": "2012-10-17", "Statement": [one for part in wanted for one in part]}
+
+
+def partition_of(region: str | None) -> str:
+    """Return the part of AWS that a region is in: aws, aws-cn, aws-us-gov, …
+
+    Args:
+        region: None: the one that is configured; where there is none, most people's.
+    """
+    try:
+        session = open_session(region=region)
+        region = session.region_name
+        return "aws" if region is None else str(session.get_partition_for_region(region))
+    except UnknownRegionError:
+        raise CloudError(
+            f"AWS has no region {region!r}; write one such as eu-central-1", kind="region"
+        ) from None
+
+
+def _read(name: str) -> str:
+    return resources.files("drumline.cluster.providers.ec2").joinpath(name).read_text()

@@ -10,16 +10,16 @@ and terminated, whether an `up` came to record it or not: nodes of an abandoned 
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 
 from drumline.cluster.life.journal import Journal
-from drumline.cluster.machine import Machine
-from drumline.cluster.providers import Resource
+from drumline.cluster.providers import Machine, Resource
 from drumline.cluster.providers.ec2.cloud import AwsValues, Cloud
 
 CLUSTER = "drumline:cluster"
@@ -89,23 +89,15 @@ _MOMENT = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (?:GMT|UTC)\)")
 
 
 @dataclass(frozen=True, kw_only=True)
-class InventoryItem:
-    """One resource."""
+class InventoryItem(Resource):
+    """A resource, with all that EC2 says of it; its identity is what it is deleted by."""
 
-    kind: str
-    """instance, security-group, placement-group, key-pair, volume, network-interface"""
-    identity: str
-    """what it is deleted by"""
-    state: str = ""
-    detail: str = ""
-    tags: Mapping[str, str] = field(default_factory=dict)
     described: AwsValues = field(default_factory=dict)
-    """all that EC2 says of it"""
 
-    @property
-    def cluster(self) -> str:
-        """The name of the cluster that it belongs to."""
-        return self.tags.get(CLUSTER, "")
+    @functools.cached_property
+    def tags(self) -> dict[str, str]:
+        """Its tags."""
+        return read_tags(self.described)
 
     @property
     def cluster_id(self) -> str:
@@ -124,97 +116,64 @@ class InventoryItem:
         return self.kind != "instance" or self.state in LIVE
 
     def resource(self) -> Resource:
-        """Return it as the protocol of providers tells of it."""
-        return Resource(
-            kind=self.kind,
-            identity=self.identity,
-            state=self.state,
-            cluster=self.cluster,
-            detail=self.detail,
-        )
+        """Return it without what only EC2 says."""
+        return Resource(**{one.name: getattr(self, one.name) for one in fields(Resource)})
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Listing:
-    """How EC2 lists resources of one kind, and describes them."""
+class ResourceKind:
+    """How EC2 lists and describes the resources of one kind; its API names them all alike."""
 
-    kind: str
-    method: str
-    items: str
     identity: str
+    """the key of what it is deleted by"""
     state: str = ""
-    """its key; "": they have none"""
+    """the key of its state; "": it has none"""
     detail: str
     """a format of keys"""
     gone: str = ""
     """the state of those that exist no more"""
     params: Mapping[str, bool] = field(default_factory=dict)
 
-    def items_of(self, cloud: Cloud, filters: Sequence[Filter]) -> Iterator[InventoryItem]:
-        """Give the resources with these tags."""
-        params = {"Filters": list(filters), **self.params}
-        for described in cloud.each("ec2", self.method, self.items, **params):
-            state = described.get(self.state, "") if self.state else "available"
-            if not self.gone or state != self.gone:
-                yield InventoryItem(
-                    kind=self.kind,
-                    identity=described[self.identity],
-                    state=state,
-                    detail=self.detail.format_map(defaultdict(str, described)),
-                    tags=read_tags(described),
-                    described=described,
-                )
+
+KINDS = {
+    "security-group": ResourceKind(identity="GroupId", detail="{GroupName}"),
+    "placement-group": ResourceKind(
+        identity="GroupName", state="State", gone="deleted", detail="{Strategy}"
+    ),
+    "key-pair": ResourceKind(
+        identity="KeyName", detail="{KeyType}", params={"IncludePublicKey": True}
+    ),
+    "volume": ResourceKind(identity="VolumeId", state="State", detail="{Size} GB {VolumeType}"),
+    "network-interface": ResourceKind(
+        identity="NetworkInterfaceId", state="Status", detail="{PrivateIpAddress}"
+    ),
+}
+"""all but instances"""
 
 
-_LISTINGS = (
-    _Listing(
-        kind="security-group",
-        method="describe_security_groups",
-        items="SecurityGroups",
-        identity="GroupId",
-        detail="{GroupName}",
-    ),
-    _Listing(
-        kind="placement-group",
-        method="describe_placement_groups",
-        items="PlacementGroups",
-        identity="GroupName",
-        state="State",
-        gone="deleted",
-        detail="{Strategy}",
-    ),
-    _Listing(
-        kind="key-pair",
-        method="describe_key_pairs",
-        items="KeyPairs",
-        identity="KeyName",
-        detail="{KeyType}",
-        params={"IncludePublicKey": True},
-    ),
-    _Listing(
-        kind="volume",
-        method="describe_volumes",
-        items="Volumes",
-        identity="VolumeId",
-        state="State",
-        detail="{Size} GB {VolumeType}",
-    ),
-    _Listing(
-        kind="network-interface",
-        method="describe_network_interfaces",
-        items="NetworkInterfaces",
-        identity="NetworkInterfaceId",
-        state="Status",
-        detail="{PrivateIpAddress}",
-    ),
-)
+def _items_of(cloud: Cloud, name: str, filters: Sequence[Filter]) -> Iterator[InventoryItem]:
+    """Give the resources of a kind with these tags."""
+    kind = KINDS[name]
+    method = f"describe_{name.replace('-', '_')}s"
+    key = f"{name.title().replace('-', '')}s"
+    for described in cloud.each("ec2", method, key, Filters=list(filters), **kind.params):
+        state = described.get(kind.state, "") if kind.state else "available"
+        if not kind.gone or state != kind.gone:
+            yield InventoryItem(
+                kind=name,
+                identity=described[kind.identity],
+                state=state,
+                detail=kind.detail.format_map(defaultdict(str, described)),
+                cluster=read_tags(described).get(CLUSTER, ""),
+                described=described,
+            )
 
 
-def scan(cloud: Cloud, filters: Sequence[Filter], *, gone: bool = False) -> list[InventoryItem]:
-    """Return everything with these tags; instances that are terminated only where `gone`."""
-    found = list(instances(cloud, filters, gone=gone))
-    for listing in _LISTINGS:
-        found += listing.items_of(cloud, filters)
+def read_inventory(cloud: Cloud, filters: Sequence[Filter]) -> list[InventoryItem]:
+    """Return everything with these tags that exists, instances first."""
+    found = list(instances(cloud, filters))
+    for name in KINDS:
+        found += _items_of(cloud, name, filters)
     return found
 
 
@@ -240,7 +199,7 @@ def instance_item(instance: AwsValues) -> InventoryItem:
         identity=instance["InstanceId"],
         state=instance["State"]["Name"],
         detail=f"{instance['InstanceType']}{spot} in {zone}",
-        tags=read_tags(instance),
+        cluster=read_tags(instance).get(CLUSTER, ""),
         described=instance,
     )
 

@@ -16,11 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from drumline.cluster.life.journal import Journal
-from drumline.cluster.providers import Say
-from drumline.cluster.providers.ec2.cloud import AwsValues, Cloud, kind
-from drumline.cluster.providers.ec2.errors import AwsCall
-from drumline.cluster.providers.ec2.image import Image
+from drumline.cluster.providers import Reporter
+from drumline.cluster.providers.ec2.cloud import AwsValues, Cloud, CloudWriter, kind
 from drumline.cluster.providers.ec2.inventory import (
     LIVE,
     STOPPED,
@@ -33,7 +30,7 @@ from drumline.cluster.providers.ec2.inventory import (
     tag_specifications,
     tags_of,
 )
-from drumline.cluster.providers.ec2.network import ZoneSubnet
+from drumline.cluster.providers.ec2.offerings import Image, ZoneSubnet
 from drumline.cluster.providers.ec2.removal import end_instances
 from drumline.cluster.spec import ClusterSpec
 from drumline.core.errors import CloudError
@@ -147,13 +144,11 @@ UserData = Callable[[int], str]
 
 @dataclass(frozen=True, kw_only=True)
 class Launcher:
-    """Launches nodes onto prepared plan."""
+    """Launches nodes as planned."""
 
-    cloud: Cloud
-    journal: Journal
+    writer: CloudWriter
     plan: LaunchPlan
     user_data: UserData
-    say: Say
 
     def launch(
         self, missing: Sequence[int], places: Sequence[ZoneSubnet], *, fixed: bool
@@ -164,14 +159,17 @@ class Launcher:
         `fixed`: other nodes are there already, so that there is just the one zone.
         """
         refused: dict[str, CloudError] = {}
-        for place in self._last_tried_first(places):
+        # first the zone of a launch that may have arrived without our knowing
+        intents = self.writer.journal.open_intents(_LAUNCH)
+        unsure = {str(intent.what.get("zone")) for intent in intents}
+        for place in sorted(places, key=lambda place: place.zone not in unsure):
             try:
                 return self._launch_in(missing, place)
             except CloudError as error:
                 if kind(error) not in MOVE_ON:
                     raise
                 refused[place.zone] = error
-                self.say(place.zone, f"refused: {error.fields['code']}")
+                self.writer.report(place.zone, f"refused: {error.fields['code']}")
                 if not fixed:
                     self._end_those_of(missing, place)
         last = next(reversed(refused.values()))
@@ -184,15 +182,10 @@ class Launcher:
             **last.fields,
         )
 
-    def _last_tried_first(self, places: Sequence[ZoneSubnet]) -> list[ZoneSubnet]:
-        """Begin with the zone of a launch that may have arrived without our knowing."""
-        unsure = {str(intent.what.get("zone")) for intent in self.journal.open_intents(_LAUNCH)}
-        return sorted(places, key=lambda place: place.zone not in unsure)
-
     def _launch_in(self, missing: Sequence[int], place: ZoneSubnet) -> list[InventoryItem]:
         used = {
             str(item.described.get("ClientToken", ""))
-            for item in instances(self.cloud, self._filters(), gone=True)
+            for item in instances(self.writer.cloud, self._filters(), gone=True)
             if item.state not in LIVE
         }
         first, *others = missing
@@ -211,29 +204,31 @@ class Launcher:
     def _launch_one(self, node: int, place: ZoneSubnet, used: set[str]) -> InventoryItem:
         """Launch one node; where its token was used up by an instance that is gone, by the next."""
         identity = self.plan.identity
-        ec2 = self.plan.spec.ec2
-        about = AwsCall(action="", region="", instance_type=ec2.instance_type, zone=place.zone)
         user_data = self.user_data(node)
         for attempt in range(_ATTEMPTS):
             token = client_token(identity, node, place.zone, attempt)
             if token in used:
                 continue
             request = launch_request(self.plan, node, place, token=token, user_data=user_data)
-            intent = self.journal.intend(_LAUNCH, node=node, zone=place.zone, token=token)
             try:
-                answer = self.cloud.call("launch", _LAUNCH, about, **request)
+                answer = self.writer.call(
+                    _LAUNCH,
+                    request,
+                    note={"node": node, "zone": place.zone, "token": token},
+                    result=lambda answer: {"instance": answer["Instances"][0]["InstanceId"]},
+                    what=self.plan.spec.ec2.instance_type,
+                    zone=place.zone,
+                )
             except CloudError as error:
-                if error.fields.get("answered"):
-                    self.journal.failed(intent, error.message)
                 if kind(error) != "repeated":
                     raise
-                if (there := self._of_token(token)) is None:
+                made = instances(self.writer.cloud, [{"Name": "client-token", "Values": [token]}])
+                if (there := next((item for item in made if item.live), None)) is None:
                     continue
             else:
                 there = instance_item(answer["Instances"][0])
-                self.journal.did(intent, instance=there.identity)
             if there.state in LIVE:
-                self.say(f"worker{node}", f"launched as {there.identity} in {place.zone}")
+                self.writer.report(f"worker{node}", f"launched as {there.identity} in {place.zone}")
                 return there
         raise CloudError(
             f"node {node} was launched {_ATTEMPTS} times and ended each time; look at why with aws "
@@ -241,23 +236,19 @@ class Launcher:
             kind="other",
         )
 
-    def _of_token(self, token: str) -> InventoryItem | None:
-        """Return the instance that a token has made, if it is there still."""
-        filters = [{"Name": "client-token", "Values": [token]}]
-        return next((item for item in instances(self.cloud, filters) if item.live), None)
-
     def _end_those_of(self, missing: Sequence[int], place: ZoneSubnet) -> None:
         """End what this zone has given: a cluster is in one zone."""
         made = [
             item
-            for item in instances(self.cloud, self._filters())
+            for item in instances(self.writer.cloud, self._filters())
             if item.live
             and item.node in missing
             and item.described["Placement"]["AvailabilityZone"] == place.zone
         ]
         if made:
-            self.say(place.zone, f"ending its {len(made)} node(s): all must be in one zone")
-            end_instances(self.cloud, self.journal, made, self.say)
+            count = len(made)
+            self.writer.report(place.zone, f"ending its {count} node(s): all must be in one zone")
+            end_instances(self.writer, made)
 
     def _filters(self) -> list[Filter]:
         return of_cluster(self.plan.spec.name, self.plan.identity)
@@ -267,7 +258,7 @@ _LAUNCH = "run_instances"
 
 
 def wait_running(
-    cloud: Cloud, filters: Sequence[Filter], expected: Mapping[int, str], say: Say
+    cloud: Cloud, filters: Sequence[Filter], expected: Mapping[int, str], report: Reporter
 ) -> list[InventoryItem]:
     """Wait until all nodes run; return the instances that there are then.
 
@@ -288,7 +279,7 @@ def wait_running(
                 raise _ended(node, there)
         for node, state in states.items():
             if told.get(node) != state:
-                say(f"worker{node}", state)
+                report(f"worker{node}", state)
         told = states
         if all(state == "running" for state in states.values()):
             return [item for item in existing.values() if item.live]
@@ -325,11 +316,7 @@ def by_node(existing: Sequence[InventoryItem]) -> dict[int, InventoryItem]:
 
 
 def refuse_stopped(existing: Sequence[InventoryItem]) -> None:
-    """Refuse nodes that somebody has stopped: what is on their disks is not ours to give up.
-
-    Raises:
-        CloudError: there are some; names them, and the ways out.
-    """
+    """Refuse nodes that somebody has stopped: what is on their disks is not ours to give up."""
     stopped = [one for one in existing if one.kind == "instance" and one.state in STOPPED]
     if stopped:
         names = ", ".join(f"worker{one.node} ({one.identity}) is {one.state}" for one in stopped)

@@ -10,10 +10,11 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
 
 from drumline.cluster.home import clusters_root
 from drumline.cluster.providers.ec2.cloud import Cloud
@@ -25,19 +26,20 @@ HOURS_A_MONTH = 730
 """by which AWS counts disks"""
 
 
-@dataclass(frozen=True, kw_only=True)
-class PriceTable:
-    """On-demand prices of Linux machines, in USD."""
+class PriceTable(BaseModel):
+    """On-demand prices of Linux machines, in USD; its file has the names with units."""
+
+    model_config = ConfigDict(frozen=True, populate_by_name=True)
 
     date: str
     """the day that they are of"""
-    machines: Mapping[str, Mapping[str, float]]
-    """per hour, by region and type"""
-    disks: Mapping[str, float]
-    """per GB and month (gp3), by region"""
-    address: float
-    """per hour and public IPv4 address"""
-    doubt: str = ""
+    address: float = Field(alias="address_usd_per_hour")
+    """per public IPv4 address"""
+    disks: dict[str, float] = Field(alias="disk_usd_per_gb_month")
+    """gp3, by region"""
+    machines: dict[str, dict[str, float]] = Field(alias="machine_usd_per_hour")
+    """by region and type"""
+    doubt: str = Field(default="", exclude=True)
     """what a person should know of it: that another table could not be read"""
 
     def machine(self, region: str, instance_type: str) -> float | None:
@@ -50,40 +52,14 @@ class PriceTable:
         disk = self.disks.get(region, dearest) * disk_gb / HOURS_A_MONTH
         return disk + (self.address if public else 0.0)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return plain values."""
-        return {
-            "date": self.date,
-            "address_usd_per_hour": self.address,
-            "disk_usd_per_gb_month": dict(self.disks),
-            "machine_usd_per_hour": {
-                region: dict(sorted(prices.items())) for region, prices in self.machines.items()
-            },
-        }
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> PriceTable:
-        """Read it back; raises ValueError, KeyError, TypeError or AttributeError."""
-        machines, disks = values["machine_usd_per_hour"], values["disk_usd_per_gb_month"]
-        return cls(
-            date=str(values["date"]),
-            machines={
-                region: {kind: float(usd) for kind, usd in prices.items()}
-                for region, prices in machines.items()
-            },
-            disks={region: float(usd) for region, usd in disks.items()},
-            address=float(values["address_usd_per_hour"]),
-        )
+        return self.model_dump(by_alias=True)
 
     def over(self, older: PriceTable) -> PriceTable:
         """Return this table, with the older one's regions where this has none."""
-        return PriceTable(
-            date=self.date,
-            machines={**older.machines, **self.machines},
-            disks={**older.disks, **self.disks},
-            address=self.address,
-            doubt=self.doubt,
-        )
+        machines, disks = {**older.machines, **self.machines}, {**older.disks, **self.disks}
+        return self.model_copy(update={"machines": machines, "disks": disks})
 
 
 def refreshed_table() -> Path:
@@ -100,18 +76,12 @@ def read_prices(region: str) -> PriceTable:
     fetched, damage = _read_fetched()
     if damage:
         doubt = f"{damage}: the bundled one of {bundled.date} counts; drumline prices fetches anew"
-        return replace(bundled, doubt=doubt)
+        return bundled.model_copy(update={"doubt": doubt})
     return fetched if fetched is not None and region in fetched.machines else bundled
 
 
-def refresh(pricing: Any, regions: Sequence[str]) -> PriceTable:
-    """Fetch the regions' prices from AWS's price list, and keep them for the next time.
-
-    `pricing`: what makes calls: `each(service, method, key, **params)` of `ec2.cloud.Cloud`.
-
-    Raises:
-        ClusterError: the price list does not have them, or they cannot be kept.
-    """
+def refresh(pricing: Cloud, regions: Sequence[str]) -> PriceTable:
+    """Fetch the regions' prices from AWS's price list, and keep them for the next time."""
     machines = {region: _fetch_machines(pricing, region) for region in regions}
     disks = {region: _fetch_disk(pricing, region) for region in regions}
     table = PriceTable(
@@ -128,7 +98,7 @@ def refresh(pricing: Any, regions: Sequence[str]) -> PriceTable:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     fetched, damage = _read_fetched()
     if damage:
-        table = replace(table, doubt=f"{damage}, and was replaced")
+        table = table.model_copy(update={"doubt": f"{damage}, and was replaced"})
     elif fetched is not None:
         table = table.over(fetched)
     write_atomic(path, json.dumps(table.to_json(), indent=1) + "\n")
@@ -137,21 +107,22 @@ def refresh(pricing: Any, regions: Sequence[str]) -> PriceTable:
 
 def _read_bundled() -> PriceTable:
     text = resources.files("drumline.cluster.providers.ec2").joinpath("prices.json").read_text()
-    return PriceTable.from_json(json.loads(text))
+    return PriceTable.model_validate_json(text)
 
 
 def _read_fetched() -> tuple[PriceTable | None, str]:
     """Return the table that was fetched, if there is one, and what is wrong with it."""
     path = refreshed_table()
     try:
-        return PriceTable.from_json(json.loads(path.read_text())), ""
+        return PriceTable.model_validate_json(path.read_bytes()), ""
     except FileNotFoundError:
         return None, ""
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        return None, f"the price table {path} cannot be read ({type(error).__name__}: {error})"
+    except (OSError, ValueError) as error:
+        why = " ".join(str(error).split())
+        return None, f"the price table {path} cannot be read ({type(error).__name__}: {why})"
 
 
-def _fetch_machines(pricing: Any, region: str) -> dict[str, float]:
+def _fetch_machines(pricing: Cloud, region: str) -> dict[str, float]:
     found = _products(
         pricing,
         regionCode=region,
@@ -160,19 +131,16 @@ def _fetch_machines(pricing: Any, region: str) -> dict[str, float]:
         tenancy="Shared",
         capacitystatus="Used",
     )
-    prices: dict[str, float] = {}
-    for attributes, usd in found:
-        if "instanceType" in attributes and usd > 0:
-            prices[attributes["instanceType"]] = usd
-    return prices
+    prices = {one["instanceType"]: usd for one, usd in found if "instanceType" in one and usd > 0}
+    return dict(sorted(prices.items()))
 
 
-def _fetch_disk(pricing: Any, region: str) -> float | None:
+def _fetch_disk(pricing: Cloud, region: str) -> float | None:
     found = _products(pricing, regionCode=region, productFamily="Storage", volumeApiName="gp3")
     return next((usd for _, usd in found if usd > 0), None)
 
 
-def _products(pricing: Any, **wanted: str) -> list[tuple[Mapping[str, str], float]]:
+def _products(pricing: Cloud, **wanted: str) -> list[tuple[Mapping[str, str], float]]:
     """Return what the price list has with these attributes, with its on-demand price in USD."""
     filters = [
         {"Type": "TERM_MATCH", "Field": field, "Value": value} for field, value in wanted.items()
@@ -197,7 +165,7 @@ LEAST_HOURS = 0.25
 class Cost:
     """What all nodes together cost."""
 
-    node_usd: float | None
+    node_usd: float | None = None
     """per hour and node, at most; None: not known"""
     hours: float
     """after so long the nodes end themselves"""
@@ -232,18 +200,15 @@ def cost_of(cloud: Cloud, spec: ClusterSpec, *, public: bool, ask_market: bool =
     table = read_prices(cloud.region)
     priced = f"AWS price list of {table.date}, {cloud.region}"
     if usd is None:
-        _refuse_budget(spec, cloud.region)
-        note = (
-            f"the price of {ec2.instance_type} in {cloud.region} is not known; drumline prices "
-            f"fetches it"
-        )
-        return Cost(
-            node_usd=None,
-            hours=spec.max_hours,
-            priced="not known",
-            notes=(note,),
-            doubt=table.doubt,
-        )
+        unknown = f"the price of {ec2.instance_type} in {cloud.region} is not known"
+        if spec.budget_usd is not None:
+            raise CloudError(
+                f"budget_usd cannot be kept: {unknown}; fetch it with drumline prices, or leave "
+                f"budget_usd out (max_hours ends the nodes after {spec.max_hours:g} h)",
+                kind="price",
+            )
+        hours, note = spec.max_hours, f"{unknown}; drumline prices fetches it"
+        return Cost(hours=hours, priced="not known", notes=(note,), doubt=table.doubt)
     notes = ["with disk and public address; traffic out of the region is not counted"]
     if ec2.spot and ask_market:
         notes.append(_market(cloud, ec2.instance_type))
@@ -258,16 +223,6 @@ def cost_of(cloud: Cloud, spec: ClusterSpec, *, public: bool, ask_market: bool =
                 kind="price",
             )
     return Cost(node_usd=usd, hours=hours, priced=priced, notes=tuple(notes), doubt=table.doubt)
-
-
-def _refuse_budget(spec: ClusterSpec, region: str) -> None:
-    if spec.budget_usd is not None:
-        raise CloudError(
-            f"budget_usd cannot be kept: the price of {spec.ec2.instance_type} in {region} is not "
-            f"known; fetch it with drumline prices, or leave budget_usd out (max_hours ends the "
-            f"nodes after {spec.max_hours:g} h)",
-            kind="price",
-        )
 
 
 def _market(cloud: Cloud, instance_type: str) -> str:

@@ -11,6 +11,7 @@ and what was about to happen when the process died.
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Sequence
 
@@ -18,16 +19,14 @@ import boto3
 
 from drumline.cluster.home import ClusterHome
 from drumline.cluster.life.journal import Journal
-from drumline.cluster.machine import Machine
-from drumline.cluster.providers import Plan, Resource, Say
-from drumline.cluster.providers.ec2.cloud import Cloud, Sleep, open_session
-from drumline.cluster.providers.ec2.image import Image, TypeFacts, find_image, type_facts
+from drumline.cluster.providers import Machine, Plan, Provider, Reporter, Resource
+from drumline.cluster.providers.ec2.cloud import Cloud, CloudWriter, Sleep, open_session
 from drumline.cluster.providers.ec2.inventory import (
     InventoryItem,
     instances,
     of_cluster,
     past_machines,
-    scan,
+    read_inventory,
 )
 from drumline.cluster.providers.ec2.launch import (
     Launcher,
@@ -38,7 +37,15 @@ from drumline.cluster.providers.ec2.launch import (
     refuse_stopped,
     wait_running,
 )
-from drumline.cluster.providers.ec2.network import ZoneSubnet, allowed_network, find_places
+from drumline.cluster.providers.ec2.offerings import (
+    Image,
+    TypeFacts,
+    ZoneSubnet,
+    allowed_network,
+    find_image,
+    find_places,
+    type_facts,
+)
 from drumline.cluster.providers.ec2.prices import Cost, cost_of, node_price
 from drumline.cluster.providers.ec2.removal import end_instances, remove_all
 from drumline.cluster.providers.ec2.shared_resources import SharedResources, refuse_another_id
@@ -54,31 +61,28 @@ def missing_resources(
     image: Image,
 ) -> list[Resource]:
     """Return what `create` would make."""
-    there = by_node(existing)
+    made: list[tuple[str, str]] = []
     kinds = {item.kind for item in existing}
-    name = spec.name
-    made = []
     if "key-pair" not in kinds:
-        made.append(Resource(kind="key-pair", identity="", cluster=name))
+        made.append(("key-pair", ""))
     if "security-group" not in kinds:
         given = spec.ec2.allow_from
         whom = "you alone" if given == "auto" else given
-        rules = f"SSH from {whom}, everything among nodes"
-        made.append(Resource(kind="security-group", identity="", cluster=name, detail=rules))
+        made.append(("security-group", f"SSH from {whom}, everything among nodes"))
     grouped = spec.nodes > 1 and spec.ec2.placement_group and facts.placement
     if grouped and "placement-group" not in kinds:
-        made.append(Resource(kind="placement-group", identity="", cluster=name))
+        made.append(("placement-group", ""))
     zones = " or ".join(place.zone for place in places)
     market = " spot" if spec.ec2.spot else ""
-    detail = f"{spec.ec2.instance_type}{market} in {zones}, {image.name}"
-    for node in range(spec.nodes):
-        if node not in there:
-            what = f"worker{node}: {detail}, {spec.ec2.disk_gb} GB"
-            made.append(Resource(kind="instance", identity="", cluster=name, detail=what))
-    return made
+    detail = f"{spec.ec2.instance_type}{market} in {zones}, {image.name}, {spec.ec2.disk_gb} GB"
+    missing = sorted({*range(spec.nodes)} - {*by_node(existing)})
+    made += [("instance", f"worker{node}: {detail}") for node in missing]
+    return [
+        Resource(kind=kind, identity="", cluster=spec.name, detail=detail) for kind, detail in made
+    ]
 
 
-class Ec2Provider:
+class Ec2Provider(Provider):
     """Machines of EC2, for one cluster.
 
     Args:
@@ -99,24 +103,13 @@ class Ec2Provider:
         session: boto3.Session | None = None,
         sleep: Sleep = time.sleep,
     ) -> None:
-        self._spec = spec
-        self._home = home
+        super().__init__(spec, home)
         self._public_key = public_key
         self._user_data = user_data
         ec2 = spec.ec2
         session = session or open_session(profile=ec2.profile, region=ec2.region)
-        self._cloud = Cloud(session, region=ec2.region, sleep=sleep)
+        self.cloud = Cloud(session, region=ec2.region, sleep=sleep)
         self._adopted: str | None = None
-
-    @property
-    def name(self) -> str:
-        """Its name in cluster.yaml."""
-        return "ec2"
-
-    @property
-    def cloud(self) -> Cloud:
-        """The way to AWS, for price lists and the like."""
-        return self._cloud
 
     def hours(self) -> float:
         """Return after how long the nodes must end themselves: `max_hours`, or the budget."""
@@ -128,9 +121,9 @@ class Ec2Provider:
         identity = self._known_id()
         refuse_another_id(self._spec.name, identity or "", existing)
         refuse_stopped(existing)
-        facts = type_facts(self._cloud, self._spec.ec2.instance_type)
-        places = find_places(self._cloud, self._spec.ec2)
-        image = find_image(self._cloud, self._spec.ec2, facts)
+        facts = type_facts(self.cloud, self._spec.ec2.instance_type)
+        places = find_places(self.cloud, self._spec.ec2)
+        image = find_image(self.cloud, self._spec.ec2, facts)
         cost = self._cost(public=places[0].public, ask_market=True)
         notes = [*filter(None, [cost.doubt]), *cost.notes]
         if self._spec.nodes > 1 and self._spec.ec2.placement_group and not facts.placement:
@@ -146,7 +139,7 @@ class Ec2Provider:
             notes=tuple(notes),
         )
 
-    def create(self, say: Say) -> list[Machine]:
+    def create(self, report: Reporter) -> list[Machine]:
         """Make what is missing, and return all machines in node order; they may be booting yet.
 
         Raises:
@@ -159,16 +152,16 @@ class Ec2Provider:
         refuse_stopped(existing)
         nodes = by_node(existing)
         if set(range(self._spec.nodes)) <= set(nodes):
-            self._see_to_rules(existing, say)
+            self._see_to_rules(existing, report)
         else:
-            nodes |= {item.node: item for item in self._launch(existing, say)}
-        nodes = self._settle(nodes, say)
+            nodes |= {item.node: item for item in self._launch(existing, report)}
+        nodes = self._wait(nodes, report)
         return [self._machine(nodes[node]) for node in sorted(nodes)]
 
     def machines(self) -> list[Machine]:
         """Return the machines that there are, in node order."""
         filters = of_cluster(self._spec.name, self._known_id())
-        nodes = by_node(list(instances(self._cloud, filters)))
+        nodes = by_node(list(instances(self.cloud, filters)))
         return [self._machine(nodes[node]) for node in sorted(nodes)]
 
     def ended(self) -> list[Machine]:
@@ -177,14 +170,14 @@ class Ec2Provider:
         if identity is None:  # the name alone may have been another cluster's an hour ago
             return []
         filters = of_cluster(self._spec.name, identity)
-        return past_machines(self._cloud, filters, Journal(self._home.journal), self._price)
+        return past_machines(self.cloud, filters, Journal(self._home.journal), self._price)
 
     def resources(self) -> list[Resource]:
         """Read back everything of this cluster that exists and is not yet gone, by tags alone."""
         filters = of_cluster(self._spec.name, self._known_id())
-        return [item.resource() for item in scan(self._cloud, filters)]
+        return [item.resource() for item in read_inventory(self.cloud, filters)]
 
-    def remove(self, say: Say) -> None:
+    def remove(self, report: Reporter) -> None:
         """Remove everything of this cluster; blocks until EC2 says that it is gone.
 
         Where this machine does not know the cluster's id, the name decides.
@@ -204,19 +197,16 @@ class Ec2Provider:
                     ids=", ".join(ids),
                 )
         journal = Journal(self._home.journal if self._home.path.is_dir() else None)
-        remove_all(self._cloud, journal, of_cluster(self._spec.name, identity), say)
+        writer = CloudWriter(self.cloud, journal, report)
+        remove_all(writer, of_cluster(self._spec.name, identity))
 
     def adopt(self, identity: str) -> None:
-        """Take over a cluster of this name that another machine has made.
-
-        Raises:
-            CloudError: there is none with that id.
-        """
+        """Take over a cluster of this name that another machine has made."""
         ids = sorted({item.cluster_id for item in self._existing()})
         if identity not in ids:
             raise CloudError(
                 f"there is no cluster {self._spec.name!r} with id {identity!r} in "
-                f"{self._cloud.region}; there is {', '.join(ids) or 'none of that name'}",
+                f"{self.cloud.region}; there is {', '.join(ids) or 'none of that name'}",
                 kind="not-found",
             )
         self._adopted = identity
@@ -226,22 +216,29 @@ class Ec2Provider:
             self._home.make()
             self._home.note(id=identity)
 
-    def _launch(self, existing: Sequence[InventoryItem], say: Say) -> list[InventoryItem]:
+    def settle(self) -> ClusterSpec:
+        """Return the spec with the region and the profile that the environment names today."""
+        profile = self._spec.ec2.profile or os.environ.get("AWS_PROFILE")
+        settled = {"region": self.cloud.region, "profile": profile}
+        ec2 = self._spec.ec2.model_copy(update=settled)
+        return self._spec.model_copy(update={"ec2": ec2})
+
+    def _launch(self, existing: Sequence[InventoryItem], report: Reporter) -> list[InventoryItem]:
         spec, there = self._spec, by_node(existing)
-        facts = type_facts(self._cloud, spec.ec2.instance_type)
-        places = find_places(self._cloud, spec.ec2)
-        image = find_image(self._cloud, spec.ec2, facts)
+        facts = type_facts(self.cloud, spec.ec2.instance_type)
+        places = find_places(self.cloud, spec.ec2)
+        image = find_image(self.cloud, spec.ec2, facts)
         if there:
             places = places_of(places, there)
         if doubt := self._cost(public=places[0].public).doubt:
-            say("prices", doubt)
+            report("prices", doubt)
         network = allowed_network(spec.ec2)
 
         # Nothing was made up to here. From now on the id is on the disk.
         self._home.make()
         identity = self._home.cluster_id()
-        journal = Journal(self._home.journal)
-        shared = SharedResources(self._cloud, journal, spec.name, identity, say)
+        writer = self._writer(report)
+        shared = SharedResources(writer, spec.name, identity)
         grouped = spec.nodes > 1 and spec.ec2.placement_group and facts.placement
         work = LaunchPlan(
             spec=spec,
@@ -251,30 +248,28 @@ class Ec2Provider:
             security_group=shared.security_group(places[0].vpc, network, existing),
             placement_group=shared.placement_group(existing) if grouped else None,
         )
-        launcher = Launcher(
-            cloud=self._cloud, journal=journal, plan=work, user_data=self._user_data, say=say
-        )
+        launcher = Launcher(writer=writer, plan=work, user_data=self._user_data)
         missing = [node for node in range(spec.nodes) if node not in there]
         return launcher.launch(missing, places, fixed=bool(there))
 
-    def _see_to_rules(self, existing: Sequence[InventoryItem], say: Say) -> None:
+    def _see_to_rules(self, existing: Sequence[InventoryItem], report: Reporter) -> None:
         """Let in who calls now, who may have moved since, and nobody else."""
-        identity = self._home.cluster_id()
-        network = allowed_network(self._spec.ec2)
-        journal = Journal(self._home.journal)
-        SharedResources(self._cloud, journal, self._spec.name, identity, say).security_group(
-            "", network, existing
-        )
+        identity, network = self._home.cluster_id(), allowed_network(self._spec.ec2)
+        shared = SharedResources(self._writer(report), self._spec.name, identity)
+        shared.security_group("", network, existing)
 
-    def _settle(self, nodes: dict[int, InventoryItem], say: Say) -> dict[int, InventoryItem]:
+    def _wait(self, nodes: dict[int, InventoryItem], report: Reporter) -> dict[int, InventoryItem]:
         """Wait for the nodes, and end any second instance of one (two laptops at once)."""
         filters = of_cluster(self._spec.name, self._home.cluster_id())
         expected = {node: nodes[node].identity for node in sorted(nodes)}
-        live = wait_running(self._cloud, filters, expected, say)
+        live = wait_running(self.cloud, filters, expected, report)
         kept = {one.node: one for one in live if one.identity in expected.values()}
         doubles = [one for one in live if one.identity not in expected.values()]
-        end_instances(self._cloud, Journal(self._home.journal), doubles, say)
+        end_instances(self._writer(report), doubles)
         return kept
+
+    def _writer(self, report: Reporter) -> CloudWriter:
+        return CloudWriter(self.cloud, Journal(self._home.journal), report)
 
     def _refuse_fewer(self, existing: Sequence[InventoryItem]) -> None:
         there = by_node(existing)
@@ -286,15 +281,15 @@ class Ec2Provider:
             )
 
     def _cost(self, *, public: bool = True, ask_market: bool = False) -> Cost:
-        return cost_of(self._cloud, self._spec, public=public, ask_market=ask_market)
+        return cost_of(self.cloud, self._spec, public=public, ask_market=ask_market)
 
     def _price(self, instance_type: str | None, *, public: bool = True) -> float:
         kind = instance_type
-        return node_price(self._cloud, self._spec, public=public, instance_type=kind) or 0.0
+        return node_price(self.cloud, self._spec, public=public, instance_type=kind) or 0.0
 
     def _existing(self) -> list[InventoryItem]:
         """Return everything with this cluster's name, whatever its id."""
-        return scan(self._cloud, of_cluster(self._spec.name))
+        return read_inventory(self.cloud, of_cluster(self._spec.name))
 
     def _known_id(self) -> str | None:
         """Return the cluster's id as far as this machine knows it; makes none."""

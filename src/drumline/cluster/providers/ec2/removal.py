@@ -17,15 +17,16 @@ from collections.abc import Sequence
 import boto3
 
 from drumline.cluster.life.journal import Journal
-from drumline.cluster.providers import Resource, Say
-from drumline.cluster.providers.ec2.cloud import Cloud, Sleep, kind
+from drumline.cluster.providers import Reporter, Resource
+from drumline.cluster.providers.ec2.cloud import Cloud, CloudWriter, Sleep, kind
 from drumline.cluster.providers.ec2.inventory import (
     GONE,
+    KINDS,
     Filter,
     InventoryItem,
     instances,
     of_anybody,
-    scan,
+    read_inventory,
 )
 from drumline.core.errors import CloudError
 
@@ -38,19 +39,11 @@ _ROUNDS = 5
 _IN_VAIN = ("credentials", "expired", "throttling", "server")
 """errors that have nothing to do with what was to be removed"""
 
-_DELETE = {
-    "network-interface": ("delete_network_interface", "NetworkInterfaceId"),
-    "volume": ("delete_volume", "VolumeId"),
-    "security-group": ("delete_security_group", "GroupId"),
-    "placement-group": ("delete_placement_group", "GroupName"),
-    "key-pair": ("delete_key_pair", "KeyName"),
-}
-"""in this order"""
+_ORDER = ("network-interface", "volume", "security-group", "placement-group", "key-pair")
+"""in which resources are deleted, once no instance is left"""
 
 
-def remove_all(
-    cloud: Cloud, journal: Journal, filters: Sequence[Filter], say: Say
-) -> list[InventoryItem]:
+def remove_all(writer: CloudWriter, filters: Sequence[Filter]) -> list[InventoryItem]:
     """Remove everything with these tags, and return what was removed.
 
     Blocks until EC2 says that it is gone.
@@ -59,26 +52,26 @@ def remove_all(
         CloudError: something did not go in time, or EC2 refuses; says what is left.
     """
     removed: dict[str, InventoryItem] = {}
-    journal = journal.forgiving()
+    cloud, writer = writer.cloud, writer.forgiving()
     for _ in range(_ROUNDS):
-        existing = scan(cloud, filters)
+        existing = read_inventory(cloud, filters)
         if not existing:
             return list(removed.values())
         removed |= {item.identity: item for item in existing}
         if running := [item for item in existing if item.kind == "instance"]:
-            end_instances(cloud, journal, running, say)
+            end_instances(writer, running)
             continue  # their disks and interfaces end with them: look again
         refused = []
-        for item in sorted(existing, key=lambda item: list(_DELETE).index(item.kind)):
+        for item in sorted(existing, key=lambda item: _ORDER.index(item.kind)):
             try:
-                _delete(cloud, journal, item, filters, say)
+                _delete(writer, item, filters)
             except CloudError as error:
                 if not _of_this_one(error):
                     raise
                 refused.append(error)
         if refused:
             raise refused[0]
-    left = scan(cloud, filters)
+    left = read_inventory(cloud, filters)
     if left:
         names = ", ".join(f"{item.kind} {item.identity}" for item in left)
         raise CloudError(
@@ -89,25 +82,23 @@ def remove_all(
     return list(removed.values())
 
 
-def end_instances(
-    cloud: Cloud, journal: Journal, existing: Sequence[InventoryItem], say: Say
-) -> None:
+def end_instances(writer: CloudWriter, existing: Sequence[InventoryItem]) -> None:
     """Terminate instances, and wait until EC2 says that they are.
 
     Raises:
         CloudError: one cannot be ended, or not in time; all others are.
     """
     waiting = {item.identity: item for item in existing}
-    journal = journal.forgiving()
+    cloud, report, writer = writer.cloud, writer.report, writer.forgiving()
     refused: dict[str, CloudError] = {}
     for item in existing:
-        say(_name(item), f"ending {item.identity}")
+        report(_name(item), f"ending {item.identity}")
     for _ in range(END_WITHIN_S // _POLL_S):
         # Again for one that EC2 did not know a moment ago, and lists as alive now.
         live = [identity for identity, item in waiting.items() if item.live]
-        refused |= _terminate(cloud, journal, live)
+        refused |= _terminate(writer, live)
         for identity in refused.keys() & waiting.keys():
-            say(_name(waiting.pop(identity)), f"{identity} cannot be ended")
+            report(_name(waiting.pop(identity)), f"{identity} cannot be ended")
         if not waiting:
             break
         filters = [{"Name": "instance-id", "Values": list(waiting)}]
@@ -116,7 +107,7 @@ def end_instances(
             if identity in listed and listed[identity].state != GONE:
                 waiting[identity] = listed[identity]
             else:
-                say(_name(waiting.pop(identity)), "ended")
+                report(_name(waiting.pop(identity)), "ended")
         if waiting:
             cloud.sleep(_POLL_S)
     if refused:
@@ -130,26 +121,23 @@ def end_instances(
         )
 
 
-def _terminate(cloud: Cloud, journal: Journal, identities: Sequence[str]) -> dict[str, CloudError]:
+def _terminate(writer: CloudWriter, identities: list[str]) -> dict[str, CloudError]:
     """Tell EC2 to end instances, and return its errors; one that is gone is none.
 
     EC2 ends all of a request's instances or none: where one is refused, each is asked for alone.
     """
     if not identities:
         return {}
-    intent = journal.intend("terminate_instances", instances=list(identities))
+    params, note = {"InstanceIds": identities}, {"instances": identities}
     try:
-        cloud.call("ec2", "terminate_instances", InstanceIds=list(identities))
+        writer.call("terminate_instances", params, note=note)
     except CloudError as error:
-        if error.fields.get("answered"):
-            journal.failed(intent, error.message)
         if not _of_this_one(error):
             raise
         if len(identities) > 1:
-            alone = [_terminate(cloud, journal, [identity]) for identity in identities]
+            alone = [_terminate(writer, [identity]) for identity in identities]
             return {identity: refusal for one in alone for identity, refusal in one.items()}
         return {} if kind(error) == "not-found" else {identities[0]: error}
-    journal.did(intent)
     return {}
 
 
@@ -158,31 +146,26 @@ def _of_this_one(error: CloudError) -> bool:
     return bool(error.fields.get("answered", True)) and kind(error) not in _IN_VAIN
 
 
-def _delete(
-    cloud: Cloud, journal: Journal, item: InventoryItem, filters: Sequence[Filter], say: Say
-) -> None:
+def _delete(writer: CloudWriter, item: InventoryItem, filters: Sequence[Filter]) -> None:
     """Delete one thing; wait while it counts as in use, and take no offence where it is gone."""
-    method, parameter = _DELETE[item.kind]
-    say(item.kind, f"removing {item.identity}")
+    method = f"delete_{item.kind.replace('-', '_')}"
+    params = {KINDS[item.kind].identity: item.identity}
+    writer.report(item.kind, f"removing {item.identity}")
     for attempt in range(RELEASE_WITHIN_S // _POLL_S):
-        intent = journal.intend(method, **{parameter: item.identity})
         try:
-            cloud.call("ec2", method, **{parameter: item.identity})
+            writer.call(method, params, note=params)
         except CloudError as error:
-            if error.fields.get("answered"):
-                journal.failed(intent, error.message)
             if kind(error) == "not-found":
                 return
             if kind(error) != "in-use":
                 raise
             if attempt == 0:
-                say(item.kind, f"{item.identity} is in use yet; waiting")
+                writer.report(item.kind, f"{item.identity} is in use yet; waiting")
             # An instance that was not listed before may be what uses it.
-            end_instances(cloud, journal, list(instances(cloud, filters)), say)
-            cloud.sleep(_POLL_S)
-            continue
-        journal.did(intent)
-        return
+            end_instances(writer, list(instances(writer.cloud, filters)))
+            writer.cloud.sleep(_POLL_S)
+        else:
+            return
     raise CloudError(
         f"the {item.kind} {item.identity} is in use after {RELEASE_WITHIN_S} s; look at what "
         f"else is in it (aws ec2 describe-network-interfaces), then run drumline down again",
@@ -196,10 +179,9 @@ def _name(item: InventoryItem) -> str:
 
 def reap(
     session: boto3.Session,
-    say: Say,
+    report: Reporter,
     *,
     regions: Sequence[str] = (),
-    journal: Journal | None = None,
     sleep: Sleep | None = None,
 ) -> list[Resource]:
     """Remove everything that this tool ever made, whoever made it; return what was removed.
@@ -214,7 +196,7 @@ def reap(
     for region in regions or (None,):
         cloud = Cloud(session, region=region, **({} if sleep is None else {"sleep": sleep}))
         try:
-            gone = remove_all(cloud, journal or Journal(None), of_anybody(), say)
+            gone = remove_all(CloudWriter(cloud, Journal(None), report), of_anybody())
         except CloudError as error:
             failed.append(error)
         else:

@@ -3,25 +3,27 @@
 The security group is made before the first node and removed after the last one. EC2 refuses to
 remove a group that an instance is in: so a group that is gone proves that no instance is left, even
 one that EC2's listings do not show yet.
+
+caller's address/32 ──22──▶ ┌────────────────┐
+                            │ security group │ ◀── everything from the group itself
+anybody else        ──✗──▶  └────────────────┘ ──▶ everything (packages, storage)
 """
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Sequence
 from typing import Any
 
-from drumline.cluster.life.journal import Journal
-from drumline.cluster.providers import Say
-from drumline.cluster.providers.ec2.cloud import AwsValues, Cloud, kind
+from drumline.cluster.providers.ec2.cloud import AwsValues, CloudWriter, kind
 from drumline.cluster.providers.ec2.inventory import (
     InventoryItem,
     of_cluster,
+    read_inventory,
     resource_name,
-    scan,
     tag_specifications,
     tags_of,
 )
-from drumline.cluster.providers.ec2.network import flatten, permission, wanted_rules
 from drumline.core.errors import CloudError
 
 _SEEN_AFTER_S = 30
@@ -31,31 +33,26 @@ _SEEN_AFTER_S = 30
 class SharedResources:
     """The part of a cluster that costs nothing, for one cluster."""
 
-    def __init__(self, cloud: Cloud, journal: Journal, cluster: str, identity: str, say: Say):
-        self._cloud = cloud
-        self._journal = journal
+    def __init__(self, writer: CloudWriter, cluster: str, identity: str) -> None:
+        self._writer = writer
         self._cluster = cluster
         self._identity = identity
         self._name = resource_name(cluster, identity)
-        self._say = say
 
     def key_pair(self, public_key: str, existing: Sequence[InventoryItem]) -> str:
         """Import the cluster's public key; return its name at EC2."""
         there = _only(existing, "key-pair")
         if there is not None:
-            if _key_material(str(there.described.get("PublicKey", ""))) == _key_material(
-                public_key
-            ):
+            material = str(there.described.get("PublicKey", "")).split()[:2]
+            if material == public_key.split()[:2]:  # but for the comment
                 return self._name
-            self._make("delete_key_pair", {"KeyName": self._name})
-        self._say("key-pair", "importing")
+            self._make("delete_key_pair", KeyName=self._name)
+        self._writer.report("key-pair", "importing")
         self._make(
             "import_key_pair",
-            {
-                "KeyName": self._name,
-                "PublicKeyMaterial": public_key.encode(),
-                "TagSpecifications": self._tags("key-pair"),
-            },
+            KeyName=self._name,
+            PublicKeyMaterial=public_key.encode(),
+            TagSpecifications=self._tags("key-pair"),
         )
         return self._name
 
@@ -63,15 +60,13 @@ class SharedResources:
         """Make the group, with just the rules that there should be; return its id."""
         there = _only(existing, "security-group")
         if there is None:
-            self._say("security-group", f"making; SSH from {network} alone")
+            self._writer.report("security-group", f"making; SSH from {network} alone")
             made = self._make(
                 "create_security_group",
-                {
-                    "GroupName": self._name,
-                    "Description": f"Nodes of the drumline cluster {self._cluster}",
-                    "VpcId": vpc,
-                    "TagSpecifications": self._tags("security-group"),
-                },
+                GroupName=self._name,
+                Description=f"Nodes of the drumline cluster {self._cluster}",
+                VpcId=vpc,
+                TagSpecifications=self._tags("security-group"),
             )
             if made is None:
                 there = self._wait_seen("security-group")
@@ -83,14 +78,12 @@ class SharedResources:
     def placement_group(self, existing: Sequence[InventoryItem]) -> str:
         """Make the group that puts machines close to each other; return its name."""
         if _only(existing, "placement-group") is None:
-            self._say("placement-group", "making")
+            self._writer.report("placement-group", "making")
             self._make(
                 "create_placement_group",
-                {
-                    "GroupName": self._name,
-                    "Strategy": "cluster",
-                    "TagSpecifications": self._tags("placement-group"),
-                },
+                GroupName=self._name,
+                Strategy="cluster",
+                TagSpecifications=self._tags("placement-group"),
             )
         return self._name
 
@@ -99,38 +92,30 @@ class SharedResources:
         missing = [rule for rule in wanted if not flatten([rule]) <= present]
         surplus = sorted(present - flatten(wanted), key=str)
         if surplus:
-            self._say("security-group", f"closing {len(surplus)} rule(s) that no longer hold")
-            self._make(
-                "revoke_security_group_ingress",
-                {"GroupId": group, "IpPermissions": [permission(rule) for rule in surplus]},
-            )
+            closing = [permission(rule) for rule in surplus]
+            many = f"closing {len(closing)} rule(s) that no longer hold"
+            self._writer.report("security-group", many)
+            self._make("revoke_security_group_ingress", GroupId=group, IpPermissions=closing)
         if missing:
-            self._make(
-                "authorize_security_group_ingress", {"GroupId": group, "IpPermissions": missing}
-            )
+            self._make("authorize_security_group_ingress", GroupId=group, IpPermissions=missing)
 
-    def _make(self, method: str, params: AwsValues) -> Any:
+    def _make(self, method: str, **params: Any) -> Any:
         """Make something, in between two lines of the journal; None where it was there already."""
-        names = {key: value for key, value in params.items() if key in ("GroupName", "KeyName")}
-        intent = self._journal.intend(method, **names)
+        note = {key: value for key, value in params.items() if key in ("GroupName", "KeyName")}
         try:
-            made = self._cloud.call("ec2", method, **params)
+            return self._writer.call(method, params, note=note)
         except CloudError as error:
-            if error.fields.get("answered"):
-                self._journal.failed(intent, error.message)
-            if kind(error) == "duplicate":
-                return None
-            raise
-        self._journal.did(intent)
-        return made
+            if kind(error) != "duplicate":
+                raise
+            return None
 
     def _wait_seen(self, what: str) -> InventoryItem:
         """Wait until EC2 lists what it says that it has."""
         for _ in range(_SEEN_AFTER_S):
-            existing = scan(self._cloud, of_cluster(self._cluster, self._identity))
+            existing = read_inventory(self._writer.cloud, of_cluster(self._cluster, self._identity))
             if (there := _only(existing, what)) is not None:
                 return there
-            self._cloud.sleep(1)
+            self._writer.cloud.sleep(1)
         raise CloudError(
             f"EC2 says that the {what} {self._name} exists, but does not list it as this "
             f"cluster's; remove it by hand, then run this again",
@@ -145,11 +130,6 @@ def _only(existing: Sequence[InventoryItem], what: str) -> InventoryItem | None:
     return next((item for item in existing if item.kind == what), None)
 
 
-def _key_material(public_key: str) -> tuple[str, ...]:
-    """Return a public key without its comment."""
-    return tuple(public_key.split()[:2])
-
-
 def refuse_another_id(cluster: str, identity: str, existing: Sequence[InventoryItem]) -> None:
     """Refuse to mix with a cluster of the same name that was made elsewhere."""
     others = sorted({item.cluster_id for item in existing if item.live} - {identity})
@@ -162,3 +142,52 @@ def refuse_another_id(cluster: str, identity: str, existing: Sequence[InventoryI
             kind="name-in-use",
             ids=", ".join(others),
         )
+
+
+def wanted_rules(group: str, network: str) -> list[AwsValues]:
+    """Return what may come in: SSH from one network, and everything from the group itself."""
+    v6 = ipaddress.ip_network(network).version == 6
+    source = (
+        {"Ipv6Ranges": [{"CidrIpv6": network, "Description": "SSH from who made the cluster"}]}
+        if v6
+        else {"IpRanges": [{"CidrIp": network, "Description": "SSH from who made the cluster"}]}
+    )
+    return [
+        {"IpProtocol": "tcp", "FromPort": 22, "ToPort": 22, **source},
+        {"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": group}]},
+    ]
+
+
+Rule = tuple[str, int | None, int | None, str]
+"""protocol, from port, to port, and from whom: a network or a group"""
+
+
+def flatten(permissions: Sequence[AwsValues]) -> set[Rule]:
+    """Return rules one by one, comparable, whichever way EC2 has grouped them."""
+    rules: set[Rule] = set()
+    for permission in permissions:
+        sources = [entry["CidrIp"] for entry in permission.get("IpRanges", ())]
+        sources += [entry["CidrIpv6"] for entry in permission.get("Ipv6Ranges", ())]
+        sources += [entry["GroupId"] for entry in permission.get("UserIdGroupPairs", ())]
+        sources += [entry["PrefixListId"] for entry in permission.get("PrefixListIds", ())]
+        for source in sources:
+            ports = (permission.get("FromPort"), permission.get("ToPort"))
+            if permission["IpProtocol"] == "-1":
+                ports = (None, None)
+            rules.add((permission["IpProtocol"], *ports, source))
+    return rules
+
+
+def permission(rule: Rule) -> AwsValues:
+    """Return a rule as EC2 takes it."""
+    protocol, first, last, source = rule
+    entry: AwsValues = {"IpProtocol": protocol}
+    if first is not None:
+        entry |= {"FromPort": first, "ToPort": last}
+    if source.startswith("sg-"):
+        return {**entry, "UserIdGroupPairs": [{"GroupId": source}]}
+    if source.startswith("pl-"):
+        return {**entry, "PrefixListIds": [{"PrefixListId": source}]}
+    if ":" in source:
+        return {**entry, "Ipv6Ranges": [{"CidrIpv6": source}]}
+    return {**entry, "IpRanges": [{"CidrIp": source}]}

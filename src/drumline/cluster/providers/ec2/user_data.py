@@ -1,4 +1,4 @@
-"""What a node is told at boot, as cloud-init reads it.
+"""What a node is told at boot, as cloud-init reads it (`cloud-config.yaml`).
 
     host key    made by the laptop, so that it knows the node at first contact; rotated then, since
                 anybody on the node can read this text
@@ -6,7 +6,7 @@
 
 A node must end even if everything else fails, so there are three of them: the timer; a plain
 `shutdown -h` a while after the deadline, planned again when the deadline moves; and, before any of
-this, a watch that powers off if the timer has never run half an hour after boot. `boot/` has them.
+this, a watch that powers off if the timer has never run half an hour after boot.
 """
 
 from __future__ import annotations
@@ -15,13 +15,7 @@ import math
 from dataclasses import dataclass
 from importlib import resources
 
-import yaml
-
-SCRIPT = "/usr/local/sbin/drumline-limits"
-_FALLBACK = "/usr/local/sbin/drumline-fallback"
-_RAN = "/run/drumline-limits-ran"
-_UNITS = "/etc/systemd/system/drumline-limits"
-_WATCH_S = 1800
+from jinja2 import Environment, StrictUndefined
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,59 +46,12 @@ def limits_script() -> str:
 
 def cloud_config(boot: NodeBoot) -> str:
     """Return a node's #cloud-config; the same text for the same node each time."""
-    limits = f"{boot.folder}/limits"
-    config = {
-        "ssh_pwauth": False,
-        "disable_root": True,
-        "ssh_deletekeys": True,
-        "ssh_keys": {
-            "ed25519_private": boot.host_key_private.strip() + "\n",
-            "ed25519_public": boot.host_key_public.strip(),
-        },
-        "ssh_authorized_keys": [boot.authorized_key.strip()],
-        "bootcmd": [_watch()],
-        "write_files": [
-            _file(SCRIPT, limits_script(), "0755"),
-            _file(_FALLBACK, _read("fallback.sh", limits), "0755"),
-            _file(f"{_UNITS}.service", _read("drumline-limits.service", limits)),
-            _file(f"{_UNITS}.timer", _read("drumline-limits.timer")),
-        ],
-        "runcmd": [
-            ["sh", "-c", _prepare(boot, limits)],
-            [_FALLBACK],
-            ["systemctl", "daemon-reload"],
-            ["systemctl", "enable", "--now", "drumline-limits.timer"],
-        ],
-    }
-    text = yaml.safe_dump(config, sort_keys=False, allow_unicode=True, width=4096)
-    return f"#cloud-config\n{text}"
-
-
-def _file(path: str, content: str, mode: str = "0644") -> dict[str, str]:
-    return {"path": path, "permissions": mode, "owner": "root:root", "content": content}
-
-
-def _watch() -> list[str]:
-    """Power off if the limits are not looked after: what follows may fail, or never come."""
-    wait = f"sleep {_WATCH_S}; [ -e {_RAN} ] || systemctl poweroff --force"
-    return ["sh", "-c", f"nohup sh -c '{wait}' >/dev/null 2>&1 &"]
-
-
-def _prepare(boot: NodeBoot, limits: str) -> str:
-    """Write the limits, counted from the moment of boot; those that are there stay."""
-    seconds = math.ceil(boot.hours * 3600)
-    idle = "never" if boot.idle_minutes is None else f"{boot.idle_minutes:g}"
-    booted = "$(( $(date +%s) - $(cut -d. -f1 /proc/uptime) ))"
-    return (
-        f"mkdir -p '{limits}'"
-        f" && {{ [ -e '{limits}/deadline' ]"
-        f" || echo $(( {booted} + {seconds} )) > '{limits}/deadline'; }}"
-        f" && {{ [ -e '{limits}/idle_minutes' ] || echo {idle} > '{limits}/idle_minutes'; }}"
-        f" && chown -R '{boot.user}:' '{boot.folder}'"
+    text = resources.files("drumline.cluster.providers.ec2").joinpath("cloud-config.yaml")
+    template = Environment(undefined=StrictUndefined).from_string(text.read_text())
+    return template.render(
+        boot=boot,
+        limits=f"{boot.folder}/limits",
+        limits_script=limits_script(),
+        seconds=math.ceil(boot.hours * 3600),
+        idle="never" if boot.idle_minutes is None else f"{boot.idle_minutes:g}",
     )
-
-
-def _read(name: str, limits: str = "") -> str:
-    """Return a file of `boot/`, filled in with the folder of the limits."""
-    folder = resources.files("drumline.cluster.providers.ec2")
-    return folder.joinpath(f"boot/{name}").read_text().replace("@limits@", limits)

@@ -9,14 +9,13 @@ import contextlib
 import json
 import os
 import re
-import select
 import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -133,9 +132,6 @@ class Control:
 
         Args:
             until_empty: it is to end with its last node.
-
-        Raises:
-            ClusterError: nodes cannot be simulated here.
         """
         if self._runs():
             return
@@ -148,16 +144,10 @@ class Control:
         if "error" in answer:
             raise ClusterError(f"simulated nodes cannot be made: {answer['error']}")
 
-    def add(self, orders: Sequence[NodeOrder]) -> list[Message]:
-        """Make nodes, all at once; returns what `status` says of them.
-
-        Raises:
-            ClusterError: one of them cannot be made.
-        """
-        wanted = [order.to_json() for order in orders]
-        answer = self.ask("add", timeout_s=_ANSWER_S + _NODE_S * len(wanted), nodes=wanted)
-        nodes: list[Message] = answer["nodes"]
-        return nodes
+    def add(self, orders: Sequence[NodeOrder]) -> None:
+        """Make nodes, all at once."""
+        wanted = [asdict(order) for order in orders]
+        self.ask("add", timeout_s=_ANSWER_S + _NODE_S * len(wanted), nodes=wanted)
 
     def status(self) -> list[Message]:
         """Return what became of each node: name, state, pid, addresses, folder, since."""
@@ -188,19 +178,11 @@ class Control:
         return answer
 
     def dial(self) -> socket.socket:
-        """Open a line to the host.
-
-        Raises:
-            OSError: it does not run.
-        """
+        """Open a line to the host; raises OSError where it does not run."""
         return socket.socket(fileno=reach.dial(str(self.home)).detach())
 
     def enter(self, name: str) -> tuple[str, ...]:
-        """What to put before a command to run it in a node's network, with this machine's files.
-
-        Raises:
-            ClusterError: there is no such node.
-        """
+        """What to put before a command to run it in a node's network, with this machine's files."""
         for process in processes_of(self.home):
             if process.name == name and process.is_first:
                 own = os.readlink("/proc/self/ns/user")
@@ -210,11 +192,7 @@ class Control:
         raise ClusterError(f"there is no simulated node {name} in {self.home}")
 
     def _runs(self) -> bool:
-        """Whether the host answers; one that is about to leave is waited for.
-
-        Raises:
-            ClusterError: it is there, but does not answer.
-        """
+        """Whether the host answers; one that is about to leave is waited for."""
         deadline = time.monotonic() + _END_S
         while any(not process.name for process in processes_of(self.home)):
             try:
@@ -246,41 +224,31 @@ class Control:
         keep = ("PATH", "LANG", "LC_ALL")  # nothing of ours is to be found on a node
         environment = {name: os.environ[name] for name in keep if name in os.environ}
         environment["PYTHONPATH"] = str(Path(str(drumline.__file__)).parents[1])
-        log = os.open(self.home / "host.log", os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
-        hear, say = os.pipe()
+        log = self.home / "host.log"
         try:
-            subprocess.run(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=say,
-                stderr=log,
-                env=environment,
-                check=True,
-            )
-            os.close(say)
-            say = -1
-            if not select.select([hear], [], [], _START_S)[0]:
-                return {"error": f"the host does not start within {_START_S:g} s"}
-            said = os.read(hear, 65536)
+            with open(os.open(log, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600), "wb") as errors:
+                said = subprocess.run(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,  # the host closes it when it is ready
+                    stderr=errors,
+                    env=environment,
+                    check=True,
+                    timeout=_START_S,
+                ).stdout
+        except subprocess.TimeoutExpired:
+            return {"error": f"the host does not start within {_START_S:g} s"}
         except (OSError, subprocess.SubprocessError) as error:
             return {"error": str(error)}
-        finally:
-            for descriptor in (hear, say, log):
-                if descriptor >= 0:
-                    os.close(descriptor)
         if not said:
-            lines = (self.home / "host.log").read_text(errors="replace").splitlines()
+            lines = log.read_text(errors="replace").splitlines()
             return {"error": lines[-1] if lines else "the host ended without a word"}
         answer: Message = json.loads(said)
         return answer
 
 
 def check_server() -> None:
-    """Make sure that there is an SSH server for the nodes.
-
-    Raises:
-        ClusterError: there is none; says how to get it.
-    """
+    """Make sure that there is an SSH server for the nodes."""
     if find_server() is None:
         raise ClusterError(
             "simulated nodes need the SSH server of OpenSSH (sshd), which is not here; install it "
@@ -289,11 +257,7 @@ def check_server() -> None:
 
 
 def find_twin_way() -> Way:
-    """Find out how namespaces can be made here.
-
-    Raises:
-        ClusterError: they cannot; says what to do.
-    """
+    """Find out how namespaces can be made here."""
     try:
         return find_way(instead=_INSTEAD)
     except CommError as error:

@@ -19,10 +19,11 @@ import pwd
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+
+from drumline.core.json_lines import Message
 
 HUB = "10.77.0.254"
 """the switch's own address: from there the host reaches the nodes' SSH servers"""
@@ -36,15 +37,15 @@ class NodeOrder:
     """its host name, too; unique on the switch"""
     folder: str
     """all its files; made if missing"""
-    addresses: tuple[str, ...]
+    addresses: Sequence[str]
     """with the length of their network's prefix: 10.77.0.1/24"""
-    routes: tuple[str, ...] = ()
+    routes: Sequence[str] = ()
     """further networks that are on the same switch: 10.77.1.0/24"""
     user: str = ""
     """what the user that runs all this is called there; "": as here"""
     host_key: str = field(default="", repr=False)
     """the SSH server's private key, in OpenSSH's format"""
-    public_keys: tuple[str, ...] = ()
+    public_keys: Sequence[str] = ()
     """who is let in, as lines of authorized_keys"""
     rate: int | None = None
     """of its link: bits per second in either direction"""
@@ -78,17 +79,6 @@ class NodeOrder:
         """Its addresses alone."""
         return [address.partition("/")[0] for address in self.addresses]
 
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> Self:
-        """Read it back."""
-        lists = ("addresses", "routes", "public_keys")
-        plain: dict[str, Any] = {k: tuple(v) if k in lists else v for k, v in values.items()}
-        return cls(**plain)
-
 
 SERVER_CONFIG = Path(__file__).parent / "sshd_config"
 LIMITS = Path(__file__).parents[2] / "life" / "limits.sh"
@@ -119,12 +109,8 @@ def login_name() -> str:
         return "user"
 
 
-def write_folder(order: NodeOrder, *, hosts: Path) -> dict[str, Any]:
-    """Write a node's files; returns what its first process is to do with them.
-
-    Raises:
-        OSError: a file cannot be written.
-    """
+def write_folder(order: NodeOrder, *, hosts: Path) -> Message:
+    """Write a node's files, or raise OSError; returns what its first process does with them."""
     made = [order.path / name for name in ("home", "drumline", "tmp", "bin", "etc", "ssh")]
     for folder in made:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -25,7 +25,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Sequence
 from pathlib import Path
 
 from drumline.cluster.providers.twin.folder import NodeOrder
@@ -88,30 +88,48 @@ class Host:
             node.lines.discard(line)
 
     async def _answer(self, text: bytes, line: socket.socket) -> Message | None:
-        commands: dict[str, Callable[[Message, socket.socket], Awaitable[Message | None]]] = {
-            "status": self._status,
-            "add": self._add,
-            "kill": self._kill,
-            "remove": self._remove,
-            "cut": self._cut,
-            "heal": self._heal,
-            "reach": self._reach,
-            "hold": self._hold,
-            "stop": self._stop,
-        }
         try:
             request = json.loads(text)
-            return await commands[request["do"]](request, line)
+            return await self._do(request["do"], request, line)
         except KeyError as error:
             return {"error": f"there is no {error.args[0]} here"}
         except (OSError, RuntimeError, TypeError, ValueError) as error:
             return {"error": str(error) or type(error).__name__}
 
-    async def _status(self, _: Message, __: socket.socket) -> Message:
-        return {"pid": os.getpid(), "nodes": [node.describe() for node in self._nodes.values()]}
+    async def _do(self, what: str, request: Message, line: socket.socket) -> Message | None:
+        """Carry out a request; None where it is answered already."""
+        match what:
+            case "status":
+                nodes = [node.describe() for node in self._nodes.values()]
+                return {"pid": os.getpid(), "nodes": nodes}
+            case "add":
+                await self._add([NodeOrder(**values) for values in request["nodes"]])
+            case "kill":
+                await self._nodes[request["name"]].kill()
+            case "remove":
+                await self._nodes[request["name"]].kill()
+                del self._nodes[request["name"]]
+                self._write_hosts()
+            case "cut" | "heal":
+                self._living(request["name"]).set_link(up=what == "heal")
+            case "reach":
+                await self._reach(request, line)
+                return None
+            case "hold":
+                loop = asyncio.get_running_loop()
+                await loop.sock_sendall(line, b"{}\n")
+                while await loop.sock_recv(line, 4096):
+                    pass
+                self._done.set()
+                return None
+            case "stop":
+                await asyncio.gather(*(node.kill() for node in self._nodes.values()))
+                self._done.set()
+            case _:
+                raise KeyError(what)
+        return {}
 
-    async def _add(self, request: Message, _: socket.socket) -> Message:
-        orders = [NodeOrder.from_json(values) for values in request["nodes"]]
+    async def _add(self, orders: Sequence[NodeOrder]) -> None:
         for order in orders:
             there = self._nodes.get(order.name)
             if there is not None and not there.ended.is_set():
@@ -130,31 +148,12 @@ class Host:
         ]
         if failed:
             raise RuntimeError("; ".join(failed))
-        return {"nodes": [node.describe() for node in made]}
 
     async def _start(self, node: Node) -> None:
         async with self._turns:
             await node.start(self._look_around)
 
-    async def _kill(self, request: Message, _: socket.socket) -> Message:
-        await self._nodes[request["name"]].kill()
-        return {}
-
-    async def _remove(self, request: Message, _: socket.socket) -> Message:
-        await self._nodes[request["name"]].kill()
-        del self._nodes[request["name"]]
-        self._write_hosts()
-        return {}
-
-    async def _cut(self, request: Message, _: socket.socket) -> Message:
-        self._living(request["name"]).set_link(up=False)
-        return {}
-
-    async def _heal(self, request: Message, _: socket.socket) -> Message:
-        self._living(request["name"]).set_link(up=True)
-        return {}
-
-    async def _reach(self, request: Message, line: socket.socket) -> Message | None:
+    async def _reach(self, request: Message, line: socket.socket) -> None:
         """Connect to a node over its link, and hand the connection to whoever asked."""
         node = self._living(request["name"])
         with socket.socket() as way:
@@ -170,19 +169,6 @@ class Host:
             way.setblocking(True)
             socket.send_fds(line, [b"{}\n"], [way.fileno()])
         node.lines.add(line)
-        return None
-
-    async def _hold(self, _: Message, line: socket.socket) -> Message | None:
-        await asyncio.get_running_loop().sock_sendall(line, b"{}\n")
-        while await asyncio.get_running_loop().sock_recv(line, 4096):
-            pass
-        self._done.set()
-        return None
-
-    async def _stop(self, _: Message, __: socket.socket) -> Message:
-        await asyncio.gather(*(node.kill() for node in self._nodes.values()))
-        self._done.set()
-        return {}
 
     def _living(self, name: str) -> Node:
         node = self._nodes[name]
@@ -223,23 +209,15 @@ def main(arguments: list[str]) -> int:
             (home / "host.json").write_text(json.dumps(facts) + "\n")
             os.chdir("/")
             print("{}", flush=True)
-            _hang_up()
-            asyncio.run(_serve(home, listener, until_empty="--until-empty" in arguments))
+            os.dup2(2, 1)  # let go of whoever started this
+            host = Host(home, until_empty="--until-empty" in arguments)
+            asyncio.run(host.serve(listener))
     except (OSError, RuntimeError) as error:
         print(json.dumps({"error": str(error)}), flush=True)
         return 1
     for name in ("control", "host.json"):
         (home / name).unlink(missing_ok=True)
     return 0
-
-
-async def _serve(home: Path, listener: socket.socket, *, until_empty: bool) -> None:
-    await Host(home, until_empty=until_empty).serve(listener)
-
-
-def _hang_up() -> None:
-    """Let go of whoever started this."""
-    os.dup2(2, 1)
 
 
 if __name__ == "__main__":

@@ -20,80 +20,28 @@ import os
 import signal
 import sys
 import time
-from typing import Any
+from typing import TYPE_CHECKING
 
 from drumline.core.processes import die_with_parent
 
-NEW_MOUNTS = 0x00020000
-NEW_HOST_NAME = 0x04000000
-NEW_IPC = 0x08000000
-NEW_PROCESSES = 0x20000000
-NEW_NETWORK = 0x40000000
+if TYPE_CHECKING:
+    from drumline.core.json_lines import Message
 
+_CLONE_NEWNS, _CLONE_NEWUTS, _CLONE_NEWIPC = 0x00020000, 0x04000000, 0x08000000
+_CLONE_NEWPID, _CLONE_NEWNET = 0x20000000, 0x40000000
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_BIND, _MS_REC, _MS_PRIVATE = 2, 4, 8, 4096, 16384, 1 << 18
 _PR_CAP_AMBIENT, _AMBIENT_RAISE, _AMBIENT_CLEAR = 47, 2, 4
 _CAP_NET_BIND_SERVICE = 10
 
 
-def unshare(kinds: int) -> None:
-    """Leave the namespaces of these kinds for new ones."""
-    _call("unshare", kinds)
-
-
-def detach_mounts() -> None:
-    """Keep what is mounted from here on from being seen in other mount namespaces."""
-    _call("mount", None, b"/", None, _MS_REC | _MS_PRIVATE, None)
-
-
-def mount_processes() -> None:
-    """Make /proc show this namespace's processes."""
-    flags = _MS_NOSUID | _MS_NODEV | _MS_NOEXEC
-    _call("mount", b"proc", b"/proc", b"proc", flags, None)
-
-
-def mount_memory(target: str, options: str) -> None:
-    """Mount an empty file system that lives in memory."""
-    flags = _MS_NOSUID | _MS_NODEV
-    _call("mount", b"tmpfs", os.fsencode(target), b"tmpfs", flags, options.encode())
-
-
-def mount_bind(source: str, target: str) -> None:
-    """Show a file or folder at another place, too."""
-    _call("mount", os.fsencode(source), os.fsencode(target), None, _MS_BIND, None)
-
-
-def set_host_name(name: str) -> None:
-    """Call this machine, as the namespace has it, by another name."""
-    _call("sethostname", name.encode(), len(name.encode()))
-
-
-def keep_only_low_ports() -> None:
-    """Let programs that are started from here keep one right: to listen on ports below 1024.
-
-    In a user namespace a process has all rights over it, and by those over its own read-only
-    files; programs on a node are to find what they would find on a machine.
-    """
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.prctl(_PR_CAP_AMBIENT, _AMBIENT_CLEAR, 0, 0, 0)
-    libc.prctl(_PR_CAP_AMBIENT, _AMBIENT_RAISE, _CAP_NET_BIND_SERVICE, 0, 0)
-
-
-def _call(name: str, *arguments: int | bytes | None) -> None:
-    if getattr(ctypes.CDLL(None, use_errno=True), name)(*arguments) != 0:
-        code = ctypes.get_errno()
-        raise OSError(code, f"{name}: {os.strerror(code)}")
-
-
-_ALL = NEW_MOUNTS | NEW_HOST_NAME | NEW_IPC | NEW_PROCESSES | NEW_NETWORK
-
-
 def main() -> int:
     """Be a node."""
     die_with_parent(int(sys.argv[3]))
-    unshare(_ALL)  # (1)
+    spaces = _CLONE_NEWNS | _CLONE_NEWUTS | _CLONE_NEWIPC | _CLONE_NEWPID | _CLONE_NEWNET
+    _call("unshare", spaces)  # (1)
     pid = os.fork()
     if pid:
-        _say({"pid": pid})
+        _report({"pid": pid})
         _hang_up(2)  # the line to the host is the node's alone
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     die_with_parent()  # where the parent went before that, there is nobody to read from below
@@ -104,42 +52,61 @@ def main() -> int:
     try:
         furnish(wanted)  # (3)
     except OSError as error:
-        _say({"error": f"{error.strerror or error} {error.filename or ''}".strip()})
+        _report({"error": f"{error.strerror or error} {error.filename or ''}".strip()})
         return 1
-    _say({})
+    _report({})
     _hang_up(os.open(os.devnull, os.O_RDONLY))
     live(wanted)
     return 0
 
 
-def furnish(wanted: dict[str, Any]) -> None:
-    """Give the node files, a name and limits of its own.
-
-    Raises:
-        OSError: the kernel refuses.
-    """
-    detach_mounts()
+def furnish(wanted: Message) -> None:
+    """Give the node files, a name and limits of its own; raises OSError if the kernel refuses."""
+    _mount("none", "/", None, _MS_REC | _MS_PRIVATE)  # others see nothing of what follows
     for target, options in wanted["memory"]:
-        mount_memory(target, options)
+        _mount("tmpfs", target, b"tmpfs", _MS_NOSUID | _MS_NODEV, options)
     for folder in wanted["folders"]:
         os.makedirs(folder, exist_ok=True)
     for source, target in wanted["binds"]:
-        mount_bind(source, target)
+        _mount(source, target, None, _MS_BIND)
     try:
-        mount_processes()
+        _mount("proc", "/proc", b"proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
     except OSError:  # a container that hides parts of /proc: then process lists are the machine's
         print("no /proc of its own", file=sys.stderr)
-    set_host_name(wanted["name"])
+    name = wanted["name"].encode()
+    _call("sethostname", name, len(name))
     for name, content in wanted["limits"].items():
         path = os.path.join(wanted["limits_folder"], name)
         os.makedirs(wanted["limits_folder"], exist_ok=True)
         with open(path, "w", encoding="utf-8") as file:
             file.write(content)
     os.umask(0o022)  # the host's is stricter
-    keep_only_low_ports()
+    _keep_only_low_ports()
 
 
-def live(wanted: dict[str, Any]) -> None:
+def _keep_only_low_ports() -> None:
+    """Let programs that are started from here keep one right: to listen on ports below 1024.
+
+    In a user namespace a process has all rights over it, and by those over its own read-only
+    files; programs on a node are to find what they would find on a machine.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(_PR_CAP_AMBIENT, _AMBIENT_CLEAR, 0, 0, 0)
+    libc.prctl(_PR_CAP_AMBIENT, _AMBIENT_RAISE, _CAP_NET_BIND_SERVICE, 0, 0)
+
+
+def _mount(source: str, target: str, kind: bytes | None, flags: int, options: str = "") -> None:
+    _call("mount", os.fsencode(source), os.fsencode(target), kind, flags, options.encode() or None)
+
+
+def _call(name: str, *arguments: int | bytes | None) -> None:
+    """Make a system call by libc's function for it."""
+    if getattr(ctypes.CDLL(None, use_errno=True), name)(*arguments) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"{name}: {os.strerror(code)}")
+
+
+def live(wanted: Message) -> None:
     """Start the SSH server when it is time, look after the limits, and reap, until SIGTERM. (4)"""
     awaited = {signal.SIGCHLD, signal.SIGTERM}
     signal.pthread_sigmask(signal.SIG_BLOCK, awaited)
@@ -184,7 +151,7 @@ def _hang_up(other: int) -> None:
     os.dup2(2, 1)
 
 
-def _say(values: dict[str, object]) -> None:
+def _report(values: dict[str, object]) -> None:
     os.write(1, json.dumps(values).encode() + b"\n")
 
 

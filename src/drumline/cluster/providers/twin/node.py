@@ -34,12 +34,6 @@ from drumline.launch.hub import (
 )
 
 
-def plan_of(order: NodeOrder, port: int) -> NodePlan:
-    """Return the plan of a node's link; `port` is its number on the switch."""
-    address = order.bare_addresses[0]
-    return NodePlan(node=port, address=address, rate=order.rate, delay_ms=order.delay_ms)
-
-
 def hub_lines() -> list[str]:
     """`ip` lines for the host's namespace, once."""
     return [*switch_lines(), f"addr add {HUB}/24 dev {SWITCH}"]
@@ -124,17 +118,14 @@ class Node:
     async def kill(self) -> None:
         """End it as if its machine lost power; returns when none of its processes is left."""
         if not self.ended.is_set():
-            for pid in filter(None, (self.pid, 0 if self.pid else self._first)):
+            first = self._process.pid if self._process is not None else 0
+            if pid := self.pid or first:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             await self.ended.wait()
 
     def set_link(self, *, up: bool) -> None:
-        """Connect the node's link, or cut it: packets are lost without a word.
-
-        Raises:
-            RuntimeError: `ip` refused.
-        """
+        """Connect the node's link, or cut it; raises RuntimeError where `ip` refuses."""
         batch("ip", [f"link set dev {port_of(self._port)} {'up' if up else 'down'}"])
         self.state = "running" if up else "cut"
 
@@ -149,32 +140,27 @@ class Node:
             "since": self.since,
         }
 
-    @property
-    def _first(self) -> int:
-        return self._process.pid if self._process is not None else 0
-
     async def _receive(self, line: socket.socket, lines: JsonLines) -> Message:
         """Receive one message of the node's first process."""
         async with asyncio.timeout(_START_S):
             while (text := lines.line()) is None:
                 chunk = await asyncio.get_running_loop().sock_recv(line, 4096)
                 if not chunk:
-                    raise RuntimeError(f"its first process ended ({self._last_output()})")
+                    log = (self.order.path / "node.log").read_text(errors="replace").splitlines()
+                    said = log[-1] if log else "without a word"
+                    raise RuntimeError(f"its first process ended ({said})")
                 lines.feed(chunk)
         message: Message = json.loads(text)
         return message
 
-    def _last_output(self) -> str:
-        log = (self.order.path / "node.log").read_text(errors="replace").splitlines()
-        return log[-1] if log else "without a word"
-
     def _connect(self) -> None:
         """Lay the node's link, and shape both ends of it."""
-        plan = plan_of(self.order, self._port)
+        order, address = self.order, self.order.bare_addresses[0]
+        plan = NodePlan(node=self._port, address=address, rate=order.rate, delay_ms=order.delay_ms)
         space = f"/proc/{self.pid}/ns/net"
-        batch("ip", [*link_lines(plan, space), *way_in_lines(self.order)])
-        batch("ip", inside_lines(self.order, plan), space)
-        batch("ip", pinned_lines(self.order), space, may_fail=True)
+        batch("ip", [*link_lines(plan, space), *way_in_lines(order)])
+        batch("ip", inside_lines(order, plan), space)
+        batch("ip", pinned_lines(order), space, may_fail=True)
         batch("tc", shape_lines(plan, PORT), space)
         batch("tc", shape_lines(plan, port_of(self._port)))
 

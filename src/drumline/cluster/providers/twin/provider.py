@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from drumline.cluster.home import ClusterHome, clusters_root
-from drumline.cluster.machine import Machine
-from drumline.cluster.providers import Plan, Resource, Say
+from drumline.cluster.providers import Machine, Plan, Provider, Reporter, Resource
 from drumline.cluster.providers.twin import reach
 from drumline.cluster.providers.twin.control import (
     Control,
@@ -35,10 +34,8 @@ _STOP_S = 15.0
 _TRIES, _PAUSE_S = 40, 0.05  # at a folder into which a process that was just killed still writes
 
 
-class TwinProvider:
+class TwinProvider(Provider):
     """Simulated nodes for one cluster."""
-
-    name = "twin"
 
     def __init__(
         self, spec: ClusterSpec, home: ClusterHome, *, public_key: str, host_keys: Sequence[str]
@@ -49,19 +46,14 @@ class TwinProvider:
         `public_key`: who is let in, as a line of authorized_keys.
         `host_keys`: the nodes' private host keys in OpenSSH's format, one for each.
         """
-        self._spec = spec
-        self._home = home
+        super().__init__(spec, home)
         self._public_key = public_key
         self._host_keys = tuple(host_keys)
-        self._twin = _folder_of(home)
+        self._twin = home.twin.resolve()  # the one true path, which its processes are known by
         self._control = Control(self._twin)
 
     def plan(self) -> Plan:
-        """Say what `create` would do.
-
-        Raises:
-            ClusterError: nodes cannot be simulated here.
-        """
+        """Say what `create` would do."""
         check_server()
         find_twin_way()
         there = self._first_processes()
@@ -81,12 +73,8 @@ class TwinProvider:
             hours=self._spec.max_hours,
         )
 
-    def create(self, say: Say) -> list[Machine]:
-        """Make the nodes that are missing; those that run stay as they are.
-
-        Raises:
-            ClusterError: they cannot be made; says why.
-        """
+    def create(self, report: Reporter) -> list[Machine]:
+        """Make the nodes that are missing; those that run stay as they are."""
         missing = set(range(self._spec.nodes)) - set(self._first_processes())
         if missing:
             self._control.start(until_empty=True)
@@ -95,7 +83,7 @@ class TwinProvider:
         orders = [self._order(node) for node in sorted(missing)]
         for order in orders:
             _remove_folder(order.path)  # a machine that is made again begins with an empty disk
-            say(order.name, "starts")
+            report(order.name, "starts")
         if orders:
             self._control.add(orders)
         return self.machines()
@@ -122,13 +110,9 @@ class TwinProvider:
         by_name = {process.name: process for process in found}  # a node has two
         return [_resource(process, self._home.name) for _, process in sorted(by_name.items())]
 
-    def remove(self, say: Say) -> None:
-        """End all nodes and remove their files.
-
-        Raises:
-            ClusterError: something cannot be removed; names it.
-        """
-        _remove(self._twin, say)
+    def remove(self, report: Reporter) -> None:
+        """End all nodes and remove their files."""
+        _remove(self._twin, report)
 
     def _first_processes(self) -> dict[int, TwinProcess]:
         """The nodes that run, by their number."""
@@ -164,7 +148,7 @@ def proxy_command(home: Path, name: str) -> tuple[str, ...]:
     return (sys.executable, "-I", "-S", str(Path(reach.__file__)), str(home), name)
 
 
-def reap(say: Say) -> None:
+def reap(report: Reporter) -> None:
     """Remove the simulated nodes of all clusters of this user's.
 
     Raises:
@@ -176,16 +160,11 @@ def reap(say: Say) -> None:
     failed = []
     for home in sorted(homes):
         try:
-            _remove(home, say)
+            _remove(home, report)
         except ClusterError as error:
             failed.append(error.message)
     if failed:
         raise ClusterError("; ".join(failed))
-
-
-def _folder_of(home: ClusterHome) -> Path:
-    """Return the nodes' folder by its one true path, which their processes are known by."""
-    return home.twin.resolve()
 
 
 def _resource(process: TwinProcess, cluster: str) -> Resource:
@@ -201,7 +180,7 @@ def _resource(process: TwinProcess, cluster: str) -> Resource:
     )
 
 
-def _remove(home: Path, say: Say) -> None:
+def _remove(home: Path, report: Reporter) -> None:
     there = sorted({process.name for process in processes_of(home) if process.name})
     with contextlib.suppress(ClusterError):  # it does not run, or does not listen: then by force
         Control(home).ask("stop", timeout_s=_STOP_S)
@@ -213,16 +192,12 @@ def _remove(home: Path, say: Say) -> None:
             f"end them by hand (kill -9 {pids.replace(',', '')}), and run drumline down again"
         )
     for name in there:
-        say(name, "removed")
+        report(name, "removed")
     _remove_folder(home)
 
 
 def _remove_folder(path: Path) -> None:
-    """Remove a folder with everything in it, read-only folders too.
-
-    Raises:
-        ClusterError: something stays.
-    """
+    """Remove a folder with everything in it, read-only folders too."""
     reason: object = ""
     for _ in range(_TRIES):
         try:

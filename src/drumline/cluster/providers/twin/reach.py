@@ -50,10 +50,9 @@ def main(arguments: list[str]) -> int:
 
 
 def dial(folder: str) -> _socket.socket:
-    """Connect to the host of a folder; the folder's path may be longer than a socket's may be.
+    """Connect to the host of a folder; raises OSError where nobody listens there.
 
-    Raises:
-        OSError: nobody listens there.
+    The folder's path may be longer than a socket's may be.
     """
     place = os.open(folder, os.O_PATH | os.O_DIRECTORY)
     line = _socket.socket(_socket.AF_UNIX)

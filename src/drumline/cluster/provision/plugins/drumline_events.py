@@ -62,12 +62,10 @@ class CallbackModule(CallbackBase):  # type: ignore[misc]  # Ansible has no type
         self._emit("note", "", "no hosts matched")
 
     def _result(self, state: str, result: Any) -> None:
-        values = {key: result._result[key] for key in _SHOWN if result._result.get(key) is not None}
-        if state == "failed" and "results" in result._result:  # a loop: the first that failed
-            bad: dict[str, Any] = next(
-                (one for one in result._result["results"] if one.get("failed")), {}
-            )
-            values |= {key: bad[key] for key in _SHOWN if bad.get(key) is not None}
+        sources = [result._result]
+        if state == "failed":  # of a loop, the first that failed
+            sources += [one for one in result._result.get("results", ()) if one.get("failed")][:1]
+        values = {key: one[key] for one in sources for key in _SHOWN if one.get(key) is not None}
         self._emit(state, result._host.get_name(), result._task.get_name(), **values)
 
     def _emit(self, state: str, node: str, task: str, **values: Any) -> None:

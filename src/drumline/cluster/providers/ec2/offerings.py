@@ -1,22 +1,30 @@
-"""Which machine image nodes start from, and what a type of machine can do.
+"""What EC2 has for the nodes, read before anything is created: type, image, zones and subnets.
 
 AWS publishes its deep-learning images as public SSM parameters, one for each pair of versions:
 
     /aws/service/deeplearning/ami/x86_64/oss-nvidia-driver-gpu-pytorch-2.9-ubuntu-24.04/latest/ami-id
 
 `latest` is the latest build of that pair, so `auto` looks at all of them and takes the highest.
+
+A cluster is in one zone: nodes that are close to each other train faster, and traffic is free.
 """
 
 from __future__ import annotations
 
+import ipaddress
 import re
+import urllib.error
+import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from drumline.cluster.providers.ec2.cloud import AwsValues, Cloud
 from drumline.cluster.spec import Ec2Spec
 from drumline.core.errors import CloudError
 
+CHECK_ADDRESS = "https://checkip.amazonaws.com"
+"""answers with the address that it was called from"""
 DEEP_LEARNING = "/aws/service/deeplearning/ami"
 _PYTORCH = re.compile(
     r"/oss-nvidia-driver-gpu-pytorch-(\d+)\.(\d+)-ubuntu-(\d+)\.(\d+)/latest/ami-id$"
@@ -38,11 +46,7 @@ class TypeFacts:
 
 
 def type_facts(cloud: Cloud, instance_type: str) -> TypeFacts:
-    """Ask EC2 about a type.
-
-    Raises:
-        CloudError: there is no such type in the region.
-    """
+    """Ask EC2 about a type."""
     try:
         answer = cloud.call("ec2", "describe_instance_types", InstanceTypes=[instance_type])
     except CloudError as error:
@@ -79,11 +83,7 @@ class Image:
 
 
 def find_image(cloud: Cloud, spec: Ec2Spec, facts: TypeFacts) -> Image:
-    """Return the image that the spec means, and see that it fits the type and the disk.
-
-    Raises:
-        CloudError: there is none, or it does not fit.
-    """
+    """Return the image that the spec means, and see that it fits the type and the disk."""
     if spec.ami.startswith("ami-"):
         identity = spec.ami
     elif spec.ami == "auto":
@@ -173,3 +173,128 @@ def _describe(cloud: Cloud, identity: str) -> Image:
             if "Ebs" in entry
         },
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ZoneSubnet:
+    """A subnet in a zone, where all nodes of a cluster can be."""
+
+    zone: str
+    subnet: str
+    vpc: str
+    public: bool
+    """whether nodes get an address that the internet can reach"""
+
+
+def find_places(cloud: Cloud, spec: Ec2Spec) -> list[ZoneSubnet]:
+    """Return where the type can be launched, in the order to try."""
+    offered = {
+        offer["Location"]
+        for offer in cloud.each(
+            "ec2",
+            "describe_instance_type_offerings",
+            "InstanceTypeOfferings",
+            LocationType="availability-zone",
+            Filters=[{"Name": "instance-type", "Values": [spec.instance_type]}],
+        )
+    }
+    places = _subnets_by_zone(cloud, spec)
+    _refuse_unknown_zones(spec, places, offered, cloud.region)
+    wanted = spec.zones or tuple(sorted(places))
+    fitting = [places[zone] for zone in wanted if zone in offered]
+    if not fitting:
+        there = f"it has it in {', '.join(sorted(offered))}" if offered else "it has it nowhere"
+        raise CloudError(
+            f"no zone of {cloud.region} that you asked for has {spec.instance_type} ({there}); "
+            f"take another ec2.instance_type, ec2.zones, ec2.subnet or ec2.region",
+            kind="unsupported",
+        )
+    return fitting
+
+
+def _refuse_unknown_zones(
+    spec: Ec2Spec, places: Mapping[str, ZoneSubnet], offered: set[str], region: str
+) -> None:
+    for zone in spec.zones:
+        if zone not in places:
+            raise CloudError(
+                f"ec2.zones names {zone}, where there is no subnet for this cluster in {region}; "
+                f"there are {', '.join(sorted(places)) or 'none'}"
+                f"{'' if zone in offered else f', and it has no {spec.instance_type} either'}",
+                kind="network",
+            )
+
+
+def _subnets_by_zone(cloud: Cloud, spec: Ec2Spec) -> dict[str, ZoneSubnet]:
+    """Return a subnet for each zone: the given one, else the roomiest of each zone."""
+    if spec.subnet is not None:
+        subnets = list(_describe_subnets(cloud, SubnetIds=[spec.subnet]))
+    elif spec.vpc is not None:
+        subnets = _describe_subnets(cloud, Filters=[{"Name": "vpc-id", "Values": [spec.vpc]}])
+    else:
+        subnets = _describe_subnets(cloud, Filters=[{"Name": "default-for-az", "Values": ["true"]}])
+    places: dict[str, tuple[int, ZoneSubnet]] = {}
+    for subnet in subnets:
+        public = bool(subnet["MapPublicIpOnLaunch"]) or (spec.subnet is None and spec.vpc is None)
+        place = ZoneSubnet(
+            zone=subnet["AvailabilityZone"],
+            subnet=subnet["SubnetId"],
+            vpc=subnet["VpcId"],
+            public=public,
+        )
+        free = int(subnet.get("AvailableIpAddressCount", 0))
+        if free > places.get(place.zone, (-1, place))[0]:
+            places[place.zone] = (free, place)
+    if not places:
+        where = f"the network {spec.vpc} has no subnets" if spec.vpc else "there is no default one"
+        raise CloudError(
+            f"no network for the nodes in {cloud.region}: {where}; run aws ec2 create-default-vpc, "
+            f"or give ec2.subnet",
+            kind="network",
+        )
+    return {zone: place for zone, (_, place) in places.items()}
+
+
+def _describe_subnets(cloud: Cloud, **params: Any) -> list[Any]:
+    try:
+        return list(cloud.each("ec2", "describe_subnets", "Subnets", **params))
+    except CloudError as error:
+        if error.fields.get("kind") == "not-found":
+            raise CloudError(
+                f"there is no such subnet in {cloud.region} ({error.fields['code']}); give an "
+                f"ec2.subnet of this region, or another ec2.region",
+                kind="network",
+            ) from None
+        raise
+
+
+def allowed_network(spec: Ec2Spec) -> str:
+    """Return who may reach SSH, as a network: what the spec says, or this machine's address."""
+    if spec.allow_from == "auto":
+        return f"{find_own_address()}/32"
+    try:
+        return str(ipaddress.ip_network(spec.allow_from))
+    except ValueError as error:
+        raise CloudError(
+            f"ec2.allow_from is {spec.allow_from!r}, which is no network ({error}); write it as in "
+            f"allow_from: 203.0.113.7/32",
+            kind="network",
+        ) from None
+
+
+def find_own_address(url: str = CHECK_ADDRESS) -> str:
+    """Return the IPv4 address that the internet sees this machine at.
+
+    Proxies are passed by: SSH does not go through them either.
+    """
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(url, timeout=10) as answer:
+            text = answer.read(200).decode("ascii", errors="replace").strip()
+        return str(ipaddress.IPv4Address(text))
+    except (OSError, urllib.error.URLError, ValueError) as error:
+        raise CloudError(
+            f"cannot find the address that you call from by {url} ({error}); give it: ec2: "
+            f"{{allow_from: 203.0.113.7/32}}",
+            kind="network",
+        ) from None

@@ -1,0 +1,277 @@
+"""What lab 4 says: time of each form, microbatches, who computes when, memory, bytes, losses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from drumline.labs.chapter import Chapter
+from drumline.labs.experiment import Results
+from drumline.labs.model_parallel.cases import (
+    ALONE,
+    ALONE_AGAIN,
+    TRACED,
+    BaselineRow,
+    Cases,
+    FormRow,
+    find_cases,
+    tabulate_cases,
+)
+from drumline.labs.model_parallel.plots import (
+    draw_curves,
+    draw_forms,
+    draw_microbatches,
+    draw_trace,
+)
+from drumline.labs.repeats import extremes, ranked, ratio
+from drumline.report.intervals import Interval, Order, compare, divide
+from drumline.report.page.blocks import Facts
+from drumline.report.page.translator import Sentence
+
+_SPLIT = ("rpc", "pipeline", "tensor")
+_GLOSSARY = ("alone", "data", "rpc ×m", "pipeline S ×m", "tensor")
+_NEAR = 0.03
+"""a measured bubble this close to the formula's is as the formula says"""
+_AGREE = 1e-4
+"""in float32 the losses of a batch differ by rounding, which is far less early in a training"""
+_NEVER = 0.01
+
+
+def compare_steps(first: Interval, second: Interval, *, drift: float = 0.0) -> Order:
+    """Tell by the quartiles which of two steps is longer.
+
+    Args:
+        first: of one form.
+        second: of another.
+        drift: by which share the machine changed while both ran; they differ if by more than that.
+    """
+    fast, slow = sorted((first.middle, second.middle))
+    if slow <= (1 + drift) * fast:
+        return Order.LEVEL
+    order = compare(first, second)
+    return Order.LEVEL if order is Order.ONCE else order
+
+
+def write_forms(chapter: Chapter, results: Results) -> None:
+    """Write what each form costs, and how fast it is."""
+    cases = tabulate_cases(chapter, results)
+    if not cases.forms.rows:
+        return
+    text = chapter.text.text
+    chapter.results.append(Facts(items=[(name, text(f"glossary.{name}")) for name in _GLOSSARY]))
+    counted = text("counted.links" if results.settings.nodes > 1 else "counted.messages")
+    draw = partial(draw_forms, baseline=cases.baseline)
+    chapter.picture("forms", draw, cases.forms, cases.ranks, counted=counted)
+    columns = ("ranks", "step_ms", "samples_per_s", "speedup", "loss", "loss_difference")
+    chapter.show(cases.forms, "case", *columns, key="time")
+    columns = ("peak_bytes", "sent_bytes", "bubble", "bubble_theory", "together", "idle_ms")
+    chapter.show(cases.forms, "case", *columns, key="cost")
+    if cases.baseline is not None:
+        _say_against_alone(chapter, cases, cases.baseline)
+        _say_surprises(chapter, cases)
+        _say_drift(chapter, cases, cases.baseline)
+    say_against_data(chapter, cases)
+
+
+def _say_against_alone(chapter: Chapter, cases: Cases, alone: BaselineRow) -> None:
+    rows = ranked(cases.split(), lambda row: row.speedup, reverse=True)
+    for order in (Order.LESS, Order.LEVEL, Order.MORE):
+        own = [row for row in rows if compare_steps(row.step_ms, alone.step_ms) is order]
+        chapter.say(f"alone.{order}", alone=alone, list=chapter.list_up("speedup", own))
+
+
+def _say_surprises(chapter: Chapter, cases: Cases) -> None:
+    """Tell of speed that sharing the work out cannot explain."""
+    for row in cases.split():
+        assert row.speedup is not None
+        if compare(row.speedup, row.ranks) is Order.MORE:
+            chapter.say("surprise.superlinear", row=row, ranks=row.ranks)
+        elif row.microbatches == 1 and compare(row.speedup, 1) is Order.MORE:
+            chapter.say("surprise.in turn", row=row)
+
+
+def _say_drift(chapter: Chapter, cases: Cases, alone: BaselineRow) -> None:
+    """Tell what the machine itself did between the first run and the last."""
+    first, last = cases.forms.first(case=ALONE), cases.forms.first(case=ALONE_AGAIN)
+    if first is None or last is None:
+        return
+    if compare_steps(last.step_ms, first.step_ms) is Order.LEVEL:
+        chapter.say("drift.none", first=first, last=last)
+    else:
+        chapter.say("drift.some", first=first, last=last, alone=alone)
+
+
+def say_against_data(chapter: Chapter, cases: Cases) -> None:
+    """Compare the fastest split of the model with data parallelism."""
+    data = cases.forms.first(case="data")
+    split = ranked((row for row in cases.split() if row.form in _SPLIT), lambda row: row.step_ms)
+    if data is None or not split:
+        return
+    orders = [compare_steps(row.step_ms, data.step_ms, drift=cases.drift) for row in split]
+    best = 0
+    if orders[0] is Order.MORE and Order.LEVEL in orders:  # its quartiles are narrower
+        best = orders.index(Order.LEVEL)
+    step = divide(split[best].step_ms, data.step_ms)
+    chapter.say(f"data.{orders[best]}", data=data, best=split[best], ratio=step)
+
+
+def write_microbatches(chapter: Chapter, _results: Results) -> None:
+    """Write what microbatches and schedules do, and what the formula says of the bubble."""
+    cases = find_cases(chapter)
+    rows = [row for row in cases.forms.records if row.bubble is not None]
+    if rows:
+        draw = partial(draw_microbatches, baseline=cases.baseline)
+        chapter.picture("microbatches", draw, cases.forms)
+    _say_microbatches(chapter, [row for row in rows if row.form == "rpc"], cases.drift)
+    _say_schedules(chapter, cases)
+    _say_bubbles(chapter, rows)
+
+
+def _say_microbatches(chapter: Chapter, rows: Sequence[FormRow], drift: float) -> None:
+    """Tell what microbatches do to RPC: one, and that number which took the shortest step."""
+    one = next((row for row in rows if row.microbatches == 1), None)
+    several = ranked((row for row in rows if row is not one), lambda row: row.step_ms)
+    if one is not None and several:
+        best, count = several[0], several[0].microbatches
+        order = compare_steps(best.step_ms, one.step_ms, drift=drift)
+        step = divide(best.step_ms, one.step_ms)
+        chapter.say(f"rpc.{order}", count=count, one=one, best=best, ratio=step)
+
+
+def _say_schedules(chapter: Chapter, cases: Cases) -> None:
+    """Put GPipe beside 1F1B, with the same microbatches: time, and memory."""
+    rows = {(row.schedule, row.microbatches or 0): row for row in cases.forms.records}
+    count = max((count for schedule, count in rows if schedule == "gpipe"), default=0)
+    early, late = rows.get(("1f1b", count)), rows.get(("gpipe", count))
+    if early is None or late is None:
+        return
+    order = compare_steps(early.step_ms, late.step_ms, drift=cases.drift)
+    chapter.say(
+        "schedules",
+        kept=min(count, early.ranks),
+        count=count,
+        early=early,
+        late=late,
+        verdict=chapter.text.text("no difference") if order is Order.LEVEL else "",
+        memory=ratio(early.peak_bytes or None, late.peak_bytes),
+    )
+
+
+def _say_bubbles(chapter: Chapter, rows: Sequence[FormRow]) -> None:
+    shown = [row for row in rows if row.case in TRACED or row.schedule == "interleaved"]
+    if not shown:
+        return
+    chapter.say("bubbles.all", list=chapter.list_up("bubbles.item", shown))
+    gaps = [(row.bubble or 0.0) - (row.bubble_theory or 0.0) for row in rows]
+    far, gap = max(zip(rows, gaps, strict=True), key=lambda pair: abs(pair[1]))
+    chapter.say("bubbles.near" if abs(gap) < _NEAR else "bubbles.far", row=far, gap=gap)
+
+
+def write_trace(chapter: Chapter, _results: Results) -> None:
+    """Write who computes when."""
+    cases = find_cases(chapter)
+    if cases.trace.rows:
+        chapter.picture("trace", draw_trace, cases.trace)
+    _say_together(chapter, [row for row in cases.forms.records if row.together is not None])
+    least, most = extremes(cases.ranks.records, lambda row: row.idle_ms)
+    if least is not None and most is not None:
+        chapter.say("idle", rank=most.rank, most=most, other=least.rank, least=least)
+
+
+def _say_together(chapter: Chapter, rows: Sequence[FormRow]) -> None:
+    """Tell what the trace shows: parts in turn, or at once."""
+    in_turn, *overlapping = TRACED
+    for row in rows:
+        if row.case == in_turn and row.together is not None:
+            never = row.together.middle < _NEVER
+            chapter.say("together.never" if never else "together.some", row=row)
+    others = [row for row in rows if row.case in overlapping]
+    chapter.say("together.microbatches", list=chapter.list_up("together.item", others))
+
+
+def write_costs(chapter: Chapter, results: Results) -> None:
+    """Write what memory the ranks hold, and what they send."""
+    cases = find_cases(chapter)
+    _say_memory(chapter, cases)
+    _say_bytes(chapter, cases, nodes=results.settings.nodes)
+
+
+def _say_memory(chapter: Chapter, cases: Cases) -> None:
+    alone = cases.baseline
+    held = ranked(cases.split(), lambda row: row.peak_bytes or None)
+    if alone is None or not alone.peak_bytes or len(held) < 2:
+        return
+    low, high = (ratio(row.peak_bytes, alone.peak_bytes) for row in (held[0], held[-1]))
+    more = (held[-1].peak_bytes or 0) > alone.peak_bytes
+    ends = {"low": low, "high": high}
+    key = "memory.more" if more else "memory.less"
+    chapter.say(key, alone=alone, least=held[0], most=held[-1], **ends)
+
+
+def _say_bytes(chapter: Chapter, cases: Cases, *, nodes: int) -> None:
+    data = cases.forms.first(case="data")
+    if data is None or not data.sent_bytes:
+        return
+    rows = [
+        row
+        for case in (*TRACED, "pipeline interleaved ×4", "tensor")
+        if (row := cases.forms.first(case=case)) is not None and row.sent_bytes
+    ]
+    items = [
+        chapter.write("bytes.item", case=row.case, ratio=ratio(row.sent_bytes, data.sent_bytes))
+        for row in rows
+    ]
+    how = chapter.text.text("bytes.links" if nodes > 1 else "bytes.messages")
+    chapter.say("bytes.all", data=data, how=how, list=chapter.concat(items, "comma"))
+
+
+def write_losses(chapter: Chapter, _results: Results) -> None:
+    """Write whether all forms computed the same."""
+    cases = find_cases(chapter)
+    if cases.curves.rows:
+        chapter.picture("curves", draw_curves, cases.curves)
+    columns = ("rank", "peak_bytes", "sent_bytes", "idle_ms", "bubble_idle_ms")
+    chapter.show(cases.ranks, "case", *columns, folded=True)
+    chapter.add(write_agreement(chapter, cases))
+    _say_weights(chapter, cases)
+
+
+def write_agreement(chapter: Chapter, cases: Cases) -> Sentence | None:
+    """Say how far the losses lie apart at most."""
+    rows = ranked(cases.split(), lambda row: row.loss_difference, reverse=True)
+    if not rows:
+        return None
+    apart = rows[0].loss_difference or 0.0
+    kind = "same bits" if apart == 0 else "rounding" if apart < _AGREE else "apart"
+    return chapter.write(f"losses.{kind}", row=rows[0])
+
+
+def _say_weights(chapter: Chapter, cases: Cases) -> None:
+    """Name the forms that ended with the very bits of one process: they add in the same order."""
+    alone = cases.forms.first(case=ALONE)
+    others = [row for row in cases.split() if row.weights]
+    if alone is None or not alone.weights or not others:
+        return
+    same = [row.case for row in others if row.weights == alone.weights]
+    if same:
+        chapter.say("weights.same", list=chapter.text.join(same))
+    else:
+        chapter.say("weights.other")
+
+
+def summarize(chapter: Chapter) -> Sentence | None:
+    """Say which form is fastest, and whether all computed the same."""
+    cases = find_cases(chapter)
+    if not cases.forms.rows:
+        return None
+    fastest, losses = _write_fastest(chapter, cases), write_agreement(chapter, cases)
+    both = chapter.write("both", fastest=fastest, losses=losses)
+    return both or fastest or losses or chapter.write("too little")
+
+
+def _write_fastest(chapter: Chapter, cases: Cases) -> Sentence | None:
+    """Name the ends of the list."""
+    rows = ranked((row for row in cases.split() if row.speedup), lambda row: row.step_ms)
+    if len(rows) < 2:
+        return None
+    return chapter.write("fastest", ranks=rows[0].ranks, best=rows[0], worst=rows[-1])
