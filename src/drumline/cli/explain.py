@@ -25,7 +25,7 @@ from drumline.schedules.collectives import (
 MAX_RANKS = 16
 MAX_BYTES = 2**22
 _ELEMENT_BYTES = 8
-_PATIENCE_S = 3.0
+_STUCK_S = 3.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,8 +129,8 @@ def _record_mismatch(call: Call, out: Path | None) -> Explanation:
         "call": asdict(call),
         "odd_rank": odd_rank,
         "odd_call": asdict(odd_call),
-        "patience_s": _PATIENCE_S,
+        "patience_s": _STUCK_S,
     }
     with probed("drumline.probe.record", request, ranks=call.ranks, out=out) as answers:
-        deadlock = find_deadlock(call, odd_rank, odd_call, _PATIENCE_S, answers)
+        deadlock = find_deadlock(call, odd_rank, odd_call, _STUCK_S, answers)
         return explain(call, answers, deadlock)

@@ -42,13 +42,7 @@ class _Piece:
 def build_trace(
     events: Sequence[Sequence[Event]], *, first: int = 1, last: int | None = None
 ) -> dict[str, object]:
-    """Put the steps of all ranks on one clock, which begins with the first of them.
-
-    Args:
-        events: the event logs, in rank order.
-        first: the first step to show.
-        last: the last one; None: all.
-    """
+    """Put the steps of all ranks on one clock, which begins with the first of them."""
     chosen = [
         [
             event
