@@ -80,10 +80,10 @@ async def _serve(which: str | None, name: ServiceName, *, browser: bool) -> None
     async with connected(spec, home) as fleet:
         with NodeRows(console, name) as rows:
             try:
-                service = await open_service(fleet.leader, name, rows.say)
+                service = await open_service(fleet.leader, name, rows.report)
             except MissingServiceError as error:
                 await _install(spec, home, fleet, str(error.fields["package"]), rows)
-                service = await open_service(fleet.leader, name, rows.say)
+                service = await open_service(fleet.leader, name, rows.report)
         print(service.url, flush=True)
         console.print("the tunnel is open until you press Ctrl-C")
         if browser:
@@ -114,6 +114,6 @@ async def _install(
     )
 
     def tell(node: str, task: str, state: str) -> None:
-        rows.say(node, f"{task}: {state}")
+        rows.report(node, f"{task}: {state}")
 
     await provisioner.install_services(fleet.leader, fleet.remotes, [package], tell)
