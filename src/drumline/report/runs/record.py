@@ -122,12 +122,7 @@ class RunRecord:
 
 
 def read_record(run: RunDir, *, name: str | None = None) -> RunRecord:
-    """Read what is there; never fails for what is not.
-
-    Args:
-        run: its directory.
-        name: what it is called, if not as its folder is.
-    """
+    """Read what is there; never fails for what is not. `name`: of the run, if not its folder's."""
     record = RunRecord(name=name or run.path.name, path=run.path)
     record.manifest = _json(run, "manifest.json", record)
     record.summary = _json(run, "summary.json", record)
