@@ -135,14 +135,9 @@ class Journal:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-        if fresh:
-            _sync_folder(path.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make the file's name as durable as its content."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        if fresh:  # its name is to be as durable as its content
+            folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
