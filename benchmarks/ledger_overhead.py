@@ -32,14 +32,14 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from drumline.comm import Meter
-from drumline.core.events import EventWriter
+from drumline.core.rundir import EventWriter
 from drumline.data import build_dataset
 from drumline.models import build_model
 from drumline.optim import build_optimizer
 from drumline.parallel import build_strategy
 from drumline.spec.run_spec import DataSpec, ModelSpec, OptimizerSpec, StrategySpec
-from drumline.train.clock import StepClock
-from drumline.train.evaluate import loss_sum
+from drumline.train.loss import loss_sum
+from drumline.train.runners.base import StepClock
 from ranks import add_rank_option, start_ranks, torchrun
 
 BATCH = 64

@@ -20,8 +20,8 @@ from drumline.data.catalogue import (
     TEST_LABELS,
     TRAIN_IMAGES,
     TRAIN_LABELS,
+    find_files,
 )
-from drumline.data.folders import find_files
 from drumline.data.idx import read_idx, write_idx
 
 TARGET = Path(__file__).parents[1] / "src/drumline/data/files/mnist-mini"

@@ -7,12 +7,14 @@ import io
 import json
 import math
 from collections.abc import Collection, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from drumline.core.rundir import RunDir
+from drumline.data import BatchPlan
 from drumline.data.coverage import coverage
 from drumline.labs.chapter import Lab, WriteUp
 from drumline.labs.experiment import LabSettings, Measurement, Results, Training
@@ -63,16 +65,15 @@ def _leave(folder: Path, training: Training) -> None:
     steps = spec.max_steps or per_epoch * (spec.epochs or 1)
     for rank in range(spec.world_size):
         _log(run, training, rank, steps, per_epoch)
-    told = coverage(
-        spec.data.partition,
+    plan = BatchPlan(
+        spec=spec.data.partition,
         n=min(SAMPLES, spec.data.samples or SAMPLES),
         labels=_LABELS,
         batch=SAMPLES // per_epoch,
         world_size=spec.world_size,
         seed=spec.seed,
-        steps=steps,
     )
-    run.write_json("coverage.json", told)
+    run.write_json("coverage.json", asdict(coverage(plan, steps)))
     run.write_json(
         "summary.json",
         {

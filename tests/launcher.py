@@ -38,7 +38,7 @@ LAUNCHER = """
 import contextlib, json, sys
 from pathlib import Path
 from drumline.core.errors import DrumlineError
-from drumline.core.events import read_events
+from drumline.core.rundir import read_events
 from drumline.spec.load import load_spec
 from drumline.launch.runs import new_run
 from drumline.launch.agents import AgentPool

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from drumline.bench.scaling.rows import build_scaling_rows, fit_series
-from drumline.bench.scaling.run import ScalingResult
+from drumline.bench.scaling.run import ScalingResult, conclude
 from drumline.bench.scaling.spec import Repeat, ScalingSpec, plan_rounds, plan_scaling
 from drumline.bench.scaling.study import Parts, RunTimes, Study
 from drumline.spec.load import read_options
@@ -35,8 +34,7 @@ def make_study(take: Take, *words: str, cores: int = 4) -> Study:
 
 def make_result(take: Take, *words: str, cores: int = 4, load: float = 0.0) -> ScalingResult:
     study = make_study(take, *words, cores=cores)
-    rows, fits = build_scaling_rows(study, kept=True), fit_series(study)
-    return ScalingResult(study.spec, cores, load, rows=rows, fits=fits)
+    return conclude(study, load=load, failed=[], kept=True)
 
 
 def make_document(take: Take, *words: str, cores: int = 4, load: float = 0.0) -> dict:

@@ -11,13 +11,12 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import _get_default_store
 
 from drumline.comm import StoreBarrier
-from drumline.core.events import EventWriter
-from drumline.core.rundir import RunDir
+from drumline.core.rundir import EventWriter, RunDir
 from drumline.models import weights_sha256
 from drumline.spec.load import validate_spec
 from drumline.train.checkpoint.distributed import RunCheckpoints
-from drumline.train.context import build_context, load_data_and_model
 from drumline.train.rank import RankInfo
+from drumline.train.runners.base import build_context, load_data_and_model
 from drumline.train.train import Trainer, build_runner
 
 
@@ -40,19 +39,19 @@ def train_in(run, rank, world_size, values):
     """Train by a spec given as plain values, into a folder; return the trainer and its result."""
     spec = validate_spec({"workers": world_size, **values})
     info = RankInfo(rank=rank, world_size=world_size, local_rank=rank, local_world_size=world_size)
-    data, model = load_data_and_model(spec)
+    data, model = load_data_and_model(spec, [])
     context = build_context(spec, info, torch.device("cpu"), data, model)
     runner = build_runner(context, model)
-    meeting = StoreBarrier(_get_default_store(), rank=rank, world_size=world_size)
+    barrier = StoreBarrier(_get_default_store(), rank=rank, world_size=world_size)
     session = torch.tensor(time.time_ns())
     dist.broadcast(session, src=0)
-    meeting.session = str(session.item())
+    barrier.session = str(session.item())
     with EventWriter(run.rank_events(rank)) as events:
         trainer = Trainer(
             context,
             runner,
             events,
-            checkpoints=RunCheckpoints(run, context, events, meeting),
+            checkpoints=RunCheckpoints(run, context, events, barrier),
             scalars=None,
             since=time.monotonic(),
         )

@@ -5,7 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from drumline.bench.model_parallel.plot import build_figure
+from drumline.bench.model_parallel.plot import draw_model_parallel
+from drumline.report.plots import FigureStyle
 
 STEPS = 5
 ALONE = {
@@ -34,10 +35,16 @@ PIPELINE = {
 BY_TORCH = {**ALONE, "case": "tensor torch", "payload_bytes": None, "idle_s": None}
 
 
+def draw(measured):
+    style = FigureStyle()
+    with style.drawing():
+        return draw_model_parallel(style, measured)
+
+
 @pytest.fixture(scope="module")
 def figure():
     others = [{**PIPELINE, "case": f"pipeline ×{count}"} for count in range(2, 9)]
-    drawn = build_figure([SimpleNamespace(**row) for row in (ALONE, PIPELINE, BY_TORCH, *others)])
+    drawn = draw([SimpleNamespace(**row) for row in (ALONE, PIPELINE, BY_TORCH, *others)])
     drawn.canvas.draw()
     return drawn
 

@@ -6,11 +6,18 @@ from itertools import combinations
 import pytest
 from rich.console import Console
 
-from drumline.bench.scaling.plot import build_figure
+from drumline.bench.scaling.plot import draw_scaling
 from drumline.bench.scaling.table import scaling_table
+from drumline.report.plots import FigureStyle
 from scalings import by_law, make_result
 
 LONG = "kinds=ddp,halving_doubling"
+
+
+def draw(measured):
+    style = FigureStyle()
+    with style.drawing():
+        return draw_scaling(style, measured)
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +27,7 @@ def result():
 
 @pytest.fixture(scope="module")
 def figure(result):
-    drawn = build_figure(result)
+    drawn = draw(result)
     drawn.canvas.draw()
     return drawn
 
@@ -101,7 +108,7 @@ def test_no_word_is_cut_off_or_covers_another(figure):
 )
 def test_what_is_not_known_is_not_drawn(words):
     result = make_result(by_law(0.0), *words)
-    drawn = build_figure(result)
+    drawn = draw(result)
     drawn.canvas.draw()
     assert len(drawn.axes) == 4 * len(result.spec.mode)
 
@@ -111,7 +118,7 @@ def test_a_figure_without_the_smallest_count():
         return None if run.case.label == "alone" else by_law(0.1)(run)
 
     result = make_result(take, "workers=1,2", "mode=strong", "kinds=ddp")
-    build_figure(result).canvas.draw()
+    draw(result).canvas.draw()
 
 
 def test_the_table_fits_into_80_columns(result):

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from drumline.core.events import EventWriter
-from drumline.core.rundir import RunDir
+from drumline.core.rundir import EventWriter, RunDir
 from drumline.spec.load import load_spec, write_run_spec
 
 # Runs the command line, then tells on a descriptor of its own which heavy modules were loaded.

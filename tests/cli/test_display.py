@@ -6,8 +6,7 @@ import pytest
 from rich.console import Console
 
 from drumline.cli.display import LiveTable, PlainLines, open_display, step_line
-from drumline.core.events import EventWriter
-from drumline.core.rundir import RunDir
+from drumline.core.rundir import EventWriter, RunDir
 from drumline.report.progress import RunProgress
 
 SECOND = 10**9

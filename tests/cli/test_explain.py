@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from drumline.core.events import read_events
+from drumline.core.rundir import read_events
 
 
 def explained(drumline, *words):

@@ -14,7 +14,7 @@ import pytest
 from drumline.cluster.jobs.follow import JobFollower
 from drumline.cluster.jobs.submit import Request, cancel, newest, start_job, status, submit
 from drumline.core.errors import ClusterError, UsageError
-from drumline.core.events import read_events
+from drumline.core.rundir import read_events
 from drumline.report.ledger.accounts import compute_ledger
 from local_nodes import LocalNodes, has_clocks
 from namespaces import need_namespaces

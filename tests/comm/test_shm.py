@@ -15,7 +15,7 @@ from backends import check_all, short_group
 from drumline.comm.shm import SharingError, ShmGroup, share_segment
 from drumline.comm.shm.arithmetic import share_of
 from drumline.core.errors import CommError
-from drumline.train.failure import describe
+from drumline.train.rank import describe
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="needs Linux's memfd")
 

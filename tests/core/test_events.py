@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drumline.core.events import EventTail, EventWriter, read_events
+from drumline.core.rundir import EventTail, EventWriter, read_events
 
 
 @pytest.fixture

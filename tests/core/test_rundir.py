@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from drumline.core.errors import RunDirError, UsageError
-from drumline.core.events import EventWriter
 from drumline.core.files import write_atomic
-from drumline.core.rundir import RunDir, list_runs
+from drumline.core.rundir import EventWriter, RunDir, list_runs
 from drumline.spec.load import read_run_spec, write_run_spec
 from drumline.spec.run_spec import RunSpec
 

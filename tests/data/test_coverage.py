@@ -1,21 +1,26 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 import pytest
 
-from drumline.data import BatchSampler
+from drumline.data import BatchPlan, BatchSampler
 from drumline.data.coverage import coverage
 from drumline.spec.run_spec import PartitionSpec
 
 LABELS = np.arange(100) % 10
 
 
-def cover(kind: str, steps: int, world_size: int = 2, **more: Any) -> dict[str, Any]:
+def plan(kind: str, world_size: int, **more: Any) -> BatchPlan:
     spec = PartitionSpec(kind=kind, **more)  # type: ignore[arg-type]
-    return coverage(spec, 100, LABELS, 20, world_size, 1, steps)
+    return BatchPlan(spec=spec, n=100, labels=LABELS, batch=20, world_size=world_size, seed=1)
+
+
+def cover(kind: str, steps: int, world_size: int = 2, **more: Any) -> dict[str, Any]:
+    return asdict(coverage(plan(kind, world_size, **more), steps))
 
 
 def test_one_epoch_of_shuffle_literally() -> None:
@@ -53,15 +58,7 @@ def test_labels_of_each_rank_show_the_skew() -> None:
 def test_counts_what_the_samplers_give(kind: str, steps: int) -> None:
     drawn = np.zeros((3, 100), dtype=int)
     for rank in range(3):
-        sampler = BatchSampler(
-            spec=PartitionSpec(kind=kind),  # type: ignore[arg-type]
-            n=100,
-            labels=LABELS,
-            batch=20,
-            rank=rank,
-            world_size=3,
-            seed=1,
-        )
+        sampler = BatchSampler(plan(kind, world_size=3), rank=rank)
         for step in range(steps):
             sampler.set_epoch(step // len(sampler))
             local = next(sampler.batches(step % len(sampler)))
@@ -75,7 +72,9 @@ def test_counts_what_the_samplers_give(kind: str, steps: int) -> None:
 
 
 def test_without_labels() -> None:
-    table = coverage(PartitionSpec(kind="sampling"), 20_000, None, 100, 3, 1, 200)
+    spec = PartitionSpec(kind="sampling")
+    many = BatchPlan(spec=spec, n=20_000, labels=None, batch=100, world_size=3, seed=1)
+    table = asdict(coverage(many, 200))
     assert table["run"]["ranks"][0]["labels"] is None
     assert table["run"]["seen_share"] == pytest.approx(1 - np.exp(-1), abs=0.02)
     assert np.diag(table["run"]["overlap"]).tolist() == [

@@ -168,7 +168,7 @@ def test_a_disk_that_is_full(tmp_path: Path, originals: Path, serve: Serve) -> N
 
 def test_fetching_does_not_import_torch() -> None:
     code = (
-        "import sys, drumline.data.fetch, drumline.data.folders, drumline.data.coverage\n"
+        "import sys, drumline.data.fetch, drumline.data.catalogue, drumline.data.coverage\n"
         "from drumline.data import DataPartitioner\n"
         "sys.exit('torch' in sys.modules)"
     )

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 from drumline.core.errors import UsageError
-from drumline.data import BatchSampler, LocalBatch, PartitionSampler
+from drumline.data import BatchPlan, BatchSampler, LocalBatch, PartitionSampler
 from drumline.data.partition import permutation
 from drumline.spec.run_spec import PartitionSpec
 
@@ -26,15 +26,15 @@ def build(
     seed: int = 1,
     **more: Any,
 ) -> BatchSampler:
-    return BatchSampler(
+    plan = BatchPlan(
         spec=PartitionSpec(kind=kind, **more),  # type: ignore[arg-type]
         n=n,
         labels=np.arange(n) % 10,
         batch=batch,
-        rank=rank,
         world_size=world_size,
         seed=seed,
     )
+    return BatchSampler(plan, rank=rank)
 
 
 def epoch_of_all(

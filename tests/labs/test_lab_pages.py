@@ -21,7 +21,7 @@ from drumline.labs.runner import load_lab
 from drumline.labs.text import lab_text
 from drumline.report.intervals import Interval
 from drumline.report.page.blocks import Picture
-from drumline.report.page.table import Findings, RecordTable
+from drumline.report.page.table import Findings, Table
 from drumline.report.plots import FigureStyle, render_inline
 from drumline.report.runs.record import CurvePoint
 from drumline.spec.load import read_options
@@ -174,8 +174,8 @@ def test_a_difference_between_two_accuracies_has_no_sign():
 def test_many_ranks_are_drawn_without_what_has_no_room():
     """Of sixteen, numbers would lie over each other, and a legend over the curves."""
     many = range(16)
-    overlaps = RecordTable("overlaps", OverlapRow)
-    local = RecordTable("local_losses", LocalLossRow)
+    overlaps = Table("overlaps", OverlapRow)
+    local = Table("local_losses", LocalLossRow)
     for rank in many:
         for kind in ("shuffle", "by_label"):
             local.append(LocalLossRow(kind=kind, rank=rank, step=1, loss=1.0 + rank))
@@ -183,7 +183,7 @@ def test_many_ranks_are_drawn_without_what_has_no_room():
             for other in many:
                 pair = {"kind": "shuffle", "span": span, "rank": rank, "other": other}
                 overlaps.append(OverlapRow(**pair, common=1, share=0.5))
-    nothing = RecordTable("averaging", AveragingRow), RecordTable("alone", AloneRow)
+    nothing = Table("averaging", AveragingRow), Table("alone", AloneRow)
     text = lab_text("data_parallel", "en")
     overlap = Plot(lang="en", text=text.within("partitions.figures.overlap"))
     hidden = Plot(lang="en", text=text.within("averaging.figures.hidden"))
@@ -251,7 +251,8 @@ def test_every_lab_runs_on_nodes(number):
 def test_a_loss_that_ran_away_and_came_back_is_not_forgotten():
     losses = [2.3, 4.5e30, *[2.5] * 30]
     curve = [
-        CurvePoint(step=k, samples=k, seconds=k, loss=loss) for k, loss in enumerate(losses, 1)
+        CurvePoint(run="a", step=k, samples=k, seconds=k, loss=loss)
+        for k, loss in enumerate(losses, 1)
     ]
     assert [point.loss for point in smoothed(curve, 4)][-4:] == [2.5] * 4
 
@@ -264,7 +265,8 @@ def test_optimizers_on_nodes_pay_for_averaging(tmp_path):
     assert wrong_quotes(found) == []
     assert "Between nodes, averaging the gradients took " in words_of(found, "en")
     (profile,) = (table for table in found.tables if table.name == "profile")
-    row = profile.rows[profile.find(optimizer="sgd")]
+    (sgd,) = profile.where(optimizer="sgd")
+    row = profile.rows[profile.row_of(sgd)]
     assert row["samples"] == SAMPLES // 6, "of both ranks together"
     parts = ("data", "compute", "communication", "update")
     assert sum(row[f"{part}_ms"] for part in parts) == pytest.approx(row["step_ms"], rel=0.2)

@@ -13,7 +13,7 @@ from commands import JOB
 from drumline.bench.communication.collectives import run_collectives
 from drumline.bench.specs import CollectivesSpec
 from drumline.core.errors import UsageError
-from drumline.core.events import read_events
+from drumline.core.rundir import read_events
 from drumline.launch import mpirun
 
 MPIRUN = Path(sys.executable).parent / "mpirun"

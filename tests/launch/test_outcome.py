@@ -7,8 +7,7 @@ import signal
 import pytest
 
 from drumline.core.errors import DrumlineError, SpecError, UsageError, WorkerError
-from drumline.core.events import EventWriter
-from drumline.core.rundir import RunDir
+from drumline.core.rundir import EventWriter, RunDir
 from drumline.launch.outcome import check_outcome
 from drumline.spec.load import load_spec, write_run_spec
 

@@ -7,8 +7,7 @@ import os
 import pytest
 
 from drumline.core.errors import RunDirError, SpecError
-from drumline.core.events import EventWriter
-from drumline.core.rundir import RunDir
+from drumline.core.rundir import EventWriter, RunDir
 from drumline.node.exit_reports import collect, exit_code_of, judge, note
 from drumline.node.job import Job, JobFolder
 from drumline.node.runner import TIMES

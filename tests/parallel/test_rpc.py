@@ -22,7 +22,7 @@ from drumline.optim import build_optimizer
 from drumline.parallel.rpc import Part, RpcModel, Traffic, join_rpc
 from drumline.parallel.rpc.parts import ask
 from drumline.spec.run_spec import OptimizerSpec
-from drumline.train.failure import describe
+from drumline.train.rank import describe
 from namespaces import need_namespaces
 from ranks import Team
 

@@ -11,30 +11,30 @@ from drumline.core.errors import UsageError
 from drumline.parallel.tensor import (
     Exchange,
     Share,
-    deal,
     enter_split,
+    even_spans,
     gather_shares,
     keep_share,
     sum_partial,
 )
-from drumline.parallel.tensor.shares import deal_chunks
+from drumline.parallel.tensor.shares import chunk_spans
 
 
 def test_blocks_are_dealt_out_in_order_and_as_evenly_as_they_go():
-    assert deal(10, 3) == [(0, 4), (4, 7), (7, 10)]
-    assert deal(8, 4) == [(0, 2), (2, 4), (4, 6), (6, 8)]
-    assert deal(2, 4) == [(0, 1), (1, 2), (2, 2), (2, 2)]
-    assert deal(0, 2) == [(0, 0), (0, 0)]
+    assert even_spans(10, 3) == [(0, 4), (4, 7), (7, 10)]
+    assert even_spans(8, 4) == [(0, 2), (2, 4), (4, 6), (6, 8)]
+    assert even_spans(2, 4) == [(0, 1), (1, 2), (2, 2), (2, 2)]
+    assert even_spans(0, 2) == [(0, 0), (0, 0)]
 
 
 def test_dtensor_rounds_up():
-    assert deal_chunks(10, 4) == [(0, 3), (3, 6), (6, 9), (9, 10)]
-    assert deal_chunks(9, 4) == [(0, 3), (3, 6), (6, 9), (9, 9)]
-    assert deal_chunks(2, 4) == [(0, 1), (1, 2), (2, 2), (2, 2)]
+    assert chunk_spans(10, 4) == [(0, 3), (3, 6), (6, 9), (9, 10)]
+    assert chunk_spans(9, 4) == [(0, 3), (3, 6), (6, 9), (9, 9)]
+    assert chunk_spans(2, 4) == [(0, 1), (1, 2), (2, 2), (2, 2)]
 
 
 def test_a_share_of_a_fused_weight_has_the_own_heads_of_each_part():
-    rows = Share.dealt(dim=0, size=24, ranks=3, rank=0, blocks=4, repeats=3)  # heads of 2 rows
+    rows = Share.even(dim=0, size=24, ranks=3, rank=0, blocks=4, repeats=3)  # heads of 2 rows
     assert rows.spans == (
         ((0, 4), (8, 12), (16, 20)),
         ((4, 6), (12, 14), (20, 22)),
@@ -46,7 +46,7 @@ def test_a_share_of_a_fused_weight_has_the_own_heads_of_each_part():
 
 def test_blocks_that_do_not_divide_the_dimension_are_refused():
     with pytest.raises(UsageError, match="dimension of 10 cannot be dealt out as 1 x 4 equal bl"):
-        Share.dealt(dim=0, size=10, ranks=2, rank=0, blocks=4)
+        Share.even(dim=0, size=10, ranks=2, rank=0, blocks=4)
 
 
 @given(
@@ -61,7 +61,7 @@ def test_shares_of_all_ranks_put_together_are_the_whole(blocks, each, repeats, r
     size = shape[dim] = blocks * each * repeats
     whole = torch.arange(torch.tensor(shape).prod().item()).view(shape)
     for make in (
-        lambda rank: Share.dealt(
+        lambda rank: Share.even(
             dim=dim, size=size, ranks=ranks, rank=rank, blocks=blocks, repeats=repeats
         ),
         lambda rank: Share.chunked(dim=dim, size=size, ranks=ranks, rank=rank),
@@ -76,7 +76,7 @@ def test_shares_of_all_ranks_put_together_are_the_whole(blocks, each, repeats, r
 def test_chunks_are_those_of_torch():
     for size in range(1, 12):
         for ranks in range(1, 6):
-            ours = [stop - start for start, stop in deal_chunks(size, ranks)]
+            ours = [stop - start for start, stop in chunk_spans(size, ranks)]
             theirs = [chunk.numel() for chunk in torch.arange(size).chunk(ranks)]
             assert ours == theirs + [0] * (ranks - len(theirs))
 

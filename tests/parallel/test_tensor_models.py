@@ -13,13 +13,12 @@ from drumline.comm import Meter
 from drumline.core.errors import UsageError
 from drumline.models import build_model
 from drumline.optim import build_optimizer
-from drumline.parallel import Axes, DataParallel, build_axes, clip_split_gradients
+from drumline.parallel import Axes, DataParallel, build_axes, clip_split_gradients, describe_shard
 from drumline.parallel.tensor import How, Rule, apply_tensor_parallel, build_plan, shares_of
 from drumline.spec.mesh import Mesh
 from drumline.spec.parts import ModelSpec, OptimizerSpec
 from drumline.train.checkpoint.snapshot import load_model, take_snapshot
-from drumline.train.evaluate import loss_sum
-from drumline.train.runners.cuts import hold_part
+from drumline.train.loss import loss_sum
 
 STEPS = 20
 TEXT = 11  # characters
@@ -102,7 +101,7 @@ def all_ranks():
 
 
 def hold(split, axes=None):
-    return hold_part(split, axes or all_ranks(), aliases={})
+    return describe_shard(split, axes or all_ranks())
 
 
 def clip_split(model):
@@ -425,14 +424,14 @@ from drumline.parallel import postpone_dynamo
 from drumline.spec.mesh import Mesh
 from drumline.parallel import build_axes, clip_split_gradients
 from drumline.parallel.tensor import ColumnLinear, Exchange
-from drumline.train.runners.cuts import hold_part
+from drumline.parallel import describe_shard
 dist.init_process_group("gloo", store=serve_store("127.0.0.1", 0, 10), rank=0, world_size=1)
 postpone_dynamo()
 model = torch.nn.Sequential(ColumnLinear(torch.nn.Linear(3, 4), Exchange()))
 optimizer = SGD(model.parameters(), lr=0.1, momentum=0.9)
 model(torch.ones(1, 3)).sum().backward()
 axes = build_axes(Mesh(), timeout_s=10)
-holding = hold_part(model, axes, aliases={})
+holding = describe_shard(model, axes)
 clip_split_gradients(model, 1.0, axes, holding.counts)
 optimizer.step()
 holding.gather("0.weight", model[0].weight)

@@ -7,7 +7,6 @@ from drumline.report.intervals import (
     Order,
     compare,
     interval_cells,
-    interval_names,
 )
 
 
@@ -38,6 +37,6 @@ def test_which_is_more(first, second, order):
 def test_an_interval_goes_through_a_row():
     one = Interval(middle=2.0, low=1.0, high=4.0)
     cells = interval_cells("ms", one)
-    assert list(cells) == interval_names("ms") == ["ms", "ms_low", "ms_high"]
+    assert list(cells) == ["ms", "ms_low", "ms_high"]
     assert Interval(middle=cells["ms"], low=cells["ms_low"], high=cells["ms_high"]) == one
     assert interval_cells("ms", None) == {"ms": None, "ms_low": None, "ms_high": None}

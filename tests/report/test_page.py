@@ -7,11 +7,13 @@ import inspect
 import json
 import re
 import shutil
+from dataclasses import dataclass
 
 import pytest
 
 from browser import browsing, find_browser
 from drumline.core.errors import RunDirError, UsageError
+from drumline.report.intervals import Interval
 from drumline.report.page import table as forms
 from drumline.report.page.audit import audit_files, audit_numbers, read_citations
 from drumline.report.page.blocks import (
@@ -28,11 +30,12 @@ from drumline.report.page.blocks import (
     excerpt,
 )
 from drumline.report.page.folder import WORDS, read_manifest, read_own_words, write_report
-from drumline.report.page.html import render_block, render_html
+from drumline.report.page.html import render_html
 from drumline.report.page.markdown import render_markdown
-from drumline.report.page.table import Findings, Table, milliseconds, percent, times
+from drumline.report.page.table import Finding, Findings, Table, milliseconds, percent, times
 from drumline.report.page.translator import Translator, check_texts, fill, load_texts
 from drumline.report.plots import PAGE_INK, FigureStyle, chinese_font
+from drumline.report.runs.tables import DifferenceRow
 
 TEXTS = {
     "en": {
@@ -52,28 +55,37 @@ TEXTS = {
 }
 
 
+@dataclass(frozen=True, kw_only=True)
+class KindRow:
+    kind: str
+    n: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class WaitRow:
+    kind: str
+    step_ms: float
+    share: Interval
+    missing: float | None
+
+
 def small_report(lang, words=""):
     say = Translator(lang, TEXTS)
-    table = Table(
-        name="waits", columns=("kind", "step_ms", "share", "share_low", "share_high", "missing")
-    )
+    table = Table("waits", WaitRow)
     for number, kind in enumerate(("ring", "tree")):
-        table.add(
-            kind=kind,
-            step_ms=12.3456 * (number + 1),
-            share=0.7134 / (number + 1),
-            share_low=0.66 / (number + 1),
-            share_high=0.75 / (number + 1),
-            missing=None,
-        )
+        share = Interval(middle=0.7134, low=0.66, high=0.75).scaled(1 / (number + 1))
+        row = WaitRow(kind=kind, step_ms=12.3456 * (number + 1), share=share, missing=None)
+        table.append(row)
     found = Findings()
-    ratio = found.cell("tree over ring", 2.0061, times, low=1.9, high=2.1, of="waits.csv")
+    ratio = found.cell(
+        "tree over ring", Interval(middle=2.0061, low=1.9, high=2.1), times, of="waits.csv"
+    )
 
     def draw(style: FigureStyle):
         figure, (left, right) = style.panels(2)
-        for number, row in enumerate(table.rows):
-            left.plot([1, 2, 3], [3, 2, number], label=row["kind"], color=style.color(number))
-            right.bar(number, row["step_ms"], color=style.color(number))
+        for number, row in enumerate(table.records):
+            left.plot([1, 2, 3], [3, 2, number], label=row.kind, color=style.color(number))
+            right.bar(number, row.step_ms, color=style.color(number))
         style.finish(left, title=style.translator(TEXTS).text("loss"), x="step", y="loss")
         style.finish(right, title="Step", x="", y="ms")
         return figure
@@ -84,7 +96,7 @@ def small_report(lang, words=""):
         Column(key="share", name=say.text("share"), form=percent),
         Column(key="missing", name="?", form=percent),
     ]
-    waited = table.cell("share", percent, kind="ring")
+    waited = table.quote(table.records[0], "share", percent)
     blocks = [
         Notice(said="one & two < three"),
         Paragraph(said=[say("said", a=waited, r=ratio)], findings=True),
@@ -292,10 +304,9 @@ def test_a_chinese_page_has_chinese_punctuation():
     text = render_markdown(report)
     assert "\n- cpu：a very" in text
     assert re.search(r"`chunked_all_reduce`（comm/ring.py，第 \d+ 行）", text)
-    blocks = report.sections[0].blocks
-    picture = next(block for block in blocks if isinstance(block, Picture))
-    assert "c（data/waits.csv）</figcaption>" in render_block(picture, report)
-    assert re.search(r"comm/ring.py，第 \d+ 行</summary>", render_block(blocks[-1], report))
+    page = render_html(report, version="1", made="now")
+    assert "c（data/waits.csv）</figcaption>" in page
+    assert re.search(r"comm/ring.py，第 \d+ 行</summary>", page)
 
 
 def test_code_is_cut_out_as_it_stands():
@@ -328,15 +339,14 @@ def test_forms(form, value, text):
 
 
 def test_an_interval_of_either_sign_is_told_by_dots():
-    table = Table(name="s", columns=("a", "a_low", "a_high"))
-    table.add(a=0.5, a_low=-1.0, a_high=2.0)
-    assert str(table.cell("a", lambda value: f"{value:+.0f} ms")) == "+0 ms (-1 … +2)"
-    assert str(table.cell("a", forms.plain)) == "0.5 (-1 … 2)"
+    row = WaitRow(kind="", step_ms=0, share=Interval(middle=0.5, low=-1.0, high=2.0), missing=None)
+    table = Table("s", WaitRow, [row])
+    assert str(table.quote(row, "share", lambda value: f"{value:+.0f} ms")) == "+0 ms (-1 … +2)"
+    assert str(table.quote(row, "share", forms.plain)) == "0.5 (-1 … 2)"
 
 
 def test_a_table_names_the_keys_of_its_sheet():
-    table = Table(name="s", columns=("kind", "n"))
-    table.add(kind="gd", n=1)
+    table = Table("s", KindRow, [KindRow(kind="gd", n=1)])
     columns = [Column(key="kind", name="k", labels={"gd": "GD"}), Column(key="n", name="n")]
     (cells,) = TableBlock(table=table, columns=columns, title="t").cells()
     assert [(cell.text, cell.value) for cell in cells] == [("GD", "gd"), ("1", 1)]
@@ -349,11 +359,25 @@ def test_names_are_listed():
 
 
 def test_a_wrong_row_is_refused():
-    table = Table(name="s", columns=("a",))
-    with pytest.raises(ValueError, match="differs from the columns in \\['b'\\]"):
-        table.add(a=1, b=2)
-    with pytest.raises(LookupError, match="0 rows"):
-        table.find(a=3)
+    table = Table("s", KindRow, [KindRow(kind="gd", n=1)])
+    with pytest.raises(AttributeError, match="no attribute 'kind'"):
+        table.append(Finding(name="n", value=None, from_=""))
+    with pytest.raises(LookupError, match="no such row"):
+        table.quote(KindRow(kind="gd", n=1), "n")
+    assert (len(table.rows), len(table.where(n=1)), table.where(n=3)) == (1, 1, [])
+
+
+def test_fields_become_columns():
+    empty = Table("waits", WaitRow)
+    assert empty.columns == ["kind", "step_ms", "share", "share_low", "share_high", "missing"]
+    assert empty.forms == {"kind": None, "step_ms": str, "share": str, "missing": str}
+    row = DifferenceRow(key="data.batch", values={"run-1": "64", "b": "128"})
+    assert Table("differences", DifferenceRow, [row]).to_csv() == (
+        "key,run-1,b\ndata.batch,64,128\n"
+    )
+    found = Findings()
+    found.cell("gap", 0.5, percent, of="waits.csv")
+    assert found.table.to_csv() == "name,value,value_low,value_high,from\ngap,0.5,,,waits.csv\n"
 
 
 def test_figures_speak_chinese_only_where_a_font_does(monkeypatch):

@@ -196,7 +196,7 @@ def test_specs_that_cannot_be_read_are_not_called_the_same(runs):
     (section,) = [
         one for one in build_runs_report(records, "en").sections if one.slug == "differences"
     ]
-    assert section.blocks[0].table.columns == ("key", "crashed", "old")
+    assert section.blocks[0].table.columns == ["key", "crashed", "old"]
 
 
 def test_accuracies_are_compared_where_they_can_be(runs, tmp_path):

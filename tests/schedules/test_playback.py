@@ -7,11 +7,11 @@ import json
 import pytest
 
 from drumline.report.explain.explanation import (
+    describe_call,
     explain,
     find_circle,
     find_deadlock,
     name_pieces,
-    tell_call,
 )
 from drumline.schedules.collectives import Call
 from drumline.schedules.cost import Traffic
@@ -176,7 +176,7 @@ def test_both_send_first():
     ]
     assert deadlock.circle == [0, 1]
     assert deadlock.finished == []
-    assert tell_call(other) == "broadcast with root 1 by tree"
+    assert describe_call(other) == "broadcast with root 1 by tree"
     explanation = explain(call, answers, deadlock)
     assert explanation.timing is None
     assert [move.received_ns for move in explanation.playback.moves] == [None, None]

@@ -4,7 +4,6 @@ import pytest
 
 from drumline.core.errors import SpecError
 from drumline.spec.load import load_spec
-from drumline.spec.strategy import microbatches_of
 
 MICROBATCHES = "strategy.microbatches=4"
 
@@ -33,7 +32,7 @@ def test_what_follows(words, shape, aggregator, microbatches):
     assert spec.axes.shape == shape
     assert spec.strategy.aggregator == aggregator
     if microbatches is not None:
-        assert microbatches_of(spec.strategy, spec.axes, spec.data.batch) == microbatches
+        assert spec.microbatches == microbatches
     again = load(f"strategy={spec.strategy.model_dump(mode='json')}".replace("None", "null"))
     assert again.strategy == spec.strategy
 

@@ -9,7 +9,7 @@ from torch.distributed.distributed_c10d import _get_default_store
 
 from drumline.comm import StoreBarrier
 from drumline.core.rundir import RunDir
-from drumline.train.checkpoint.disks import Disks
+from drumline.train.checkpoint.distributed import Disks
 from drumline.train.rank import RankInfo
 
 LARGE = (16 << 20) + 5  # more than one chunk

@@ -17,10 +17,10 @@ from drumline.models import MLP, Linear
 from drumline.optim import Adam
 from drumline.parallel import ShardSpec
 from drumline.spec.parts import OptimizerSpec
-from drumline.train import memory
+from drumline.train import device
 from drumline.train.checkpoint.snapshot import take_snapshot
 from drumline.train.checkpoint.store import CheckpointStore, TrainState
-from drumline.train.memory import explain_memory, limit_memory
+from drumline.train.device import explain_memory, limit_memory
 
 MIB = 2**20
 TRAIN = """
@@ -29,7 +29,7 @@ import torch
 from torch import nn
 from drumline.spec.parts import OptimizerSpec
 from drumline.optim import build_optimizer
-from drumline.train.memory import explain_memory, limit_memory
+from drumline.train.device import explain_memory, limit_memory
 
 layers, limit = int(sys.argv[1]), int(sys.argv[2])
 torch.set_num_threads(1)
@@ -86,7 +86,7 @@ from torch import nn
 from drumline.optim import Adam
 from drumline.parallel import ShardSpec
 from drumline.train.checkpoint.store import CheckpointStore
-from drumline.train.memory import limit_memory
+from drumline.train.device import limit_memory
 
 torch.set_num_threads(1)
 part = nn.Sequential(nn.Linear(1024, 1024, bias=False))
@@ -126,8 +126,8 @@ def test_a_part_is_read_in_the_memory_of_a_part(tmp_path: Path) -> None:
 BEGIN = """
 import sys
 from drumline.spec.load import load_spec
-from drumline.train.context import load_data_and_model
-from drumline.train.memory import check_room, memory_budget
+from drumline.train.runners.base import load_data_and_model
+from drumline.train.device import check_room, memory_budget
 
 import torch
 torch.set_num_threads(1)
@@ -213,6 +213,6 @@ def test_what_is_needed_depends_on_the_optimizer(optimizer: OptimizerSpec, times
 def test_where_there_is_no_such_limit_it_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory, "_STATUS", tmp_path / "none")
+    monkeypatch.setattr(device, "_STATUS", tmp_path / "none")
     with pytest.raises(UsageError, match=r"memory_bytes needs Linux, .*; leave it out"):
         limit_memory(10)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from drumline.comm import Meter
-from drumline.report.ledger import compute_ledger
+from drumline.report.ledger.accounts import compute_ledger
 from drumline.train.runners.rpc import note_calls
 
 MS = 10**6

@@ -21,8 +21,7 @@ from torch.multiprocessing import ProcessContext
 from drumline.agent.cpu_throttle import CpuThrottle
 from drumline.agent.rendezvous import BACKEND, register_rendezvous
 from drumline.agent.worker import Setting, run_worker
-from drumline.core.events import EventWriter
-from drumline.core.rundir import RunDir
+from drumline.core.rundir import EventWriter, RunDir
 from drumline.core.task import SCRATCH, AgentTask
 
 _SHUTDOWN_S = 5  # from SIGTERM to SIGKILL for a worker (a variable: older torch has no argument)

@@ -29,7 +29,7 @@ from torch.distributed.elastic.rendezvous.api import RendezvousTimeoutError
 
 from drumline.comm.store import announced_store, rendezvous_host, serve_store
 from drumline.core.formatting import listed
-from drumline.core.task import PATIENCE_S
+from drumline.core.task import LONG_TIMEOUT_S
 
 BACKEND = "drumline"
 
@@ -75,7 +75,7 @@ class FixedRendezvous(RendezvousHandler):
         self.store.set(self._node_key(self.node), "1")
         if self.store.add(here, 1) == self.nodes:  # (2)
             self.store.set(full, "1")
-        within_s = max(self.timeout_s, PATIENCE_S) if self.rounds == 0 else self.timeout_s
+        within_s = max(self.timeout_s, LONG_TIMEOUT_S) if self.rounds == 0 else self.timeout_s
         try:
             self.store.wait([full], timedelta(seconds=within_s))  # (3)
         except RuntimeError:
@@ -132,7 +132,7 @@ def register_rendezvous() -> None:
 def _create(params: RendezvousParameters) -> RendezvousHandler:
     timeout_s = float(params.get("timeout", 300))
     node = int(params.get("node", 0))
-    patience_s = max(timeout_s, PATIENCE_S)
+    patience_s = max(timeout_s, LONG_TIMEOUT_S)
     return FixedRendezvous(
         store=announced_store(node, Path(params.endpoint), patience_s, host=rendezvous_host()),
         host=rendezvous_host(),

@@ -21,9 +21,8 @@ from pathlib import Path
 
 from drumline.agent.cpu_throttle import sign_in
 from drumline.core.errors import CommError
-from drumline.core.events import EventWriter
 from drumline.core.processes import die_with_parent
-from drumline.core.rundir import RunDir
+from drumline.core.rundir import EventWriter, RunDir
 from drumline.core.task import MODULE
 
 

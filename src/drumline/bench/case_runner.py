@@ -1,4 +1,4 @@
-"""The one loop that runs many training runs, for benches and labs that compare them.
+"""The one loop that runs many training runs, for benches and labs; and what a bench comes to.
 
     for ended in run_cases(cases, out=None, watch=watch):
         if ended.error is None:
@@ -13,10 +13,12 @@ import contextlib
 import os
 import platform
 import shutil
-from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, TypeVar
+
+from pydantic import BaseModel
 
 from drumline.core.errors import (
     CheckpointError,
@@ -33,8 +35,12 @@ from drumline.launch.agents import AgentPool
 from drumline.launch.probe import Progress, Watch
 from drumline.launch.runs import build_manifest, new_run
 from drumline.launch.training import follow_training
+from drumline.report.page.table import write_csv
 from drumline.report.progress import followed
 from drumline.spec.run_spec import RunSpec
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 _OF_A_CASE = (WorkerError, CommError, DivergenceError, CheckpointError, UsageError)
 """errors that say nothing about the other cases"""
@@ -78,6 +84,40 @@ class Skipped:
 
 C = TypeVar("C", bound=Case)
 T = TypeVar("T", bound=Runnable)
+Row = TypeVar("Row", bound="DataclassInstance")
+_NO_COLUMNS = ("times_s", "losses", "cuts", "mesh")
+"""too long for CSV, or no plain values; JSON has them"""
+
+
+class BenchResult(Generic[Row]):
+    """What a bench came to: a frozen dataclass whose fields, in order, are its JSON document."""
+
+    bench: ClassVar[str]
+    rows: list[Row]
+    machine: Mapping[str, object]
+    failed: Sequence[Failure] = ()
+
+    def to_json(self) -> dict[str, object]:
+        """Return the one document."""
+        document = to_plain(self)
+        assert isinstance(document, dict)
+        return {"bench": self.bench, **document}
+
+    def to_csv(self) -> str:
+        """Return the rows, of which there must be one."""
+        columns = [field.name for field in fields(self.rows[0]) if field.name not in _NO_COLUMNS]
+        return write_csv(columns, ([getattr(row, key) for key in columns] for row in self.rows))
+
+
+def to_plain(value: object) -> object:
+    """Return specs and dataclasses, and lists and mappings of them, as JSON has them."""
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json")
+    if is_dataclass(value):
+        return {field.name: to_plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return {key: to_plain(each) for key, each in value.items()}
+    return list(map(to_plain, value)) if isinstance(value, list | tuple) else value
 
 
 @dataclass(frozen=True, kw_only=True)

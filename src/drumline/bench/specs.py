@@ -14,8 +14,19 @@ from drumline.core.formatting import nearest, parse_bytes
 from drumline.core.nodes import MAX_NODES, NodePlan
 from drumline.core.task import MAX_WORKERS
 from drumline.schedules.collectives import COMPOSED, FLOAT32_BYTES, NATIVE, PLANS
-from drumline.spec.link import LinkSpec, SlowNode, check_node_count, check_slow_nodes, plan_nodes
-from drumline.spec.parts import Bytes, ClashError, DataSpec, ModelSpec, Part, one_word
+from drumline.spec.parts import (
+    Bytes,
+    ClashError,
+    DataSpec,
+    LinkSpec,
+    ModelSpec,
+    Part,
+    SlowNode,
+    check_node_count,
+    check_slow_nodes,
+    one_word,
+    plan_nodes,
+)
 from drumline.spec.run_spec import BUILTIN_MODELS, TEXT_DATA, TEXT_MODELS
 from drumline.spec.strategy import DATA_KINDS
 
@@ -84,6 +95,15 @@ class BenchLinks(Part):
     """nodes to slow on purpose, e.g. {2: {rate: 100mbit, cpu: 0.5}}"""
     timeout_s: float = Field(default=60.0, ge=1, le=86400)
     """how long a rank waits for the others before it gives up"""
+
+    def place_run(self, *, nodes: int, workers: int) -> dict[str, object]:
+        """Return where a training run of the bench runs, as keys of its spec.
+
+        One node has no link, and only nodes that are there can be slow.
+        """
+        slow_nodes = {node: slow for node, slow in self.slow_nodes.items() if node < nodes}
+        links = {"link": self.link, "slow_nodes": slow_nodes} if nodes > 1 else {}
+        return {"nodes": nodes, "workers": workers, **links, "timeout_s": self.timeout_s}
 
 
 class BenchPlace(BenchLinks):
@@ -290,9 +310,7 @@ _BOTTLENECKS: dict[str, Callable[[SlowNode], SlowNode]] = {
 def settle_data(values: Mapping[str, object], default: Mapping[str, object]) -> dict[str, object]:
     """Fill in the keys of a bench: its own model, and data that the model can read.
 
-    Args:
-        values: what the user wrote.
-        default: the model where none is named; other keys of it are added to these.
+    `default` is the model where none is named; other keys of it are added to these.
     """
     settled = dict(values)
     model = settled.get("model", {})

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
 import inspect
-from collections.abc import Callable
-from typing import Annotated, Any, TypeVar
+from collections.abc import Callable, Mapping
+from dataclasses import is_dataclass
+from typing import Annotated, Any, TypeVar, get_origin, get_type_hints
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -56,25 +59,69 @@ class App(typer.Typer):
     def __init__(self, **settings: Any) -> None:
         super().__init__(cls=_Group, no_args_is_help=True, rich_markup_mode="rich", **settings)
 
-    def command(self, name: str | None = None, **settings: Any) -> Callable[[F], F]:
-        """Add a function as a command; its docstring is the help."""
+    def command(
+        self, name: str | None = None, *, calls: str | None = None, **settings: Any
+    ) -> Callable[[F], F]:
+        """Add a function as a command; its docstring is the help.
+
+        Args:
+            name: of the command, if not the function's.
+            calls: the function of this package that does the work, `module:function`, where the
+                one that is added only declares the options. It is imported when the command is
+                called, so that `--help` loads none of what commands need.
+            settings: typer's.
+        """
 
         def add(function: F) -> F:
             function.__doc__ = _flowing(inspect.cleandoc(function.__doc__ or ""))
-            return super(App, self).command(name, cls=_Command, **settings)(function)
+            command = function if calls is None else _handed_over(function, calls)
+            super(App, self).command(name, cls=_Command, **settings)(command)
+            return function
 
         return add
 
 
+def _handed_over(declaration: Callable[..., None], calls: str) -> Callable[..., None]:
+    @functools.wraps(declaration)
+    def command(**options: Any) -> None:
+        function = find_handler(calls)
+        function(**bind_options(function, options))
+
+    return command
+
+
+def find_handler(calls: str) -> Callable[..., None]:
+    """Import the function that a command calls, `module:function`."""
+    module, _, name = calls.partition(":")
+    handler: Callable[..., None] = getattr(importlib.import_module(f"drumline.cli.{module}"), name)
+    return handler
+
+
+def bind_options(function: Callable[..., None], options: Mapping[str, object]) -> dict[str, object]:
+    """Return a function's arguments: the options of these names, a dataclass made of its fields'.
+
+    A list that was not given is empty.
+    """
+
+    def bind(name: str, type_: Any) -> object:
+        if isinstance(type_, type) and is_dataclass(type_):
+            return type_(**{key: bind(key, hint) for key, hint in get_type_hints(type_).items()})
+        return [] if options[name] is None and get_origin(type_) is list else options[name]
+
+    hints = get_type_hints(function).items()
+    return {name: bind(name, hint) for name, hint in hints if name != "return"}
+
+
 def _flowing(text: str) -> str:
-    """Let the terminal break a paragraph's lines; examples, which are indented, get a line each."""
-    flowing, was_example = "", False
+    """Let the terminal break a paragraph's lines; those below `Examples:` stay as they are."""
+    paragraphs = []
     for paragraph in text.split("\n\n"):
-        is_example = paragraph.startswith(" ")
-        between = "\n" if is_example and was_example else "\n\n" if flowing else ""
-        flowing += between + " ".join(line.strip() for line in paragraph.splitlines())
-        was_example = is_example
-    return flowing
+        first, *others = map(str.strip, paragraph.splitlines())
+        if first in ("Example:", "Examples:"):
+            paragraphs += [f"[bold]{first[:-1]}[/bold]", "\n".join(others)]
+        else:
+            paragraphs.append(" ".join([first, *others]))
+    return "\n\n".join(paragraphs)
 
 
 app = App(
@@ -92,6 +139,8 @@ lab_app = App(
 )
 app.add_typer(lab_app, name="lab")
 
+REST_IS_THEIRS = {"ignore_unknown_options": True, "allow_interspersed_args": False}
+"""what follows the first argument belongs to it, options too"""
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout at the end.")]
 
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich.console import Console
 
-from drumline.bench.case_runner import Failure, Runnable
-from drumline.bench.communication.aggregation import run_aggregation
-from drumline.bench.communication.collectives import run_collectives
+from drumline.bench.case_runner import BenchResult, Runnable
+from drumline.bench.communication.aggregation import AggregationResult, run_aggregation
+from drumline.bench.communication.collectives import CollectivesResult, run_collectives
 from drumline.bench.communication.plots import draw_aggregation, draw_collectives
 from drumline.bench.communication.tables import aggregation_table, collectives_table, fits_table
 from drumline.bench.model_parallel.plot import draw_model_parallel
@@ -19,27 +19,24 @@ from drumline.bench.model_parallel.rows import ModelParallelResult, run_model_pa
 from drumline.bench.model_parallel.spec import ModelParallelSpec, plan_cases
 from drumline.bench.model_parallel.table import agreement, model_table
 from drumline.bench.scaling.plot import draw_scaling
-from drumline.bench.scaling.rows import ScalingRow
 from drumline.bench.scaling.run import ScalingResult, run_scaling
 from drumline.bench.scaling.spec import ScalingSpec, plan_rounds, plan_scaling
 from drumline.bench.scaling.table import scaling_table
 from drumline.bench.specs import AggregationSpec, CollectivesSpec
-from drumline.cli.printing import print_json, say
-from drumline.cli.progress import watched, watched_cases
+from drumline.cli.display import watched
+from drumline.cli.printing import print_json, print_text
 from drumline.core.errors import RunDirError, UsageError, WorkerError
 from drumline.core.formatting import counted, format_bytes
 from drumline.launch.mpirun import refuse_without_mpi
 from drumline.launch.preflight import refuse_without_gpu
-from drumline.report.page.table import Table
+from drumline.report.plots import FigureStyle, write_figure
 from drumline.spec.load import read_options
 
 if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
+    from matplotlib.figure import Figure
 
-Row = TypeVar("Row", bound="DataclassInstance")
+R = TypeVar("R", bound=BenchResult[Any])
 
-_NO_COLUMNS = ("times_s", "losses", "cuts", "mesh")
-"""too long for CSV, or no plain values; JSON has them"""
 _AGGREGATION = "drumline bench aggregation model=mlp nodes=4 link=1gbit bottleneck=2"
 _MODEL_PARALLEL = (
     "drumline bench model-parallel model.layers=8 workers=2 forms=alone,pipeline,tensor"
@@ -75,120 +72,103 @@ class OutputOptions:
             )
 
 
-def collectives_command(overrides: list[str], options: OutputOptions) -> None:
+def collectives_command(args: list[str], output: OutputOptions) -> None:
     """Measure collectives, and show what came out."""
-    spec = read_options(CollectivesSpec, overrides, _COLLECTIVES)
-    options.check()
+    spec = read_options(CollectivesSpec, args, _COLLECTIVES)
+    output.check()
     with watched() as watch:
-        result = run_collectives(spec, out=options.out, watch=watch)
-    pictures = write_files(result.rows, options, draw_collectives)
-    if options.as_json:
-        print_json(result.to_json())
-        return
-    console = Console()
+        result = run_collectives(spec, out=output.out, watch=watch)
+    _show(result, output, lambda style: draw_collectives(style, result.rows), _print_collectives)
+
+
+def _print_collectives(console: Console, result: CollectivesResult) -> None:
     console.print(collectives_table(result.rows))
     if result.fits:
         console.print()
         console.print(fits_table(result.fits))
-    for backend, why in spec.unusable_backends.items():
-        say(console, f"{backend} was left out: it {why}")
-    tell_files(console, result.machine, options, pictures)
+    for skipped in result.skipped:
+        print_text(console, f"{skipped.backend} was left out: it {skipped.why}")
 
 
-def aggregation_command(overrides: list[str], options: OutputOptions) -> None:
+def aggregation_command(args: list[str], output: OutputOptions) -> None:
     """Measure how strategies average gradients, and show what came out."""
-    spec = read_options(AggregationSpec, overrides, _AGGREGATION)
-    options.check()
+    spec = read_options(AggregationSpec, args, _AGGREGATION)
+    output.check()
     with watched() as watch:
-        result = run_aggregation(spec, out=options.out, watch=watch)
-    pictures = write_files(result.rows, options, draw_aggregation)
-    if options.as_json:
-        print_json(result.to_json())
-        return
-    console = Console()
-    sizes = result.buckets
+        result = run_aggregation(spec, out=output.out, watch=watch)
+    _show(result, output, lambda style: draw_aggregation(style, result.rows), _print_aggregation)
+
+
+def _print_aggregation(console: Console, result: AggregationResult) -> None:
+    spec, sizes = result.spec, result.bucket_bytes
     where = f"{spec.nodes} nodes" if spec.nodes > 1 else "one node"
-    buckets = "1 bucket" if len(sizes) == 1 else f"{len(sizes)} buckets"
-    ranks = spec.nodes * spec.workers
-    say(
+    print_text(
         console,
-        f"gradients of {spec.model.name}: {format_bytes(sum(sizes))} in {buckets}, "
-        f"{ranks} ranks on {where}\n",
+        f"gradients of {spec.model.name}: {format_bytes(sum(sizes))} in "
+        f"{counted(len(sizes), 'bucket')}, {spec.nodes * spec.workers} ranks on {where}\n",
     )
     console.print(aggregation_table(result.rows))
-    tell_files(console, result.machine, options, pictures)
 
 
-def model_parallel_command(
-    overrides: list[str], options: OutputOptions, traces: Path | None
-) -> None:
+def model_parallel_command(args: list[str], output: OutputOptions, traces: Path | None) -> None:
     """Train one model in many forms, and show what each costs."""
-    spec = read_options(ModelParallelSpec, overrides, _MODEL_PARALLEL)
+    spec = read_options(ModelParallelSpec, args, _MODEL_PARALLEL)
     plan = plan_cases(spec)
-    options.check()
+    output.check()
     if traces is not None and traces.exists() and not traces.is_dir():
         raise UsageError(f"--traces {traces}: that is a file; name a folder")
-    check_cases(plan.cases, options.out)
-    with watched_cases() as watch:
-        result = run_model_parallel(spec, plan, out=options.out, traces=traces, watch=watch)
-    pictures = write_files(result.rows, options, draw_model_parallel) if result.rows else []
-    if options.as_json:
-        print_json(result.to_json())
-    else:
-        _print_model_parallel(Console(), result)
-        tell_files(Console(), result.machine, options, pictures)
-        if traces is not None and result.rows:
-            say(Console(), f"traces: {traces}/*.json; open them in Perfetto (ui.perfetto.dev)")
-    raise_failed(result.failed, len(result.rows) + len(result.failed))
+    check_cases(plan.cases, output.out)
+    with watched(by_case=True) as watch:
+        result = run_model_parallel(spec, plan, out=output.out, traces=traces, watch=watch)
+    hint = ""
+    if traces is not None and result.rows:
+        hint = f"traces: {traces}/*.json; open them in Perfetto (ui.perfetto.dev)"
+    _show(
+        result,
+        output,
+        lambda style: draw_model_parallel(style, result.rows),
+        _print_model_parallel,
+        ran=len(result.rows) + len(result.failed),
+        hint=hint,
+    )
 
 
 def _print_model_parallel(console: Console, result: ModelParallelResult) -> None:
     spec, rows = result.spec, result.rows
     where = f" on {spec.nodes} nodes" if spec.nodes > 1 else ""
-    ranks = f"{spec.ranks} rank{'s' if spec.ranks > 1 else ''}"
-    title = (
+    _print_heading(
+        console,
         f"{spec.model.name} on {spec.data.name}, batch {spec.batch}, {spec.steps} steps: "
-        f"alone, and on {ranks}{where}"
+        f"alone, and on {counted(spec.ranks, 'rank')}{where}",
     )
-    console.print(title, style="bold", highlight=False, markup=False, soft_wrap=True)
     if rows:
         console.print(model_table(rows, nodes=spec.nodes))
         said = agreement(rows)
         if said is not None:
-            say(console, said)
+            print_text(console, said)
     for skipped in result.skipped:
-        say(console, f"{skipped.case} was left out: {skipped.why}")
+        print_text(console, f"{skipped.case} was left out: {skipped.why}")
 
 
-def scaling_command(overrides: list[str], options: OutputOptions) -> None:
+def scaling_command(args: list[str], output: OutputOptions) -> None:
     """Train one model by ever more ranks, and show what they gain and lose."""
-    spec = read_options(ScalingSpec, overrides, _SCALING)
+    spec = read_options(ScalingSpec, args, _SCALING)
     runs = plan_rounds(plan_scaling(spec), spec.repeats)
-    options.check()
-    check_cases(runs, options.out)
-    with watched_cases() as watch:
-        result = run_scaling(spec, runs, out=options.out, watch=watch)
-
-    def draw(path: Path, _: list[ScalingRow]) -> list[Path]:
-        return draw_scaling(path, result)
-
-    pictures = write_files(result.rows, options, draw) if result.rows else []
-    if options.as_json:
-        print_json(result.to_json())
-    else:
-        _print_scaling(Console(), result)
-        tell_files(Console(), result.machine, options, pictures)
-    raise_failed(result.failed, len(runs))
+    output.check()
+    check_cases(runs, output.out)
+    with watched(by_case=True) as watch:
+        result = run_scaling(spec, runs, out=output.out, watch=watch)
+    _show(result, output, lambda style: draw_scaling(style, result), _print_scaling, ran=len(runs))
 
 
 def _print_scaling(console: Console, result: ScalingResult) -> None:
     spec = result.spec
     counts = ",".join(map(str, getattr(spec, spec.varies)))
-    title = (
+    _print_heading(
+        console,
         f"{spec.model.name} on {spec.data.name} by {spec.varies}={counts}: "
-        f"{spec.steps} steps, {counted(spec.repeats, 'round')}"
+        f"{spec.steps} steps, {counted(spec.repeats, 'round')}",
     )
-    console.print(title, style="bold", highlight=False, markup=False, soft_wrap=True)
     if result.rows:
         smallest = counted(getattr(spec, spec.varies)[0], spec.varies[:-1])
         console.print(scaling_table(result.rows, smallest=smallest))
@@ -198,9 +178,13 @@ def _print_scaling(console: Console, result: ScalingResult) -> None:
         ("to know", result.notes),
     ):
         if sentences:
-            console.print(f"\n{title}", style="bold", highlight=False, markup=False)
+            _print_heading(console, f"\n{title}")
         for sentence in sentences:
-            say(console, sentence)
+            print_text(console, sentence)
+
+
+def _print_heading(console: Console, text: str) -> None:
+    console.print(text, style="bold", highlight=False, markup=False, soft_wrap=True)
 
 
 def check_cases(cases: Iterable[Runnable], out: Path | None) -> None:
@@ -219,41 +203,41 @@ def check_cases(cases: Iterable[Runnable], out: Path | None) -> None:
             refuse_without_mpi()
 
 
-def raise_failed(failed: Sequence[Failure], ran: int) -> None:
-    """Raise one error that names all failed cases.
-
-    Raises:
-        WorkerError: there are some.
-    """
-    if failed:
-        told = [f"{failure.case}: {failure.error}" for failure in failed]
-        raise WorkerError(f"{len(told)} of {ran} cases failed:\n" + "\n".join(told))
-
-
-def write_files(
-    rows: list[Row], options: OutputOptions, draw: Callable[[Path, list[Row]], list[Path]]
-) -> list[Path]:
-    """Write the rows as CSV and draw them, where that is wished; returns the pictures.
+def _show(
+    result: R,
+    output: OutputOptions,
+    draw: Callable[[FigureStyle], Figure],
+    print_result: Callable[[Console, R], None],
+    *,
+    ran: int = 0,
+    hint: str = "",
+) -> None:
+    """Write the files that were asked for, and print a result of `ran` cases, or its JSON.
 
     Raises:
         RunDirError: the CSV file cannot be written.
+        WorkerError: cases failed; names all of them.
     """
-    if options.csv is not None:
-        columns = [field.name for field in fields(rows[0]) if field.name not in _NO_COLUMNS]
-        table = Table(name=options.csv.stem, columns=columns, rows=[vars(row) for row in rows])
+    files: list[Path] = []
+    if output.csv is not None and result.rows:
         try:
-            options.csv.write_text(table.to_csv(), encoding="utf-8")
+            output.csv.write_text(result.to_csv(), encoding="utf-8")
         except OSError as error:
-            raise RunDirError(f"cannot write {options.csv}: {error.strerror}") from None
-    return draw(options.figure, rows) if options.figure is not None else []
-
-
-def tell_files(
-    console: Console, machine: Mapping[str, object], options: OutputOptions, pictures: list[Path]
-) -> None:
-    """Say how busy the machine was, and which files were written."""
-    cores = machine["cpu_count"]
-    say(console, f"load {machine['load_1min']:.1f} on {cores} cores at the end")
-    files = [*([options.csv] if options.csv else []), *pictures]
-    if files:
-        say(console, f"written: {', '.join(map(str, files))}")
+            raise RunDirError(f"cannot write {output.csv}: {error.strerror}") from None
+        files.append(output.csv)
+    if output.figure is not None and result.rows:
+        files += write_figure(draw, [output.figure.with_suffix(end) for end in (".png", ".svg")])
+    if output.as_json:
+        print_json(result.to_json())
+    else:
+        console = Console()
+        print_result(console, result)
+        load, cores = result.machine["load_1min"], result.machine["cpu_count"]
+        print_text(console, f"load {load:.1f} on {cores} cores at the end")
+        if files:
+            print_text(console, f"written: {', '.join(map(str, files))}")
+        if hint:
+            print_text(console, hint)
+    if result.failed:
+        told = [f"{failure.case}: {failure.error}" for failure in result.failed]
+        raise WorkerError(f"{len(told)} of {ran} cases failed:\n" + "\n".join(told))

@@ -23,6 +23,7 @@ import yaml
 from packaging.requirements import Requirement
 from rich.console import Console
 
+from drumline.cli.printing import print_text
 from drumline.cli.train import split_args
 from drumline.core.errors import DrumlineError, UsageError
 from drumline.core.formatting import listed
@@ -31,53 +32,38 @@ from drumline.spec.load import load_spec
 _MAX_NODES = 99
 
 
-def compose_command(
-    args: list[str],
-    *,
-    nodes: int,
-    cpus: float | None,
-    gpu: bool,
-    port: int,
-    out: Path,
-    force: bool,
-) -> None:
+def compose_command(plan: ComposePlan, *, out: Path, force: bool) -> None:
     """Write compose.yaml and Dockerfile, after a look at the arguments."""
-    if not 1 <= nodes <= _MAX_NODES:
-        raise UsageError(f"-n {nodes}: give 1 to {_MAX_NODES} nodes, such as -n 4")
-    if cpus is not None and cpus <= 0:
-        raise UsageError(f"--cpus {cpus:g}: must be more than 0, such as --cpus 1.5")
-    if port not in range(1, 1 << 16):
-        raise UsageError(f"--port {port}: give a port from 1 to 65535, such as --port 29500")
-    _check_args(args, nodes, out)
-    plan = ComposePlan(nodes=nodes, options=tuple(args), cpus=cpus, gpu=gpu, port=port)
-    files = {
-        out / "compose.yaml": compose_text(plan),
-        out / "Dockerfile": dockerfile_text(),
-    }
+    if not 1 <= plan.nodes <= _MAX_NODES:
+        raise UsageError(f"-n {plan.nodes}: give 1 to {_MAX_NODES} nodes, such as -n 4")
+    if plan.cpus is not None and plan.cpus <= 0:
+        raise UsageError(f"--cpus {plan.cpus:g}: must be more than 0, such as --cpus 1.5")
+    if plan.port not in range(1, 1 << 16):
+        raise UsageError(f"--port {plan.port}: give a port from 1 to 65535, such as --port 29500")
+    _check_args(plan, out)
+    files = {out / "compose.yaml": compose_text(plan), out / "Dockerfile": dockerfile_text()}
     _write(files, force=force)
-    console = Console(highlight=False, soft_wrap=True)
-    console.print(f"wrote {listed(files)}", markup=False)
+    print_text(Console(), f"wrote {listed(files)}")
     folder = shlex.quote(str(out))
-    console.print(
-        f"start the nodes with: docker compose --project-directory {folder} up", markup=False
-    )
+    print_text(Console(), f"start the nodes with: docker compose --project-directory {folder} up")
 
 
-def _check_args(args: list[str], nodes: int, out: Path) -> None:
+def _check_args(plan: ComposePlan, out: Path) -> None:
     """Refuse now what would fail in every container."""
-    file, overrides, resume = split_args(args)
-    for arg in overrides:
+    given = split_args(plan.args)
+    for arg in given.overrides:
         if arg.partition("=")[0] in ("nodes", "workers"):
             raise UsageError(f"{arg}: here each node is a container with one rank; use -n instead")
-    if resume is not None:
+    if given.resume is not None:
         return
-    spec = load_spec(None if file is None else out / file, overrides, ranks=nodes)
+    file = None if given.file is None else out / given.file
+    spec = load_spec(file, given.overrides, ranks=plan.nodes)
     if spec.backend == "mpi":
         raise UsageError(
             "backend: mpi joins ranks that one mpirun has started, but containers start theirs one "
             "by one; leave backend out, or set backend=gloo"
         )
-    if spec.backend == "shm" and nodes > 1:
+    if spec.backend == "shm" and plan.nodes > 1:
         raise UsageError(
             "backend: shm joins ranks that share memory, and containers do not; leave backend out, "
             "or set backend=gloo"
@@ -102,7 +88,6 @@ def _write(files: dict[Path, str], *, force: bool) -> None:
         ) from None
 
 
-PORT = 29500
 IMAGE = "drumline-node"
 _PACKAGE = Path(__file__).parents[1]
 
@@ -111,14 +96,14 @@ _PACKAGE = Path(__file__).parents[1]
 class ComposePlan:
     """What the containers are like."""
 
+    args: list[str]
+    """of `drumline train`"""
     nodes: int
-    options: tuple[str, ...] = ()
-    """the arguments of `drumline train`"""
-    cpus: float | None = None
+    cpus: float | None
     """how many cores each container may use at most"""
-    gpu: bool = False
+    gpu: bool
     """whether each container gets a GPU"""
-    port: int = PORT
+    port: int
 
 
 def compose_text(plan: ComposePlan) -> str:
@@ -179,7 +164,7 @@ def _command(plan: ComposePlan, rank: int) -> list[str]:
     threads = () if plan.cpus is None else (f"threads={max(1, int(plan.cpus))}",)
     options = ("--rank", rank, "--world-size", plan.nodes)
     where = ("--master", f"{name_node(0)}:{plan.port}")
-    given = map(_escape, (*threads, *plan.options))
+    given = map(_escape, (*threads, *plan.args))
     return ["python", "-m", "drumline", "train", *map(str, options), *where, *given]
 
 

@@ -19,7 +19,7 @@ from drumline.core.formatting import format_seconds, name_ranks
 from drumline.node.job import JobState
 
 
-def say(line: str) -> None:
+def print_note(line: str) -> None:
     """Tell a person something that is not a job's output."""
     print(line, file=sys.stderr, flush=True)
 
@@ -36,12 +36,12 @@ class Printer:
         print(f"{line.prefix} {line.text}", flush=True)
 
 
-def tell_end(job_id: str, state: JobState) -> int:
+def print_end(job_id: str, state: JobState) -> int:
     """Say how a job ended; returns the exit code to pass on."""
     took = ""
     if state.started is not None and state.ended is not None:
         took = f" after {format_seconds(state.ended - state.started)}"
-    say(f"{job_id} is {state.phase}{took}")
+    print_note(f"{job_id} is {state.phase}{took}")
     if state.phase == "done":
         return 0
     if state.error:
@@ -85,13 +85,9 @@ async def connected(
     among: Container[str] | None = None,
     some: bool = False,
 ) -> AsyncIterator[Fleet]:
-    """Connect to all nodes that the last `up` made.
+    """Connect to all nodes that the last `up` made, or to those whose identity is `among` these.
 
-    Args:
-        spec: of the cluster.
-        home: of the cluster.
-        among: only those that a provider calls so.
-        some: be content with those that answer, and say which do not.
+    `some`: be content with those that answer, and say which do not.
 
     Raises:
         UsageError: there are none yet.
@@ -107,7 +103,7 @@ async def connected(
                 raise cluster_gone(home)
             raise_for_all(lost)
         for error in lost:
-            say(f"drumline: {error.message}")
+            print_note(f"drumline: {error.message}")
         yield fleet
 
 

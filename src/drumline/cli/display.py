@@ -1,21 +1,26 @@
-"""What people see while ranks run: a live table, plain lines in a pipe, or the ranks' logs."""
+"""What people see while ranks run: a live table, a bar, plain lines in a pipe, the ranks' logs."""
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Protocol
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group
 from rich.live import Live
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from drumline.core.events import Event
+from drumline.cli.printing import print_text
 from drumline.core.formatting import format_seconds
+from drumline.core.rundir import Event
+from drumline.launch.probe import Progress as ProbeProgress
+from drumline.launch.probe import Watch
 from drumline.report.progress import RunProgress
 from drumline.report.tables import BAR_WIDTH, legend, time_bar
 
@@ -25,21 +30,21 @@ _LINE_EVERY_S = 5.0
 _COLUMNS_BESIDE_BAR = 49  # of the live table
 
 
-class Display(Protocol):
-    """Something that shows a run's progress; call `update` a few times a second."""
-
-    def update(self) -> None:
-        """Read what is new and show it."""
-
-    def close(self) -> None:
-        """Show the last state and give the terminal back."""
-
-
 def open_display(console: Console, progress: RunProgress, title: str) -> Display:
     """Choose the display that fits where the output goes."""
     if console.is_terminal and not console.is_dumb_terminal:
         return LiveTable(console, progress, title)
     return PlainLines(console, progress, title)
+
+
+@contextlib.contextmanager
+def shown_run(console: Console, progress: RunProgress, title: str) -> Iterator[Callable[[], None]]:
+    """Show a run while the context lasts; gives what is to be called a few times a second."""
+    display = open_display(console, progress, title)
+    try:
+        yield display.update
+    finally:
+        display.close()
 
 
 class PlainLines:
@@ -48,25 +53,25 @@ class PlainLines:
     def __init__(self, console: Console, progress: RunProgress, title: str) -> None:
         self._console = console
         self._progress = progress
-        self._spoke = time.monotonic()
-        self._say(title)
+        self._printed = time.monotonic()
+        self._print(title)
 
     def update(self) -> None:
         """Print what is new."""
         for event in self._progress.update():
-            self._say(epoch_line(event, self._progress))
+            self._print(epoch_line(event, self._progress))
         while self._progress.notes:
-            self._say(self._progress.notes.pop(0))
-        if time.monotonic() - self._spoke > _LINE_EVERY_S:
-            self._say(step_line(self._progress))
+            self._print(self._progress.notes.pop(0))
+        if time.monotonic() - self._printed > _LINE_EVERY_S:
+            self._print(step_line(self._progress))
 
     def close(self) -> None:
         """Print what came last."""
         self.update()
 
-    def _say(self, line: str) -> None:
-        self._spoke = time.monotonic()
-        self._console.print(line, soft_wrap=True, highlight=False, markup=False)
+    def _print(self, line: str) -> None:
+        self._printed = time.monotonic()
+        print_text(self._console, line)
 
 
 class LiveTable:
@@ -113,6 +118,10 @@ class LiveTable:
             )
         eta = "" if progress.eta_s is None else f"   about {format_seconds(progress.eta_s)} left"
         return Group(table, legend() + Text(f"{progress.samples_per_s:,.0f} samples/s{eta}"))
+
+
+Display = PlainLines | LiveTable
+"""shows a run's progress: call `update` a few times a second, and `close` at the end"""
 
 
 def epoch_line(event: Event, progress: RunProgress) -> str:
@@ -174,3 +183,49 @@ def _render(console: Console, text: Text) -> str:
     with console.capture() as captured:
         console.print(text, end="")
     return captured.get()
+
+
+_QUIET_S = 10.0
+"""how often a line is printed where nobody sees a bar"""
+
+
+@contextlib.contextmanager
+def watched(*, by_case: bool = False) -> Iterator[Watch]:
+    """Show on stderr how far ranks have come: a bar; in a pipe, lines now and then or by case."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield _Lines(console, by_case=by_case)
+        return
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+    ) as bar:
+        task = bar.add_task("starting ranks", total=1.0)
+
+        def watch(progress: ProbeProgress | None) -> None:
+            if progress is not None:
+                bar.update(task, completed=progress.share, description=progress.now)
+
+        yield watch
+
+
+class _Lines:
+    """Progress where nobody sees a bar: a line for each case, or one every few seconds."""
+
+    def __init__(self, console: Console, *, by_case: bool) -> None:
+        self._console, self._by_case = console, by_case
+        self._case, self._printed = "", time.monotonic()
+
+    def __call__(self, progress: ProbeProgress | None) -> None:
+        if progress is None:
+            return
+        if self._by_case:
+            if progress.case != self._case:
+                print_text(self._console, progress.case)
+        elif time.monotonic() - self._printed > _QUIET_S:
+            self._printed = time.monotonic()
+            print_text(self._console, f"{progress.share:.0%} measured: {progress.now}")
+        self._case = progress.case

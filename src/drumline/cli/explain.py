@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
@@ -25,7 +24,7 @@ from drumline.schedules.collectives import (
 MAX_RANKS = 16
 MAX_BYTES = 2**22
 _ELEMENT_BYTES = 8
-_PATIENCE_S = 3.0
+_STUCK_S = 3.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,12 +123,12 @@ def _record(call: Call, out: Path | None) -> Explanation:
 
 def _record_mismatch(call: Call, out: Path | None) -> Explanation:
     odd_rank, odd_call = make_mistake(call)
-    request: dict[str, Any] = {
+    request = {
         "call": asdict(call),
         "odd_rank": odd_rank,
         "odd_call": asdict(odd_call),
-        "patience_s": _PATIENCE_S,
+        "patience_s": _STUCK_S,
     }
     with probed("drumline.probe.mismatch", request, ranks=call.ranks, out=out) as answers:
-        deadlock = find_deadlock(call, odd_rank, odd_call, _PATIENCE_S, answers)
+        deadlock = find_deadlock(call, odd_rank, odd_call, _STUCK_S, answers)
         return explain(call, answers, deadlock)

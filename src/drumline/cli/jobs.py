@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -18,10 +17,10 @@ from drumline.cli.connection import (
     Printer,
     connected,
     no_nodes,
+    print_end,
+    print_note,
     reached,
     refuse_rank,
-    say,
-    tell_end,
 )
 from drumline.cli.node_table import print_machines
 from drumline.cli.printing import print_json
@@ -35,6 +34,7 @@ from drumline.cluster.providers import Machine
 from drumline.cluster.spec import FILE, ClusterSpec, find_cluster, read_cluster
 from drumline.core.errors import ClusterError, HostError, UsageError
 from drumline.core.formatting import format_seconds
+from drumline.core.json_lines import Message
 from drumline.node.job import JobState
 
 _NARROW = 60
@@ -81,10 +81,10 @@ def status_command(which: str | None, *, as_json: bool) -> None:
 
 async def _ask(
     spec: ClusterSpec, home: ClusterHome, machines: Sequence[Machine]
-) -> tuple[list[dict[str, Any]], list[HostError]]:
+) -> tuple[list[Message], list[HostError]]:
     """Return the jobs, and why nodes do not tell of any."""
     async with reached(spec, home, machines) as (fleet, lost):
-        jobs: list[dict[str, Any]] = []
+        jobs: list[Message] = []
         for remote in fleet.remotes:  # the first that answers knows them all
             try:
                 jobs = await status([remote])
@@ -112,7 +112,7 @@ def logs_command(job: str | None, which: str | None, *, follow: bool, rank: int 
             if printer.lines or not kept or job not in (None, *kept):
                 raise
             job = job or list(kept)[-1]
-            say(f"{error.message}; this is what was pulled of {job}")
+            print_note(f"{error.message}; this is what was pulled of {job}")
             code = print_kept(home, job, follow=follow, rank=rank)
     if code:
         sys.exit(code)
@@ -136,10 +136,10 @@ async def _logs(
         if not follow:
             await following.run(fleet.remotes, once=True)
             return 0
-        return tell_end(job_id, await follow_to_end(spec, home, fleet, following))
+        return print_end(job_id, await follow_to_end(spec, home, fleet, following))
 
 
-def _check_rank(jobs: list[dict[str, Any]], rank: int) -> None:
+def _check_rank(jobs: list[Message], rank: int) -> None:
     """Refuse a rank that a job does not have, as soon as it is known how many it has."""
     for job in jobs:
         workers = job["state"]["workers"] or job["workers"]
@@ -161,7 +161,7 @@ def cancel_command(job: str | None, which: str | None) -> None:
     print(f"{job_id} is {state.phase}{early}")
 
 
-def _job_table(jobs: list[dict[str, Any]], *, narrow: bool) -> Table:
+def _job_table(jobs: list[Message], *, narrow: bool) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0))
     for name in ("job", "state", "code", "took", *(() if narrow else ("what",))):
         table.add_column(name, overflow="fold", no_wrap=name != "what")
@@ -212,7 +212,7 @@ def print_kept(home: ClusterHome, job: str | None, *, follow: bool, rank: int | 
             f"{job} was {state.phase} when it was pulled last; the nodes are gone, and nobody "
             f"knows how it ended"
         )
-    return tell_end(job, state)
+    return print_end(job, state)
 
 
 def _log_files(folder: Path) -> Path:

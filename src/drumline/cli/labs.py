@@ -18,8 +18,8 @@ from rich.table import Table
 from rich.text import Text
 
 import drumline
-from drumline.cli.printing import print_json
-from drumline.cli.progress import watched
+from drumline.cli.display import watched
+from drumline.cli.printing import print_json, print_text
 from drumline.core.errors import DrumlineError, LabError, UsageError
 from drumline.core.formatting import format_seconds
 from drumline.labs.catalogue import LABS, find_lab, recognise, start_lab
@@ -33,8 +33,9 @@ from drumline.report.page.translator import Language, Translator, load_texts
 from drumline.spec.load import read_options
 
 
-def list_command(language: Language, *, as_json: bool) -> None:
+def list_command(lang: Language | None, *, as_json: bool) -> None:
     """List the labs."""
+    language = lang or Language.EN
     if as_json:
         print_json(
             [
@@ -63,16 +64,15 @@ def list_command(language: Language, *, as_json: bool) -> None:
     Console().print(table)
 
 
-def start_command(number: int, folder: Path, language: Language) -> None:
+def start_command(number: int, folder: Path, lang: Language | None) -> None:
     """Make a folder for a lab, and say what to do next."""
+    language = lang or Language.EN
     files = start_lab(number, folder, language)
-    console = Console(highlight=False, soft_wrap=True)
-    title = find_lab(number).text("title", language)
-    said = label("started", language).format(lab=number, title=title, folder=folder)
-    console.print(said, markup=False)
-    for path in files:
-        console.print(f"  {path.name}", markup=False)
-    console.print(label("next", language).format(folder=shlex.quote(str(folder))), markup=False)
+    console, title = Console(), find_lab(number).text("title", language)
+    started = label("started", language).format(lab=number, title=title, folder=folder)
+    after = label("next", language).format(folder=shlex.quote(str(folder)))
+    for line in (started, *(f"  {path.name}" for path in files), after):
+        print_text(console, line)
 
 
 LAB_FOLDERS = Path("labs")
@@ -90,11 +90,11 @@ class LabRunOptions:
     as_json: bool
 
 
-def run_command(number: int, overrides: list[str], options: LabRunOptions) -> None:
+def run_command(number: int, args: list[str], options: LabRunOptions) -> None:
     """Run a lab, write it up, and say where the page is."""
     find_lab(number)
     say = Translator(options.lang, load_texts("drumline.labs", "text/report"))
-    settings = read_options(LabSettings, overrides, _EXAMPLE)
+    settings = read_options(LabSettings, args, _EXAMPLE)
     if options.full:
         settings = settings.model_copy(update={"full": True})
     folder = options.out or LAB_FOLDERS / str(number)
@@ -111,8 +111,7 @@ def run_command(number: int, overrides: list[str], options: LabRunOptions) -> No
     if options.as_json:
         print_json({"lab": number, "page": str(page), "failed": results.failed})
     else:
-        text = say("written", page=str(page), folder=str(folder))
-        Console().print(str(text), markup=False, highlight=False, soft_wrap=True)
+        print_text(Console(), str(say("written", page=str(page), folder=str(folder))))
     if results.failed:
         told = [f"{name}: {why}" for name, why in results.failed.items()]
         raise LabError(
@@ -128,7 +127,7 @@ def verify_command(folder: Path, *, rerun: bool, as_json: bool) -> None:
         print_json({"checked": verdict.checked, "problems": verdict.problems})
     else:
         for line in verdict.checked:
-            Console().print(f"✓ {line}", markup=False, highlight=False, soft_wrap=True)
+            print_text(Console(), f"✓ {line}")
     if verdict.problems:
         told = "\n".join(f"✗ {problem}" for problem in verdict.problems)
         raise LabError(f"{folder} is not what was written:\n{told}")
@@ -148,13 +147,13 @@ def check_command(
     folder: Path,
     *,
     junit: Path | None,
-    language: Language | None,
+    lang: Language | None,
     timeout_s: float,
     as_json: bool,
 ) -> None:
     """Check a student's folder, show what came out, and end with 1 unless all is right."""
     lab, started_in = recognise(folder)
-    language = language or started_in
+    language = lang or started_in
     if junit is not None and not junit.absolute().parent.is_dir():
         raise UsageError(f"--junit {junit}: there is no folder {junit.parent}; make it first")
     if junit is not None and junit.is_dir():
@@ -268,7 +267,7 @@ def _say(console: Console, text: str, before: str = "") -> None:
     console.print(Padding(line, (0, 0, 0, 4), expand=False))
 
 
-def _document(result: Result, language: Language) -> dict[str, Any]:
+def _document(result: Result, language: Language) -> dict[str, object]:
     return {
         "lab": result.lab,
         "folder": str(result.folder),
@@ -278,7 +277,7 @@ def _document(result: Result, language: Language) -> dict[str, Any]:
     }
 
 
-def _row(verdict: Verdict, language: Language) -> dict[str, Any]:
+def _row(verdict: Verdict, language: Language) -> dict[str, object]:
     told = explain(verdict, language)
     return {
         "check": verdict.check,

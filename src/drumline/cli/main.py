@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 from types import FrameType
-from typing import TextIO
+from typing import Any, TextIO, cast
 
 from drumline.cli.app import app
 from drumline.core.errors import DrumlineError, InterruptError, UsageError
@@ -74,11 +74,11 @@ def forgive_output() -> ForgivingOutput:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     output = ForgivingOutput(sys.stdout)
-    sys.stdout = output
+    sys.stdout = cast(TextIO, output)
     return output
 
 
-class ForgivingOutput(io.TextIOBase):
+class ForgivingOutput:
     """Passes text on until that fails, and drops it from then on; a closed pipe is not forgiven."""
 
     def __init__(self, stream: TextIO) -> None:
@@ -86,22 +86,8 @@ class ForgivingOutput(io.TextIOBase):
         self.lost: OSError | None = None
         """why text was lost"""
 
-    @property
-    def encoding(self) -> str:  # type: ignore[override]
-        """The encoding of the text."""
-        return self._stream.encoding
-
-    def fileno(self) -> int:
-        """Return the file descriptor."""
-        return self._stream.fileno()
-
-    def isatty(self) -> bool:
-        """Whether a person looks at it."""
-        return self._stream.isatty()
-
-    def writable(self) -> bool:
-        """Return true."""
-        return True
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
         """Write text, or forget it."""

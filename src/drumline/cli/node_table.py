@@ -12,6 +12,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from drumline.cli.printing import print_text
 from drumline.cluster.providers import Machine
 from drumline.core.formatting import format_seconds
 
@@ -80,7 +81,7 @@ class NodeRows:
             if not known:
                 self._rows[who] = (what, time.monotonic())
         if self._live is None and not known:
-            self._console.print(f"{who}: {what}", highlight=False, markup=False, soft_wrap=True)
+            print_text(self._console, f"{who}: {what}")
 
     def _draw(self) -> Group:
         took = format_seconds(time.monotonic() - self._began)

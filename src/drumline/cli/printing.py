@@ -41,6 +41,6 @@ def print_json(document: Any) -> None:
     sys.stdout.write("\n")
 
 
-def say(console: Console, text: str) -> None:
-    """Print a sentence as it is."""
+def print_text(console: Console, text: str) -> None:
+    """Print text as it is: not marked up, not highlighted, not broken into lines."""
     console.print(text, markup=False, highlight=False, soft_wrap=True)

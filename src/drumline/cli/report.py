@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from drumline.cli.printing import print_json
+from drumline.cli.printing import print_json, print_text
 from drumline.core.errors import UsageError
 from drumline.core.rundir import RunDir
 from drumline.launch.runs import RUNS
@@ -37,7 +37,7 @@ def report_command(names: list[str], *, out: Path | None, lang: Language) -> Non
     left_out = [str(say("runs.command.script", run=name)) for name in scripts]
     console = Console()
     for line in (*left_out, *_gaps(records, lang), _written(page, say)):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        print_text(console, line)
 
 
 def compare_command(
@@ -64,7 +64,7 @@ def compare_command(
     console.print(_differences_table(tables, say))
     for line in (*_gaps(records, lang), *_said(report)):
         console.print(line, markup=False, highlight=False)
-    console.print(_written(page, say), markup=False, highlight=False, soft_wrap=True)
+    print_text(console, _written(page, say))
 
 
 def _gaps(records: list[RunRecord], lang: Language) -> list[str]:
@@ -90,19 +90,18 @@ def _read(names: list[str]) -> list[RunRecord]:
     """
     if len(names) > _MOST:
         raise UsageError(f"a page takes {_MOST} runs, and {len(names)} were named; name fewer")
-    records = [read_record(_open(name)) for name in names]
-    for path, times in Counter(record.path.resolve() for record in records).items():
+    runs = [_open(name) for name in names]
+    for path, times in Counter(run.path.resolve() for run in runs).items():
         if times > 1:
             raise UsageError(f"{path} was named {times} times; name runs that differ")
-    taken = Counter([*(record.name for record in records), COLUMN])
-    for record in records:
-        if taken[record.name] > 1:
-            record.name = f"{record.path.parent.name}/{record.name}"
-    taken = Counter(record.name for record in records)
-    for record in records:
-        if taken[record.name] > 1:
-            record.name = str(record.path)
-    return records
+    called = [run.path.name for run in runs]
+    for longer in (lambda path: f"{path.parent.name}/{path.name}", str):
+        taken = Counter([*called, COLUMN])
+        called = [
+            longer(run.path) if taken[name] > 1 else name
+            for run, name in zip(runs, called, strict=True)
+        ]
+    return [read_record(run, name=name) for run, name in zip(runs, called, strict=True)]
 
 
 def _open(name: str) -> RunDir:
@@ -147,15 +146,14 @@ def _write(report: Report, records: list[RunRecord], out: Path | None) -> Path:
 
 
 def _differences_table(tables: RunTables, say: Translator) -> Table | str:
-    _, *told = tables.differences.columns
-    if len(told) < 2:
+    if len(tables.compared) < 2:
         return say.text("runs.command.specs_unreadable")
     if not tables.differences.rows:
         return say.text("runs.command.specs_same")
     table = narrow_table(gap=2)
     table.add_column(say.text("runs.tables.differences.key"), overflow="fold")
-    for name in told:
+    for name in tables.compared:
         table.add_column(name, overflow="fold")
     for row in tables.differences.rows:
-        table.add_row(*(Text(str(row[column])) for column in tables.differences.columns))
+        table.add_row(*(Text(str(cell)) for cell in row.values()))
     return table

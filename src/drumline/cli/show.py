@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from drumline.cli.printing import print_json
+from drumline.cli.printing import print_json, print_text
 from drumline.core.errors import DrumlineError, UsageError
 from drumline.core.rundir import RunDir, list_runs
 from drumline.launch.runs import RUNS, state_of
-from drumline.report.ledger import compute_ledger
+from drumline.report.ledger.accounts import compute_ledger
 from drumline.report.ledger.bubble import measure_bubble
 from drumline.report.ledger.trace import build_trace
 from drumline.report.tables import coverage_table, ledger_table, narrow_table, summary_table
@@ -26,7 +26,7 @@ def runs_command(*, as_json: bool) -> None:
     """List the runs under ./runs."""
     rows = [_describe(run) for run in list_runs(RUNS)]
     if as_json:
-        print_json(rows)
+        print_json([asdict(row) for row in rows])
         return
     console = Console()
     if not rows:
@@ -34,11 +34,11 @@ def runs_command(*, as_json: bool) -> None:
         return
     console.print(_runs_table(rows))
     for row in rows:
-        if row["state"].startswith("unreadable: "):
-            console.print(f"{row['run']} is {row['state']}", markup=False, highlight=False)
+        if row.state.startswith("unreadable: "):
+            console.print(f"{row.run} is {row.state}", markup=False, highlight=False)
 
 
-def _runs_table(rows: list[dict[str, Any]]) -> Table:
+def _runs_table(rows: list[RunListing]) -> Table:
     """Make the list fit a narrow terminal: long names are folded, numbers never.
 
     The last column is the test accuracy of a run that has one, else its state.
@@ -51,15 +51,14 @@ def _runs_table(rows: list[dict[str, Any]]) -> Table:
     for name in ("ranks", "steps", "result"):
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
-        accuracy = row["accuracy"]
         cells = (
-            row["run"],
-            row["started"][len("2025-") :],
-            ", ".join(filter(None, (row["model"], row["data"]))),
-            row["strategy"],
-            str(row["world_size"] or ""),
-            str(row["steps"] or ""),
-            row["state"].partition(":")[0] if accuracy is None else f"{accuracy:.2%}",
+            row.run,
+            row.started[len("2025-") :],
+            ", ".join(filter(None, (row.model, row.data))),
+            row.strategy,
+            str(row.world_size or ""),
+            str(row.steps or ""),
+            row.state.partition(":")[0] if row.accuracy is None else f"{row.accuracy:.2%}",
         )
         table.add_row(*(Text(cell) for cell in cells))
     return table
@@ -118,41 +117,41 @@ def _show_script(run: RunDir, *, as_json: bool) -> None:
     Console().print(text, markup=False, highlight=False)
 
 
-def _describe(run: RunDir) -> dict[str, Any]:
-    row: dict[str, Any] = {
-        "run": run.path.name,
-        "started": "",
-        "model": "",
-        "data": "",
-        "strategy": "",
-        "world_size": None,
-        "steps": None,
-        "accuracy": None,
-        "state": "",
-    }
+@dataclass
+class RunListing:
+    """A run in the list, as far as its directory tells."""
+
+    run: str
+    started: str = ""
+    model: str = ""
+    """or the script that ran"""
+    data: str = ""
+    strategy: str = ""
+    world_size: int | None = None
+    steps: int | None = None
+    accuracy: float | None = None
+    state: str = ""
+
+
+def _describe(run: RunDir) -> RunListing:
+    row = RunListing(run.path.name)
     try:
         manifest = run.read_json("manifest.json") or {}
-        row["started"] = manifest.get("started", "")[:16].replace("T", " ")
+        row.started = manifest.get("started", "")[:16].replace("T", " ")
         if "script" in manifest:
-            row["model"] = Path(manifest["script"][0]).name
+            row.model = Path(manifest["script"][0]).name
         else:
-            row |= _describe_spec(read_run_spec(run))
-        summary = run.read_json("summary.json")
-        row["state"] = state_of(run)[0]
+            spec = read_run_spec(run)
+            row.model, row.data = spec.model.name, spec.data.name
+            row.strategy, row.world_size = spec.strategy.kind, spec.world_size
+        summary = run.read_json("summary.json") or {}
+        row.state = state_of(run)[0]
     except DrumlineError as error:
-        return row | {"state": f"unreadable: {error.message.splitlines()[0]}"}
-    if summary is not None:
-        row |= {key: summary[key] for key in ("steps", "accuracy", "world_size") if key in summary}
+        row.state = f"unreadable: {error.message.splitlines()[0]}"
+        return row
+    row.steps, row.accuracy = summary.get("steps"), summary.get("accuracy")
+    row.world_size = summary.get("world_size", row.world_size)
     return row
-
-
-def _describe_spec(spec: RunSpec) -> dict[str, Any]:
-    return {
-        "model": spec.model.name,
-        "data": spec.data.name,
-        "strategy": spec.strategy.kind,
-        "world_size": spec.world_size,
-    }
 
 
 _SHOWN = 20
@@ -178,11 +177,10 @@ def trace_command(name: str, *, steps: str | None, out: Path | None) -> None:
         path.write_text(json.dumps(build_trace(events, first=first, last=last)))
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}; give --out FILE") from None
-    Console(soft_wrap=True).print(
+    print_text(
+        Console(),
         f"{path}: steps {max(first, numbers[0])} to {min(last, numbers[-1])} of {len(events)} "
         f"ranks on one clock; open it in Perfetto (ui.perfetto.dev) or chrome://tracing",
-        markup=False,
-        highlight=False,
     )
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from drumline.cli.connection import Printer, connected, say, tell_end
+from drumline.cli.connection import Printer, connected, print_end, print_note
 from drumline.cli.display import Display, open_display
 from drumline.cli.printing import print_result
 from drumline.cli.pull import default_folder, note_place, pulled_folder
@@ -101,7 +101,7 @@ class Submission:
             self.started = True
             if detach:
                 await self._keep_copies(fleet, check=False)
-                say(f"{self.job_id} goes on by itself: drumline logs -f {self.job_id}")
+                print_note(f"{self.job_id} goes on by itself: drumline logs -f {self.job_id}")
                 return 0
             keeping = asyncio.create_task(self._keep_copies(fleet))
             try:
@@ -113,7 +113,7 @@ class Submission:
                 keeping.cancel()
         if view is not None and state.phase == "done":
             view.print_result()
-        return tell_end(self.job_id, state)
+        return print_end(self.job_id, state)
 
     def interrupted(self) -> InterruptError:
         """Say what Ctrl-C has not ended."""
@@ -131,12 +131,12 @@ class Submission:
             fleet.remotes,
             Path.cwd(),
             self.home,
-            report=lambda who, what: say(f"{who}: {what}"),
+            report=lambda who, what: print_note(f"{who}: {what}"),
             apart=self.spec.storage_folder,
         )
         sent = format_bytes(max(each.sent_bytes for each in found))
         files, nodes = counted(found[0].files, "file"), counted(len(found), "node")
-        say(f"{self.job_id}: {files} on {nodes}, {sent} of them new")
+        print_note(f"{self.job_id}: {files} on {nodes}, {sent} of them new")
         return found[0].hash
 
     async def _resumed(self, fleet: Fleet, request: Request, job: str) -> Request:
@@ -145,7 +145,7 @@ class Submission:
             job,
             pulled=pulled_folder(self.home, job),
             storage=self.spec.storage,
-            report=lambda who, what: say(f"{who}: {what}"),
+            report=lambda who, what: print_note(f"{who}: {what}"),
         )
         return replace(request, resume=place)
 
@@ -157,10 +157,12 @@ class Submission:
         try:
             await keep_copies(fleet.remotes, url, self.job_id, check=check)
         except HostError as error:
-            say(f"{error.message}; drumline pull copies it from here instead, and so does down")
+            print_note(
+                f"{error.message}; drumline pull copies it from here instead, and so does down"
+            )
         else:
             if not check:
-                say(
+                print_note(
                     f"nodes that may write to {shown_url(url)} copy the run there as it grows; "
                     f"drumline pull and drumline down copy what they may not"
                 )
@@ -177,7 +179,7 @@ class _Phases:
             self._timer.cancel()
         if state.phase == "queued":
             loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(_QUEUED_S, say, "waits for the job before it")
+            self._timer = loop.call_later(_QUEUED_S, print_note, "waits for the job before it")
 
 
 def _request(
@@ -234,13 +236,7 @@ async def follow_to_end(
 ) -> JobState:
     """Follow a job, also where connections are lost meanwhile: the job does not need us.
 
-    Args:
-        spec: of the cluster.
-        home: of the cluster.
-        fleet: its nodes.
-        following: of the job.
-        talks: nodes that tell of the job already.
-        view: draws its training.
+    `talks` are nodes that tell of the job already; `view` draws its training.
 
     Raises:
         HostError: the cluster is gone, or cannot be reached any more.
@@ -259,7 +255,7 @@ async def follow_to_end(
                 reason=GONE,
             )
         if lost.message != told:
-            say(f"{lost.message}; connecting again")
+            print_note(f"{lost.message}; connecting again")
         told = lost.message
         try:
             async with connected(spec, home, some=True) as again:

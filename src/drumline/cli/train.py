@@ -1,8 +1,12 @@
 """`drumline train`: from a spec and overrides to a finished run.
 
-`join_command` is the same as one rank, under torchrun, mpirun or srun, or by hand in a terminal.
-Under a launcher rank 0 speaks for all. By hand each terminal has a person before it, so every rank
-says how it ended, and rank 0 shows the progress.
+It may also be one rank, under torchrun, mpirun or srun, or started by hand in a terminal. Under a
+launcher rank 0 speaks for all. By hand each terminal has a person before it, so every rank says how
+it ended, and rank 0 shows the progress.
+
+`resume=RUN`: a run that stopped goes on in its own directory, with its own spec. What may change is
+how long it trains and how it is run, down to how its model is split over ranks; what it computes
+may not, or the weights would not be those of a run that never stopped.
 """
 
 from __future__ import annotations
@@ -13,15 +17,17 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
+from pydantic import BaseModel
 from rich.console import Console
 
-from drumline.cli.display import open_display
+from drumline.cli.display import shown_run
 from drumline.cli.printing import print_result
-from drumline.cli.resume import resumed_run
-from drumline.core.errors import InterruptError, SpecError, UsageError
+from drumline.core.errors import InterruptError, RunDirError, SpecError, UsageError
+from drumline.core.formatting import counted
 from drumline.core.processes import die_with_parent
 from drumline.core.rundir import RunDir
 from drumline.core.task import SCRATCH
@@ -30,11 +36,30 @@ from drumline.launch.join import BY_HAND, OuterLauncher
 from drumline.launch.mpirun import refuse_without_mpi
 from drumline.launch.outcome import check_outcome
 from drumline.launch.preflight import fresh_rendezvous, refuse_bad_init_file, refuse_without_gpu
-from drumline.launch.runs import RUNS, new_run
+from drumline.launch.runs import RUNS, new_run, reopened_run
 from drumline.launch.training import follow_training
 from drumline.report.progress import RunProgress
-from drumline.spec.load import load_spec, spec_options
+from drumline.spec.load import load_spec, read_run_spec, spec_options
 from drumline.spec.run_spec import RunSpec
+
+
+class TrainArgs(NamedTuple):
+    """`[SPEC.yaml] [KEY=VALUE]… [resume=RUN]`, told apart."""
+
+    file: Path | None
+    overrides: list[str]
+    resume: str | None
+
+
+def split_args(args: list[str]) -> TrainArgs:
+    """Tell the spec file, the overrides and `resume=RUN` apart."""
+    files = [arg for arg in args if "=" not in arg or Path(arg).is_file()]
+    args = [arg for arg in args if arg not in files]
+    if len(files) > 1:
+        raise SpecError(f"one spec file at most, got {', '.join(files)}; keys are key=value")
+    resume = [arg.removeprefix("resume=") for arg in args if arg.startswith("resume=")]
+    overrides = [arg for arg in args if not arg.startswith("resume=")]
+    return TrainArgs(Path(files[0]) if files else None, overrides, resume[-1] if resume else None)
 
 
 def train_command(
@@ -45,37 +70,48 @@ def train_command(
     out: Path | None,
     as_json: bool,
 ) -> None:
-    """Train by a spec file and overrides, and print what came of it."""
-    file, overrides, resume = split_args(args)
-    if resume is not None and (file is not None or out is not None):
+    """Train by a spec file and overrides, and print what came of it.
+
+    Under an outer launcher this is one rank; rank 0 also makes the run directory and prints.
+    """
+    given, scratch = split_args(args), agents.scratch.path
+    resumed = given.resume is not None
+    if resumed and (given.file is not None or out is not None):
         raise UsageError("resume=RUN brings its own spec and directory; leave the others out")
+    if launcher is not None and launcher.name == "mpirun":
+        die_with_parent()  # mpirun's own end by kill -9 would leave us
+    if launcher is not None and launcher.rank != 0:
+        sys.exit(_follow(launcher, given, scratch))
+    with _opened_run(given, launcher, out) as (run, spec):
+        if launcher is None:
+            _launch(run, spec, agents, resumed=resumed, quiet=as_json)
+        else:
+            _lead(launcher, run, spec, scratch, resumed=resumed, quiet=as_json)
+    print_result(run, spec, as_json=as_json)
+
+
+@contextlib.contextmanager
+def _opened_run(
+    given: TrainArgs, launcher: OuterLauncher | None, out: Path | None
+) -> Iterator[tuple[RunDir, RunSpec]]:
+    """Make a run directory, or hold the one that is resumed."""
+    ranks = None
     if launcher is not None:
-        scratch = agents.scratch.path
-        join_command(launcher, file, overrides, resume, scratch=scratch, out=out, as_json=as_json)
-    elif resume is not None:
-        with resumed_run(resume, overrides, root=RUNS) as (run, spec):
-            _launch(run, spec, agents, resumed=True, quiet=as_json)
-        print_result(run, spec, as_json=as_json)
-    else:
-        spec = load_spec(file, overrides)
-        refuse_bad_init_file(spec.init)
-        refuse_without_gpu(spec)
-        if spec.backend == "mpi":
-            refuse_without_mpi()
-        with new_run(spec, out) as run:
-            _launch(run, spec, agents, resumed=False, quiet=as_json)
-        print_result(run, spec, as_json=as_json)
-
-
-def split_args(args: list[str]) -> tuple[Path | None, list[str], str | None]:
-    """Tell the spec file, the overrides and `resume=RUN` apart."""
-    files = [arg for arg in args if "=" not in arg or Path(arg).is_file()]
-    args = [arg for arg in args if arg not in files]
-    if len(files) > 1:
-        raise SpecError(f"one spec file at most, got {', '.join(files)}; keys are key=value")
-    resume = [arg.removeprefix("resume=") for arg in args if arg.startswith("resume=")]
-    overrides = [arg for arg in args if not arg.startswith("resume=")]
-    return Path(files[0]) if files else None, overrides, resume[-1] if resume else None
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # clean up when it gives up
+        ranks = launcher.world_size
+    if given.resume is not None:
+        with resumed_run(given.resume, given.overrides, root=RUNS, ranks=ranks) as found:
+            yield found
+        return
+    spec = load_spec(given.file, given.overrides, ranks=ranks)
+    if launcher is not None:
+        spec = launcher.settle(spec)
+    refuse_bad_init_file(spec.init)
+    refuse_without_gpu(spec)
+    if spec.backend == "mpi" and launcher is None:
+        refuse_without_mpi()
+    with new_run(spec, out) as run:
+        yield run, spec
 
 
 def _launch(run: RunDir, spec: RunSpec, agents: Agents, *, resumed: bool, quiet: bool) -> None:
@@ -83,24 +119,16 @@ def _launch(run: RunDir, spec: RunSpec, agents: Agents, *, resumed: bool, quiet:
     progress = RunProgress(run, spec.world_size, nodes=spec.nodes)
     if resumed:
         progress.skip_to_now()
-
-    @contextlib.contextmanager
-    def shown() -> Iterator[Callable[[], None]]:
-        display = open_display(Console(stderr=quiet), progress, title_of(run, spec))
-        try:
-            yield display.update
-        finally:
-            display.close()
-
     try:
-        follow_training(run, spec, agents, shown())
+        shown = shown_run(Console(stderr=quiet), progress, title_of(run, spec))
+        follow_training(run, spec, agents, shown)
     except KeyboardInterrupt:
         raise _interrupted(run, progress) from None
 
 
 def title_of(run: RunDir, spec: RunSpec) -> str:
     """Say in one line what a run is."""
-    ranks = f"{spec.world_size} rank{'s' if spec.world_size > 1 else ''}"
+    ranks = counted(spec.world_size, "rank")
     if spec.nodes > 1:
         ranks += f" on {spec.nodes} nodes"
     return f"{run.path.name}: {spec.model.name} on {spec.data.name}, {ranks}, {spec.strategy.kind}"
@@ -115,40 +143,6 @@ def _interrupted(run: RunDir, progress: RunProgress) -> InterruptError:
 
 
 _POLL_S = 0.1
-
-
-def join_command(
-    launcher: OuterLauncher,
-    file: Path | None,
-    overrides: list[str],
-    resume: str | None,
-    *,
-    scratch: Path,
-    out: Path | None,
-    as_json: bool,
-) -> None:
-    """Run this process's rank to its end; rank 0 also makes the run directory and prints.
-
-    `scratch` is a temporary folder of this process: its rank leaves its error there, too, since
-    rank 0 may remove the run directory before this process has read it.
-    """
-    if launcher.name == "mpirun":
-        die_with_parent()  # mpirun's own end by kill -9 would leave us
-    if launcher.rank != 0:
-        _follow(launcher, file, overrides, resume, scratch=scratch)
-        return
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # clean up when the launcher gives up
-    if resume is not None:
-        ranks = launcher.world_size
-        with resumed_run(resume, overrides, root=RUNS, ranks=ranks) as (run, spec):
-            _lead(launcher, run, spec, scratch, resumed=True, quiet=as_json)
-    else:
-        spec = launcher.settle(load_spec(file, overrides, ranks=launcher.world_size))
-        refuse_bad_init_file(spec.init)
-        refuse_without_gpu(spec)
-        with new_run(spec, out) as run:
-            _lead(launcher, run, spec, scratch, resumed=False, quiet=as_json)
-    print_result(run, spec, as_json=as_json)
 
 
 def _lead(
@@ -177,31 +171,28 @@ def _lead(
     )
 
 
-def _follow(
-    launcher: OuterLauncher,
-    file: Path | None,
-    overrides: list[str],
-    resume: str | None,
-    *,
-    scratch: Path,
-) -> None:
-    """Be another rank than 0; the ranks find out together whether their arguments differ."""
+def _follow(launcher: OuterLauncher, given: TrainArgs, scratch: Path) -> int:
+    """Be another rank than 0; the ranks find out together whether their arguments differ.
+
+    `scratch` is a temporary folder of this process: its rank leaves its error there, too, since
+    rank 0 may remove the run directory before this process has read it.
+    """
     started = time.time()
     by_hand, ranks = launcher.name == BY_HAND, launcher.world_size
-    if resume is None:
-        spec = launcher.settle(load_spec(file, overrides, ranks=ranks))
+    if given.resume is None:
+        spec = launcher.settle(load_spec(given.file, given.overrides, ranks=ranks))
         run = launcher.wait_for_run(spec.timeout_s if by_hand else None)
         meant = run
     else:
-        meant = RunDir.open(resume, root=RUNS)
+        meant = RunDir.open(given.resume, root=RUNS)
         run = launcher.wait_for_run()
-        spec = load_spec(run.spec_file, overrides, ranks=ranks)
+        spec = load_spec(run.spec_file, given.overrides, ranks=ranks)
     if by_hand:
         print(f"rank {launcher.rank} of {ranks} joins {run.path}", file=sys.stderr)
     code = _run_rank(launcher, run, _environment(launcher, meant, spec, scratch))
     if by_hand:
         check_outcome(run, world_size=ranks, exit_codes=[code], last_words=scratch, since=started)
-    sys.exit(code)
+    return code
 
 
 def _environment(
@@ -227,15 +218,99 @@ def _run_rank(
         if progress is None:
             return worker.wait()
         title = f"{run.path.name}: rank {launcher.rank} of {launcher.world_size}"
-        display = open_display(Console(stderr=quiet), progress, title)
-        try:
+        with shown_run(Console(stderr=quiet), progress, title) as update:
             while worker.poll() is None:
-                display.update()
+                update()
                 time.sleep(_POLL_S)
-        finally:
-            display.close()
         return worker.returncode
     except BaseException:
         worker.kill()  # it may wait for peers that are gone
         worker.wait()
         raise
+
+
+_FIXED = (
+    "model",
+    "data",
+    "optimizer",
+    "schedule",
+    "accumulate",
+    "clip_norm",
+    "seed",
+    "dtype",
+    "precision",
+)
+_FIXED_IN_STRATEGY = ("average", "of", "compress")
+"""where there are copies of the model"""
+
+
+@contextlib.contextmanager
+def resumed_run(
+    name: str, overrides: list[str], *, root: Path, ranks: int | None = None
+) -> Iterator[tuple[RunDir, RunSpec]]:
+    """Find a run and hold it while it goes on, with the overrides that a resumed run may have.
+
+    `ranks`: how many there are, where somebody else starts them.
+
+    Raises:
+        RunDirError: there is nothing to continue from.
+        UsageError: there is no such run, or an override would change what it computes.
+    """
+    run = RunDir.open(name, root=root)
+    if not run.spec_file.exists():
+        raise UsageError(f"{run.path.name} ran a script; start it again with: drumline run …")
+    before = read_run_spec(run)
+    copies = before.axes.data
+    fixed = _FIXED_IN_STRATEGY if copies > 1 else ()
+    spec = load_spec(run.spec_file, overrides, ranks=ranks, lasting=fixed)
+    wanted = spec.axes.data
+    if copies != wanted:
+        what = counted(copies, "copy of the model", "copies of the model")
+        if before.world_size == copies:
+            what = counted(copies, "rank")
+        raise UsageError(
+            f"{run.path.name} ran on {what}, not {wanted}: who sees which sample would "
+            f"change; resume with workers={before.workers} nodes={before.nodes}, or with a mesh "
+            f"whose data axis is {copies}"
+        )
+    for key in _FIXED:
+        _refuse_change(run, key, getattr(before, key), getattr(spec, key))
+    for key in fixed:
+        was, now = getattr(before.strategy, key), getattr(spec.strategy, key)
+        _refuse_change(run, f"strategy.{key}", was, now)
+    if not any(run.checkpoints.glob("step-*")):
+        raise RunDirError(f"{run.path.name} has no checkpoint to continue from; start a new run")
+    summary = run.read_json("summary.json")
+    if summary is not None and not _longer(spec, before):
+        raise UsageError(
+            f"{run.path.name} is finished, at step {summary['steps']}; to train it further say how "
+            f"long, e.g. epochs={summary['epochs'] + 1}"
+        )
+    refuse_bad_init_file(spec.init)
+    refuse_without_gpu(spec)
+    with reopened_run(run, spec):
+        yield run, spec
+
+
+def _refuse_change(run: RunDir, key: str, was: object, now: object) -> None:
+    if was != now:
+        raise UsageError(
+            f"{key.partition('.')[0]} of {run.path.name} cannot change when it is resumed "
+            f"({_difference(key, was, now)}); leave it out, or start a new run"
+        )
+
+
+def _longer(spec: RunSpec, before: RunSpec) -> bool:
+    """Whether one limit was raised or dropped, and none lowered."""
+    limits = ((spec.epochs, before.epochs), (spec.max_steps, before.max_steps))
+    steps = [(now or float("inf"), was or float("inf")) for now, was in limits]
+    return any(now > was for now, was in steps) and all(now >= was for now, was in steps)
+
+
+def _difference(key: str, was: object, now: object) -> str:
+    """Name the key deepest down that has changed, and how."""
+    if isinstance(was, BaseModel) and isinstance(now, BaseModel):
+        before, after = dict(was), dict(now)
+        changed = next(name for name in before | after if before.get(name) != after.get(name))
+        return _difference(f"{key}.{changed}", before.get(changed), after.get(changed))
+    return f"{key}: {was} became {now}"

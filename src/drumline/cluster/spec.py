@@ -19,9 +19,8 @@ from drumline.cluster.home import ClusterHome, clusters_root
 from drumline.core.errors import UsageError
 from drumline.core.formatting import listed
 from drumline.core.task import MAX_WORKERS
-from drumline.spec.link import LinkSpec
 from drumline.spec.load import read_file
-from drumline.spec.parts import ClashError, Part
+from drumline.spec.parts import ClashError, LinkSpec, Part
 
 MAX_NODES = 64
 LONGEST_HOURS = 24 * 30

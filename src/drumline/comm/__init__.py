@@ -2,18 +2,29 @@
 
 from drumline.comm.agreement import Agreement
 from drumline.comm.algorithms import ALGORITHMS
-from drumline.comm.backend import BackendChoice, BackendContext, choose_backend
 from drumline.comm.channel import Channel, Handle
 from drumline.comm.communicator import SMALL, Communicator
-from drumline.comm.group import join_group, members_of
+from drumline.comm.group import (
+    BackendChoice,
+    BackendContext,
+    choose_backend,
+    join_group,
+    members_of,
+)
 from drumline.comm.hosts import Host, measure_clock, most_on_one, ranks_with, this_host
-from drumline.comm.lost_peers import LostPeerError, tells_of_lost_peer, unreachable_nodes
+from drumline.comm.lost_peers import LostPeerError, mentions_lost_peer, unreachable_nodes
 from drumline.comm.meter import InterfaceCounter, Meter, Span
 from drumline.comm.primitives import all_gather, gather_scatter, reduce_broadcast
 from drumline.comm.reduce_op import Op
 from drumline.comm.shm import ShmGroup
-from drumline.comm.store import LOOPBACK, build_store, join_store, rendezvous_host, serve_store
-from drumline.comm.store_barrier import StoreBarrier
+from drumline.comm.store import (
+    LOOPBACK,
+    StoreBarrier,
+    build_store,
+    join_store,
+    rendezvous_host,
+    serve_store,
+)
 from drumline.comm.stream import CommStream
 from drumline.schedules.collectives import DEFAULTS
 
@@ -45,12 +56,12 @@ __all__ = [
     "join_store",
     "measure_clock",
     "members_of",
+    "mentions_lost_peer",
     "most_on_one",
     "ranks_with",
     "reduce_broadcast",
     "rendezvous_host",
     "serve_store",
-    "tells_of_lost_peer",
     "this_host",
     "unreachable_nodes",
 ]

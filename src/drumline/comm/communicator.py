@@ -28,12 +28,12 @@ from drumline.comm.pieces import (
     Pieces,
     check_parts,
     check_tensors,
-    deal,
+    copy_to_parts,
     describe,
+    empty_for,
     flatten,
     in_place,
     join,
-    make_room,
 )
 from drumline.comm.reduce_op import Op, read_op
 from drumline.comm.stream import CommStream, Pending
@@ -183,10 +183,10 @@ class Communicator:
         self._root_has(parts, root, "gather", like=tensor)
 
         def work(run: Algorithm) -> None:
-            target = None if parts is None else make_room(parts)
+            target = None if parts is None else empty_for(parts)
             run(self.channel, flatten(tensor), target, root)
             if parts is not None and target is not None:
-                deal(target, parts)
+                copy_to_parts(target, parts)
 
         return self._call("gather", what, work, algorithm, async_op)
 
@@ -203,10 +203,10 @@ class Communicator:
         check_parts("all_gather", parts, self.size, like=tensor)
 
         def work(run: Algorithm) -> None:
-            pieces = Pieces.even(make_room(parts), self.size)
+            pieces = Pieces.even(empty_for(parts), self.size)
             pieces[self.rank].copy_(flatten(tensor))
             run(self.channel, pieces)
-            deal(pieces.flat, parts)
+            copy_to_parts(pieces.flat, parts)
 
         return self._call("all_gather", describe(tensor), work, algorithm, async_op)
 
@@ -244,9 +244,9 @@ class Communicator:
         check_parts("all_to_all", received, self.size, like=sent[0])
 
         def work(run: Algorithm) -> None:
-            target = Pieces.even(make_room(received), self.size)
+            target = Pieces.even(empty_for(received), self.size)
             run(self.channel, target, Pieces.even(join(sent), self.size))
-            deal(target.flat, received)
+            copy_to_parts(target.flat, received)
 
         return self._call("all_to_all", describe(sent[0]), work, algorithm, async_op)
 

@@ -69,15 +69,7 @@ def measure_clock(
     within_s: float,
     now: Callable[[], int] = time.monotonic_ns,
 ) -> int:
-    """Return how many ns this rank's clock is ahead of rank 0's; every rank calls this.
-
-    Args:
-        store: that all ranks reach.
-        clocks: the name of each rank's clock, in rank order.
-        rank: this rank.
-        within_s: how long to wait for the others.
-        now: reads this rank's clock.
-    """
+    """Return how many ns this rank's clock is ahead of rank 0's; every rank calls this."""
     askers = sorted(clocks.index(clock) for clock in set(clocks) - {clocks[0]})
     if rank == 0:
         for asker in askers:

@@ -30,7 +30,7 @@ class LostPeerError(RuntimeError):
         self.ranks = tuple(ranks)
 
 
-def tells_of_lost_peer(text: str) -> bool:
+def mentions_lost_peer(text: str) -> bool:
     """Whether an error's text is that of a `LostPeerError`, whatever its type has become."""
     return _LOST.search(text) is not None
 

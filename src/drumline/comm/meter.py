@@ -60,12 +60,8 @@ class Meter:
     ) -> None:
         """Note a collective or message that ends now.
 
-        Args:
-            op: what it is.
-            nbytes: how much it carries.
-            arrived_ns: since when this rank takes part.
-            ranks: who takes part; all, if empty.
-            blocks: whether this rank did nothing else meanwhile.
+        `arrived_ns` is since when this rank takes part, `blocks` whether it did nothing else
+        meanwhile; without `ranks` all take part.
         """
         ended_ns = time.monotonic_ns()
         self.spans.append(Span(op, nbytes, arrived_ns, ended_ns, ranks))

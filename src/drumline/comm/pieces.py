@@ -128,12 +128,12 @@ def join(parts: Sequence[Tensor]) -> Tensor:
     return torch.cat([flatten(part) for part in parts])
 
 
-def make_room(parts: Sequence[Tensor]) -> Tensor:
+def empty_for(parts: Sequence[Tensor]) -> Tensor:
     """Return a flat tensor that has room for all parts."""
     return torch.empty(len(parts) * parts[0].numel(), dtype=parts[0].dtype)
 
 
-def deal(flat: Tensor, parts: Sequence[Tensor]) -> None:
+def copy_to_parts(flat: Tensor, parts: Sequence[Tensor]) -> None:
     """Fill the parts, one after the other."""
     for part, piece in zip(parts, Pieces.even(flat, len(parts)), strict=True):
         part.detach().copy_(piece.view(part.shape))

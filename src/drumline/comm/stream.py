@@ -34,7 +34,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-_LOOK_EVERY_S = 0.5
+_POLL_S = 0.5
 Job = tuple[Callable[[], None], Future[None], torch.cuda.Event | None]
 
 
@@ -74,7 +74,7 @@ class CommStream:
         if self._thread is not None:
             self._jobs.put(None)
             while self._thread.is_alive() and not stuck():
-                self._thread.join(_LOOK_EVERY_S)
+                self._thread.join(_POLL_S)
             self._thread = None
 
     def _work(self) -> None:

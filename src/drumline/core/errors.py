@@ -37,7 +37,7 @@ class DrumlineError(Exception):
         self.message = message
         self.fields = fields
 
-    def to_record(self) -> dict[str, Any]:
+    def to_record(self) -> dict[str, object]:
         """Return the error as plain JSON values, for the event log."""
         return {
             "type": type(self).__name__,
@@ -109,27 +109,13 @@ class WorkerError(DrumlineError):
 
 ERRORS: Mapping[str, type[DrumlineError]] = MappingProxyType(
     {
-        kind.__name__: kind
-        for kind in (
-            DrumlineError,
-            UsageError,
-            SpecError,
-            RunDirError,
-            DataError,
-            CheckpointError,
-            CommError,
-            PeerError,
-            ClusterError,
-            CloudError,
-            HostError,
-            InterruptError,
-            DivergenceError,
-            WorkerError,
-        )
+        name: kind
+        for name, kind in list(globals().items())
+        if isinstance(kind, type) and issubclass(kind, DrumlineError)
     }
 )
 """by name, to read an error back from a record"""
 
 
-def _plain(value: Any) -> bool:
+def _plain(value: object) -> bool:
     return value is None or isinstance(value, str | int | float | bool)

@@ -13,10 +13,7 @@ from drumline.core.errors import RunDirError
 def write_atomic(path: Path, text: str, *, mode: int = 0o644) -> None:
     """Write a text file so that readers see the old content or the new, never half of it.
 
-    Args:
-        path: where; it is replaced.
-        text: all of it.
-        mode: who may read it; 0o600: nobody else, at no moment.
+    `mode` says who may read it; with 0o600 nobody else may, at no moment.
 
     Raises:
         RunDirError: it cannot be written; nothing is left behind.

@@ -5,10 +5,9 @@ and the name that was probably meant by a misspelled one.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 _BYTES = {
-    "": 1,
     "b": 1,
     "kb": 10**3,
     "mb": 10**6,
@@ -20,6 +19,11 @@ _BYTES = {
     "tib": 2**40,
 }
 _BITS = {"bit": 1, "kbit": 10**3, "mbit": 10**6, "gbit": 10**9, "tbit": 10**12}  # per second
+_RATES = {
+    **_BITS,
+    **{f"{unit}/s": scale for unit, scale in _BITS.items()},
+    **{f"{unit}/s": 8 * scale for unit, scale in _BYTES.items()},
+}
 
 
 def parse_bytes(text: object) -> int:
@@ -28,17 +32,7 @@ def parse_bytes(text: object) -> int:
     Raises:
         ValueError: the text is not a size.
     """
-    from decimal import Decimal  # the launcher starts without it
-
-    if isinstance(text, int) and not isinstance(text, bool):
-        return text
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", str(text), re.ASCII)
-    size = None
-    if match is not None and match.group(2).lower() in _BYTES:
-        size = Decimal(match.group(1)) * _BYTES[match.group(2).lower()]
-    if size is None or size != int(size):
-        raise ValueError(f"expected a size such as 1MiB, 25MB or 4096, got {text!r}")
-    return int(size)
+    return _parse(text, {"": 1, **_BYTES}, "a size such as 1MiB, 25MB or 4096")
 
 
 def parse_rate(text: object) -> int:
@@ -49,18 +43,21 @@ def parse_rate(text: object) -> int:
     Raises:
         ValueError: the text is not a rate.
     """
+    return _parse(text, _RATES, "a rate such as 100mbit, 1gbit or 12.5MB/s")
+
+
+def _parse(text: object, units: Mapping[str, int], expected: str) -> int:
+    """Read a number with a unit; it must come to a whole number."""
     from decimal import Decimal  # the launcher starts without it
 
     if isinstance(text, int) and not isinstance(text, bool):
         return text
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]+)(/s)?\s*", str(text), re.ASCII)
-    unit = match.group(2).lower() if match is not None else ""
-    scale = _BITS.get(unit)
-    if match is not None and match.group(3) and unit in _BYTES:
-        scale = 8 * _BYTES[unit]
-    if match is None or scale is None or (rate := Decimal(match.group(1)) * scale) != int(rate):
-        raise ValueError(f"expected a rate such as 100mbit, 1gbit or 12.5MB/s, got {text!r}")
-    return int(rate)
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*(?:/s)?)\s*", str(text), re.ASCII)
+    scale = None if match is None else units.get(match.group(2).lower())
+    number = None if match is None or scale is None else Decimal(match.group(1)) * scale
+    if number is None or number != int(number):
+        raise ValueError(f"expected {expected}, got {text!r}")
+    return int(number)
 
 
 def format_rate(rate: int) -> str:

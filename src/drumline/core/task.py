@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
 MAX_WORKERS = 100
 """per node: the server that forks them passes on two files for each, and 256 at most"""
@@ -15,7 +14,7 @@ PRELOAD = ("drumline.train",)
 PRELOAD_VARIABLE = "DRUMLINE_PRELOAD"
 """tells the worker server what to import before it forks workers"""
 
-PATIENCE_S = 300.0
+LONG_TIMEOUT_S = 300.0
 """how long ranks wait for what only one of them does, or each at its own pace: loading torch and
 data, writing a checkpoint. A rank that stops answering in a collective has `timeout_s`"""
 
@@ -59,7 +58,6 @@ class AgentTask:
     @classmethod
     def load(cls, text: str) -> AgentTask:
         """Read a task back."""
-        values: dict[str, Any] = json.loads(text)
-        for key in ("script", "preload"):
-            values[key] = tuple(values[key])
-        return cls(**values)
+        values = json.loads(text)
+        lists = {key: tuple(values[key]) for key in ("script", "preload")}
+        return cls(**{**values, **lists})

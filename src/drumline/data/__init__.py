@@ -14,13 +14,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from drumline.data.dataset import Dataset, build_dataset
-    from drumline.data.folders import default_folder
+    from drumline.data.catalogue import default_folder
+    from drumline.data.dataset import Dataset, ImageSplit, Split, TextSplit, build_dataset
     from drumline.data.idx import read_idx
-    from drumline.data.partition import DataPartitioner, Partition
-    from drumline.data.plan import BatchPlan
+    from drumline.data.partition import BatchPlan, DataPartitioner, Partition
     from drumline.data.sampler import BatchSampler, LocalBatch, PartitionSampler
-    from drumline.data.splits import ImageSplit, Split, TextSplit
 
 __all__ = [
     "BatchPlan",
@@ -39,18 +37,18 @@ __all__ = [
 ]
 
 _MODULES = {
-    "BatchPlan": "plan",
+    "BatchPlan": "partition",
     "BatchSampler": "sampler",
     "DataPartitioner": "partition",
     "Dataset": "dataset",
-    "ImageSplit": "splits",
+    "ImageSplit": "dataset",
     "LocalBatch": "sampler",
     "Partition": "partition",
     "PartitionSampler": "sampler",
-    "Split": "splits",
-    "TextSplit": "splits",
+    "Split": "dataset",
+    "TextSplit": "dataset",
     "build_dataset": "dataset",
-    "default_folder": "folders",
+    "default_folder": "catalogue",
     "read_idx": "idx",
 }
 

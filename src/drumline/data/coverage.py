@@ -6,50 +6,74 @@ from its loss. This table shows it.
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from drumline.data.partition import Indices
-from drumline.data.plan import BatchPlan
-from drumline.spec.run_spec import PartitionSpec
+from drumline.data.partition import BatchPlan, Indices
 
 _COLUMNS = 1 << 13
 
 
-def coverage(
-    spec: PartitionSpec,
-    n: int,
-    labels: npt.NDArray[np.int64] | None,
-    batch: int,
-    world_size: int,
-    seed: int,
-    steps: int,
-) -> dict[str, Any]:
-    """Tell what the first `steps` steps of a run showed to each rank, as JSON values.
+@dataclass(frozen=True, kw_only=True)
+class RankCoverage:
+    """What one rank saw."""
 
-    `first_epoch` and `run` each hold, by rank: `draws` (samples with repeats), `distinct` (without)
-    and `labels` (draws by label, or None); the matrix `overlap` of distinct samples that both ranks
-    saw; and `seen`, the distinct samples that anyone saw, with its share of all n.
-    """
-    plan = BatchPlan(spec=spec, n=n, labels=labels, batch=batch, world_size=world_size, seed=seed)
-    drawn = np.zeros((world_size, n), dtype=np.int32)
-    first: dict[str, Any] | None = None
+    rank: int
+    draws: int
+    """samples, with repeats"""
+    distinct: int
+    """without"""
+    labels: dict[str, int] | None
+    """draws by label, where samples have labels"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CoverageTable:
+    """What all ranks saw in some steps."""
+
+    steps: int
+    ranks: list[RankCoverage]
+    overlap: list[list[int]]
+    """distinct samples that both of two ranks saw"""
+    seen: int
+    """distinct samples that anyone saw"""
+    seen_share: float
+    """of all samples"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Coverage:
+    """`coverage.json`: what a run showed to each rank."""
+
+    kind: str
+    samples: int
+    batch: int
+    world_size: int
+    steps_per_epoch: int
+    first_epoch: CoverageTable
+    run: CoverageTable
+
+
+def coverage(plan: BatchPlan, steps: int) -> Coverage:
+    """Count what the first `steps` steps of a run showed to each rank."""
+    drawn = np.zeros((plan.world_size, plan.n), dtype=np.int32)
+    first = None
     for epoch, in_epoch in enumerate(_steps_by_epoch(steps, plan.steps)):
-        for rank in range(world_size):
-            drawn[rank] += _counts(plan, n, epoch, rank, in_epoch)
+        for rank in range(plan.world_size):
+            drawn[rank] += _counts(plan, epoch, rank, in_epoch)
         if first is None:
-            first = _table(drawn, labels, in_epoch)
-    return {
-        "kind": spec.kind,
-        "samples": n,
-        "batch": batch,
-        "world_size": world_size,
-        "steps_per_epoch": plan.steps,
-        "first_epoch": first or _table(drawn, labels, 0),
-        "run": _table(drawn, labels, steps),
-    }
+            first = _table(drawn, plan.labels, in_epoch)
+    return Coverage(
+        kind=plan.spec.kind,
+        samples=plan.n,
+        batch=plan.batch,
+        world_size=plan.world_size,
+        steps_per_epoch=plan.steps,
+        first_epoch=first or _table(drawn, plan.labels, 0),
+        run=_table(drawn, plan.labels, steps),
+    )
 
 
 def _steps_by_epoch(steps: int, per_epoch: int) -> list[int]:
@@ -57,37 +81,33 @@ def _steps_by_epoch(steps: int, per_epoch: int) -> list[int]:
     return [per_epoch] * whole + ([rest] if rest else [])
 
 
-def _counts(plan: BatchPlan, n: int, epoch: int, rank: int, steps: int) -> Indices:
+def _counts(plan: BatchPlan, epoch: int, rank: int, steps: int) -> Indices:
     order = plan.order(epoch, rank)
     taken = [order[start:stop] for start, stop in plan.spans(rank)[:steps]]
-    return np.bincount(np.concatenate(taken), minlength=n)
+    return np.bincount(np.concatenate(taken), minlength=plan.n)
 
 
-def _table(
-    drawn: npt.NDArray[np.int32], labels: npt.NDArray[np.int64] | None, steps: int
-) -> dict[str, Any]:
+def _table(drawn: npt.NDArray[np.int32], labels: Indices | None, steps: int) -> CoverageTable:
     seen = drawn > 0
     anyone = int(seen.any(axis=0).sum())
-    return {
-        "steps": steps,
-        "ranks": [
-            {
-                "rank": rank,
-                "draws": int(counts.sum()),
-                "distinct": int(seen[rank].sum()),
-                "labels": _histogram(counts, labels),
-            }
+    return CoverageTable(
+        steps=steps,
+        ranks=[
+            RankCoverage(
+                rank=rank,
+                draws=int(counts.sum()),
+                distinct=int(seen[rank].sum()),
+                labels=_histogram(counts, labels),
+            )
             for rank, counts in enumerate(drawn)
         ],
-        "overlap": _overlap(seen).tolist(),
-        "seen": anyone,
-        "seen_share": anyone / drawn.shape[1],
-    }
+        overlap=_overlap(seen).tolist(),
+        seen=anyone,
+        seen_share=anyone / drawn.shape[1],
+    )
 
 
-def _histogram(
-    counts: npt.NDArray[np.int32], labels: npt.NDArray[np.int64] | None
-) -> dict[str, int] | None:
+def _histogram(counts: npt.NDArray[np.int32], labels: Indices | None) -> dict[str, int] | None:
     if labels is None:
         return None
     by_label = np.bincount(labels, weights=counts)

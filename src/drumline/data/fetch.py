@@ -22,9 +22,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
-from http.client import HTTPException
 from pathlib import Path
-from tarfile import TarError
 from typing import IO
 
 from drumline.core.errors import DataError, UsageError
@@ -169,7 +167,8 @@ def fetch(
     """
     published = find_published(name)
     target = folder / published.name
-    _make_folder(target)
+    with _writing(target):
+        target.mkdir(parents=True, exist_ok=True)
     missing = [file for file in published.files if not _keep(target, file)]
     kept = tuple(file.name for file in published.files if file not in missing)
     attempts: list[str] = []
@@ -200,13 +199,6 @@ def find_published(name: str) -> Published:
     return PUBLISHED[name]
 
 
-def _make_folder(target: Path) -> None:
-    try:
-        target.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise _unwritable(target, error) from error
-
-
 def _keep(target: Path, file: PublishedFile) -> bool:
     """Say whether the file is there and right, plain or gzipped; remove a form that is wrong."""
     right = False
@@ -220,15 +212,9 @@ def _keep(target: Path, file: PublishedFile) -> bool:
         if hashlib.sha256(content).hexdigest() == file.sha256:
             right = True
         else:
-            _remove(path)
+            with _writing(path):
+                path.unlink()
     return right
-
-
-def _remove(path: Path) -> None:
-    try:
-        path.unlink()
-    except OSError as error:
-        raise _unwritable(path, error) from error
 
 
 def _fetch_from(
@@ -257,15 +243,13 @@ def _fetch_from(
 
 def _bring(opener: Opener, file: PublishedFile, path: Path, progress: Progress | None) -> None:
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
+    with _writing(path):
         try:
             with opener(file.name) as stream, part.open("wb") as out:
                 _copy(_decompressed(stream), out, file, progress)
             part.replace(path)
         finally:
             part.unlink(missing_ok=True)
-    except OSError as error:  # reading has its own error: this one is the disk's
-        raise _unwritable(path, error) from error
 
 
 def _copy(
@@ -308,16 +292,27 @@ def _chunks(stream: IO[bytes]) -> Iterator[bytes]:
     while True:
         try:
             chunk = stream.read(_CHUNK_BYTES)
-        except (OSError, EOFError, HTTPException, TarError, zlib.error) as error:
+        except (
+            OSError,
+            EOFError,
+            http.client.HTTPException,
+            tarfile.TarError,
+            zlib.error,
+        ) as error:
             raise SourceError(f"the transfer broke off ({error})") from error
         if not chunk:
             return
         yield chunk
 
 
-def _unwritable(path: Path, error: OSError) -> DataError:
-    return DataError(
-        f"cannot write {path}: {error.strerror or error}; free or choose another folder "
-        f"(DRUMLINE_DATA=FOLDER)",
-        path=path,
-    )
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """Turn an error of the disk into ours; reading from a source has its own, `SourceError`."""
+    try:
+        yield
+    except OSError as error:
+        raise DataError(
+            f"cannot write {path}: {error.strerror or error}; free or choose another folder "
+            f"(DRUMLINE_DATA=FOLDER)",
+            path=path,
+        ) from error

@@ -11,18 +11,23 @@
 All but `sampling` are disjoint, and all but `sampling` and `by_label` with unowned labels cover the
 data: shares are rounded cumulatively, so no sample falls between two ranks or goes to both.
 
-`DataPartitioner`, the random partition as the field's tutorials spell it, for any sequence.
+`BatchPlan` says which samples each rank takes at each step. A rank's epoch is an order of indices,
+and a span of that order for each step. With `shuffle` the order is global and the ranks' spans lie
+side by side in it, so that together they are the batch of one process:
 
-    parts = DataPartitioner(data, sizes=[0.7, 0.2, 0.1], seed=1234)
-    mine = parts.use(rank)
+    order   | 7 2 9 0 5 | 1 8 4 3 6 |        with 2 ranks and a batch of 5
+    rank 0    7 2 9       1 8 4
+    rank 1          0 5         3 6
 
-It cuts the same permutation as `partition: random` does, and unlike the tutorials' own it drops no
-sample: `int(0.1 * n)` per part loses the remainders.
+With the other partitions each rank has an order of its own, cut into as many near-equal pieces as
+the epoch has steps. Parts of unequal size give unequal local batches at the same number of steps.
+Everything is computed from the arguments alone, so every rank knows everyone's sizes unasked.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from random import Random
 from typing import Generic, Protocol, TypeVar
 
@@ -30,6 +35,7 @@ import numpy as np
 import numpy.typing as npt
 
 from drumline.core.errors import UsageError
+from drumline.core.formatting import counted
 from drumline.spec.run_spec import PartitionSpec
 
 Indices = npt.NDArray[np.int64]
@@ -42,7 +48,7 @@ def partition(
     spec: PartitionSpec,
     *,
     n: int,
-    labels: npt.NDArray[np.int64] | None = None,
+    labels: Indices | None = None,
     world_size: int,
     seed: int,
     epoch: int = 0,
@@ -114,7 +120,7 @@ def _cut_by(order: Indices, shares: Sequence[float]) -> list[Indices]:
     return np.split(order, cut(len(order), shares)[1:-1])
 
 
-def _by_label(spec: PartitionSpec, labels: npt.NDArray[np.int64], world_size: int) -> list[Indices]:
+def _by_label(spec: PartitionSpec, labels: Indices, world_size: int) -> list[Indices]:
     """Split each label evenly among the ranks that own it; a label that nobody owns is unused."""
     owned = spec.labels or ()
     _check_ranks("labels", len(owned), world_size)
@@ -135,9 +141,7 @@ def _by_label(spec: PartitionSpec, labels: npt.NDArray[np.int64], world_size: in
     return [_join(pieces) for pieces in parts]
 
 
-def _dirichlet(
-    labels: npt.NDArray[np.int64], world_size: int, alpha: float, seed: int
-) -> list[Indices]:
+def _dirichlet(labels: Indices, world_size: int, alpha: float, seed: int) -> list[Indices]:
     """Deal out each label by shares drawn for it (Hsu, Qi and Brown, 2019)."""
     rng = np.random.default_rng([seed, 0, 0, _DIRICHLET])
     parts: list[list[Indices]] = [[] for _ in range(world_size)]
@@ -153,7 +157,7 @@ def _join(pieces: list[Indices]) -> Indices:
     return np.sort(np.concatenate(pieces)) if pieces else np.empty(0, dtype=np.int64)
 
 
-def _required(labels: npt.NDArray[np.int64] | None, spec: PartitionSpec) -> npt.NDArray[np.int64]:
+def _required(labels: Indices | None, spec: PartitionSpec) -> Indices:
     if labels is None:
         raise UsageError(
             f"data.partition={spec.kind} needs labels and this data has none; "
@@ -167,6 +171,97 @@ def _check_ranks(what: str, given: int, world_size: int) -> None:
         raise UsageError(
             f"data.partition.{what} names {given} ranks, but {world_size} take part; "
             f"give {world_size} entries, or start {given} ranks"
+        )
+
+
+@dataclass(kw_only=True, eq=False)
+class BatchPlan:
+    """The batches of all ranks.
+
+    Raises:
+        UsageError: there are fewer samples than ranks, or the partition does not fit the data.
+    """
+
+    spec: PartitionSpec
+    n: int
+    """number of training samples"""
+    labels: Indices | None
+    """of these samples, for by_label and dirichlet"""
+    batch: int
+    """samples per step over all ranks together"""
+    world_size: int
+    seed: int
+    """of every random choice; the same on every rank"""
+
+    def __post_init__(self) -> None:
+        spec, n, batch, world_size = self.spec, self.n, self.batch, self.world_size
+        _check(n=n, batch=batch, world_size=world_size)
+        self._kept: list[Indices] = []
+        if spec.kind == "shuffle":
+            self._spans = _shared_spans(n, batch, shares(spec, world_size))
+        elif spec.kind == "sampling":
+            self._spans = _own_spans(np.diff(cut(n, shares(spec, world_size))), batch)
+        else:
+            self._kept = partition(
+                spec, n=n, labels=self.labels, world_size=world_size, seed=self.seed
+            )
+            self._spans = _own_spans(np.array([len(part) for part in self._kept]), batch)
+        self.totals: Indices = (self._spans[1] - self._spans[0]).sum(axis=0)
+        """samples of all ranks together, for each step of an epoch"""
+
+    @property
+    def steps(self) -> int:
+        """Steps per epoch."""
+        return len(self.totals)
+
+    def order(self, epoch: int, rank: int) -> Indices:
+        """Return the order of indices that the rank's spans refer to in this epoch."""
+        if self.spec.kind == "shuffle":
+            return permutation(self.n, seed=self.seed, epoch=epoch)
+        if self.spec.kind == "sampling":
+            count = int(self._spans[1][rank, -1])
+            return draw(self.n, count, seed=self.seed, epoch=epoch, rank=rank)
+        return reorder(self._kept[rank], seed=self.seed, epoch=epoch, rank=rank)
+
+    def spans(self, rank: int) -> list[tuple[int, int]]:
+        """Return the rank's span of the order, first and past the last, for each step."""
+        starts, stops = self._spans
+        return list(zip(starts[rank].tolist(), stops[rank].tolist(), strict=True))
+
+
+def _shared_spans(n: int, batch: int, shares: tuple[float, ...]) -> tuple[Indices, Indices]:
+    """Cut each global batch by the shares; the last batch may be short."""
+    steps = -(-n // batch)
+    bounds = np.stack([cut(batch, shares)] * steps, axis=1)
+    bounds[:, -1] = cut(n - (steps - 1) * batch, shares)
+    bounds += np.arange(steps) * batch
+    return bounds[:-1], bounds[1:]
+
+
+def _own_spans(sizes: Indices, batch: int) -> tuple[Indices, Indices]:
+    """Cut each rank's samples into one piece per step.
+
+    No more steps than the largest part has samples: else, with a batch smaller than the number of
+    ranks, there would be steps in which nobody has a sample.
+    """
+    used = int(sizes.sum())
+    if not used:
+        raise UsageError("no rank owns a sample; give data.partition.labels at least one label")
+    steps = min(-(-used // batch), int(sizes.max()))
+    bounds = (2 * np.outer(sizes, np.arange(steps + 1)) + steps) // (2 * steps)
+    return bounds[:, :-1], bounds[:, 1:]
+
+
+def _check(*, n: int, batch: int, world_size: int) -> None:
+    if batch < 1 or world_size < 1:
+        raise UsageError(
+            f"got a batch of {batch} for {world_size} ranks; both must be 1 or more, "
+            f"e.g. data.batch=128"
+        )
+    if n < world_size:
+        raise UsageError(
+            f"{world_size} ranks cannot share {counted(n, 'training sample')}; start at most "
+            f"{counted(max(n, 1), 'rank')}, or use {world_size} samples or more (data.samples)"
         )
 
 
@@ -200,7 +295,13 @@ class Partition(Generic[T_co]):
 
 
 class DataPartitioner(Generic[T_co]):
-    """Cuts a data set into random parts that are kept.
+    """Cuts a data set into random parts that are kept, as the field's tutorials spell it.
+
+        parts = DataPartitioner(data, sizes=[0.7, 0.2, 0.1], seed=1234)
+        mine = parts.use(rank)
+
+    It cuts the same permutation as `partition: random` does, and unlike the tutorials' own it drops
+    no sample: `int(0.1 * n)` per part loses the remainders.
 
     Args:
         data: anything with a length and samples by index.

@@ -10,13 +10,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-import numpy as np
-import numpy.typing as npt
 from torch.utils.data import Sampler
 
 from drumline.core.errors import UsageError
-from drumline.data.partition import Indices, partition, reorder
-from drumline.data.plan import BatchPlan
+from drumline.data.partition import BatchPlan, Indices, partition, reorder
 from drumline.spec.run_spec import PartitionSpec
 
 
@@ -34,36 +31,11 @@ class LocalBatch:
 
 
 class BatchSampler:
-    """Iterates over one rank's batches of an epoch; nothing is dropped, the last may be short.
+    """Iterates over one rank's batches of an epoch; nothing is dropped, the last may be short."""
 
-    Args:
-        spec: how samples are dealt out.
-        n: number of training samples.
-        labels: their labels, for by_label and dirichlet.
-        batch: samples per step over all ranks together.
-        rank: whose batches.
-        world_size: number of ranks.
-        seed: of every random choice; the same on every rank.
-
-    Raises:
-        UsageError: there are fewer samples than ranks, or the partition does not fit the data.
-    """
-
-    def __init__(
-        self,
-        *,
-        spec: PartitionSpec,
-        n: int,
-        labels: npt.NDArray[np.int64] | None,
-        batch: int,
-        rank: int,
-        world_size: int,
-        seed: int,
-    ) -> None:
-        _check_rank(rank, world_size)
-        self._plan = BatchPlan(
-            spec=spec, n=n, labels=labels, batch=batch, world_size=world_size, seed=seed
-        )
+    def __init__(self, plan: BatchPlan, *, rank: int) -> None:
+        _check_rank(rank, plan.world_size)
+        self.plan = plan
         self._rank = rank
         self._epoch = 0
 
@@ -72,15 +44,15 @@ class BatchSampler:
         self._epoch = epoch
 
     def __len__(self) -> int:
-        return self._plan.steps
+        return self.plan.steps
 
     def __iter__(self) -> Iterator[LocalBatch]:
         return self.batches()
 
     def batches(self, first: int = 0) -> Iterator[LocalBatch]:
         """Iterate from step `first` of the epoch on, at no cost for the steps before it."""
-        order = self._plan.order(self._epoch, self._rank)
-        steps = zip(self._plan.spans(self._rank), self._plan.totals.tolist(), strict=True)
+        order = self.plan.order(self._epoch, self._rank)
+        steps = zip(self.plan.spans(self._rank), self.plan.totals.tolist(), strict=True)
         for (start, stop), total in islice(steps, first, None):
             yield LocalBatch(order[start:stop], total)
 
@@ -97,7 +69,7 @@ class PartitionSampler(Sampler[int]):
         *,
         spec: PartitionSpec,
         n: int,
-        labels: npt.NDArray[np.int64] | None = None,
+        labels: Indices | None = None,
         rank: int,
         world_size: int,
         seed: int,

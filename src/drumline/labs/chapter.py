@@ -25,7 +25,7 @@ from drumline.labs.plots import Plot
 from drumline.labs.text import LabText, lab_text
 from drumline.report.intervals import Interval
 from drumline.report.page.blocks import Block, Column, Markdown, Paragraph, Picture, TableBlock
-from drumline.report.page.table import FORMS, CellRef, Findings, NumberFormat, RecordTable, Table
+from drumline.report.page.table import FORMS, CellRef, Findings, NumberFormat, Table
 from drumline.report.page.translator import Filling, Language, Sentence, Text, find_holes
 from drumline.report.plots import FigureStyle
 
@@ -43,26 +43,26 @@ class Chapter:
     text: LabText
     findings: Findings
     """numbers computed from others, of the whole lab"""
-    tables: dict[str, RecordTable[Any]]
+    tables: dict[str, Table[Any]]
     """of the whole lab so far, by name"""
     results: list[Block] = field(default_factory=list)
     sentences: list[Text] = field(default_factory=list)
 
     def tabulate(
         self, name: str, row_type: type[R], rows: Iterable[R], *, key: str = "key"
-    ) -> RecordTable[R]:
+    ) -> Table[R]:
         """Make a table, one CSV file, which can then be shown, drawn and quoted."""
-        table = RecordTable(name, row_type, rows, key=key)
+        table = Table(name, row_type, rows, key=key)
         self.tables[name] = table
         return table
 
-    def table(self, name: str, row_type: type[R]) -> RecordTable[R]:
+    def table(self, name: str, row_type: type[R]) -> Table[R]:
         """Return a table of an earlier chapter; where there is none, one without rows."""
-        return self.tables.get(name) or RecordTable(name, row_type)
+        return self.tables.get(name) or Table(name, row_type)
 
     def show(
         self,
-        table: RecordTable[Any],
+        table: Table[Any],
         *columns: str,
         key: str = "",
         folded: bool = False,
@@ -92,7 +92,7 @@ class Chapter:
         self.results.append(TableBlock(table=table, columns=shown, title=title, folded=folded))
 
     def picture(
-        self, name: str, draw: Callable[..., Figure], *tables: Table, **holes: object
+        self, name: str, draw: Callable[..., Figure], *tables: Table[Any], **holes: object
     ) -> None:
         """Show a figure, drawn from tables: `draw(plot, *tables)`; holes are its title's."""
         text = self.text.within(f"figures.{name}")
@@ -160,7 +160,7 @@ class Chapter:
             return self.text.name(column, value)
         return table.cell_at(row, column, FORMS[form] if form else table.forms[column] or str)
 
-    def _find(self, record: object) -> tuple[RecordTable[Any], int]:
+    def _find(self, record: object) -> tuple[Table[Any], int]:
         """Return the table that a row belongs to, and its number there."""
         for table in self.tables.values():
             row = table.row_of(record)
@@ -170,11 +170,8 @@ class Chapter:
 
     def found(self, name: str, value: object, form: str, *, of: str) -> CellRef:
         """Note a number that was computed from others, in the form of that name, and quote it."""
-        ends: dict[str, float | None] = {}
-        if isinstance(value, Interval):
-            ends = {"low": value.low, "high": value.high}
-            value = value.middle
-        return self.findings.cell(name, cast(float, value), self.text.form(form), of=of, **ends)
+        number = cast(float | Interval | None, value)
+        return self.findings.cell(name, number, self.text.form(form), of=of)
 
     def list_up(self, key: str, rows: Iterable[object]) -> Sentence | None:
         """Write a text for each `row`, with commas between them; None where there are no rows."""
@@ -197,7 +194,7 @@ class WriteUp:
     """tables and pictures"""
     analysis: list[Block]
     """sentences made from the numbers"""
-    tables: list[Table]
+    tables: list[Table[Any]]
     """all that any of them quotes"""
 
 
@@ -219,7 +216,7 @@ class Lab:
     def write_up(self, results: Results, lang: Language) -> WriteUp:
         """Turn what was measured into the chapters that it allows."""
         text, findings = lab_text(self.name, lang), Findings()
-        tables: dict[str, RecordTable[Any]] = {}
+        tables: dict[str, Table[Any]] = {}
         written = []
         for name, write in self.chapters.items():
             chapter = Chapter(text=text.within(name), findings=findings, tables=tables)

@@ -19,16 +19,13 @@ from typing import Annotated, Any, cast
 from pydantic import AfterValidator, Field, model_validator
 
 from drumline.core.errors import DataError, DivergenceError
-from drumline.core.events import read_events
 from drumline.core.nodes import MAX_NODES
-from drumline.core.rundir import RunDir
-from drumline.data.catalogue import MNIST
-from drumline.data.folders import find_files
+from drumline.core.rundir import RunDir, read_events
+from drumline.data.catalogue import MNIST, find_files
 from drumline.launch.probe import Watch
 from drumline.report.runs.record import RunRecord, read_record
-from drumline.spec.link import LinkSpec, check_node_count, check_slow_nodes
 from drumline.spec.load import validate_spec
-from drumline.spec.parts import Part, one_word
+from drumline.spec.parts import LinkSpec, Part, check_node_count, check_slow_nodes, one_word
 from drumline.spec.run_spec import RunSpec
 
 

@@ -90,7 +90,7 @@ def _audit_runs(folder: Path, manifest: Manifest, settings: LabSettings) -> Iter
     yield from audit_texts(folder, report)
 
 
-def _compare(table: Table, file: Path) -> Iterator[str]:
+def _compare(table: Table[Any], file: Path) -> Iterator[str]:
     try:
         text = file.read_text(encoding="utf-8", errors="replace")
     except OSError:

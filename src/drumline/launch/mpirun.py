@@ -23,9 +23,8 @@ import time
 from pathlib import Path
 
 from drumline.core.errors import UsageError
-from drumline.core.events import EventWriter, read_events
 from drumline.core.processes import deferred_signals
-from drumline.core.rundir import RunDir
+from drumline.core.rundir import EventWriter, RunDir, read_events
 from drumline.core.scratch import Scratch
 from drumline.core.task import SCRATCH
 from drumline.launch.agents import SessionProcess, end_all

@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from drumline.core.errors import ERRORS, DrumlineError, WorkerError
-from drumline.core.events import Event, read_events
 from drumline.core.formatting import name_ranks
 from drumline.core.nodes import name_rank
-from drumline.core.rundir import RunDir
+from drumline.core.rundir import Event, RunDir, read_events
 
 _TRACEBACK_LINES = 40
 _LOG_LINES = 10

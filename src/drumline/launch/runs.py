@@ -24,9 +24,8 @@ from drumline.core.errors import (
     UsageError,
     WorkerError,
 )
-from drumline.core.events import EventTail
 from drumline.core.lock import FileLock
-from drumline.core.rundir import RunDir
+from drumline.core.rundir import EventTail, RunDir
 
 if TYPE_CHECKING:
     from drumline.core.rundir import RunDir

@@ -1,24 +1,31 @@
-"""From a spec to a model, with the same weights on every rank, and what tells weights apart."""
+"""From a spec to a model, with the same weights on every rank, and what tells weights apart.
+
+A model of the user's own is `package.module:factory`. The module is looked for in the current
+directory first, as `python -m` does, then among the installed packages. Everything that can be
+wrong with the name ends in one sentence that says so.
+
+Options are checked against the signature of the factory before it is called: `model: {name: cnn,
+droput: 0}` must not train with dropout, nor end in a TypeError that speaks of `__init__()`.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import importlib
+import inspect
 import json
-from collections.abc import Callable, Mapping
-from typing import Any
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any, get_args, get_type_hints
 
 import torch
 from torch import Tensor, nn
 
 from drumline.core.errors import DrumlineError, SpecError
-from drumline.models.factory import (
-    GIVEN,
-    check_names,
-    check_types,
-    find_factory,
-    parameters_of,
-    suggest,
-)
+from drumline.core.formatting import nearest
 from drumline.models.gpt import GPT
 from drumline.models.vision import CNN, MLP, LeNet, Linear
 from drumline.spec.run_spec import ModelSpec
@@ -29,6 +36,13 @@ _BUILTIN: dict[str, type[nn.Module]] = {
     "lenet": LeNet,
     "cnn": CNN,
     "gpt-mini": GPT,
+}
+GIVEN = "classes"  # comes from the data, not from the spec
+_EXPECTED: dict[type, str] = {
+    bool: "true or false",
+    int: "a whole number, 1 or more",
+    float: "a number",
+    type(None): "null",
 }
 
 
@@ -89,7 +103,7 @@ def _builtin(spec: ModelSpec) -> type[nn.Module]:
 
 
 def _call_seeded(
-    name: str, factory: Callable[..., Any], arguments: dict[str, Any], seed: int
+    name: str, factory: Callable[..., Any], arguments: dict[str, object], seed: int
 ) -> nn.Module:
     # manual_seed reaches the GPUs that are in use, so these are put back, too.
     gpus = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
@@ -110,7 +124,7 @@ def _call_seeded(
     return made
 
 
-def _call(name: str, factory: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+def _call(name: str, factory: Callable[..., Any], arguments: dict[str, object]) -> Any:
     try:
         return factory(**arguments)
     except DrumlineError:
@@ -157,3 +171,153 @@ def _bytes_of(tensor: Tensor) -> memoryview:
     """Return the elements row by row, as they lie in memory; bfloat16 has no numpy dtype."""
     rows = tensor.detach().cpu().contiguous().reshape(-1)
     return rows.view(torch.uint8).numpy().data
+
+
+def parameters_of(factory: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    """Return the factory's parameters; `**options` where Python cannot say (some C functions)."""
+    try:
+        return inspect.signature(factory).parameters
+    except (TypeError, ValueError):
+        return {"options": inspect.Parameter("options", inspect.Parameter.VAR_KEYWORD)}
+
+
+def check_names(model: str, factory: Callable[..., Any], options: Mapping[str, object]) -> None:
+    """Refuse options that the factory does not take, and a factory that needs more than it gets."""
+    parameters = parameters_of(factory)
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    takes = [name for name, p in parameters.items() if _by_keyword(p)]
+    valid = [name for name in takes if name != GIVEN]
+    for name in options:
+        if name not in takes and not takes_any:
+            raise SpecError(
+                f"model {model} has no option {name!r}{suggest(name, valid)}; it takes "
+                f"{', '.join(valid) or 'none'}",
+                key=f"model.{name}",
+            )
+    for name, p in parameters.items():
+        if _required(p) and name not in options and name != GIVEN:
+            raise SpecError(
+                f"model {model} needs a value for {name!r}; set model.{name}=…, "
+                f"or give it a default in the factory",
+                key=f"model.{name}",
+            )
+
+
+def check_types(model: str, factory: type, options: Mapping[str, object]) -> None:
+    """Refuse options of a built-in model that are not of the annotated type."""
+    hints = get_type_hints(factory.__init__)  # type: ignore[misc]
+    for name, value in options.items():
+        allowed = get_args(hints[name]) or (hints[name],)
+        if not any(_fits(value, kind) for kind in allowed):
+            expected = " or ".join(_EXPECTED[kind] for kind in allowed)
+            raise SpecError(
+                f"model {model}: {name} must be {expected}, got {value!r}; set model.{name}="
+                f"{parameters_of(factory)[name].default}, its default, or leave it out",
+                key=f"model.{name}",
+            )
+
+
+def suggest(name: str, valid: Iterable[str]) -> str:
+    """Return ` (did you mean 'near'?)`, or nothing if no valid name is near."""
+    hint = nearest(name, valid)
+    return f" ({hint})" if hint else ""
+
+
+def _fits(value: object, kind: type) -> bool:
+    if kind is bool or isinstance(value, bool):
+        return isinstance(value, bool) and kind is bool
+    if kind is int:  # sizes and counts, all of them
+        return isinstance(value, int) and value >= 1
+    return isinstance(value, int | float if kind is float else kind)
+
+
+def _by_keyword(parameter: inspect.Parameter) -> bool:
+    return parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+
+
+def _required(parameter: inspect.Parameter) -> bool:
+    named = _by_keyword(parameter) or parameter.kind is parameter.POSITIONAL_ONLY
+    return named and parameter.default is parameter.empty
+
+
+def find_factory(name: str) -> Callable[..., Any]:
+    """Import `package.module` and return its `factory` (which may be dotted: `Class.method`).
+
+    Raises:
+        SpecError: there is no such module or name, importing it failed, or it cannot be called.
+    """
+    module_name, _, attribute = name.partition(":")
+    if not module_name or not attribute or module_name.startswith("."):
+        raise _error(name, "is not of the form package.module:factory, e.g. nets:build")
+    found: Any = _import(name, module_name)
+    for part in attribute.split("."):
+        found = _member(name, found, part)
+    if isinstance(found, nn.Module):
+        raise _error(name, "is a model, not a function that makes one; wrap it in a function")
+    if not callable(found):
+        raise _error(
+            name, f"is of type {type(found).__name__}, which cannot be called; name a function"
+        )
+    factory: Callable[..., Any] = found
+    return factory
+
+
+def _import(name: str, module_name: str) -> ModuleType:
+    _see_current_directory()
+    try:
+        return importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        missing = error.name or ""
+        if f"{module_name}.".startswith(f"{missing}."):
+            raise _not_found(name, module_name, missing) from error
+        raise _error(
+            name, f"needs {missing!r}, which is not installed; install it first"
+        ) from error
+    except (Exception, SystemExit) as error:
+        raise _error(
+            name,
+            f"cannot be imported: {module_name} raised {type(error).__name__}: {error}; "
+            f"try python -c 'import {module_name}'",
+        ) from error
+
+
+def _see_current_directory() -> None:
+    here = os.getcwd()
+    if here not in sys.path and "" not in sys.path:
+        sys.path.insert(0, here)
+    importlib.invalidate_caches()  # a file that was written a moment ago counts
+
+
+def _not_found(name: str, module_name: str, missing: str) -> SpecError:
+    package, _, last = missing.rpartition(".")
+    folder = Path.cwd().joinpath(*package.split(".")) if package else Path.cwd()
+    return _error(
+        name,
+        f"cannot be imported: no module {missing!r} in {Path.cwd()} nor among the installed "
+        f"packages{suggest(last, _modules_in(folder))}; "
+        f"start from the folder that holds {module_name.split('.')[0]}, or install it",
+    )
+
+
+def _modules_in(folder: Path) -> list[str]:
+    """List what could be imported from a folder: its .py files and sub-folders."""
+    if not folder.is_dir():
+        return []
+    return [p.stem for p in folder.iterdir() if p.suffix == ".py" or p.is_dir()]
+
+
+def _member(name: str, owner: Any, part: str) -> Any:
+    try:
+        return getattr(owner, part)
+    except AttributeError as error:
+        where = getattr(owner, "__name__", type(owner).__name__)
+        public = [word for word in dir(owner) if not word.startswith("_")]
+        raise _error(
+            name,
+            f"cannot be found: {where} has no {part!r}{suggest(part, public)}; "
+            f"name a function that returns an nn.Module",
+        ) from error
+
+
+def _error(name: str, problem: str) -> SpecError:
+    return SpecError(f"model {name!r} {problem}", key="model.name")

@@ -151,13 +151,8 @@ def build_partial(
     The wanted ones are bit for bit those of `build_model`. Of tied parameters all are there if one
     is wanted. It takes the memory of what is wanted and twice that of the largest other parameter.
 
-    Args:
-        spec: the name and the options.
-        classes: how many scores it gives.
-        seed: the same on every rank gives the same weights on every rank.
-        dtype: of the floating-point weights.
-        wanted: is asked with the names of parameters and buffers. A buffer is also there if
-            a parameter of its own module is.
+    `wanted` is asked with the names of parameters and buffers. A buffer is also there if a
+    parameter of its own module is.
 
     Raises:
         SpecError: as for `build_model`.

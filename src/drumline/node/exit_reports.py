@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from drumline.core.errors import DrumlineError
-from drumline.core.events import Event, EventWriter, read_events
-from drumline.core.rundir import RunDir
+from drumline.core.rundir import Event, EventWriter, RunDir, read_events
 from drumline.launch.outcome import check_outcome
 
 _TOLD = frozenset({"start", "error", "agent", "worker_exit", "stopped"})

@@ -19,20 +19,20 @@ State per parameter: `exp_avg` (m), `exp_avg_sq` (v), `step` (t, on the CPU), as
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from drumline.core.errors import UsageError
-from drumline.optim.foreach import ForeachOptimizer, Tensors, decayed, require
+from drumline.optim.foreach import ForeachOptimizer, ParamGroup, Tensors, decayed, require
 
 
 class Adam(ForeachOptimizer):
     """Adam; with `decoupled` the weights themselves decay, not the gradient (AdamW)."""
 
-    fixed: ClassVar[dict[str, Any]] = {"amsgrad": False, "maximize": False, "differentiable": False}
+    fixed: ClassVar[ParamGroup] = {"amsgrad": False, "maximize": False, "differentiable": False}
 
     def __init__(
         self,
@@ -47,14 +47,14 @@ class Adam(ForeachOptimizer):
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         super().__init__(params, {**defaults, "decoupled_weight_decay": decoupled})
 
-    def check(self, group: dict[str, Any]) -> None:
+    def check(self, group: ParamGroup) -> None:
         """Refuse hyperparameters out of their range."""
         super().check(group)
         beta1, beta2 = group["betas"]
         require(0 <= beta1 < 1 and 0 <= beta2 < 1, "betas", group["betas"], "two numbers in [0, 1)")
         require(group["eps"] >= 0, "eps", group["eps"], "0 or more")
 
-    def update(self, group: dict[str, Any], params: Tensors, grads: Tensors) -> None:
+    def update(self, group: ParamGroup, params: Tensors, grads: Tensors) -> None:
         """Take one step; the numbers are those of the module's docstring."""
         (beta1, beta2), lr, eps = group["betas"], float(group["lr"]), group["eps"]
         steps, means, squares = self._state_of(params)
@@ -88,7 +88,7 @@ class Adam(ForeachOptimizer):
             [state["exp_avg_sq"] for state in states],
         )
 
-    def _start(self, param: Tensor) -> dict[str, Any]:
+    def _start(self, param: Tensor) -> dict[str, Tensor]:
         if param.is_complex():
             raise UsageError(
                 f"a parameter of shape {tuple(param.shape)} is complex, which drumline's Adam does "

@@ -1,4 +1,4 @@
-"""From a spec's words to an optimizer: the same rule from this package, or from torch.optim.
+"""From a spec to an optimizer: the same rule from this package, or from torch.optim.
 
 | name | engine: drumline | engine: torch |
 |---|---|---|
@@ -23,6 +23,8 @@ learning rate from the step alone:
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from math import cos, pi
 
 import torch
@@ -36,49 +38,21 @@ from drumline.spec.run_spec import OptimizerSpec, ScheduleSpec
 
 def build_optimizer(spec: OptimizerSpec, params: ParamsT) -> torch.optim.Optimizer:
     """Build the optimizer that the spec names, over parameters or groups of them."""
-    return _build_ours(spec, params) if spec.engine == "drumline" else _build_torch(spec, params)
-
-
-def _build_ours(spec: OptimizerSpec, params: ParamsT) -> torch.optim.Optimizer:
+    rule: Callable[..., torch.optim.Optimizer]
+    ours, decay = spec.engine == "drumline", spec.weight_decay
     match spec.name:
         case "gd":
-            return GD(params, spec.lr, weight_decay=spec.weight_decay)
+            rule = GD if ours else torch.optim.SGD
+            return rule(params, spec.lr, weight_decay=decay)
         case "sgd":
-            return SGD(
-                params,
-                spec.lr,
-                momentum=spec.momentum,
-                nesterov=spec.nesterov,
-                weight_decay=spec.weight_decay,
-            )
-        case "adam":
-            return Adam(
-                params,
-                spec.lr,
-                betas=spec.betas,
-                eps=spec.eps,
-                weight_decay=spec.weight_decay,
-                decoupled=spec.decoupled,
-            )
-
-
-def _build_torch(spec: OptimizerSpec, params: ParamsT) -> torch.optim.Optimizer:
-    match spec.name:
-        case "gd":
-            return torch.optim.SGD(params, spec.lr, weight_decay=spec.weight_decay)
-        case "sgd":
-            return torch.optim.SGD(
-                params,
-                spec.lr,
-                momentum=spec.momentum,
-                nesterov=spec.nesterov,
-                weight_decay=spec.weight_decay,
-            )
+            rule = SGD if ours else torch.optim.SGD
+            momentum, nesterov = spec.momentum, spec.nesterov
+            return rule(params, spec.lr, momentum=momentum, nesterov=nesterov, weight_decay=decay)
         case "adam":
             rule = torch.optim.AdamW if spec.decoupled else torch.optim.Adam
-            return rule(
-                params, spec.lr, betas=spec.betas, eps=spec.eps, weight_decay=spec.weight_decay
-            )
+            if ours:
+                rule = partial(Adam, decoupled=spec.decoupled)
+            return rule(params, spec.lr, betas=spec.betas, eps=spec.eps, weight_decay=decay)
 
 
 def lr_at(

@@ -27,22 +27,24 @@ from torch.optim.optimizer import ParamsT
 from drumline.core.errors import UsageError
 
 Tensors = list[Tensor]
+ParamGroup = dict[str, Any]
+"""parameters and their hyperparameters, as torch.optim keeps them"""
 
 
 class ForeachOptimizer(Optimizer):
     """An optimizer whose rule is written for a list of tensors at once."""
 
-    fixed: ClassVar[dict[str, Any]] = {}
+    fixed: ClassVar[ParamGroup] = {}
     """options of torch.optim's counterpart that this class lacks, at their neutral values"""
 
-    def __init__(self, params: ParamsT, defaults: dict[str, Any]) -> None:
+    def __init__(self, params: ParamsT, defaults: ParamGroup) -> None:
         super().__init__(params, {**defaults, **self.fixed})
 
-    def update(self, group: dict[str, Any], params: Tensors, grads: Tensors) -> None:
+    def update(self, group: ParamGroup, params: Tensors, grads: Tensors) -> None:
         """Move `params`, all of one device and dtype, and leave `grads` as they are."""
         raise NotImplementedError
 
-    def check(self, group: dict[str, Any]) -> None:
+    def check(self, group: ParamGroup) -> None:
         """Refuse hyperparameters out of their range; subclasses add their own."""
         require(group["lr"] >= 0, "lr", group["lr"], "0 or more")
         require(group["weight_decay"] >= 0, "weight_decay", group["weight_decay"], "0 or more")
@@ -59,7 +61,7 @@ class ForeachOptimizer(Optimizer):
                 self.update(group, params, grads)
         return loss
 
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
+    def add_param_group(self, param_group: ParamGroup) -> None:
         """Add a group of parameters with hyperparameters of their own."""
         super().add_param_group(param_group)
         self._accept(self.param_groups[-1])
@@ -71,7 +73,7 @@ class ForeachOptimizer(Optimizer):
                 group.setdefault(name, value)
             self._accept(group)
 
-    def _accept(self, group: dict[str, Any]) -> None:
+    def _accept(self, group: ParamGroup) -> None:
         for name, neutral in self.fixed.items():
             if group[name] != neutral:
                 raise UsageError(

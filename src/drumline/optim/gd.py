@@ -16,13 +16,13 @@ Memory is that of one chunk; the result is that of the full batch up to rounding
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, ClassVar, TypeVar
+from typing import ClassVar, TypeVar
 
 import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from drumline.optim.foreach import ForeachOptimizer, Tensors, decayed, require
+from drumline.optim.foreach import ForeachOptimizer, ParamGroup, Tensors, decayed, require
 
 Chunk = TypeVar("Chunk")
 
@@ -38,7 +38,7 @@ class GD(ForeachOptimizer):
     where `summed_loss(chunk)` is, say, `F.cross_entropy(model(x), y, reduction="sum")`.
     """
 
-    fixed: ClassVar[dict[str, Any]] = {
+    fixed: ClassVar[ParamGroup] = {
         "momentum": 0.0,
         "dampening": 0.0,
         "nesterov": False,
@@ -71,7 +71,7 @@ class GD(ForeachOptimizer):
             mean = share.detach() if mean is None else mean + share.detach()
         return 0.0 if mean is None else float(mean)
 
-    def update(self, group: dict[str, Any], params: Tensors, grads: Tensors) -> None:
+    def update(self, group: ParamGroup, params: Tensors, grads: Tensors) -> None:
         """Take one step downhill."""
         # g ← ∇f(w) + λ·w
         grads = decayed(grads, params, group["weight_decay"])

@@ -14,18 +14,18 @@ State per parameter: `momentum_buffer` (b), as torch.optim names it.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch.optim.optimizer import ParamsT
 
-from drumline.optim.foreach import ForeachOptimizer, Tensors, decayed, require
+from drumline.optim.foreach import ForeachOptimizer, ParamGroup, Tensors, decayed, require
 
 
 class SGD(ForeachOptimizer):
     """Stochastic gradient descent; every group may have hyperparameters of its own."""
 
-    fixed: ClassVar[dict[str, Any]] = {"dampening": 0.0, "maximize": False, "differentiable": False}
+    fixed: ClassVar[ParamGroup] = {"dampening": 0.0, "maximize": False, "differentiable": False}
 
     def __init__(
         self,
@@ -41,14 +41,14 @@ class SGD(ForeachOptimizer):
             {"lr": lr, "momentum": momentum, "nesterov": nesterov, "weight_decay": weight_decay},
         )
 
-    def check(self, group: dict[str, Any]) -> None:
+    def check(self, group: ParamGroup) -> None:
         """Refuse hyperparameters out of their range."""
         super().check(group)
         require(0 <= group["momentum"] < 1, "momentum", group["momentum"], "in [0, 1)")
         if group["nesterov"]:
             require(group["momentum"] > 0, "momentum", 0, "more than 0 with nesterov, e.g. 0.9")
 
-    def update(self, group: dict[str, Any], params: Tensors, grads: Tensors) -> None:
+    def update(self, group: ParamGroup, params: Tensors, grads: Tensors) -> None:
         """Take one step; the numbers are those of the module's docstring."""
         lr, momentum = float(group["lr"]), group["momentum"]
         # 1. g ← ∇fᵢ(w) + λ·w

@@ -7,7 +7,7 @@ from drumline.parallel.dynamo import postpone_dynamo
 from drumline.parallel.hook import HookState, comm_hook
 from drumline.parallel.naive import average_gradients, average_parameters
 from drumline.parallel.norm import clip_split_gradients
-from drumline.parallel.shard_spec import ShardSpec
+from drumline.parallel.shard_spec import ShardSpec, describe_shard
 from drumline.parallel.strategy import SingleProcess, Strategy, build_strategy
 from drumline.parallel.tied import TiedGradients
 
@@ -29,5 +29,6 @@ __all__ = [
     "build_strategy",
     "clip_split_gradients",
     "comm_hook",
+    "describe_shard",
     "postpone_dynamo",
 ]

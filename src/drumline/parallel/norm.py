@@ -26,12 +26,8 @@ def clip_split_gradients(
     Every rank of a copy of the model calls this, and blocks for one all-reduce of 8 bytes. The same
     as `nn.utils.clip_grad_norm_` of one process.
 
-    Args:
-        model: this rank's part.
-        max_norm: the norm.
-        axes: whom to ask.
-        counts: whether this rank's parameter of that name counts; each parameter, or each share of
-            one, must count on one rank.
+    `counts` says whether this rank's parameter of that name counts: each parameter, or each share
+    of one, must count on one rank.
     """
     named = model.named_parameters()
     squares = sum_squares(p.grad for name, p in named if p.grad is not None and counts(name))

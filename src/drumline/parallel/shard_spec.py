@@ -12,12 +12,13 @@ cut as the parameters of these names are.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from torch import Tensor
+from torch import Tensor, nn
 
-from drumline.parallel.tensor.exchange import Exchange
+from drumline.parallel.axes import Axes
+from drumline.parallel.tensor.exchange import Exchange, shares_of
 from drumline.parallel.tensor.shares import Share
 
 
@@ -58,3 +59,26 @@ class ShardSpec:
         """
         first = self.exchange is None or self.exchange.rank == 0
         return name not in self.aliases and (first or name in self.shares)
+
+
+def describe_shard(
+    model: nn.Module,
+    axes: Axes,
+    *,
+    tied: Iterable[tuple[str, ...]] = (),
+    parts: int = 1,
+    part: int = 0,
+) -> ShardSpec:
+    """Describe what this rank holds of the whole model, for checkpoints and norms.
+
+    `tied` has the whole model's names of each parameter that has several; `part` of `parts` is this
+    one, where the whole model is cut by layers.
+    """
+    return ShardSpec(
+        part=part,
+        parts=parts,
+        writes=axes.replica == 0 and axes.share == 0,
+        aliases={name: names[0] for names in tied for name in names[1:]},
+        shares=shares_of(model),
+        exchange=None if axes.tensor is None else Exchange(group=axes.tensor),  # not metered
+    )

@@ -59,11 +59,7 @@ def build_strategy(
 ) -> Strategy:
     """Wrap a model as the spec says; every rank calls this, and takes over rank 0's weights.
 
-    Args:
-        spec: `strategy` of the run spec.
-        model: the model, or the part of it that all ranks of the group hold.
-        meter: notes each collective.
-        group: among whom gradients are averaged; None: all ranks.
+    `model` may be the part of one that all ranks of the group hold; None is the group of all ranks.
     """
     if spec.aggregator == "ddp":
         return TorchDDP(spec, model, meter, group)

@@ -47,13 +47,7 @@ class TiedGradients:
     ) -> None:
         """Make the groups; every rank of the mesh calls this.
 
-        Args:
-            model: this rank's part.
-            tied: the names of each parameter that has several.
-            stage_of: in which stage each parameter is, by name.
-            axes: this rank's place.
-            timeout_s: how long to wait for the others.
-            meter: notes each sum.
+        `tied` has the names of each parameter that has several, `stage_of` the stage of each name.
         """
         self._meter = meter
         mesh = axes.mesh

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from drumline.comm import Channel, Meter
 from drumline.comm.halving import dissemination_barrier
 from drumline.core.errors import CommError
-from drumline.core.events import Event
+from drumline.core.rundir import Event
 from drumline.models import build_model
 from drumline.parallel import Aggregator
 from drumline.parallel.bucket import build_buckets

@@ -50,15 +50,10 @@ class Interval:
         return Interval(middle=self.middle * factor, **ends)
 
 
-def interval_names(*keys: str) -> list[str]:
-    """Return the columns of values with intervals, in order."""
-    return [f"{key}{end}" for key in keys for end in ("", "_low", "_high")]
-
-
 def interval_cells(key: str, of: Interval | None) -> dict[str, float | None]:
-    """Return the cells of one value with its interval."""
-    values = (None, None, None) if of is None else (of.middle, of.low, of.high)
-    return dict(zip(interval_names(key), values, strict=True))
+    """Return the cells of one value with its interval, by their columns."""
+    middle, low, high = (None, None, None) if of is None else (of.middle, of.low, of.high)
+    return {key: middle, f"{key}_low": low, f"{key}_high": high}
 
 
 def median_interval(repeats: Sequence[float], *, positive: bool = True) -> Interval:

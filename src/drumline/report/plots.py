@@ -13,7 +13,7 @@ import html
 import io
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -163,7 +163,7 @@ class FigureStyle:
         import matplotlib
 
         chinese = chinese_font() if self.speaks == "zh" else None
-        settings: dict[str, Any] = {
+        settings: dict[str, object] = {
             # Chinese fonts lack signs, e.g. the minus of 10⁻¹: they give what the first has not
             "font.family": ["DejaVu Sans", *([chinese] if chinese else [])],
             "font.size": 9,
@@ -203,35 +203,21 @@ def render_inline(picture: Picture, lang: Language) -> str:
     return text.replace(PAGE_INK, "currentColor")
 
 
-def write_files(picture: Picture, folder: Path, lang: Language) -> list[Path]:
-    """Draw for files; returns those written.
+def write_figure(
+    draw: Callable[[FigureStyle], Figure], files: Sequence[Path], lang: Language = Language.EN
+) -> list[Path]:
+    """Draw for files, whose endings say how; returns them.
 
     Raises:
         RunDirError: one cannot be written.
     """
     style = FigureStyle(lang=lang)
-    files = [folder / f"{picture.name}.{ending}" for ending in FORMATS]
     with style.drawing():
-        figure = picture.draw(style)
+        figure = draw(style)
         for file in files:
             dated = {"CreationDate" if file.suffix == ".pdf" else "Date": None}
             try:
                 figure.savefig(file, dpi=_DPI, metadata=None if file.suffix == ".png" else dated)
             except OSError as error:
                 raise RunDirError(f"cannot write {file}: {error.strerror}") from None
-    return files
-
-
-def save_figure(figure: Figure, path: Path) -> list[Path]:
-    """Write a figure of a bench as PNG and SVG; returns both files.
-
-    Raises:
-        RunDirError: they cannot be written.
-    """
-    files = [path.with_suffix(".png"), path.with_suffix(".svg")]
-    try:
-        for file in files:
-            figure.savefig(file, dpi=150)
-    except OSError as error:
-        raise RunDirError(f"cannot write {path}: {error.strerror}") from None
-    return files
+    return list(files)

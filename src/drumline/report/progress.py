@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from drumline.core.events import Event, EventTail
-from drumline.core.rundir import RunDir
+from drumline.core.rundir import Event, EventTail, RunDir
 from drumline.report.ledger.accounts import Ledger, compute_ledger
 
 if TYPE_CHECKING:

@@ -11,11 +11,10 @@ it message by message.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, zip_longest
 from types import MappingProxyType
-from typing import Any
 
 from drumline.core.errors import UsageError
 from drumline.core.formatting import nearest
@@ -120,7 +119,7 @@ def find_algorithm_name(collective: str, name: str | None = None) -> str:
     return _known(name or DEFAULTS[collective], known, f"{collective} algorithm")
 
 
-def _known(name: str, among: Mapping[str, Any], what: str) -> str:
+def _known(name: str, among: Collection[str], what: str) -> str:
     if name in among:
         return name
     hint = nearest(name, among, "name one of them")

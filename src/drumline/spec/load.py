@@ -9,13 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import yaml
 from pydantic import ValidationError
 
 from drumline.core.errors import SpecError
-from drumline.core.files import write_atomic
 from drumline.core.rundir import RunDir
 from drumline.spec.parts import Part
 from drumline.spec.run_spec import SHORTHAND, RunSpec
@@ -44,7 +43,7 @@ def load_spec(
     Raises:
         SpecError: the file or an override does not make a spec; says where, and the way out.
     """
-    values: dict[str, Any] = {}
+    values: dict[str, object] = {}
     places: Places = {}
     if path is not None:
         values, places = _read_yaml(path)
@@ -61,10 +60,10 @@ def load_spec(
 
 
 def _forget_old_strategy(
-    values: dict[str, Any], overrides: Sequence[str], lasting: Sequence[str]
+    values: dict[str, object], overrides: Sequence[str], lasting: Sequence[str]
 ) -> None:
     """Drop what was said of a strategy, where overrides name another kind."""
-    said: dict[str, Any] = {}
+    said: dict[str, object] = {}
     for override in overrides:
         _apply_override(said, {}, override)
     named, old = said.get("strategy"), values.get("strategy")
@@ -80,7 +79,7 @@ def read_run_spec(run: RunDir) -> RunSpec:
 
 def write_run_spec(run: RunDir, spec: RunSpec) -> None:
     """Write the resolved spec into a run's directory."""
-    write_atomic(run.spec_file, dump_spec(spec))
+    run.write_text(run.spec_file.name, dump_spec(spec))
 
 
 def spec_options(spec: RunSpec) -> dict[str, str]:
@@ -124,7 +123,7 @@ def read_options(kind: type[P], options: Iterable[str], example: str) -> P:
     Raises:
         SpecError: the options do not make such a spec; says which one, and the way out.
     """
-    values: dict[str, Any] = {}
+    values: dict[str, object] = {}
     places: Places = {}
     for option in options:
         _apply_override(values, places, option, example)
@@ -187,7 +186,7 @@ def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
 _Dumper.add_representer(str, _represent_text)
 
 
-def _read_yaml(path: Path) -> tuple[dict[str, Any], Places]:
+def _read_yaml(path: Path) -> tuple[dict[str, object], Places]:
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -255,7 +254,7 @@ def _find_places(
 
 
 def _apply_override(
-    values: dict[str, Any], places: Places, override: str, example: str = _EXAMPLE
+    values: dict[str, object], places: Places, override: str, example: str = _EXAMPLE
 ) -> None:
     key, equals, text = override.partition("=")
     path = tuple(part.strip() for part in key.split("."))
@@ -275,26 +274,25 @@ def _apply_override(
     places[path] = f"{override!r}"
 
 
-def _set(values: dict[str, Any], path: KeyPath, value: Any, override: str) -> None:
+def _set(values: dict[str, object], path: KeyPath, value: object, override: str) -> None:
     """Set a nested value, opening one-word parts on the way (`model=cnn` → `{name: cnn}`)."""
     for depth in range(1, len(path)):
         here = path[:depth]
-        inner = values.get(here[-1])
-        if isinstance(inner, str) and here in SHORTHAND:
-            inner = {SHORTHAND[here]: inner}
-        elif inner is None:
-            inner = {}
-        elif isinstance(inner, dict):
-            inner = {str(key): item for key, item in inner.items()}
-        else:
+        given = values.get(here[-1])
+        inner: dict[str, object] = {}
+        if isinstance(given, str) and here in SHORTHAND:
+            inner = {SHORTHAND[here]: given}
+        elif isinstance(given, dict):
+            inner = {str(key): item for key, item in given.items()}
+        elif given is not None:
             raise SpecError(
-                f"{override!r}: {'.'.join(here)} is {inner!r}, which has no keys in it; "
+                f"{override!r}: {'.'.join(here)} is {given!r}, which has no keys in it; "
                 f"write {'.'.join(here)}=VALUE"
             )
         values[here[-1]] = inner
         values = inner
     last = path[-1]
-    if path in SHORTHAND and isinstance(value, str) and isinstance(values.get(last), dict):
-        values[last] = {**values[last], SHORTHAND[path]: value}
-    else:
-        values[last] = value
+    known = values.get(last)
+    if path in SHORTHAND and isinstance(value, str) and isinstance(known, dict):
+        value = {**known, SHORTHAND[path]: value}
+    values[last] = value

@@ -14,29 +14,26 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field, model_validator
 
 from drumline.core.formatting import nearest
-from drumline.core.nodes import MAX_NODES, NodePlan
+from drumline.core.nodes import MAX_NODES, NodePlan, address_of
 from drumline.core.task import MAX_WORKERS
-from drumline.spec.link import (
-    LinkSpec,
-    SlowNode,
-    check_meeting,
-    check_node_count,
-    check_slow_nodes,
-    plan_nodes,
-)
 from drumline.spec.mesh import Mesh, MeshSpec, settle_mesh
 from drumline.spec.parts import (
     Bytes,
     CheckpointSpec,
     ClashError,
     DataSpec,
+    LinkSpec,
     ModelSpec,
     OptimizerSpec,
     Part,
     PartitionSpec,
     ScheduleSpec,
+    SlowNode,
     SlowRank,
+    check_node_count,
+    check_slow_nodes,
     one_word,
+    plan_nodes,
 )
 from drumline.spec.strategy import REDUCING_KINDS, StrategySpec, check_split, settle_aggregator
 
@@ -151,6 +148,24 @@ class RunSpec(Part):
         return settle_mesh(self.mesh, self.strategy.kind, workers=self.workers, nodes=self.nodes)
 
     @property
+    def cuts_layers(self) -> bool:
+        """Whether a rank holds some of the layers only."""
+        return self.strategy.kind in ("pipeline", "rpc") or self.axes.pipeline > 1
+
+    @property
+    def microbatches(self) -> int:
+        """Into how many microbatches a copy of a model that is cut by layers cuts its batch.
+
+        Unless it is said: by rpc 1, one part at work after the other; else as many as make equal
+        ones, up to two for each stage. Where the model is not cut, neither is the batch.
+        """
+        if self.strategy.microbatches is not None:
+            return self.strategy.microbatches
+        share = max(1, self.data.batch // self.axes.data)
+        most = 2 * self.axes.pipeline if self.strategy.kind != "rpc" and self.cuts_layers else 1
+        return max(count for count in range(1, most + 1) if share % count == 0)
+
+    @property
     def node_plans(self) -> tuple[NodePlan, ...]:
         """The simulated nodes; none where all workers are on one node."""
         return plan_nodes(self.nodes, self.link, self.slow_nodes)
@@ -165,17 +180,10 @@ class RunSpec(Part):
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        check_split(
-            self.strategy,
-            self.axes,
-            batch=self.data.batch,
-            accumulate=self.accumulate,
-            whole_data=self.optimizer.name == "gd",
-            bf16=self.precision == "bf16",
-        )
+        check_split(self)
         self._check_ranks()
         check_slow_nodes(self.nodes, self.link, self.slow_nodes)
-        check_meeting(self.nodes, urlsplit(self.init).hostname)
+        self._check_meeting()
         self._check_number_formats()
         self._check_backend()
         self._check_model_fits_data()
@@ -210,6 +218,15 @@ class RunSpec(Part):
                 f"slow_ranks names rank {late[0]}, but ranks run from 0 to {world - 1}; "
                 f"name one of those, or start more ranks",
                 *(f"slow_ranks.{late[0]}", "slow_ranks", "workers", "nodes"),
+            )
+
+    def _check_meeting(self) -> None:
+        host = urlsplit(self.init).hostname
+        if self.nodes > 1 and host is not None and host != address_of(0):
+            raise ClashError(
+                f"init: tcp://{host}: simulated nodes meet at node 0, whose address is "
+                f"{address_of(0)}; write init: tcp, or tcp://{address_of(0)}:PORT",
+                *("init", "nodes"),
             )
 
     def _check_number_formats(self) -> None:

@@ -10,13 +10,17 @@ they are left out.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self, get_args
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from drumline.core.formatting import counted
 from drumline.spec.mesh import Mesh
 from drumline.spec.parts import Bytes, ClashError, Part
+
+if TYPE_CHECKING:
+    from drumline.spec.run_spec import RunSpec
 
 StrategyKind = Literal[
     "ddp",
@@ -145,7 +149,7 @@ class StrategySpec(Part):
 
 
 _OF_PIPELINES = ("schedule", "chunks", "recompute")
-_OF_CUTS = ("microbatches",)
+_OF_CUTS = (*_OF_PIPELINES, "microbatches", "balance")
 _OF_COPIES = ("average", "bucketed", "bucket_bytes", "compress")
 
 
@@ -160,55 +164,59 @@ def settle_aggregator(values: Any) -> Any:
     return {**values, "strategy": {**strategy, "kind": "allreduce"}}
 
 
-def check_split(
-    strategy: StrategySpec, mesh: Mesh, *, batch: int, accumulate: int, whole_data: bool, bf16: bool
-) -> None:
-    """Check that the keys of the strategy fit the mesh.
+def check_split(spec: RunSpec) -> None:
+    """Check that the keys of the strategy fit the mesh, and what else is about a split model.
 
     Raises:
         ClashError: they do not; says what to change.
     """
+    strategy, mesh = spec.strategy, spec.axes
     if strategy.kind == "rpc":
         _check_rpc(strategy, mesh)
-        _refuse_pipeline_keys(strategy)
+        _refuse_keys(
+            *(strategy, _OF_PIPELINES),
+            "belongs to pipelines, and by rpc each part computes when its input comes; set "
+            "strategy.kind=pipeline, or leave it out",
+        )
     elif mesh.pipeline > 1 and strategy.kind == "ddp":
         raise ClashError(
             "ddp wraps a whole model, not the stages of a pipeline; set strategy: allreduce (or "
             "another that averages) for the data axis",
             *("strategy.kind", "mesh.pipeline"),
         )
-    cut = cuts_layers(strategy, mesh)
-    if not cut:
-        _refuse_cut_keys(strategy)
-    if cut or mesh.tensor > 1 or strategy.kind == "tensor":
-        _check_split_model(strategy)
+    if not spec.cuts_layers:
+        _refuse_keys(
+            *(strategy, _OF_CUTS),
+            f"belongs to a model that is cut by layers, and {strategy.kind} does not cut it; set "
+            f"strategy.kind=pipeline, or leave it out",
+        )
+    if spec.cuts_layers or mesh.tensor > 1 or strategy.kind == "tensor":
+        if strategy.of == "parameters":
+            raise ClashError(
+                "of: parameters averages whole models, and this one is split; set of: gradients",
+                *("strategy.of", "strategy.kind"),
+            )
         if mesh.data == 1:
-            _refuse_copy_keys(strategy)
-    if strategy.kind == "rpc" and bf16:
+            _refuse_keys(
+                *(strategy, _OF_COPIES),
+                "is about copies of the model, which are averaged, and here is one, split over all "
+                "ranks; leave it out, or have copies by mesh.data",
+                "mesh",
+            )
+    if strategy.kind == "rpc" and spec.precision == "bf16":
         raise ClashError(
             "rpc computes in full precision; set precision: full, or strategy: pipeline",
             *("precision", "strategy.kind"),
         )
-    if cut:
-        _check_microbatches(strategy, mesh, batch, accumulate, whole_data)
+    if spec.cuts_layers:
+        _check_microbatches(spec)
 
 
-def cuts_layers(strategy: StrategySpec, mesh: Mesh) -> bool:
-    """Whether a rank holds some of the layers only."""
-    return strategy.kind in ("pipeline", "rpc") or mesh.pipeline > 1
-
-
-def microbatches_of(strategy: StrategySpec, mesh: Mesh, batch: int) -> int:
-    """Into how many microbatches each copy of the model cuts its share of a batch.
-
-    Unless it is said: by rpc 1, one part at work after the other; else as many as make equal ones,
-    up to two for each stage.
-    """
-    if strategy.microbatches is not None:
-        return strategy.microbatches
-    share = max(1, batch // mesh.data)
-    most = 1 if strategy.kind == "rpc" else 2 * mesh.pipeline
-    return max(count for count in range(1, most + 1) if share % count == 0)
+def _refuse_keys(strategy: StrategySpec, keys: Sequence[str], why: str, *clash: str) -> None:
+    """Refuse keys that have another value than their default."""
+    for key in keys:
+        if getattr(strategy, key) != StrategySpec.model_fields[key].default:
+            raise ClashError(f"{key} {why}", f"strategy.{key}", "strategy.kind", *clash)
 
 
 def bubble(stages: int, microbatches: int, chunks: int = 1) -> float:
@@ -232,58 +240,16 @@ def _check_rpc(strategy: StrategySpec, mesh: Mesh) -> None:
         )
 
 
-def _refuse_cut_keys(strategy: StrategySpec) -> None:
-    given = [key for key in (*_OF_PIPELINES, *_OF_CUTS) if getattr(strategy, key)]
-    given += ["balance"] if strategy.balance != "auto" else []
-    if given:
-        raise ClashError(
-            f"{given[0]} belongs to a model that is cut by layers, and {strategy.kind} does not "
-            f"cut it; set strategy.kind=pipeline, or leave it out",
-            *(f"strategy.{given[0]}", "strategy.kind"),
-        )
-
-
-def _refuse_pipeline_keys(strategy: StrategySpec) -> None:
-    given = [key for key in _OF_PIPELINES if getattr(strategy, key)]
-    if given:
-        raise ClashError(
-            f"{given[0]} belongs to pipelines, and by rpc each part computes when its input "
-            f"comes; set strategy.kind=pipeline, or leave it out",
-            *(f"strategy.{given[0]}", "strategy.kind"),
-        )
-
-
-def _refuse_copy_keys(strategy: StrategySpec) -> None:
-    usual = StrategySpec(kind=strategy.kind)
-    given = [key for key in _OF_COPIES if getattr(strategy, key) != getattr(usual, key)]
-    if given:
-        raise ClashError(
-            f"{given[0]} is about copies of the model, which are averaged, and here is one, split "
-            f"over all ranks; leave it out, or have copies by mesh.data",
-            *(f"strategy.{given[0]}", "strategy.kind", "mesh"),
-        )
-
-
-def _check_split_model(strategy: StrategySpec) -> None:
-    if strategy.of == "parameters":
-        raise ClashError(
-            "of: parameters averages whole models, and this one is split; set of: gradients",
-            *("strategy.of", "strategy.kind"),
-        )
-
-
-def _check_microbatches(
-    strategy: StrategySpec, mesh: Mesh, batch: int, accumulate: int, whole_data: bool
-) -> None:
-    copies = mesh.data
-    pieces = microbatches_of(strategy, mesh, batch)
-    if accumulate > 1:
+def _check_microbatches(spec: RunSpec) -> None:
+    batch, copies, pieces = spec.data.batch, spec.axes.data, spec.microbatches
+    if spec.accumulate > 1:
         raise ClashError(
             f"a model that is cut by layers takes its batch in microbatches already; leave "
-            f"accumulate out, and set strategy.microbatches={accumulate * pieces}",
+            f"accumulate out, and set strategy.microbatches={spec.accumulate * pieces}",
             *("accumulate", "strategy.microbatches"),
         )
-    if strategy.microbatches is not None and batch % (copies * pieces) and not whole_data:
+    whole_data = spec.optimizer.name == "gd"
+    if spec.strategy.microbatches is not None and batch % (copies * pieces) and not whole_data:
         share = f"{batch}" if copies == 1 else f"{batch} over {copies} copies of the model"
         near = max(1, round(batch / (copies * pieces))) * copies * pieces
         divisor = max(n for n in range(1, pieces + 1) if batch % (copies * n) == 0 or n == 1)

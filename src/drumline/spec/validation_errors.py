@@ -82,10 +82,7 @@ _LIKE, _MUCH_LIKE = 0.6, 0.8
 def explain_error(detail: ErrorDetails, places: Places, spec: type[Part] = RunSpec) -> str:
     """Turn one of pydantic's errors into a sentence for the person who wrote the spec.
 
-    Args:
-        detail: what pydantic says.
-        places: where each key stands.
-        spec: the class that the values are for; its keys are those that can have been meant.
+    `spec` is the class that the values are for; its keys are those that can have been meant.
     """
     path = tuple(str(part) for part in detail["loc"] if part != "[key]")
     match detail["type"]:

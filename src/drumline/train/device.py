@@ -1,25 +1,66 @@
-"""What a rank computes on: a GPU or the CPU, its threads, and bf16 that is safe to use.
+"""What a rank computes on: a GPU or the CPU, its threads, its memory.
 
-Some virtual machines announce AMX tile instructions and then trap on them; oneDNN trusts the
-announcement and the process dies of SIGILL. So a child tries one small product in bf16 first, and
-where it dies, oneDNN is told to use plain AVX-512.
+`settle_bf16`: some virtual machines announce AMX tile instructions and then trap on them; oneDNN
+trusts the announcement and the process dies of SIGILL. So a child tries one small product in bf16
+first, and where it dies, oneDNN is told to use plain AVX-512.
+
+`keep_freed_memory`: a training step allocates and frees the same megabytes of activations over and
+over. glibc gives large blocks back to the kernel each time and gets them back empty, page by page:
+thousands of page faults a step. Told to keep them, it reuses the same pages; the process stays at
+its peak size. Kept blocks have gaps between them that nothing fits into, so a process whose memory
+is limited gives each large block back instead: it would reach its limit long before it needs that.
+
+`Footprint`: Linux keeps the highest resident size of a process, and lets it be set back; a GPU's
+allocator does the same. Where neither is known, nothing is told.
+
+`memory_budget`: so that a laptop can show what otherwise takes a large GPU: a model that does not
+fit into one worker, and does fit into two with half of it each. The kernel counts what the process
+may write to (RLIMIT_DATA: heap, anonymous mappings, stacks of threads), touched or not, and refuses
+more; an error says in a sentence what did not fit.
 """
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
+import re
 import signal
+from collections.abc import Iterator
+from math import ceil
+from pathlib import Path
 
+import numpy as np
 import torch
+from torch import Tensor, nn
 
 from drumline.core.errors import UsageError
-from drumline.core.events import EventWriter
+from drumline.core.formatting import format_bytes
 from drumline.core.processes import count_cores
+from drumline.core.rundir import EventWriter
+from drumline.data import Dataset, build_dataset
+from drumline.models import build_outline
+from drumline.spec.parts import OptimizerSpec
 from drumline.spec.run_spec import RunSpec
-from drumline.train.memory import keep_freed_memory
 from drumline.train.rank import RankInfo
 
 _ISA_VARIABLE = "ONEDNN_MAX_CPU_ISA"
+_M_TRIM_THRESHOLD = -1
+_M_MMAP_THRESHOLD = -3
+_LARGEST = 32 * 2**20  # glibc's limit for blocks that come from its own heap
+_LARGE = 2**17  # glibc's own, which it raises with each large block that is freed
+_NEVER = 2**31 - 1
+_STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+_RESET_PEAK = "5"
+_NO_MEMORY = re.compile(
+    r"DefaultCPUAllocator: (can't allocate|not enough) memory|bad_alloc|MemoryError"
+)
+_HEADROOM = 1.25  # activations, messages and what torch takes for itself
+_MB = 10**6
+_JOINING = 24 * _MB  # threads that carry messages; without them the process would abort
+_THREAD = 8 * _MB  # its stack, touched or not
+_OWN = 48 * _MB
+_OWN_BY_RPC = 144 * _MB  # each rank has threads that serve calls
 
 
 def prepare_device(spec: RunSpec, rank: RankInfo, events: EventWriter) -> torch.device:
@@ -77,3 +118,212 @@ def _child_survives() -> bool:
             os._exit(0)
     _, status = os.waitpid(child, 0)
     return not (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGILL)
+
+
+def keep_freed_memory() -> None:
+    """Ask the C library to keep what is freed; does nothing where it is not glibc."""
+    _set_malloc_option(_M_MMAP_THRESHOLD, _LARGEST)
+    _set_malloc_option(_M_TRIM_THRESHOLD, _NEVER)
+
+
+def give_back_freed_memory() -> None:
+    """Ask the C library to give large blocks back; does nothing where it is not glibc."""
+    _set_malloc_option(_M_MMAP_THRESHOLD, _LARGE)
+    _set_malloc_option(_M_TRIM_THRESHOLD, _LARGE)
+
+
+def _set_malloc_option(parameter: int, value: int) -> None:
+    with contextlib.suppress(AttributeError, OSError):
+        library = ctypes.CDLL(None)
+        library.gnu_get_libc_version  # noqa: B018  only glibc has it
+        library.mallopt(parameter, value)
+
+
+class Footprint:
+    """Begin to watch now; ask for the peak at the end."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
+        with contextlib.suppress(OSError):
+            _CLEAR.write_text(_RESET_PEAK)
+        self._before = _read_status("VmRSS")
+
+    def peak(self) -> dict[str, int]:
+        """Return the peak in bytes: of host memory beyond the start, and of a GPU's."""
+        found = {}
+        highest = _read_status("VmHWM")
+        if highest is not None and self._before is not None:
+            found["peak_bytes"] = max(0, highest - self._before)
+        if self._device.type == "cuda":
+            found["peak_gpu_bytes"] = torch.cuda.max_memory_allocated(self._device)
+        return found
+
+
+def limit_memory(nbytes: int) -> None:
+    """Let this process take so many bytes beyond what it has now.
+
+    Raises:
+        UsageError: this system has no such limit, or the user's own one is lower.
+    """
+    held = _read_status("VmData")
+    if held is None:
+        raise UsageError(
+            "memory_bytes needs Linux, where a process can be limited to some memory; leave it out"
+        )
+    import resource  # not on every system
+
+    give_back_freed_memory()
+
+    _, highest = resource.getrlimit(resource.RLIMIT_DATA)
+    if highest not in (resource.RLIM_INFINITY, -1) and held + nbytes > highest:
+        raise UsageError(
+            f"memory_bytes={nbytes} is more than the {format_bytes(highest - held)} that `ulimit "
+            f"-Hd` leaves this process; set memory_bytes={max(highest - held, 0)} or less"
+        )
+    resource.setrlimit(resource.RLIMIT_DATA, (held + nbytes, highest))
+
+
+@contextlib.contextmanager
+def memory_budget(spec: RunSpec) -> Iterator[list[nn.Module]]:
+    """Keep to the spec's limit in here; running into it is an error in one sentence.
+
+    Yields a list to put in what this rank is to hold (the last entry counts), for the sentence;
+    while it is empty, the sentence is about what any rank needs.
+    """
+    held: list[nn.Module] = []
+    if spec.memory_bytes is not None:
+        limit_memory(spec.memory_bytes)
+    try:
+        yield held
+    except Exception as error:
+        if spec.memory_bytes is None:
+            raise
+        if not held and _is_out_of_memory(error):
+            raise explain_beginning(spec) from None
+        if not held:
+            raise
+        explained = explain_memory(
+            error, limit=spec.memory_bytes, model=held[-1], optimizer=spec.optimizer
+        )
+        if explained is None:
+            raise
+        raise explained from None
+
+
+def check_room(spec: RunSpec) -> None:
+    """Check that what was loaded leaves room for threads, where memory is limited.
+
+    Raises:
+        MemoryError: it does not; here this can still be told.
+    """
+    if spec.memory_bytes is None:
+        return
+    import resource
+
+    limit, _ = resource.getrlimit(resource.RLIMIT_DATA)
+    if limit - (_read_status("VmData") or 0) < _JOINING:
+        raise MemoryError
+
+
+def explain_beginning(spec: RunSpec) -> UsageError:
+    """Say how much memory would do, where it was too little even to begin.
+
+    Lifts the limit, and loads the data once more to see what that takes: only for a process that
+    is about to end.
+    """
+    import resource
+
+    _, highest = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (highest, highest))
+    dtype = getattr(torch, spec.dtype)
+    footprint = Footprint(torch.device("cpu"))
+    data = build_dataset(spec.data, seed=spec.seed, dtype=dtype)
+    loading = footprint.peak().get("peak_bytes", 0)
+    outline = build_outline(spec.model, classes=data.classes, seed=spec.seed, dtype=dtype)
+    parts = spec.axes.pipeline * spec.axes.tensor
+    model = sum(_shares(outline, spec.optimizer)) // parts
+    activations = _activations(outline, data, max(1, spec.data.batch // spec.axes.data)) // parts
+    own = _OWN_BY_RPC if spec.strategy.kind == "rpc" else _OWN
+    own += _THREAD * torch.get_num_threads()
+    assert spec.memory_bytes is not None
+    needed = loading + model + activations + own
+    enough = ceil(max(needed, spec.memory_bytes) * _HEADROOM / _MB)
+    return UsageError(
+        f"this rank may take {format_bytes(spec.memory_bytes)} of memory "
+        f"(memory_bytes={spec.memory_bytes}), which is too little to begin: loading "
+        f"{spec.data.name} takes {format_bytes(loading)}, threads and torch itself about "
+        f"{format_bytes(own)}, a rank's part of the model {format_bytes(model)} and its "
+        f"activations {format_bytes(activations)}; set memory_bytes={enough}MB",
+        limit=spec.memory_bytes,
+        needed=needed,
+    )
+
+
+def explain_memory(
+    error: BaseException, *, limit: int, model: nn.Module, optimizer: OptimizerSpec
+) -> UsageError | None:
+    """Say in a sentence what did not fit and the way out; None if memory was not the trouble.
+
+    `model` is all that this rank was to hold, or its outline.
+    """
+    if not _is_out_of_memory(error):
+        return None
+    parameters, gradients, state = _shares(model, optimizer)
+    total = parameters + gradients + state
+    enough = max(2, ceil(total * _HEADROOM / limit))
+    return UsageError(
+        f"this rank may take {format_bytes(limit)} of memory (memory_bytes={limit}), which is used "
+        f"up: parameters take {format_bytes(parameters)}, gradients {format_bytes(gradients)}, "
+        f"the state of {optimizer.name} {format_bytes(state)}, together {format_bytes(total)}, and "
+        f"activations come on top; split the model (strategy=pipeline workers={enough}), or set "
+        f"memory_bytes={ceil(max(total * _HEADROOM, limit * _HEADROOM))}",
+        limit=limit,
+        needed=total,
+    )
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    return isinstance(error, MemoryError) or _NO_MEMORY.search(str(error)) is not None
+
+
+def _shares(model: nn.Module, optimizer: OptimizerSpec) -> tuple[int, int, int]:
+    """How many bytes parameters, gradients and the optimizer's state take."""
+    parameters = sum(p.nbytes for p in model.parameters())
+    gradients = sum(p.nbytes for p in model.parameters() if p.requires_grad)
+    return parameters, gradients, gradients * _tensors_per_parameter(optimizer)
+
+
+def _activations(outline: nn.Module, data: Dataset, samples: int) -> int:
+    """How many bytes forward keeps for backward; 0 where an outline cannot be run."""
+    kept: dict[int, Tensor] = {}
+    parameters = set(outline.parameters())
+
+    def keep(tensor: Tensor) -> Tensor:
+        if tensor not in parameters:
+            kept[id(tensor)] = tensor
+        return tensor
+
+    inputs, _ = data.train.batch(np.zeros(1, dtype=np.int64))
+    shape = (samples, *inputs.shape[1:])
+    with (
+        contextlib.suppress(Exception),
+        torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
+    ):
+        outline(torch.empty(shape, dtype=inputs.dtype, device="meta"))
+    return sum(tensor.nbytes for tensor in kept.values())
+
+
+def _read_status(field: str) -> int | None:
+    """Return a size that the kernel tells of this process, in bytes, if it tells it."""
+    with contextlib.suppress(OSError):
+        found = re.search(rf"^{field}:\s+(\d+) kB$", _STATUS.read_text(), re.MULTILINE)
+        if found:
+            return int(found.group(1)) * 1024
+    return None
+
+
+def _tensors_per_parameter(optimizer: OptimizerSpec) -> int:
+    """How many tensors of a parameter's size the optimizer keeps for it."""
+    return 2 if optimizer.name == "adam" else int(optimizer.momentum > 0)

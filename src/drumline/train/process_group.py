@@ -26,9 +26,8 @@ from drumline.comm import (
     rendezvous_host,
     this_host,
 )
-from drumline.core.events import EventWriter
-from drumline.core.rundir import RunDir
-from drumline.core.task import PATIENCE_S, RANK_OPTIONS
+from drumline.core.rundir import EventWriter, RunDir
+from drumline.core.task import LONG_TIMEOUT_S, RANK_OPTIONS
 from drumline.spec.run_spec import RunSpec
 from drumline.spec.strategy import MESSAGE_KINDS
 from drumline.train.device import set_threads
@@ -45,7 +44,7 @@ class Ranks:
     """the address of rank 0"""
 
 
-def meet_ranks(
+def rendezvous(
     run: RunDir, spec: RunSpec, rank: RankInfo, device: torch.device, events: EventWriter
 ) -> Ranks:
     """Rendezvous: block until all ranks have come, and name those that have not.
@@ -60,25 +59,25 @@ def meet_ranks(
         tag=os.environ.get("MASTER_PORT", "0"),  # the agents renew it with each restart
         timeout_s=spec.timeout_s,
     )
-    meeting = StoreBarrier(store, rank=rank.rank, world_size=rank.world_size, name=rank.name_of)
+    barrier = StoreBarrier(store, rank=rank.rank, world_size=rank.world_size, name=rank.name_of)
     if RANK_OPTIONS in os.environ:  # each rank was started on its own, with options of its own
-        meeting.agree(json.loads(os.environ[RANK_OPTIONS]), spec.timeout_s)
-    meeting.gather("come", spec.timeout_s)
-    told = meeting.tell_all("say where it is", json.dumps(asdict(this_host())), spec.timeout_s)
+        barrier.agree(json.loads(os.environ[RANK_OPTIONS]), spec.timeout_s)
+    barrier.gather("come", spec.timeout_s)
+    told = barrier.all_gather("say where it is", json.dumps(asdict(this_host())), spec.timeout_s)
     hosts = [Host(**json.loads(host)) for host in told]
     threads = set_threads(spec, ranks_with(hosts, hosts[rank.rank]))
     events.write("setup", device=str(device), threads=threads)
-    return Ranks(barrier=meeting, hosts=hosts, leader=_leader(init))
+    return Ranks(barrier=barrier, hosts=hosts, leader=_leader(init))
 
 
 def join_ranks(
     ranks: Ranks, spec: RunSpec, rank: RankInfo, device: torch.device, events: EventWriter
 ) -> BackendChoice:
     """Start the process group; blocks until all ranks have loaded what they need."""
-    meeting = ranks.barrier
-    meeting.gather("finish loading", max(spec.timeout_s, PATIENCE_S))
-    situation = BackendContext(
-        store=meeting.store,
+    barrier, store = ranks.barrier, ranks.barrier.store
+    barrier.gather("finish loading", max(spec.timeout_s, LONG_TIMEOUT_S))
+    here = BackendContext(
+        store=store,
         rank=rank.rank,
         world_size=rank.world_size,
         nodes=spec.nodes,
@@ -87,9 +86,9 @@ def join_ranks(
         strategy=spec.strategy.kind,
         by_messages=spec.strategy.kind in MESSAGE_KINDS or spec.axes.pipeline > 1,
     )
-    choice = choose_backend(spec.backend, situation)
+    choice = choose_backend(spec.backend, here)
     join_group(
-        meeting.store,
+        store,
         rank=rank.rank,
         world_size=rank.world_size,
         backend=choice.backend,
@@ -98,10 +97,10 @@ def join_ranks(
     )
     session = torch.tensor(time.time_ns(), device=device)
     dist.broadcast(session, src=0)
-    meeting.session = str(session.item())
+    barrier.session = str(session.item())
     events.write("backend", backend=choice.backend, wanted=spec.backend, why=choice.why)
     clocks = [host.clock for host in ranks.hosts]
-    ahead = measure_clock(meeting.store, clocks, rank=rank.rank, within_s=spec.timeout_s)
+    ahead = measure_clock(store, clocks, rank=rank.rank, within_s=spec.timeout_s)
     events.write("clock", ahead_ns=ahead)
     return choice
 

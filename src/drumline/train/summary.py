@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from drumline.comm import BackendChoice
 from drumline.core.rundir import RunDir
 from drumline.data.coverage import coverage
 from drumline.models import weights_sha256
-from drumline.spec.mesh import AXES
 from drumline.train.checkpoint.store import CheckpointStore, TrainState
-from drumline.train.context import TrainContext
-from drumline.train.evaluate import Score
-from drumline.train.runners.base import ModelRunner
+from drumline.train.loss import Score
+from drumline.train.runners.base import ModelRunner, TrainContext
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,20 +26,9 @@ def write_summary(
     run: RunDir, context: TrainContext, runner: ModelRunner, result: Result, backend: BackendChoice
 ) -> None:
     """Write which rank saw which samples, and then the summary: its presence means `done`."""
-    spec, mesh, train = context.spec, context.axes.mesh, context.data.train
+    spec, mesh = context.spec, context.axes.mesh
     state, score = result.state, result.score
-    run.write_json(
-        "coverage.json",
-        coverage(
-            spec.data.partition,
-            n=len(train),
-            labels=train.labels,
-            batch=context.batch,
-            world_size=mesh.data,
-            seed=spec.seed,
-            steps=state.step,
-        ),
-    )
+    run.write_json("coverage.json", asdict(coverage(context.sampler.plan, state.step)))
     run.write_json(
         "summary.json",
         {
@@ -61,7 +48,7 @@ def write_summary(
             "restarts": context.rank.attempt,
             "train_s": state.train_s,
             "samples_per_s": state.samples / state.train_s if state.train_s else 0.0,
-            "mesh": dict(zip(AXES, mesh.shape, strict=True)),
+            "mesh": asdict(mesh),
             "weights_sha256": _hash_weights(run, runner, state.step),
         },
     )

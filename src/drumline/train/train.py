@@ -22,7 +22,7 @@ import contextlib
 import gc
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
@@ -30,28 +30,31 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from drumline.comm import InterfaceCounter
-from drumline.core.events import EventWriter
-from drumline.core.rundir import RunDir
+from drumline.core.rundir import EventWriter, RunDir
 from drumline.data import LocalBatch
 from drumline.optim import lr_at
-from drumline.parallel import Strategy
+from drumline.parallel import Strategy, describe_shard
 from drumline.parallel.split import tied_names
 from drumline.parallel.tensor import apply_tensor_parallel
 from drumline.spec.load import read_run_spec
 from drumline.spec.run_spec import RunSpec
-from drumline.spec.strategy import cuts_layers
 from drumline.train.checkpoint.distributed import RunCheckpoints
 from drumline.train.checkpoint.store import TrainState
-from drumline.train.clock import StepClock
-from drumline.train.context import TrainContext, build_context, load_data_and_model
-from drumline.train.device import prepare_device
-from drumline.train.divergence import check_gradients, check_loss
-from drumline.train.evaluate import Score, evaluate, loss_sum
-from drumline.train.memory import Footprint, check_room, memory_budget
-from drumline.train.process_group import join_ranks, leave_ranks, meet_ranks
+from drumline.train.device import Footprint, check_room, memory_budget, prepare_device
+from drumline.train.loss import Score, check_gradients, check_loss, evaluate, loss_sum
+from drumline.train.process_group import join_ranks, leave_ranks, rendezvous
 from drumline.train.rank import RankInfo, rank_process
-from drumline.train.runners.base import Loss, ModelRunner, StepInputs, channels_last
-from drumline.train.runners.cuts import hold_part, note_statistics
+from drumline.train.runners.base import (
+    Loss,
+    ModelRunner,
+    StepClock,
+    StepInputs,
+    TrainContext,
+    build_context,
+    channels_last,
+    load_data_and_model,
+)
+from drumline.train.runners.cuts import note_statistics
 from drumline.train.runners.pipeline import build_pipeline_runner
 from drumline.train.runners.rpc import build_rpc_runner
 from drumline.train.scalars import ScalarWriter
@@ -69,12 +72,12 @@ def train(run: RunDir, spec: RunSpec, rank: RankInfo, events: EventWriter) -> No
     """Train by the spec, together with all other ranks."""
     started = time.monotonic()
     device = prepare_device(spec, rank, events)  # (1)
-    ranks = meet_ranks(run, spec, rank, device, events)
+    ranks = rendezvous(run, spec, rank, device, events)
     footprint = Footprint(device)
     with memory_budget(spec) as held:
         data, model = load_data_and_model(spec, held)  # (2)
         check_room(spec)
-        if (note := note_statistics(spec, model)) is not None:
+        if spec.microbatches > 1 and (note := note_statistics(spec, model)) is not None:
             events.write("note", text=note)
         backend = join_ranks(ranks, spec, rank, device, events)
         context = build_context(spec, rank, device, data, model, leader=ranks.leader)
@@ -89,7 +92,7 @@ def train(run: RunDir, spec: RunSpec, rank: RankInfo, events: EventWriter) -> No
             "ready",
             total_steps=trainer.total_steps,
             steps_per_epoch=trainer.steps_per_epoch,
-            **context.describe_split(runner.cuts),
+            **({"mesh": asdict(spec.axes), "cuts": runner.cuts} if spec.axes.splits_model else {}),
         )
         events.flush()
         wire = InterfaceCounter()
@@ -204,10 +207,8 @@ class Trainer:
 
     def evaluate(self, epoch: int) -> Score | None:
         """Measure loss and accuracy on the test set, if the spec says so; the leader records it."""
-        context, score = self.context, None
-        if context.spec.evaluate:
-            score = evaluate(self.runner, context.data.test, context.axes)
-        if context.rank.leads:
+        score = evaluate(self.runner) if self.context.spec.evaluate else None
+        if self.context.rank.leads:
             lr = self.runner.optimizer.param_groups[0]["lr"]
             values = {"loss": self.state.loss or 0.0, "lr": lr}
             if score is not None:
@@ -282,9 +283,9 @@ def build_runner(context: TrainContext, model: nn.Module) -> ModelRunner:
     strategy, axes = context.spec.strategy, context.axes
     if strategy.kind == "rpc":
         return build_rpc_runner(context, model)
-    if cuts_layers(strategy, axes.mesh):
+    if context.spec.cuts_layers:
         return build_pipeline_runner(context, model)
-    aliases = {name: names[0] for names in tied_names(model) for name in names[1:]}
+    tied = tied_names(model)
     if axes.tensor is not None:
         engine, meter = strategy.engine, context.meter
         model = apply_tensor_parallel(model, axes.tensor, engine=engine, meter=meter)
@@ -294,5 +295,5 @@ def build_runner(context: TrainContext, model: nn.Module) -> ModelRunner:
         model=model,
         strategy=context.strategy(model),
         optimizer=context.optimizer(model),
-        shard=hold_part(model, axes, aliases=aliases),
+        shard=describe_shard(model, axes, tied=tied),
     )

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from drumline.bench.case_runner import describe_machine
+from drumline.bench.case_runner import BenchResult, describe_machine
 from drumline.bench.specs import AggregationSpec
-from drumline.core.events import Event
 from drumline.core.nodes import NodePlan
+from drumline.core.rundir import Event
 from drumline.launch.probe import Progress, Watch, probed
 from drumline.report.intervals import quartiles
 from drumline.report.ledger.accounts import compute_ledger
@@ -45,46 +45,29 @@ class AggregationRow:
     """this rank's wait and transfer over those without a bottleneck"""
 
 
-@dataclass
-class AggregationResult:
+@dataclass(frozen=True, kw_only=True)
+class AggregationResult(BenchResult[AggregationRow]):
     """All that a bench of aggregation found out."""
 
+    bench = "aggregation"
     spec: AggregationSpec
-    rows: list[AggregationRow] = field(default_factory=list)
-    buckets: list[int] = field(default_factory=list)
-    """bytes of each"""
-    steps: dict[str, int] = field(default_factory=dict)
+    situations: Mapping[str, Sequence[NodePlan]]
+    bucket_bytes: list[int]
+    steps: dict[str, int]
     """how many steps of each strategy were counted, by situation"""
-    machine: dict[str, object] = field(default_factory=dict)
-
-    def to_json(self) -> dict[str, object]:
-        """Return the one document."""
-        situations = {
-            name: [plan.to_json() for plan in plans] for name, plans in self.spec.situations.items()
-        }
-        return {
-            "bench": "aggregation",
-            "spec": self.spec.model_dump(mode="json"),
-            "situations": situations,
-            "bucket_bytes": self.buckets,
-            "steps": self.steps,
-            "rows": [asdict(row) for row in self.rows],
-            "machine": self.machine,
-        }
+    rows: list[AggregationRow]
+    machine: Mapping[str, object]
 
 
 def run_aggregation(spec: AggregationSpec, *, out: Path | None, watch: Watch) -> AggregationResult:
-    """Measure each situation; blocks until all ranks are done.
-
-    Args:
-        spec: what to measure, and where.
-        out: keep the run directories there, one for each situation.
-        watch: called with what the ranks say of their progress.
+    """Measure each situation; blocks until all ranks are done. `out` keeps a run directory of each.
 
     Raises:
         DrumlineError: a rank failed, or a strategy gave a wrong average.
     """
-    result = AggregationResult(spec)
+    rows: list[AggregationRow] = []
+    buckets: list[int] = []
+    steps: dict[str, int] = {}
     request = {
         "model": spec.model.model_dump(mode="json"),
         "text": spec.reads_text,
@@ -105,12 +88,17 @@ def run_aggregation(spec: AggregationSpec, *, out: Path | None, watch: Watch) ->
             watch=lambda said, name=name: watch(_within(said, name)),  # type: ignore[misc]
         ) as answers:
             logs = [answer["steps"] for answer in answers]
-            result.rows += build_rank_rows(name, logs, plans)
-            result.buckets = answers[0]["buckets"]
-            result.steps[name] = len(logs[0][spec.kinds[0]]) - 1
-    result.rows = compare_with_even(result.rows)
-    result.machine = describe_machine(sys.argv)
-    return result
+            rows += build_rank_rows(name, logs, plans)
+            buckets = answers[0]["buckets"]
+            steps[name] = len(logs[0][spec.kinds[0]]) - 1
+    return AggregationResult(
+        spec=spec,
+        situations=spec.situations,
+        bucket_bytes=buckets,
+        steps=steps,
+        rows=compare_with_even(rows),
+        machine=describe_machine(sys.argv),
+    )
 
 
 def build_rank_rows(

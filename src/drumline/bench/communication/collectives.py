@@ -23,11 +23,11 @@ from __future__ import annotations
 
 import statistics
 import sys
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from drumline.bench.case_runner import describe_machine
+from drumline.bench.case_runner import BenchResult, describe_machine
 from drumline.bench.specs import CollectivesSpec
 from drumline.core.nodes import NodePlan
 from drumline.launch.probe import Watch, probed
@@ -302,47 +302,38 @@ _BUDGET_S = 20.0
 """for all rounds together, where the user does not say how many"""
 
 
-@dataclass
-class CollectivesResult:
+@dataclass(frozen=True)
+class SkippedBackend:
+    """A backend that was asked for and cannot join these ranks."""
+
+    backend: str
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class CollectivesResult(BenchResult[CollectiveRow]):
     """All that a bench of collectives found out."""
 
+    bench = "collectives"
     spec: CollectivesSpec
-    rows: list[CollectiveRow] = field(default_factory=list)
-    fits: list[CollectiveFit] = field(default_factory=list)
-    interface: str = ""
-    machine: dict[str, object] = field(default_factory=dict)
-
-    @property
-    def skipped(self) -> list[dict[str, str]]:
-        """Backends that were asked for and cannot join these ranks, and why."""
-        unusable = self.spec.unusable_backends
-        return [{"backend": name, "why": why} for name, why in unusable.items()]
-
-    def to_json(self) -> dict[str, object]:
-        """Return the one document."""
-        return {
-            "bench": "collectives",
-            "spec": self.spec.model_dump(mode="json"),
-            "rows": [asdict(row) for row in self.rows],
-            "fits": [asdict(fit) for fit in self.fits],
-            "interface": self.interface,
-            "skipped": self.skipped,
-            "machine": self.machine,
-        }
+    rows: list[CollectiveRow]
+    fits: list[CollectiveFit]
+    interface: str
+    skipped: list[SkippedBackend]
+    machine: Mapping[str, object]
 
 
 def run_collectives(spec: CollectivesSpec, *, out: Path | None, watch: Watch) -> CollectivesResult:
     """Measure; blocks until all ranks are done.
 
-    Args:
-        spec: what to measure, and where.
-        out: keep the run directory there; with several numbers of workers, one in it for each.
-        watch: called with what the ranks say of their progress.
+    `out` keeps the run directory; with several numbers of workers, it holds one for each.
 
     Raises:
         DrumlineError: a rank failed, or a collective gave a wrong result.
     """
-    result = CollectivesResult(spec)
+    rows: list[CollectiveRow] = []
+    fits: list[CollectiveFit] = []
+    interface = ""
     for workers in spec.workers:
         request = {
             "collective": spec.collective,
@@ -364,9 +355,15 @@ def run_collectives(spec: CollectivesSpec, *, out: Path | None, watch: Watch) ->
             watch=watch,
         ) as answers:
             turns = [[Turn(**turn) for turn in answer["turns"]] for answer in answers]
-            rows = predict_rows(build_rows(spec.collective, turns, spec.node_plans))
-            result.interface = answers[0]["interface"]
-        result.rows += rows
-        result.fits += fit_rows(rows)
-    result.machine = describe_machine(sys.argv)
-    return result
+            found = predict_rows(build_rows(spec.collective, turns, spec.node_plans))
+            interface = answers[0]["interface"]
+        rows += found
+        fits += fit_rows(found)
+    return CollectivesResult(
+        spec=spec,
+        rows=rows,
+        fits=fits,
+        interface=interface,
+        skipped=[SkippedBackend(*each) for each in spec.unusable_backends.items()],
+        machine=describe_machine(sys.argv),
+    )

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from drumline.bench.communication.aggregation import AggregationRow
 from drumline.bench.communication.collectives import CollectiveRow
 from drumline.bench.communication.tables import format_size, title_of
-from drumline.report.plots import LEDGER, FigureStyle, save_figure
+from drumline.report.plots import LEDGER, FigureStyle
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _PARTS = ("compute", "wait", "transfer")
 
 
-def draw_collectives(path: Path, rows: Sequence[CollectiveRow]) -> list[Path]:
-    """Draw time over size, both logarithmic, a line for each rival; returns the files written."""
-    style = FigureStyle()
+def draw_collectives(style: FigureStyle, rows: Sequence[CollectiveRow]) -> Figure:
+    """Draw time over size, both logarithmic, a line for each rival."""
     figure = style.figure(width=8, height=4.8)
     axes = figure.subplots()
     lines: dict[tuple[str, str, int], list[CollectiveRow]] = {}
@@ -42,20 +44,18 @@ def draw_collectives(path: Path, rows: Sequence[CollectiveRow]) -> list[Path]:
     axes.set_yscale("log")
     axes.set_xticks(sizes, [format_size(size) for size in sizes], rotation=30)
     axes.minorticks_off()
-    axes.set_xlabel("size")
-    axes.set_ylabel("time of the slowest rank (ms): median, quartiles")
-    axes.set_title(title_of(rows))
-    axes.grid(visible=True, which="major", alpha=0.3)
-    axes.legend(fontsize=8)
-    return save_figure(figure, path)
+    y = "time of the slowest rank (ms): median, quartiles"
+    style.finish(axes, title=title_of(rows), x="size", y=y, legend=False)
+    axes.legend()
+    return figure
 
 
-def draw_aggregation(path: Path, rows: Sequence[AggregationRow]) -> list[Path]:
+def draw_aggregation(style: FigureStyle, rows: Sequence[AggregationRow]) -> Figure:
     """Draw a panel for each situation: per strategy a bar for each rank, of what its step is."""
     situations = list(dict.fromkeys(row.situation for row in rows))
     kinds = list(dict.fromkeys(row.kind for row in rows))
     ranks = sorted({row.rank for row in rows})
-    figure = FigureStyle().figure(width=8, height=1.2 + 2.6 * len(situations))
+    figure = style.figure(width=8, height=1.2 + 2.6 * len(situations))
     panels = [row[0] for row in figure.subplots(len(situations), squeeze=False)]
     width = 0.8 / len(ranks)
     for axes, situation in zip(panels, situations, strict=True):
@@ -70,11 +70,10 @@ def draw_aggregation(path: Path, rows: Sequence[AggregationRow]) -> list[Path]:
                 color = LEDGER[part]
                 axes.bar(places, heights, width * 0.9, bottom=bottom, color=color, label=label)
                 bottom = [a + b for a, b in zip(bottom, heights, strict=True)]
-        axes.set_title(situation, fontsize=10)
-        axes.set_ylabel("ms per step")
-        axes.set_xticks(range(len(kinds)), kinds, rotation=20, fontsize=8)
-        axes.grid(visible=True, axis="y", alpha=0.3)
+        axes.set_xticks(range(len(kinds)), kinds, rotation=20)
+        style.finish(axes, title=situation, x="", y="ms per step", legend=False)
+        axes.grid(visible=False, axis="x")
     title = f"a bar for each rank, {ranks[0]} … {ranks[-1]}"
     handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=3, fontsize=8, title=title)
-    return save_figure(figure, path)
+    figure.legend(handles, labels, loc="outside upper center", ncols=3, title=title)
+    return figure

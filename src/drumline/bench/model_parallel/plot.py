@@ -10,12 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from drumline.bench.model_parallel.rows import CaseRow
 from drumline.bench.model_parallel.table import NOTHING
-from drumline.report.plots import COLORS, FigureStyle, save_figure
+from drumline.report.plots import COLORS, FigureStyle
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,19 +22,12 @@ if TYPE_CHECKING:
 
 _BAR_IN, _CURVES_IN, _FRAME_IN = 0.25, 3.8, 0.9
 """heights in inches"""
-_SMALL = 8
 _NUMBERS = 7
 """size of the numbers beside bars"""
 
 
-def draw_model_parallel(path: Path, rows: Sequence[CaseRow]) -> list[Path]:
-    """Draw what each form costs, and all loss curves in one; returns the files written."""
-    return save_figure(build_figure(rows), path)
-
-
-def build_figure(rows: Sequence[CaseRow]) -> Figure:
-    """Build the figure: six panels of bars, then the curves."""
-    style = FigureStyle()
+def draw_model_parallel(style: FigureStyle, rows: Sequence[CaseRow]) -> Figure:
+    """Draw what each form costs, in six panels of bars, and all loss curves in one."""
     bars_in = _FRAME_IN + _BAR_IN * len(rows)
     figure = style.figure(width=11, height=2 * bars_in + _CURVES_IN)
     grid = figure.add_gridspec(3, 3, height_ratios=[bars_in, bars_in, _CURVES_IN])
@@ -44,26 +36,20 @@ def build_figure(rows: Sequence[CaseRow]) -> Figure:
     for number, (title, unit, bars) in enumerate(_panels(rows)):
         axes = figure.add_subplot(grid[divmod(number, 3)])
         draw_bars(style, axes, bars, colors)
-        axes.grid(visible=True, axis="x", alpha=0.3)
-        axes.set_axisbelow(True)
-        axes.set_title(title, fontsize=9)
-        axes.set_xlabel(unit, fontsize=_SMALL)
+        style.finish(axes, title=title, x=unit, y="")
+        axes.grid(visible=False, axis="y")
         axes.set_yticks(range(len(rows)), names)
         axes.invert_yaxis()
-        axes.tick_params(labelsize=_SMALL, labelleft=number % 3 == 0)
+        axes.tick_params(labelleft=number % 3 == 0)
     curves = figure.add_subplot(grid[2, :])
     draw_loss_curves(style, curves, {row.case: row.losses for row in rows}, colors, base=names[0])
-    curves.set_title("training loss: all forms on one axis", fontsize=10)
-    curves.set_xlabel("step")
-    curves.set_ylabel("loss of the whole batch")
-    curves.grid(visible=True, alpha=0.3)
+    title, y = "training loss: all forms on one axis", "loss of the whole batch"
+    style.finish(curves, title=title, x="step", y=y, legend=False)
     figure.legend(
         *curves.get_legend_handles_labels(),
         loc="outside lower center",
         ncols=4,
-        fontsize=_SMALL,
         title="curves lie on each other; each is marked at steps of its own",
-        title_fontsize=_SMALL,
     )
     return figure
 
@@ -118,30 +104,30 @@ def draw_loss_curves(
     *,
     base: str,
 ) -> None:
-    """Draw losses by step on one axis: they lie on each other, which is the point.
+    """Draw losses by step, from 1 on, on one axis: they lie on each other, which is the point.
 
-    Args:
-        style: gives markers and ink.
-        axes: the panel.
-        curves: the losses of each case, from step 1 on.
-        colors: of each case.
-        base: the case whose curve is broad, for the others to lie on it; those have their markers
-            at steps of their own, or around the markers that are there.
+    The curve of `base` is broad, for the others to lie on it; those have their markers at steps of
+    their own, or around the markers that are there.
     """
     others = [case for case in curves if case != base]
     for number, (case, losses) in enumerate(curves.items()):
-        look: dict[str, Any] = {"lw": 6, "alpha": 0.3, "solid_capstyle": "round"}
-        if case != base:
-            around, first = divmod(others.index(case), len(losses))
-            look = {
-                "lw": 0.8,
-                "marker": style.marker(number + number // len(COLORS)),
-                "ms": 5 + 5 * around,
-                "markerfacecolor": "none" if around else None,
-                "markevery": (first, max(1, len(others))),
-            }
-        color = style.ink if case == base else colors[number]
-        axes.plot(range(1, len(losses) + 1), losses, color=color, label=case, **look)
+        steps = range(1, len(losses) + 1)
+        if case == base:
+            (line,) = axes.plot(steps, losses, color=style.ink, label=case, lw=6, alpha=0.3)
+            line.set_solid_capstyle("round")
+            continue
+        around, first = divmod(others.index(case), len(losses))
+        axes.plot(
+            steps,
+            losses,
+            color=colors[number],
+            label=case,
+            lw=0.8,
+            marker=style.marker(number + number // len(COLORS)),
+            ms=5 + 5 * around,
+            markerfacecolor="none" if around else None,
+            markevery=(first, max(1, len(others))),
+        )
     axes.locator_params(axis="x", integer=True)
 
 

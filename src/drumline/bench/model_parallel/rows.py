@@ -18,15 +18,20 @@ import dataclasses
 import json
 import statistics
 import sys
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from drumline.bench.case_runner import Ended, Failure, Skipped, describe_machine, run_cases
+from drumline.bench.case_runner import (
+    BenchResult,
+    Failure,
+    Skipped,
+    describe_machine,
+    run_cases,
+)
 from drumline.bench.model_parallel.spec import Case, CasePlan, ModelParallelSpec
-from drumline.core.errors import DrumlineError, RunDirError, UsageError
-from drumline.core.events import Event
-from drumline.core.rundir import RunDir
+from drumline.core.errors import RunDirError, UsageError
+from drumline.core.rundir import Event, RunDir
 from drumline.launch.probe import Watch
 from drumline.report.intervals import quartiles
 from drumline.report.ledger.accounts import NS, common_steps, step_seconds, warm_steps
@@ -181,69 +186,51 @@ def _last(log: Sequence[Event], kind: str) -> Event:
     return next((event for event in reversed(log) if event["event"] == kind), {})
 
 
-@dataclass
-class ModelParallelResult:
+@dataclass(frozen=True, kw_only=True)
+class ModelParallelResult(BenchResult[CaseRow]):
     """All that the cases came to."""
 
+    bench = "model-parallel"
     spec: ModelParallelSpec
-    rows: list[CaseRow] = field(default_factory=list)
-    skipped: list[Skipped] = field(default_factory=list)
+    rows: list[CaseRow]
+    skipped: list[Skipped]
     """those that do not fit and that nobody asked for"""
-    failed: list[Failure] = field(default_factory=list)
-    machine: dict[str, object] = field(default_factory=dict)
-
-    def to_json(self) -> dict[str, object]:
-        """Return the one document."""
-        return {
-            "bench": "model-parallel",
-            "spec": self.spec.model_dump(mode="json"),
-            "rows": [asdict(row) for row in self.rows],
-            "skipped": [asdict(case) for case in self.skipped],
-            "failed": [asdict(case) for case in self.failed],
-            "machine": self.machine,
-        }
+    failed: list[Failure]
+    machine: Mapping[str, object]
 
 
 def run_model_parallel(
     spec: ModelParallelSpec, plan: CasePlan, *, out: Path | None, traces: Path | None, watch: Watch
 ) -> ModelParallelResult:
-    """Train every case; blocks until the last has ended.
-
-    Args:
-        spec: what to train, and where.
-        plan: its cases.
-        out: keep the run directories there, one for each case.
-        traces: write a trace of each case there.
-        watch: called with the progress: share, now, case.
+    """Train every case; blocks until the last has ended. `out` keeps their run directories.
 
     Raises:
         UsageError: a case that was asked for does not fit the model.
         InterruptError: Ctrl-C; nothing is left but what `out` keeps.
     """
-    result = ModelParallelResult(spec, skipped=list(plan.skipped))
+    rows: list[CaseRow] = []
+    skipped, failed = list(plan.skipped), list[Failure]()
+    kept = out is not None
     with contextlib.closing(run_cases(plan.cases, out=out, watch=watch)) as every:
         for ended in every:
-            if ended.error is not None:
-                _note_error(result, ended, ended.error, kept=out is not None)
-                continue
-            result.rows.append(build_case_row(ended.case, ended.run, kept=out is not None))
-            if traces is not None:
-                _write_trace(traces / f"{ended.case.slug}.json", ended.run, ended.case)
-    result.rows = compare_with_alone(result.rows)
-    result.machine = describe_machine(sys.argv)
-    return result
-
-
-def _note_error(
-    result: ModelParallelResult, ended: Ended[Case], error: DrumlineError, *, kept: bool
-) -> None:
-    case = ended.case
-    if not isinstance(error, UsageError):
-        result.failed.append(ended.failure(kept=kept))
-    elif case.asked or case.form == "alone":
-        raise UsageError(f"{case.label}: {error.message}")
-    else:
-        result.skipped.append(Skipped(case=case.label, why=error.message))
+            case = ended.case
+            if ended.error is None:
+                rows.append(build_case_row(case, ended.run, kept=kept))
+                if traces is not None:
+                    _write_trace(traces / f"{case.slug}.json", ended.run, case)
+            elif not isinstance(ended.error, UsageError):
+                failed.append(ended.failure(kept=kept))
+            elif case.asked or case.form == "alone":
+                raise UsageError(f"{case.label}: {ended.error.message}")
+            else:
+                skipped.append(Skipped(case=case.label, why=ended.error.message))
+    return ModelParallelResult(
+        spec=spec,
+        rows=compare_with_alone(rows),
+        skipped=skipped,
+        failed=failed,
+        machine=describe_machine(sys.argv),
+    )
 
 
 def _write_trace(path: Path, run: RunDir, case: Case) -> None:

@@ -251,8 +251,12 @@ def _case(
             "evaluate": False,
             "device": spec.device,
             "threads": spec.threads or max(1, (os.cpu_count() or 1) // spec.ranks),
-            "timeout_s": spec.timeout_s,
-            **_place(spec, form),
+            # one rank has no use for nodes, nor for a backend
+            "backend": "auto" if form == "alone" else spec.backend,
+            **spec.place_run(
+                nodes=1 if form == "alone" else spec.nodes,
+                workers=1 if form == "alone" else spec.workers,
+            ),
         }
     )
     return Case(
@@ -263,21 +267,6 @@ def _case(
         microbatches=microbatches,
         asked=spec.asked_for(form, schedule),
     )
-
-
-def _place(spec: ModelParallelSpec, form: Form) -> dict[str, object]:
-    """Where a case runs: one rank has no use for nodes, nor for a backend."""
-    if form == "alone":
-        return {"workers": 1}
-    return {
-        "workers": spec.workers,
-        "nodes": spec.nodes,
-        "link": spec.link.model_dump(mode="json"),
-        "slow_nodes": {
-            node: slow.model_dump(mode="json") for node, slow in spec.slow_nodes.items()
-        },
-        "backend": spec.backend,
-    }
 
 
 def _label(

@@ -79,9 +79,7 @@ LAWS: Mapping[Law, tuple[Callable[[Speedups], float], Callable[[float, float], f
 def fit_rounds(law: Law, rounds: Sequence[Speedups]) -> SerialShare | None:
     """Fit a law in each round, and tell how far the rounds agree; None: nothing to fit it to.
 
-    Args:
-        law: whose.
-        rounds: the speed-ups of each round; a round in which a count is missing is left out.
+    A round in which a count is missing is left out.
     """
     counts = {n for speedups in rounds for n in speedups if n > 1}
     whole = [{n: round_[n] for n in counts} for round_ in rounds if counts <= round_.keys()]

@@ -11,20 +11,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from drumline.bench.scaling.laws import LAWS, Law
 from drumline.bench.scaling.rows import ScalingRow
 from drumline.bench.scaling.run import ScalingResult
 from drumline.bench.scaling.table import once_each, percent
-from drumline.report.plots import LEDGER, FigureStyle, save_figure
+from drumline.core.formatting import counted
+from drumline.report.plots import LEDGER, FigureStyle
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_STYLE = FigureStyle()
 _PARTS = {
     "needed": ("compute, as the smallest count needs it", LEDGER["compute"]),
     "more": ("compute that takes longer", "#d9825b"),
@@ -70,47 +69,32 @@ class _Panel:
         return [below, above]
 
 
-def draw_scaling(path: Path, result: ScalingResult) -> list[Path]:
-    """Draw what more ranks gain, and where the rest went; returns the files written."""
-    return save_figure(build_figure(result), path)
-
-
-def build_figure(result: ScalingResult) -> Figure:
-    """Build the figure."""
+def draw_scaling(style: FigureStyle, result: ScalingResult) -> Figure:
+    """Draw what more ranks gain, and where the rest went."""
     rows = result.rows
     modes = list(dict.fromkeys(row.mode for row in rows))
     bars = {mode: once_each([row for row in rows if row.mode == mode]) for mode in modes}
     ledger_in = _FRAME_IN + _BAR_IN * max(map(len, bars.values()))
     heights = [*([_LINES_IN] * len(modes)), ledger_in]
-    figure = _STYLE.figure(width=11, height=sum(heights) + 0.9)
+    figure = style.figure(width=11, height=sum(heights) + 0.9)
     grid = figure.add_gridspec(len(modes) + 1, 6, height_ratios=heights)
     for line, mode in enumerate(modes):
         for place, panel in enumerate(_panels(mode, bars[mode][0])):
             axes = figure.add_subplot(grid[line, 2 * place : 2 * place + 2])
-            _draw_lines(axes, panel, result, mode)
+            _draw_lines(style, axes, panel, result, mode)
         wide = 6 // len(modes)
         ledger = figure.add_subplot(grid[-1, wide * line : wide * (line + 1)])
-        _draw_ledger(ledger, bars[mode], mode)
+        _draw_ledger(style, ledger, bars[mode], mode)
     lines = figure.axes[0].get_legend_handles_labels()
-    figure.legend(
-        *lines,
-        loc="outside upper center",
-        ncols=6,
-        fontsize=_SMALL,
-        title=_title(result),
-        title_fontsize=10,
-    )
-    parts = ledger.get_legend_handles_labels()
-    figure.legend(*parts, loc="outside lower center", ncols=4, fontsize=_SMALL)
+    figure.legend(*lines, loc="outside upper center", ncols=6, title=_title(result))
+    figure.legend(*ledger.get_legend_handles_labels(), loc="outside lower center", ncols=4)
     return figure
 
 
 def _title(result: ScalingResult) -> str:
-    spec, rounds = result.spec, result.rows[0].rounds
-    return (
-        f"{spec.model.name} on {spec.data.name}: median of {rounds} "
-        f"round{'s' if rounds > 1 else ''}, 95 % intervals by Student's t"
-    )
+    spec, rounds = result.spec, counted(result.rows[0].rounds, "round")
+    trained = f"{spec.model.name} on {spec.data.name}"
+    return f"{trained}: median of {rounds}, 95 % intervals by Student's t"
 
 
 def _panels(mode: str, first: ScalingRow) -> list[_Panel]:
@@ -144,14 +128,16 @@ def _panels(mode: str, first: ScalingRow) -> list[_Panel]:
     ]
 
 
-def _draw_lines(axes: Axes, panel: _Panel, result: ScalingResult, mode: str) -> None:
+def _draw_lines(
+    style: FigureStyle, axes: Axes, panel: _Panel, result: ScalingResult, mode: str
+) -> None:
     """Draw a line for each strategy, beside the ideal; counts that crowd the cores are shaded."""
     own = [row for row in result.rows if row.mode == mode]
     varies = "nodes" if len({row.nodes for row in own}) > 1 else "workers"
     counts = sorted({_count(row, varies) for row in own})
     kinds = list(dict.fromkeys(row.kind for row in own))
     room = (counts[-1] - counts[0]) or 1
-    top = _draw_ideal(axes, panel, own, counts)
+    top = _draw_ideal(style, axes, panel, own, counts)
     for number, kind in enumerate(kinds):
         line = [row for row in own if row.kind == kind and panel.values(row)[0] is not None]
         shift = (number - (len(kinds) - 1) / 2) * _DODGE * room
@@ -159,8 +145,8 @@ def _draw_lines(axes: Axes, panel: _Panel, result: ScalingResult, mode: str) -> 
             [_count(row, varies) + shift for row in line],
             panel.points(line),
             yerr=panel.errors(line),
-            color=_STYLE.color(number),
-            marker=_STYLE.marker(number),
+            color=style.color(number),
+            marker=style.marker(number),
             markersize=5,
             linewidth=1.2,
             capsize=3,
@@ -168,20 +154,20 @@ def _draw_lines(axes: Axes, panel: _Panel, result: ScalingResult, mode: str) -> 
         )
         top = max(top, *panel.points(line), 0.0)
     if panel.with_laws:
-        _draw_laws(axes, result, mode, counts, kinds)
+        _draw_laws(style, axes, result, mode, counts, kinds)
     _shade(axes, own, varies, room)
     axes.set_ylim(0, 1.3 * (top or 1))
     axes.set_xlim(counts[0] - 0.08 * room, counts[-1] + 0.08 * room)
     axes.set_xticks(counts)
-    axes.set_xlabel(varies, fontsize=_SMALL)
-    axes.set_ylabel(panel.unit, fontsize=_SMALL)
-    axes.set_title(panel.title, fontsize=9)
-    axes.tick_params(labelsize=_SMALL)
-    axes.grid(visible=True, alpha=0.3)
+    style.finish(axes, title=panel.title, x=varies, y=panel.unit, legend=False)
 
 
 def _draw_ideal(
-    axes: Axes, panel: _Panel, rows: Sequence[ScalingRow], counts: Sequence[int]
+    style: FigureStyle,
+    axes: Axes,
+    panel: _Panel,
+    rows: Sequence[ScalingRow],
+    counts: Sequence[int],
 ) -> float:
     """Draw what nothing lost would look like, for each smallest count; returns how high it is."""
     kinds = list(dict.fromkeys(row.kind for row in rows))
@@ -192,7 +178,7 @@ def _draw_ideal(
     for number, row in enumerate(cases):
         (first,) = panel.points([row])
         ideal = [panel.ideal(count / counts[0], first) for count in fine]
-        color = "black" if len(cases) == 1 else _STYLE.color(kinds.index(row.kind))
+        color = style.ink if len(cases) == 1 else style.color(kinds.index(row.kind))
         label = None if number else "ideal"
         axes.plot(fine, ideal, ":", color=color, linewidth=1, label=label)
         top = max(top, *ideal)
@@ -200,7 +186,12 @@ def _draw_ideal(
 
 
 def _draw_laws(
-    axes: Axes, result: ScalingResult, mode: str, counts: Sequence[int], kinds: Sequence[str]
+    style: FigureStyle,
+    axes: Axes,
+    result: ScalingResult,
+    mode: str,
+    counts: Sequence[int],
+    kinds: Sequence[str],
 ) -> None:
     """Draw what the fitted laws say of all counts."""
     drawn = []
@@ -214,7 +205,7 @@ def _draw_laws(
             fine,
             [say(fit.share, count / counts[0]) for count in fine],
             "--",
-            color=_STYLE.color(kinds.index(fit.kind)),
+            color=style.color(kinds.index(fit.kind)),
             linewidth=0.9,
             label=f"{fit.kind}: {percent(fit.share)}",
         )
@@ -241,7 +232,7 @@ def _shade(axes: Axes, rows: Sequence[ScalingRow], varies: str, room: float) -> 
         axes.axvspan(start, max(crowded) + room, color=_SHADE, zorder=0, label=label)
 
 
-def _draw_ledger(axes: Axes, rows: Sequence[ScalingRow], mode: str) -> None:
+def _draw_ledger(style: FigureStyle, axes: Axes, rows: Sequence[ScalingRow], mode: str) -> None:
     """Draw a bar for each case: the parts of a step, means over ranks, steps and rounds."""
     ends = [0.0] * len(rows)
     for part, (name, color) in _PARTS.items():
@@ -255,7 +246,7 @@ def _draw_ledger(axes: Axes, rows: Sequence[ScalingRow], mode: str) -> None:
             lost = f", {percent(row.lost)} lost"
             share = end * (1 - row.lost)
             label = "" if marked else "a step, if nothing were lost"
-            marked = axes.vlines(share, place - 0.45, place + 0.45, color="black", label=label)
+            marked = axes.vlines(share, place - 0.45, place + 0.45, color=style.ink, label=label)
         axes.annotate(
             f"{end:.3g} ms{lost}",
             (end, place),
@@ -265,15 +256,11 @@ def _draw_ledger(axes: Axes, rows: Sequence[ScalingRow], mode: str) -> None:
             fontsize=_SMALL,
         )
     axes.set_xlim(0, 1.45 * max(ends))
-    axes.set_yticks(
-        range(len(rows)), [row.case.removeprefix(mode).strip() for row in rows], fontsize=_SMALL
-    )
+    axes.set_yticks(range(len(rows)), [row.case.removeprefix(mode).strip() for row in rows])
     axes.invert_yaxis()
-    axes.set_title(f"{mode}: what a step is made of", fontsize=9)
-    axes.set_xlabel("ms per step, mean over ranks, steps and rounds", fontsize=_SMALL)
-    axes.tick_params(labelsize=_SMALL)
-    axes.grid(visible=True, axis="x", alpha=0.3)
-    axes.set_axisbelow(True)
+    title, x = f"{mode}: what a step is made of", "ms per step, mean over ranks, steps and rounds"
+    style.finish(axes, title=title, x=x, y="", legend=False)
+    axes.grid(visible=False, axis="y")
 
 
 def _parts(row: ScalingRow) -> dict[str, float]:

@@ -9,63 +9,39 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from drumline.bench.case_runner import Failure, describe_machine, run_cases
+from drumline.bench.case_runner import BenchResult, Failure, describe_machine, run_cases
 from drumline.bench.scaling.rows import ScalingFit, ScalingRow, build_scaling_rows, fit_series
 from drumline.bench.scaling.spec import Repeat, ScalingSpec
 from drumline.bench.scaling.study import Study, read_times
-from drumline.bench.scaling.table import tell_fits, tell_losses, tell_notes
+from drumline.bench.scaling.table import describe_fits, describe_losses, describe_notes
 from drumline.core.errors import UsageError
 from drumline.core.processes import count_cores
 from drumline.launch.probe import Watch
 
 
-@dataclass
-class ScalingResult:
-    """All that the runs came to."""
+@dataclass(frozen=True, kw_only=True)
+class ScalingResult(BenchResult[ScalingRow]):
+    """All that the runs came to; `losses`, `laws` and `notes` are sentences about them."""
 
+    bench = "scaling"
     spec: ScalingSpec
     cores: int
-    load: float
+    load_before: float
     """of the machine in the minute before the first run"""
-    rows: list[ScalingRow] = field(default_factory=list)
-    fits: list[ScalingFit] = field(default_factory=list)
-    failed: list[Failure] = field(default_factory=list)
-    machine: dict[str, object] = field(default_factory=dict)
-
-    @property
-    def losses(self) -> list[str]:
-        """Where the time of each series went, a sentence each."""
-        return tell_losses(self.rows)
-
-    @property
-    def laws(self) -> list[str]:
-        """What stays serial in each series, a sentence each."""
-        return tell_fits(self.fits)
-
-    @property
-    def notes(self) -> list[str]:
-        """What must be known to read the numbers, a sentence each."""
-        return tell_notes(self.spec, self.rows, cores=self.cores, load=self.load)
-
-    def to_json(self) -> dict[str, object]:
-        """Return the one document."""
-        return {
-            "bench": "scaling",
-            "spec": self.spec.model_dump(mode="json"),
-            "cores": self.cores,
-            "load_before": self.load,
-            "rows": [asdict(row) for row in self.rows],
-            "fits": [asdict(fit) for fit in self.fits],
-            "losses": self.losses,
-            "laws": self.laws,
-            "notes": self.notes,
-            "failed": [asdict(failure) for failure in self.failed],
-            "machine": self.machine,
-        }
+    rows: list[ScalingRow]
+    fits: list[ScalingFit]
+    losses: list[str]
+    """where the time of each series went"""
+    laws: list[str]
+    """what stays serial in each series"""
+    notes: list[str]
+    """what must be known to read the numbers"""
+    failed: list[Failure]
+    machine: Mapping[str, object]
 
 
 def run_scaling(
@@ -73,18 +49,14 @@ def run_scaling(
 ) -> ScalingResult:
     """Train every case in every round; blocks until the last run has ended.
 
-    Args:
-        spec: what to train, and where.
-        runs: its cases, round by round, as `plan_rounds` puts them.
-        out: keep the run directories there, one for each run.
-        watch: called with the progress: share, now, case.
+    `runs` are the cases as `plan_rounds` puts them; `out` keeps their run directories.
 
     Raises:
         UsageError: a case does not fit the model or the data.
         InterruptError: Ctrl-C; nothing is left but what `out` keeps.
     """
     study = Study(spec, [run.case for run in runs if run.round == 0], count_cores())
-    result = ScalingResult(spec, study.cores, round(os.getloadavg()[0], 2))
+    load, failed = round(os.getloadavg()[0], 2), list[Failure]()
     with contextlib.closing(run_cases(runs, out=out, watch=watch)) as every:
         for ended in every:
             case = ended.case.case
@@ -96,8 +68,22 @@ def run_scaling(
             elif isinstance(ended.error, UsageError):
                 raise UsageError(f"{case.label}: {ended.error.message}")
             else:
-                result.failed.append(ended.failure(kept=out is not None))
-    result.rows = build_scaling_rows(study, kept=out is not None)
-    result.fits = fit_series(study)
-    result.machine = describe_machine(sys.argv)
-    return result
+                failed.append(ended.failure(kept=out is not None))
+    return conclude(study, load=load, failed=failed, kept=out is not None)
+
+
+def conclude(study: Study, *, load: float, failed: Sequence[Failure], kept: bool) -> ScalingResult:
+    """Work out what the runs of a study come to."""
+    rows, fits = build_scaling_rows(study, kept=kept), fit_series(study)
+    return ScalingResult(
+        spec=study.spec,
+        cores=study.cores,
+        load_before=load,
+        rows=rows,
+        fits=fits,
+        losses=describe_losses(rows),
+        laws=describe_fits(fits),
+        notes=describe_notes(study.spec, rows, cores=study.cores, load=load),
+        failed=list(failed),
+        machine=describe_machine(sys.argv),
+    )

@@ -32,9 +32,15 @@ from drumline.bench.specs import (
     settle_data,
 )
 from drumline.core.processes import count_cores
-from drumline.spec.link import check_node_count, check_slow_nodes
 from drumline.spec.load import validate_spec
-from drumline.spec.parts import ClashError, DataSpec, ModelSpec, one_word
+from drumline.spec.parts import (
+    ClashError,
+    DataSpec,
+    ModelSpec,
+    check_node_count,
+    check_slow_nodes,
+    one_word,
+)
 from drumline.spec.run_spec import RunSpec
 from drumline.spec.strategy import DATA_KINDS, SPLIT_KINDS
 
@@ -276,26 +282,9 @@ def _build_case(spec: ScalingSpec, kind: str, mode: Mode | None, count: Count) -
             "checkpoint": {"every_steps": spec.steps},  # none between the steps that are timed
             "evaluate": False,
             "threads": spec.threads,
-            "timeout_s": spec.timeout_s,
             "device": spec.device,
             "backend": "auto" if kind == ALONE else spec.backend,
-            "workers": count.workers,
-            **_nodes(spec, count.nodes),
+            **spec.place_run(nodes=count.nodes, workers=count.workers),
         }
     )
     return ScalingCase(kind=kind, mode=mode, count=count, spec=run)
-
-
-def _nodes(spec: ScalingSpec, nodes: int) -> dict[str, object]:
-    """Where a case runs: one node has no link, and only nodes that are there can be slow."""
-    if nodes == 1:
-        return {"nodes": 1}
-    return {
-        "nodes": nodes,
-        "link": spec.link.model_dump(mode="json"),
-        "slow_nodes": {
-            node: slow.model_dump(mode="json")
-            for node, slow in spec.slow_nodes.items()
-            if node < nodes
-        },
-    }

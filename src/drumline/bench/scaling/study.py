@@ -19,8 +19,7 @@ from dataclasses import dataclass, field, fields
 
 from drumline.bench.scaling.spec import Count, Mode, ScalingCase, ScalingSpec
 from drumline.core.errors import UsageError
-from drumline.core.events import Event
-from drumline.core.rundir import RunDir
+from drumline.core.rundir import Event, RunDir
 from drumline.report.ledger.accounts import compute_ledger, step_seconds, warm_steps
 from drumline.spec.run_spec import RunSpec
 
@@ -125,13 +124,9 @@ def mean_parts(runs: Iterable[RunTimes]) -> Parts:
 
 
 def lost_shares(parts: Parts, base: Parts, *, times: float, work: float) -> Parts:
-    """Return which share of the ranks' time is lost, and on what.
+    """Return which share of the ranks' time is lost, and on what; `base`: at the smallest count.
 
-    Args:
-        parts: of a step.
-        base: the same of the smallest count.
-        times: how many times as many ranks there are.
-        work: how many times as much a step is.
+    There are `times` as many ranks as there, and a step is `work` times as much.
     """
     names = [field.name for field in fields(Parts)]
     whole = times * parts.total

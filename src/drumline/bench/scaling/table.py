@@ -105,7 +105,7 @@ _BUSY = 0.5
 _SINGLE = "a share from one count besides the smallest does not tell whether the law holds"
 
 
-def tell_notes(
+def describe_notes(
     spec: ScalingSpec, rows: Sequence[ScalingRow], *, cores: int, load: float
 ) -> list[str]:
     """Say what must be known to read the numbers; `load`: of the machine, before the first run."""
@@ -163,7 +163,7 @@ def _how_often(spec: ScalingSpec, rows: Sequence[ScalingRow]) -> Iterator[str]:
         yield f"{case} has {rounds} of {spec.repeats} rounds; the others failed"
 
 
-def tell_losses(rows: Sequence[ScalingRow]) -> list[str]:
+def describe_losses(rows: Sequence[ScalingRow]) -> list[str]:
     """Say of each series where its time went at the largest count."""
     last = {(row.mode, row.kind): (row, row.lost) for row in rows if row.lost is not None}
     return [_loss(row, share) for row, share in last.values() if row.times > 1]
@@ -187,13 +187,13 @@ def _ranked(shares: Mapping[str, float]) -> str:
     return ", ".join(f"{share:.0%} {name}" for name, share in ranked)
 
 
-def tell_fits(fits: Sequence[ScalingFit]) -> list[str]:
+def describe_fits(fits: Sequence[ScalingFit]) -> list[str]:
     """Say what share of the work each series leaves serial, and how well that describes it."""
     single = any(fit.points == 1 for fit in fits)
-    return [*map(_tell_fit, fits), *([_SINGLE] if single else [])]
+    return [*map(_describe_fit, fits), *([_SINGLE] if single else [])]
 
 
-def _tell_fit(fit: ScalingFit) -> str:
+def _describe_fit(fit: ScalingFit) -> str:
     share, sure = percent(fit.share), ""
     serial = Interval(middle=fit.share, low=fit.share_low, high=fit.share_high)
     if fit.share_low is not None and fit.share_high is not None:

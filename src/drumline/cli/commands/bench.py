@@ -23,7 +23,7 @@ Outs = Annotated[
 ]
 
 
-@bench_app.command()
+@bench_app.command(calls="bench:collectives_command")
 def collectives(
     args: Overrides = None,
     csv: Csv = None,
@@ -38,25 +38,16 @@ def collectives(
     nodes, link.rate, slow_nodes, rounds, timeout_s. Lists have commas. All rivals take turns in one
     run; each is checked for a right result first.
 
-    [bold]Examples[/bold]
-
-      drumline bench collectives
-
-      drumline bench collectives backends=gloo,shm,mpi algorithms=native
-
-      drumline bench collectives nodes=4 workers=1 link=1gbit sizes=64KiB,32MiB
-
-      drumline bench collectives collective=broadcast sizes=4MiB rounds=20 --json
-
-      drumline bench collectives --csv rows.csv --figure all_reduce.png
+    Examples:
+        drumline bench collectives
+        drumline bench collectives backends=gloo,shm,mpi algorithms=native
+        drumline bench collectives nodes=4 workers=1 link=1gbit sizes=64KiB,32MiB
+        drumline bench collectives collective=broadcast sizes=4MiB rounds=20 --json
+        drumline bench collectives --csv rows.csv --figure all_reduce.png
     """
-    from drumline.cli.bench import OutputOptions, collectives_command
-
-    options = OutputOptions(as_json=as_json, csv=csv, figure=figure, out=out)
-    collectives_command(args or [], options)
 
 
-@bench_app.command()
+@bench_app.command(calls="bench:aggregation_command")
 def aggregation(
     args: Overrides = None,
     csv: Csv = None,
@@ -70,23 +61,15 @@ def aggregation(
     bottleneck (a node: a quarter of the CPU, then a tenth of the link) or slow_nodes, rounds,
     timeout_s. Communication is split into wait and transfer, for every rank.
 
-    [bold]Examples[/bold]
-
-      drumline bench aggregation
-
-      drumline bench aggregation model=cnn nodes=4 link=1gbit bottleneck=2
-
-      drumline bench aggregation kinds=ring,tree slow_nodes.1.rate=100mbit --json
-
-      drumline bench aggregation bucket_bytes=256KiB --figure aggregation.png
+    Examples:
+        drumline bench aggregation
+        drumline bench aggregation model=cnn nodes=4 link=1gbit bottleneck=2
+        drumline bench aggregation kinds=ring,tree slow_nodes.1.rate=100mbit --json
+        drumline bench aggregation bucket_bytes=256KiB --figure aggregation.png
     """
-    from drumline.cli.bench import OutputOptions, aggregation_command
-
-    options = OutputOptions(as_json=as_json, csv=csv, figure=figure, out=out)
-    aggregation_command(args or [], options)
 
 
-@bench_app.command("model-parallel")
+@bench_app.command("model-parallel", calls="bench:model_parallel_command")
 def model_parallel(
     args: Overrides = None,
     csv: Csv = None,
@@ -105,25 +88,16 @@ def model_parallel(
     microbatches, engines (drumline, torch), backend, device, threads, timeout_s. Lists have commas.
     Every case is a real training run with the same seed and the same batches.
 
-    [bold]Examples[/bold]
-
-      drumline bench model-parallel
-
-      drumline bench model-parallel forms=alone,pipeline microbatches=1,2,4,8
-
-      drumline bench model-parallel nodes=2 link=100mbit --figure model-parallel.png
-
-      drumline bench model-parallel workers=4 engines=drumline,torch --json
-
-      drumline bench model-parallel --traces traces --out cases
+    Examples:
+        drumline bench model-parallel
+        drumline bench model-parallel forms=alone,pipeline microbatches=1,2,4,8
+        drumline bench model-parallel nodes=2 link=100mbit --figure model-parallel.png
+        drumline bench model-parallel workers=4 engines=drumline,torch --json
+        drumline bench model-parallel --traces traces --out cases
     """
-    from drumline.cli.bench import OutputOptions, model_parallel_command
-
-    options = OutputOptions(as_json=as_json, csv=csv, figure=figure, out=out)
-    model_parallel_command(args or [], options, traces)
 
 
-@bench_app.command()
+@bench_app.command(calls="bench:scaling_command")
 def scaling(
     args: Overrides = None,
     csv: Csv = None,
@@ -138,16 +112,9 @@ def scaling(
     batch, steps, repeats, threads (of each rank), backend, device, timeout_s. Every count of every
     strategy is a real training run in each of several rounds, which give the 95 % intervals.
 
-    [bold]Examples[/bold]
-
-      drumline bench scaling workers=1,2,4
-
-      drumline bench scaling workers=1,2 mode=strong kinds=ddp,allreduce,ring,chunked_ring
-
-      drumline bench scaling nodes=1,2,4 link=1gbit --figure scaling.png
-
-      drumline bench scaling model=gpt-mini batch=32 repeats=5 --json --csv scaling.csv
+    Examples:
+        drumline bench scaling workers=1,2,4
+        drumline bench scaling workers=1,2 mode=strong kinds=ddp,allreduce,ring,chunked_ring
+        drumline bench scaling nodes=1,2,4 link=1gbit --figure scaling.png
+        drumline bench scaling model=gpt-mini batch=32 repeats=5 --json --csv scaling.csv
     """
-    from drumline.cli.bench import OutputOptions, scaling_command
-
-    scaling_command(args or [], OutputOptions(as_json=as_json, csv=csv, figure=figure, out=out))

@@ -22,7 +22,7 @@ Which = Annotated[
 ]
 
 
-@cluster_app.command("init")
+@cluster_app.command("init", calls="cluster:init_command")
 def init(
     provider: Annotated[str, typer.Argument(help="ec2, ssh or twin.")] = "twin",
     name: Annotated[str | None, typer.Option(help="Default: the folder's.")] = None,
@@ -30,48 +30,33 @@ def init(
 ) -> None:
     """Write a commented cluster.yaml: ec2 (Amazon), ssh (your machines) or twin (a rehearsal here).
 
-    [bold]Examples[/bold]
-
-      drumline cluster init
-
-      drumline cluster init ec2 --name mnist
+    Examples:
+        drumline cluster init
+        drumline cluster init ec2 --name mnist
     """
-    from drumline.cli.cluster import init_command
-
-    init_command(provider, name, force=force)
 
 
-@app.command(rich_help_panel=PANEL)
+@app.command(rich_help_panel=PANEL, calls="cluster:plan_command")
 def plan(args: ClusterArgs = None, as_json: Json = False) -> None:
     """Say what `up` would create, what it costs per hour and at most; change nothing.
 
-    [bold]Examples[/bold]
-
-      drumline plan
-
-      drumline plan nodes=4 ec2.spot=true
+    Examples:
+        drumline plan
+        drumline plan nodes=4 ec2.spot=true
     """
-    from drumline.cli.cluster import plan_command
-
-    plan_command(args or [], as_json=as_json)
 
 
-@app.command(rich_help_panel=PANEL)
+@app.command(rich_help_panel=PANEL, calls="cluster:up_command")
 def up(args: ClusterArgs = None, as_json: Json = False) -> None:
     """Create and provision the cluster of ./cluster.yaml; again: go on, or change nothing.
 
-    [bold]Examples[/bold]
-
-      drumline up
-
-      drumline up big.yaml nodes=8
+    Examples:
+        drumline up
+        drumline up big.yaml nodes=8
     """
-    from drumline.cli.cluster import up_command
-
-    up_command(args or [], as_json=as_json)
 
 
-@app.command(rich_help_panel=PANEL)
+@app.command(rich_help_panel=PANEL, calls="cluster:down_command")
 def down(
     which: Which = None,
     pull: Annotated[bool, typer.Option(help="Bring jobs' results here first.")] = True,
@@ -81,9 +66,10 @@ def down(
     region: Annotated[
         str | None, typer.Option(help="Of EC2: where a cluster is that another machine has made.")
     ] = None,
-    forget: Annotated[
+    give_up: Annotated[
         list[str] | None,
         typer.Option(
+            "--forget",
             metavar="HOST",
             help="Of ssh: give up what is on a machine that does not answer; may be repeated.",
         ),
@@ -92,43 +78,28 @@ def down(
 ) -> None:
     """Remove everything of a cluster, and print the receipt that was read back.
 
-    [bold]Examples[/bold]
-
-      drumline down
-
-      drumline down --cluster mnist --no-pull
-
-      drumline down --cluster mnist --region eu-central-1   (with nothing but the tags)
+    Examples:
+        drumline down
+        drumline down --cluster mnist --no-pull
+        drumline down --cluster mnist --region eu-central-1   (with nothing but the tags)
     """
-    from drumline.cli.cluster import down_command
-
-    down_command(
-        which,
-        pull=pull,
-        identity=identity,
-        region=region,
-        give_up=forget or [],
-        as_json=as_json,
-    )
 
 
-@app.command(rich_help_panel=PANEL)
+@app.command(rich_help_panel=PANEL, calls="cluster:reap_command")
 def reap(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
-    region: Annotated[
-        list[str] | None, typer.Option(help="Of EC2; may be given several times (default: all).")
+    regions: Annotated[
+        list[str] | None,
+        typer.Option("--region", help="Of EC2; may be given several times (default: all)."),
     ] = None,
     as_json: Json = False,
 ) -> None:
     """Remove everything that this tool ever made: simulated clusters of this machine, and in your
     AWS account whatever has its tags, also from another laptop.
     """
-    from drumline.cli.cluster import reap_command
-
-    reap_command(yes=yes, regions=region or [], as_json=as_json)
 
 
-@app.command(rich_help_panel=PANEL)
+@app.command(rich_help_panel=PANEL, calls="cluster:extend_command")
 def extend(
     by: Annotated[str, typer.Argument(metavar="DURATION", help="Such as 2h, 90m or 1h30m.")],
     which: Which = None,
@@ -136,16 +107,12 @@ def extend(
 ) -> None:
     """Let the nodes live longer than max_hours and budget_usd say.
 
-    [bold]Examples[/bold]
-
-      drumline extend 2h
+    Examples:
+        drumline extend 2h
     """
-    from drumline.cli.cluster import extend_command
-
-    extend_command(by, which, as_json=as_json)
 
 
-@app.command(rich_help_panel=PANEL)
+@app.command(rich_help_panel=PANEL, calls="cluster:inventory_command")
 def inventory(
     everything: Annotated[
         bool, typer.Option("--list", help="All hosts, as Ansible asks for them.")
@@ -155,15 +122,10 @@ def inventory(
 ) -> None:
     """Print an Ansible dynamic inventory of the cluster.
 
-    [bold]Examples[/bold]
-
-      drumline inventory --list
-
-      drumline inventory --host worker1
+    Examples:
+        drumline inventory --list
+        drumline inventory --host worker1
     """
-    from drumline.cli.cluster import inventory_command
-
-    inventory_command(which, host=host)
 
 
 @app.command("iam-policy", rich_help_panel=PANEL)
@@ -184,12 +146,9 @@ def iam_policy(
     print_json(policy_document(spot=spot, role=role, partition=partition_of(region)))
 
 
-@app.command(rich_help_panel=PANEL)
+@app.command(rich_help_panel=PANEL, calls="cluster:prices_command")
 def prices(
     region: Annotated[str | None, typer.Option(help="Default: your AWS configuration's.")] = None,
     as_json: Json = False,
 ) -> None:
     """Refresh the table of EC2's on-demand prices from AWS's price list."""
-    from drumline.cli.cluster import prices_command
-
-    prices_command(region, as_json=as_json)

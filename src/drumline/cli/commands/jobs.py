@@ -7,15 +7,13 @@ from typing import Annotated
 
 import typer
 
-from drumline.cli.app import Json, app
+from drumline.cli.app import REST_IS_THEIRS, Json, app
 from drumline.cli.commands.cluster import PANEL, Which
 
-REST_IS_THEIRS = {"ignore_unknown_options": True, "allow_interspersed_args": False}
-"""what follows the first word belongs to it, options too"""
 Job = Annotated[str | None, typer.Argument(metavar="[JOB]", help="Default: the newest.")]
 
 
-@app.command(rich_help_panel=PANEL, context_settings=REST_IS_THEIRS)
+@app.command(rich_help_panel=PANEL, context_settings=REST_IS_THEIRS, calls="submit:submit_command")
 def submit(
     script: Annotated[str, typer.Argument(help="A PyTorch script, or a spec (SPEC.yaml).")],
     args: Annotated[
@@ -41,39 +39,20 @@ def submit(
 ) -> None:
     """Sync this folder to all nodes, run a script or a spec on them, and stream all ranks' output.
 
-    [bold]Examples[/bold]
-
-      drumline submit -- train.py epochs=5
-
-      drumline submit --detach -- spec.yaml optimizer.lr=0.1
-
-      drumline submit --workers 2 -m package.train
-
-      drumline submit --resume mnist-3f9a -- spec.yaml epochs=10
+    Examples:
+        drumline submit -- train.py epochs=5
+        drumline submit --detach -- spec.yaml optimizer.lr=0.1
+        drumline submit --workers 2 -m package.train
+        drumline submit --resume mnist-3f9a -- spec.yaml epochs=10
     """
-    from drumline.cli.submit import submit_command
-
-    submit_command(
-        script,
-        args or [],
-        which,
-        detach=detach,
-        workers=workers,
-        module=module,
-        restarts=restarts,
-        resume=resume,
-    )
 
 
-@app.command(rich_help_panel=PANEL)
+@app.command(rich_help_panel=PANEL, calls="jobs:status_command")
 def status(which: Which = None, as_json: Json = False) -> None:
     """Show the cluster's nodes, what they cost so far, when they end, and its jobs."""
-    from drumline.cli.jobs import status_command
-
-    status_command(which, as_json=as_json)
 
 
-@app.command(rich_help_panel=PANEL)
+@app.command(rich_help_panel=PANEL, calls="jobs:logs_command")
 def logs(
     job: Job = None,
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Until the job ends.")] = False,
@@ -82,26 +61,18 @@ def logs(
 ) -> None:
     """Print what a job's ranks printed; also after the nodes are gone, if it was pulled.
 
-    [bold]Examples[/bold]
-
-      drumline logs -f
-
-      drumline logs train-3f9a01 --rank 1
+    Examples:
+        drumline logs -f
+        drumline logs train-3f9a01 --rank 1
     """
-    from drumline.cli.jobs import logs_command
-
-    logs_command(job, which, follow=follow, rank=rank)
 
 
-@app.command(rich_help_panel=PANEL)
+@app.command(rich_help_panel=PANEL, calls="jobs:cancel_command")
 def cancel(job: Job = None, which: Which = None) -> None:
     """End a job on all nodes; one that waits leaves the queue."""
-    from drumline.cli.jobs import cancel_command
-
-    cancel_command(job, which)
 
 
-@app.command(rich_help_panel=PANEL)
+@app.command(rich_help_panel=PANEL, calls="pull:pull_command")
 def pull(
     job: Annotated[str | None, typer.Argument(metavar="[JOB]", help="Default: all.")] = None,
     into: Annotated[Path | None, typer.Option(help="A folder (default: runs/<job>).")] = None,
@@ -110,18 +81,13 @@ def pull(
 ) -> None:
     """Bring results, logs and checkpoints here; only what is new travels.
 
-    [bold]Examples[/bold]
-
-      drumline pull
-
-      drumline pull train-3f9a01 --watch
+    Examples:
+        drumline pull
+        drumline pull train-3f9a01 --watch
     """
-    from drumline.cli.pull import pull_command
-
-    pull_command(job, which, into=into, watch=watch)
 
 
-@app.command(rich_help_panel=PANEL, context_settings=REST_IS_THEIRS)
+@app.command(rich_help_panel=PANEL, context_settings=REST_IS_THEIRS, calls="tunnels:ssh_command")
 def ssh(
     node: Annotated[str, typer.Argument(help="worker0 (the leader), worker1, …")] = "worker0",
     command: Annotated[list[str] | None, typer.Argument(help="Instead of a shell.")] = None,
@@ -129,34 +95,23 @@ def ssh(
 ) -> None:
     """Open a shell on a node, or run a command there.
 
-    [bold]Examples[/bold]
-
-      drumline ssh worker1
-
-      drumline ssh worker1 -- nvidia-smi
+    Examples:
+        drumline ssh worker1
+        drumline ssh worker1 -- nvidia-smi
     """
-    from drumline.cli.tunnels import ssh_command
-
-    ssh_command(node, command or [], which)
 
 
-@app.command(rich_help_panel=PANEL)
+@app.command(rich_help_panel=PANEL, calls="tunnels:jupyter_command")
 def jupyter(
     which: Which = None,
     browser: Annotated[bool, typer.Option(help="Open the page in the browser.")] = True,
 ) -> None:
     """Run JupyterLab on the leader, and open it here through a tunnel; Ctrl-C closes the tunnel."""
-    from drumline.cli.tunnels import jupyter_command
-
-    jupyter_command(which, browser=browser)
 
 
-@app.command(rich_help_panel=PANEL)
+@app.command(rich_help_panel=PANEL, calls="tunnels:tensorboard_command")
 def tensorboard(
     which: Which = None,
     browser: Annotated[bool, typer.Option(help="Open the page in the browser.")] = True,
 ) -> None:
     """Run TensorBoard on the leader, and open it here through a tunnel."""
-    from drumline.cli.tunnels import tensorboard_command
-
-    tensorboard_command(which, browser=browser)

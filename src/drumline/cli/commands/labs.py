@@ -17,20 +17,16 @@ Lang = Annotated[
 Number = Annotated[int, typer.Argument(metavar="N", help="The lab: 1, 2, 3 or 4.")]
 
 
-@lab_app.command("list")
+@lab_app.command("list", calls="labs:list_command")
 def list_labs(lang: Lang = None, as_json: Json = False) -> None:
     """List the labs: what each is about, and what it needs.
 
-    [bold]Example[/bold]
-
-      drumline lab list --lang zh
+    Example:
+        drumline lab list --lang zh
     """
-    from drumline.cli.labs import list_command
-
-    list_command(lang or Language.EN, as_json=as_json)
 
 
-@lab_app.command()
+@lab_app.command(calls="labs:start_command")
 def start(
     number: Number,
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new or an empty folder.")],
@@ -40,27 +36,24 @@ def start(
 
     The starter files have holes to fill, and need nothing but torch. Nothing is overwritten.
 
-    [bold]Examples[/bold]
-
-      drumline lab start 1 my-lab
-
-      drumline lab start 2 my-lab --lang zh
+    Examples:
+        drumline lab start 1 my-lab
+        drumline lab start 2 my-lab --lang zh
     """
-    from drumline.cli.labs import start_command
-
-    start_command(number, folder, lang or Language.EN)
 
 
-@lab_app.command()
+@lab_app.command(calls="labs:check_command")
 def check(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder made by lab start.")],
     junit: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Also write JUnit XML, for graders.")
     ] = None,
     lang: Lang = None,
-    timeout: Annotated[
+    timeout_s: Annotated[
         float,
-        typer.Option(metavar="S", min=1.0, max=3600.0, help="Seconds that one check may take."),
+        typer.Option(
+            "--timeout", metavar="S", min=1.0, max=3600.0, help="Seconds that one check may take."
+        ),
     ] = TIMEOUT_S,
     as_json: Json = False,
 ) -> None:
@@ -69,23 +62,17 @@ def check(
     Your code runs in processes of its own: one that hangs or crashes ends in bounded time. Holes
     that are not filled yet are to do, not wrong. Exit code 0: all is done and right.
 
-    [bold]Examples[/bold]
-
-      drumline lab check my-lab
-
-      drumline lab check my-lab --lang zh --timeout 60
-
-      drumline lab check my-lab --junit result.xml --json
+    Examples:
+        drumline lab check my-lab
+        drumline lab check my-lab --lang zh --timeout 60
+        drumline lab check my-lab --junit result.xml --json
     """
-    from drumline.cli.labs import check_command
-
-    check_command(folder, junit=junit, language=lang, timeout_s=timeout, as_json=as_json)
 
 
 ReportLanguage = Annotated[Language, typer.Option("--lang", help="Of the report.")]
 
 
-@lab_app.command()
+@lab_app.command(calls="labs:run_command")
 def run(
     number: Annotated[int, typer.Argument(metavar="LAB", help="1, 2, 3 or 4.")],
     args: Annotated[
@@ -114,23 +101,15 @@ def run(
     The page needs nothing else and opens from disk. What you write into words.md beside it becomes
     a part of it, and is kept when the lab is run again.
 
-    [bold]Examples[/bold]
-
-      drumline lab run 2
-
-      drumline lab run 2 --lang zh --reuse
-
-      drumline lab run 2 nodes=4 link=100mbit --out slow-links
-
-      drumline lab run 1 --full
+    Examples:
+        drumline lab run 2
+        drumline lab run 2 --lang zh --reuse
+        drumline lab run 2 nodes=4 link=100mbit --out slow-links
+        drumline lab run 1 --full
     """
-    from drumline.cli.labs import LabRunOptions, run_command
-
-    options = LabRunOptions(full=full, lang=lang, out=out, reuse=reuse, as_json=as_json)
-    run_command(number, args or [], options)
 
 
-@lab_app.command()
+@lab_app.command(calls="labs:verify_command")
 def verify(
     folder: Annotated[Path, typer.Argument(help="A report's folder, e.g. labs/2.")],
     rerun: Annotated[
@@ -140,12 +119,7 @@ def verify(
 ) -> None:
     """Check a report as a grader would: its files, its numbers, and that they follow from its runs.
 
-    [bold]Examples[/bold]
-
-      drumline lab verify labs/2
-
-      drumline lab verify labs/1 --rerun
+    Examples:
+        drumline lab verify labs/2
+        drumline lab verify labs/1 --rerun
     """
-    from drumline.cli.labs import verify_command
-
-    verify_command(folder, rerun=rerun, as_json=as_json)

@@ -10,34 +10,26 @@ import typer
 from drumline.cli.app import Json, app, data_app
 from drumline.report.page.translator import Language
 
+RunName = Annotated[str, typer.Argument(metavar="RUN", help="A run's name or path.")]
 
-@app.command()
+
+@app.command(calls="show:runs_command")
 def runs(as_json: Json = False) -> None:
     """List the runs in ./runs, newest first."""
-    from drumline.cli.show import runs_command
-
-    runs_command(as_json=as_json)
 
 
-@app.command()
-def show(
-    run: Annotated[str, typer.Argument(help="A run's name or path.")],
-    as_json: Json = False,
-) -> None:
+@app.command(calls="show:show_command")
+def show(name: RunName, as_json: Json = False) -> None:
     """Show one run: its result, its ledger, who saw which data.
 
-    [bold]Example[/bold]
-
-      drumline show run-1
+    Example:
+        drumline show run-1
     """
-    from drumline.cli.show import show_command
-
-    show_command(run, as_json=as_json)
 
 
-@app.command()
+@app.command(calls="show:trace_command")
 def trace(
-    run: Annotated[str, typer.Argument(help="A run's name or path.")],
+    name: RunName,
     steps: Annotated[
         str | None, typer.Option(help="Which steps, e.g. 5-10 (default: the first 20).")
     ] = None,
@@ -47,29 +39,21 @@ def trace(
 ) -> None:
     """Write what every rank did when, for Perfetto or Chrome: a pipeline's staircase.
 
-    [bold]Example[/bold]
-
-      drumline trace run-1 --steps 5-8
+    Example:
+        drumline trace run-1 --steps 5-8
     """
-    from drumline.cli.show import trace_command
-
-    trace_command(run, steps=steps, out=out)
 
 
-@app.command()
+@app.command(calls="show:schema_command")
 def schema() -> None:
     """Print the JSON Schema of the spec, for editors.
 
-    [bold]Example[/bold]
-
-      drumline schema > drumline.schema.json
+    Example:
+        drumline schema > drumline.schema.json
     """
-    from drumline.cli.show import schema_command
-
-    schema_command()
 
 
-@app.command()
+@app.command(calls="compose:compose_command")
 def compose(
     args: Annotated[
         list[str] | None,
@@ -84,18 +68,13 @@ def compose(
 ) -> None:
     """Write compose.yaml and a Dockerfile: the same training with containers as nodes.
 
-    [bold]Examples[/bold]
-
-      drumline compose -n 4 --cpus 1.5 model=mlp epochs=2
-
-      docker compose up
+    Examples:
+        drumline compose -n 4 --cpus 1.5 model=mlp epochs=2
+        docker compose up
     """
-    from drumline.cli.compose import compose_command
-
-    compose_command(args or [], nodes=nodes, cpus=cpus, gpu=gpu, port=port, out=out, force=force)
 
 
-@app.command()
+@app.command(calls="machine:doctor_command")
 def doctor(
     clean: Annotated[
         bool, typer.Option("--clean", help="Remove what killed launches left behind.")
@@ -104,18 +83,13 @@ def doctor(
 ) -> None:
     """Say what this machine can do, and what to install for the rest.
 
-    [bold]Examples[/bold]
-
-      drumline doctor
-
-      drumline doctor --clean
+    Examples:
+        drumline doctor
+        drumline doctor --clean
     """
-    from drumline.cli.machine import doctor_command
-
-    doctor_command(clean=clean, as_json=as_json)
 
 
-@data_app.command("fetch")
+@data_app.command("fetch", calls="machine:fetch_command")
 def data_fetch(
     names: Annotated[list[str], typer.Argument(help="mnist, fashion-mnist")],
     folder: Annotated[
@@ -124,22 +98,18 @@ def data_fetch(
 ) -> None:
     """Fetch data sets from public mirrors, checked by SHA-256.
 
-    [bold]Example[/bold]
-
-      drumline data fetch mnist fashion-mnist
+    Example:
+        drumline data fetch mnist fashion-mnist
     """
-    from drumline.cli.machine import fetch_command
-
-    fetch_command(names, folder)
 
 
 PageLanguage = Annotated[Language, typer.Option("--lang", help="Of the page.")]
 PageFolder = Annotated[Path | None, typer.Option("-o", "--out", help="The folder of the page.")]
 
 
-@app.command()
+@app.command(calls="report:report_command")
 def report(
-    runs: Annotated[list[str], typer.Argument(metavar="RUN…", help="Names or paths of runs.")],
+    names: Annotated[list[str], typer.Argument(metavar="RUN…", help="Names or paths of runs.")],
     out: PageFolder = None,
     lang: PageLanguage = Language.EN,
 ) -> None:
@@ -148,18 +118,13 @@ def report(
     The page, report.html, needs nothing else; figures (PNG, SVG, PDF) and data (CSV) lie beside it.
     A run that crashed is shown as far as it came.
 
-    [bold]Examples[/bold]
-
-      drumline report run-1
-
-      drumline report run-1 run-2 run-3 --out three --lang zh
+    Examples:
+        drumline report run-1
+        drumline report run-1 run-2 run-3 --out three --lang zh
     """
-    from drumline.cli.report import report_command
-
-    report_command(runs, out=out, lang=lang)
 
 
-@app.command()
+@app.command(calls="report:compare_command")
 def compare(
     first: Annotated[str, typer.Argument(metavar="RUN_A", help="A run's name or path.")],
     second: Annotated[str, typer.Argument(metavar="RUN_B", help="Another's.")],
@@ -169,12 +134,7 @@ def compare(
 ) -> None:
     """Compare two runs: in what their specs differ, and what came of it. Writes a page, too.
 
-    [bold]Examples[/bold]
-
-      drumline compare run-1 run-2
-
-      drumline compare run-1 run-2 --out ring-or-tree --json
+    Examples:
+        drumline compare run-1 run-2
+        drumline compare run-1 run-2 --out ring-or-tree --json
     """
-    from drumline.cli.report import compare_command
-
-    compare_command(first, second, out=out, lang=lang, as_json=as_json)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from drumline.cli.app import Json, app
+from drumline.cli.app import REST_IS_THEIRS, Json, app
 
 
 @app.command()
@@ -28,25 +28,16 @@ def train(
 ) -> None:
     """Train a model on N workers of this machine, or on simulated nodes.
 
-    [bold]Examples[/bold]
-
-      drumline train
-
-      drumline train model=mlp workers=4 strategy=chunked_ring epochs=3
-
-      drumline train spec.yaml optimizer.lr=0.1 --json
-
-      drumline train strategy=ring strategy.compress=fp16   (half the bytes)
-
-      drumline train resume=runs/run-3 epochs=10
-
-      drumline train model=gpt-mini data=shakespeare strategy=pipeline   (or tensor, or rpc)
-
-      drumline train nodes=4 workers=1 link=1gbit slow_nodes.2.rate=100mbit slow_nodes.3.cpu=0.5
-
-      drumline train --rank 0 --world-size 2 --master localhost:29500   (and rank 1 elsewhere)
-
-      torchrun --nproc-per-node 2 -m drumline train model=cnn
+    Examples:
+        drumline train
+        drumline train model=mlp workers=4 strategy=chunked_ring epochs=3
+        drumline train spec.yaml optimizer.lr=0.1 --json
+        drumline train strategy=ring strategy.compress=fp16   (half the bytes)
+        drumline train resume=runs/run-3 epochs=10
+        drumline train model=gpt-mini data=shakespeare strategy=pipeline   (or tensor, or rpc)
+        drumline train nodes=4 workers=1 link=1gbit slow_nodes.2.rate=100mbit slow_nodes.3.cpu=0.5
+        drumline train --rank 0 --world-size 2 --master localhost:29500   (and rank 1 elsewhere)
+        torchrun --nproc-per-node 2 -m drumline train model=cnn
     """
     from drumline.launch.agents import Agents
     from drumline.launch.join import outer_launcher, rank_by_hand
@@ -61,7 +52,7 @@ def train(
         train_command(args or [], launcher, agents, out=out, as_json=as_json)
 
 
-@app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@app.command(context_settings=REST_IS_THEIRS, calls="script:run_command")
 def run(
     script: Annotated[str, typer.Argument(help="A PyTorch script, as for torchrun.")],
     args: Annotated[list[str] | None, typer.Argument(help="The script's own arguments.")] = None,
@@ -80,24 +71,15 @@ def run(
 ) -> None:
     """Run anybody's PyTorch script on many workers, with the variables that torchrun sets.
 
-    [bold]Examples[/bold]
-
-      drumline run train.py --epochs 3
-
-      drumline run -j 2x2 train.py
-
-      drumline run -j 4x1 --link-rate 100mbit train.py
-
-      drumline run -m package.train --epochs 3
+    Examples:
+        drumline run train.py --epochs 3
+        drumline run -j 2x2 train.py
+        drumline run -j 4x1 --link-rate 100mbit train.py
+        drumline run -m package.train --epochs 3
     """
-    from drumline.cli.script import run_command
-
-    run_command(
-        script, args or [], shape=shape, restarts=restarts, module=module, link_rate=link_rate
-    )
 
 
-@app.command()
+@app.command(calls="explain:explain_command")
 def explain(
     collective: Annotated[
         str,
@@ -128,25 +110,9 @@ def explain(
 ) -> None:
     """Record every message of a real collective, and play it back step by step.
 
-    [bold]Examples[/bold]
-
-      drumline explain all_reduce
-
-      drumline explain all_reduce --algorithm halving_doubling --ranks 8 --html all_reduce.html
-
-      drumline explain broadcast --algorithm tree --root 2 --size 1MiB
-
-      drumline explain all_reduce --mismatch
+    Examples:
+        drumline explain all_reduce
+        drumline explain all_reduce --algorithm halving_doubling --ranks 8 --html all_reduce.html
+        drumline explain broadcast --algorithm tree --root 2 --size 1MiB
+        drumline explain all_reduce --mismatch
     """
-    from drumline.cli.explain import ExplainOptions, explain_command
-
-    args = ExplainOptions(
-        collective=collective,
-        algorithm=algorithm,
-        ranks=ranks,
-        size=size,
-        root=root,
-        ranks_per_node=ranks_per_node,
-        mismatch=mismatch,
-    )
-    explain_command(args, html=html, out=out, show=show, as_json=as_json)

@@ -10,8 +10,8 @@ after it, so that whoever waits for the answer (a caller, DDP by a future) gets 
                                  no CPU, and one that never comes is named
                              (2) the blocking collective, which spins, but only while data moves:
                                  two to three times as fast as its nonblocking form (Open MPI 5)
-    watchman                 a rank that stops within (2) leaves the thread in MPI for good: the
-                             answer is then the watchman's, after timeout_s
+    watchdog                 a rank that stops within (2) leaves the thread in MPI for good: the
+                             answer is then the watchdog's, after timeout_s
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from drumline.comm.lost_peers import LostPeerError
 from drumline.comm.mpi.requests import RequestWaiter
 from drumline.comm.stream import CommStream, PendingWork
 
-_LOOK_EVERY_S = 0.5
+_POLL_S = 0.5
 _GRACE_S = 2.0  # after the thread's own limit: it names the missing rank better
 
 
@@ -46,7 +46,7 @@ class Calls:
         self._unanswered: set[Future[None]] = set()
         self._lock = threading.Lock()
         self._closed = threading.Event()
-        self._watchman = threading.Thread(target=self._watch, name="drumline-mpi", daemon=True)
+        self._watchdog = threading.Thread(target=self._watch, name="drumline-mpi", daemon=True)
 
     def submit(
         self, what: str, collective: Callable[[], None], tensors: list[Tensor]
@@ -55,7 +55,7 @@ class Calls:
         answer: Future[None] = Future()
         with self._lock:
             if not self._stream.started:
-                self._watchman.start()
+                self._watchdog.start()
             self._unanswered.add(answer)
             self._stream.submit(lambda: self._make(what, collective, answer))
         if self._lost is not None:
@@ -67,7 +67,7 @@ class Calls:
         if self._stream.started:
             self._stream.close(stuck=lambda: self._lost is not None)
             self._closed.set()
-            self._watchman.join()
+            self._watchdog.join()
 
     def _make(self, what: str, collective: Callable[[], None], answer: Future[None]) -> None:
         if self._lost is not None:
@@ -88,7 +88,7 @@ class Calls:
 
     def _watch(self) -> None:
         limit_s = self._waiter.timeout_s + _GRACE_S
-        while not self._closed.wait(_LOOK_EVERY_S):
+        while not self._closed.wait(_POLL_S):
             current = self._current
             if current is None or time.monotonic() - current[1] < limit_s:
                 continue

@@ -77,7 +77,7 @@ _TYPES = {
     torch.complex64: "C_FLOAT_COMPLEX",
     torch.complex128: "C_DOUBLE_COMPLEX",
 }
-_WORDS = {1: "UINT8_T", 2: "UINT16_T", 4: "UINT32_T", 8: "UINT64_T", 16: "C_DOUBLE_COMPLEX"}
+_BY_ITEMSIZE = {1: "UINT8_T", 2: "UINT16_T", 4: "UINT32_T", 8: "UINT64_T", 16: "C_DOUBLE_COMPLEX"}
 _OPS = {
     "SUM": "SUM",
     "AVG": "SUM",
@@ -93,7 +93,7 @@ _OF_BOOL = {"SUM": "MAX", "PRODUCT": "MIN"}  # or, and: as 0 and 1
 
 def to_move(tensor: Tensor) -> list[Any]:
     """Describe a contiguous tensor that is only moved."""
-    return _describe(tensor, _WORDS[tensor.itemsize])
+    return _describe(tensor, _BY_ITEMSIZE[tensor.itemsize])
 
 
 def to_combine(tensor: Tensor) -> list[Any]:

@@ -88,7 +88,7 @@ def _time_spec(moment: float) -> _TimeSpec:
 
 
 CALL_BYTES = 96
-_LOOK_EVERY_S = 0.1
+_POLL_S = 0.1
 _GRACE_S = 1.0  # for a rank that is interrupted before it has posted all semaphores
 
 
@@ -191,10 +191,10 @@ class ShmBarrier:
 
     def _take(self, semaphore: Semaphore) -> None:
         """Wait for a semaphore, with an eye on the other ranks."""
-        if semaphore.take(_LOOK_EVERY_S):
+        if semaphore.take(_POLL_S):
             return
         began = time.monotonic()
-        while not semaphore.take(_LOOK_EVERY_S):
+        while not semaphore.take(_POLL_S):
             waited_s = time.monotonic() - began
             gone = [
                 other

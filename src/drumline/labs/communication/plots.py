@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from drumline.bench.communication.tables import format_size
 from drumline.labs.communication.experiments import DELAY_MS
 from drumline.labs.plots import Look, Plot, error_bars, middles
-from drumline.report.page.table import RecordTable
+from drumline.report.page.table import Table
 from drumline.report.plots import LEDGER
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ _HIGHEST_LOSS = 3.0
 """a loss beyond that says only that training diverged"""
 
 
-def draw_sizes(plot: Plot, collectives: RecordTable[CollectiveRow]) -> Figure:
+def draw_sizes(plot: Plot, collectives: Table[CollectiveRow]) -> Figure:
     """Draw time over size, by algorithm; what was predicted from the other sizes as crosses."""
     ranks = sorted({row.ranks for row in collectives.records})
     figure, panels = plot.panels(len(ranks), height=3.6)
@@ -55,7 +55,7 @@ def _draw_sizes(plot: Plot, axes: Axes, rows: Sequence[CollectiveRow]) -> None:
     axes.minorticks_off()
 
 
-def draw_splits(plot: Plot, collectives: RecordTable[CollectiveRow]) -> Figure:
+def draw_splits(plot: Plot, collectives: Table[CollectiveRow]) -> Figure:
     """Draw a panel for each number of ranks and size: by algorithm a bar of wait and transfer."""
     rows = collectives.records
     algorithms = list(collectives.groups("algorithm"))
@@ -91,7 +91,7 @@ def _draw_split(
 
 
 def draw_strategies(
-    plot: Plot, aggregation: RecordTable[AggregationRow], _: RecordTable[StrategyRow]
+    plot: Plot, aggregation: Table[AggregationRow], _: Table[StrategyRow]
 ) -> Figure:
     """Draw a panel for each situation: by strategy a bar for each rank, of wait and transfer."""
     situations, kinds = aggregation.groups("situation"), list(aggregation.groups("kind"))
@@ -115,7 +115,7 @@ def draw_strategies(
     return figure
 
 
-def draw_delays(plot: Plot, delays: RecordTable[DelayRow]) -> Figure:
+def draw_delays(plot: Plot, delays: Table[DelayRow]) -> Figure:
     """Draw a step of each strategy, with and without a late rank, beside the delay itself."""
     figure, (axes,) = plot.panels(1, height=3.0)
     rows = delays.records
@@ -131,7 +131,7 @@ def draw_delays(plot: Plot, delays: RecordTable[DelayRow]) -> Figure:
     return figure
 
 
-def draw_curves(plot: Plot, curves: RecordTable[LossRow]) -> Figure:
+def draw_curves(plot: Plot, curves: Table[LossRow]) -> Figure:
     """Draw all loss curves of the choices and of compression, on one axis."""
     figure, (axes,) = plot.panels(1, height=3.6)
     for number, (name, rows) in enumerate(curves.groups("key").items()):

@@ -23,7 +23,7 @@ from drumline.labs.experiment import TEST_SAMPLES, Results
 from drumline.labs.repeats import CurveRow, Runs, ScoreRow, extremes, ranked, ratio
 from drumline.report.intervals import Interval, compare
 from drumline.report.page import table as form
-from drumline.report.page.table import RecordTable
+from drumline.report.page.table import Table
 from drumline.report.runs.record import RunRecord
 
 WIDTH = 20
@@ -218,7 +218,7 @@ def _alone(results: Results) -> Iterator[AloneRow]:
             )
 
 
-def _say_local(chapter: Chapter, local: RecordTable[LocalLossRow]) -> None:
+def _say_local(chapter: Chapter, local: Table[LocalLossRow]) -> None:
     """Compare how far ranks' own losses lie apart."""
     mixed, skewed = (_spread(local.where(kind=kind)) for kind in (MIXED, SKEWED))
     over = ratio(skewed, mixed)
@@ -237,7 +237,7 @@ def _spread(rows: Sequence[LocalLossRow]) -> float | None:
     return statistics.fmean(gaps) if gaps else None
 
 
-def say_adam(chapter: Chapter, averaging: RecordTable[AveragingRow], averaged: str) -> None:
+def say_adam(chapter: Chapter, averaging: Table[AveragingRow], averaged: str) -> None:
     """Compare skewed with mixed parts under Adam."""
     mixed, skewed = (
         averaging.first(kind=kind, optimizer="adam", averaged=averaged) for kind in (MIXED, SKEWED)
@@ -253,9 +253,7 @@ def say_adam(chapter: Chapter, averaging: RecordTable[AveragingRow], averaged: s
     chapter.say("adam.ended", skewed=skewed, mixed=mixed, what=what, ending=ending)
 
 
-def _say_alone(
-    chapter: Chapter, alone: RecordTable[AloneRow], averaging: RecordTable[AveragingRow]
-) -> None:
+def _say_alone(chapter: Chapter, alone: Table[AloneRow], averaging: Table[AveragingRow]) -> None:
     """Tell what one part teaches by itself."""
     parts = [row for row in alone.records if row.part != "mixed"]
     best = ranked(parts, lambda row: row.accuracy, reverse=True)

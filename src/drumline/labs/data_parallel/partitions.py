@@ -13,7 +13,7 @@ from drumline.labs.data_parallel.experiments import KINDS, label_groups, plan
 from drumline.labs.data_parallel.plots import draw_labels, draw_overlap
 from drumline.labs.experiment import Results
 from drumline.report.page.blocks import Facts
-from drumline.report.page.table import RecordTable, percent, times
+from drumline.report.page.table import Table, percent, times
 
 Coverage = Mapping[str, Any]
 """`coverage.json` of a run, or one of its parts"""
@@ -165,7 +165,7 @@ def _overlaps(covered: Coverages) -> Iterator[OverlapRow]:
                     yield OverlapRow(kind=kind, span=span, **pair, share=share)
 
 
-def _say_sampling(chapter: Chapter, parts: RecordTable[PartRow], covered: Coverages) -> None:
+def _say_sampling(chapter: Chapter, parts: Table[PartRow], covered: Coverages) -> None:
     """Compare what random sampling shows with what draws with replacement are expected to."""
     for row in parts.where(kind="sampling"):
         coverage = covered[row.kind]

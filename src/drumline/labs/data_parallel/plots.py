@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from drumline.labs.data_parallel.experiments import CORES
 from drumline.labs.plots import Look, Plot, middles
 from drumline.labs.repeats import CurveRow, ScoreRow
-from drumline.report.page.table import RecordTable
+from drumline.report.page.table import Table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,7 +24,7 @@ _COLORS = 7
 """ranks that can be told apart by colour, with one more for those that need not be"""
 
 
-def draw_labels(plot: Plot, labels: RecordTable[LabelRow], parts: RecordTable[PartRow]) -> Figure:
+def draw_labels(plot: Plot, labels: Table[LabelRow], parts: Table[PartRow]) -> Figure:
     """Draw the share of each label in what each rank drew, a panel for each kind; then coverage."""
     kinds = [row.kind for row in parts.records]
     figure, panels = plot.panels(len(kinds) + 1, columns=3, height=3.0)
@@ -54,7 +54,7 @@ def _draw_coverage(plot: Plot, axes: Axes, parts: Sequence[PartRow]) -> None:
     axes.set_title(plot.label("seen"), fontsize=9)
 
 
-def draw_overlap(plot: Plot, overlaps: RecordTable[OverlapRow]) -> Figure:
+def draw_overlap(plot: Plot, overlaps: Table[OverlapRow]) -> Figure:
     """Draw which share of a rank's samples each other one saw: an epoch above, the run below."""
     kinds = list(overlaps.groups("kind"))
     ranks = list(overlaps.groups("rank"))
@@ -99,9 +99,7 @@ def _in_percent(share: float) -> str:
     return f"{100 * share:.0f}"
 
 
-def draw_learning(
-    plot: Plot, curves: RecordTable[CurveRow], scores: RecordTable[ScoreRow]
-) -> Figure:
+def draw_learning(plot: Plot, curves: Table[CurveRow], scores: Table[ScoreRow]) -> Figure:
     """Draw loss by step and accuracy by samples, all kinds in each panel."""
     figure, (losses, accuracy) = plot.panels(2)
     for number, (kind, rows) in enumerate(curves.groups("key").items()):
@@ -119,9 +117,9 @@ def draw_learning(
 
 def draw_averaging(
     plot: Plot,
-    local: RecordTable[LocalLossRow],
-    averaging: RecordTable[AveragingRow],
-    alone: RecordTable[AloneRow],
+    local: Table[LocalLossRow],
+    averaging: Table[AveragingRow],
+    alone: Table[AloneRow],
 ) -> Figure:
     """Draw ranks' own losses, and accuracies by what is averaged."""
     figure = plot.figure(height=3.8)
@@ -170,7 +168,7 @@ def _draw_accuracies(
     axes.grid(visible=False, axis="y")  # numbers stand there
 
 
-def draw_scaling(plot: Plot, scaling: RecordTable[ScalingRow]) -> Figure:
+def draw_scaling(plot: Plot, scaling: Table[ScalingRow]) -> Figure:
     """Draw speed-up, efficiency, and where the time of a step went."""
     figure, (speed, efficiency, where) = plot.panels(3, height=3.2)
     told = [row for row in scaling.records if row.speedup is not None]
@@ -208,9 +206,7 @@ def _draw_accounts(plot: Plot, axes: Axes, scaling: Sequence[ScalingRow]) -> Non
     axes.set_xticks(range(len(rows)), names)
 
 
-def draw_equal_cost(
-    plot: Plot, curves: RecordTable[CurveRow], scores: RecordTable[ScoreRow]
-) -> Figure:
+def draw_equal_cost(plot: Plot, curves: Table[CurveRow], scores: Table[ScoreRow]) -> Figure:
     """Draw loss and accuracy of all setups over samples and over seconds."""
     figure, panels = plot.panels(4, columns=2, height=2.9)
     for column, by in enumerate(("samples", "seconds")):
@@ -229,9 +225,7 @@ def draw_equal_cost(
     return figure
 
 
-def draw_batches(
-    plot: Plot, batches: RecordTable[BatchRow], curves: RecordTable[CurveRow]
-) -> Figure:
+def draw_batches(plot: Plot, batches: Table[BatchRow], curves: Table[CurveRow]) -> Figure:
     """Draw loss by samples for each batch, accuracy and speed by batch."""
     figure, (losses, accuracy, speed) = plot.panels(3, height=3.3)
     sizes = sorted({row.batch for row in batches.records})

@@ -16,7 +16,7 @@ from drumline.labs.experiment import Results
 from drumline.labs.repeats import CurveRow, ScoreRow, extremes, ranked, ratio
 from drumline.report.intervals import Interval, compare, quartile_interval
 from drumline.report.page import table as form
-from drumline.report.page.table import RecordTable
+from drumline.report.page.table import Table
 from drumline.report.page.translator import Sentence
 from drumline.report.runs.record import RunRecord
 
@@ -137,9 +137,7 @@ def _accounts(records: Sequence[RunRecord]) -> dict[str, float | None]:
     return {account: 1000 * total / turns for account, total in sums.items()}
 
 
-def _at_equal_time(
-    curves: RecordTable[CurveRow], scores: RecordTable[ScoreRow]
-) -> Iterator[EqualTimeRow]:
+def _at_equal_time(curves: Table[CurveRow], scores: Table[ScoreRow]) -> Iterator[EqualTimeRow]:
     within = min(lines[-1].seconds for lines in curves.groups("key").values())
     for setup, lines in curves.groups("key").items():
         looks = scores.where(key=setup)
@@ -316,7 +314,7 @@ def _say_speed(chapter: Chapter, rows: Sequence[BatchRow]) -> None:
     chapter.say("speed", large=large, small=small, ratio=large_rate / small_rate, why=why)
 
 
-def _say_accuracy(chapter: Chapter, batches: RecordTable[BatchRow]) -> None:
+def _say_accuracy(chapter: Chapter, batches: Table[BatchRow]) -> None:
     """Tell what the largest batch lost at equal samples, and what a larger rate gave back."""
     largest = max(row.batch for row in batches.records)
     small = next((row for row in batches.where(batch=lab.BATCH) if row.accuracy is not None), None)

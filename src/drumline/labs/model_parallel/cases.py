@@ -16,16 +16,15 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from drumline.bench.model_parallel.rows import CaseRow, build_case_row, compare_with_alone
-from drumline.core.events import Event
-from drumline.core.rundir import RunDir
+from drumline.core.rundir import Event, RunDir
 from drumline.labs.chapter import Chapter
 from drumline.labs.experiment import Results, runs_folder
 from drumline.labs.model_parallel.experiments import AGAIN, plan_named_cases
 from drumline.labs.repeats import LossRow
 from drumline.report.intervals import Interval, divide, quartiles
-from drumline.report.ledger import step_seconds, warm_steps
+from drumline.report.ledger.accounts import step_seconds, warm_steps
 from drumline.report.page.table import (
-    RecordTable,
+    Table,
     count,
     milliseconds,
     percent,
@@ -117,11 +116,11 @@ class TraceRow:
 class Cases:
     """The tables of all cases that came to their end."""
 
-    forms: RecordTable[FormRow]
-    ranks: RecordTable[RankRow]
+    forms: Table[FormRow]
+    ranks: Table[RankRow]
     baseline: BaselineRow | None
-    curves: RecordTable[LossRow]
-    trace: RecordTable[TraceRow]
+    curves: Table[LossRow]
+    trace: Table[TraceRow]
 
     @property
     def drift(self) -> float:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from drumline.bench.model_parallel.plot import Bars, draw_bars, draw_loss_curves
 from drumline.labs.model_parallel.experiments import SWEPT
 from drumline.labs.plots import Look, Plot, middles
-from drumline.report.page.table import NOTHING, RecordTable, plain
+from drumline.report.page.table import NOTHING, Table, plain
 from drumline.report.plots import LEDGER
 
 if TYPE_CHECKING:
@@ -37,8 +37,8 @@ _RANK_IN, _CASE_IN = 0.3, 0.42
 
 def draw_forms(
     plot: Plot,
-    forms: RecordTable[FormRow],
-    ranks: RecordTable[RankRow],
+    forms: Table[FormRow],
+    ranks: Table[RankRow],
     *,
     baseline: BaselineRow | None,
 ) -> Figure:
@@ -78,9 +78,7 @@ def _write(values: Sequence[float | None]) -> list[str]:
     ]
 
 
-def draw_microbatches(
-    plot: Plot, forms: RecordTable[FormRow], *, baseline: BaselineRow | None
-) -> Figure:
+def draw_microbatches(plot: Plot, forms: Table[FormRow], *, baseline: BaselineRow | None) -> Figure:
     """Draw step and bubble over the number of microbatches, the formula beside."""
     figure, (left, right) = plot.panels(2, height=3.5)
     lines = _lines(forms.records)
@@ -134,7 +132,7 @@ def _lines(rows: Sequence[FormRow]) -> Mapping[str, Sequence[FormRow]]:
     return {name: sorted(own, key=lambda row: row.microbatches or 0) for name, own in found.items()}
 
 
-def draw_curves(plot: Plot, curves: RecordTable[LossRow]) -> Figure:
+def draw_curves(plot: Plot, curves: Table[LossRow]) -> Figure:
     """Draw all loss curves on one axis."""
     figure, (axes,) = plot.panels(1, height=3.6)
     losses = {case: [row.loss for row in rows] for case, rows in curves.groups("key").items()}
@@ -145,7 +143,7 @@ def draw_curves(plot: Plot, curves: RecordTable[LossRow]) -> Figure:
     return figure
 
 
-def draw_trace(plot: Plot, trace: RecordTable[TraceRow]) -> Figure:
+def draw_trace(plot: Plot, trace: Table[TraceRow]) -> Figure:
     """Draw who computed when in the same few steps of each case, one below the other.
 
     rpc ×1     rank 0  ▐F0       ▌                ▐B0       ▌      one clock for all panels, so that

@@ -23,7 +23,7 @@ from drumline.labs.optimizers.plots import (
 from drumline.labs.repeats import CurveRow, Runs, ScoreRow, ranked
 from drumline.report.intervals import Interval, Order, compare
 from drumline.report.page import table as form
-from drumline.report.page.table import RecordTable
+from drumline.report.page.table import Table
 from drumline.report.page.translator import Sentence, Text
 from drumline.report.runs.record import RunRecord
 
@@ -117,7 +117,7 @@ def _ends(runs: Runs) -> Iterator[EndRow]:
         )
 
 
-def _at_equal_cost(curves: RecordTable[CurveRow]) -> Iterator[EqualRow]:
+def _at_equal_cost(curves: Table[CurveRow]) -> Iterator[EqualRow]:
     """Give the losses where the shortest run ended, by steps, samples and seconds."""
     for by in ("step", "samples", "seconds"):
         at = min(getattr(rows[-1], by) for rows in curves.groups("key").values())
@@ -128,7 +128,7 @@ def _at_equal_cost(curves: RecordTable[CurveRow]) -> Iterator[EqualRow]:
                 yield EqualRow(by=by, at=at, optimizer=optimizer, steps=step, loss=loss)
 
 
-def _say_accuracy(chapter: Chapter, runs: Runs, ends: RecordTable[EndRow]) -> None:
+def _say_accuracy(chapter: Chapter, runs: Runs, ends: Table[EndRow]) -> None:
     """List the accuracies; the first is compared with each other one, seed by seed."""
     rows = ranked(ends.records, lambda row: row.accuracy, reverse=True)
     start = chapter.write("accuracies", list=chapter.list_up("accuracy", rows))

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-from drumline.core.events import Event
+from drumline.core.rundir import Event
 from drumline.labs import repeats
 from drumline.labs.chapter import Chapter
 from drumline.labs.experiment import Results
@@ -16,7 +16,7 @@ from drumline.labs.optimizers.experiments import CHUNK, WHOLE
 from drumline.labs.optimizers.plots import draw_engines, draw_profile
 from drumline.labs.repeats import CurveRow, Runs, extremes, ratio
 from drumline.report.intervals import Interval, compare, quartile_interval
-from drumline.report.ledger import NS, warm_steps
+from drumline.report.ledger.accounts import NS, warm_steps
 from drumline.report.page import table as form
 from drumline.report.runs.record import RunRecord
 

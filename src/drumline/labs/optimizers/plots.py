@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from drumline.labs.optimizers.experiments import OPTIMIZERS, WHOLE
 from drumline.labs.plots import Look, Plot, error_bars, middles
 from drumline.labs.repeats import CurveRow, ScoreRow
-from drumline.report.page.table import RecordTable
+from drumline.report.page.table import Table
 from drumline.report.plots import LEDGER
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ _TOP = 4.0
 """the loss at which a run that diverged is marked"""
 
 
-def draw_convergence(plot: Plot, curves: RecordTable[CurveRow]) -> Figure:
+def draw_convergence(plot: Plot, curves: Table[CurveRow]) -> Figure:
     """Draw the losses of all optimizers over steps, samples and seconds."""
     figure, panels = plot.panels(3, height=3.5)
     for axes, by in zip(panels, ("step", "samples", "seconds"), strict=True):
@@ -36,7 +36,7 @@ def draw_convergence(plot: Plot, curves: RecordTable[CurveRow]) -> Figure:
     return figure
 
 
-def draw_accuracy(plot: Plot, scores: RecordTable[ScoreRow]) -> Figure:
+def draw_accuracy(plot: Plot, scores: Table[ScoreRow]) -> Figure:
     """Draw the accuracy of all optimizers over samples and seconds."""
     figure, panels = plot.panels(2, height=3.2)
     for axes, by in zip(panels, ("samples", "seconds"), strict=True):
@@ -52,9 +52,9 @@ def draw_accuracy(plot: Plot, scores: RecordTable[ScoreRow]) -> Figure:
 
 def draw_engines(
     plot: Plot,
-    ours: RecordTable[CurveRow],
-    theirs: RecordTable[CurveRow],
-    engines: RecordTable[EngineRow],
+    ours: Table[CurveRow],
+    theirs: Table[CurveRow],
+    engines: Table[EngineRow],
 ) -> Figure:
     """Draw the curves of both engines over each other, and the ratios of their times."""
     figure, (losses, ratios) = plot.panels(2, height=3.3)
@@ -92,7 +92,7 @@ def _draw_ratios(plot: Plot, axes: Axes, rows: Sequence[EngineRow]) -> None:
     plot.panel(axes, "ratios")
 
 
-def draw_profile(plot: Plot, profile: RecordTable[ProfileRow]) -> Figure:
+def draw_profile(plot: Plot, profile: Table[ProfileRow]) -> Figure:
     """Draw the time of a thousand samples by parts, and the peaks of memory."""
     figure, (time, memory) = plot.panels(2, height=3.3)
     rows = [row for row in profile.records if row.update_ms is not None and row.samples]
@@ -135,7 +135,7 @@ def _case_name(plot: Plot, case: str) -> str:
     return plot.name("optimizer", case).replace(" ", "\n", 1)
 
 
-def draw_rates(plot: Plot, rates: RecordTable[RateRow]) -> Figure:
+def draw_rates(plot: Plot, rates: Table[RateRow]) -> Figure:
     """Draw accuracy and loss of each optimizer over its learning rates."""
     figure, (accuracy, losses) = plot.panels(2, height=3.3)
     for number, optimizer in enumerate(OPTIMIZERS):
@@ -161,7 +161,7 @@ def draw_rates(plot: Plot, rates: RecordTable[RateRow]) -> Figure:
     return figure
 
 
-def draw_sample_order(plot: Plot, walks: RecordTable[OrderRow]) -> Figure:
+def draw_sample_order(plot: Plot, walks: Table[OrderRow]) -> Figure:
     """Draw the walks of each optimizer for several orders, and how far they lie apart."""
     figure, (losses, gaps) = plot.panels(2, height=3.3)
     for optimizer, rows in walks.groups("optimizer").items():

@@ -74,7 +74,7 @@ class P2PLink:
         self._meter = meter
         self._window = window
         self._device = device
-        self._told: dict[Hashable, TensorMeta] = {}
+        self._sent_meta: dict[Hashable, TensorMeta] = {}
         self._known: dict[Hashable, TensorMeta] = {}
         self._coming: deque[Hashable] = deque()
         self._posted: deque[tuple[Tensor, Handle]] = deque()
@@ -100,7 +100,7 @@ class P2PLink:
             self._looped.append(tensor)
             return
         began = time.monotonic_ns()
-        header = [] if topic is None else self._tell(topic, TensorMeta.of(tensor))
+        header = [] if topic is None else self._send_header(topic, TensorMeta.of(tensor))
         self._sent.append((*header, self._channel.isend(_on_host(tensor), self._to)))
         if len(self._sent) > self._window:  # (3)
             wait_all(self._sent.popleft())
@@ -134,12 +134,12 @@ class P2PLink:
     def _loops(self) -> bool:
         return self._to == self._channel.rank
 
-    def _tell(self, topic: Hashable, form: TensorMeta) -> list[Handle]:
+    def _send_header(self, topic: Hashable, form: TensorMeta) -> list[Handle]:
         """Send a header ahead of the first tensor of a topic (1)."""
-        if topic not in self._told:
-            self._told[topic] = form
+        if topic not in self._sent_meta:
+            self._sent_meta[topic] = form
             return [self._channel.isend(_write_header(form), self._to)]
-        if (told := self._told[topic]) != form:
+        if (told := self._sent_meta[topic]) != form:
             raise UsageError(
                 f"a pipeline stage gave {form} where it gave {told} for an input of the same "
                 f"shape; its output's shape and dtype may depend on those of the input only"

@@ -4,8 +4,7 @@ The form in which labs teach it, with RRefs, distributed autograd and the distri
 no more than that: PyTorch only maintains RPC. For speed take a pipeline of plain messages.
 """
 
-from drumline.parallel.rpc.agents import Agents
-from drumline.parallel.rpc.joining import join_rpc
+from drumline.parallel.rpc.agents import Agents, join_rpc
 from drumline.parallel.rpc.leader import RpcModel
 from drumline.parallel.rpc.parts import Part, Traffic
 

@@ -1,4 +1,16 @@
-"""`Agents`: the RPC agents of all ranks; being called, naming who is lost, leaving in bounded time.
+"""`Agents`: the RPC agents of all ranks; joining, being called, naming who is lost, leaving.
+
+An RPC agent runs whatever it is sent, so nobody else may reach it. `torch.distributed.rpc.init_rpc`
+opens a store of its own on every interface, and a gloo group besides. Here the agent gets the store
+that ranks have met at already, and one transport:
+
+    store (drumline.comm.store)     listens on the one address that the ranks were told
+    TensorPipe agent of each rank   one TCP listener, on the interface that leads to the leader
+
+Messages and tensors take that one way, also between ranks of one machine: shared memory would pass
+by the links of simulated nodes. Each agent serves calls by ONE thread, in the order in which they
+come. So microbatches pass a part in order, and a part needs no lock; in return no function that is
+called may wait for another call.
 
     leader                                       every other rank
     RRefs to all parts ◄────── collect ───────── serve: offers its part, and waits
@@ -15,7 +27,9 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import os
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -23,20 +37,23 @@ from functools import partial
 from types import TracebackType
 from typing import Any
 
+import torch.distributed.autograd as dist_autograd
 import torch.distributed.rpc as rpc
-from torch.distributed import Store
+from torch.distributed import PrefixStore, Store
 from torch.futures import Future
 
-from drumline.comm import StoreBarrier
+from drumline.comm import LOOPBACK, StoreBarrier
+from drumline.comm.group import interface_towards
 from drumline.comm.lost_peers import LostPeerError
 from drumline.core.errors import CommError
 from drumline.core.formatting import name_ranks
-from drumline.core.task import PATIENCE_S
+from drumline.core.task import LONG_TIMEOUT_S
 from drumline.parallel.rpc.heartbeat import Heartbeat
 
+_INTERFACE = "TP_SOCKET_IFNAME"  # what TensorPipe reads
 _TIMED_OUT = "RPC ran for more than set timeout"
 _ANSWER_S = 2.0
-_GOODBYE_S = 5.0
+_SHUTDOWN_S = 5.0
 
 
 @dataclass
@@ -51,6 +68,93 @@ class Process:
 here = Process()
 
 
+def join_rpc(
+    store: Store, *, rank: int, world_size: int, timeout_s: float, leader: str = LOOPBACK
+) -> Agents:
+    """Start this rank's agent; every rank calls this, once, and it blocks until all have.
+
+        with join_rpc(store, rank=rank, world_size=2, timeout_s=30) as agents:
+            if rank > 0:
+                agents.serve(part)           # returns when the leader leaves
+            else:
+                model = RpcModel(agents, part, …)
+
+    Args:
+        store: the one that all ranks have met at; whoever serves it keeps it until all have left.
+        rank: this rank; rank 0 is the leader.
+        world_size: how many ranks there are.
+        timeout_s: how long a call may take, and a rank be silent.
+        leader: the leader's address; calls are taken on the interface that leads there.
+
+    Raises:
+        PeerError: some rank has not come in time; says which.
+        LostPeerError: some rank has come, and gone again.
+        CommError: no interface leads to the leader, or this process has joined before.
+    """
+    _refuse_a_second_time()
+    _pin_interface(leader)
+    _import_distributed_optim()
+    own = _connect("rpc", store, timeout_s)
+    StoreBarrier(own, rank=rank, world_size=world_size).gather("join the RPC agents", timeout_s)
+    heartbeat = Heartbeat(
+        _connect("rpc/heartbeat", store, timeout_s),
+        rank=rank,
+        world_size=world_size,
+        timeout_s=timeout_s,
+    )
+    try:
+        agent = _start_agent(PrefixStore("agent", own), rank, world_size, timeout_s)
+    except RuntimeError as error:
+        raise heartbeat.wait_for_loss(timeout_s) or error from None
+    return Agents(agent, own, heartbeat, rank=rank, world_size=world_size)
+
+
+def _start_agent(store: Store, rank: int, world_size: int, timeout_s: float) -> Any:
+    options = rpc.TensorPipeRpcBackendOptions(
+        num_worker_threads=1, rpc_timeout=timeout_s, _transports=["uv"], _channels=["basic"]
+    )
+    dist_autograd._init(rank)
+    agent = rpc.TensorPipeAgent(store, worker_name(rank), rank, world_size, options, {}, [])
+    rpc.api._init_rpc_states(agent)
+    here.joined = True
+    return agent
+
+
+def _connect(prefix: str, store: Store, timeout_s: float) -> Store:
+    """Open a connection more: on a single one, a thread that waits keeps all others waiting."""
+    clone: Callable[[], Store] | None = getattr(store, "clone", None)  # an older torch has none
+    connected = PrefixStore(prefix, store if clone is None else clone())
+    connected.set_timeout(timedelta(seconds=timeout_s))
+    return connected
+
+
+def _refuse_a_second_time() -> None:
+    if here.joined:
+        raise CommError(
+            "this process has joined RPC agents before, and torch binds RRefs to the first for "
+            "good; keep them until the end, or start new processes"
+        )
+
+
+def _pin_interface(leader: str) -> None:
+    if _INTERFACE in os.environ:
+        return
+    name = interface_towards(leader)
+    if name is None:
+        raise CommError(
+            f"no interface of this machine leads to {leader}, and RPC must not listen on another; "
+            f"set {_INTERFACE} to the name of the right one"
+        )
+    os.environ[_INTERFACE] = name
+
+
+def _import_distributed_optim() -> None:
+    """Import what the leader will send functions of, before calls come, without its warnings."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r"`torch\.jit\.\w+` is deprecated", DeprecationWarning)
+        import torch.distributed.optim  # noqa: F401
+
+
 class Agents:
     """The agents of all ranks, as one rank sees them; leave them by the end of the `with` block."""
 
@@ -62,7 +166,7 @@ class Agents:
         self.timeout_s = heartbeat.timeout_s
         self._agent = agent
         self._store = store
-        self._meeting = StoreBarrier(store, rank=rank, world_size=world_size)
+        self._barrier = StoreBarrier(store, rank=rank, world_size=world_size)
         self._heartbeat = heartbeat
 
     def __enter__(self) -> Agents:
@@ -79,7 +183,7 @@ class Agents:
     def offer(self, part: object) -> None:
         """Let the leader use a part, and block until it has hold of it; every other rank calls."""
         here.offer = part
-        self._gather("offer its part", PATIENCE_S)
+        self._gather("offer its part", LONG_TIMEOUT_S)
 
     def serve(self, part: object) -> None:
         """Offer a part, and block until the leader leaves; every rank but the leader's.
@@ -93,7 +197,7 @@ class Agents:
 
     def collect(self, own: object) -> list[Any]:
         """Return RRefs to what each rank serves, the leader's own first; only the leader calls."""
-        self._gather("offer its part", PATIENCE_S)
+        self._gather("offer its part", LONG_TIMEOUT_S)
         calls = [rpc.rpc_async(worker_name(other), _offered) for other in range(1, self.world_size)]
         with self.watching():
             return [rpc.RRef(own), *(call.wait() for call in calls)]
@@ -134,7 +238,7 @@ class Agents:
             PeerError: a rank did not come to leave within `timeout_s`.
         """
         if self.rank == 0:
-            self._heartbeat.say_done()
+            self._heartbeat.announce_done()
         try:
             self._gather("leave", self.timeout_s)
         except (LostPeerError, CommError) as error:
@@ -142,14 +246,14 @@ class Agents:
             raise
         self._heartbeat.close()
         with contextlib.suppress(RuntimeError):  # all have come: only this one's own goodbye fails
-            rpc._delete_all_user_and_unforked_owner_rrefs(timedelta(seconds=_GOODBYE_S))
-            self._agent.join(shutdown=True, timeout=_GOODBYE_S)
+            rpc._delete_all_user_and_unforked_owner_rrefs(timedelta(seconds=_SHUTDOWN_S))
+            self._agent.join(shutdown=True, timeout=_SHUTDOWN_S)
         self._end()
 
     def _abandon(self, error: BaseException) -> None:
         """End this rank's agent at once, and let the others know."""
         message = f"rank {self.rank} gave up: {type(error).__name__}: {error}"
-        loss = self._heartbeat.say_lost([self.rank], message)
+        loss = self._heartbeat.announce_lost([self.rank], message)
         self._heartbeat.close()
         self._end(without=loss.ranks)
 
@@ -157,12 +261,12 @@ class Agents:
         """Shut the agent down; the leader, whose process may serve the store, goes last."""
         here.offer = None
         _run_bounded(partial(rpc.shutdown, graceful=False))
-        _run_bounded(partial(self._say_goodbye, set(range(self.world_size)) - set(without)))
+        _run_bounded(partial(self._wait_for_departures, set(range(self.world_size)) - set(without)))
 
-    def _say_goodbye(self, to: set[int]) -> None:
+    def _wait_for_departures(self, to: set[int]) -> None:
         self._store.set(f"left/{self.rank}", "1")
         if self.rank == 0:
-            self._store.wait([f"left/{other}" for other in to], timedelta(seconds=_GOODBYE_S))
+            self._store.wait([f"left/{other}" for other in to], timedelta(seconds=_SHUTDOWN_S))
 
     def _gather(self, what: str, within_s: float) -> None:
         """Wait until every rank has come to the same point; ends early when one is lost."""
@@ -170,7 +274,7 @@ class Agents:
 
         def wait() -> None:
             try:
-                self._meeting.gather(what, within_s)
+                self._barrier.gather(what, within_s)
             except (RuntimeError, CommError) as error:
                 gathered.set_exception(error)
             else:
@@ -190,7 +294,9 @@ class Agents:
         gone = [other for other, answer in answers.items() if answer == "gone"]
         if gone:
             last = str(error).strip().splitlines()[-1:]
-            return self._heartbeat.say_lost(gone, f"{name_ranks(gone)} is gone: {' '.join(last)}")
+            return self._heartbeat.announce_lost(
+                gone, f"{name_ranks(gone)} is gone: {' '.join(last)}"
+            )
         if all(answer == "answers" for answer in answers.values()):
             return None
         return self._heartbeat.wait_for_loss(self.timeout_s + 4 * self._heartbeat.every_s)
@@ -223,7 +329,7 @@ def _run_bounded(step: Callable[[], object]) -> None:
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    thread.join(_GOODBYE_S)
+    thread.join(_SHUTDOWN_S)
 
 
 def _answer() -> None:

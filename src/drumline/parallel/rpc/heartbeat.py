@@ -3,7 +3,7 @@
 RPC itself tells little: a call to a stopped process just takes long, and who waits to be called is
 told nothing at all. So a thread of each rank counts up in the store, and looks how the others do:
 
-    rank 0    beat 7   beat 8   beat 9   …         `word`, once there is one, ends it for everybody:
+    rank 0    beat 7   beat 8   beat 9   …         `status`, once it is set, ends it for everybody:
     rank 1    beat 7   beat 8   (stopped)              done    the leader has finished
     rank 2    beat 6   beat 7   beat 8   …             lost    some rank is gone, and which
 
@@ -25,8 +25,8 @@ from drumline.comm.lost_peers import LostPeerError
 from drumline.core.formatting import name_ranks
 
 _EVERY_S = 0.2
-_GOODBYE_S = 1.0
-_WORD = "word"
+_SHUTDOWN_S = 1.0
+_STATUS = "status"
 
 
 class Heartbeat:
@@ -45,7 +45,7 @@ class Heartbeat:
         self._rounds = 0
         self._rounds_seen, self._seen_at, self._stalled_s = 0, time.monotonic(), 0.0
         self._loss: LostPeerError | None = None
-        self._to_say: str | None = None
+        self._announcement: str | None = None
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="drumline-heartbeat", daemon=True)
         self._thread.start()
@@ -68,21 +68,21 @@ class Heartbeat:
             self._notice_a_stalled_store()
         return self._loss
 
-    def say_done(self) -> None:
+    def announce_done(self) -> None:
         """Tell all ranks that there is nothing left to do; the leader calls this."""
-        self._to_say = json.dumps({"done": True})
+        self._announcement = json.dumps({"done": True})
 
-    def say_lost(self, ranks: Sequence[int], message: str) -> LostPeerError:
+    def announce_lost(self, ranks: Sequence[int], message: str) -> LostPeerError:
         """Tell all ranks which are gone, unless that is known; return the error that says so."""
         if self._loss is None:
             self._loss = LostPeerError(message, backend="rpc", ranks=ranks)
-            self._to_say = json.dumps({"lost": list(ranks), "message": message})
+            self._announcement = json.dumps({"lost": list(ranks), "message": message})
         return self._loss
 
     def close(self) -> None:
         """Beat no more; what is still to be said is said first, if the store answers."""
         self._closing.set()
-        self._thread.join(_GOODBYE_S)  # over a cut link it never ends
+        self._thread.join(_SHUTDOWN_S)  # over a cut link it never ends
 
     def _beat(self) -> None:
         try:
@@ -91,15 +91,15 @@ class Heartbeat:
                 now = time.monotonic()
                 self._round(self._at_most_two_rounds(now - last))
                 last = now
-            self._speak()
+            self._publish()
         except RuntimeError:  # the store's connection broke
             self._lose_the_store("is gone")
 
     def _round(self, took_s: float) -> None:
         self._store.set(f"beat/{self._rank}", str(self._rounds + 1))
-        self._speak()
-        if self._store.check([_WORD]):
-            self._hear(json.loads(self._store.get(_WORD)))
+        self._publish()
+        if self._store.check([_STATUS]):
+            self._receive(json.loads(self._store.get(_STATUS)))
         for other, before in self._beats.items():
             key = f"beat/{other}"  # `get` would wait for one that has not come yet
             now = self._store.get(key).decode() if self._store.check([key]) else ""
@@ -107,21 +107,21 @@ class Heartbeat:
             self._beats[other] = now
         lost = [other for other, silent_s in self._silent_s.items() if silent_s > self.timeout_s]
         if lost:
-            self.say_lost(lost, f"timed out: {name_ranks(lost)} {self._was_silent}")
+            self.announce_lost(lost, f"timed out: {name_ranks(lost)} {self._was_silent}")
         self._rounds += 1
 
-    def _speak(self) -> None:
-        if self._to_say is not None and not self._store.check([_WORD]):
-            self._store.set(_WORD, self._to_say)
-        self._to_say = None
+    def _publish(self) -> None:
+        if self._announcement is not None and not self._store.check([_STATUS]):
+            self._store.set(_STATUS, self._announcement)
+        self._announcement = None
 
-    def _hear(self, word: dict[str, object]) -> None:
-        if "done" in word:
+    def _receive(self, status: dict[str, object]) -> None:
+        if "done" in status:
             self.done.set()
         elif self._loss is None:
-            ranks = word["lost"]
+            ranks = status["lost"]
             assert isinstance(ranks, list)
-            self._loss = LostPeerError(str(word["message"]), backend="rpc", ranks=ranks)
+            self._loss = LostPeerError(str(status["message"]), backend="rpc", ranks=ranks)
 
     def _notice_a_stalled_store(self) -> None:
         """See that the thread hangs: a store whose process is stopped does not answer at all."""

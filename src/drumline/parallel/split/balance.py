@@ -125,12 +125,7 @@ def measure_times(
     random state stay as they are. Weights on the meta device are made up for their layer's turn,
     so that a model can be measured that would not fit into memory.
 
-    Args:
-        model: the whole one.
-        layers: from `find_layers`.
-        example: a microbatch's inputs and targets.
-        loss: of logits and targets; it counts as the last layer's.
-        clock: tells the time in seconds.
+    `loss` takes logits and targets, and counts as the last layer's.
     """
 
     def now() -> float:

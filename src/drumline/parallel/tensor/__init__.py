@@ -11,7 +11,7 @@ from drumline.parallel.tensor.layers import (
     ShareDropout,
 )
 from drumline.parallel.tensor.plan import How, Plan, Rule, build_plan
-from drumline.parallel.tensor.shares import Share, deal
+from drumline.parallel.tensor.shares import Share, even_spans
 
 __all__ = [
     "ChannelConv2d",
@@ -28,8 +28,8 @@ __all__ = [
     "SplitLayer",
     "apply_tensor_parallel",
     "build_plan",
-    "deal",
     "enter_split",
+    "even_spans",
     "gather_shares",
     "keep_share",
     "shares_of",

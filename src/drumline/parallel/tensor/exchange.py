@@ -55,8 +55,8 @@ class Exchange:
         return members_of(self.group)
 
     def share(self, *, dim: int, size: int, blocks: int | None = None, repeats: int = 1) -> Share:
-        """Return this rank's share of a dimension; see `Share.dealt`."""
-        return Share.dealt(
+        """Return this rank's share of a dimension; see `Share.even`."""
+        return Share.even(
             dim=dim, size=size, ranks=self.ranks, rank=self.rank, blocks=blocks, repeats=repeats
         )
 

@@ -253,7 +253,7 @@ class HeadAttention(nn.Module):
         """Map [b, T, width] to the same shape."""
         q, k, v = (self._split(part) for part in self.qkv(x).chunk(3, dim=-1))
         if self.training and self.dropout > 0:
-            seen = self._look_with_dropout(q, k, v)
+            seen = self._attend_with_dropout(q, k, v)
         else:
             seen = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         mixed: Tensor = self.out(seen.transpose(1, 2).flatten(2))
@@ -269,7 +269,7 @@ class HeadAttention(nn.Module):
         own = self.heads.length()
         return x.view(b, length, own, width // own).transpose(1, 2)
 
-    def _look_with_dropout(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def _attend_with_dropout(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Attend, written out: torch's own would draw a mask of the own heads' size only."""
         scores = q @ k.transpose(-2, -1) / sqrt(q.shape[-1])
         ahead = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)

@@ -33,15 +33,15 @@ Span = tuple[int, int]
 """from where, to before where"""
 
 
-def deal(blocks: int, ranks: int) -> list[Span]:
-    """Deal `blocks` out to `ranks` in order; where there are fewer blocks, the last get none."""
+def even_spans(blocks: int, ranks: int) -> list[Span]:
+    """Split `blocks` over `ranks` in order; where there are fewer blocks, the last get none."""
     fewest, one_more = divmod(blocks, ranks)
     starts = [rank * fewest + min(rank, one_more) for rank in range(ranks + 1)]
     return list(pairwise(starts))
 
 
-def deal_chunks(size: int, ranks: int) -> list[Span]:
-    """Deal as `torch.chunk` and DTensor do: rounded up, so that the last may get less or none."""
+def chunk_spans(size: int, ranks: int) -> list[Span]:
+    """Split as `torch.chunk` and DTensor do: rounded up, so that the last may get less or none."""
     each = -(-size // ranks)
     return [(min(rank * each, size), min((rank + 1) * each, size)) for rank in range(ranks)]
 
@@ -59,7 +59,7 @@ class Share:
     """whose share this is"""
 
     @classmethod
-    def dealt(
+    def even(
         cls,
         *,
         dim: int,
@@ -69,7 +69,7 @@ class Share:
         blocks: int | None = None,
         repeats: int = 1,
     ) -> Share:
-        """Deal a dimension out in equal blocks (features, unless a number of blocks is given).
+        """Split a dimension in equal blocks (features, unless a number of blocks is given).
 
         Raises:
             UsageError: the dimension does not consist of so many blocks.
@@ -82,7 +82,7 @@ class Share:
             )
         spans = tuple(
             tuple((part * blocks + start, part * blocks + stop) for part in range(repeats))
-            for start, stop in deal(blocks, ranks)
+            for start, stop in even_spans(blocks, ranks)
         )
         in_blocks = cls(dim=dim, size=blocks * repeats, spans=spans, rank=rank)
         return in_blocks.times(size // in_blocks.size)
@@ -90,7 +90,7 @@ class Share:
     @classmethod
     def chunked(cls, *, dim: int, size: int, ranks: int, rank: int) -> Share:
         """Deal a dimension out as DTensor's `Shard(dim)` does."""
-        spans = tuple((span,) for span in deal_chunks(size, ranks))
+        spans = tuple((span,) for span in chunk_spans(size, ranks))
         return cls(dim=dim, size=size, spans=spans, rank=rank)
 
     def along(self, dim: int) -> Share:

@@ -121,7 +121,7 @@ def find_circle(waits_for: dict[int, int]) -> list[int]:
     return []
 
 
-def tell_call(call: Call) -> str:
+def describe_call(call: Call) -> str:
     """Write a call: `broadcast with root 0 by tree`."""
     root = f" with root {call.root}" if call.collective in ROOTED else ""
     return f"{call.collective}{root} by {call.algorithm}"
@@ -295,7 +295,7 @@ def _plain(held: RankContents) -> dict[str, object]:
 def _plain_deadlock(deadlock: Deadlock) -> dict[str, object]:
     return {
         "odd_rank": deadlock.odd_rank,
-        "calls": [tell_call(deadlock.call), tell_call(deadlock.odd_call)],
+        "calls": [describe_call(deadlock.call), describe_call(deadlock.odd_call)],
         "waits": [{**asdict(wait), "sentence": wait.sentence} for wait in deadlock.waits],
         "circle": deadlock.circle,
         "finished": deadlock.finished,

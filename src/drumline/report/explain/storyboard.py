@@ -21,8 +21,8 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from drumline.core.files import write_atomic
-from drumline.core.formatting import format_bytes, name_ranks
-from drumline.report.explain.explanation import Explanation, name_pieces, tell_call
+from drumline.core.formatting import counted, format_bytes, name_ranks
+from drumline.report.explain.explanation import Explanation, describe_call, name_pieces
 from drumline.report.tables import narrow_table
 from drumline.schedules.collectives import ROOTED, Call
 from drumline.schedules.cost import Traffic, bandwidths
@@ -96,7 +96,7 @@ def title(call: Call) -> Text:
     root = f", root {call.root}" if call.collective in ROOTED else ""
     size = f", {format_bytes(call.nbytes)}" if call.collective != "barrier" else ""
     described = describe(call)
-    ranks = f"{call.ranks} rank{'s' if call.ranks > 1 else ''}"
+    ranks = counted(call.ranks, "rank")
     return Text.assemble(
         (f"{call.collective} by {call.algorithm}", "bold"),
         f": {ranks}{nodes}{root}{size}\n",
@@ -224,16 +224,16 @@ def _accounts(explanation: Explanation) -> RenderableType:
     table.add_column("rank", justify="right")
     for name in ("sent", "bytes", "received", "bytes", "formula"):
         table.add_column(name, justify="right" if name != "formula" else "left", no_wrap=True)
-    for rank, (counted, wanted) in enumerate(
+    for rank, (noted, wanted) in enumerate(
         zip(explanation.counted, explanation.predicted, strict=True)
     ):
-        verdict = "✓ the same" if counted == wanted else f"✗ {_traffic(wanted)}"
+        verdict = "✓ the same" if noted == wanted else f"✗ {_traffic(wanted)}"
         table.add_row(
             Text(str(rank), style=color(rank)),
-            str(counted.sent_messages),
-            f"{counted.sent_bytes:,}",
-            str(counted.received_messages),
-            f"{counted.received_bytes:,}",
+            str(noted.sent_messages),
+            f"{noted.sent_bytes:,}",
+            str(noted.received_messages),
+            f"{noted.received_bytes:,}",
             verdict,
         )
     return Group(Text("messages and bytes of each rank", style="bold"), table, "")
@@ -259,7 +259,7 @@ def _times(explanation: Explanation) -> RenderableType:
         sizes = ", ".join(format_bytes(nbytes) for nbytes in timing.round_bytes)
         table.add_row(
             "predicted",
-            f"{_ms(explanation.predicted_s)} = {path.rounds} {_rounds(path.rounds)} × alpha "
+            f"{_ms(explanation.predicted_s)} = {counted(path.rounds, 'round')} × alpha "
             f"+ {path.nbytes:,} bytes × beta",
         )
         table.add_row(
@@ -277,18 +277,14 @@ def _times(explanation: Explanation) -> RenderableType:
     return table
 
 
-def _rounds(count: int) -> str:
-    return "round" if count == 1 else "rounds"
-
-
 def _stuck(explanation: Explanation, width: int) -> RenderableType:
     """Show who waits for whom."""
     deadlock = explanation.deadlock
     assert deadlock is not None
     lines: list[RenderableType] = [
         Text(f"stuck: nothing moved for {deadlock.patience_s:g} s", style="bold red"),
-        f"rank {deadlock.odd_rank} calls {tell_call(deadlock.odd_call)}, "
-        f"the others {tell_call(deadlock.call)}",
+        f"rank {deadlock.odd_rank} calls {describe_call(deadlock.odd_call)}, "
+        f"the others {describe_call(deadlock.call)}",
     ]
     for wait in deadlock.waits:
         strong = "bold" if wait.rank in deadlock.circle else ""

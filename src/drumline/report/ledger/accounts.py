@@ -23,7 +23,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from drumline.core.events import Event
+from drumline.core.rundir import Event
 
 
 def on_one_clock(logs: Sequence[Sequence[Event]]) -> Sequence[Sequence[Event]]:
@@ -130,12 +130,7 @@ class Ledger:
 
 
 def compute_ledger(events: Sequence[Sequence[Event]], *, last: int | None = None) -> Ledger:
-    """Account for the warm steps that all ranks have logged.
-
-    Args:
-        events: the event logs, in rank order.
-        last: look at no more than so many of the newest steps.
-    """
+    """Account for the warm steps that all ranks have logged, or for the `last` so many of them."""
     ledger = Ledger(ranks=[RankLedger(rank) for rank in range(len(events))])
     warm = warm_steps(events)
     for steps in warm if last is None else warm[-last:]:
@@ -213,14 +208,14 @@ def _account_step(ledger: Ledger, steps: list[Event]) -> None:
         row.total_s += step["total"] * NS
         row.data_s += step["data"] * NS
     exposed_before = [row.exposed_s for row in ledger.ranks]
-    for ranks, rounds in _meetings(steps).items():
+    for ranks, rounds in _collectives(steps).items():
         for spans in rounds:
-            _account_meeting(ledger, steps, dict(zip(ranks, spans, strict=True)))
+            _account_collective(ledger, steps, dict(zip(ranks, spans, strict=True)))
     for row, step, before in zip(ledger.ranks, steps, exposed_before, strict=True):
         row.compute_s += (step["total"] - step["data"]) * NS - (row.exposed_s - before)
 
 
-def _meetings(steps: list[Event]) -> dict[tuple[int, ...], Iterator[tuple[Any, ...]]]:
+def _collectives(steps: list[Event]) -> dict[tuple[int, ...], Iterator[tuple[Any, ...]]]:
     """Put the spans of a step side by side: by who takes part, one round after the other."""
     by_ranks: dict[tuple[int, ...], dict[int, list[Any]]] = {}
     for rank, step in enumerate(steps):
@@ -233,7 +228,7 @@ def _meetings(steps: list[Event]) -> dict[tuple[int, ...], Iterator[tuple[Any, .
     }
 
 
-def _account_meeting(ledger: Ledger, steps: list[Event], spans: Mapping[int, Any]) -> None:
+def _account_collective(ledger: Ledger, steps: list[Event], spans: Mapping[int, Any]) -> None:
     """Split one collective or message, given as (op, bytes, arrived, ended, …) of each rank."""
     last_rank = max(spans, key=lambda rank: spans[rank][2])
     last_arrival = spans[last_rank][2]

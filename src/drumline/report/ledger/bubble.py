@@ -20,7 +20,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from drumline.core.events import Event
+from drumline.core.formatting import counted
+from drumline.core.rundir import Event
 from drumline.report.ledger.accounts import NS, warm_steps
 from drumline.spec.mesh import Mesh
 from drumline.spec.strategy import bubble
@@ -46,7 +47,7 @@ class Bubble:
 
     def __str__(self) -> str:
         chunks = f", {self.chunks} chunks a rank" if self.chunks > 1 else ""
-        pieces = "1 microbatch" if self.microbatches == 1 else f"{self.microbatches} microbatches"
+        pieces = counted(self.microbatches, "microbatch", "microbatches")
         return (
             f"bubble: {self.measured:.0%} measured, {self.theory:.0%} by theory "
             f"({self.stages} stages, {pieces}{chunks})"
@@ -54,12 +55,7 @@ class Bubble:
 
 
 def measure_bubble(events: Sequence[Sequence[Event]], mesh: Mesh) -> Bubble | None:
-    """Measure the bubble of a run; None where its ranks noted no pieces of work.
-
-    Args:
-        events: the event logs, in rank order.
-        mesh: which ranks make up a copy of the model.
-    """
+    """Measure the bubble of a run; None where its ranks noted no pieces of work."""
     if mesh.pipeline == 1:
         return None
     copies = [_copy(mesh, replica) for replica in range(mesh.data)]

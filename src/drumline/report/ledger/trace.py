@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from drumline.core.events import Event
+from drumline.core.rundir import Event
 from drumline.report.ledger.accounts import on_one_clock
 
 _COMPUTE, _MESSAGES = 0, 1
@@ -42,13 +42,7 @@ class _Piece:
 def build_trace(
     events: Sequence[Sequence[Event]], *, first: int = 1, last: int | None = None
 ) -> dict[str, object]:
-    """Put the steps of all ranks on one clock, which begins with the first of them.
-
-    Args:
-        events: the event logs, in rank order.
-        first: the first step to show.
-        last: the last one; None: all.
-    """
+    """Put the steps of all ranks on one clock, which begins with the first of them."""
     chosen = [
         [
             event

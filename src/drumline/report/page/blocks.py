@@ -9,7 +9,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Literal
 
 from drumline.report.page import table as data
-from drumline.report.page.table import CellRef, NumberFormat, RecordTable
+from drumline.report.page.table import CellRef, NumberFormat
 from drumline.report.page.translator import Language, Text
 from drumline.report.plots import FigureStyle
 
@@ -56,7 +56,7 @@ class Column:
 class TableBlock:
     """A table, or some of its columns and rows, to be read."""
 
-    table: data.Table
+    table: data.Table[Any]
     columns: Sequence[Column]
     title: Text
     rows: Sequence[int] | None = None
@@ -65,7 +65,7 @@ class TableBlock:
     """long, and looked up rather than read: its title alone is seen until it is opened"""
 
     @classmethod
-    def of(cls, table: RecordTable[Any], names: Mapping[str, str], *, title: Text) -> TableBlock:
+    def of(cls, table: data.Table[Any], names: Mapping[str, str], *, title: Text) -> TableBlock:
         """Show the columns that have names, as their annotations say; text at the left."""
         columns = [
             Column(key=key, name=name, align="left")
@@ -94,7 +94,7 @@ class Picture:
     title: Text
     draw: Callable[[FigureStyle], Figure]
     caption: Text = ""
-    tables: Sequence[data.Table] = ()
+    tables: Sequence[data.Table[Any]] = ()
     """what it shows"""
 
 
@@ -145,7 +145,7 @@ class Report:
     lang: Language
     summary: Text
     sections: Sequence[Section]
-    tables: Sequence[data.Table] = field(default_factory=tuple)
+    tables: Sequence[data.Table[Any]] = ()
     """all that is written to data/; what sentences cite must be among them"""
 
     def blocks(self) -> Iterator[Block]:
@@ -159,11 +159,7 @@ class Report:
 
 
 def excerpt(path: str, symbol: str) -> Code:
-    """Cut a function or class out of a module of the package.
-
-    Args:
-        path: e.g. `comm/ring.py`.
-        symbol: `all_reduce`, or `Adam.step` for a method.
+    """Cut a function or class out of a module: `comm/ring.py`, `all_reduce` or `Adam.step`.
 
     Raises:
         LookupError: the module does not define it.

@@ -24,7 +24,7 @@ from drumline.report.page.blocks import Report
 from drumline.report.page.html import render_html
 from drumline.report.page.markdown import render_markdown
 from drumline.report.page.translator import Language, page_texts
-from drumline.report.plots import FORMATS, write_files
+from drumline.report.plots import FORMATS, write_figure
 
 FORMAT = 1
 """of the manifest: raised when an older program could not read it"""
@@ -36,16 +36,9 @@ Told = Callable[[str], None]
 def write_report(
     report: Report, folder: Path, facts: Mapping[str, object], *, tell: Told = lambda _: None
 ) -> Path:
-    """Write a report's files; those of an older one at that place are replaced, no others.
+    """Write a report's files, and return the page; those of an older one are replaced, no others.
 
-    Args:
-        report: what it says.
-        folder: made where it is not there.
-        facts: what the manifest says besides the files.
-        tell: called with each figure's name before it is drawn.
-
-    Returns:
-        The page.
+    `facts` is what the manifest says besides the files; `tell` is called with each figure's name.
 
     Raises:
         UsageError: something else lies there.
@@ -64,12 +57,12 @@ def write_report(
     _make_room(folder, manifest, names)
     written: list[Path] = []
     for table in report.tables:
-        file = folder / "data" / f"{table.name}.csv"
-        write_atomic(file, table.to_csv())
-        written.append(file)
+        write_atomic(folder / table.file, table.to_csv())
+        written.append(folder / table.file)
     for picture in report.pictures():
         tell(picture.name)
-        written += write_files(picture, folder / "figures", report.lang)
+        files = [folder / "figures" / f"{picture.name}.{ending}" for ending in FORMATS]
+        written += write_figure(picture.draw, files, report.lang)
     texts = {
         TEXT: render_markdown(report),
         PAGE: render_html(report, version=__version__, made=made),
@@ -77,15 +70,15 @@ def write_report(
     for name, text in texts.items():
         write_atomic(folder / name, text)
         written.append(folder / name)
-    files = {str(file.relative_to(folder)): hash_file(file) for file in sorted(written)}
-    _write_manifest(folder, manifest, files)
+    hashes = {str(file.relative_to(folder)): hash_file(file) for file in sorted(written)}
+    _write_manifest(folder, manifest, hashes)
     return folder / PAGE
 
 
 def _names(report: Report) -> list[str]:
     """Return the files that a report will be, relative to its folder."""
     pictures = [f"figures/{one.name}.{end}" for one in report.pictures() for end in FORMATS]
-    return [*(f"data/{one.name}.csv" for one in report.tables), *pictures, TEXT, PAGE]
+    return [*(table.file for table in report.tables), *pictures, TEXT, PAGE]
 
 
 def _write_manifest(folder: Path, facts: Mapping[str, object], files: Mapping[str, str]) -> None:
@@ -96,10 +89,7 @@ def _write_manifest(folder: Path, facts: Mapping[str, object], files: Mapping[st
 def check_place(folder: Path, lab: object, names: Iterable[str] = (TEXT, PAGE)) -> None:
     """See that writing a report to a folder overwrites nothing but an older one of the same kind.
 
-    Args:
-        folder: where it would go.
-        lab: the number of the lab whose it is; None: a page about runs.
-        names: the files that it will be, as far as that is known.
+    `lab` is the lab whose it is (None: a page about runs), `names` the files that it will be.
 
     Raises:
         UsageError: the folder has a report of another kind, or a file of that name which is no

@@ -4,8 +4,8 @@
     file:  data/waits.csv, row 3:      ring,0,0.7134,0.662,0.751
 
 What is written on the page is the cell's value, rounded by a `NumberFormat`; whoever doubts a
-number finds it in the file by the name that the page carries. A `RecordTable` has dataclasses for
-rows; `Findings` is the table of numbers that were computed from others, e.g. a ratio.
+number finds it in the file by the name that the page carries. `Findings` is the table of numbers
+that were computed from others, e.g. a ratio.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import csv
 import dataclasses
 import io
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, get_args, get_type_hints
 
 from drumline.core.formatting import format_bytes, format_seconds
-from drumline.report.intervals import Interval, interval_cells, interval_names
+from drumline.report.intervals import Interval, interval_cells
 
 NumberFormat = Callable[[float], str]
 """how a number is written, with its unit"""
@@ -45,81 +45,18 @@ class CellRef:
         return self.text
 
 
-@dataclass(kw_only=True)
-class Table:
-    """Rows of plain values under fixed columns."""
-
-    name: str
-    """of its file, without .csv"""
-    columns: Sequence[str]
-    rows: list[Mapping[str, Any]] = field(default_factory=list)
-
-    def add(self, /, **values: Any) -> int:
-        """Append a row; returns its number.
-
-        Raises:
-            ValueError: the values are not those of the columns.
-        """
-        if set(values) != set(self.columns):
-            odd = sorted(set(values) ^ set(self.columns))
-            raise ValueError(f"table {self.name!r}: the row differs from the columns in {odd}")
-        self.rows.append(values)
-        return len(self.rows) - 1
-
-    def find(self, **where: Any) -> int:
-        """Return the number of the one row with these values.
-
-        Raises:
-            LookupError: there is none, or more than one.
-        """
-        found = [
-            number
-            for number, row in enumerate(self.rows)
-            if all(row[key] == value for key, value in where.items())
-        ]
-        if len(found) != 1:
-            raise LookupError(f"table {self.name!r} has {len(found)} rows with {where}")
-        return found[0]
-
-    def cell(self, column: str, form: NumberFormat, /, **where: Any) -> CellRef:
-        """Quote the cell of the one row with these values."""
-        return self.cell_at(self.find(**where), column, form)
-
-    def cell_at(self, row: int, column: str, form: NumberFormat) -> CellRef:
-        """Quote a cell; one without a value is a dash.
-
-        Where the table has columns `<column>_low` and `<column>_high`, and both have values, they
-        are said behind it: `71 % (66–75)`.
-        """
-        values = self.rows[row]
-        low, high = f"{column}_low", f"{column}_high"
-        first, last = values.get(low), values.get(high)
-        text = write(values[column], form)
-        ref = CellRef(text=text, table=self.name, row=row, column=column, value=values[column])
-        if first is None or last is None or values[column] is None:
-            return ref
-        text = f"{text} ({_span(first, last, form)})"
-        return dataclasses.replace(ref, text=text, low=low, high=high)
-
-    def to_csv(self) -> str:
-        """Return the file's text; a list has spaces between its items."""
-        out = io.StringIO()
-        writer = csv.writer(out, lineterminator="\n")
-        writer.writerow(self.columns)
-        writer.writerows([_cell(row[key]) for key in self.columns] for row in self.rows)
-        return out.getvalue()
-
-
 R = TypeVar("R")
 
 
-class RecordTable(Table, Generic[R]):
+class Table(Generic[R]):
     """A table whose rows are frozen dataclasses: their fields are the columns.
 
         class Ending:
             optimizer: str                                    text, aligned left
             steps: Annotated[int, count]                      a number, and the form of its text
             accuracy: Annotated[Interval | None, points]      three columns: accuracy, _low, _high
+            shares: Mapping[str, float]                       a column for each key
+            from_: str                                        the column `from`
 
     Args:
         name: of its file, without .csv.
@@ -131,35 +68,45 @@ class RecordTable(Table, Generic[R]):
     def __init__(
         self, name: str, row_type: type[R], records: Iterable[R] = (), *, key: str = "key"
     ) -> None:
-        types = get_type_hints(row_type)
-        self._titles = {field_: key if field_ == "key" else field_ for field_ in types}
-        self._intervals = {field_ for field_, type_ in types.items() if _is_interval(type_)}
-        annotations = get_type_hints(row_type, include_extras=True)
-        self.forms = {self._titles[field_]: _form(hint) for field_, hint in annotations.items()}
+        self.name = name
+        hints = get_type_hints(row_type, include_extras=True)
+        self._titles = {each: key if each == "key" else each.rstrip("_") for each in hints}
+        self._intervals = {each for each, hint in hints.items() if _is_interval(hint)}
+        self.forms = {self._titles[each]: _form(hint) for each, hint in hints.items()}
         """how the cells of a column are written; None: they are text"""
-        columns = [
-            column
-            for field_, title in self._titles.items()
-            for column in (interval_names(title) if field_ in self._intervals else [title])
-        ]
-        super().__init__(name=name, columns=columns)
         self.records: list[R] = []
+        self.rows: list[dict[str, object]] = []
+        """the cells of each record, by column"""
         for record in records:
             self.append(record)
 
+    @property
+    def file(self) -> str:
+        """Its file in the folder of a report."""
+        return f"data/{self.name}.csv"
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns, in order."""
+        if self.rows:
+            return list(self.rows[0])
+        return [column for field_ in self._titles for column in self._spread(field_, None)]
+
     def append(self, record: R) -> None:
         """Add a row at the end."""
-        cells: dict[str, Any] = {}
-        for field_, title in self._titles.items():
-            value = getattr(record, field_)
-            if field_ in self._intervals:
-                cells |= interval_cells(title, value)
-            else:
-                cells[title] = value
+        cells: dict[str, object] = {}
+        for field_ in self._titles:
+            cells |= self._spread(field_, getattr(record, field_))
         self.rows.append(cells)
         self.records.append(record)
 
-    def where(self, **values: Any) -> list[R]:
+    def _spread(self, field_: str, value: Any) -> Mapping[str, object]:
+        """Return the cells of one field."""
+        if field_ in self._intervals:
+            return interval_cells(self._titles[field_], value)
+        return value if isinstance(value, Mapping) else {self._titles[field_]: value}
+
+    def where(self, **values: object) -> list[R]:
         """Return the rows with these values, in order."""
         return [
             record
@@ -189,6 +136,35 @@ class RecordTable(Table, Generic[R]):
             raise LookupError(f"table {self.name!r} has no such row: {record}")
         return self.cell_at(row, column, form or self.forms[column] or str)
 
+    def cell_at(self, row: int, column: str, form: NumberFormat) -> CellRef:
+        """Quote a cell; one without a value is a dash.
+
+        Where the table has columns `<column>_low` and `<column>_high`, and both have values, they
+        are said behind it: `71 % (66–75)`.
+        """
+        values = self.rows[row]
+        low, high = f"{column}_low", f"{column}_high"
+        first, last = values.get(low), values.get(high)
+        text = write(values[column], form)
+        ref = CellRef(text=text, table=self.name, row=row, column=column, value=values[column])
+        if first is None or last is None or values[column] is None:
+            return ref
+        text = f"{text} ({_span(first, last, form)})"
+        return dataclasses.replace(ref, text=text, low=low, high=high)
+
+    def to_csv(self) -> str:
+        """Return the file's text."""
+        return write_csv(self.columns, (row.values() for row in self.rows))
+
+
+def write_csv(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
+    """Return the text of a CSV file; a list has spaces between its items."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(map(_cell, row) for row in rows)
+    return out.getvalue()
+
 
 def _form(hint: Any) -> NumberFormat | None:
     """Return how a field is written: what its annotation says, or str; None: it is text."""
@@ -199,8 +175,8 @@ def _form(hint: Any) -> NumberFormat | None:
     return None if hint is str or str in get_args(hint) else str
 
 
-def _is_interval(type_: Any) -> bool:
-    return type_ is Interval or Interval in get_args(type_)
+def _is_interval(hint: Any) -> bool:
+    return hint is Interval or any(map(_is_interval, get_args(hint)))
 
 
 def write(value: Any, form: NumberFormat) -> str:
@@ -210,7 +186,7 @@ def write(value: Any, form: NumberFormat) -> str:
     return value if isinstance(value, str) else form(value)
 
 
-def _span(low: float, high: float, form: NumberFormat) -> str:
+def _span(low: Any, high: Any, form: NumberFormat) -> str:
     """Write an interval; a unit that both ends have is said once before, and not again."""
     first, last = form(low), form(high)
     unit = first.lstrip("+−-0123456789.,")
@@ -271,38 +247,32 @@ def plain(value: float) -> str:
     return f"{value:.3g}"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """A number that was computed from others."""
+
+    name: str
+    """what it is, unique on the page: `bytes of ring over chunked_ring`"""
+    value: Interval | None
+    from_: str
+    """tables and columns"""
+
+
 class Findings:
     """A table of named numbers, each cited where it is found."""
 
     def __init__(self) -> None:
-        self.table = Table(
-            name="findings", columns=("name", "value", "value_low", "value_high", "from")
-        )
+        self.table = Table("findings", Finding)
 
     def cell(
-        self,
-        name: str,
-        value: float | None,
-        form: NumberFormat,
-        *,
-        low: float | None = None,
-        high: float | None = None,
-        of: str = "",
+        self, name: str, value: float | Interval | None, form: NumberFormat, *, of: str = ""
     ) -> CellRef:
-        """Note a number, and quote it.
-
-        Args:
-            name: what it is, unique on the page: `bytes of ring over chunked_ring`.
-            value: the number.
-            form: how it is written.
-            low: where its interval begins, if it has one.
-            high: where it ends.
-            of: what it was computed from: tables and columns.
-        """
-        row = self.table.add(
-            **{"name": name, "value": value, "value_low": low, "value_high": high, "from": of}
-        )
-        return self.table.cell_at(row, "value", form)
+        """Note a number, what it was computed from (`of`), and quote it."""
+        if isinstance(value, float | int):
+            value = Interval(middle=value, low=None, high=None)
+        finding = Finding(name=name, value=value, from_=of)
+        self.table.append(finding)
+        return self.table.quote(finding, "value", form)
 
 
 def tiny(value: float) -> str:

@@ -5,7 +5,7 @@ looked up by dotted keys. `{holes}` in them are filled with numbers, names and o
 
     time:                                 say = Translator(lang, load_texts("drumline.report"))
       title: Where the time went          say.text("time.title")
-      waited: "{run} waited {share}"      say("time.waited", run="a", share=table.cell(…))
+      waited: "{run} waited {share}"      say("time.waited", run="a", share=table.quote(…))
 """
 
 from __future__ import annotations

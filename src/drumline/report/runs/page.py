@@ -65,13 +65,12 @@ def _runs_table(tables: RunTables, say: Translator) -> TableBlock:
 
 
 def _differences(tables: RunTables, say: Translator) -> list[Block]:
-    _, *told = tables.differences.columns
-    if len(told) < 2:
+    if len(tables.compared) < 2:
         return []
     if not tables.differences.rows:
         return [Paragraph(said=[say("runs.same_specs")])]
-    names = {COLUMN: say.text("runs.tables.differences.key"), **{name: name for name in told}}
-    columns = [Column(key=key, name=name, align="left") for key, name in names.items()]
+    first = Column(key=COLUMN, name=say.text("runs.tables.differences.key"), align="left")
+    columns = [first, *(Column(key=run, name=run, align="left") for run in tables.compared)]
     title = say.text("runs.tables.differences.title")
     return [TableBlock(table=tables.differences, columns=columns, title=title)]
 

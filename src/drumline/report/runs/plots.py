@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
-from drumline.report.page.table import RecordTable
+from drumline.report.page.table import Table
 from drumline.report.page.translator import Translator, load_texts
 from drumline.report.plots import LEDGER, FigureStyle
-from drumline.report.runs.tables import LEDGER_PARTS, CurveRow, LedgerRow, ScoreRow
+from drumline.report.runs.record import CurvePoint, Score
+from drumline.report.runs.tables import LEDGER_PARTS, LedgerRow
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -16,12 +17,9 @@ if TYPE_CHECKING:
 
 _SMOOTH = 40
 """a curve is drawn as means of so many pieces, over a faint line of all steps"""
-Row = TypeVar("Row", CurveRow, ScoreRow)
 
 
-def draw_curves(
-    curves: RecordTable[CurveRow], scores: RecordTable[ScoreRow]
-) -> Callable[[FigureStyle], Figure]:
+def draw_curves(curves: Table[CurvePoint], scores: Table[Score]) -> Callable[[FigureStyle], Figure]:
     """Losses against steps, samples and seconds; accuracies where the test set was looked at."""
 
     def draw(style: FigureStyle) -> Figure:
@@ -30,10 +28,10 @@ def draw_curves(
         figure, axes = style.panels(len(against) + bool(scores.records), columns=2, height=2.9)
         title, y = (say.text(f"runs.figures.curves.loss.{key}") for key in ("title", "y"))
         for panel, (key, label) in zip(axes, against.items(), strict=False):
-            _draw_losses(panel, curves.records, key, style)
+            _draw_losses(panel, curves, key, style)
             style.finish(panel, title=title, x=label, y=y, legend=False)
         if scores.records:
-            _draw_scores(axes[-1], scores.records, style)
+            _draw_scores(axes[-1], scores, style)
             title = say.text("runs.figures.curves.scores.title")
             style.finish(axes[-1], title=title, x=against["step"], y="%", legend=False)
         handles, labels = axes[0].get_legend_handles_labels()
@@ -47,15 +45,8 @@ def _labels(style: FigureStyle) -> Translator:
     return style.translator(load_texts("drumline.report"))
 
 
-def _by_run(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    found: dict[str, list[Row]] = {}
-    for row in rows:
-        found.setdefault(row.run, []).append(row)
-    return found
-
-
-def _draw_losses(axes: Axes, curves: Sequence[CurveRow], key: str, style: FigureStyle) -> None:
-    for number, (run, rows) in enumerate(_by_run(curves).items()):
+def _draw_losses(axes: Axes, curves: Table[CurvePoint], key: str, style: FigureStyle) -> None:
+    for number, (run, rows) in enumerate(curves.groups("run").items()):
         x, y = [getattr(row, key) for row in rows], [row.loss for row in rows]
         color = style.color(number)
         width = max(1, len(rows) // _SMOOTH)
@@ -78,8 +69,8 @@ def _means(values: Sequence[float], width: int) -> list[float]:
     return [sum(piece) / len(piece) for piece in pieces]
 
 
-def _draw_scores(axes: Axes, scores: Sequence[ScoreRow], style: FigureStyle) -> None:
-    for number, rows in enumerate(_by_run(scores).values()):
+def _draw_scores(axes: Axes, scores: Table[Score], style: FigureStyle) -> None:
+    for number, rows in enumerate(scores.groups("run").values()):
         axes.plot(
             [row.step for row in rows],
             [100 * row.accuracy for row in rows],
@@ -89,7 +80,7 @@ def _draw_scores(axes: Axes, scores: Sequence[ScoreRow], style: FigureStyle) -> 
         )
 
 
-def draw_ledger(ledger: RecordTable[LedgerRow]) -> Callable[[FigureStyle], Figure]:
+def draw_ledger(ledger: Table[LedgerRow]) -> Callable[[FigureStyle], Figure]:
     """A bar for each rank of each run: what a step of it is made of."""
 
     def draw(style: FigureStyle) -> Figure:

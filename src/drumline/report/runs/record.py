@@ -16,8 +16,7 @@ from typing import Any
 import yaml
 
 from drumline.core.errors import DrumlineError
-from drumline.core.events import Event
-from drumline.core.rundir import RunDir
+from drumline.core.rundir import Event, RunDir
 from drumline.report.ledger.accounts import (
     Ledger,
     common_steps,
@@ -35,6 +34,7 @@ from drumline.spec.run_spec import RunSpec
 class CurvePoint:
     """Where training stood after a step."""
 
+    run: str
     step: int
     samples: int
     """seen by all ranks until then"""
@@ -48,6 +48,7 @@ class CurvePoint:
 class Score:
     """A look at the test set."""
 
+    run: str
     step: int
     samples: int
     seconds: float
@@ -120,9 +121,14 @@ class RunRecord:
         return statistics.median(self.step_s) if self.step_s else None
 
 
-def read_record(run: RunDir) -> RunRecord:
-    """Read what is there; never fails for what is not."""
-    record = RunRecord(name=run.path.name, path=run.path)
+def read_record(run: RunDir, *, name: str | None = None) -> RunRecord:
+    """Read what is there; never fails for what is not.
+
+    Args:
+        run: its directory.
+        name: what it is called, if not as its folder is.
+    """
+    record = RunRecord(name=name or run.path.name, path=run.path)
     record.manifest = _json(run, "manifest.json", record)
     record.summary = _json(run, "summary.json", record)
     record.coverage = _json(run, "coverage.json", record) or None
@@ -136,13 +142,13 @@ def read_record(run: RunDir) -> RunRecord:
     except (KeyError, TypeError, ValueError, IndexError) as error:
         record.lacks("other_events", error=f"{type(error).__name__}: {error}")
     if not record.done:
-        _tell_end(record)
+        _note_end(record)
     elif not record.curve and not record.gaps:
         record.lacks("no_common_step")
     return record
 
 
-def _tell_end(record: RunRecord) -> None:
+def _note_end(record: RunRecord) -> None:
     """Say how far a run came that did not come to its end, and why it ended if that is known."""
     key, holes = "at_start", dict[str, str]()
     if record.curve:
@@ -206,6 +212,7 @@ def _read_events(record: RunRecord) -> None:
         samples += _samples(ranks, record)
         record.curve.append(
             CurvePoint(
+                run=record.name,
                 step=ranks[0]["step"],
                 samples=round(samples),
                 seconds=seconds,
@@ -219,6 +226,7 @@ def _read_events(record: RunRecord) -> None:
             if point is not None:
                 record.scores.append(
                     Score(
+                        run=record.name,
                         step=point.step,
                         samples=point.samples,
                         seconds=point.seconds,

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 from drumline.report.intervals import Interval, quartile_interval
 from drumline.report.page.table import (
-    RecordTable,
     Table,
     count,
     milliseconds,
@@ -18,10 +17,10 @@ from drumline.report.page.table import (
     seconds,
     size,
 )
-from drumline.report.runs.record import RunRecord, find_differences
+from drumline.report.runs.record import CurvePoint, RunRecord, Score, find_differences
 
 COLUMN = "key"
-"""of the table of differences, beside one of each run's name"""
+"""of the table of differences, beside one of each run's name: no run is called so"""
 LEDGER_PARTS = ("data", "compute", "wait", "transfer")
 
 
@@ -51,29 +50,6 @@ class RunRow:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CurveRow:
-    """A step of a run."""
-
-    run: str
-    step: int
-    samples: int
-    seconds: float
-    loss: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class ScoreRow:
-    """An evaluation on the test set."""
-
-    run: str
-    step: int
-    samples: int
-    seconds: float
-    test_loss: float
-    accuracy: float
-
-
-@dataclass(frozen=True, kw_only=True)
 class LedgerRow:
     """A mean step of a rank; wait and transfer are what was not hidden behind compute."""
 
@@ -88,16 +64,27 @@ class LedgerRow:
 
 
 @dataclass(frozen=True, kw_only=True)
+class DifferenceRow:
+    """A key in which specs differ, and what each run has."""
+
+    key: str
+    values: Mapping[str, str]
+    """by the run's name"""
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunTables:
     """All tables of the page."""
 
-    runs: RecordTable[RunRow]
-    differences: Table
-    curves: RecordTable[CurveRow]
-    scores: RecordTable[ScoreRow]
-    ledger: RecordTable[LedgerRow]
+    runs: Table[RunRow]
+    compared: list[str]
+    """the runs whose spec could be read"""
+    differences: Table[DifferenceRow]
+    curves: Table[CurvePoint]
+    scores: Table[Score]
+    ledger: Table[LedgerRow]
 
-    def all(self) -> list[Table]:
+    def all(self) -> list[Table[Any]]:
         """Return those that have rows."""
         every = (self.runs, self.differences, self.curves, self.scores, self.ledger)
         return [table for table in every if table.rows]
@@ -105,20 +92,18 @@ class RunTables:
 
 def build_tables(records: Sequence[RunRecord]) -> RunTables:
     """Read the numbers out of the records."""
+    specs = {record.name: record.spec_values for record in records if record.spec_values}
+    differences = [
+        DifferenceRow(key=key, values=dict(zip(specs, values, strict=True)))
+        for key, values in find_differences(list(specs.values())).items()
+    ]
     return RunTables(
-        runs=RecordTable("runs", RunRow, map(_run, records)),
-        differences=_differences(records),
-        curves=RecordTable(
-            "curves",
-            CurveRow,
-            (CurveRow(run=one.name, **vars(point)) for one in records for point in one.curve),
-        ),
-        scores=RecordTable(
-            "scores",
-            ScoreRow,
-            (ScoreRow(run=one.name, **vars(score)) for one in records for score in one.scores),
-        ),
-        ledger=RecordTable("ledger", LedgerRow, _ledger(records)),
+        runs=Table("runs", RunRow, map(_run, records)),
+        compared=list(specs),
+        differences=Table("differences", DifferenceRow, differences),
+        curves=Table("curves", CurvePoint, (point for one in records for point in one.curve)),
+        scores=Table("scores", Score, (score for one in records for score in one.scores)),
+        ledger=Table("ledger", LedgerRow, _ledger(records)),
     )
 
 
@@ -159,16 +144,6 @@ def _worst(record: RunRecord) -> tuple[int | None, float | None]:
         return None, None
     rank = max(ledger.blame, key=lambda one: ledger.blame[one])
     return (rank, ledger.blame[rank]) if ledger.blame[rank] else (None, None)
-
-
-def _differences(records: Sequence[RunRecord]) -> Table:
-    told = [record for record in records if record.spec_values]
-    names = [record.name for record in told]
-    table = Table(name="differences", columns=(COLUMN, *names))
-    if len(told) > 1:
-        for key, values in find_differences([record.spec_values for record in told]).items():
-            table.add(**dict(zip((COLUMN, *names), (key, *values), strict=True)))
-    return table
 
 
 def _ledger(records: Sequence[RunRecord]) -> Iterator[LedgerRow]:

@@ -1,44 +1,56 @@
 """`RunCheckpoints`: the ranks of a run write and restore a checkpoint together.
 
-Each writes its part (`store`), brought to the leader's disk where ranks do not share one (`disks`);
-the leader publishes it. To restore, the leader looks for the newest whole one, and all open it.
+Each writes its part (`store`), and the leader publishes it. To restore, the leader looks for the
+newest whole one, and all open it. On one machine all ranks write to one run directory. On several
+each node has its own, and the leader's counts; who sees it is found out by trying. Then `Disks`
+sends files by the group's own messages, a chunk at a time, node after node:
+
+    collect   a part of a checkpoint that was written elsewhere goes to the leader's disk, before it
+              is published there
+    spread    a checkpoint that ranks restore from goes from the leader's disk to the others'
 """
 
 from __future__ import annotations
 
+import json
+import secrets
+import shutil
 import time
+from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from drumline.comm import StoreBarrier
 from drumline.core.errors import UsageError
-from drumline.core.events import EventWriter
-from drumline.core.rundir import RunDir
-from drumline.core.task import PATIENCE_S
-from drumline.train.checkpoint.disks import Disks
+from drumline.core.files import hash_file
+from drumline.core.rundir import EventWriter, RunDir
+from drumline.core.task import LONG_TIMEOUT_S
 from drumline.train.checkpoint.snapshot import take_snapshot
 from drumline.train.checkpoint.store import STATE, Checkpoint, CheckpointStore, TrainState
-from drumline.train.context import TrainContext
-from drumline.train.divergence import check_weights
-from drumline.train.runners.base import ModelRunner
+from drumline.train.loss import check_weights
+from drumline.train.rank import RankInfo
+from drumline.train.runners.base import ModelRunner, TrainContext
+
+_CHUNK = 16 << 20
 
 
 class RunCheckpoints:
     """The checkpoints of a run; every rank makes one, and calls its methods when the others do."""
 
     def __init__(
-        self, run: RunDir, context: TrainContext, events: EventWriter, meeting: StoreBarrier
+        self, run: RunDir, context: TrainContext, events: EventWriter, barrier: StoreBarrier
     ) -> None:
         spec = context.spec
         self._store = CheckpointStore(run.checkpoints, keep=spec.checkpoint.keep)
         self._rank = context.rank
-        self._device = context.device
         self._events = events
         self._own_optimizer_state = spec.strategy.of == "parameters"
-        within_s = max(spec.timeout_s, PATIENCE_S)
-        self._disks = Disks(run, self._rank, meeting, device=self._device, within_s=within_s)
+        within_s = max(spec.timeout_s, LONG_TIMEOUT_S)
+        self._disks = Disks(run, self._rank, barrier, device=context.device, within_s=within_s)
 
     def wait(self) -> None:
         """Wait for every rank, however long its disk takes."""
@@ -91,10 +103,134 @@ class RunCheckpoints:
             self._events.write("damaged", path=str(path), why=why)
 
         found = self._store.newest(damaged) if self._rank.leads else None
-        self._disks.wait()
-        step = torch.tensor(-1 if found is None else found.state.step, device=self._device)
-        dist.broadcast(step, src=0)
-        if step.item() < 0:
+        mine = "" if found is None else str(found.state.step)
+        step = self._disks.all_gather("look for a checkpoint", mine)[0]
+        if not step:
             return None
-        self._disks.spread(self._store.path_of(int(step.item())), STATE)
-        return self._store.at(int(step.item()))
+        self._disks.spread(self._store.path_of(int(step)), STATE)
+        return self._store.at(int(step))
+
+
+class Disks:
+    """Who sees which run directory; every rank makes one, once it is in the group."""
+
+    def __init__(
+        self,
+        run: RunDir,
+        rank: RankInfo,
+        barrier: StoreBarrier,
+        *,
+        device: torch.device,
+        within_s: float,
+    ) -> None:
+        self._rank = rank
+        self._barrier = barrier
+        self._within_s = within_s
+        self._device = device if dist.get_backend() == "nccl" else torch.device("cpu")
+        self._turns = 0
+        self.elsewhere = self._find_elsewhere(run)
+        """the ranks that write to a disk which the leader does not see, one for each"""
+
+    def wait(self) -> None:
+        """Wait for every rank, however long its disk takes; every rank calls this."""
+        self._barrier.barrier(self._within_s)
+
+    def all_gather(self, what: str, value: str) -> list[str]:
+        """Return the values of all ranks; every rank calls this, within the same time as `wait`."""
+        return self._barrier.all_gather(what, value, self._within_s)
+
+    def collect(self, folder: Path) -> None:
+        """Bring what ranks have written into a folder to the leader's; every rank calls this."""
+        self.wait()
+        for rank in self.elsewhere:
+            turn = f"disk/{self._barrier.session}/{self._turns}/{rank}"
+            if self._rank.rank == rank:
+                self._barrier.store.wait([turn], timedelta(seconds=self._within_s))
+                self._send(folder, 0)
+                shutil.rmtree(folder, ignore_errors=True)
+            elif self._rank.leads:
+                self._barrier.store.set(turn, "1")
+                self._receive(folder, rank)
+            self._turns += 1
+
+    def spread(self, folder: Path, seal: str) -> None:
+        """Bring a folder of the leader's to the others' disks; every rank calls this.
+
+        A folder that is there already is known by the file `seal` in it.
+        """
+        for rank in self.elsewhere:
+            known = self.all_gather(f"say what it has for rank {rank}", _hash(folder / seal))
+            if known[rank] != known[0]:
+                if self._rank.leads:
+                    self._send(folder, rank)
+                elif self._rank.rank == rank:
+                    draft = folder.with_name(f".from-leader-{folder.name}")
+                    shutil.rmtree(draft, ignore_errors=True)
+                    self._receive(draft, 0)
+                    shutil.rmtree(folder, ignore_errors=True)
+                    draft.rename(folder)
+        if self.elsewhere:
+            self.wait()
+
+    def _find_elsewhere(self, run: RunDir) -> list[int]:
+        """Find out who does not see the leader's disk; the first rank of its node stands for it."""
+        name = run.path / f".leader-{self._barrier.session}"
+        token = ""
+        if self._rank.leads:
+            token = secrets.token_hex(8)
+            name.write_text(token)
+        token = self.all_gather("write to its disk", token)[0]
+        sees = name.exists() and name.read_text() == token
+        alone = not sees and self._rank.local_rank == 0
+        told = self.all_gather("look at its disk", str(int(alone)))
+        if self._rank.leads:
+            name.unlink(missing_ok=True)
+        return [rank for rank, is_alone in enumerate(told) if is_alone == "1"]
+
+    def _send(self, folder: Path, to: int) -> None:
+        files = sorted(folder.iterdir()) if folder.is_dir() else []
+        header = json.dumps([[file.name, file.stat().st_size] for file in files]).encode()
+        self._put(torch.tensor([len(header)]), to)
+        self._put(_tensor(header), to)
+        for file in files:
+            for chunk in _chunks(file):
+                self._put(_tensor(chunk), to)
+
+    def _receive(self, folder: Path, sender: int) -> None:
+        size = self._take(torch.empty(1, dtype=torch.int64), sender)
+        header = bytes(self._take(_empty(int(size)), sender).numpy())
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, length in json.loads(header):
+            with (folder / Path(name).name).open("wb") as file:
+                for start in range(0, length, _CHUNK):
+                    chunk = self._take(_empty(min(_CHUNK, length - start)), sender)
+                    file.write(chunk.numpy().tobytes())
+
+    def _put(self, tensor: Tensor, to: int) -> None:
+        dist.send(tensor.to(self._device), to)
+
+    def _take(self, tensor: Tensor, sender: int) -> Tensor:
+        here = tensor.to(self._device)
+        dist.recv(here, sender)
+        return here.cpu()
+
+
+def _hash(file: Path) -> str:
+    try:
+        return hash_file(file)
+    except OSError:
+        return ""
+
+
+def _chunks(file: Path) -> Iterator[bytes]:
+    with file.open("rb") as content:
+        while chunk := content.read(_CHUNK):
+            yield chunk
+
+
+def _tensor(content: bytes) -> Tensor:
+    return torch.frombuffer(bytearray(content), dtype=torch.uint8)
+
+
+def _empty(size: int) -> Tensor:
+    return torch.empty(size, dtype=torch.uint8)

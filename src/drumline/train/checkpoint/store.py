@@ -32,10 +32,12 @@ from drumline.parallel import ShardSpec
 from drumline.train.checkpoint.snapshot import (
     OptimizerScalars,
     Snapshot,
+    TensorFiles,
     load_model,
     load_optimizer,
+    sync,
+    write_tensors,
 )
-from drumline.train.checkpoint.tensor_files import TensorFiles, sync, write_tensors
 
 STATE = "state.json"
 WHOLE = ShardSpec()

@@ -1,22 +1,247 @@
-"""`ModelRunner`: how a rank computes a step, with all of the model or with its part of it.
+"""What a rank computes a step with, whichever part of the model it holds.
 
-StepInputs   what a step begins with: its number, the learning rate, this rank's samples
-Loss         what those samples came to
+TrainContext   the spec, this rank, its data, its groups: all that there is before the model
+ModelRunner    how a step is computed, with all of the model or with a part of it
+StepInputs     what a step begins with: its number, the learning rate, this rank's samples
+Loss           what those samples came to
+StepClock      what the step's time was spent on, as far as this rank alone can tell
+
+    │ data │ forward, backward ……………… │ blocked │ update    │
+    t0     t1                        b0        b1          t2
+
+What of the blocked time was waiting, and for whom, only all ranks' logs together can tell: that is
+the ledger's work (`drumline.report.ledger`). All times are nanoseconds of the monotonic clock.
 """
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NotRequired, TypedDict
 
+import numpy as np
+import numpy.typing as npt
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from drumline.data import LocalBatch
-from drumline.parallel import ShardSpec, clip_split_gradients
-from drumline.train.clock import StepClock
-from drumline.train.context import TrainContext
+from drumline.comm import LOOPBACK, Meter, Span
+from drumline.comm.meter import Work
+from drumline.core.errors import UsageError
+from drumline.data import BatchPlan, BatchSampler, Dataset, LocalBatch, build_dataset
+from drumline.models import build_model, build_outline, parameter_count
+from drumline.optim import build_optimizer
+from drumline.parallel import (
+    Axes,
+    ShardSpec,
+    SingleProcess,
+    Strategy,
+    build_axes,
+    build_strategy,
+    clip_split_gradients,
+    postpone_dynamo,
+)
+from drumline.spec.run_spec import RunSpec
+from drumline.spec.strategy import Compress
+from drumline.train.rank import RankInfo
+
+Indices = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainContext:
+    """The spec, this rank, its place in the mesh, its device and its data."""
+
+    spec: RunSpec
+    rank: RankInfo
+    axes: Axes
+    device: torch.device
+    data: Dataset
+    sampler: BatchSampler
+    parameters: int
+    """of the whole model"""
+    meter: Meter
+    leader: str = LOOPBACK
+    """the address of rank 0"""
+
+    @property
+    def delay_s(self) -> float:
+        """How long this rank sleeps in each step, where it is slowed on purpose."""
+        slow = self.spec.slow_ranks.get(self.rank.rank)
+        return 0.0 if slow is None else slow.delay_ms / 1000
+
+    @property
+    def compress(self) -> Compress:
+        """In which format gradients are sent, where any are."""
+        return "none" if self.axes.mesh.data == 1 else self.spec.strategy.compress
+
+    @property
+    def example(self) -> tuple[Tensor, Tensor]:
+        """A microbatch, to measure layers with."""
+        train = self.data.train
+        samples = self.spec.data.batch // (self.axes.mesh.data * self.spec.microbatches)
+        return train.batch(np.arange(max(1, min(samples, len(train)))))
+
+    def cut_batch(self, indices: Indices, pieces: int) -> list[Indices]:
+        """Cut the samples of a step into pieces, as equal as they go, none of them empty.
+
+        gd's step over all samples is first cut into chunks of data.batch. Where there are no
+        samples, there is one piece with any one, whose loss counts 0: so the ranks stay in step.
+        """
+        if len(indices) == 0:
+            return [np.zeros(1, dtype=np.int64)]
+        if self.spec.optimizer.name == "gd":
+            pieces *= -(-len(indices) * self.axes.mesh.data // self.spec.data.batch)
+        return np.array_split(indices, min(pieces, len(indices)))
+
+    def seed_step(self, number: int) -> None:
+        """Seed the random state anew from (seed, step, replica and stage).
+
+        So a run that continues from a checkpoint draws the same dropout masks as one that never
+        stopped. Shares of one layer draw the same: what they compute together is one computation.
+        """
+        place = self.axes.replica * self.axes.mesh.pipeline + self.axes.stage
+        seed = ((self.spec.seed * 1_000_003 + number) * 1_009 + place) % 2**63
+        torch.default_generator.manual_seed(seed)
+        if self.device.type == "cuda":
+            torch.cuda.manual_seed(seed)
+
+    def autocast(self) -> torch.autocast:
+        """Compute the forward pass in bf16, where the spec says so."""
+        enabled = self.spec.precision == "bf16"
+        return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=enabled)
+
+    def strategy(self, model: nn.Module) -> Strategy:
+        """Average gradients over the copies of what this rank holds."""
+        if self.axes.mesh.data == 1 < self.axes.mesh.size:
+            return SingleProcess(model)
+        return build_strategy(self.spec.strategy, model, self.meter, self.axes.data)
+
+    def optimizer(self, model: nn.Module) -> Optimizer:
+        """Move the parameters that this rank holds."""
+        return build_optimizer(self.spec.optimizer, model.parameters())
+
+
+def load_data_and_model(spec: RunSpec, held: list[nn.Module]) -> tuple[Dataset, nn.Module]:
+    """Load the data and build the model, before this rank needs the others.
+
+    Returns:
+        the data, and the whole model; without weights, where it is to be cut by layers.
+
+    Where memory is limited, `held` gets the model's outline before the model is built.
+    """
+    dtype = getattr(torch, spec.dtype)
+    data = build_dataset(spec.data, seed=spec.seed, dtype=dtype)
+    if spec.cuts_layers or spec.memory_bytes is not None:
+        outline = build_outline(spec.model, classes=data.classes, seed=spec.seed, dtype=dtype)
+        if spec.cuts_layers:
+            return data, outline
+        held.append(outline)
+    return data, build_model(spec.model, classes=data.classes, seed=spec.seed, dtype=dtype)
+
+
+def build_context(
+    spec: RunSpec,
+    rank: RankInfo,
+    device: torch.device,
+    data: Dataset,
+    model: nn.Module,
+    *,
+    leader: str = LOOPBACK,
+) -> TrainContext:
+    """Build the mesh's groups, the sampler and the meter; every rank calls this, in the group."""
+    axes = build_axes(spec.axes, timeout_s=spec.timeout_s)
+    # gd takes the whole data set in a step, which `cut_batch` cuts into chunks
+    plan = BatchPlan(
+        spec=spec.data.partition,
+        n=len(data.train),
+        labels=data.train.labels,
+        batch=len(data.train) if spec.optimizer.name == "gd" else spec.data.batch,
+        world_size=axes.mesh.data,
+        seed=spec.seed,
+    )
+    _refuse_engine(spec, device)
+    postpone_dynamo()
+    return TrainContext(
+        spec=spec,
+        rank=rank,
+        axes=axes,
+        device=device,
+        data=replace(data, train=data.train.to(device), test=data.test.to(device)),
+        sampler=BatchSampler(plan, rank=axes.replica),
+        parameters=parameter_count(model),
+        meter=Meter(),
+        leader=leader,
+    )
+
+
+def _refuse_engine(spec: RunSpec, device: torch.device) -> None:
+    """PyTorch's engines hand the backend what they have, and gloo cannot send from a GPU."""
+    by_torch = spec.strategy.engine == "torch" and spec.axes.splits_model
+    if by_torch and device.type == "cuda" and dist.get_backend() != "nccl":
+        raise UsageError(
+            f"strategy.engine=torch sends GPU tensors, which {dist.get_backend()} cannot and NCCL "
+            f"can, with a GPU for each rank; set strategy.engine=drumline, or device=cpu"
+        )
+
+
+class StepTimes(TypedDict):
+    """The times of a step's event, in nanoseconds of the monotonic clock."""
+
+    t: int
+    data: int
+    update: int
+    total: int
+    blocked: list[list[int]]
+    spans: list[Span]
+    work: NotRequired[list[Work]]
+
+
+class StepClock:
+    """Times one step after the other and turns each into the fields of its event."""
+
+    def __init__(self, meter: Meter) -> None:
+        self._meter = meter
+        self._start = 0
+        self._data = 0
+        self._updating = 0
+        self._blocked: list[list[int]] = []
+
+    def begin(self) -> None:
+        """Note that a step starts: the next thing is to fetch its data."""
+        self._meter.drain()
+        self._start = time.monotonic_ns()
+        self._blocked = []
+
+    def data_ready(self) -> None:
+        """Note that the batch is here."""
+        self._data = time.monotonic_ns() - self._start
+
+    def blocked_since(self, since_ns: int) -> None:
+        """Note that this rank did nothing but wait from then until now."""
+        self._blocked.append([since_ns, time.monotonic_ns()])
+
+    def updating(self) -> None:
+        """Note that gradients are there, and weights are about to move."""
+        self._updating = time.monotonic_ns()
+
+    def end(self) -> StepTimes:
+        """Return the step's times: start, data, update, total, blocked intervals, collectives."""
+        taken = self._meter.drain()
+        ended = time.monotonic_ns()
+        times: StepTimes = {
+            "t": self._start,
+            "data": self._data,
+            "update": ended - self._updating,
+            "total": ended - self._start,
+            "blocked": sorted(self._blocked + taken.blocked),
+            "spans": taken.spans,
+        }
+        if taken.work:
+            times["work"] = taken.work
+        return times
 
 
 @dataclass(frozen=True, kw_only=True)

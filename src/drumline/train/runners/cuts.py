@@ -10,7 +10,6 @@ import torch.distributed as dist
 from torch import nn
 
 from drumline.models import build_partial
-from drumline.parallel import Axes, ShardSpec
 from drumline.parallel.split import (
     Layer,
     build_stage,
@@ -21,11 +20,10 @@ from drumline.parallel.split import (
     partition,
     tied_names,
 )
-from drumline.parallel.tensor import Exchange, apply_tensor_parallel, shares_of
+from drumline.parallel.tensor import apply_tensor_parallel
 from drumline.spec.run_spec import RunSpec
-from drumline.spec.strategy import cuts_layers, microbatches_of
-from drumline.train.context import TrainContext
-from drumline.train.evaluate import loss_sum
+from drumline.train.loss import loss_sum
+from drumline.train.runners.base import TrainContext
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,11 +51,6 @@ class Cuts:
         return {name: part for part in range(self.parts) for name in self.names_of(part)}
 
     @property
-    def aliases(self) -> dict[str, str]:
-        """For names of tied parameters but the first: the first."""
-        return {name: names[0] for names in self.tied for name in names[1:]}
-
-    @property
     def tied_apart(self) -> list[tuple[str, ...]]:
         """The names of tied parameters that are in several parts."""
         part_of = self.part_of
@@ -73,11 +66,6 @@ class Cuts:
 
 def plan_cuts(context: TrainContext, outline: nn.Module, parts: int) -> Cuts:
     """Decide where to cut; every rank calls this, and gets the same answer.
-
-    Args:
-        context: says how, and has a microbatch to measure layers with.
-        outline: the model without its weights.
-        parts: how many parts are needed.
 
     Raises:
         UsageError: it cannot be cut into so many parts.
@@ -99,20 +87,15 @@ def plan_cuts(context: TrainContext, outline: nn.Module, parts: int) -> Cuts:
     return Cuts(layers=layers, bounds=bounds, tied=tied_names(outline))
 
 
-def note_statistics(spec: RunSpec, model: nn.Module) -> str | None:
-    """Say which layers see microbatches where they would have seen the batch, if any do.
-
-    Args:
-        spec: says how batches are cut.
-        model: the whole model, or its outline.
-    """
-    pieces = microbatches_of(spec.strategy, spec.axes, spec.data.batch)
+def note_statistics(spec: RunSpec, outline: nn.Module) -> str | None:
+    """Say which layers see microbatches where they would have seen the batch, if any do."""
+    pieces = spec.microbatches
     norms = [
         f"{name} ({type(module).__name__})"
-        for name, module in model.named_modules()
+        for name, module in outline.named_modules()
         if isinstance(module, nn.modules.batchnorm._BatchNorm)
     ]
-    if not norms or pieces == 1 or not cuts_layers(spec.strategy, spec.axes):
+    if not norms or pieces == 1:
         return None
     more = f" and {len(norms) - 1} more" if len(norms) > 1 else ""
     share = spec.data.batch // spec.axes.data
@@ -142,17 +125,3 @@ def build_parts(context: TrainContext, cuts: Cuts, numbers: Sequence[int]) -> li
         first, last = cuts.bounds[number : number + 2]
         stages.append(build_stage(model, cuts.layers, first, last).to(context.device))
     return stages
-
-
-def hold_part(
-    model: nn.Module, axes: Axes, *, aliases: dict[str, str], parts: int = 1, part: int = 0
-) -> ShardSpec:
-    """Describe what this rank holds, for checkpoints and norms."""
-    return ShardSpec(
-        part=part,
-        parts=parts,
-        writes=axes.replica == 0 and axes.share == 0,
-        aliases=aliases,
-        shares=shares_of(model),
-        exchange=None if axes.tensor is None else Exchange(group=axes.tensor),  # not metered
-    )

@@ -21,14 +21,12 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from drumline.comm import Channel, members_of
-from drumline.parallel import Strategy, TiedGradients
+from drumline.parallel import Strategy, TiedGradients, describe_shard
 from drumline.parallel.pipeline import Executor, TorchEngine
 from drumline.parallel.split import Chunks
-from drumline.train.context import TrainContext
-from drumline.train.divergence import check_loss
-from drumline.train.evaluate import loss_sum
-from drumline.train.runners.base import Loss, ModelRunner, StepInputs, channels_last
-from drumline.train.runners.cuts import build_parts, hold_part, plan_cuts
+from drumline.train.loss import check_loss, loss_sum
+from drumline.train.runners.base import Loss, ModelRunner, StepInputs, TrainContext, channels_last
+from drumline.train.runners.cuts import build_parts, plan_cuts
 
 Microbatch = tuple[Tensor, Tensor]
 SumLoss = Callable[[Tensor, Tensor], Tensor]
@@ -58,7 +56,7 @@ class PipelineRunner(ModelRunner):
         self.start_step(step.lr)
         indices, total = step.batch.indices, step.batch.total
         counts = len(indices) > 0  # a copy without samples stays in step, and counts 0
-        pieces = self.context.cut_batch(indices, self.context.microbatches)
+        pieces = self.context.cut_batch(indices, self.context.spec.microbatches)
         microbatches = [self.context.data.train.batch(piece) for piece in pieces]  # (1)
         step.clock.data_ready()
         predictions = sum(targets.numel() for _, targets in microbatches)
@@ -70,7 +68,7 @@ class PipelineRunner(ModelRunner):
         began = time.monotonic_ns()
         self.strategy.finish()  # (3)
         self.tied.add_up()
-        summed = self._tell_loss(sum(losses), predictions, step)  # (4)
+        summed = self._broadcast_loss(sum(losses), predictions, step)  # (4)
         step.clock.blocked_since(began)
         return Loss(total=counts * summed, predictions=counts * predictions)
 
@@ -87,7 +85,7 @@ class PipelineRunner(ModelRunner):
         logits = self.engine.predict(inputs)
         return logits if self.counts else None
 
-    def _tell_loss(self, summed: float, predictions: int, step: StepInputs) -> float:
+    def _broadcast_loss(self, summed: float, predictions: int, step: StepInputs) -> float:
         """Give every stage the last one's loss, once it is known to be neither NaN nor infinite."""
         axes = self.context.axes
         last = axes.mesh.pipeline - 1
@@ -95,10 +93,10 @@ class PipelineRunner(ModelRunner):
             check_loss(summed / predictions, self, step, None)
         if axes.pipeline is None:
             return summed
-        told = torch.tensor(summed, dtype=torch.float64, device=self.context.device)
+        total = torch.tensor(summed, dtype=torch.float64, device=self.context.device)
         arrived = time.monotonic_ns()
-        dist.broadcast(told, group=axes.pipeline, group_src=last)
-        found = float(told)  # a GPU has only queued the broadcast until here
+        dist.broadcast(total, group=axes.pipeline, group_src=last)
+        found = float(total)  # a GPU has only queued the broadcast until here
         # where stages whose backwards end first wait for the others; one number is no traffic
         self.context.meter.record("loss", 0, arrived, members_of(axes.pipeline))
         return found
@@ -137,7 +135,7 @@ def build_pipeline_runner(context: TrainContext, outline: nn.Module) -> Pipeline
             meter=context.meter,
         ),
         optimizer=context.optimizer(model),
-        shard=hold_part(model, axes, aliases=cuts.aliases, parts=stages, part=axes.stage),
+        shard=describe_shard(model, axes, tied=cuts.tied, parts=stages, part=axes.stage),
         cuts=cuts.describe(),
     )
 

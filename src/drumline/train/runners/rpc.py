@@ -22,12 +22,11 @@ from torch.optim import Optimizer
 
 from drumline.comm import Meter, Span
 from drumline.optim import build_optimizer
+from drumline.parallel import describe_shard
 from drumline.parallel.rpc import Agents, Part, RpcModel, Traffic, join_rpc
-from drumline.train.context import TrainContext
-from drumline.train.divergence import check_loss
-from drumline.train.evaluate import loss_sum
-from drumline.train.runners.base import Loss, ModelRunner, StepInputs
-from drumline.train.runners.cuts import build_parts, hold_part, plan_cuts
+from drumline.train.loss import check_loss, loss_sum
+from drumline.train.runners.base import Loss, ModelRunner, StepInputs, TrainContext
+from drumline.train.runners.cuts import build_parts, plan_cuts
 
 _CALL = "call"
 
@@ -102,7 +101,7 @@ class RpcRunner(ModelRunner):
                 optimizer=take_prepared,
                 clip_norm=self.context.spec.clip_norm,
                 tied=self.tied,
-                overlap=self.context.microbatches > 1,
+                overlap=self.context.spec.microbatches > 1,
             )
         else:
             self.agents.offer(self.part)
@@ -150,7 +149,7 @@ class RpcRunner(ModelRunner):
         return self.part.take_traffic() if self.leader is None else self.leader.take_traffic()
 
     def _lead(self, leader: RpcModel, step: StepInputs) -> tuple[float, int]:
-        pieces = self.context.cut_batch(step.batch.indices, self.context.microbatches)
+        pieces = self.context.cut_batch(step.batch.indices, self.context.spec.microbatches)
         microbatches = [self.context.data.train.batch(piece) for piece in pieces]
         step.clock.data_ready()
         predictions = sum(targets.numel() for _, targets in microbatches)
@@ -185,8 +184,8 @@ def build_rpc_runner(context: TrainContext, outline: nn.Module) -> RpcRunner:
         agents=agents,
         part=part,
         optimizer=build_optimizer(spec.optimizer, part.trained().values()),
-        shard=hold_part(
-            module, context.axes, aliases=cuts.aliases, parts=rank.world_size, part=rank.rank
+        shard=describe_shard(
+            module, context.axes, tied=cuts.tied, parts=rank.world_size, part=rank.rank
         ),
         tied=cuts.tied_apart,
         cuts=cuts.describe(),

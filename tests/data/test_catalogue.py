@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from drumline.core.errors import DataError
-from drumline.data import folders
-from drumline.data.catalogue import FASHION_MNIST, FILE_NAMES, MNIST
-from drumline.data.folders import default_folder, find_files
+from drumline.data import catalogue
+from drumline.data.catalogue import FASHION_MNIST, FILE_NAMES, MNIST, default_folder, find_files
 from drumline.data.idx import write_idx
 
 
@@ -22,7 +21,7 @@ def fill(folder: Path, suffix: str = ".gz") -> Path:
 
 @pytest.fixture
 def environ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    monkeypatch.setattr(folders, "DEBIAN", tmp_path / "debian")
+    monkeypatch.setattr(catalogue, "DEBIAN", tmp_path / "debian")
     return {"DRUMLINE_DATA": str(tmp_path / "named"), "XDG_CACHE_HOME": str(tmp_path / "cache")}
 
 

@@ -1,28 +1,86 @@
-"""Finding the tensor that broke a run: where did the first NaN or infinity come from?"""
+"""The loss: computed, measured on the test set, and checked for NaN and infinity.
+
+In an evaluation every rank takes a share of the test set, and the counts are added up. Where a
+loss, a gradient or a weight is not finite, the error names the first tensor that was not.
+"""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
+import numpy as np
 import torch
+import torch.distributed as dist
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from drumline.core.errors import DivergenceError
+from drumline.core.errors import DivergenceError, UsageError
+from drumline.train.runners.base import ModelRunner, StepInputs
 
-if TYPE_CHECKING:
-    from drumline.train.runners.base import ModelRunner, StepInputs
+_BATCH = 500
+
+
+@dataclass(frozen=True)
+class Score:
+    """How well a model does on a test set."""
+
+    loss: float
+    accuracy: float
+    predictions: int
+
+
+def loss_sum(logits: Tensor, targets: Tensor) -> Tensor:
+    """Return the cross-entropy, summed over predictions (samples, or characters of text).
+
+    Raises:
+        UsageError: the model gives something else than one score per class for each of them.
+    """
+    try:
+        return F.cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction="sum")
+    except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
+        raise _explain_scores(logits, targets) from error
+
+
+def _explain_scores(logits: object, targets: Tensor) -> UsageError:
+    got = f"a tensor of {list(logits.shape)}" if isinstance(logits, Tensor) else repr(type(logits))
+    wanted = [*targets.shape, "classes"]
+    return UsageError(
+        f"the model gives {got} where [{', '.join(map(str, wanted))}] is needed: one score per "
+        f"class, at least {int(targets.max()) + 1} here; mend its last layer"
+    )
+
+
+@torch.no_grad()
+def evaluate(runner: ModelRunner) -> Score:
+    """Measure loss and accuracy on the test set; every rank calls this and gets the same score."""
+    model, axes, test = runner.model, runner.context.axes, runner.context.data.test
+    was_training = model.training
+    model.eval()
+    if axes.data is not None:
+        for buffer in model.buffers():  # running statistics differ between copies: take the first's
+            dist.broadcast(buffer, group=axes.data, group_src=0)
+    device = next(model.parameters()).device
+    totals = torch.zeros(3, dtype=torch.float64, device=device)
+    mine = np.arange(axes.replica, len(test), axes.mesh.data)
+    for start in range(0, len(mine), _BATCH):
+        inputs, targets = test.batch(mine[start : start + _BATCH])
+        logits = runner.predict(inputs)
+        if logits is not None:
+            totals[0] += loss_sum(logits, targets)
+            totals[1] += (logits.argmax(-1) == targets).sum()
+            totals[2] += targets.numel()
+    model.train(was_training)
+    dist.all_reduce(totals)
+    loss, correct, count = totals.tolist()
+    return Score(loss=loss / count, accuracy=correct / count, predictions=round(count))
 
 
 def check_loss(loss: float, runner: ModelRunner, step: StepInputs, inputs: Tensor | None) -> None:
     """Stop the run if the loss is NaN or infinite.
 
-    Args:
-        loss: of this step.
-        runner: has what this rank holds of the model.
-        step: its number and learning rate are named.
-        inputs: of the step; None where the model is a stage, whose inputs are gone.
+    `inputs` is None where the model is a stage, whose inputs are gone.
 
     Raises:
         DivergenceError: names step, rank and the first bad tensor.
