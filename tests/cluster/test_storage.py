@@ -165,7 +165,7 @@ def test_the_keeper_tells_what_nobody_expected_and_ends_with_a_killed_job(tmp_pa
         def copy(self, *_, **__):
             raise RuntimeError("the sky fell")
 
-    keeper.keep(job.path, Broken(), "j1", "worker0", every_s=0.01)
+    keeper.keep(job, Broken(), "worker0", every_s=0.01)
     note = json.loads((job.path / "storage.json").read_text())
     assert (note["error"], note["ended"]) == ("RuntimeError: the sky fell", True)
 

@@ -10,7 +10,7 @@ import torch
 from drumline.comm import ALGORITHMS, Channel
 from drumline.comm.recording import Recording, RecordingChannel
 from drumline.probe.exercise import Exercise, mark, read_marks
-from drumline.probe.record import record, tell
+from drumline.probe.record import record, to_document
 from drumline.report.explain.explanation import count_traffic
 from drumline.schedules.collectives import IN_PARTS, PLANS, ROOTED, Call
 from drumline.schedules.cost import critical_path, traffic
@@ -44,7 +44,7 @@ def test_both_sides_list_the_same_names():
 
 
 def record_all(rank, world_size, calls):
-    return [tell(*[record(call, rank, watch=False)[0]] * 2) for call in calls]
+    return [to_document(*[record(call, rank, watch=False)[0]] * 2) for call in calls]
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5])
@@ -83,7 +83,7 @@ def watch_ring(rank, world_size):
     call = Call(
         collective="all_reduce", algorithm="chunked_ring", ranks=3, elements=6, element_bytes=8
     )
-    return tell(*[record(call, rank, watch=True)[0]] * 2)
+    return to_document(*[record(call, rank, watch=True)[0]] * 2)
 
 
 def test_what_a_rank_holds_after_each_message(teams):
@@ -116,7 +116,7 @@ def record_to_play(rank, world_size, calls):
         noted, span = record(call, rank, watch=False)
         watched, _ = record(call, rank, watch=True)
         assert noted.events == watched.events
-        told.append({"rank": rank, "recorded": span, **tell(noted, watched)})
+        told.append({"rank": rank, "recorded": span, **to_document(noted, watched)})
     return told
 
 

@@ -92,7 +92,7 @@ def test_a_person_is_no_launcher(environ):
             "OMPI_COMM_WORLD_RANK='1' and OMPI_COMM_WORLD_SIZE='2.0'",
         ),
         ({"OMPI_COMM_WORLD_RANK": "1"}, "OMPI_COMM_WORLD_SIZE=None"),
-        ({**SRUN, "SLURM_NTASKS": "eight"}, "SLURM_RANK='5' and SLURM_SIZE='eight'"),
+        ({**SRUN, "SLURM_NTASKS": "eight"}, "SLURM_PROCID='5' and SLURM_NTASKS='eight'"),
     ],
 )
 def test_a_bad_number_is_told_with_its_variable(environ, variable):

@@ -8,6 +8,7 @@ both while the launcher is still reading its spec.
 """
 
 import atexit
+import json
 import multiprocessing
 import multiprocessing.forkserver
 import os
@@ -45,7 +46,7 @@ def main() -> int:
 
     prepare_elastic()
     while task := sys.stdin.readline():
-        code = run_task(AgentTask.load(task))
+        code = run_task(AgentTask.from_json(json.loads(task)))
         if code != 0:
             return code
         sys.stdout.flush()

@@ -20,7 +20,7 @@ from torch.multiprocessing import ProcessContext
 
 from drumline.agent.cpu_throttle import CpuThrottle
 from drumline.agent.rendezvous import BACKEND, register_rendezvous
-from drumline.agent.worker import Setting, run_worker
+from drumline.agent.worker import enter, run_worker
 from drumline.core.rundir import EventWriter, RunDir
 from drumline.core.task import SCRATCH, AgentTask
 
@@ -38,8 +38,7 @@ def prepare_elastic() -> None:
 
 def run_task(task: AgentTask) -> int:
     """Run the workers of one node to their end; returns how that went, as an exit code."""
-    setting = Setting(folder=task.folder, variables=task.variables)
-    setting.enter()
+    enter(task)
     run = RunDir(Path(task.run))
     with EventWriter(run.node_events(task.node)) as events, _borrowed_signals():
         events.write("agent", node=task.node, pid=os.getpid(), time=time.time())
@@ -51,16 +50,11 @@ def run_task(task: AgentTask) -> int:
                 _killed_stopped() if task.cpu == 1 else contextlib.nullcontext(),
                 tempfile.TemporaryDirectory() as logs,
             ):
-                launch = elastic_launch(_configure(task, run, logs), run_worker)
-                launch(setting, task.run, throttle.register, *task.script)
+                elastic_launch(_configure(task, run, logs), run_worker)(task, throttle.register)
         except ChildFailedError as error:
             for rank, failure in error.failures.items():
-                events.write(
-                    "worker_exit",
-                    rank=rank,
-                    exit_code=failure.exitcode,
-                    time=time.time(),
-                )
+                code = failure.exitcode
+                events.write("worker_exit", rank=rank, exit_code=code, time=time.time())
             return 1
         except SignalException:
             events.write("stopped", time=time.time())

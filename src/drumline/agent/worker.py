@@ -2,7 +2,7 @@
 
 The agent imports this module too, to name the function; what only workers need is imported inside.
 An agent may have been started ahead of its task, and its worker server with it: then a worker has
-another folder and other variables than the server that it was forked from (`Setting`).
+another folder and other variables than the server that it was forked from (`enter`).
 
 `python -m drumline.agent.worker RUNDIR [SCRIPT…]` is what mpirun starts for each rank. It forks
 the rank, before torch is loaded, and waits for it: somebody must note how a rank ended that was
@@ -15,40 +15,31 @@ import os
 import runpy
 import sys
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from drumline.agent.cpu_throttle import sign_in
 from drumline.core.errors import CommError
 from drumline.core.processes import die_with_parent
 from drumline.core.rundir import EventWriter, RunDir
-from drumline.core.task import MODULE
+from drumline.core.task import MODULE, AgentTask
 
 
-@dataclass(frozen=True, kw_only=True)
-class Setting:
-    """Where a process works, and what its environment adds to what it has inherited."""
-
-    folder: str = ""
-    variables: Mapping[str, str] = field(default_factory=dict)
-
-    def enter(self) -> None:
-        """Be there."""
-        os.environ.update(self.variables)
-        if self.folder:
-            os.chdir(self.folder)
-            sys.path[0] = self.folder
+def enter(task: AgentTask) -> None:
+    """Work where a task says, with what it adds to the environment that was inherited."""
+    os.environ.update(task.variables)
+    if task.folder:
+        os.chdir(task.folder)
+        sys.path[0] = task.folder
 
 
-def run_worker(setting: Setting, run_path: str, register: str, *script: str) -> None:
-    """Be a rank, as `run_rank`, in the setting of its task."""
-    setting.enter()
-    if "OMP_NUM_THREADS" in setting.variables:  # read when torch was loaded, before it was set
+def run_worker(task: AgentTask, register: str) -> None:
+    """Be a rank of a task, as `run_rank`."""
+    enter(task)
+    if "OMP_NUM_THREADS" in task.variables:  # read when torch was loaded, before it was set
         import torch
 
-        torch.set_num_threads(int(setting.variables["OMP_NUM_THREADS"]))
-    run_rank(run_path, register, *script)
+        torch.set_num_threads(int(task.variables["OMP_NUM_THREADS"]))
+    run_rank(task.run, register, *task.script)
 
 
 def run_rank(run_path: str, register: str, *script: str) -> None:
@@ -73,7 +64,6 @@ def run_script(run_path: Path, script: tuple[str, ...]) -> None:
     """Run a script as `python script.py args…` would, or a module as `python -m module args…`."""
     from drumline.comm.group import pin_interface
     from drumline.comm.store import LOOPBACK
-    from drumline.core.rundir import RunDir
     from drumline.train.rank import rank_process
 
     with rank_process(RunDir(run_path), runs_script=True):

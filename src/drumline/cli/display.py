@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from drumline.cli.printing import print_text
+from drumline.core.files import GrowingFile
 from drumline.core.formatting import format_seconds
 from drumline.core.rundir import Event
 from drumline.launch.probe import Progress as ProbeProgress
@@ -151,21 +152,12 @@ class LogTail:
     """Prints what a growing log gained since the last look."""
 
     def __init__(self, path: Path, prefix: str) -> None:
-        self._path = path
+        self._log = GrowingFile(path)
         self._prefix = Text(f"{prefix} ", style=_COLORS[sum(prefix.encode()) % len(_COLORS)])
-        self._offset = 0
 
     def print_new(self, console: Console, *, to_the_end: bool = False) -> None:
         """Print the whole lines that were added; `to_the_end`: also a last one without newline."""
-        try:
-            with self._path.open("rb") as file:
-                file.seek(self._offset)
-                chunk = file.read()
-        except FileNotFoundError:
-            return
-        if not to_the_end:
-            chunk = chunk[: chunk.rfind(b"\n") + 1]
-        self._offset += len(chunk)
+        chunk = self._log.read(to_the_end=to_the_end)
         if not chunk:
             return
         prefix = _render(console, self._prefix)

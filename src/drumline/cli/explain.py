@@ -10,6 +10,7 @@ from rich.console import Console
 from drumline.cli.printing import print_json
 from drumline.core.errors import UsageError
 from drumline.core.formatting import parse_bytes
+from drumline.core.json_lines import Message
 from drumline.launch.probe import probed
 from drumline.report.explain.explanation import Explanation, explain, find_deadlock
 from drumline.report.explain.storyboard import print_explanation, write_page
@@ -117,18 +118,19 @@ def explain_command(
 
 
 def _record(call: Call, out: Path | None) -> Explanation:
-    with probed("drumline.probe.record", asdict(call), ranks=call.ranks, out=out) as answers:
+    request = {"call": asdict(call)}
+    with probed("drumline.probe.record", request, ranks=call.ranks, out=out) as answers:
         return explain(call, answers)
 
 
 def _record_mismatch(call: Call, out: Path | None) -> Explanation:
     odd_rank, odd_call = make_mistake(call)
-    request = {
+    request: Message = {
         "call": asdict(call),
         "odd_rank": odd_rank,
         "odd_call": asdict(odd_call),
         "patience_s": _STUCK_S,
     }
-    with probed("drumline.probe.mismatch", request, ranks=call.ranks, out=out) as answers:
+    with probed("drumline.probe.record", request, ranks=call.ranks, out=out) as answers:
         deadlock = find_deadlock(call, odd_rank, odd_call, _STUCK_S, answers)
         return explain(call, answers, deadlock)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shutil
 import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -16,13 +19,11 @@ from drumline.core.nodes import MAX_NODES, NodePlan
 from drumline.core.rundir import RunDir
 from drumline.core.task import MAX_WORKERS, MODULE, PRELOAD, AgentTask
 from drumline.launch.agents import Agents
-from drumline.launch.outcome import check_outcome
+from drumline.launch.preflight import find_module, guess_preloads
 from drumline.launch.runs import create_script_run, noted_failure
-from drumline.launch.scripts import find_module, guess_preloads
-from drumline.launch.training import build_tasks
+from drumline.launch.training import run_ranks
 from drumline.spec.load import validate_spec
 
-_POLL_S = 0.1
 _TIMEOUT_S = 300.0
 
 
@@ -44,16 +45,15 @@ def run_command(
     preload = (*PRELOAD, *guess_preloads(path))
     name = re.sub(r"[^A-Za-z0-9._-]", "-", script if module else path.stem).lstrip("-._")
     run = create_script_run(name or "script", [script, *args])
-    tasks = build_tasks(
-        run,
-        plans,
+    task = AgentTask(
+        run=str(run.path),
         workers=workers,
         timeout_s=_TIMEOUT_S,
         restarts=restarts,
         script=(MODULE, script, *args) if module else (str(path.resolve()), *args),
         preload=preload,
     )
-    _follow(run, tasks, plans, world_size=nodes * workers)
+    _follow(run, task, plans, world_size=nodes * workers)
 
 
 def plan_links(nodes: int, workers: int, rate: str | None) -> tuple[NodePlan, ...]:
@@ -85,30 +85,24 @@ def parse_shape(shape: str) -> tuple[int, int]:
     return nodes, workers
 
 
-def _follow(
-    run: RunDir, tasks: list[AgentTask], plans: tuple[NodePlan, ...], *, world_size: int
-) -> None:
+def _follow(run: RunDir, task: AgentTask, plans: tuple[NodePlan, ...], *, world_size: int) -> None:
     """Print what the ranks print until all have ended."""
     console = Console(highlight=False, soft_wrap=True)
     tails = [LogTail(run.rank_log(rank), f"[{rank}]") for rank in range(world_size)]
+
+    def show(*, to_the_end: bool = False) -> None:
+        for tail in tails:
+            tail.print_new(console, to_the_end=to_the_end)
+
+    @contextlib.contextmanager
+    def shown() -> Iterator[Callable[[], None]]:
+        yield show
+        show(to_the_end=True)
+
     started = time.monotonic()
     with noted_failure(run), Agents() as agents:
-        agents.start(run, tasks, plans)
-        while agents.running():
-            for tail in tails:
-                tail.print_new(console)
-            time.sleep(_POLL_S)
-        codes = agents.exit_codes
-        for tail in tails:
-            tail.print_new(console, to_the_end=True)
-        agents.check_network()
-        check_outcome(
-            run,
-            world_size=world_size,
-            exit_codes=codes,
-            last_words=agents.scratch.path,
-            timeout="the script's own timeout",
-        )
+        outcome = run_ranks(run, task, agents, shown(), plans=plans)
+        replace(outcome, timeout="the script's own timeout").check()
     shutil.rmtree(run.rendezvous, ignore_errors=True)
     seconds = time.monotonic() - started
     run.write_json("summary.json", {"world_size": world_size, "time_s": seconds})

@@ -34,7 +34,7 @@ from drumline.core.task import SCRATCH
 from drumline.launch.agents import Agents
 from drumline.launch.join import BY_HAND, OuterLauncher
 from drumline.launch.mpirun import refuse_without_mpi
-from drumline.launch.outcome import check_outcome
+from drumline.launch.outcome import Outcome
 from drumline.launch.preflight import fresh_rendezvous, refuse_bad_init_file, refuse_without_gpu
 from drumline.launch.runs import RUNS, new_run, reopened_run
 from drumline.launch.training import follow_training
@@ -166,9 +166,9 @@ def _lead(
             code = _run_rank(launcher, run, environment, shown, quiet)
         finally:
             launcher.note.unlink(missing_ok=True)
-    check_outcome(
-        run, world_size=spec.world_size, exit_codes=[code], last_words=scratch, since=started
-    )
+    Outcome(
+        run=run, world_size=spec.world_size, exit_codes=[code], last_words=scratch, since=started
+    ).check()
 
 
 def _follow(launcher: OuterLauncher, given: TrainArgs, scratch: Path) -> int:
@@ -191,7 +191,9 @@ def _follow(launcher: OuterLauncher, given: TrainArgs, scratch: Path) -> int:
         print(f"rank {launcher.rank} of {ranks} joins {run.path}", file=sys.stderr)
     code = _run_rank(launcher, run, _environment(launcher, meant, spec, scratch))
     if by_hand:
-        check_outcome(run, world_size=ranks, exit_codes=[code], last_words=scratch, since=started)
+        Outcome(
+            run=run, world_size=ranks, exit_codes=[code], last_words=scratch, since=started
+        ).check()
     return code
 
 

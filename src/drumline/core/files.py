@@ -1,10 +1,11 @@
-"""Files: replacing one atomically, hashing one, names from elsewhere that must stay in a folder."""
+"""Files: replaced atomically, hashed, read while they grow; names that must stay in a folder."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from drumline.core.errors import RunDirError
@@ -50,3 +51,31 @@ def hash_file(file: Path) -> str:
     """Return a file's SHA-256."""
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+@dataclass
+class GrowingFile:
+    """A file that another process appends to, read line by line as it grows."""
+
+    path: Path
+    offset: int = 0
+    """of what was not read yet"""
+
+    def read(self, *, to_the_end: bool = False, most: int = -1) -> bytes:
+        """Return the whole lines that were added since the last call; none where there is no file.
+
+        Args:
+            to_the_end: also a last line without its newline.
+            most: so many bytes at once; a longer line comes in pieces.
+        """
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self.offset)
+                chunk = file.read(most)
+        except FileNotFoundError:
+            return b""
+        whole = chunk.rfind(b"\n") + 1
+        if whole > 0 if len(chunk) == most else not to_the_end:
+            chunk = chunk[:whole]
+        self.offset += len(chunk)
+        return chunk

@@ -5,8 +5,9 @@ as binary frames; a frame of length 0 ends it:
 
     kind: 0 raw, 1 zlib (1 byte) │ length (4 bytes, big-endian) │ content
 
-`JsonLines` is the decoder, without I/O of its own: for sockets and event loops. `JsonStream` is the
-same over a pair of blocking streams. Standard library only, Python 3.8.
+A `Record` is a dataclass that is a message, or part of one. `JsonLines` is the decoder, without I/O
+of its own: for sockets and event loops. `JsonStream` is the same over a pair of blocking streams.
+Standard library only, Python 3.8.
 """
 
 from __future__ import annotations
@@ -15,13 +16,35 @@ import json
 import struct
 import zlib
 from collections.abc import Iterable, Iterator
-from typing import Any, BinaryIO, Dict  # noqa: UP035
+from typing import IO, TYPE_CHECKING, Any, ClassVar, Dict  # noqa: UP035
+
+if TYPE_CHECKING:
+    from typing import Self
 
 Message = Dict[str, Any]  # noqa: UP006  evaluated by Python 3.8
 FRAME_BYTES = 1 << 18
 """of content in a frame, at most, before it is compressed"""
 HEADER = struct.Struct(">BI")
 _RAW, _ZLIB = 0, 1
+
+
+class Record:
+    """Base of a dataclass that is sent or stored as a JSON object; its fields are plain values."""
+
+    __dataclass_fields__: ClassVar[Message]
+
+    def to_json(self) -> Message:
+        """Return the fields."""
+        return dict(vars(self))
+
+    @classmethod
+    def from_json(cls, values: Message) -> Self:
+        """Read it back, also where another version has written it: fields unknown here are ignored.
+
+        A field of several values is a tuple.
+        """
+        known = {key: values[key] for key in cls.__dataclass_fields__ if key in values}
+        return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in known.items()})
 
 
 def encode(**fields: Any) -> bytes:
@@ -90,7 +113,7 @@ class JsonLines:
 class JsonStream:
     """JSON lines over blocking streams: standard input and output, or a socket's file."""
 
-    def __init__(self, reader: BinaryIO, writer: BinaryIO) -> None:
+    def __init__(self, reader: IO[bytes], writer: IO[bytes]) -> None:
         self._reader = reader
         self._writer = writer
 

@@ -16,7 +16,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+
+from drumline.core.json_lines import Record
 
 PREFIX = "10.77.0"
 MAX_NODES = 254
@@ -26,7 +28,7 @@ NODES = "DRUMLINE_NODES"
 
 
 @dataclass(frozen=True, kw_only=True)
-class NodePlan:
+class NodePlan(Record):
     """One simulated node."""
 
     node: int
@@ -37,10 +39,6 @@ class NodePlan:
     """what a packet takes longer over this node's link, in either direction"""
     cpu: float = 1.0
     """the share of CPU time that its workers get"""
-
-    def to_json(self) -> dict[str, object]:
-        """Return the plan as plain values."""
-        return asdict(self)
 
 
 def address_of(node: int) -> str:

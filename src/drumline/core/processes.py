@@ -14,10 +14,12 @@ import contextlib
 import ctypes
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
@@ -75,6 +77,22 @@ def deferred_signals() -> Iterator[None]:
             signal.signal(number, handler)
         for late in came:
             signal.raise_signal(late)
+
+
+def start_detached(argv: Sequence[str], *, cwd: Path | None = None, given: str = "") -> None:
+    """Start a process that outlives this one, with `given` as its input; its output is dropped."""
+    process = subprocess.Popen(
+        argv,
+        cwd=cwd,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        text=True,
+    )
+    assert process.stdin is not None
+    with process.stdin:
+        process.stdin.write(given)
 
 
 def start_time(pid: int) -> int | None:

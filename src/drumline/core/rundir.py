@@ -43,7 +43,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from drumline.core.errors import RunDirError, UsageError
-from drumline.core.files import write_atomic
+from drumline.core.files import GrowingFile, write_atomic
 
 PROGRESS = "progress.json"
 """how far the ranks of a probe have come"""
@@ -121,6 +121,11 @@ class RunDir:
     def spec_file(self) -> Path:
         """The resolved spec."""
         return self.path / "spec.yaml"
+
+    @property
+    def manifest_file(self) -> Path:
+        """With what, where and by which command the run was started."""
+        return self.path / "manifest.json"
 
     @property
     def events(self) -> Path:
@@ -293,20 +298,11 @@ class EventTail:
     """Read what a growing event file gained since the last look."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._offset = 0
+        self._file = GrowingFile(path)
 
     def read(self) -> list[Event]:
         """Return the whole lines that were added since the last call; torn ones are passed over."""
-        try:
-            with self._path.open("rb") as file:
-                file.seek(self._offset)
-                chunk = file.read()
-        except FileNotFoundError:
-            return []
-        whole = chunk[: chunk.rfind(b"\n") + 1]
-        self._offset += len(whole)
-        return list(_parse(whole))
+        return list(_parse(self._file.read()))
 
 
 def read_events(path: Path) -> list[Event]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
+
+from drumline.core.json_lines import Record
 
 MAX_WORKERS = 100
 """per node: the server that forks them passes on two files for each, and 256 at most"""
@@ -30,16 +31,19 @@ RANK_OPTIONS = "DRUMLINE_WORDS"
 
 
 @dataclass(frozen=True, kw_only=True)
-class AgentTask:
+class AgentTask(Record):
     """One node's part of a run."""
 
     run: str
     """the run directory"""
-    node: int
-    nodes: int
+    node: int = 0
+    nodes: int = 1
     workers: int
-    restarts: int
+    """ranks on each node"""
+    restarts: int = 0
+    """how often workers may be started again"""
     timeout_s: float
+    """how long agents wait for each other"""
     cpu: float = 1.0
     """the share of CPU time that the workers of this node get"""
     script: tuple[str, ...] = ()
@@ -50,14 +54,3 @@ class AgentTask:
     """where the ranks work; empty: where the agent was started"""
     variables: Mapping[str, str] = field(default_factory=dict)
     """of the ranks' environment, for an agent that was started before they were known"""
-
-    def dump(self) -> str:
-        """Write the task as JSON."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def load(cls, text: str) -> AgentTask:
-        """Read a task back."""
-        values = json.loads(text)
-        lists = {key: tuple(values[key]) for key in ("script", "preload")}
-        return cls(**{**values, **lists})

@@ -34,10 +34,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from drumline.core.errors import WorkerError
+from drumline.core.json_lines import encode
 from drumline.core.nodes import NodePlan
 from drumline.core.processes import deferred_signals
 from drumline.core.scratch import Scratch
@@ -55,7 +57,8 @@ _GRACE_S = 8.0  # agents give their workers five seconds
 class SessionProcess:
     """A process that leads a session of its own, so that Ctrl-C reaches us alone.
 
-    What it prints goes to a file without a name, and from there into the run's logs.
+    What it prints goes to a file without a name, and from there into the run's logs. It inherits
+    the files whose descriptors are in `hand_down`, beside its standard ones.
     """
 
     def __init__(
@@ -64,13 +67,6 @@ class SessionProcess:
         environment: Mapping[str, str],
         hand_down: tuple[int, ...] = (),
     ) -> None:
-        """Start it.
-
-        Args:
-            command: what to run.
-            environment: all of its variables.
-            hand_down: files that it gets beside its standard ones, by their numbers.
-        """
         self._output = tempfile.TemporaryFile()  # noqa: SIM115  closed in close
         self._kept = 0
         self._process = subprocess.Popen(
@@ -88,11 +84,11 @@ class SessionProcess:
         """The process's exit code, None while it runs."""
         return self._process.poll()
 
-    def tell(self, text: str) -> None:
+    def write(self, content: bytes) -> None:
         """Write to its standard input; one that has ended is found elsewhere."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.write(text.encode())
+            self._process.stdin.write(content)
             self._process.stdin.flush()
 
     def end_input(self) -> None:
@@ -111,8 +107,8 @@ class SessionProcess:
             with contextlib.suppress(OSError):
                 log.write_bytes(content)
 
-    def ask_to_end(self) -> None:
-        """Let it end by itself."""
+    def terminate(self) -> None:
+        """Let it end by itself (SIGTERM)."""
         self._process.terminate()
 
     def signal(self, number: int) -> None:
@@ -143,7 +139,7 @@ def end_all(sessions: Sequence[SessionProcess]) -> None:
     """End what still runs: SIGTERM, and after a bounded wait, or a second Ctrl-C, SIGKILL."""
     with contextlib.suppress(KeyboardInterrupt, subprocess.TimeoutExpired):
         for session in sessions:
-            session.ask_to_end()
+            session.terminate()
         deadline = time.monotonic() + _GRACE_S
         for session in sessions:
             session.wait(max(0.0, deadline - time.monotonic()))
@@ -153,18 +149,15 @@ def end_all(sessions: Sequence[SessionProcess]) -> None:
 
 
 class NodeAgent(SessionProcess):
-    """One agent, its worker server and its ranks."""
+    """One agent, its worker server and its ranks; it starts without a task.
+
+    `preload` is what its worker server imports, `enter` what comes before its command, to start it
+    on a simulated node.
+    """
 
     def __init__(
         self, preload: tuple[str, ...], environment: Mapping[str, str], enter: tuple[str, ...] = ()
     ) -> None:
-        """Start it, without a task.
-
-        Args:
-            preload: what its worker server imports.
-            environment: all of its variables.
-            enter: what to put before its command, to start it on a simulated node.
-        """
         self._traits = _traits(preload, environment)
         reports, theirs = os.pipe()
         os.set_blocking(reports, False)
@@ -187,7 +180,7 @@ class NodeAgent(SessionProcess):
     def give(self, task: AgentTask) -> None:
         """Give it a task; it has none, or has done that well."""
         self._done = False
-        self.tell(task.dump() + "\n")  # (1)
+        self.write(encode(**task.to_json()))  # (1)
 
     def would_be(self, preload: tuple[str, ...], environment: Mapping[str, str]) -> bool:
         """Whether it lives, and one that is started here and now with these would be the same."""
@@ -234,29 +227,30 @@ class Agents:
         """Start the first agent ahead of its task, with what every training run preloads."""
         self._spawn(PRELOAD, self._environment())
 
-    def start(self, run: RunDir, tasks: list[AgentTask], plans: tuple[NodePlan, ...] = ()) -> None:
-        """Give every agent its task; those that do not run yet are started.
+    def start(self, run: RunDir, task: AgentTask, plans: tuple[NodePlan, ...] = ()) -> None:
+        """Give every agent its part of a task; those that do not run yet are started.
 
         Args:
             run: the run.
-            tasks: one for each agent, in node order.
-            plans: the simulated nodes that they run on, where there are several.
+            task: the first node's.
+            plans: the simulated nodes, where there are several.
         """
-        if plans != self._plans or not self._would_be(tasks[0]):
+        if plans != self._plans or not self._would_be(task):
             self.end()
         if plans and self._network is None:
-            self._network = Network(plans, trains=not any(task.script for task in tasks))
+            self._network = Network(plans, trains=not task.script)
             self._plans = plans
         if self._network is not None:
             from drumline.launch.runs import note_network  # not before the first agent has started
 
             note_network(run, self._network.describe())
-        environment = self._environment(tasks[0])
+        environment = self._environment(task)
         self._run = run
-        for task in tasks:
-            if task.node == len(self._agents):
+        for node in range(max(1, len(plans))):
+            if node == len(self._agents):
                 self._spawn(task.preload, environment)
-            self._agents[task.node].give(task)
+            own = replace(task, node=node, nodes=len(plans), cpu=plans[node].cpu) if plans else task
+            self._agents[node].give(own)
 
     def running(self) -> bool:
         """Whether the run goes on: until all agents have ended, or one has failed.
@@ -341,7 +335,7 @@ class Agents:
             self._agents.append(NodeAgent(preload, environment, enter))
 
 
-class AgentPool:
+class AgentPool(contextlib.ExitStack):
     """The agents of many runs, some on this host, some on simulated nodes.
 
     Runs that are compared alternate, so both kinds of agents stay: torch is imported once for all
@@ -349,17 +343,9 @@ class AgentPool:
     """
 
     def __init__(self) -> None:
-        self._here = Agents()
-        self._on_nodes = Agents()
-        self._stack = contextlib.ExitStack()
-
-    def __enter__(self) -> Self:
-        self._stack.enter_context(self._here)
-        self._stack.enter_context(self._on_nodes)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
+        super().__init__()
+        self._here = self.enter_context(Agents())
+        self._on_nodes = self.enter_context(Agents())
 
     def of(self, spec: RunSpec) -> Agents:
         """Return the agents that are to run this."""

@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import os
 import platform
-import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -27,6 +25,7 @@ from drumline.core.scratch import is_held, sweep
 from drumline.core.task import SCRATCH
 from drumline.launch.mpirun import find_mpirun
 from drumline.launch.network import TOOLS, Way, find_way, missing_tools
+from drumline.launch.preflight import list_gpus
 
 
 @dataclass(frozen=True)
@@ -41,16 +40,7 @@ class Check:
 
 def run_checks() -> list[Check]:
     """Look at everything; nothing that is missing is an error, some features need it."""
-    checks: list[Callable[[], Check]] = [
-        _python,
-        _torch,
-        _gpu,
-        _cores,
-        _memory,
-        _shared_memory,
-        _mpi,
-        _tools,
-    ]
+    checks = (_python, _torch, _gpu, _cores, _memory, _shared_memory, _mpi, _tools)
     return [*(check() for check in checks), *_networks()]
 
 
@@ -67,13 +57,12 @@ def _torch() -> Check:
 
 
 def _gpu() -> Check:
-    if shutil.which("nvidia-smi") is None:
+    gpus = list_gpus()
+    if gpus is None:
         return Check("GPU", True, "none; ranks compute on the CPU")
-    listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False)
-    names = [line.partition(" (")[0] for line in listed.stdout.splitlines()]
-    if listed.returncode != 0 or not names:
+    if not gpus:
         return Check("GPU", False, "nvidia-smi finds none", "check the driver: nvidia-smi")
-    return Check("GPU", True, ", ".join(names))
+    return Check("GPU", True, ", ".join(line.partition(" (")[0] for line in gpus))
 
 
 def _cores() -> Check:

@@ -37,13 +37,13 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import json
 import os
 import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+from drumline.core.json_lines import JsonStream
 from drumline.core.nodes import PREFIX, NodePlan
 from drumline.core.processes import die_with_parent
 
@@ -132,15 +132,15 @@ _FORGET = Path("/proc/sys/net/ipv4/tcp_no_metrics_save")
 def main() -> int:
     """Build the network that standard input describes, and hold it."""
     die_with_parent(int(sys.argv[1]))
-    request = sys.stdin.readline()  # (1)
-    if not request:
+    stream = JsonStream(sys.stdin.buffer, sys.stdout.buffer)
+    request = stream.receive()  # (1)
+    if request is None:
         return 0
     try:
-        answer: dict[str, object] = {"spaces": build([NodePlan(**n) for n in json.loads(request)])}
+        stream.send(spaces=build([NodePlan(**node) for node in request["nodes"]]))  # (3)
     except (OSError, RuntimeError) as error:
-        answer = {"error": str(error)}
-    print(json.dumps(answer), flush=True)  # (3)
-    sys.stdin.read()  # (4)
+        stream.send(error=str(error))
+    stream.receive()  # (4)
     return 0
 
 

@@ -124,49 +124,40 @@ class OuterLauncher:
 
 def outer_launcher(environ: Mapping[str, str] = os.environ) -> OuterLauncher | None:
     """Find out whether another launcher has started this process; None if it was a person."""
+    get = environ.get
     if "RANK" in environ and "WORLD_SIZE" in environ:
-        meeting = f"{environ.get('MASTER_ADDR')}:{environ.get('MASTER_PORT')}"
-        attempt = environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-        job = f"torchrun {environ.get('TORCHELASTIC_RUN_ID', '')} {meeting} {attempt}"
-        return _build("torchrun", environ, "{}", job)
-    if "OMPI_COMM_WORLD_RANK" in environ:
-        job = f"mpirun {environ.get('PMIX_NAMESPACE', '')}"
-        return _build("mpirun", environ, "OMPI_COMM_WORLD_{}", job)
+        address = f"{get('MASTER_ADDR')}:{get('MASTER_PORT')}"
+        attempt = get("TORCHELASTIC_RESTART_COUNT", "0")
+        name, job = "torchrun", f"{get('TORCHELASTIC_RUN_ID', '')} {address} {attempt}"
+        rank, size = "RANK", "WORLD_SIZE"
+        local_rank, local_size = get("LOCAL_RANK"), get("LOCAL_WORLD_SIZE")
+    elif "OMPI_COMM_WORLD_RANK" in environ:
+        name, job = "mpirun", get("PMIX_NAMESPACE", "")
+        rank, size = "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"
+        local_rank = get("OMPI_COMM_WORLD_LOCAL_RANK")
+        local_size = get("OMPI_COMM_WORLD_LOCAL_SIZE")
     # sbatch sets SLURM_PROCID too, for the one process of its script; only srun makes steps
-    if "SLURM_STEP_ID" in environ and environ.get("SLURM_NTASKS", "1") != "1":
-        job = f"srun {environ.get('SLURM_JOB_ID')} {environ['SLURM_STEP_ID']}"
-        hosts = environ.get("SLURM_STEP_NUM_NODES", environ.get("SLURM_NNODES", "1"))
-        local = environ["SLURM_NTASKS"] if hosts == "1" else environ.get("SLURM_NTASKS_PER_NODE", 1)
-        slurm = {
-            "SLURM_RANK": environ.get("SLURM_PROCID", ""),
-            "SLURM_SIZE": environ["SLURM_NTASKS"],
-            "SLURM_LOCAL_RANK": environ.get("SLURM_LOCALID", "0"),
-            "SLURM_LOCAL_SIZE": str(local),
-        }
-        return _build("srun", {**environ, **slurm}, "SLURM_{}", job)
-    return None
-
-
-def _build(name: str, environ: Mapping[str, str], pattern: str, job: str) -> OuterLauncher:
-    """Read rank, size, local rank and local size from the variables of that pattern."""
-    size = "WORLD_SIZE" if pattern == "{}" else "SIZE"
-    local_size = "LOCAL_WORLD_SIZE" if pattern == "{}" else "LOCAL_SIZE"
-    names = [pattern.format(part) for part in ("RANK", size, "LOCAL_RANK", local_size)]
-    rank, world, local, local_world = (environ.get(variable) for variable in names)
+    elif "SLURM_STEP_ID" in environ and get("SLURM_NTASKS", "1") != "1":
+        name, job = "srun", f"{get('SLURM_JOB_ID')} {environ['SLURM_STEP_ID']}"
+        rank, size = "SLURM_PROCID", "SLURM_NTASKS"
+        one_host = get("SLURM_STEP_NUM_NODES", get("SLURM_NNODES", "1")) == "1"
+        local_rank = get("SLURM_LOCALID", "0")
+        local_size = None if one_host else get("SLURM_NTASKS_PER_NODE", "1")
+    else:
+        return None
     try:
-        numbers = int(rank or ""), int(world or "")
         return OuterLauncher(
             name=name,
-            rank=numbers[0],
-            world_size=numbers[1],
-            local_rank=int(local or numbers[0]),
-            local_world_size=int(local_world or numbers[1]),
-            job=job,
+            rank=int(environ[rank]),
+            world_size=int(environ[size]),
+            local_rank=int(local_rank or environ[rank]),
+            local_world_size=int(local_size or environ[size]),
+            job=f"{name} {job}",
             says_where="MASTER_ADDR" in environ and "MASTER_PORT" in environ,
         )
-    except ValueError:
+    except (KeyError, ValueError):
         raise CommError(
-            f"{name} has set {names[0]}={rank!r} and {names[1]}={world!r}, "
+            f"{name} has set {rank}={get(rank)!r} and {size}={get(size)!r}, "
             f"which must both be whole numbers; unset them to start workers from here"
         ) from None
 

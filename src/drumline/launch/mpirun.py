@@ -23,10 +23,11 @@ import time
 from pathlib import Path
 
 from drumline.core.errors import UsageError
+from drumline.core.nodes import NodePlan
 from drumline.core.processes import deferred_signals
 from drumline.core.rundir import EventWriter, RunDir, read_events
 from drumline.core.scratch import Scratch
-from drumline.core.task import SCRATCH
+from drumline.core.task import SCRATCH, AgentTask
 from drumline.launch.agents import SessionProcess, end_all
 
 # "prterun noticed that process rank 1 with PID 4711 on node here exited on signal 9 (Killed)."
@@ -53,14 +54,14 @@ class MpiRun:
         self._mpirun: SessionProcess | None = None
         self._run: RunDir | None = None
 
-    def start(self, run: RunDir, workers: int, script: tuple[str, ...] = ()) -> None:
-        """Start all ranks: to train by the run's spec, or to run a script or module."""
+    def start(self, run: RunDir, task: AgentTask, _: tuple[NodePlan, ...] = ()) -> None:
+        """Start all ranks of a task; they are on this host."""
         with EventWriter(run.node_events(0)) as events:
             events.write("agent", node=0, pid=os.getpid(), time=time.time())
         tether = [sys.executable, "-m", "drumline.core.processes", str(os.getpid())]
-        mpirun = [_need_mpirun(), "-n", str(workers)]
-        rank = [sys.executable, "-m", "drumline.agent.worker", str(run.path), *script]
-        environment = mpi_environment(self._scratch.path, workers)
+        mpirun = [_need_mpirun(), "-n", str(task.workers)]
+        rank = [sys.executable, "-m", "drumline.agent.worker", str(run.path), *task.script]
+        environment = mpi_environment(self._scratch.path, task.workers)
         self._run = run
         with deferred_signals():
             self._mpirun = SessionProcess([*tether, *mpirun, *rank], environment)

@@ -8,7 +8,7 @@ the parent, so that all end with it.
 
 from __future__ import annotations
 
-import json
+import contextlib
 import os
 import shutil
 import subprocess
@@ -19,6 +19,7 @@ from typing import Self, TypedDict
 
 from drumline.core.errors import CommError
 from drumline.core.formatting import listed
+from drumline.core.json_lines import JsonStream, Message
 from drumline.core.nodes import NODES, NodePlan
 
 # command → the Debian package that has it
@@ -104,19 +105,14 @@ class NetworkRecord(TypedDict):
 
     made: str
     hub: int
-    nodes: list[dict[str, object]]
+    nodes: list[Message]
 
 
 class Network:
     """A network of simulated nodes; it is there until the context ends, or this process."""
 
     def __init__(self, plans: tuple[NodePlan, ...], *, trains: bool = False) -> None:
-        """Make the network.
-
-        Args:
-            plans: the nodes.
-            trains: a training runs on them, so that `slow_ranks` is a way out.
-        """
+        """Make the network; `trains`: where a training runs on it, `slow_ranks` is a way out."""
         self._plans = plans
         self._trains = trains
         self._way = find_way()
@@ -131,7 +127,6 @@ class Network:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            text=True,
             start_new_session=True,  # Ctrl-C is the launcher's to handle
         )
         try:
@@ -175,21 +170,18 @@ class Network:
     def _build(self) -> list[str]:
         assert self._hub.stdin is not None
         assert self._hub.stdout is not None
-        try:
-            request = json.dumps([plan.to_json() for plan in self._plans])
-            self._hub.stdin.write(f"{request}\n")
-            self._hub.stdin.flush()
-            answer = json.loads(self._hub.stdout.readline() or "{}")
-        except (BrokenPipeError, ValueError):
-            answer = {}
-        if "spaces" not in answer:
-            raise self._explain(str(answer.get("error") or self._last_words()))
+        stream, answer = JsonStream(self._hub.stdout, self._hub.stdin), None
+        with contextlib.suppress(BrokenPipeError, ValueError):
+            stream.send(nodes=[plan.to_json() for plan in self._plans])
+            answer = stream.receive()
+        if answer is None or "error" in answer:
+            raise self._explain(answer["error"] if answer else self._last_words())
         spaces: list[str] = answer["spaces"]
         return spaces
 
     def _last_words(self) -> str:
         self._hub.kill()
-        lines = self._hub.communicate()[1].strip().splitlines()
+        lines = self._hub.communicate()[1].decode(errors="replace").strip().splitlines()
         return lines[-1] if lines else f"the hub ended with code {self._hub.returncode}"
 
     def _explain(self, reason: str) -> CommError:

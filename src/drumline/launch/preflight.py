@@ -1,20 +1,30 @@
-"""What is refused before anything is started: NCCL without a GPU, a file that ranks cannot meet by.
+"""What is found out, or refused, before anything is started.
 
-`init: file` names a file by which ranks meet: never one that another run has left.
+NCCL without a GPU; a file by which ranks cannot meet (`init: file` never takes one that another run
+has left); a module that is not there; and what a script's workers will load, from its text.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
+from importlib.machinery import PathFinder
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from drumline.core.errors import UsageError
-from drumline.core.rundir import RunDir
-from drumline.spec.run_spec import RunSpec
 
+if TYPE_CHECKING:
+    from drumline.core.rundir import RunDir
+    from drumline.spec.run_spec import RunSpec
+
+
+_NVIDIA_S = 20.0  # a driver that has to wake takes some
 # device files of NVIDIA's driver, of its Jetson boards, of Windows' Linux, of AMD's driver
 _SIGNS = ("nvidia*", "nvhost*", "dxg", "kfd")
 
@@ -23,6 +33,20 @@ def may_have_gpu(devices: Path = Path("/dev")) -> bool:
     """Whether anything speaks for a GPU; only PyTorch knows whether it can use it."""
     there = any(True for sign in _SIGNS for _ in devices.glob(sign))
     return there or shutil.which("nvidia-smi") is not None
+
+
+def list_gpus() -> list[str] | None:
+    """List this machine's NVIDIA GPUs, a line of nvidia-smi each; None without that command."""
+    command = shutil.which("nvidia-smi")
+    if command is None:
+        return None
+    try:
+        listed = subprocess.run(
+            [command, "-L"], capture_output=True, text=True, timeout=_NVIDIA_S, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return listed.stdout.splitlines()
 
 
 def refuse_without_gpu(spec: RunSpec) -> None:
@@ -83,3 +107,44 @@ def fresh_rendezvous(run: RunDir, spec: RunSpec) -> Iterator[None]:
         if spec.init.startswith(_SCHEME):
             with contextlib.suppress(OSError):
                 Path(spec.init.removeprefix(_SCHEME)).unlink(missing_ok=True)
+
+
+# What a script's text says it will need; loaded once for all workers.
+_PRELOADS = {
+    r"DistributedDataParallel|torch\.optim|optim\.|lightning|accelerate": "torch._dynamo",
+    r"pytorch_lightning": "pytorch_lightning",
+    r"accelerate": "accelerate",
+}
+
+
+def find_module(name: str) -> Path:
+    """Find the file of a module without running anything; workers look here and in their path.
+
+    Raises:
+        UsageError: there is none.
+    """
+    where, spec = [str(Path.cwd()), *sys.path], None
+    parts = name.split(".")
+    for depth in range(len(parts)):
+        spec = PathFinder.find_spec(".".join(parts[: depth + 1]), where)
+        if spec is None:
+            break
+        where = list(spec.submodule_search_locations or [])
+    if spec is not None and spec.submodule_search_locations is not None:
+        spec = PathFinder.find_spec(f"{name}.__main__", where)
+    if spec is None or not spec.has_location or spec.origin is None:
+        raise UsageError(f"no module {name}; give its name as for python -m, from this folder")
+    return Path(spec.origin)
+
+
+def guess_preloads(path: Path) -> list[str]:
+    """Name the modules that a script's workers will load, from its text.
+
+    Raises:
+        UsageError: it cannot be read.
+    """
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise UsageError(f"cannot read the script {path}: {error.strerror}") from None
+    return [module for pattern, module in _PRELOADS.items() if re.search(pattern, text)]

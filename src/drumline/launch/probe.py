@@ -8,23 +8,20 @@ from __future__ import annotations
 import contextlib
 import shutil
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from drumline.core.errors import RunDirError
+from drumline.core.json_lines import Message
 from drumline.core.nodes import NodePlan
 from drumline.core.rundir import PROGRESS, RunDir
-from drumline.core.task import MODULE, PRELOAD
+from drumline.core.task import MODULE, PRELOAD, AgentTask
 from drumline.launch.agents import Agents
 from drumline.launch.mpirun import refuse_without_mpi
-from drumline.launch.outcome import check_outcome
 from drumline.launch.runs import build_manifest
-from drumline.launch.training import build_tasks, started_ranks
+from drumline.launch.training import run_ranks
 
-_POLL_S = 0.05
 _TIMEOUT_S = 60.0
 
 
@@ -45,14 +42,14 @@ Watch = Callable[[Progress | None], None]
 @contextlib.contextmanager
 def probed(
     module: str,
-    request: Mapping[str, Any],
+    request: Message,
     *,
     ranks: int,
     out: Path | None,
     plans: tuple[NodePlan, ...] = (),
     by_mpi: bool = False,
     watch: Watch = lambda _: None,
-) -> Iterator[list[dict[str, Any]]]:
+) -> Iterator[list[Message]]:
     """Run a module of `drumline.probe` on so many ranks, and give what each of them answered.
 
     Args:
@@ -72,35 +69,31 @@ def probed(
     with Agents() as agents:
         run = RunDir.create("probe", root=agents.scratch.path, exact=out)
         run.write_json("manifest.json", {**build_manifest(sys.argv), "script": [module]})
-        run.write_json("probe.json", dict(request))
-        tasks = build_tasks(
-            run,
-            plans,
+        run.write_json("probe.json", request)
+        task = AgentTask(
+            run=str(run.path),
             workers=ranks // max(1, len(plans)),
             timeout_s=_TIMEOUT_S,
             script=(MODULE, module, str(run.path)),
             preload=(*PRELOAD, module),
         )
-        with started_ranks(run, tasks, plans, agents, by_mpi=by_mpi) as started:
-            while started.running():
-                said = run.read_json(PROGRESS)
-                watch(None if said is None else Progress(**said))
-                time.sleep(_POLL_S)
-            codes = started.exit_codes
-            agents.check_network()
-        check_outcome(
-            run,
-            world_size=ranks,
-            exit_codes=codes,
-            last_words=agents.scratch.path,
+
+        def show() -> None:
+            said = run.read_json(PROGRESS)
+            watch(None if said is None else Progress(**said))
+
+        shown = contextlib.nullcontext(show)
+        outcome = run_ranks(run, task, agents, shown, plans=plans, by_mpi=by_mpi)
+        replace(
+            outcome,
             kept=out is not None,  # else the logs go with this context
             timeout="timeout_s" if "timeout_s" in request else None,
-        )
+        ).check()
         shutil.rmtree(run.rendezvous, ignore_errors=True)
         yield [_read_answer(run, rank) for rank in range(ranks)]
 
 
-def _read_answer(run: RunDir, rank: int) -> dict[str, Any]:
+def _read_answer(run: RunDir, rank: int) -> Message:
     answer = run.read_json(f"answer-{rank}.json")
     if answer is None:
         raise RunDirError(f"rank {rank} has ended without an answer; run it again")

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from drumline.core.errors import (
     DrumlineError,
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _PACKAGES = ("drumline", "torch", "numpy", "safetensors", "pydantic")
 
 
-def build_manifest(argv: list[str]) -> dict[str, Any]:
+def build_manifest(argv: list[str]) -> dict[str, object]:
     """Describe this machine, its software and the command."""
     return {
         "argv": argv,

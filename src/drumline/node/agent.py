@@ -1,12 +1,16 @@
-"""`JobAgent`: this node's agent and its ranks, as seen by the process that runs the job.
+"""This node's agent in a job: the task that it is given, its process, and how its ranks ended.
 
-The agent is warmed up (it loads torch, and so does its worker server) while the nodes connect to
+A `JobAgent` is warmed up (it loads torch, and so does its worker server) while the nodes connect to
 each other, and gets its task when they have. Nothing here blocks: the runner must keep its
 heartbeat.
 
 It runs with the edition of this package that the runner started with, R/lib-<hash>. `drumline
 submit` and `drumline up` may install another one and redirect R/lib. A job keeps its own: its
 agents have the same edition, and nobody removes that while the job runs.
+
+Ranks write their errors into the run directory of their own node. The leader gets them as exit
+reports and writes them into its own, so that `drumline.launch.outcome` finds the first failing rank
+among all.
 """
 
 from __future__ import annotations
@@ -15,20 +19,133 @@ import os
 import signal
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import drumline
+from drumline.core.errors import DrumlineError, SpecError, UsageError
+from drumline.core.json_lines import Record
 from drumline.core.lock import FileLock
 from drumline.core.nodes import NODES
-from drumline.core.rundir import RunDir
+from drumline.core.rundir import Event, EventWriter, RunDir, read_events
 from drumline.core.scratch import Scratch
-from drumline.core.task import PRELOAD, SCRATCH, AgentTask
+from drumline.core.task import MODULE, PRELOAD, SCRATCH, AgentTask
 from drumline.launch import agents
-from drumline.node.job import Job
+from drumline.launch.outcome import worker_exits
+from drumline.launch.preflight import find_module, guess_preloads, list_gpus
+from drumline.node.job import Job, JobFolder
 
 WHOLE = "whole"
 """the file that ends an edition's unpacking; whoever needs the edition holds it locked"""
 _PATH = "PYTHONPATH"
+GRACE_S = 7.0
+"""from SIGTERM to SIGKILL; agents give their workers five seconds"""
+USUAL = (*PRELOAD, "torch._dynamo")
+"""what an agent loads that waits for a job which nobody knows yet"""
+_REPORTED = frozenset({"start", "error", "agent", "worker_exit", "stopped"})
+ExitReports = dict[str, list[Event]]
+"""by file: `rank-3` or `node-1`"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Terms(Record):
+    """What the leader settles for all nodes of a job."""
+
+    workers: int
+    timeout_s: float
+    restarts: int
+    spec: str = ""
+    """the whole spec, as every node's run directory gets it; "" for a script"""
+
+
+def settle_terms(job: Job, workers: int) -> Terms:
+    """Settle the terms of a job; its spec gets the nodes and workers of the cluster.
+
+    Raises:
+        SpecError: the spec does not fit them, or asks for what only simulated nodes have.
+    """
+    if not job.spec:
+        return Terms(workers=workers, timeout_s=job.timeout_s, restarts=job.restarts)
+    import yaml  # a script's job needs neither, and they take a while to load
+
+    from drumline.spec.load import dump_spec, validate_spec
+
+    values = yaml.safe_load(job.spec) or {}
+    if not isinstance(values, dict):
+        raise SpecError("the spec is no mapping; write key: value lines")
+    link, slow_nodes = values.get("link"), values.get("slow_nodes")
+    if isinstance(link, dict):
+        link = any(link.values())
+    for key, given in (("slow_nodes", slow_nodes), ("link", link)):
+        if given:
+            raise SpecError(
+                f"{key} is about simulated nodes, but a cluster's nodes have the network and the "
+                f"speed that they have; leave {key} out"
+            )
+    if (init := values.get("init", "env")) != "env":
+        raise SpecError(
+            f"init: {init}: ranks on a cluster's nodes share no folder, and meet at the leader by "
+            f"themselves; leave init out"
+        )
+    if (backend := values.get("backend")) in ("mpi", "shm"):
+        raise SpecError(
+            f"backend: {backend} is for ranks on one machine; leave backend out, and the best one "
+            f"is chosen"
+        )
+    spec = validate_spec({**values, "nodes": job.nodes, "workers": workers})
+    return Terms(
+        workers=workers, timeout_s=spec.timeout_s, restarts=spec.restarts, spec=dump_spec(spec)
+    )
+
+
+def build_task(job: Job, folder: JobFolder, terms: Terms) -> AgentTask:
+    """Build the task of a node's agent."""
+    script = job.argv
+    if script and script[0] != MODULE:
+        script = (str(folder.work / script[0]), *script[1:])
+    return AgentTask(
+        run=str(folder.run.path),
+        node=job.node,
+        nodes=job.nodes,
+        workers=terms.workers,
+        restarts=terms.restarts,
+        timeout_s=terms.timeout_s,
+        script=script,
+        folder=str(folder.work),
+        variables=variables_for(job, terms.workers),
+    )
+
+
+def preloads_for(job: Job) -> tuple[str, ...]:
+    """Name what the job's workers will load; called in its folder.
+
+    Raises:
+        UsageError: there is no such script or module.
+    """
+    if not job.argv:
+        return PRELOAD
+    if job.argv[0] == MODULE:
+        if len(job.argv) < 2:
+            raise UsageError("-m needs a module's name, as for python -m")
+        return (*PRELOAD, *guess_preloads(find_module(job.argv[1])))
+    if not Path(job.argv[0]).is_file():
+        raise UsageError(
+            f"there is no script {job.argv[0]} in the folder that was synced; give its path from "
+            f"there, and see that .gitignore and .drumlineignore do not leave it out"
+        )
+    return (*PRELOAD, *guess_preloads(Path(job.argv[0])))
+
+
+def variables_for(job: Job, workers: int) -> dict[str, str]:
+    """Return what the ranks' environment has beyond the node's own."""
+    threads = str(max(1, (os.cpu_count() or 1) // workers))
+    nodes = {NODES: ",".join(job.addresses)} if job.nodes > 1 else {}
+    return {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", threads), **nodes}
+
+
+def default_workers() -> int:
+    """Return how many ranks a node has where nobody says: one for each GPU, or one."""
+    return max(1, sum(line.startswith("GPU ") for line in list_gpus() or ()))
 
 
 def edition() -> Path | None:
@@ -53,21 +170,13 @@ def hold_edition() -> None:
         FileLock(own / WHOLE, flags=os.O_RDONLY).acquire(shared=True)
 
 
-GRACE_S = 7.0
-"""from SIGTERM to SIGKILL; agents give their workers five seconds"""
-USUAL = (*PRELOAD, "torch._dynamo")
-"""what an agent loads that waits for a job which nobody knows yet"""
-
-
 class JobAgent:
     """One agent, its worker server and its ranks; `close` leaves nothing of them."""
 
     def __init__(self) -> None:
         self.scratch = Scratch()
         self._agent: agents.NodeAgent | None = None
-        self._run: RunDir | None = None
         self._task: AgentTask | None = None
-        self._asked: float | None = None
         self._kill_at = float("inf")
 
     @property
@@ -94,7 +203,7 @@ class JobAgent:
     def start(self, task: AgentTask) -> None:
         """Give the agent its task."""
         assert self._agent is not None
-        self._task, self._run = task, RunDir(Path(task.run))
+        self._task = task
         self._agent.give(task)
 
     def tick(self) -> None:
@@ -104,31 +213,66 @@ class JobAgent:
 
     def stop(self, grace_s: float = GRACE_S) -> None:
         """End the agent: SIGTERM, then SIGKILL after the grace period; without ranks at once."""
-        if self._agent is not None and self._asked is None:
-            self._asked = time.monotonic()
-            self._kill_at = self._asked + (grace_s if self._has_ranks() else 0.0)
-            if self._has_ranks():  # one that waits for other agents does not hear
-                self._agent.ask_to_end()
+        if self._agent is not None and self._kill_at == float("inf"):
+            self._kill_at = time.monotonic()
+            if self._has_ranks():  # one that waits for other agents does not react to SIGTERM
+                self._kill_at += grace_s
+                self._agent.terminate()
 
     def close(self) -> None:
         """Kill what is left, and keep what the agent printed."""
         if self._agent is not None:
             self._agent.kill()
-            if self._run is not None and self._task is not None:
-                self._agent.keep_output(self._run.logs / f"node-{self._task.node}.log")
+            if self._task is not None:
+                logs = RunDir(Path(self._task.run)).logs
+                self._agent.keep_output(logs / f"node-{self._task.node}.log")
             self._agent.close()
         self.scratch.remove()
 
     def _has_ranks(self) -> bool:
-        if self._run is None or self._task is None:
+        if self._task is None:
             return False
-        first = self._task.node * self._task.workers
-        ranks = range(first, first + self._task.workers)
-        return any(self._run.rank_log(rank).exists() for rank in ranks)
+        run, first = RunDir(Path(self._task.run)), self._task.node * self._task.workers
+        return any(run.rank_log(first + local).exists() for local in range(self._task.workers))
 
 
-def variables_for(job: Job, workers: int) -> dict[str, str]:
-    """Return what the ranks' environment has beyond the node's own."""
-    threads = str(max(1, (os.cpu_count() or 1) // workers))
-    nodes = {NODES: ",".join(job.addresses)} if job.nodes > 1 else {}
-    return {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", threads), **nodes}
+def read_reports(run: RunDir, *, node: int, workers: int, last_words: Path | None) -> ExitReports:
+    """Read what happened on a node.
+
+    `last_words`: where ranks left errors that they could not write to the run directory.
+    """
+    names = [f"rank-{rank}" for rank in range(node * workers, (node + 1) * workers)]
+    folders = [run.events, *filter(None, [last_words])]
+    reports: ExitReports = {}
+    for name in (*names, f"node-{node}"):
+        events = [e for folder in folders for e in read_events(folder / f"{name}.jsonl")]
+        reports[name] = [event for event in events if event["event"] in _REPORTED]
+    return reports
+
+
+def write_reports(run: RunDir, reports: ExitReports, *, ahead_s: float) -> None:
+    """Write another node's exit reports into the leader's run directory, on the leader's clock."""
+    for name, events in reports.items():
+        kind, _, number = name.partition("-")
+        if kind in ("rank", "node") and number.isdecimal():
+            with EventWriter(run.events / f"{name}.jsonl") as writer:
+                for event in events:
+                    fields = {key: value for key, value in event.items() if key != "event"}
+                    if "time" in fields:
+                        fields["time"] -= ahead_s
+                    writer.write(event["event"], **fields)
+
+
+def is_explained(run: RunDir, world_size: int) -> bool:
+    """Whether a rank has reported an error that is no consequence of another rank's."""
+    logs = run.read_rank_events(world_size)
+    return any(e["event"] == "error" and not e["consequence"] for log in logs for e in log)
+
+
+def exit_code_of(run: RunDir, error: DrumlineError, nodes: int) -> int:
+    """Return what the job exits with: what the failing rank did, 128 + n for a signal n."""
+    for event in worker_exits(run, nodes):
+        if event["rank"] == error.fields.get("rank") and event["exit_code"]:
+            code = int(event["exit_code"])
+            return code if code > 0 else 128 - code
+    return error.exit_code

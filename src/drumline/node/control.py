@@ -1,24 +1,46 @@
-"""List and cancel the jobs of a node.
+"""What the laptop asks a node about its jobs, answered in JSON lines.
 
-    python -m drumline.node.control R status        all jobs that it knows, one JSON line each
-    python -m drumline.node.control R cancel ID     end a job on all nodes; prints its last state
+    python -m drumline.node.control R status               all jobs that it knows, a line each
+    python -m drumline.node.control R cancel ID            end a job on all nodes; its last state
+    python -m drumline.node.control R tail ID [OPTIONS]    what its ranks print, as it comes
 
-`cancel` works on any node of the job: a follower forwards it to the leader.
+`cancel` works on any node of the job: a follower forwards it to the leader. `tail` ends when the
+job has:
+
+    {"state": {…}}                                       whenever it changes, and at first
+    {"rank": 3, "text": "…", "at": …, "offset": …}       a line, when it was printed, where it ends
+    {"live": true}                                       what there was already has been told
+    {"beat": …}                                          nothing new; who listens is there, if not
+                                                         we end
+    {"end": {…}}                                         the last state
+
+`--from '{"3": 120}'` continues at those offsets, `--rank N` leaves the others out, `--once` tells
+what there is and ends.
 """
 
 from __future__ import annotations
 
+import argparse
+import io
+import json
 import sys
 import time
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from drumline.core.errors import DrumlineError
+from drumline.core.files import GrowingFile
 from drumline.core.json_lines import JsonStream, Message
 from drumline.node.job import JobFolder, JobState, all_jobs
+from drumline.node.runner import TIMES
 
-_WITHIN_S = 30.0
-_POLL_S = 0.05
+_CANCEL_S, _CANCEL_POLL_S = 30.0, 0.05
 _LEFT_OUT = ("env", "spec")  # may be long, and may hold what is nobody's business
+_POLL_S = 0.04
+_HEARTBEAT_S = 5.0
+_CHUNK = 1 << 20
 
 
 def describe_job(folder: JobFolder) -> Message:
@@ -28,7 +50,7 @@ def describe_job(folder: JobFolder) -> Message:
     return {**kept, "trains": bool(job["spec"]), "state": folder.read_state().to_json()}
 
 
-def cancel_job(folder: JobFolder, within_s: float = _WITHIN_S) -> JobState:
+def cancel_job(folder: JobFolder, within_s: float = _CANCEL_S) -> JobState:
     """Ask for the end of a job, and wait for it; returns the state that it then has."""
     folder.read_job()
     state = folder.read_state()
@@ -36,26 +58,138 @@ def cancel_job(folder: JobFolder, within_s: float = _WITHIN_S) -> JobState:
         folder.cancel.touch()
     deadline = time.monotonic() + within_s
     while not state.over and time.monotonic() < deadline:
-        time.sleep(_POLL_S)
+        time.sleep(_CANCEL_POLL_S)
         state = folder.read_state()
     return state
 
 
+@dataclass
+class _Times:
+    """When a log had which size."""
+
+    file: GrowingFile
+    known: dict[str, tuple[list[int], list[float]]] = field(default_factory=dict)
+
+    def read(self) -> None:
+        """Read what was noted since."""
+        for line in self.file.read().splitlines():
+            at, name, size = json.loads(line)
+            sizes, times = self.known.setdefault(name, ([], []))
+            sizes.append(size)
+            times.append(at)
+
+    def at(self, log: str, offset: int) -> float:
+        """Return when a line that ends there was printed; now, where nobody has noted it yet."""
+        sizes, times = self.known.get(log, ([], []))
+        index = bisect_left(sizes, offset)
+        return times[index] if index < len(times) else time.time()
+
+
+class Tail:
+    """What a job's ranks print on this node."""
+
+    def __init__(
+        self,
+        folder: JobFolder,
+        *,
+        offsets: Mapping[int, int] | None = None,
+        rank: int | None = None,
+    ) -> None:
+        self._folder = folder
+        self._node = folder.read_job().node
+        self._offsets = dict(offsets or {})
+        self._rank = rank
+        self._logs: dict[int, GrowingFile] = {}
+        self._times = _Times(GrowingFile(folder.run.logs / TIMES))
+
+    def follow(self, *, once: bool = False) -> Iterator[Message]:
+        """Give what there is, and what comes, until the job ends."""
+        told: JobState | None = None
+        live = False
+        spoke = time.monotonic()
+        while True:
+            state = self._folder.read_state()  # before the logs: what was printed by then is there
+            if state != told:
+                told, spoke = state, time.monotonic()
+                yield {"state": state.to_json()}
+            for line in self._new_lines(to_the_end=state.over or once):
+                spoke = time.monotonic()
+                yield line
+            if not live:
+                live = True
+                yield {"live": True}
+            if state.over or once:
+                yield {"end": state.to_json()}
+                return
+            if time.monotonic() - spoke > _HEARTBEAT_S:
+                spoke = time.monotonic()
+                yield {"beat": time.time()}
+            time.sleep(_POLL_S)
+
+    def _new_lines(self, *, to_the_end: bool) -> list[Message]:
+        folder = self._folder.run.logs
+        for path in folder.glob("rank-*.log"):
+            rank = int(path.stem.removeprefix("rank-"))
+            if rank not in self._logs and self._rank in (None, rank):
+                self._logs[rank] = GrowingFile(path, self._offsets.get(rank, 0))
+        logs = self._logs
+        if to_the_end and not logs and self._rank is None:  # the agent may lack torch
+            log = folder / f"node-{self._node}.log"
+            logs = {-1: GrowingFile(log, self._offsets.get(-1, 0))}
+        lines = [line for rank in logs for line in self._read(rank, logs[rank], to_the_end)]
+        return sorted(lines, key=lambda line: float(line["at"]))
+
+    def _read(self, rank: int, log: GrowingFile, to_the_end: bool) -> Iterator[Message]:
+        end = log.offset
+        while chunk := log.read(to_the_end=to_the_end, most=_CHUNK):
+            self._times.read()
+            for line in io.BytesIO(chunk):  # ends lines at \n alone
+                end += len(line)
+                at = self._times.at(log.path.name, end)
+                yield {"rank": rank, "text": _shown(line), "at": at, "offset": end}
+
+
+def _shown(line: bytes) -> str:
+    """Return what a terminal would show: a progress bar draws over itself."""
+    return line.decode(errors="replace").rstrip("\r\n").rpartition("\r")[2]
+
+
+def send_tail(tail: Tail, stream: JsonStream, *, once: bool = False) -> None:
+    """Send it as JSON lines; ends where nobody reads them any more."""
+    try:
+        for message in tail.follow(once=once):
+            stream.send(**message)
+    except BrokenPipeError:
+        sys.stderr.close()
+
+
 def main(argv: list[str]) -> int:
-    """List the jobs, oldest first, or cancel one."""
-    root, command, *job = argv
+    """Answer one question."""
+    parser = argparse.ArgumentParser(prog="python -m drumline.node.control")
+    parser.add_argument("root", type=Path)
+    parser.add_argument("command", choices=("status", "cancel", "tail"))
+    parser.add_argument("job", nargs="?", default="")
+    parser.add_argument("--from", dest="offsets", type=json.loads, default={})
+    parser.add_argument("--rank", type=int)
+    parser.add_argument("--once", action="store_true")
+    options = parser.parse_args(argv)
     stream = JsonStream(sys.stdin.buffer, sys.stdout.buffer)
-    if command == "status":
-        for folder in all_jobs(Path(root)):
+    if options.command == "status":
+        for folder in all_jobs(options.root):
             if (folder.path / "job.json").exists():  # else it is being made
                 stream.send(**describe_job(folder))
         return 0
     try:
-        state = cancel_job(JobFolder(Path(root), *job))
+        folder = JobFolder(options.root, options.job)
+        if options.command == "cancel":
+            stream.send(state=cancel_job(folder).to_json())
+        else:
+            offsets = {int(rank): int(offset) for rank, offset in options.offsets.items()}
+            tail = Tail(folder, offsets=offsets, rank=options.rank)
+            send_tail(tail, stream, once=options.once)
     except DrumlineError as error:
         stream.send(error=error.to_record())
         return error.exit_code
-    stream.send(state=state.to_json())
     return 0
 
 

@@ -16,6 +16,7 @@ and answers with one line of JSON: what it changed, and what is left to install 
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
 import shlex
@@ -24,7 +25,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 OLDEST = (3, 11)
 IMAGE_PYTHON = "/opt/pytorch/bin/python"  # of AWS's deep-learning images
@@ -122,9 +123,9 @@ def choose_base(wanted: str) -> Interpreter:
                 f"environment.python is {wanted}, but there is no such program on this node; "
                 f"give a path that it has, or write python: auto"
             )
-        found = [look_at(str(path))]
+        found = [inspect_python(str(path))]
     else:
-        found = [look_at(path) for path in candidates()]
+        found = [inspect_python(path) for path in candidates()]
     usable = [base for base in found if tuple(base.version[:2]) >= OLDEST]
     if not usable:
         has = ", ".join(f"{b.executable} is {'.'.join(map(str, b.version))}" for b in found)
@@ -143,7 +144,7 @@ def candidates() -> list[str]:
     return [path for path in dict.fromkeys(paths) if os.access(path, os.X_OK)]
 
 
-def look_at(python: str) -> Interpreter:
+def inspect_python(python: str) -> Interpreter:
     """Ask an interpreter what it is."""
     try:
         answer = subprocess.run(
@@ -187,7 +188,10 @@ class Maker:
         """Make the venv, unless there is one that stands on the same interpreter."""
         note = self.env / "base.json"
         same = {"executable": base.executable, "version": base.version, "sites": base.sites}
-        if read_json(note) == same and look_at(str(self.python)).version == base.version:
+        known = None
+        with contextlib.suppress(OSError, ValueError):
+            known = json.loads(note.read_text())
+        if known == same and inspect_python(str(self.python)).version == base.version:
             return
         self.root.mkdir(parents=True, exist_ok=True)
         argv = [base.executable, "-m", "venv", "--clear", "--without-pip", str(self.env)]
@@ -292,14 +296,6 @@ def interface_of(address: str) -> str:
         return ""
     fields = answer.stdout.split()
     return fields[1] if answer.returncode == 0 and len(fields) > 1 else ""
-
-
-def read_json(path: Path) -> Any:
-    """Read a JSON file; None where there is none."""
-    try:
-        return json.loads(path.read_text())
-    except (OSError, ValueError):
-        return None
 
 
 def main(*parts: str) -> None:

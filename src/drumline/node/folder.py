@@ -18,8 +18,9 @@ import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
+from drumline.core.json_lines import Message
 from drumline.core.lock import FileLock
 
 EVERY_S = 10.0
@@ -73,9 +74,7 @@ class Code:
 
     def noted_hash(self) -> str:
         """Return the hash that the last sync left; "" where it was cut short, or there was none."""
-        with suppress(OSError, ValueError), open(self.note, encoding="utf-8") as file:
-            return str(json.load(file).get("hash", ""))
-        return ""
+        return str(self._read().get("hash", ""))
 
     def at(self, path: str) -> bytes:
         """Return where a path is."""
@@ -92,9 +91,7 @@ class Code:
         somebody has written on the node, say. Without a note nobody knows which is which: then
         nothing is removed.
         """
-        known: dict[str, Any] = {}
-        with suppress(OSError, ValueError), open(self.note, encoding="utf-8") as file:
-            known = json.load(file)
+        known = self._read()
         noted = known.get("files", {})
         ours = {*noted, *known.get("links", {}), *known.get("folders", [])} if known else None
         self.ours = ours or set()
@@ -104,7 +101,7 @@ class Code:
         same = same and known.get("links") == self.links and known.get("folders") == self.folders
         self.hash = known["hash"] if same else ""
 
-    def _walk(self, folder: bytes, base: str, noted: dict[str, Any], ours: set[str] | None) -> bool:
+    def _walk(self, folder: bytes, base: str, noted: Message, ours: set[str] | None) -> bool:
         same = True
         try:
             with os.scandir(folder) as found:
@@ -156,7 +153,13 @@ class Code:
         folders = wanted_folders(entries)
         self._write({"hash": digest, "files": files, "links": links, "folders": folders})
 
-    def _write(self, content: dict[str, Any]) -> None:
+    def _read(self) -> Message:
+        with suppress(OSError, ValueError), open(self.note, encoding="utf-8") as file:
+            note: Message = json.load(file)
+            return note
+        return {}
+
+    def _write(self, content: Message) -> None:
         draft = self.note + b".new"
         with open(draft, "w", encoding="utf-8") as file:
             json.dump(content, file, separators=(",", ":"))

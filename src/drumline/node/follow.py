@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import select
-import shutil
 import time
-from typing import Any
 
-from drumline.core.errors import ClusterError, DrumlineError
+from drumline.core.errors import ClusterError
 from drumline.core.json_lines import Message
-from drumline.node.agent import JobAgent
-from drumline.node.exit_reports import collect
+from drumline.node.agent import ExitReports, JobAgent, Terms, build_task, read_reports
 from drumline.node.job import JobFolder
 from drumline.node.peer import PeerConnection, connect_to_leader
 from drumline.node.runner import TICK_S, Over, Runner, explain
-from drumline.node.tasks import Terms, build_task
 
 _CONNECT_S = 20.0
 _LOST_GRACE_S = 1.5  # nobody waits for what these ranks have to say any more
@@ -33,15 +28,15 @@ class Follower(Runner):
         super().__init__(folder, agent)
         self._first = first
         self._peer: PeerConnection | None = None
-        self._terms: Terms | None = None
+        self._started = False
         self._due: Message | None = None
         """the message to start, until this node is free of the job before"""
-        self._told = False
+        self._reported = False
         self._stopping = False
 
     def run(self) -> None:
         """Run this node's part to its end."""
-        self.heed_signals()
+        self.handle_signals()
         over: Over | None = None
         try:
             if self._first:
@@ -83,12 +78,13 @@ class Follower(Runner):
             select.select([] if peer.lost else [peer], [], [], TICK_S)
             for message in peer.tick():
                 if message["what"] == "final":
-                    return _final(message)
-                self._heed(message)
+                    error, code = message["error"] or "", message["code"]
+                    return Over(message["phase"], error, code, rank=message["rank"])
+                self._handle(message)
             if self._due is not None and self.take_node():
                 self._start(self._due)
-            self.look_after()
-            self._tell_end(peer)
+            self.maintain()
+            self._report_end(peer)
             if peer.lost is not None:
                 leader = f"the leader, node 0 ({self.job.addresses[0]}),"
                 raise Over("lost", f"{leader} was lost: it {peer.lost}")
@@ -96,7 +92,7 @@ class Follower(Runner):
                 asked = True
                 peer.send("cancel")
 
-    def _heed(self, message: Message) -> None:
+    def _handle(self, message: Message) -> None:
         match message["what"]:
             case "turn":
                 self.folder.note(phase="starting")
@@ -111,32 +107,31 @@ class Follower(Runner):
 
     def _start(self, message: Message) -> None:
         """Leave the note that this node's agent looks for, and start it."""
-        terms = Terms(**{key: message[key] for key in Terms.__dataclass_fields__})
-        self.workers = terms.workers
-        self._terms = terms
         self._due = None
-        self.make_run(message["spec"])
+        terms = Terms.from_json(message)
+        self.workers, self._started = terms.workers, True
+        self.make_run(terms.spec)
         self.run_dir.rendezvous.mkdir()
         (self.run_dir.rendezvous / "agents").write_text(str(message["port"]))
         self.folder.note(phase="running", started=time.time(), workers=terms.workers)
         self.agent.start(build_task(self.job, self.folder, terms))
 
-    def _tell_end(self, peer: PeerConnection) -> None:
-        """Tell the leader how this node's agent ended, and what its ranks said."""
+    def _report_end(self, peer: PeerConnection) -> None:
+        """Report to the leader how this node's agent ended, and what its ranks said."""
         over = self.agent.ended if self._stopping else self.agent.exit_code is not None
-        if self._told or not over:
+        if self._reported or not over:
             return
-        self._told = True
-        told: Any = {}
-        if self._terms is not None:
-            told = collect(
+        self._reported = True
+        reports: ExitReports = {}
+        if self._started:
+            reports = read_reports(
                 self.run_dir,
                 node=self.job.node,
-                workers=self._terms.workers,
+                workers=self.workers,
                 last_words=self.agent.scratch.path,
             )
         code = self.agent.exit_code
-        peer.send("ended", code=1 if code is None else code, told=told)
+        peer.send("ended", code=1 if code is None else code, told=reports)
 
     def _conclude(self, over: Over) -> None:
         self.agent.stop(_LOST_GRACE_S)
@@ -146,18 +141,6 @@ class Follower(Runner):
             time.sleep(TICK_S)
         self.note_times()
         self.agent.close()
-        with contextlib.suppress(OSError, DrumlineError):
-            shutil.rmtree(self.run_dir.rendezvous, ignore_errors=True)
         if self._peer is not None:
             self._peer.close()
-        self.folder.note(
-            phase=over.phase,
-            code=over.code,
-            error=over.error or None,
-            rank=over.rank,
-            ended=time.time(),
-        )
-
-
-def _final(message: Message) -> Over:
-    return Over(message["phase"], message["error"] or "", message["code"], rank=message["rank"])
+        self.end_with(over.to_record())

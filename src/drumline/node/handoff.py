@@ -19,7 +19,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -30,11 +29,12 @@ import drumline
 from drumline.core.errors import UsageError
 from drumline.core.json_lines import Message
 from drumline.core.lock import FileLock, is_locked
+from drumline.core.processes import start_detached
 from drumline.node.agent import USUAL, JobAgent, hold_edition
 from drumline.node.follow import Follower
 from drumline.node.job import JobFolder, Ticket
 from drumline.node.lead import Leader
-from drumline.node.runner import Runner
+from drumline.node.runner import Runner, print_to
 
 _WAIT_S = 3600.0
 _POLL_S = 1.0
@@ -118,14 +118,7 @@ class JobHandoff:
 def keep_warm(root: Path, preload: tuple[str, ...] = ()) -> None:
     """Start an agent that waits for the next job, in a process of its own."""
     modules = ",".join(dict.fromkeys((*USUAL, *preload)))
-    subprocess.Popen(
-        [sys.executable, "-m", "drumline.node.handoff", str(root), modules],
-        cwd=root,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+    start_detached([sys.executable, "-m", "drumline.node.handoff", str(root), modules], cwd=root)
 
 
 def hand_over(job: JobHandoff) -> bool:
@@ -177,10 +170,7 @@ def wait_for_job(root: Path, preload: tuple[str, ...]) -> None:
     if job is None:
         agent.close()
         return
-    log = os.open(job.folder.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    for target in (1, 2):
-        os.dup2(log, target)
-    os.close(log)
+    print_to(job.folder.log)
     job.run(agent)  # (4)
 
 

@@ -28,13 +28,13 @@ import json
 import os
 import re
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 from drumline.core.errors import ClusterError, UsageError
 from drumline.core.files import write_atomic
-from drumline.core.json_lines import Message
+from drumline.core.json_lines import Record
 from drumline.core.lock import FileLock, is_locked
 from drumline.core.rundir import RunDir
 
@@ -45,7 +45,7 @@ JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
+class Job(Record):
     """One node's part of a job."""
 
     id: str
@@ -83,20 +83,9 @@ class Job:
         """Whether this is the leader's part."""
         return self.node == 0
 
-    def to_json(self) -> Message:
-        """Return plain values."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, values: Message) -> Self:
-        """Read it back; another version's fields are ignored."""
-        known = {key: values[key] for key in cls.__dataclass_fields__.keys() & values}
-        lists = {key: tuple(values.get(key, ())) for key in ("addresses", "argv")}
-        return cls(**{**known, **lists})
-
 
 @dataclass(frozen=True, kw_only=True)
-class JobState:
+class JobState(Record):
     """How far a job has come on a node."""
 
     phase: Phase = "queued"
@@ -117,15 +106,6 @@ class JobState:
     def over(self) -> bool:
         """Whether nothing will change any more."""
         return self.phase in ENDED
-
-    def to_json(self) -> Message:
-        """Return plain values."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, values: Message) -> Self:
-        """Read it back, also where another version has written it."""
-        return cls(**{key: values[key] for key in cls.__dataclass_fields__.keys() & values})
 
 
 @dataclass(frozen=True)

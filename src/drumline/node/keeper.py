@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import sys
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from drumline.core.errors import ClusterError
 from drumline.core.files import write_atomic
-from drumline.core.json_lines import JsonStream
+from drumline.core.json_lines import JsonStream, Record
+from drumline.core.processes import start_detached
 from drumline.node.folder import BusySign
 from drumline.node.job import JobFolder
 from drumline.node.storage import Store
@@ -29,7 +29,7 @@ _RETRY_S = 600.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class CopyRequest:
+class CopyRequest(Record):
     """What the laptop asks a node to copy, and where to."""
 
     root: str
@@ -41,44 +41,39 @@ class CopyRequest:
     check: bool
     """whether to wait until it is known that the storage can be used"""
 
-    @property
-    def folder(self) -> Path:
-        """The job's."""
-        return Path(self.root) / "jobs" / self.job
-
 
 @dataclass(frozen=True, kw_only=True)
-class CopyStatus:
+class CopyStatus(Record):
     """How the last copy went (storage.json): a storage that refuses must not end a job."""
 
-    at: float
+    at: float = field(default_factory=time.time)
     ended: bool
     """whether the job had ended by then"""
     error: str = ""
     files: int = 0
     bytes: int = 0
 
-    def write(self, job: Path) -> None:
+    def write(self, job: JobFolder) -> None:
         """Write it into the job's folder."""
         with contextlib.suppress(Exception):  # a full disk, say; the copy itself matters more
-            write_atomic(job / "storage.json", json.dumps(asdict(self)) + "\n")
+            write_atomic(job.path / "storage.json", json.dumps(self.to_json()) + "\n")
 
 
-def job_ended(job: Path) -> bool:
+def has_ended(job: JobFolder) -> bool:
     """Whether nothing will change any more: it has ended, or its runner is gone."""
     try:
-        return JobFolder(job.parents[1], job.name).read_state().over
+        return job.read_state().over
     except (OSError, ValueError):
         return False
 
 
-def keep(job: Path, store: Store, run: str, writer: str, *, every_s: float) -> None:
+def keep(job: JobFolder, store: Store, writer: str, *, every_s: float) -> None:
     """Copy the run directory every so often, and once more when the job has ended."""
-    give_up_at, busy = None, BusySign(job.parents[1])
+    give_up_at, busy = None, BusySign(job.root)
     while True:
-        status = CopyStatus(at=time.time(), ended=job_ended(job))
+        status = CopyStatus(ended=has_ended(job))
         try:
-            copied = store.copy(job / "run", run, writer, ended=status.ended, moved=busy.tick)
+            copied = store.copy(job.run.path, job.id, writer, ended=status.ended, moved=busy.tick)
             status = replace(status, files=copied.files, bytes=copied.bytes)
         except Exception as error:  # whatever it is, nobody would hear of it otherwise
             status = replace(status, error=_message(error))
@@ -88,7 +83,7 @@ def keep(job: Path, store: Store, run: str, writer: str, *, every_s: float) -> N
             if not status.error or time.monotonic() > give_up_at:
                 return
         wake = time.monotonic() + every_s
-        while time.monotonic() < wake and (status.ended or not job_ended(job)):
+        while time.monotonic() < wake and (status.ended or not has_ended(job)):
             time.sleep(min(_POLL_S, every_s))
 
 
@@ -106,31 +101,24 @@ def main() -> None:
         except ClusterError as error:
             stream.send(error=error.message)
             return
+    start_detached(
+        [sys.executable, "-m", "drumline.node.keeper", "--stay"],
+        given=json.dumps(request.to_json()),
+    )
     stream.send(keeping=request.job)
-    if os.fork():
-        os._exit(0)
-    os.setsid()
-    nowhere = os.open(os.devnull, os.O_RDWR)
-    for descriptor in (0, 1, 2):
-        os.dup2(nowhere, descriptor)
-    # a new process image: a storage's threads do not survive a fork
-    read, write = os.pipe()
-    os.write(write, json.dumps(asdict(request)).encode())
-    os.close(write)
-    os.dup2(read, 0)
-    os.execv(sys.executable, [sys.executable, "-m", "drumline.node.keeper", "--stay"])
 
 
 def stay() -> None:
     """Copy until the job has ended."""
-    request = CopyRequest(**json.loads(sys.stdin.read()))
+    request = CopyRequest(**json.load(sys.stdin))
+    job = JobFolder(Path(request.root), request.job)
     try:
         store = Store(request.url)
         store.check(request.job, request.writer)
     except Exception as error:
-        CopyStatus(at=time.time(), ended=False, error=_message(error)).write(request.folder)
+        CopyStatus(ended=False, error=_message(error)).write(job)
         return
-    keep(request.folder, store, request.job, request.writer, every_s=request.every_s)
+    keep(job, store, request.writer, every_s=request.every_s)
 
 
 if __name__ == "__main__":

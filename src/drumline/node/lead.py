@@ -2,12 +2,12 @@
 
     (1) its turn has come      no job that was submitted before is left
     (2) all nodes are here     each follower has connected, and proved that it belongs to the job
-    (3) it starts its agent    which opens the store where agents meet, and notes the port
+    (3) it starts its agent    which opens the store of the agents, and notes the port
     (4) it tells the followers the port; their agents start
     (5) it watches             the first failure, lost node or cancellation ends the job on all
     (6) it judges              from what all nodes tell of their ranks; that is the job's state
 
-`submit` starts it, or hands the job to one that waits (`charge`).
+`submit` starts it, or hands the job to one that waits (`handoff`).
 """
 
 from __future__ import annotations
@@ -15,29 +15,33 @@ from __future__ import annotations
 import contextlib
 import queue
 import select
-import shutil
 import socket
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
 
 from drumline.core.errors import DrumlineError, RunDirError
 from drumline.core.json_lines import Message
+from drumline.launch.outcome import Outcome
 from drumline.launch.runs import FAILURE
-from drumline.node.agent import JobAgent
-from drumline.node.exit_reports import exit_code_of, is_explained, judge, note
+from drumline.node.agent import (
+    JobAgent,
+    build_task,
+    exit_code_of,
+    is_explained,
+    settle_terms,
+    write_reports,
+)
 from drumline.node.job import JobFolder, Ticket
 from drumline.node.peer import PeerConnection, accept_follower
 from drumline.node.runner import CANCELLED, TICK_S, Over, Runner, explain
 from drumline.node.snapshot import bring_checkpoints
-from drumline.node.tasks import Terms, build_task
 
 COME_S = 60.0
 """how long a follower may take to connect"""
 _EXPLAIN_S = 2.0  # for the rank that caused it to be heard, where only its victims were so far
 _WIND_DOWN_S = 14.0  # followers give their agents half of it
-_MOST_GREETINGS = 80
+_MOST_HANDSHAKES = 80
 
 
 class Leader(Runner):
@@ -63,12 +67,12 @@ class Leader(Runner):
 
     def run(self) -> None:
         """Run the job to its end."""
-        self.heed_signals()
+        self.handle_signals()
         over: Over | None = None
         try:
             self._wait_for_turn()
-            terms = self._start()
-            self._watch(terms)
+            self._start()
+            self._watch()
         except BaseException as error:
             over = explain(error, self.folder.log)
         try:
@@ -89,44 +93,33 @@ class Leader(Runner):
         self._until(lambda: len(self._here) == self.job.nodes - 1)  # (2)
         self._until(self.take_node)
 
-    def _start(self) -> Terms:
+    def _start(self) -> None:
         """Start the agents of all nodes."""
-        text = ""
-        terms = Terms(
-            workers=self.workers, timeout_s=self.job.timeout_s, restarts=self.job.restarts
-        )
-        if self.job.spec:
-            from drumline.node.tasks import settle_spec
-
-            spec = settle_spec(self.job.spec, nodes=self.job.nodes, workers=self.workers)
-            text = spec.text
-            terms = Terms(workers=self.workers, timeout_s=spec.timeout_s, restarts=spec.restarts)
-        self.make_run(text)
+        terms = settle_terms(self.job, self.workers)
+        self.make_run(terms.spec)
         if self.job.resume:
             bring_checkpoints(self.folder.root, self.job.resume, self.run_dir.checkpoints)
-        meeting = self.run_dir.rendezvous / "agents"
+        port_file = self.run_dir.rendezvous / "agents"
         self.agent.start(build_task(self.job, self.folder, terms))  # (3)
-        self._until(lambda: self.agent.ended or meeting.exists())
+        self._until(lambda: self.agent.ended or port_file.exists())
         self.folder.note(phase="running", started=time.time(), workers=self.workers)
         self._started = time.monotonic()
-        port = int(meeting.read_text()) if meeting.exists() else 0
+        port = int(port_file.read_text()) if port_file.exists() else 0
         for peer in self._peers.values():
-            peer.send("start", port=port, spec=text, **vars(terms))  # (4)
-        return terms
+            peer.send("start", port=port, **terms.to_json())  # (4)
 
-    def _watch(self, terms: Terms) -> None:
+    def _watch(self) -> None:
         """Wait until all agents have ended well, or one has not (5)."""
         while not any(codes := self._exit_codes()):
             if None not in codes:
                 return
             self._tick()
-        world_size = self.job.nodes * terms.workers
         deadline = time.monotonic() + _EXPLAIN_S
         known = -1
         while None in (codes := self._exit_codes()) and time.monotonic() < deadline:
             if (ended := len(codes) - codes.count(None)) != known:
                 known = ended
-                if is_explained(self.run_dir, world_size):
+                if is_explained(self.run_dir, self._world_size):
                     return
             self._tick()
 
@@ -145,42 +138,33 @@ class Leader(Runner):
         self.note_times()
 
     def _judge(self) -> Over:
-        """Say how the job has ended (6)."""
-        error = judge(
-            self.run_dir,
-            nodes=self.job.nodes,
-            workers=self.workers,
-            exit_codes=self._exit_codes(),
-            last_words=self.agent.scratch.path,
-            script=bool(self.job.argv),
-        )
-        if error is None:
-            return Over("done", "", 0)
-        with contextlib.suppress(RunDirError):
-            self.run_dir.write_json(FAILURE, error.to_record())
-        code = exit_code_of(self.run_dir, error, self.job.nodes)
-        return Over("failed", error.message, code, rank=error.fields.get("rank"))
+        """Find out how the job has ended: what went wrong first, over all nodes (6)."""
+        try:
+            Outcome(
+                run=self.run_dir,
+                world_size=self._world_size,
+                exit_codes=self._exit_codes(),
+                last_words=self.agent.scratch.path,
+                timeout="the script's own timeout" if self.job.argv else "timeout_s",
+            ).check()
+        except DrumlineError as error:
+            with contextlib.suppress(RunDirError):
+                self.run_dir.write_json(FAILURE, error.to_record())
+            code = exit_code_of(self.run_dir, error, self.job.nodes)
+            return Over("failed", error.message, code, rank=error.fields.get("rank"))
+        return Over("done", "", 0)
 
     def _conclude(self, over: Over) -> None:
         self.agent.close()
         with contextlib.suppress(OSError, DrumlineError):
             if over.phase == "done" and self.job.argv:
-                summary = {
-                    "world_size": self.job.nodes * self.workers,
-                    "time_s": time.monotonic() - self._started,
-                }
+                time_s = time.monotonic() - self._started
+                summary = {"world_size": self._world_size, "time_s": time_s}
                 self.run_dir.write_json("summary.json", summary)
-            elif over.phase != "done" and self.run_dir.path.exists():
-                self._note_failure(over)
-            shutil.rmtree(self.run_dir.rendezvous, ignore_errors=True)
-        ending: dict[str, Any] = {
-            "phase": over.phase,
-            "code": over.code,
-            "error": over.error or None,
-            "rank": over.rank,
-            "ended": time.time(),
-        }
-        self.folder.note(**ending)
+            elif over.phase != "done" and not (self.run_dir.path / FAILURE).exists():
+                self.run_dir.write_json(FAILURE, DrumlineError(over.error).to_record())
+        ending = over.to_record()
+        self.end_with(ending)
         for peer in self._peers.values():
             peer.send("final", **ending)
             peer.close()
@@ -188,10 +172,9 @@ class Leader(Runner):
             self._listener.close()
         self._ticket.drop()
 
-    def _note_failure(self, over: Over) -> None:
-        if not (self.run_dir.path / FAILURE).exists():
-            error = DrumlineError(over.error)
-            self.run_dir.write_json(FAILURE, error.to_record())
+    @property
+    def _world_size(self) -> int:
+        return self.job.nodes * self.workers
 
     def _exit_codes(self) -> list[int | None]:
         followers = (self._codes.get(node) for node in range(1, self.job.nodes))
@@ -212,14 +195,14 @@ class Leader(Runner):
         if self._listener is not None:
             sources.append(self._listener)
         if self._listener in select.select(sources, [], [], TICK_S)[0]:
-            self._greet()
+            self._accept()
         with contextlib.suppress(queue.Empty):
             while True:
                 self._admit(self._came.get_nowait())
         for peer in list(self._peers.values()):
             for message in peer.tick():
-                self._hear(peer, message)
-        self.look_after()
+                self._handle(peer, message)
+        self.maintain()
         if not self._ending:
             self._check()
 
@@ -242,11 +225,11 @@ class Leader(Runner):
                 f"{self.job.addresses[0]} within {COME_S:g} s; can the nodes reach each other?",
             )
 
-    def _greet(self) -> None:
+    def _accept(self) -> None:
         """Find out who is there, beside the loop: somebody may say nothing."""
         assert self._listener is not None
         connection, _ = self._listener.accept()
-        if threading.active_count() > _MOST_GREETINGS:
+        if threading.active_count() > _MOST_HANDSHAKES:
             connection.close()
             return
         secret = self.folder.read_secret()
@@ -264,7 +247,7 @@ class Leader(Runner):
         else:
             self._peers[peer.node] = peer
 
-    def _hear(self, peer: PeerConnection, message: Message) -> None:
+    def _handle(self, peer: PeerConnection, message: Message) -> None:
         match message["what"]:
             case "here":
                 self._here.add(peer.node)
@@ -272,7 +255,7 @@ class Leader(Runner):
                     self.workers = min(self.workers, int(message["workers"]))
             case "ended":
                 self._codes[peer.node] = int(message["code"])
-                note(self.run_dir, message["told"], ahead_s=peer.ahead_s)
+                write_reports(self.run_dir, message["told"], ahead_s=peer.ahead_s)
             case "broken" if not self._ending:
                 raise Over("failed", f"node {peer.node}: {message['error']}", message["code"])
             case "cancel" if not self._ending:

@@ -91,7 +91,7 @@ def end(root: str) -> list[int]:
     return sorted(left)
 
 
-def main(argv: list[str]) -> dict[str, Any]:
+def main(argv: list[str]) -> dict[str, object]:
     """Execute a command; returns the answer."""
     what, root, mark = argv[0], os.path.normpath(argv[1]), json.loads(argv[2])
     if root in ("/", os.path.expanduser("~")) or not os.path.isabs(root):

@@ -119,20 +119,15 @@ def listen(address: str) -> socket.socket:
     Raises:
         ClusterError: the address is not this machine's.
     """
-    listener = None
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
-        family, kind, proto, _, where = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, kind, proto)
-        listener.bind(where)
-        listener.listen(128)
+        return socket.create_server((address, 0), family=family, backlog=128)
     except OSError as error:
-        if listener is not None:
-            listener.close()
+        why = str(error.strerror or error).partition(" (while")[0]  # which names the address again
         raise ClusterError(
-            f"the leader cannot listen on {address}: {error.strerror or error}; the address must "
-            f"be one of its own, by which the other nodes reach it"
+            f"the leader cannot listen on {address}: {why}; the address must be one of its own, by "
+            f"which the other nodes reach it"
         ) from None
-    return listener
 
 
 def accept_follower(connection: socket.socket, *, job: str, secret: bytes) -> PeerConnection | None:

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from drumline.core.errors import ClusterError, WorkerError
-from drumline.core.files import stays_inside, write_atomic
+from drumline.core.files import GrowingFile, stays_inside, write_atomic
 from drumline.core.json_lines import JsonLines, Message, encode
 from drumline.core.lock import FileLock, is_locked
 from drumline.node.folder import locked
@@ -131,13 +131,13 @@ def _request(folder: Path, request: Message) -> str:
                     f"drumline jupyter running there, and try again"
                 )
             time.sleep(_PAUSE_S)
-        told = json.loads(answer.read_text())
+        reply = json.loads(answer.read_text())
     finally:
         for path in (folder / f"{name}.json", answer):
             path.unlink(missing_ok=True)
-    if "error" in told:
-        raise ClusterError(str(told["error"]))
-    return str(told["job"])
+    if "error" in reply:
+        raise ClusterError(str(reply["error"]))
+    return str(reply["job"])
 
 
 def is_served(folder: Path) -> bool:
@@ -147,16 +147,13 @@ def is_served(folder: Path) -> bool:
 
 def _follow(job: JobFolder, show: Callable[[str], None]) -> None:
     """Show what this node's ranks print, until the job has ended."""
-    seen: dict[Path, int] = {}
+    logs: dict[Path, GrowingFile] = {}
     while True:
         state = job.read_state()
-        for log in sorted(job.run.logs.glob("*.log")):
-            with log.open("rb") as file:
-                file.seek(seen.get(log, 0))
-                whole, end, _ = file.read().rpartition(b"\n")
-            seen[log] = seen.get(log, 0) + len(whole) + len(end)
-            for line in whole.decode(errors="replace").splitlines():
-                show(f"{log.stem}: {line}")
+        for path in sorted(job.run.logs.glob("*.log")):
+            log = logs.setdefault(path, GrowingFile(path))
+            for line in log.read().decode(errors="replace").splitlines():
+                show(f"{path.stem}: {line}")
         if state.over:
             if state.phase != "done":
                 why = state.error or f"it ended as {state.phase}"

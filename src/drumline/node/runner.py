@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sys
 import time
@@ -16,12 +17,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from drumline.core.errors import DrumlineError
+from drumline.core.json_lines import Message
 from drumline.core.lock import FileLock
 from drumline.launch.runs import build_manifest
-from drumline.node.agent import JobAgent, variables_for
+from drumline.node.agent import JobAgent, default_workers, preloads_for, variables_for
 from drumline.node.folder import BusySign
 from drumline.node.job import Job, JobFolder, Phase
-from drumline.node.tasks import default_workers, preloads_for
 
 TICK_S = 0.05
 NODE_FREE_S = 20.0
@@ -38,10 +39,15 @@ class Over(Exception):  # noqa: N818  an end is no error
 
     def __init__(self, phase: Phase, error: str, code: int = 1, *, rank: int | None = None) -> None:
         super().__init__(error)
-        self.rank = rank
         self.phase = phase
         self.error = error
         self.code = code
+        self.rank = rank
+
+    def to_record(self) -> Message:
+        """Return how the job has ended, just now: what its state says of that."""
+        ending = {"phase": self.phase, "code": self.code, "rank": self.rank}
+        return {**ending, "error": self.error or None, "ended": time.time()}
 
 
 class Runner:
@@ -100,7 +106,7 @@ class Runner:
             )
         return False
 
-    def look_after(self) -> None:
+    def maintain(self) -> None:
         """Do what is due: SIGKILL after the grace period, the busy sign, the times of logs."""
         self.agent.tick()
         if self.agent.warm:
@@ -113,16 +119,11 @@ class Runner:
     def note_times(self) -> None:
         """Note which logs have grown, so that lines of all ranks can be put in order later."""
         lines = []
-        try:
-            with os.scandir(self.run_dir.logs) as entries:
-                for entry in entries:
-                    if entry.name.startswith("rank-"):
-                        size = entry.stat().st_size
-                        if size != self._sizes.get(entry.name):
-                            self._sizes[entry.name] = size
-                            lines.append([time.time(), entry.name, size])
-        except FileNotFoundError:
-            return
+        for log in self.run_dir.logs.glob("rank-*"):
+            size = log.stat().st_size
+            if size != self._sizes.get(log.name):
+                self._sizes[log.name] = size
+                lines.append([time.time(), log.name, size])
         if lines:
             with (self.run_dir.logs / TIMES).open("a") as file:
                 file.writelines(json.dumps(line) + "\n" for line in lines)
@@ -131,7 +132,7 @@ class Runner:
         """Whether somebody wants the job to end."""
         return self._asked_to_end or self.folder.cancel.exists()
 
-    def heed_signals(self) -> None:
+    def handle_signals(self) -> None:
         """Take SIGTERM as the wish to end the job, and a hang-up as none of our business."""
 
         def ask(*_: object) -> None:
@@ -140,6 +141,11 @@ class Runner:
         signal.signal(signal.SIGTERM, ask)
         signal.signal(signal.SIGINT, ask)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+    def end_with(self, ending: Message) -> None:
+        """Leave nothing of the agents' rendezvous, and write the job's last state."""
+        shutil.rmtree(self.run_dir.rendezvous, ignore_errors=True)
+        self.folder.note(**ending)
 
 
 def explain(error: BaseException, log: Path) -> Over:
@@ -153,20 +159,16 @@ def explain(error: BaseException, log: Path) -> Over:
     return Over("failed", f"running the job failed ({kind}: {error}); the whole story is in {log}")
 
 
-def detach(folder: JobFolder, run: Callable[[], None]) -> int:
-    """Call a function in a process of its own that no hang-up reaches; returns its number."""
+def detach(folder: JobFolder, run: Callable[[], None]) -> None:
+    """Call a function in a process of its own that no hang-up reaches."""
     sys.stdout.flush()
     sys.stderr.flush()
-    child = os.fork()
-    if child:
-        return child
+    if os.fork():
+        return
     code = 1
     try:
         os.setsid()
-        log = os.open(folder.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        nothing = os.open(os.devnull, os.O_RDONLY)
-        for source, target in ((nothing, 0), (log, 1), (log, 2)):
-            os.dup2(source, target)
+        print_to(folder.log)
         run()
         code = 0
     except BaseException as error:
@@ -175,3 +177,13 @@ def detach(folder: JobFolder, run: Callable[[], None]) -> int:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+
+
+def print_to(log: Path) -> None:
+    """Let all that this process prints from now on go to a log; it reads nothing any more."""
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for source, target in ((nothing, 0), (output, 1), (output, 2)):
+        os.dup2(source, target)
+    os.close(output)
+    os.close(nothing)

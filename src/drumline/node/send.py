@@ -20,12 +20,12 @@ import os
 import stat
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from drumline.core.errors import UsageError
-from drumline.core.json_lines import FRAME_BYTES, JsonStream, Message
+from drumline.core.json_lines import FRAME_BYTES, JsonStream, Message, Record
 from drumline.node.folder import BusySign
 from drumline.node.job import JobFolder
 
@@ -34,7 +34,7 @@ _SKIPPED = ("__pycache__", ".git", ".ipynb_checkpoints")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ListedFile:
+class ListedFile(Record):
     """A file that can be pulled."""
 
     file: str
@@ -45,16 +45,24 @@ class ListedFile:
 
 
 def list_job(job: Path) -> Iterator[ListedFile]:
-    """Give the files of a job that a person wants to keep."""
-    for name in TOLD:
-        yield from _entry(job, name)
-    for name in _walk(job, "run"):
-        if not any(part.startswith(".") for part in name.split("/")):  # those are half written
-            yield from _entry(job, name)
-    since = _mtime(job / "job.json")
-    for name in _walk(job, "work"):
-        if _is_new(job / name, since):
-            yield from _entry(job, name)
+    """Give the files of a job that a person wants to keep.
+
+    Of the working directory those that the job has created or changed, rather than got with the
+    code. job.json is written after the snapshot was taken and before the job starts. What the job
+    writes, or moves there, was changed later by the kernel's own account (ctime), whatever date it
+    bears. Clocks tick slowly: in the tick that both fall into, the date decides.
+    """
+    submitted = _stat(job / "job.json")
+    since = submitted.st_mtime_ns if submitted else 0
+    for name in (*TOLD, *_walk(job, "run"), *_walk(job, "work")):
+        found = _stat(job / name)
+        if found is None or not stat.S_ISREG(found.st_mode):
+            continue
+        if name.startswith("run/") and "/." in name:  # half written
+            continue
+        if name.startswith("work/") and (found.st_ctime_ns, found.st_mtime_ns) < (since, since):
+            continue
+        yield ListedFile(file=name, bytes=found.st_size, mtime=found.st_mtime_ns)
 
 
 def _walk(job: Path, part: str) -> Iterator[str]:
@@ -64,34 +72,12 @@ def _walk(job: Path, part: str) -> Iterator[str]:
             yield (Path(folder) / name).relative_to(job).as_posix()
 
 
-def _is_new(path: Path, since: int) -> bool:
-    """Whether the job has created or changed a file, rather than got it with the code.
-
-    job.json is written after the snapshot was taken and before the job starts. What the job writes,
-    or moves there, was changed later by the kernel's own account (ctime), whatever date it bears.
-    Clocks tick slowly: in the tick that both fall into, the date decides.
-    """
+def _stat(path: Path) -> os.stat_result | None:
+    """Return what is known of a file itself, not of what it links to; None where there is none."""
     try:
-        found = path.stat(follow_symlinks=False)
+        return path.stat(follow_symlinks=False)
     except OSError:
-        return False
-    return (found.st_ctime_ns, found.st_mtime_ns) >= (since, since)
-
-
-def _mtime(path: Path) -> int:
-    try:
-        return path.stat().st_mtime_ns
-    except OSError:
-        return 0
-
-
-def _entry(job: Path, name: str) -> Iterator[ListedFile]:
-    try:
-        found = (job / name).stat(follow_symlinks=False)
-    except OSError:
-        return
-    if stat.S_ISREG(found.st_mode):
-        yield ListedFile(file=name, bytes=found.st_size, mtime=found.st_mtime_ns)
+        return None
 
 
 class _Reader:
@@ -157,30 +143,28 @@ def send(job: Path, request: Message, stream: JsonStream, busy: BusySign) -> Non
         stream.send(sent=name, sha256=reader.digest.hexdigest(), bytes=reader.offset)
 
 
-def phase_of(job: Path) -> str:
+def read_phase(folder: JobFolder) -> str:
     """Return how far the job has come; "" where nobody knows."""
-    if not (job / "state.json").exists():
-        return ""
-    try:
-        return JobFolder(job.parents[1], job.name).read_state().phase
-    except (OSError, ValueError, UsageError):
-        return ""
+    with suppress(OSError, ValueError):
+        if (folder.path / "state.json").exists():
+            return folder.read_state().phase
+    return ""
 
 
 def main() -> None:
     """Answer the laptop's requests, until it closes the connection."""
     root, name = sys.argv[1:]
-    job, busy = JobFolder(Path(root), name).path, BusySign(root)
+    folder, busy = JobFolder(Path(root), name), BusySign(root)
     stream = JsonStream(sys.stdin.buffer, sys.stdout.buffer)
     for request in stream:
         if "get" in request:
-            send(job, request, stream, busy)
+            send(folder.path, request, stream, busy)
             continue
-        phase, count = phase_of(job), 0  # before the files: what an ended job has is all there
-        for entry in list_job(job):
-            stream.send(**asdict(entry))
+        phase, count = read_phase(folder), 0  # before the files: what an ended job has is all there
+        for file in list_job(folder.path):
+            stream.send(**file.to_json())
             count += 1
-        stream.send(listed=count, phase=phase, there=job.is_dir())
+        stream.send(listed=count, phase=phase, there=folder.path.is_dir())
 
 
 if __name__ == "__main__":

@@ -27,12 +27,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from drumline.core.errors import RunDirError
 from drumline.core.files import write_atomic
-from drumline.core.json_lines import JsonStream, Message
+from drumline.core.json_lines import JsonStream, Message, Record
 from drumline.core.lock import FileLock
 from drumline.core.processes import start_time
 
@@ -60,13 +60,18 @@ class Program:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServiceState:
+class ServiceState(Record):
     """A service that runs."""
 
     pid: int
     since: int | None
     """its start time, in the kernel's ticks"""
     port: int
+
+    @property
+    def lives(self) -> bool:
+        """Whether its process runs, and not another one of the same PID."""
+        return self.since is not None and start_time(self.pid) == self.since
 
 
 @dataclass(frozen=True)
@@ -87,7 +92,7 @@ class Service:
             state = ServiceState(**json.loads((self.folder / "state.json").read_text()))
         except (OSError, ValueError, TypeError):
             return None
-        return state if start_time(state.pid) == state.since else None
+        return state if state.lives else None
 
     def launch(self, build: Callable[[int], Program]) -> ServiceState:
         """Start the program that `build` gives for a port, unless it runs; returns its state.
@@ -97,9 +102,10 @@ class Service:
         """
         with self._lock():
             state = self.running()
-            for last in [False] * (_TRIES - 1) + [True]:
-                state = state or self._try(build, last=last)
-        assert state is not None
+            tries = 0
+            while state is None:
+                tries += 1
+                state = self._try(build, last=tries == _TRIES)
         return state
 
     def stop(self) -> bool:
@@ -107,7 +113,7 @@ class Service:
         with self._lock():
             state = self.running()
             if state is not None:
-                self._end(state.pid, state.since)
+                self._end(state)
             (self.folder / "state.json").unlink(missing_ok=True)
         return state is not None
 
@@ -128,9 +134,9 @@ class Service:
             )
         state = ServiceState(pid=process.pid, since=start_time(process.pid), port=port)
         if self._wait(process, port):
-            write_atomic(self.folder / "state.json", json.dumps(asdict(state)) + "\n")
+            write_atomic(self.folder / "state.json", json.dumps(state.to_json()) + "\n")
             return state
-        self._end(state.pid, state.since)
+        self._end(state)
         tail = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
         if not last and "ddress already in use" in tail:
             return None
@@ -145,22 +151,16 @@ class Service:
             time.sleep(_PAUSE_S)
         return False
 
-    def _end(self, pid: int, since: int | None) -> None:
-        """End a process and those that it started: SIGTERM, then SIGKILL."""
+    def _end(self, state: ServiceState) -> None:
+        """End a process by SIGTERM, then it and all that it has started by SIGKILL."""
         for kind in (signal.SIGTERM, signal.SIGKILL):
-            deadline = time.monotonic() + _STOP_S
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(pid, kind)
-            while since is not None and start_time(pid) == since:
+                os.killpg(state.pid, kind)
+            deadline = time.monotonic() + _STOP_S
+            while state.lives and time.monotonic() < deadline:
                 with contextlib.suppress(ChildProcessError):
-                    os.waitpid(pid, os.WNOHANG)
-                if time.monotonic() > deadline:
-                    break
+                    os.waitpid(state.pid, os.WNOHANG)
                 time.sleep(_PAUSE_S)
-            else:
-                break
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(pid, signal.SIGKILL)  # a helper of it that did not go along
 
     def _lock(self) -> FileLock:
         self.folder.parent.mkdir(parents=True, exist_ok=True)

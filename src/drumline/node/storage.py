@@ -23,11 +23,12 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
 from drumline.core.errors import ClusterError
-from drumline.core.files import stays_inside
+from drumline.core.files import hash_file, stays_inside
 from drumline.core.json_lines import Message
 
 MANIFEST = "manifest.sha256.json"
@@ -167,10 +168,6 @@ def _nothing() -> None:
     """Do nothing."""
 
 
-class _GoneError(Exception):
-    """A file of the run directory that is there no more."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Copied:
     """What a copy took."""
@@ -220,9 +217,11 @@ class Store:
             for name, path in list_files(folder):
                 known = old.files.get(name)
                 try:
-                    file = self._keep(path, known) or self._send(path, at, name, known, moved)
-                except _GoneError:  # since we listed it
+                    source = path.open("rb")
+                except FileNotFoundError:  # since we listed it
                     continue
+                with source:
+                    file = _unchanged(source, known) or self._send(source, at, name, known, moved)
                 files[name] = file
                 if known is None or known.sha256 != file.sha256:
                     sent = Copied(files=sent.files + 1, bytes=sent.bytes + file.bytes)
@@ -284,56 +283,38 @@ class Store:
         file = manifest.files[name]
         where = f"{manifest.run}/{manifest.writer}/{file.key}"
         to.parent.mkdir(parents=True, exist_ok=True)
-        digest, size = hashlib.sha256(), 0
         with explained(self.url):
             try:
-                with (
-                    self._fs.open(f"{self._root}/{where}", "rb") as source,
-                    to.open("wb") as target,
-                ):
-                    while piece := source.read(_CHUNK):
-                        digest.update(piece)
-                        size += len(piece)
-                        target.write(piece)
+                self._fs.get_file(f"{self._root}/{where}", str(to))
             except FileNotFoundError:
                 raise _refused(self.url, where, "it is not there") from None
-        if size != file.bytes or digest.hexdigest() != file.sha256:
+        if (size := to.stat().st_size) != file.bytes:
             why = f"it has {size} bytes, but the manifest says {file.bytes}"
-            raise _refused(
-                self.url, where, why if size != file.bytes else "its checksum is another"
-            )
-
-    def _keep(self, path: Path, known: StoredFile | None) -> StoredFile | None:
-        """Return what is known of a file, if that still holds; its date may be another."""
-        with _local():
-            stat = path.stat()
-            if known is None or known.bytes != stat.st_size:
-                return None
-            if known.mtime == stat.st_mtime:
-                return known
-            with path.open("rb") as file:
-                same = hashlib.file_digest(file, "sha256").hexdigest() == known.sha256
-        return replace(known, mtime=stat.st_mtime) if same else None
+            raise _refused(self.url, where, why)
+        if hash_file(to) != file.sha256:
+            raise _refused(self.url, where, "its checksum is another")
 
     def _send(
-        self, path: Path, at: str, name: str, known: StoredFile | None, moved: Callable[[], None]
+        self,
+        source: BufferedReader,
+        at: str,
+        name: str,
+        known: StoredFile | None,
+        moved: Callable[[], None],
     ) -> StoredFile:
         """Send a file as it is now: one that grows meanwhile is cut where it ended before."""
         key = f"{name}~" if known and known.key == name else name
         to = f"{at}/{key}"
-        digest = hashlib.sha256()
-        with _local():
-            source = path.open("rb")
-        with source:
-            stat = os.fstat(source.fileno())
-            left = stat.st_size
-            self._make_folder(to)
-            with self._fs.open(to, "wb") as target:
-                while left and (piece := source.read(min(_CHUNK, left))):
-                    digest.update(piece)
-                    target.write(piece)
-                    left -= len(piece)
-                    moved()
+        digest, stat = hashlib.sha256(), os.fstat(source.fileno())
+        left = stat.st_size
+        source.seek(0)
+        self._make_folder(to)
+        with self._fs.open(to, "wb") as target:
+            while left and (piece := source.read(min(_CHUNK, left))):
+                digest.update(piece)
+                target.write(piece)
+                left -= len(piece)
+                moved()
         size = stat.st_size - left
         return StoredFile(key=key, sha256=digest.hexdigest(), bytes=size, mtime=stat.st_mtime)
 
@@ -355,6 +336,17 @@ class Store:
             self._fs.rm_file(path)
 
 
+def _unchanged(source: BufferedReader, known: StoredFile | None) -> StoredFile | None:
+    """Return what is known of a file, if that still holds; its date may be another."""
+    stat = os.fstat(source.fileno())
+    if known is None or known.bytes != stat.st_size:
+        return None
+    if known.mtime == stat.st_mtime:
+        return known
+    same = hashlib.file_digest(source, "sha256").hexdigest() == known.sha256
+    return replace(known, mtime=stat.st_mtime) if same else None
+
+
 def list_files(folder: Path) -> Iterator[tuple[str, Path]]:
     """Give the files of a run directory by their names in the copy; not what is half written."""
     for path in sorted(folder.rglob("*")):
@@ -372,12 +364,3 @@ def _refused(url: str, where: str, why: str) -> ClusterError:
 
 def _protocols(fs: Any) -> tuple[str, ...]:
     return (fs.protocol,) if isinstance(fs.protocol, str) else tuple(fs.protocol)
-
-
-@contextlib.contextmanager
-def _local() -> Iterator[None]:
-    """Tell a file that is missing here from one that the storage misses."""
-    try:
-        yield
-    except FileNotFoundError as error:
-        raise _GoneError from error

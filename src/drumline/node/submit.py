@@ -7,7 +7,7 @@ All nodes are asked at once; they speak JSON lines on standard input and output:
            ──(3) {"port": …, "first": …}──▶  each follower
            ◀─(4) {"started": true}──         each node
 
-With `--follow` it then streams what the ranks print (`tail`), so that one command is enough.
+With `--follow` it then streams what the ranks print (`control`), so that one command is enough.
 Where the laptop disconnects before (3), a follower forgets the job; the leader times out.
 """
 
@@ -20,13 +20,13 @@ from pathlib import Path
 
 from drumline.core.errors import ClusterError, DrumlineError
 from drumline.core.json_lines import JsonStream, Message
+from drumline.node.control import Tail, send_tail
 from drumline.node.folder import Code, locked
 from drumline.node.handoff import JobHandoff, hand_over
 from drumline.node.job import Job, JobFolder, Ticket
 from drumline.node.peer import listen
 from drumline.node.runner import detach
 from drumline.node.snapshot import take_snapshot
-from drumline.node.tail import Tail, send_tail
 
 _LOCK_S = 45.0
 """how long a sync may keep the code from us: shorter than the laptop waits for an answer"""

@@ -2,8 +2,8 @@
 
 Every rank builds the model and its buckets as training does. A step of a strategy:
 
-    meet ── forward, backward ── bucket 0 ── bucket 1 ── … ── done
-            compute              arrived, ended of each, as the meter of training notes them
+    barrier ── forward, backward ── bucket 0 ── bucket 1 ── … ── done
+               compute              arrived, ended of each, as the meter of training notes them
 
 Buckets are averaged after backward, one by one, so that what each strategy costs is not hidden
 behind compute. All strategies take turns in each round, another one first each time; the first
@@ -25,24 +25,23 @@ from drumline.core.rundir import Event
 from drumline.models import build_model
 from drumline.parallel import Aggregator
 from drumline.parallel.bucket import build_buckets
-from drumline.probe.ranks import Probe, joined_probe
+from drumline.probe.ranks import Probe, affordable_rounds, join_probe
 from drumline.spec.run_spec import ModelSpec
 
-FEWEST, MOST = 5, 25
-"""rounds, where the request does not say how many"""
 _CLASSES, _SIDE, _CONTEXT = 10, 28, 32
 _SEED = 1234
 
 
 def main() -> None:
     """Do as one rank what `probe.json` asks for."""
-    with joined_probe() as probe:
-        work = Work(probe)
-        work.check()
-        rounds = probe.request["rounds"] or work.choose_rounds(probe.request["budget_s"])
-        steps = work.run(1 + rounds)
-        sizes = [bucket.flat.nbytes for bucket in work.buckets]
-        probe.answer({"rank": probe.rank, "buckets": sizes, "steps": steps})
+    probe = join_probe()
+    work = Work(probe)
+    work.check()
+    rounds = probe.request["rounds"] or work.choose_rounds(probe.request["budget_s"])
+    steps = work.run(1 + rounds)
+    sizes = [bucket.flat.nbytes for bucket in work.buckets]
+    probe.answer({"rank": probe.rank, "buckets": sizes, "steps": steps})
+    probe.leave()
 
 
 class Work:
@@ -51,7 +50,7 @@ class Work:
     def __init__(self, probe: Probe) -> None:
         request = probe.request
         self._probe = probe
-        self._meeting = Channel()
+        self._channel = Channel()
         self.meter = Meter()
         self.model = build_model(ModelSpec(**request["model"]), classes=_CLASSES, seed=_SEED)
         self.buckets = build_buckets(self._trained(), request["bucket_bytes"])
@@ -69,7 +68,7 @@ class Work:
             CommError: it does not.
         """
         for kind, aggregator in self.aggregators.items():
-            self._probe.tell_progress(0, f"checking {kind}")
+            self._probe.note_progress(0, f"checking {kind}")
             self._compute()
             for number, bucket in enumerate(self.buckets):
                 wanted = bucket.flat.clone()
@@ -87,13 +86,13 @@ class Work:
 
     def choose_rounds(self, budget_s: float) -> int:
         """Return how many rounds there is time for; rank 0 decides for all."""
-        dissemination_barrier(self._meeting)
+        dissemination_barrier(self._channel)
         began = time.monotonic_ns()
         for kind in self.aggregators:
             self._step(kind)
         took = torch.tensor((time.monotonic_ns() - began) / 1e9)
         dist.broadcast(took, src=0)
-        return max(FEWEST, min(MOST, int(budget_s / max(took.item(), 1e-9))))
+        return affordable_rounds(budget_s, took.item())
 
     def run(self, rounds: int) -> dict[str, list[Event]]:
         """Take the steps; returns those of each strategy as training logs them."""
@@ -102,12 +101,12 @@ class Work:
         for number in range(rounds):
             first = number % len(kinds)
             for kind in (*kinds[first:], *kinds[:first]):
-                self._probe.tell_progress(number / rounds, kind)
+                self._probe.note_progress(number / rounds, kind)
                 steps[kind].append({"event": "step", "step": number, **self._step(kind)})
         return steps
 
     def _step(self, kind: str) -> Event:
-        dissemination_barrier(self._meeting)
+        dissemination_barrier(self._channel)
         began = time.monotonic_ns()
         self._compute()
         blocked = time.monotonic_ns()

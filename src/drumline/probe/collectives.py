@@ -5,10 +5,10 @@
 3. the rounds: all sizes and all rivals take turns, another rival first each time, so that a busy
    moment of the machine hits all of them. Around each turn:
 
-       meet ── count bytes ── meet ── begin ── collective ── end ── meet ── count bytes ── …
+       barrier ── count bytes ── barrier ── collective, timed ── barrier ── count bytes ── …
 
-   The first meeting makes sure that all bytes of the turn before have left; the second that all
-   ranks begin together. What meeting itself sends is measured, too, and taken off.
+   The first barrier makes sure that all bytes of the turn before have left; the second that all
+   ranks begin together. What the barriers themselves send is measured, too, and taken off.
 """
 
 from __future__ import annotations
@@ -17,37 +17,113 @@ import os
 import statistics
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+from torch.distributed import ProcessGroup
 
 from drumline.comm import Channel
 from drumline.comm.halving import dissemination_barrier
 from drumline.comm.meter import InterfaceCounter
 from drumline.comm.mpi import register_mpi
-from drumline.core.errors import UsageError
+from drumline.core.errors import CommError, UsageError
+from drumline.parallel.aggregate import BY_PRIMITIVES
 from drumline.probe.exercise import CPU, Exercise, weights
-from drumline.probe.ranks import Probe, joined_probe
-from drumline.probe.rival import Rival
-from drumline.schedules.collectives import FLOAT32_BYTES, NATIVE, Call, whole_elements
+from drumline.probe.ranks import Probe, affordable_rounds, join_probe
+from drumline.schedules.collectives import COMPOSED, FLOAT32_BYTES, NATIVE, Call, whole_elements
 
-FEWEST, MOST = 5, 25
-"""rounds, where the request does not say how many"""
 _IDLE_TURNS = 5
 
 
 def main() -> None:
     """Do as one rank what `probe.json` asks for."""
-    with joined_probe() as probe:
-        request = probe.request
-        rivals = build_rivals(request["rivals"], request["workers"], request["timeout_s"])
-        contest = Contest(probe, request["collective"], rivals, request["sizes"])
-        contest.check()  # 1
-        fixed = [request["rounds"]] * len(request["sizes"])
-        counts = fixed if request["rounds"] else contest.choose_rounds(request["budget_s"])  # 2
-        turns = contest.run(counts)  # 3
-        probe.answer({"rank": probe.rank, "interface": contest.wire.interface, "turns": turns})
+    probe = join_probe()
+    request = probe.request
+    rivals = build_rivals(request["rivals"], request["workers"], request["timeout_s"])
+    contest = Contest(probe, request["collective"], rivals, request["sizes"])
+    contest.check()  # 1
+    fixed = [request["rounds"]] * len(request["sizes"])
+    counts = fixed if request["rounds"] else contest.choose_rounds(request["budget_s"])  # 2
+    turns = contest.run(counts)  # 3
+    probe.answer({"rank": probe.rank, "interface": contest.wire.interface, "turns": turns})
+    probe.leave()
+
+
+@dataclass(frozen=True)
+class Rival:
+    """One way to carry out a collective: an algorithm of ours, or the backend's own, on a group."""
+
+    algorithm: str
+    backend: str
+    group: ProcessGroup | None
+    channel: Channel | None
+    """for plain messages; None where the backend has its own collectives alone"""
+    device: torch.device = CPU
+    """where its tensors are"""
+
+    @property
+    def name(self) -> str:
+        """How a person calls it."""
+        return f"{self.algorithm} on {self.backend}"
+
+    def run(self, exercise: Exercise) -> None:
+        """Carry out the collective; every rank calls this."""
+        if self.algorithm == NATIVE:
+            exercise.run_native(self.group)
+        elif self.algorithm in COMPOSED:
+            BY_PRIMITIVES[self.algorithm](exercise.buffers["tensor"], self.group)
+        else:
+            assert self.channel is not None
+            exercise.run(self.channel, by=self.algorithm)
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)  # the call has only queued it
+
+    def check(self, exercise: Exercise) -> None:
+        """Carry it out once with values that tell who is in the sum; every rank calls this.
+
+        Raises:
+            CommError: this rank's result is not what it must be.
+        """
+        self.run(exercise)
+        for name, wanted in expected(exercise.call, exercise.rank).items():
+            got = exercise.buffers[name]
+            for (first, end), value in wanted.items():
+                wrong = (got[first:end] != value).nonzero()
+                if len(wrong):
+                    at = first + int(wrong[0])
+                    raise CommError(
+                        f"{exercise.call.collective} by {self.name} gives a wrong result: element "
+                        f"{at} of {exercise.call.elements} is {got[at].item():g} on rank "
+                        f"{exercise.rank}, but must be {value:g}; nothing was measured",
+                        rank=exercise.rank,
+                    )
+
+
+def expected(call: Call, rank: int) -> dict[str, dict[tuple[int, int], float]]:
+    """Return what a rank's buffers must hold: by name, the value of each stretch of elements."""
+    n, part, every = call.ranks, call.part, float(2**call.ranks - 1)
+    parts = {(k * part, (k + 1) * part): 2.0**k for k in range(n)}
+    match call.collective:
+        case "all_reduce":
+            return {"tensor": {(0, call.elements): every}}
+        case "reduce":
+            return {"tensor": {(0, call.elements): every}} if rank == call.root else {}
+        case "broadcast":
+            return {"tensor": {(0, call.elements): 2.0**call.root}}
+        case "scatter":
+            return {"out": {(0, part): 2.0**call.root}}
+        case "gather":
+            return {"target": parts} if rank == call.root else {}
+        case "all_gather":
+            return {"pieces": parts}
+        case "reduce_scatter":
+            return {"pieces": {(rank * part, (rank + 1) * part): every}}
+        case "all_to_all":
+            return {"target": parts}
+        case _:
+            return {}
 
 
 def build_rivals(pairs: Sequence[tuple[str, str]], workers: int, timeout_s: float) -> list[Rival]:
@@ -92,31 +168,31 @@ class Contest:
         self._collective = collective
         self._rivals = rivals
         self._sizes = sizes
-        self._meeting = Channel()
+        self._channel = Channel()
         self.wire = InterfaceCounter()
 
     def check(self) -> None:
         """See that each rival gives the right result at each size."""
         for size in self._sizes:
             for rival in self._rivals:
-                self._tell(0, f"checking {rival.name}")
+                self._probe.note_progress(0, f"checking {rival.name}")
                 rival.check(self._exercise(size, rival.device))
-            self._meet()
+            self._barrier()
 
     def choose_rounds(self, budget_s: float) -> list[int]:
         """Return how many rounds of each size there is time for; rank 0 decides for all."""
         took = torch.zeros(len(self._sizes), dtype=torch.float64)
         for k, size in enumerate(self._sizes):
             exercises = self._silent(size)
-            self._meet()
+            self._barrier()
             began = time.monotonic_ns()
             for rival in self._rivals:
-                self._tell(0, "seeing how long a round takes")
+                self._probe.note_progress(0, "seeing how long a round takes")
                 rival.run(exercises[rival.device])
             took[k] = (time.monotonic_ns() - began) / 1e9
         dist.broadcast(took, src=0)
         share = budget_s / len(self._sizes)
-        return [max(FEWEST, min(MOST, int(share / max(each, 1e-9)))) for each in took.tolist()]
+        return [affordable_rounds(share, each) for each in took.tolist()]
 
     def run(self, counts: Sequence[int]) -> list[dict[str, str | int | None]]:
         """Take the turns; returns when each began, how long it took, what it put on the wire."""
@@ -127,9 +203,9 @@ class Contest:
         for number, (k, r) in enumerate(order):
             rival = self._rivals[r]
             exercise = exercises[k][rival.device]
-            self._tell(number / len(order), rival.name)
+            self._probe.note_progress(number / len(order), rival.name)
             before = self._count()
-            self._meet()
+            self._barrier()
             began = time.monotonic_ns()
             rival.run(exercise)
             took = time.monotonic_ns() - began
@@ -137,7 +213,7 @@ class Contest:
             sent = None if before is None or after is None else max(0, after - before - idle)
             who = {"algorithm": rival.algorithm, "backend": rival.backend}
             turns.append({**who, "size": self._sizes[k], "began": began, "ns": took, "wire": sent})
-        self._tell(1, "done")
+        self._probe.note_progress(1, "done")
         return turns
 
     def _exercise(self, size: int, device: torch.device) -> Exercise:
@@ -153,26 +229,23 @@ class Contest:
                 buffer.zero_()
         return exercises
 
-    def _meet(self) -> None:
-        dissemination_barrier(self._meeting)
+    def _barrier(self) -> None:
+        dissemination_barrier(self._channel)
 
     def _count(self) -> int | None:
         """Read the counter once all ranks have what was sent to them."""
-        self._meet()
+        self._barrier()
         return self.wire.sent_bytes()
 
     def _idle_bytes(self) -> int:
-        """What the two meetings around a turn put on the wire."""
+        """What the two barriers around a turn put on the wire."""
         found = []
         for _ in range(_IDLE_TURNS):
             before = self._count()
-            self._meet()
+            self._barrier()
             after = self._count()
             found.append(0 if before is None or after is None else after - before)
         return int(statistics.median(found))
-
-    def _tell(self, share: float, now: str) -> None:
-        self._probe.tell_progress(share, now)
 
 
 def build_exercise(

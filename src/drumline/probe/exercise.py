@@ -11,17 +11,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
+from torch.distributed import ProcessGroup
 
 from drumline.comm import ALGORITHMS, Channel, Communicator, Op
 from drumline.comm.pieces import Pieces
-from drumline.schedules.collectives import Call
+from drumline.schedules.collectives import ROOTED, Call
 
 CPU = torch.device("cpu")
 MAX_RANKS = 16
 _BITS = 16
+_SOURCES = frozenset({"broadcast", "scatter"})
+"""collectives whose root has what the others get, which torch.distributed calls their source"""
 
 Run = tuple[int, int, int, int]
 """where it lies, which element it begins with, how many elements, and whose (one bit per rank)"""
@@ -84,36 +89,45 @@ class Exercise:
 
     def run_checked(self, communicator: Communicator) -> None:
         """Make the same call as a user does."""
-        call, buffers, n = self.call, self.buffers, self.call.ranks
-        by = call.algorithm
-        match call.collective:
-            case "broadcast":
-                communicator.broadcast(buffers["tensor"], call.root, algorithm=by)
-            case "reduce":
-                communicator.reduce(buffers["tensor"], Op.SUM, call.root, algorithm=by)
-            case "all_reduce":
-                communicator.all_reduce(buffers["tensor"], algorithm=by)
+        root = {"root": self.call.root} if self.call.collective in ROOTED else {}
+        make = getattr(communicator, self.call.collective)
+        make(*self.tensors(), **root, algorithm=self.call.algorithm)
+
+    def run_native(self, group: ProcessGroup | None) -> None:
+        """Make the call by torch.distributed, in the same memory; every rank of the group does."""
+        collective = self.call.collective
+        if collective == "all_to_all":  # gloo has none of lists
+            dist.all_to_all_single(self.buffers["target"], self.buffers["source"], group=group)
+            return
+        tensors = self.tensors()
+        name = "group_src" if collective in _SOURCES else "group_dst"
+        root = {name: self.call.root} if collective in ROOTED else {}
+        getattr(dist, collective)(*tensors, **root, group=group)
+        if collective == "reduce_scatter":
+            out, parts = tensors
+            parts[self.rank].copy_(out)
+
+    def tensors(self) -> tuple[Any, ...]:
+        """Return what torch.distributed and `Communicator` are called with, apart from the root."""
+        match self.call.collective:
             case "scatter":
-                source = buffers.get("source")
-                parts = None if source is None else list(Pieces.even(source, n))
-                communicator.scatter(buffers["out"], parts, call.root, algorithm=by)
+                return self.buffers["out"], self._parts("source")
             case "gather":
-                target = buffers.get("target")
-                parts = None if target is None else list(Pieces.even(target, n))
-                communicator.gather(buffers["tensor"], parts, call.root, algorithm=by)
+                return self.buffers["tensor"], self._parts("target")
             case "all_gather":
-                pieces = Pieces.even(buffers["pieces"], n)
-                communicator.all_gather(list(pieces), pieces[self.rank].clone(), algorithm=by)
+                return self._parts("pieces"), self._parts("pieces")[self.rank].clone()
             case "reduce_scatter":
-                pieces = Pieces.even(buffers["pieces"], n)
-                communicator.reduce_scatter(pieces[self.rank].clone(), list(pieces), algorithm=by)
+                parts = self._parts("pieces")
+                return torch.empty_like(parts[self.rank]), parts
             case "all_to_all":
-                source, target = buffers["source"], buffers["target"]
-                communicator.all_to_all(
-                    list(Pieces.even(target, n)), list(Pieces.even(source, n)), algorithm=by
-                )
+                return self._parts("target"), self._parts("source")
             case _:
-                communicator.barrier(algorithm=by)
+                return tuple(self.buffers.values())
+
+    def _parts(self, name: str) -> Any:
+        """A buffer as a list with a part for each rank; None where only the root has it."""
+        buffer = self.buffers.get(name)
+        return None if buffer is None else list(Pieces.even(buffer, self.call.ranks))
 
     def _fill(self) -> dict[str, Tensor]:
         part, n = self.call.part, self.call.ranks

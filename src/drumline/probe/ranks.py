@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -18,10 +15,13 @@ from torch.distributed import Store
 
 from drumline.comm import LOOPBACK, build_store, join_group
 from drumline.core.errors import RunDirError
+from drumline.core.json_lines import Message
 from drumline.core.rundir import PROGRESS, RunDir
 
 _TIMEOUT_S = 60.0
 _NOTE_EVERY_S = 0.5
+FEWEST, MOST = 5, 25
+"""rounds of a measurement, where the request does not say how many"""
 
 
 @dataclass(frozen=True)
@@ -32,26 +32,31 @@ class Probe:
     rank: int
     world_size: int
     store: Store
-    request: dict[str, Any]
+    request: Message
     """what the command wants to know"""
-    _told: list[float] = field(default_factory=lambda: [0.0])
-    """when progress was last told"""
+    _noted: list[float] = field(default_factory=lambda: [0.0])
+    """when progress was last noted"""
 
     def answer(self, document: dict[str, object]) -> None:
         """Leave what this rank saw."""
         self.run.write_json(f"answer-{self.rank}.json", document)
 
-    def tell_progress(self, share: float, now: str) -> None:
+    def note_progress(self, share: float, now: str) -> None:
         """Leave a note of how far the ranks have come; rank 0 does, at most twice a second."""
-        if self.rank == 0 and time.monotonic() - self._told[0] > _NOTE_EVERY_S:
-            self._told[0] = time.monotonic()
+        if self.rank == 0 and time.monotonic() - self._noted[0] > _NOTE_EVERY_S:
+            self._noted[0] = time.monotonic()
             self.run.write_json(PROGRESS, {"share": share, "now": now})
 
-    def meet(self, where: str) -> None:
+    def wait_for_all(self, where: str) -> None:
         """Wait for the others by the store alone, whatever state the connections are in."""
         self.store.set(f"{where}/{self.rank}", "here")
         everybody = [f"{where}/{rank}" for rank in range(self.world_size)]
         self.store.wait(everybody, timedelta(seconds=_TIMEOUT_S))
+
+    def leave(self) -> None:
+        """Leave the group when all are done."""
+        dist.barrier()
+        dist.destroy_process_group()
 
 
 def join_probe() -> Probe:
@@ -79,9 +84,6 @@ def join_probe() -> Probe:
     return Probe(run, rank, world_size, store, request)
 
 
-@contextlib.contextmanager
-def joined_probe() -> Iterator[Probe]:
-    """Join the other ranks, and leave when all are done."""
-    yield join_probe()
-    dist.barrier()
-    dist.destroy_process_group()
+def affordable_rounds(budget_s: float, round_s: float) -> int:
+    """Return how many rounds there is time for, within bounds."""
+    return max(FEWEST, min(MOST, int(budget_s / max(round_s, 1e-9))))

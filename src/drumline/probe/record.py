@@ -4,6 +4,12 @@
 2. in between, rounds of small and large messages: alpha and beta under the same conditions
 3. once more, noting every message: who, what, when
 4. and once more, also keeping what each rank holds: looking takes time, so 3. has the times
+
+Or, where one rank is to make another call than the others, a deadlock:
+
+5. with calls compared, as small groups do by default: what they say
+6. the same calls without: each rank notes its messages and waits a few seconds for each
+7. nobody leaves before all have given up, so that nobody's end disturbs another's wait
 """
 
 from __future__ import annotations
@@ -13,17 +19,19 @@ from collections.abc import Callable
 
 import torch
 
-from drumline.comm import Channel
+from drumline.comm import Channel, Communicator
 from drumline.comm.halving import dissemination_barrier
-from drumline.comm.recording import Note, Recording, RecordingChannel
+from drumline.comm.recording import Recording, RecordingChannel
+from drumline.core.errors import CommError
 from drumline.probe.exercise import Exercise, read_marks
-from drumline.probe.ranks import joined_probe
+from drumline.probe.ranks import Probe, join_probe
 from drumline.schedules.collectives import Call
 
 _TURNS = 13
 ROUNDS = 4
 """how many rounds are timed together"""
 _SIZES = (8, 2**15, 2**18)
+_AGREE_S = 20.0
 
 Span = tuple[int, int]
 """when a rank began and ended"""
@@ -31,30 +39,65 @@ Span = tuple[int, int]
 
 def main() -> None:
     """Do as one rank what `probe.json` asks for."""
-    with joined_probe() as probe:
-        call = Call(**probe.request)
-        timed = _measure(call, probe.rank)  # 1, 2
-        noted, span = record(call, probe.rank, watch=False)  # 3
-        watched, _ = record(call, probe.rank, watch=True)  # 4
-        assert noted.events == watched.events, "an algorithm sends the same messages each time"
-        probe.answer({"rank": probe.rank, "recorded": span, **timed, **tell(noted, watched)})
+    probe = join_probe()
+    if "odd_call" in probe.request:
+        record_deadlock(probe)
+        return
+    call = Call(**probe.request["call"])
+    timed = _measure(call, probe.rank)  # 1, 2
+    noted, span = record(call, probe.rank, watch=False)  # 3
+    watched, _ = record(call, probe.rank, watch=True)  # 4
+    assert noted.events == watched.events, "an algorithm sends the same messages each time"
+    probe.answer({"rank": probe.rank, "recorded": span, **timed, **to_document(noted, watched)})
+    probe.leave()
 
 
 def record(call: Call, rank: int, *, watch: bool) -> tuple[Recording, Span]:
     """Make the call with a channel that takes notes; every rank calls this."""
-    recording, exercise = Recording(watch=watch), Exercise(call, rank)
-    recording.name(exercise.buffers)
-    recording.look()
-    span = _timed(exercise.run, RecordingChannel(recording, ranks_per_node=call.ranks_per_node))
+    recording = Recording(watch=watch)
+    exercise, channel = _begin(recording, call, rank)
+    span = _timed(exercise.run, channel)
     recording.look()
     return recording, span
 
 
-def tell(noted: Recording, watched: Recording) -> dict[str, object]:
+def record_deadlock(probe: Probe) -> None:
+    """Make calls that do not match, and note who waits for whom; every rank calls this."""
+    odd = probe.rank == probe.request["odd_rank"]
+    call = Call(**probe.request["odd_call" if odd else "call"])
+    refused = ""
+    try:
+        Exercise(call, probe.rank).run_checked(Communicator(checked=True, timeout_s=_AGREE_S))  # 5
+    except CommError as error:
+        refused = error.message
+    probe.wait_for_all("checked")
+    recording = Recording(patience_s=probe.request["patience_s"])
+    exercise, channel = _begin(recording, call, probe.rank)
+    began = time.monotonic_ns()
+    try:
+        exercise.run(channel)  # 6
+    except RuntimeError:  # what gloo says of a timeout, or of a peer that gave up first
+        if all(note.waited_ns is None or note.ended_ns is not None for note in recording.notes):
+            raise
+    recording.look()
+    span = began, time.monotonic_ns()
+    document = {"rank": probe.rank, "recorded": span, "checked": refused}
+    probe.answer({**document, **to_document(recording, recording)})
+    probe.wait_for_all("answered")  # 7
+
+
+def _begin(recording: Recording, call: Call, rank: int) -> tuple[Exercise, RecordingChannel]:
+    exercise = Exercise(call, rank)
+    recording.name(exercise.buffers)
+    recording.look()
+    return exercise, RecordingChannel(recording, ranks_per_node=call.ranks_per_node)
+
+
+def to_document(noted: Recording, watched: Recording) -> dict[str, object]:
     """Return the messages of one recording and what ranks held in the other, as plain values."""
     return {
         "rooms": [{"name": room.name, "elements": len(room.values)} for room in watched.rooms],
-        "messages": [_tell_note(note) for note in noted.notes],
+        "messages": [{**vars(note), "channel": list(note.channel)} for note in noted.notes],
         "events": noted.events,
         "held": [
             {"events": events, "room": room, "runs": read_marks(values)}
@@ -80,10 +123,6 @@ def _measure(call: Call, rank: int) -> dict[str, object]:
                 rounds[nbytes].append(passed[nbytes])
     told = [{"rounds": ROUNDS, "nbytes": size, "spans": each} for size, each in rounds.items()]
     return {"spans": spans, "rounds": told}
-
-
-def _tell_note(note: Note) -> dict[str, object]:
-    return {**vars(note), "channel": list(note.channel)}
 
 
 def _timed(work: Callable[[Channel], None], channel: Channel) -> Span:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from drumline.cluster.ssh.remote import Remote, all_of, node_python
@@ -67,7 +67,7 @@ async def keep_copies(
             check=check,
         )
         argv = [node_python(remote.machine), "-m", "drumline.node.keeper"]
-        done = await remote.run(argv, given=encode(**asdict(request)), timeout_s=_ANSWER_S)
+        done = await remote.run(argv, given=encode(**request.to_json()), timeout_s=_ANSWER_S)
         if (answer := done.message) is None:
             return done.complaint[-600:] or "no answer"
         return str(answer.get("error", ""))

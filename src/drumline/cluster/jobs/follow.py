@@ -1,6 +1,6 @@
 """`JobFollower`: the output of all ranks of a job, from all nodes, in order of time.
 
-Each node streams what its own ranks print (`drumline.node.tail`). What was printed before we
+Each node streams what its own ranks print (`drumline.node.control`). What was printed before we
 connected is buffered until all nodes have sent theirs, and sorted; from then on lines are shown as
 they arrive.
 """
@@ -183,4 +183,6 @@ class JobFollower:
 
     def _command(self, remote: Remote, options: Sequence[str]) -> list[str]:
         offsets = json.dumps(self._offsets.get(remote.machine.node, {}))
-        return node_command(remote.machine, "tail", self.job_id, "--from", offsets, *options)
+        return node_command(
+            remote.machine, "control", "tail", self.job_id, "--from", offsets, *options
+        )
