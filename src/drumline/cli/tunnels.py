@@ -88,7 +88,7 @@ async def _serve(which: str | None, name: ServiceName, *, browser: bool) -> None
         console.print("the tunnel is open until you press Ctrl-C")
         if browser:
             _show(home, service.url)
-        tasks = [stay_busy(fleet.leader, list(fleet.remotes))]
+        tasks = [stay_busy(fleet.remotes)]
         if name == "jupyter":  # its notebooks may ask for runs
             tasks.append(serve_requests(fleet.remotes, partial(submit, fleet.remotes)))
         await asyncio.gather(*tasks)
@@ -106,12 +106,7 @@ def _show(home: ClusterHome, url: str) -> None:
 async def _install(
     spec: ClusterSpec, home: ClusterHome, fleet: Fleet, package: str, rows: NodeRows
 ) -> None:
-    provisioner = Provisioner(
-        spec=spec,
-        folder=Path(home.read_facts().folder),
-        ansible=home.ansible,
-        ssh_config=home.ssh_config,
-    )
+    provisioner = Provisioner(spec=spec, folder=Path(home.read_facts().folder), home=home)
 
     def tell(node: str, task: str, state: str) -> None:
         rows.report(node, f"{task}: {state}")
