@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 import sys
-
-from drumline.agent.elastic import is_stopped
 
 LOG_A_FAILURE = """
 import logging, sys
@@ -28,15 +24,3 @@ def test_a_logged_traceback_does_not_load_torchs_compiler() -> None:
     assert done.returncode == 0, done.stderr
     assert "it failed" in done.stderr
     assert "ZeroDivisionError: division by zero" in done.stderr
-
-
-def test_a_stopped_process_is_told_from_one_that_runs_or_is_gone() -> None:
-    with subprocess.Popen(["sleep", "100"]) as process:
-        try:
-            assert not is_stopped(process.pid)
-            process.send_signal(signal.SIGSTOP)
-            os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
-            assert is_stopped(process.pid)
-        finally:
-            process.kill()
-    assert not is_stopped(process.pid)

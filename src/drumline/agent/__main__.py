@@ -22,7 +22,7 @@ from drumline.core.scratch import semaphore_prefix
 from drumline.core.task import PRELOAD_VARIABLE, SCRATCH, AgentTask
 
 
-def leave(code: int) -> NoReturn:
+def _leave(code: int) -> NoReturn:
     """End without taking torch apart, object by object: that takes longer than the last rank."""
     atexit._run_exitfuncs()
     sys.stdout.flush()
@@ -31,7 +31,7 @@ def leave(code: int) -> NoReturn:
 
 
 def main() -> int:
-    """Start the worker server, load torch elastic, then take the tasks."""
+    """Run a node's agent: start the worker server, load torch elastic, then take the tasks."""
     die_with_parent(int(sys.argv[1]))
     # the worker server's socket goes with the launch, and so do the semaphores that torch elastic
     # shares with its workers by a name
@@ -56,4 +56,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    leave(main())
+    _leave(main())

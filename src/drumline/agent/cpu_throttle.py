@@ -30,7 +30,7 @@ _LOOK_EVERY_S = 0.05
 
 
 def sign_in(register: str) -> None:
-    """Be a worker that this node's throttle slows."""
+    """Register this worker with its agent's CPU throttle, which slows it."""
     Path(register, str(os.getpid())).touch()
 
 

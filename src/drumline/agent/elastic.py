@@ -21,6 +21,7 @@ from torch.multiprocessing import ProcessContext
 from drumline.agent.cpu_throttle import CpuThrottle
 from drumline.agent.rendezvous import BACKEND, register_rendezvous
 from drumline.agent.worker import enter, run_worker
+from drumline.core.processes import is_stopped
 from drumline.core.rundir import EventWriter, RunDir
 from drumline.core.task import SCRATCH, AgentTask
 
@@ -28,7 +29,7 @@ _SHUTDOWN_S = 5  # from SIGTERM to SIGKILL for a worker (a variable: older torch
 
 
 def prepare_elastic() -> None:
-    """Set torch elastic up, for all tasks of this process."""
+    """Set torch elastic up in an agent, for all tasks of this process."""
     logging.getLogger("torch.distributed.elastic").setLevel(logging.WARNING)
     _log_tracebacks_at_once()
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(_SHUTDOWN_S))
@@ -37,7 +38,7 @@ def prepare_elastic() -> None:
 
 
 def run_task(task: AgentTask) -> int:
-    """Run the workers of one node to their end; returns how that went, as an exit code."""
+    """Run an agent's task: the workers of one node, to their end; returns an exit code."""
     enter(task)
     run = RunDir(Path(task.run))
     with EventWriter(run.node_events(task.node)) as events, _borrowed_signals():
@@ -128,15 +129,6 @@ def _after_killing_stopped(end: Callable[..., None]) -> Callable[..., None]:
         end(self, *args, **kwargs)
 
     return ended
-
-
-def is_stopped(pid: int) -> bool:
-    """Whether a process was stopped by a signal; false where the system does not say."""
-    try:
-        status = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return False
-    return status.rpartition(")")[2].split()[0] == "T"
 
 
 def _configure(task: AgentTask, run: RunDir, logs: str) -> LaunchConfig:

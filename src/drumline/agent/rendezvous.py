@@ -125,7 +125,7 @@ class FixedRendezvous(RendezvousHandler):
 
 
 def register_rendezvous() -> None:
-    """Make `rdzv_backend="drumline"` known to torch elastic."""
+    """Register the agents' `rdzv_backend="drumline"` with torch elastic."""
     rendezvous_handler_registry.register(BACKEND, _create)
 
 

@@ -25,7 +25,7 @@ from drumline.core.task import MODULE, AgentTask
 
 
 def enter(task: AgentTask) -> None:
-    """Work where a task says, with what it adds to the environment that was inherited."""
+    """Enter an agent's task in a worker: its folder and its additional environment variables."""
     os.environ.update(task.variables)
     if task.folder:
         os.chdir(task.folder)
@@ -33,16 +33,16 @@ def enter(task: AgentTask) -> None:
 
 
 def run_worker(task: AgentTask, register: str) -> None:
-    """Be a rank of a task, as `run_rank`."""
+    """Run a worker that an agent has forked, as one rank of the agent's task."""
     enter(task)
     if "OMP_NUM_THREADS" in task.variables:  # read when torch was loaded, before it was set
         import torch
 
         torch.set_num_threads(int(task.variables["OMP_NUM_THREADS"]))
-    run_rank(task.run, register, *task.script)
+    _run_rank(task.run, register, *task.script)
 
 
-def run_rank(run_path: str, register: str, *script: str) -> None:
+def _run_rank(run_path: str, register: str, *script: str) -> None:
     """Be the rank that the environment says, of the run in `run_path`.
 
     Args:
@@ -53,14 +53,14 @@ def run_rank(run_path: str, register: str, *script: str) -> None:
     if register:
         sign_in(register)
     if script:
-        run_script(Path(run_path), script)
+        _run_script(Path(run_path), script)
     else:
         from drumline.train import train_rank
 
         train_rank(run_path)
 
 
-def run_script(run_path: Path, script: tuple[str, ...]) -> None:
+def _run_script(run_path: Path, script: tuple[str, ...]) -> None:
     """Run a script as `python script.py args…` would, or a module as `python -m module args…`."""
     from drumline.comm.group import pin_interface
     from drumline.comm.store import LOOPBACK
@@ -86,7 +86,7 @@ _AS_TORCHRUN = {
 }
 
 
-def run_mpi_rank() -> int:
+def _run_mpi_rank() -> int:
     """Fork the rank, and return its exit code."""
     die_with_parent()
     run = RunDir(Path(sys.argv[1]))
@@ -97,7 +97,7 @@ def run_mpi_rank() -> int:
     child = os.fork()
     if child == 0:
         die_with_parent(parent)  # before torch, which takes a while to load
-        run_rank(str(run.path), "", *sys.argv[2:])
+        _run_rank(str(run.path), "", *sys.argv[2:])
         return 0
     _, status = os.waitpid(child, 0)
     code = os.waitstatus_to_exitcode(status)
@@ -109,4 +109,4 @@ def run_mpi_rank() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(run_mpi_rank())
+    sys.exit(_run_mpi_rank())

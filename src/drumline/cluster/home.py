@@ -42,7 +42,7 @@ HOME = "DRUMLINE_HOME"
 
 
 def clusters_root() -> Path:
-    """Return where all clusters' folders are."""
+    """Return the folder on this machine that holds the folders of all clusters."""
     home = os.environ.get(HOME)
     return (Path(home) if home else Path.home() / ".drumline") / "clusters"
 

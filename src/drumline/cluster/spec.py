@@ -201,7 +201,7 @@ FILE = Path("cluster.yaml")
 
 
 def read_cluster(file: Path | None, overrides: Iterable[str] = ()) -> ClusterSpec:
-    """Read the cluster that is to be made; `file` None is ./cluster.yaml.
+    """Read the spec of a cluster that is to be made; `file` None is ./cluster.yaml.
 
     Raises:
         UsageError: there is no such file.
@@ -238,7 +238,7 @@ def find_cluster(name: str | None, file: Path | None = None) -> tuple[ClusterSpe
 
 
 def known_clusters() -> list[str]:
-    """Name the clusters that this machine knows of."""
+    """List the names of the clusters that this machine has a folder of."""
     return sorted(path.parent.name for path in clusters_root().glob("*/cluster.yaml"))
 
 

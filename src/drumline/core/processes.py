@@ -100,12 +100,22 @@ def start_time(pid: int) -> int | None:
 
     PIDs are reused: with this, a PID identifies a process for good.
     """
+    fields = _read_stat(pid)
+    return None if not fields or fields[0] in "ZX" else int(fields[19])
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a process was stopped by a signal; false where the system does not say."""
+    return _read_stat(pid)[:1] == ["T"]
+
+
+def _read_stat(pid: int) -> list[str]:
+    """The fields of /proc/PID/stat after the command's name; none where the process is gone."""
     try:
         with open(f"/proc/{pid}/stat") as file:
-            fields = file.read().rpartition(")")[2].split()
+            return file.read().rpartition(")")[2].split()
     except OSError:
-        return None
-    return None if fields[0] in "ZX" else int(fields[19])
+        return []
 
 
 def count_cores() -> int:

@@ -136,7 +136,7 @@ class SessionProcess:
 
 
 def end_all(sessions: Sequence[SessionProcess]) -> None:
-    """End what still runs: SIGTERM, and after a bounded wait, or a second Ctrl-C, SIGKILL."""
+    """End a launch's agents that still run: SIGTERM, after a bounded wait or a Ctrl-C SIGKILL."""
     with contextlib.suppress(KeyboardInterrupt, subprocess.TimeoutExpired):
         for session in sessions:
             session.terminate()

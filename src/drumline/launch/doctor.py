@@ -39,7 +39,7 @@ class Check:
 
 
 def run_checks() -> list[Check]:
-    """Look at everything; nothing that is missing is an error, some features need it."""
+    """Check what this machine can launch; nothing that is missing is an error."""
     checks = (_python, _torch, _gpu, _cores, _memory, _shared_memory, _mpi, _tools)
     return [*(check() for check in checks), *_networks()]
 
@@ -136,7 +136,7 @@ def _discipline(way: Way, name: str, options: str, module: str, key: str) -> Che
 
 
 def remove_leftovers() -> list[str]:
-    """End stray processes, remove folders without an owner and their semaphores; says what."""
+    """Remove what killed launches left: processes, folders, semaphores; returns a line each."""
     ended = []
     for pid, command in stray_processes():
         try:
@@ -148,7 +148,7 @@ def remove_leftovers() -> list[str]:
 
 
 def stray_processes() -> list[tuple[int, str]]:
-    """Find processes of launches that are gone: their number, and what they run."""
+    """Find the processes that killed launches left on this machine: their pids and commands."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:

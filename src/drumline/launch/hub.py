@@ -59,12 +59,12 @@ _LARGEST_PACKET = 65536
 
 
 def port_of(node: int) -> str:
-    """Name the hub's end of a node's link."""
+    """Return the name of the hub's end of a link in the launch's simulated network."""
     return f"node{node}"
 
 
 def switch_lines() -> list[str]:
-    """`ip` lines for the hub's namespace, once."""
+    """Return the `ip` commands for the bridge in the hub of a launch's simulated network."""
     return [
         "link set dev lo up",
         f"link add name {SWITCH} type bridge",
@@ -73,7 +73,7 @@ def switch_lines() -> list[str]:
 
 
 def link_lines(plan: NodePlan, namespace: str) -> list[str]:
-    """`ip` lines for the hub's namespace: one link, its far end put into the node's namespace."""
+    """Return the `ip` commands for a link from the launch's hub into a node's namespace."""
     port = port_of(plan.node)
     return [
         f"link add name {port} mtu {_MTU} type veth peer name {PORT} mtu {_MTU} netns {namespace}",
@@ -82,7 +82,7 @@ def link_lines(plan: NodePlan, namespace: str) -> list[str]:
 
 
 def node_lines(plan: NodePlan) -> list[str]:
-    """`ip` lines for a node's namespace: its loopback and its address."""
+    """Return the `ip` commands for loopback and address in a launch's simulated node."""
     return [
         "link set dev lo up",
         f"link set dev {PORT} {_segments(plan)} addrgenmode none up",
@@ -91,12 +91,12 @@ def node_lines(plan: NodePlan) -> list[str]:
 
 
 def route_lines(plan: NodePlan) -> list[str]:
-    """`ip` lines for a node's namespace that may fail: a kernel without cubic has its default."""
+    """Return the `ip` commands for a launch's simulated node that may fail: cubic is optional."""
     return [f"route replace {PREFIX}.0/24 dev {PORT} src {plan.address} congctl cubic"]
 
 
 def shape_lines(plan: NodePlan, device: str) -> list[str]:
-    """`tc` lines for one end of a node's link; the other end gets the same (5) (6)."""
+    """Return the `tc` commands for either end of a link in a launch's simulated network (5) (6)."""
     lines = []
     parent = "root"
     if plan.delay_ms:
@@ -115,7 +115,7 @@ def shape_lines(plan: NodePlan, device: str) -> list[str]:
 
 
 def burst(rate: int) -> int:
-    """How many bytes pass a link unhindered after a pause."""
+    """Return how many bytes pass a launch's simulated link at full speed after a pause."""
     return max(2 * _FRAME, round(rate / 8 * _BURST_S))
 
 
@@ -130,27 +130,27 @@ _FORGET = Path("/proc/sys/net/ipv4/tcp_no_metrics_save")
 
 
 def main() -> int:
-    """Build the network that standard input describes, and hold it."""
+    """Build the simulated network of a launch that standard input describes, and hold it."""
     die_with_parent(int(sys.argv[1]))
     stream = JsonStream(sys.stdin.buffer, sys.stdout.buffer)
     request = stream.receive()  # (1)
     if request is None:
         return 0
     try:
-        stream.send(spaces=build([NodePlan(**node) for node in request["nodes"]]))  # (3)
+        stream.send(spaces=_build([NodePlan(**node) for node in request["nodes"]]))  # (3)
     except (OSError, RuntimeError) as error:
         stream.send(error=str(error))
     stream.receive()  # (4)
     return 0
 
 
-def build(plans: list[NodePlan]) -> list[str]:
+def _build(plans: list[NodePlan]) -> list[str]:
     """Make all nodes and links; returns the path of each node's namespace.
 
     Raises:
         RuntimeError: `ip` or `tc` refused; holds what it said.
     """
-    spaces = [open_namespace() for _ in plans]
+    spaces = [_open_namespace() for _ in plans]
     batch("ip", switch_lines())
     for plan, space in zip(plans, spaces, strict=True):
         batch("ip", link_lines(plan, space))
@@ -161,7 +161,7 @@ def build(plans: list[NodePlan]) -> list[str]:
     return spaces
 
 
-def open_namespace() -> str:
+def _open_namespace() -> str:
     """Open a network namespace that lasts as long as this process; returns its path."""
     home = os.open("/proc/self/ns/net", os.O_RDONLY)
     try:
@@ -185,7 +185,7 @@ def _call(name: str, *arguments: int) -> None:
 def batch(
     tool: str, lines: Iterable[str], space: str | None = None, *, may_fail: bool = False
 ) -> None:
-    """Hand lines to `ip` or `tc`, in the hub's own namespace (2) or in a node's."""
+    """Run `ip` or `tc` commands in the namespace of a launch's hub (2) or of a simulated node."""
     text = "".join(f"{line}\n" for line in lines)
     if not text:
         return

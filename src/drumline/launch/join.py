@@ -123,7 +123,7 @@ class OuterLauncher:
 
 
 def outer_launcher(environ: Mapping[str, str] = os.environ) -> OuterLauncher | None:
-    """Find out whether another launcher has started this process; None if it was a person."""
+    """Detect whether torchrun, mpirun or srun has launched this process; None if a person has."""
     get = environ.get
     if "RANK" in environ and "WORLD_SIZE" in environ:
         address = f"{get('MASTER_ADDR')}:{get('MASTER_PORT')}"
@@ -170,7 +170,7 @@ _EXAMPLE = "--rank 0 --world-size 2 --master localhost:29500"
 def rank_by_hand(
     rank: int | None, world_size: int | None, master: str | None
 ) -> OuterLauncher | None:
-    """Be the rank that the options say; None where they say nothing.
+    """Be the rank of a launch by hand (--rank, --world-size, --master); None without these.
 
     Raises:
         UsageError: one of the three is missing, or they do not fit together.
@@ -205,7 +205,7 @@ def rank_by_hand(
 
 
 def parse_master(master: str) -> tuple[str, int]:
-    """Read `HOST:PORT`; HOST may be a name, or an IPv6 address in brackets.
+    """Parse --master HOST:PORT of a launch by hand; an IPv6 HOST is in brackets.
 
     Raises:
         UsageError: it is something else.

@@ -36,7 +36,7 @@ _INSTALL = "install Open MPI and mpi4py with: pip install 'drumline[mpi]'"
 
 
 def refuse_without_mpi() -> None:
-    """Say what is missing before anything is started.
+    """Refuse to launch by mpirun where something for MPI is missing, before anything starts.
 
     Raises:
         UsageError: there is no mpirun, or no mpi4py.
@@ -84,10 +84,10 @@ class MpiRun:
             self._mpirun.keep_output(log)
             self._mpirun.close()
             self._mpirun = None
-            note_killed_ranks(self._run, log)
+            _note_killed_ranks(self._run, log)
 
 
-def note_killed_ranks(run: RunDir, log: Path) -> None:
+def _note_killed_ranks(run: RunDir, log: Path) -> None:
     """Note which ranks mpirun saw killed, where the process above the rank could not.
 
     That process (`agent/worker.py`) is what mpirun has started as the rank. Where it is killed
@@ -105,7 +105,7 @@ def note_killed_ranks(run: RunDir, log: Path) -> None:
 
 
 def mpi_environment(scratch: Path, workers: int) -> dict[str, str]:
-    """Return the environment of mpirun: more ranks than cores allowed, nothing pinned to a core."""
+    """Return the environment to launch mpirun in: more ranks than cores allowed, none pinned."""
     settings = {
         "OMPI_MCA_pml": "ob1",
         "OMPI_MCA_btl": "^tcp",
@@ -125,7 +125,7 @@ def mpi_environment(scratch: Path, workers: int) -> dict[str, str]:
 
 
 def find_mpirun() -> str | None:
-    """Find mpirun beside this Python, where the wheel puts it, or on the PATH."""
+    """Find the mpirun to launch ranks by: beside this Python, where its wheel is, or on PATH."""
     beside = Path(sys.executable).parent / "mpirun"
     return str(beside) if beside.exists() else shutil.which("mpirun")
 

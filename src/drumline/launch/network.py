@@ -59,12 +59,12 @@ AS_USER = Way(
 
 
 def missing_tools() -> list[str]:
-    """Name the commands that simulated nodes need and this machine lacks."""
+    """List the commands that launching on simulated nodes needs and this machine lacks."""
     return [tool for tool in TOOLS if shutil.which(tool) is None]
 
 
 def find_way(*, instead: str = _ONE_NODE) -> Way:
-    """Find out how namespaces can be made here, by making one.
+    """Find out how a launch can make namespaces for simulated nodes here, by making one.
 
     Args:
         instead: what else a person can do where that is not possible.

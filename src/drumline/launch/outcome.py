@@ -181,7 +181,7 @@ def _last_attempt_errors(logs: list[list[Event]]) -> list[Event]:
 
 
 def worker_exits(run: RunDir, nodes: int) -> list[Event]:
-    """Return the exits of ranks that agents have noted since they were last started."""
+    """Return how a launch's ranks exited, as agents have noted since they were last started."""
     logs = [read_events(run.node_events(node)) for node in range(nodes)]
     return [exit_ for events in logs for exit_ in _since(events, "agent", "worker_exit")]
 

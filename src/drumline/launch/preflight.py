@@ -30,7 +30,7 @@ _SIGNS = ("nvidia*", "nvhost*", "dxg", "kfd")
 
 
 def may_have_gpu(devices: Path = Path("/dev")) -> bool:
-    """Whether anything speaks for a GPU; only PyTorch knows whether it can use it."""
+    """Whether this machine may have a GPU, asked before a launch; only PyTorch knows for sure."""
     there = any(True for sign in _SIGNS for _ in devices.glob(sign))
     return there or shutil.which("nvidia-smi") is not None
 
@@ -50,7 +50,7 @@ def list_gpus() -> list[str] | None:
 
 
 def refuse_without_gpu(spec: RunSpec) -> None:
-    """Say that there is no GPU before anything is started.
+    """Refuse a launch that needs a GPU where there is none, before anything is started.
 
     Raises:
         UsageError: the backend moves GPU tensors, and nothing here speaks for a GPU.
@@ -66,7 +66,7 @@ _SCHEME = "file://"
 
 
 def refuse_bad_init_file(init: str) -> None:
-    """Refuse a file that ranks cannot meet by; found out by making it.
+    """Refuse to launch with an init file that ranks cannot rendezvous by; tries to make it.
 
     One that is there already has another run's addresses in it, which torch would read; one that
     cannot be made torch would try to open for ever.
@@ -98,7 +98,7 @@ def refuse_bad_init_file(init: str) -> None:
 
 @contextlib.contextmanager
 def fresh_rendezvous(run: RunDir, spec: RunSpec) -> Iterator[None]:
-    """Start without traces of an earlier session of this run, and leave none."""
+    """Launch without rendezvous files of an earlier session of this run, and leave none."""
     shutil.rmtree(run.rendezvous, ignore_errors=True)
     try:
         yield
@@ -118,7 +118,7 @@ _PRELOADS = {
 
 
 def find_module(name: str) -> Path:
-    """Find the file of a module without running anything; workers look here and in their path.
+    """Find the file of the module to launch, in this folder and the path, without running it.
 
     Raises:
         UsageError: there is none.
@@ -138,7 +138,7 @@ def find_module(name: str) -> Path:
 
 
 def guess_preloads(path: Path) -> list[str]:
-    """Name the modules that a script's workers will load, from its text.
+    """Guess from a script's text which modules the workers of its launch will load.
 
     Raises:
         UsageError: it cannot be read.

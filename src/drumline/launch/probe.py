@@ -50,7 +50,7 @@ def probed(
     by_mpi: bool = False,
     watch: Watch = lambda _: None,
 ) -> Iterator[list[Message]]:
-    """Run a module of `drumline.probe` on so many ranks, and give what each of them answered.
+    """Launch a module of `drumline.probe` on so many ranks, and give what each answered.
 
     Args:
         module: its full name.

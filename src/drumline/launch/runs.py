@@ -37,7 +37,7 @@ _PACKAGES = ("drumline", "torch", "numpy", "safetensors", "pydantic")
 
 
 def build_manifest(argv: list[str]) -> dict[str, object]:
-    """Describe this machine, its software and the command."""
+    """Describe a launch for its run's manifest: the command, this machine and its software."""
     return {
         "argv": argv,
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -51,7 +51,7 @@ def build_manifest(argv: list[str]) -> dict[str, object]:
 
 
 def note_network(run: RunDir, network: NetworkRecord) -> None:
-    """Add the simulated nodes to a run's manifest: addresses, rates, delays, shares of CPU."""
+    """Add a launch's simulated nodes to its manifest: addresses, rates, delays, CPU shares."""
     run.write_json("manifest.json", {**(run.read_json("manifest.json") or {}), "network": network})
 
 
@@ -82,7 +82,7 @@ _LOCK_S = 0.2  # for somebody who only looks at a run
 
 @contextlib.contextmanager
 def new_run(spec: RunSpec, out: Path | None) -> Iterator[RunDir]:
-    """Make the directory of a training run; it is removed again after a mistake in the spec.
+    """Make the run directory of a launch that trains; removed again after a mistake in the spec.
 
     A crash or an interrupt leaves it, with its logs; so does a run that came to its first step.
     """
@@ -102,7 +102,7 @@ def new_run(spec: RunSpec, out: Path | None) -> Iterator[RunDir]:
 
 
 def create_script_run(name: str, script: list[str]) -> RunDir:
-    """Make the directory of a script's run, with its manifest."""
+    """Make the run directory of a script that is launched, with its manifest."""
     run = RunDir.create(name, root=RUNS)
     run.write_json("manifest.json", {**build_manifest(sys.argv), "script": script})
     return run
@@ -110,7 +110,7 @@ def create_script_run(name: str, script: list[str]) -> RunDir:
 
 @contextlib.contextmanager
 def reopened_run(run: RunDir, spec: RunSpec) -> Iterator[None]:
-    """Hold a run that goes on by a new spec; if it never does, all is put back as it was."""
+    """Hold a run that is launched again by a new spec; if it never trains, all is put back."""
     from drumline.spec.load import read_run_spec, write_run_spec
 
     summary, aside = run.path / "summary.json", run.path / ".summary.before"
@@ -135,7 +135,7 @@ def reopened_run(run: RunDir, spec: RunSpec) -> Iterator[None]:
 
 @contextlib.contextmanager
 def noted_failure(run: RunDir) -> Iterator[None]:
-    """Leave in the run's directory how it failed, for `runs` and `show`."""
+    """Record in the run directory how its launch failed, for `runs` and `show`."""
     try:
         yield
     except DrumlineError as error:
@@ -145,7 +145,7 @@ def noted_failure(run: RunDir) -> Iterator[None]:
 
 
 def state_of(run: RunDir) -> tuple[str, str | None]:
-    """Tell whether a run is done, running, interrupted, failed or killed, and why it failed."""
+    """Return whether a launched run is done, running, interrupted, failed or killed, and why."""
     if (run.path / "summary.json").exists():
         return "done", None
     try:

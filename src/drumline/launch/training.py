@@ -22,7 +22,7 @@ _POLL_S = 0.1
 
 
 def follow_training(run: RunDir, spec: RunSpec, agents: Agents, shown: Show) -> None:
-    """Start the ranks of a run and block until all have ended.
+    """Launch the ranks that train a run, and block until all have ended.
 
     The run has the spec already. `agents` and `shown` are as for `run_ranks`.
 
@@ -49,7 +49,7 @@ def run_ranks(
     plans: tuple[NodePlan, ...] = (),
     by_mpi: bool = False,
 ) -> Outcome:
-    """Start ranks by the agents, or by mpirun where MPI is the backend, and block until they end.
+    """Launch ranks by the agents, or by mpirun where MPI is the backend; blocks until they end.
 
     Args:
         run: the run; where its directory is removed meanwhile, the ranks are ended.

@@ -59,7 +59,7 @@ class Terms(Record):
 
 
 def settle_terms(job: Job, workers: int) -> Terms:
-    """Settle the terms of a job; its spec gets the nodes and workers of the cluster.
+    """Settle a job's terms on its node; a spec gets the cluster's nodes and workers.
 
     Raises:
         SpecError: the spec does not fit them, or asks for what only simulated nodes have.
@@ -99,7 +99,7 @@ def settle_terms(job: Job, workers: int) -> Terms:
 
 
 def build_task(job: Job, folder: JobFolder, terms: Terms) -> AgentTask:
-    """Build the task of a node's agent."""
+    """Build the task for this node's agent from the job that the node runs."""
     script = job.argv
     if script and script[0] != MODULE:
         script = (str(folder.work / script[0]), *script[1:])
@@ -117,7 +117,7 @@ def build_task(job: Job, folder: JobFolder, terms: Terms) -> AgentTask:
 
 
 def preloads_for(job: Job) -> tuple[str, ...]:
-    """Name what the job's workers will load; called in its folder.
+    """List the modules that a job's workers on this node will load; called in the job's folder.
 
     Raises:
         UsageError: there is no such script or module.
@@ -137,26 +137,26 @@ def preloads_for(job: Job) -> tuple[str, ...]:
 
 
 def variables_for(job: Job, workers: int) -> dict[str, str]:
-    """Return what the ranks' environment has beyond the node's own."""
+    """Return the variables that a job's ranks get in addition to the node's environment."""
     threads = str(max(1, (os.cpu_count() or 1) // workers))
     nodes = {NODES: ",".join(job.addresses)} if job.nodes > 1 else {}
     return {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", threads), **nodes}
 
 
 def default_workers() -> int:
-    """Return how many ranks a node has where nobody says: one for each GPU, or one."""
+    """Return the default number of a job's ranks on this node: one for each GPU, or one."""
     return max(1, sum(line.startswith("GPU ") for line in list_gpus() or ()))
 
 
-def edition() -> Path | None:
+def _edition() -> Path | None:
     """Return the folder of this process's edition; None where nobody brought one: a checkout."""
     folder = Path(drumline.__file__).parents[1]
     return folder if (folder / WHOLE).exists() else None
 
 
 def of_this_edition(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return a process's variables, such that it has this edition whatever R/lib leads to."""
-    own = edition()
+    """Return a node process's variables such that it loads this version of the package (R/lib)."""
+    own = _edition()
     if own is None:
         return dict(variables)
     others = [path for path in (variables.get(_PATH),) if path]
@@ -164,8 +164,8 @@ def of_this_edition(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def hold_edition() -> None:
-    """Keep this process's edition on the node for as long as the process lives."""
-    own = edition()
+    """Keep the node from removing this version of the package (R/lib) while this process lives."""
+    own = _edition()
     if own is not None:
         FileLock(own / WHOLE, flags=os.O_RDONLY).acquire(shared=True)
 
@@ -237,7 +237,7 @@ class JobAgent:
 
 
 def read_reports(run: RunDir, *, node: int, workers: int, last_words: Path | None) -> ExitReports:
-    """Read what happened on a node.
+    """Read the exit reports of a job's ranks on this node.
 
     `last_words`: where ranks left errors that they could not write to the run directory.
     """
@@ -264,13 +264,13 @@ def write_reports(run: RunDir, reports: ExitReports, *, ahead_s: float) -> None:
 
 
 def is_explained(run: RunDir, world_size: int) -> bool:
-    """Whether a rank has reported an error that is no consequence of another rank's."""
+    """Whether a job's rank has reported an error that is no consequence of another rank's."""
     logs = run.read_rank_events(world_size)
     return any(e["event"] == "error" and not e["consequence"] for log in logs for e in log)
 
 
 def exit_code_of(run: RunDir, error: DrumlineError, nodes: int) -> int:
-    """Return what the job exits with: what the failing rank did, 128 + n for a signal n."""
+    """Return a job's exit code: that of the rank that failed on a node, 128 + n for a signal n."""
     for event in worker_exits(run, nodes):
         if event["rank"] == error.fields.get("rank") and event["exit_code"]:
             code = int(event["exit_code"])

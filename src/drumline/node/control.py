@@ -43,14 +43,14 @@ _HEARTBEAT_S = 5.0
 _CHUNK = 1 << 20
 
 
-def describe_job(folder: JobFolder) -> Message:
+def _describe_job(folder: JobFolder) -> Message:
     """Return what there is to say of a job, as plain values."""
     job = folder.read_job().to_json()
     kept = {key: value for key, value in job.items() if key not in _LEFT_OUT}
     return {**kept, "trains": bool(job["spec"]), "state": folder.read_state().to_json()}
 
 
-def cancel_job(folder: JobFolder, within_s: float = _CANCEL_S) -> JobState:
+def _cancel_job(folder: JobFolder, within_s: float = _CANCEL_S) -> JobState:
     """Ask for the end of a job, and wait for it; returns the state that it then has."""
     folder.read_job()
     state = folder.read_state()
@@ -155,7 +155,7 @@ def _shown(line: bytes) -> str:
 
 
 def send_tail(tail: Tail, stream: JsonStream, *, once: bool = False) -> None:
-    """Send it as JSON lines; ends where nobody reads them any more."""
+    """Send a job's output from the node to the laptop as JSON lines, while the laptop reads."""
     try:
         for message in tail.follow(once=once):
             stream.send(**message)
@@ -164,7 +164,7 @@ def send_tail(tail: Tail, stream: JsonStream, *, once: bool = False) -> None:
 
 
 def main(argv: list[str]) -> int:
-    """Answer one question."""
+    """Answer one question of the laptop's about the jobs on this node."""
     parser = argparse.ArgumentParser(prog="python -m drumline.node.control")
     parser.add_argument("root", type=Path)
     parser.add_argument("command", choices=("status", "cancel", "tail"))
@@ -177,12 +177,12 @@ def main(argv: list[str]) -> int:
     if options.command == "status":
         for folder in all_jobs(options.root):
             if (folder.path / "job.json").exists():  # else it is being made
-                stream.send(**describe_job(folder))
+                stream.send(**_describe_job(folder))
         return 0
     try:
         folder = JobFolder(options.root, options.job)
         if options.command == "cancel":
-            stream.send(state=cancel_job(folder).to_json())
+            stream.send(state=_cancel_job(folder).to_json())
         else:
             offsets = {int(rank): int(offset) for rank, offset in options.offsets.items()}
             tail = Tail(folder, offsets=offsets, rank=options.rank)

@@ -114,7 +114,7 @@ class Packages(NamedTuple):
     pip: bool
 
 
-def choose_base(wanted: str) -> Interpreter:
+def _choose_base(wanted: str) -> Interpreter:
     """Find the interpreter that the environment stands on."""
     if wanted != "auto":
         path = Path(wanted).expanduser()
@@ -123,9 +123,9 @@ def choose_base(wanted: str) -> Interpreter:
                 f"environment.python is {wanted}, but there is no such program on this node; "
                 f"give a path that it has, or write python: auto"
             )
-        found = [inspect_python(str(path))]
+        found = [_inspect_python(str(path))]
     else:
-        found = [inspect_python(path) for path in candidates()]
+        found = [_inspect_python(path) for path in _candidates()]
     usable = [base for base in found if tuple(base.version[:2]) >= OLDEST]
     if not usable:
         has = ", ".join(f"{b.executable} is {'.'.join(map(str, b.version))}" for b in found)
@@ -136,7 +136,7 @@ def choose_base(wanted: str) -> Interpreter:
     return next((base for base in usable if base.torch), usable[0])
 
 
-def candidates() -> list[str]:
+def _candidates() -> list[str]:
     """Name the interpreters to look at, the best first."""
     names = ("python3", "python3.14", "python3.13", "python3.12", "python3.11")
     folders = [*os.environ.get("PATH", "").split(os.pathsep), "/usr/local/bin", "/usr/bin"]
@@ -144,7 +144,7 @@ def candidates() -> list[str]:
     return [path for path in dict.fromkeys(paths) if os.access(path, os.X_OK)]
 
 
-def inspect_python(python: str) -> Interpreter:
+def _inspect_python(python: str) -> Interpreter:
     """Ask an interpreter what it is."""
     try:
         answer = subprocess.run(
@@ -167,7 +167,7 @@ class Maker:
 
     def make(self) -> Mapping[str, object]:
         """Make everything but what pip must install; says what that is."""
-        base = choose_base(self.wanted.python)
+        base = _choose_base(self.wanted.python)
         (self.env / "stamp").unlink(missing_ok=True)  # it holds again when all of this is done
         self.make_venv(base)
         self.show_packages(base)
@@ -191,11 +191,11 @@ class Maker:
         known = None
         with contextlib.suppress(OSError, ValueError):
             known = json.loads(note.read_text())
-        if known == same and inspect_python(str(self.python)).version == base.version:
+        if known == same and _inspect_python(str(self.python)).version == base.version:
             return
         self.root.mkdir(parents=True, exist_ok=True)
         argv = [base.executable, "-m", "venv", "--clear", "--without-pip", str(self.env)]
-        if not base.is_venv or sees_system(base.prefix):
+        if not base.is_venv or _sees_system(base.prefix):
             argv.insert(-1, "--system-site-packages")
         answer = subprocess.run(argv, capture_output=True, text=True, timeout=300, check=False)
         if answer.returncode:
@@ -250,7 +250,7 @@ class Maker:
             f"export MASTER_ADDR={shlex.quote(wanted.leader)} MASTER_PORT={MASTER_PORT}",
             f"export NODE_RANK={wanted.node} NNODES={wanted.nodes}",
         ]
-        if device := interface_of(wanted.address):
+        if device := _interface_of(wanted.address):
             lines.append(f"export GLOO_SOCKET_IFNAME={device} NCCL_SOCKET_IFNAME={device}")
         profile = self.root / "profile.sh"
         head = "# the variables for training, written by drumline\n"
@@ -277,7 +277,7 @@ class Maker:
         self.changed.append(str(path))
 
 
-def sees_system(prefix: str) -> bool:
+def _sees_system(prefix: str) -> bool:
     """Whether a venv shows the packages of the interpreter below it."""
     try:
         text = (Path(prefix) / "pyvenv.cfg").read_text()
@@ -286,7 +286,7 @@ def sees_system(prefix: str) -> bool:
     return "include-system-site-packages = true" in text
 
 
-def interface_of(address: str) -> str:
+def _interface_of(address: str) -> str:
     """Return the network interface that has an address; "" where that cannot be found out."""
     try:
         answer = subprocess.run(
@@ -299,7 +299,7 @@ def interface_of(address: str) -> str:
 
 
 def main(*parts: str) -> None:
-    """Make the environment that the parts (JSON objects in base64) together ask for."""
+    """Make this node's Python environment (R/env) as the parts (JSON in base64) together say."""
     values = {}
     for part in parts:
         values.update(json.loads(base64.b64decode(part)))

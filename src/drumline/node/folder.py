@@ -118,11 +118,11 @@ class Code:
                 self.folders.append(path)
                 same = self._walk(thing.path, path + "/", noted, ours) and same
             else:
-                now = marks(thing.stat(follow_symlinks=False))
+                now = _marks(thing.stat(follow_symlinks=False))
                 before = noted.get(path)
                 if not before or before[:4] != now:
                     same = False
-                    before = [*now, digest_of(thing.path)]
+                    before = [*now, _digest_of(thing.path)]
                 self.files[path] = (before[4], bool(now[3] & stat.S_IXUSR))
         return same
 
@@ -145,7 +145,7 @@ class Code:
     def write_note(self, digest: str, entries: list[Entry]) -> None:
         """Note what the folder was left as."""
         files = {
-            entry.path: [*marks(os.lstat(self.at(entry.path))), entry.digest]
+            entry.path: [*_marks(os.lstat(self.at(entry.path))), entry.digest]
             for entry in entries
             if entry.kind == "file"
         }
@@ -166,12 +166,12 @@ class Code:
         os.replace(draft, self.note)
 
 
-def marks(found: os.stat_result) -> list[int]:
+def _marks(found: os.stat_result) -> list[int]:
     """Return what shows that a file is the same."""
     return [found.st_size, found.st_mtime_ns, found.st_ino, stat.S_IMODE(found.st_mode)]
 
 
-def digest_of(path: bytes) -> str:
+def _digest_of(path: bytes) -> str:
     """Return the digest of a file's content; "" for what is no file."""
     if not stat.S_ISREG(os.lstat(path).st_mode):
         return ""
@@ -183,7 +183,7 @@ def digest_of(path: bytes) -> str:
 
 
 def wanted_folders(entries: list[Entry]) -> list[str]:
-    """Return all folders that there must be, in the order of a walk."""
+    """Return all folders that R/code on the node must have for a sync, parents first."""
     found = {entry.path for entry in entries if entry.kind == "dir"}
     for entry in entries:
         parent = entry.path.rpartition("/")[0]
@@ -195,7 +195,7 @@ def wanted_folders(entries: list[Entry]) -> list[str]:
 
 @contextmanager
 def locked(root: str, *, within_s: float = LOCK_S) -> Iterator[None]:
-    """Hold R/code.lock, as does whoever takes a snapshot of R/code.
+    """Hold the node's R/code.lock, as does whoever takes a snapshot of R/code.
 
     Raises:
         TimeoutError: somebody else holds it for longer than `within_s`.

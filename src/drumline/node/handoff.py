@@ -6,7 +6,7 @@
                                           warm agent ──(4) runs the job
 
 Loading torch is most of what starting a job takes. So the process that runs a job leaves a warm
-agent behind, if the job wants it (`keep_warm`): `python -m drumline.node.handoff R [MODULES]` has
+agent behind, if the job wants it (`_keep_warm`): `python -m drumline.node.handoff R [MODULES]` has
 torch loaded and waits. The next job is handed to it, and it becomes the process that runs that job:
 its agent still ends with it. It ends by itself after an hour, when the package or the environment
 has changed, or by `python -m drumline.node.handoff R --end`.
@@ -72,7 +72,7 @@ class JobHandoff:
         runner.run()
         self.lock.release()
         if runner.job.keep_warm:
-            keep_warm(self.folder.root, runner.preload)
+            _keep_warm(self.folder.root, runner.preload)
 
     def pack(self) -> tuple[Message, list[int]]:
         """Return what another process needs to run the job instead: JSON, and descriptors."""
@@ -115,21 +115,21 @@ class JobHandoff:
             self.listener.close()
 
 
-def keep_warm(root: Path, preload: tuple[str, ...] = ()) -> None:
+def _keep_warm(root: Path, preload: tuple[str, ...] = ()) -> None:
     """Start an agent that waits for the next job, in a process of its own."""
     modules = ",".join(dict.fromkeys((*USUAL, *preload)))
     start_detached([sys.executable, "-m", "drumline.node.handoff", str(root), modules], cwd=root)
 
 
 def hand_over(job: JobHandoff) -> bool:
-    """Give a job to a waiting warm agent, if there is one that fits."""
+    """Hand a job to this node's waiting warm agent, if there is one that fits."""
     request, descriptors = job.pack()
     root = job.folder.root
     line = json.dumps({**request, "stamp": stamp(root)}).encode()
     return _ask(root, line, descriptors, then=_GO) == b"yes"  # (1)
 
 
-def end_warm_agent(root: Path) -> bool:
+def _end_warm_agent(root: Path) -> bool:
     """End a waiting warm agent; returns whether there was one."""
     there = _ask(root, json.dumps({"end": True}).encode()) is not None
     deadline = time.monotonic() + 10
@@ -139,7 +139,7 @@ def end_warm_agent(root: Path) -> bool:
 
 
 def stamp(root: Path) -> str:
-    """Tell one state of the package and the environment from another."""
+    """Return a text that changes with the package and environment that a node's warm agent has."""
     package = Path(drumline.__file__).parent
     newest = max(path.stat().st_mtime_ns for path in package.rglob("*.py"))
     try:
@@ -149,7 +149,7 @@ def stamp(root: Path) -> str:
     return f"{package} {newest} {environment}"
 
 
-def wait_for_job(root: Path, preload: tuple[str, ...]) -> None:
+def _wait_for_job(root: Path, preload: tuple[str, ...]) -> None:
     """Be the warm agent of this node, until a job comes or none is expected any more."""
     jobs = root / "jobs"
     jobs.mkdir(parents=True, exist_ok=True)
@@ -247,14 +247,14 @@ def _short(folder: Path) -> Iterator[str]:
 
 
 def main(argv: list[str]) -> int:
-    """Wait for a job as a warm agent, or end the one that does."""
+    """Wait for a job as this node's warm agent, or end the one that waits."""
     root = Path(argv[0]).absolute()
     if argv[1:] == ["--end"]:
-        end_warm_agent(root)
+        _end_warm_agent(root)
         return 0
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    wait_for_job(root, tuple(argv[1].split(",")) if argv[1:] else USUAL)
+    _wait_for_job(root, tuple(argv[1].split(",")) if argv[1:] else USUAL)
     return 0
 
 

@@ -21,7 +21,7 @@ GRACE_S = 5.0
 
 
 def main(argv: list[str]) -> int:
-    """Run the command; returns its exit code, or 128 and the signal that ended it."""
+    """Run a command on the node that ends with its connection; returns its exit code or 128 + n."""
     awake, bell = os.pipe()
     for end in (awake, bell):
         os.set_blocking(end, False)

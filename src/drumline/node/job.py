@@ -227,7 +227,7 @@ class JobFolder:
 
 
 def all_jobs(root: Path) -> list[JobFolder]:
-    """Return the jobs of a node, oldest first."""
+    """Return the jobs in a node's folder, oldest first."""
     found = [(file.stat().st_mtime, file.parent.name) for file in root.glob("jobs/*/secret")]
     return [JobFolder(root, name) for _, name in sorted(found)]
 

@@ -59,7 +59,7 @@ class CopyStatus(Record):
             write_atomic(job.path / "storage.json", json.dumps(self.to_json()) + "\n")
 
 
-def has_ended(job: JobFolder) -> bool:
+def _has_ended(job: JobFolder) -> bool:
     """Whether nothing will change any more: it has ended, or its runner is gone."""
     try:
         return job.read_state().over
@@ -68,10 +68,10 @@ def has_ended(job: JobFolder) -> bool:
 
 
 def keep(job: JobFolder, store: Store, writer: str, *, every_s: float) -> None:
-    """Copy the run directory every so often, and once more when the job has ended."""
+    """Copy a job's run directory from the node to the storage, regularly and at the job's end."""
     give_up_at, busy = None, BusySign(job.root)
     while True:
-        status = CopyStatus(ended=has_ended(job))
+        status = CopyStatus(ended=_has_ended(job))
         try:
             copied = store.copy(job.run.path, job.id, writer, ended=status.ended, moved=busy.tick)
             status = replace(status, files=copied.files, bytes=copied.bytes)
@@ -83,7 +83,7 @@ def keep(job: JobFolder, store: Store, writer: str, *, every_s: float) -> None:
             if not status.error or time.monotonic() > give_up_at:
                 return
         wake = time.monotonic() + every_s
-        while time.monotonic() < wake and (status.ended or not has_ended(job)):
+        while time.monotonic() < wake and (status.ended or not _has_ended(job)):
             time.sleep(min(_POLL_S, every_s))
 
 
@@ -92,7 +92,7 @@ def _message(error: Exception) -> str:
 
 
 def main() -> None:
-    """Check that the storage can be used, where asked to, answer, and go on in the background."""
+    """Check the storage from the node if asked to, answer, and copy on in the background."""
     stream = JsonStream(sys.stdin.buffer, sys.stdout.buffer)
     request = CopyRequest(**(stream.receive() or {}))
     if request.check:
@@ -108,7 +108,7 @@ def main() -> None:
     stream.send(keeping=request.job)
 
 
-def stay() -> None:
+def _stay() -> None:
     """Copy until the job has ended."""
     request = CopyRequest(**json.load(sys.stdin))
     job = JobFolder(Path(request.root), request.job)
@@ -122,4 +122,4 @@ def stay() -> None:
 
 
 if __name__ == "__main__":
-    stay() if sys.argv[1:] == ["--stay"] else main()
+    _stay() if sys.argv[1:] == ["--stay"] else main()

@@ -25,7 +25,7 @@ NOTE = "drumline.json"
 TERM_S, KILL_S = 5.0, 5.0
 
 
-def owner(root: str) -> Any:
+def _owner(root: str) -> Any:
     """Return the mark of a folder; None where there is no folder, {} where it has none."""
     if not os.path.lexists(root):
         return None
@@ -38,7 +38,7 @@ def owner(root: str) -> Any:
     return {} if not os.path.isdir(root) or os.listdir(root) else None
 
 
-def processes(root: str) -> dict[int, str]:
+def _processes(root: str) -> dict[int, str]:
     """Return this user's processes that run in the folder, or out of it; not us and our parents."""
     root = os.path.realpath(root)
     ours = set()
@@ -74,29 +74,29 @@ def _parent(pid: int) -> int:
         return 0
 
 
-def end(root: str) -> list[int]:
+def _end(root: str) -> list[int]:
     """End the processes, by SIGTERM, then SIGKILL; returns those that are left."""
     left: dict[int, str] = {}
     for number, wait_s in ((signal.SIGTERM, TERM_S), (signal.SIGKILL, KILL_S)):
-        for pid in processes(root):
+        for pid in _processes(root):
             with contextlib.suppress(OSError):
                 os.kill(pid, number)
         deadline = time.monotonic() + wait_s
-        left = processes(root)
+        left = _processes(root)
         while left and time.monotonic() < deadline:
             time.sleep(0.05)
-            left = processes(root)
+            left = _processes(root)
         if not left:
             break
     return sorted(left)
 
 
 def main(argv: list[str]) -> dict[str, object]:
-    """Execute a command; returns the answer."""
+    """Claim, inspect or clear the node's folder R on a machine that its owner lends."""
     what, root, mark = argv[0], os.path.normpath(argv[1]), json.loads(argv[2])
     if root in ("/", os.path.expanduser("~")) or not os.path.isabs(root):
         return {"error": f"root is {root}, which is not a folder for Drumline alone"}
-    found = owner(root)
+    found = _owner(root)
     is_new = what == "claim" and found is None
     if is_new:
         os.makedirs(root, exist_ok=True)
@@ -108,12 +108,12 @@ def main(argv: list[str]) -> dict[str, object]:
     if not found or any(found.get(key) != mark[key] for key in ("cluster", "id")):
         return {"owner": found, "ours": False}
     if what == "clear":
-        left = end(root)
+        left = _end(root)
         if left:
             return {"error": f"processes {left} do not end"}
         shutil.rmtree(root)
         return {"owner": None, "ours": True}
-    running = list(processes(root).values())
+    running = list(_processes(root).values())
     return {"owner": found, "ours": True, "new": is_new, "processes": running}
 
 

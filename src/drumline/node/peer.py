@@ -114,7 +114,7 @@ class PeerConnection:
 
 
 def listen(address: str) -> socket.socket:
-    """Listen for followers, on this one address.
+    """Listen on the leader node's address for the job's follower nodes.
 
     Raises:
         ClusterError: the address is not this machine's.
@@ -131,7 +131,7 @@ def listen(address: str) -> socket.socket:
 
 
 def accept_follower(connection: socket.socket, *, job: str, secret: bytes) -> PeerConnection | None:
-    """Authenticate a follower by the secret (leader); None for anybody else."""
+    """Authenticate a follower node by the job's secret (leader); None for anybody else."""
     ours, lines = secrets.token_hex(16), JsonLines()
     connection.settimeout(_HANDSHAKE_S)
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
@@ -150,7 +150,7 @@ def accept_follower(connection: socket.socket, *, job: str, secret: bytes) -> Pe
 def connect_to_leader(
     address: str, port: int, *, job: str, node: int, secret: bytes
 ) -> PeerConnection:
-    """Connect to the leader (follower).
+    """Connect a follower node to the job's leader node.
 
     Raises:
         ClusterError: nobody answers there, or somebody who does not know the secret.

@@ -31,7 +31,7 @@ from drumline.core.json_lines import JsonStream
 from drumline.node.folder import BusySign, Code, Entry, locked, wanted_folders
 
 
-def missing(code: Code, entries: list[Entry]) -> list[int]:
+def _missing(code: Code, entries: list[Entry]) -> list[int]:
     """Copy what is on this node already to the incoming folder; return what is not."""
     os.makedirs(code.incoming, exist_ok=True)
     here = {digest: path for path, (digest, _) in code.files.items() if digest}
@@ -52,7 +52,7 @@ def missing(code: Code, entries: list[Entry]) -> list[int]:
     return want
 
 
-def receive(code: Code, entry: Entry, stream: JsonStream, busy: BusySign) -> bool:
+def _receive(code: Code, entry: Entry, stream: JsonStream, busy: BusySign) -> bool:
     """Receive one file; returns whether it is what the manifest says."""
     digest = hashlib.sha256()
     draft = code.incoming + b"/draft"
@@ -68,7 +68,7 @@ def receive(code: Code, entry: Entry, stream: JsonStream, busy: BusySign) -> boo
     return True
 
 
-def put_in_place(code: Code, entries: list[Entry]) -> int:
+def _put_in_place(code: Code, entries: list[Entry]) -> int:
     """Make the folder what the manifest says; returns how many files and links were removed."""
     wanted = {entry.path: entry.kind for entry in entries}
     folders = set(wanted_folders(entries))
@@ -108,7 +108,7 @@ def _place_file(code: Code, entry: Entry, is_last: bool) -> None:
     os.replace(source, code.at(entry.path))
 
 
-def serve(root: str, stream: JsonStream) -> None:
+def _serve(root: str, stream: JsonStream) -> None:
     """Do one sync, as drawn above."""
     os.makedirs(root, exist_ok=True)
     code, busy = Code(root), BusySign(root)
@@ -127,23 +127,23 @@ def serve(root: str, stream: JsonStream) -> None:
         if hashlib.sha256(packed).hexdigest() != request["hash"]:
             raise ValueError("the manifest came damaged")
         entries = [Entry(*values) for values in json.loads(packed)]
-        want = missing(code, entries)
+        want = _missing(code, entries)
         stream.send(want=want)
-        changed = [number for number in want if not receive(code, entries[number], stream, busy)]
+        changed = [number for number in want if not _receive(code, entries[number], stream, busy)]
         if changed:
             stream.send(changed=changed)
             return
-        removed = put_in_place(code, entries)
+        removed = _put_in_place(code, entries)
         shutil.rmtree(code.incoming)
         code.write_note(request["hash"], entries)
         stream.send(done=True, removed=removed)
 
 
 def main(argv: list[str]) -> int:
-    """Sync below the folder R; errors are sent to the laptop."""
+    """Receive a sync on the node, below its folder R; errors are sent to the laptop."""
     stream = JsonStream(sys.stdin.buffer, sys.stdout.buffer)
     try:
-        serve(argv[0], stream)
+        _serve(argv[0], stream)
     except (OSError, ValueError, zlib.error) as error:
         text = str(error)
         if isinstance(error, OSError) and error.strerror:

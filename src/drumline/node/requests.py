@@ -44,7 +44,7 @@ def launch_from_leader(
     root: str | None = None,
     show: Callable[[str], None] = print,
 ) -> str:
-    """Run a script on all nodes of the cluster, show what the leader's ranks print, and wait.
+    """Run a script on all nodes from a notebook on the leader node, show its output, and wait.
 
     Args:
         argv: a script in the project's folder on the leader, and its arguments.
@@ -64,15 +64,15 @@ def launch_from_leader(
     if not (root or os.environ.get(ROOT)):
         raise ClusterError(f"{ROOT} is not set; call this in a notebook opened by drumline jupyter")
     code = here / "code"
-    names = changed_files(here) if files is None else list(files)
-    request = {"argv": list(argv), "workers": workers, "files": read_files(code, names)}
+    names = _changed_files(here) if files is None else list(files)
+    request = {"argv": list(argv), "workers": workers, "files": _read_files(code, names)}
     job = _request(here / "requests", request)
     show(f"job {job} runs on all nodes")
     _follow(JobFolder(here, job), show)
     return job
 
 
-def changed_files(root: Path) -> list[str]:
+def _changed_files(root: Path) -> list[str]:
     """Name the files of R/code that were changed on this node since the laptop synced them."""
     code = root / "code"
     try:
@@ -89,7 +89,7 @@ def changed_files(root: Path) -> list[str]:
     return sorted(found)
 
 
-def read_files(code: Path, names: Sequence[str]) -> dict[str, str]:
+def _read_files(code: Path, names: Sequence[str]) -> dict[str, str]:
     """Read files as base64."""
     content = {name: (code / name).read_bytes() for name in names}
     if (size := sum(map(len, content.values()))) > MOST_BYTES:
@@ -102,7 +102,7 @@ def read_files(code: Path, names: Sequence[str]) -> dict[str, str]:
 
 
 def place_files(code: Path, files: dict[str, str]) -> None:
-    """Put files that came as base64 below a folder; a new file takes an old one's place."""
+    """Write files that the node received as base64 below a folder; each is replaced atomically."""
     for name, text in files.items():
         if not stays_inside(name):
             raise ClusterError(f"{name!r} is not in the project's folder")
@@ -141,7 +141,7 @@ def _request(folder: Path, request: Message) -> str:
 
 
 def is_served(folder: Path) -> bool:
-    """Whether a laptop takes requests."""
+    """Whether a laptop is connected to the leader node and takes the requests of notebooks."""
     return is_locked(folder / "served")
 
 
@@ -162,7 +162,7 @@ def _follow(job: JobFolder, show: Callable[[str], None]) -> None:
         time.sleep(_PAUSE_S)
 
 
-def serve(folder: Path, given: int, out: BinaryIO) -> None:
+def _serve(folder: Path, given: int, out: BinaryIO) -> None:
     """Forward requests and answers, until the laptop disconnects; a second laptop waits."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     sent: set[Path] = set()
@@ -186,14 +186,14 @@ def serve(folder: Path, given: int, out: BinaryIO) -> None:
 
 
 def main() -> None:
-    """Serve requests (`ROOT`), or put files into the code's folder (`ROOT place`)."""
+    """Serve notebooks' requests on the node (`ROOT`), or write files to R/code (`ROOT place`)."""
     root = Path(sys.argv[1])
     if sys.argv[2:] == ["place"]:
         files = json.load(sys.stdin)
         with locked(str(root)):  # a job that starts just now gets all of them, or none
             place_files(root / "code", files)
     else:
-        serve(root / "requests", sys.stdin.fileno(), sys.stdout.buffer)
+        _serve(root / "requests", sys.stdin.fileno(), sys.stdout.buffer)
 
 
 if __name__ == "__main__":

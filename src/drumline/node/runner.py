@@ -149,7 +149,7 @@ class Runner:
 
 
 def explain(error: BaseException, log: Path) -> Over:
-    """Turn what a runner failed with into the end of its job."""
+    """Turn what a job's leader or follower process on a node failed with into the job's end."""
     if isinstance(error, Over):
         return error
     if isinstance(error, DrumlineError):
@@ -160,7 +160,7 @@ def explain(error: BaseException, log: Path) -> Over:
 
 
 def detach(folder: JobFolder, run: Callable[[], None]) -> None:
-    """Call a function in a process of its own that no hang-up reaches."""
+    """Run a node's part of a job in a process that outlives the laptop's connection."""
     sys.stdout.flush()
     sys.stderr.flush()
     if os.fork():
@@ -180,7 +180,7 @@ def detach(folder: JobFolder, run: Callable[[], None]) -> None:
 
 
 def print_to(log: Path) -> None:
-    """Let all that this process prints from now on go to a log; it reads nothing any more."""
+    """Redirect the output of a job's process on the node to a log, and its input to /dev/null."""
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     nothing = os.open(os.devnull, os.O_RDONLY)
     for source, target in ((nothing, 0), (output, 1), (output, 2)):

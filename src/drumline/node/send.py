@@ -45,7 +45,7 @@ class ListedFile(Record):
 
 
 def list_job(job: Path) -> Iterator[ListedFile]:
-    """Give the files of a job that a person wants to keep.
+    """Yield the files of a job on this node that `drumline pull` is to bring to the laptop.
 
     Of the working directory those that the job has created or changed, rather than got with the
     code. job.json is written after the snapshot was taken and before the job starts. What the job
@@ -117,7 +117,7 @@ class _Reader:
             yield piece
 
 
-def send(job: Path, request: Message, stream: JsonStream, busy: BusySign) -> None:
+def _send(job: Path, request: Message, stream: JsonStream, busy: BusySign) -> None:
     """Send a file from where the laptop's copy ends, or from its start where that differs."""
     name = str(request["get"])
     path = job / name
@@ -143,7 +143,7 @@ def send(job: Path, request: Message, stream: JsonStream, busy: BusySign) -> Non
         stream.send(sent=name, sha256=reader.digest.hexdigest(), bytes=reader.offset)
 
 
-def read_phase(folder: JobFolder) -> str:
+def _read_phase(folder: JobFolder) -> str:
     """Return how far the job has come; "" where nobody knows."""
     with suppress(OSError, ValueError):
         if (folder.path / "state.json").exists():
@@ -152,15 +152,16 @@ def read_phase(folder: JobFolder) -> str:
 
 
 def main() -> None:
-    """Answer the laptop's requests, until it closes the connection."""
+    """Send a job's files from this node as the laptop requests them, until it disconnects."""
     root, name = sys.argv[1:]
     folder, busy = JobFolder(Path(root), name), BusySign(root)
     stream = JsonStream(sys.stdin.buffer, sys.stdout.buffer)
     for request in stream:
         if "get" in request:
-            send(folder.path, request, stream, busy)
+            _send(folder.path, request, stream, busy)
             continue
-        phase, count = read_phase(folder), 0  # before the files: what an ended job has is all there
+        phase = _read_phase(folder)  # before the files: what an ended job has is all there
+        count = 0
         for file in list_job(folder.path):
             stream.send(**file.to_json())
             count += 1

@@ -118,7 +118,7 @@ class Service:
         return state is not None
 
     def _try(self, build: Callable[[int], Program], *, last: bool) -> ServiceState | None:
-        port = free_port()
+        port = _free_port()
         program = build(port)
         log = self.folder / "log"
         log.unlink(missing_ok=True)
@@ -169,14 +169,14 @@ class Service:
         return FileLock(self.folder / "lock")
 
 
-def free_port() -> int:
+def _free_port() -> int:
     """Return a port of the loopback interface that nobody has."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
-def start_tensorboard(service: Service) -> Message:
+def _start_tensorboard(service: Service) -> Message:
     """Start TensorBoard, unless it runs; returns its port."""
     if importlib.util.find_spec("tensorboard") is None:
         raise ServiceError(
@@ -196,18 +196,18 @@ def start_tensorboard(service: Service) -> Message:
     return {"port": service.launch(build).port}
 
 
-def start_jupyter(service: Service) -> Message:
+def _start_jupyter(service: Service) -> Message:
     """Start JupyterLab in R/code, unless it runs; returns its port and token."""
-    lab = find_lab()
+    lab = _find_lab()
     (service.root / "code").mkdir(parents=True, exist_ok=True)
 
     def build(port: int) -> Program:
         config = service.folder / "config.json"
-        write_atomic(config, json.dumps(settings(service, port, lab)), mode=0o600)
+        write_atomic(config, json.dumps(_settings(service, port, lab)), mode=0o600)
         return Program(
             argv=[sys.executable, "-m", "jupyterlab", f"--config={config}", "--no-browser"],
             folder=service.root / "code",
-            variables=variables(service, lab),
+            variables=_variables(service, lab),
         )
 
     state = service.launch(build)
@@ -215,7 +215,7 @@ def start_jupyter(service: Service) -> Message:
     return {"port": state.port, "token": config["IdentityProvider"]["token"]}
 
 
-def settings(service: Service, port: int, lab: Path) -> dict[str, dict[str, object]]:
+def _settings(service: Service, port: int, lab: Path) -> dict[str, dict[str, object]]:
     """Return Jupyter's configuration, with a new token in it."""
     return {
         "IdentityProvider": {"token": secrets.token_urlsafe(32)},
@@ -235,7 +235,7 @@ def settings(service: Service, port: int, lab: Path) -> dict[str, dict[str, obje
     }
 
 
-def variables(service: Service, lab: Path) -> dict[str, str]:
+def _variables(service: Service, lab: Path) -> dict[str, str]:
     """Return the process's variables: everything that Jupyter writes goes to our folder."""
     own = {
         "JUPYTER_CONFIG_DIR": "config",
@@ -254,7 +254,7 @@ def variables(service: Service, lab: Path) -> dict[str, str]:
     }
 
 
-def find_lab() -> Path:
+def _find_lab() -> Path:
     """Return JupyterLab's application folder, which lies beside the packages, not in them.
 
     Raises:
@@ -274,13 +274,13 @@ def find_lab() -> Path:
 
 
 _START: Mapping[str, Callable[[Service], Message]] = {
-    "jupyter": start_jupyter,
-    "tensorboard": start_tensorboard,
+    "jupyter": _start_jupyter,
+    "tensorboard": _start_tensorboard,
 }
 
 
 def main(argv: list[str]) -> None:
-    """Start or stop a service; answers with a line of JSON."""
+    """Start or stop Jupyter or TensorBoard on this node; answers with a line of JSON."""
     root, name, command = argv
     service = Service(Path(root), name)
     try:

@@ -21,7 +21,7 @@ _MOST = 1 << 30
 
 
 def take_snapshot(source: Path, target: Path) -> None:
-    """Make `target` a copy of the tree `source`; an absent tree is an empty one.
+    """Copy the node's code (`source`) to a job's folder (`target`); no tree is an empty one.
 
     Raises:
         ClusterError: a file cannot be copied, e.g. because the disk is full.
@@ -30,7 +30,7 @@ def take_snapshot(source: Path, target: Path) -> None:
 
 
 def bring_checkpoints(root: Path, run: str, target: Path) -> None:
-    """Put the checkpoints of an earlier run where a new one looks for the newest.
+    """Put an earlier job's checkpoints on this node where a new job looks for the newest.
 
     `run`: the earlier run's directory, below it.
 

@@ -9,7 +9,7 @@ A node may disappear in the middle of a copy. So a changed file is written besid
 manifest names, then the new manifest replaces the old one, then the old file is removed: at every
 moment there is one complete copy. Every storage replaces a manifest atomically.
 
-fsspec has a class for each kind of storage, each with errors of its own; `explained` classifies
+fsspec has a class for each kind of storage, each with errors of its own; `_explained` classifies
 them by their names and messages.
 """
 
@@ -113,12 +113,12 @@ _USER = re.compile(r"(?<=://)[^/\s]+@")
 
 
 def shown_url(url: str) -> str:
-    """Return a storage's address without what nobody else should see: password and parameters."""
+    """Return the URL of the storage that nodes copy runs to, without password and parameters."""
     return _USER.sub("", url.partition("?")[0])
 
 
 @contextlib.contextmanager
-def explained(url: str) -> Iterator[None]:
+def _explained(url: str) -> Iterator[None]:
     """Turn what storages raise into one sentence with the way out."""
     shown = shown_url(url)
     try:
@@ -133,14 +133,14 @@ def explained(url: str) -> Iterator[None]:
             f"by the requirements of your cluster.yaml"
         ) from None
     except Exception as error:
-        kind, fix = kind_of(error)
+        kind, fix = _kind_of(error)
         if not kind:
             raise
         said = str(error).replace(url, shown)
         raise ClusterError(f"the storage {shown} {kind} ({said}); {fix}", kind=kind) from None
 
 
-def kind_of(error: Exception) -> tuple[str, str]:
+def _kind_of(error: Exception) -> tuple[str, str]:
     """Say what an error of a storage means, and what to do."""
     said = f"{type(error).__name__} {error}"
     if isinstance(error, ValueError) and "rotocol not known" in said:
@@ -180,7 +180,7 @@ class Store:
     """A storage that run directories are copied to and restored from."""
 
     def __init__(self, url: str) -> None:
-        with explained(url):
+        with _explained(url):
             import fsspec
 
             self.url = url.rstrip("/")
@@ -209,12 +209,12 @@ class Store:
         Raises:
             ClusterError: the storage refuses; says why, and the way out.
         """
-        with explained(self.url):
+        with _explained(self.url):
             old = self.read_manifest(run, writer) or Manifest(run=run, writer=writer)
             at = f"{self._root}/{run}/{writer}"
             files: dict[str, StoredFile] = {}
             sent = Copied(files=0, bytes=0)
-            for name, path in list_files(folder):
+            for name, path in _list_files(folder):
                 known = old.files.get(name)
                 try:
                     source = path.open("rb")
@@ -240,7 +240,7 @@ class Store:
         Raises:
             ClusterError: the storage refuses, or a manifest is damaged; says which.
         """
-        with explained(self.url):
+        with _explained(self.url):
             self._fs.invalidate_cache()
             found = self._fs.glob(f"{self._root}/{run or '*'}/*/{MANIFEST}")
             read = [self.read_manifest(*str(path).split("/")[-3:-1]) for path in found]
@@ -252,7 +252,7 @@ class Store:
         try:
             text = self._fs.cat_file(path)
         except FileNotFoundError as error:
-            if kind_of(error)[0] == NO_BUCKET:
+            if _kind_of(error)[0] == NO_BUCKET:
                 raise
             return None
         try:
@@ -271,7 +271,7 @@ class Store:
         Raises:
             ClusterError: it does not; says why, and the way out.
         """
-        with explained(self.url):
+        with _explained(self.url):
             self.read_manifest(run, writer)
 
     def restore(self, manifest: Manifest, name: str, to: Path) -> None:
@@ -283,7 +283,7 @@ class Store:
         file = manifest.files[name]
         where = f"{manifest.run}/{manifest.writer}/{file.key}"
         to.parent.mkdir(parents=True, exist_ok=True)
-        with explained(self.url):
+        with _explained(self.url):
             try:
                 self._fs.get_file(f"{self._root}/{where}", str(to))
             except FileNotFoundError:
@@ -347,7 +347,7 @@ def _unchanged(source: BufferedReader, known: StoredFile | None) -> StoredFile |
     return replace(known, mtime=stat.st_mtime) if same else None
 
 
-def list_files(folder: Path) -> Iterator[tuple[str, Path]]:
+def _list_files(folder: Path) -> Iterator[tuple[str, Path]]:
     """Give the files of a run directory by their names in the copy; not what is half written."""
     for path in sorted(folder.rglob("*")):
         if path.is_file() and not path.is_symlink() and not path.name.startswith("."):

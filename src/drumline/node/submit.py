@@ -33,7 +33,7 @@ _LOCK_S = 45.0
 
 
 def accept_job(root: Path, job: Job, secret: str) -> JobFolder:
-    """Make a job's folder, with a snapshot of the code as one sync has left it.
+    """Make a submitted job's folder on this node, with a snapshot of the synced code.
 
     Raises:
         DrumlineError: it cannot be made, or the code is not what the job was submitted with;
@@ -68,7 +68,7 @@ def _snapshot(root: Path, job: Job, folder: JobFolder) -> None:
         ) from None
 
 
-def start_leader(folder: JobFolder, job: Job) -> Message:
+def _start_leader(folder: JobFolder, job: Job) -> Message:
     """Start the leader's process; returns the answer to the laptop (2)."""
     listener = listen(job.addresses[0]) if job.nodes > 1 else None
     port = 0 if listener is None else int(listener.getsockname()[1])
@@ -84,7 +84,7 @@ def start_leader(folder: JobFolder, job: Job) -> Message:
     return {"port": port, "ahead": ahead}
 
 
-def start_follower(folder: JobFolder, job: Job, *, port: int, first: bool) -> None:
+def _start_follower(folder: JobFolder, job: Job, *, port: int, first: bool) -> None:
     """Start a follower's process, once the leader's port is known (3)."""
     folder.write_job(replace(job, port=port))
     _start(JobHandoff(folder=folder, lock=folder.hold(), first=first))
@@ -97,7 +97,7 @@ def _start(job: JobHandoff) -> None:
 
 
 def main(argv: list[str]) -> int:
-    """Take the job that standard input describes."""
+    """Accept, on this node, the job that the laptop sends on standard input, and start it."""
     root = Path(argv[0]).absolute()
     stream = JsonStream(sys.stdin.buffer, sys.stdout.buffer)
     folder: JobFolder | None = None
@@ -106,13 +106,13 @@ def main(argv: list[str]) -> int:
         job = Job.from_json(request["job"])
         folder = accept_job(root, job, request["secret"])
         if job.leads:
-            stream.send(**start_leader(folder, job))
+            stream.send(**_start_leader(folder, job))
         else:
             answer = stream.receive()
             if answer is None:
                 shutil.rmtree(folder.path, ignore_errors=True)
                 return 1
-            start_follower(folder, job, port=int(answer["port"]), first=bool(answer["first"]))
+            _start_follower(folder, job, port=int(answer["port"]), first=bool(answer["first"]))
         stream.send(started=True)  # (4)
     except DrumlineError as error:
         if folder is not None:

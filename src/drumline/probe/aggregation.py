@@ -33,7 +33,7 @@ _SEED = 1234
 
 
 def main() -> None:
-    """Do as one rank what `probe.json` asks for."""
+    """Run one rank of the probe that averages gradients by the strategies in `probe.json`."""
     probe = join_probe()
     work = Work(probe)
     work.check()

@@ -38,10 +38,10 @@ _IDLE_TURNS = 5
 
 
 def main() -> None:
-    """Do as one rank what `probe.json` asks for."""
+    """Run one rank of the probe that times the collective in `probe.json` by all its rivals."""
     probe = join_probe()
     request = probe.request
-    rivals = build_rivals(request["rivals"], request["workers"], request["timeout_s"])
+    rivals = _build_rivals(request["rivals"], request["workers"], request["timeout_s"])
     contest = Contest(probe, request["collective"], rivals, request["sizes"])
     contest.check()  # 1
     fixed = [request["rounds"]] * len(request["sizes"])
@@ -87,7 +87,7 @@ class Rival:
             CommError: this rank's result is not what it must be.
         """
         self.run(exercise)
-        for name, wanted in expected(exercise.call, exercise.rank).items():
+        for name, wanted in _expected(exercise.call, exercise.rank).items():
             got = exercise.buffers[name]
             for (first, end), value in wanted.items():
                 wrong = (got[first:end] != value).nonzero()
@@ -101,7 +101,7 @@ class Rival:
                     )
 
 
-def expected(call: Call, rank: int) -> dict[str, dict[tuple[int, int], float]]:
+def _expected(call: Call, rank: int) -> dict[str, dict[tuple[int, int], float]]:
     """Return what a rank's buffers must hold: by name, the value of each stretch of elements."""
     n, part, every = call.ranks, call.part, float(2**call.ranks - 1)
     parts = {(k * part, (k + 1) * part): 2.0**k for k in range(n)}
@@ -126,7 +126,7 @@ def expected(call: Call, rank: int) -> dict[str, dict[tuple[int, int], float]]:
             return {}
 
 
-def build_rivals(pairs: Sequence[tuple[str, str]], workers: int, timeout_s: float) -> list[Rival]:
+def _build_rivals(pairs: Sequence[tuple[str, str]], workers: int, timeout_s: float) -> list[Rival]:
     """Make a group for each backend, and a rival of each algorithm on it; every rank calls this.
 
     Raises:
@@ -196,7 +196,7 @@ class Contest:
 
     def run(self, counts: Sequence[int]) -> list[dict[str, str | int | None]]:
         """Take the turns; returns when each began, how long it took, what it put on the wire."""
-        order = list(take_turns(counts, len(self._rivals)))
+        order = list(_take_turns(counts, len(self._rivals)))
         exercises = [self._silent(size) for size in self._sizes]
         idle = self._idle_bytes()
         turns = []
@@ -251,7 +251,7 @@ class Contest:
 def build_exercise(
     collective: str, size: int, *, rank: int, ranks: int, device: torch.device = CPU
 ) -> Exercise:
-    """Make a rank's part of a call of so many bytes, or of the next number that fits all ranks."""
+    """Build a rank's part of a probe's collective of so many bytes, rounded up to fit all ranks."""
     call = Call(
         collective=collective,
         algorithm=NATIVE,  # each rival has its own
@@ -261,7 +261,7 @@ def build_exercise(
     return Exercise(call, rank, weights, device)
 
 
-def take_turns(counts: Sequence[int], rivals: int) -> Iterator[tuple[int, int]]:
+def _take_turns(counts: Sequence[int], rivals: int) -> Iterator[tuple[int, int]]:
     """Name whose turn it is, as (size, rival); sizes with fewer rounds are spread over all rounds.
 
     In each round of a size all rivals have a turn, another one first each time.

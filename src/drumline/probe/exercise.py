@@ -35,12 +35,12 @@ Brings = Callable[[int, int, int], Tensor]
 
 
 def mark(start: int, count: int, rank: int) -> Tensor:
-    """Return rank `rank`'s contributions to elements start … start+count−1."""
+    """Return a rank's marked input to a probe, for elements start … start+count−1."""
     return (torch.arange(start, start + count) << _BITS) | (1 << rank)
 
 
 def read_marks(values: Tensor) -> list[Run]:
-    """Return the stretches of a tensor that hold consecutive elements of the same ranks."""
+    """Return the stretches of a probe's tensor that hold consecutive elements of the same ranks."""
     owners = values & ((1 << _BITS) - 1)
     counts = sum(((owners >> bit) & 1) for bit in range(MAX_RANKS))
     assert isinstance(counts, Tensor)
@@ -58,7 +58,7 @@ def read_marks(values: Tensor) -> list[Run]:
 
 
 def weights(start: int, count: int, rank: int) -> Tensor:
-    """Return float32 values of rank `rank`, 2^rank each: float32 holds any sum of 16 of them."""
+    """Return a rank's float32 input to a probe, 2^rank each: float32 holds any sum of 16."""
     return torch.full((count,), 2.0**rank)
 
 

@@ -60,7 +60,7 @@ class Probe:
 
 
 def join_probe() -> Probe:
-    """Join the other ranks of the run that the command line names."""
+    """Join the other ranks of the probe whose run directory the command line names."""
     run = RunDir(Path(sys.argv[1]))
     request = run.read_json("probe.json")
     if request is None:
@@ -85,5 +85,5 @@ def join_probe() -> Probe:
 
 
 def affordable_rounds(budget_s: float, round_s: float) -> int:
-    """Return how many rounds there is time for, within bounds."""
+    """Return how many rounds of a probe fit into its time budget, within bounds."""
     return max(FEWEST, min(MOST, int(budget_s / max(round_s, 1e-9))))

@@ -38,10 +38,10 @@ Span = tuple[int, int]
 
 
 def main() -> None:
-    """Do as one rank what `probe.json` asks for."""
+    """Run one rank of the probe that records the messages of the collective in `probe.json`."""
     probe = join_probe()
     if "odd_call" in probe.request:
-        record_deadlock(probe)
+        _record_deadlock(probe)
         return
     call = Call(**probe.request["call"])
     timed = _measure(call, probe.rank)  # 1, 2
@@ -53,7 +53,7 @@ def main() -> None:
 
 
 def record(call: Call, rank: int, *, watch: bool) -> tuple[Recording, Span]:
-    """Make the call with a channel that takes notes; every rank calls this."""
+    """Record the messages of a probe's collective by its channel; every rank calls this."""
     recording = Recording(watch=watch)
     exercise, channel = _begin(recording, call, rank)
     span = _timed(exercise.run, channel)
@@ -61,7 +61,7 @@ def record(call: Call, rank: int, *, watch: bool) -> tuple[Recording, Span]:
     return recording, span
 
 
-def record_deadlock(probe: Probe) -> None:
+def _record_deadlock(probe: Probe) -> None:
     """Make calls that do not match, and note who waits for whom; every rank calls this."""
     odd = probe.rank == probe.request["odd_rank"]
     call = Call(**probe.request["odd_call" if odd else "call"])
@@ -94,7 +94,7 @@ def _begin(recording: Recording, call: Call, rank: int) -> tuple[Exercise, Recor
 
 
 def to_document(noted: Recording, watched: Recording) -> dict[str, object]:
-    """Return the messages of one recording and what ranks held in the other, as plain values."""
+    """Return a probe's two recordings as plain values: the messages, and what ranks held."""
     return {
         "rooms": [{"name": room.name, "elements": len(room.values)} for room in watched.rooms],
         "messages": [{**vars(note), "channel": list(note.channel)} for note in noted.notes],
@@ -111,7 +111,7 @@ def _measure(call: Call, rank: int) -> dict[str, object]:
     """Time the call and rounds of messages in turns."""
     channel = Channel(ranks_per_node=call.ranks_per_node)
     exercise = Exercise(call, rank)
-    balls = {nbytes: Ball(nbytes) for nbytes in round_sizes(channel, call.nbytes)}
+    balls = {nbytes: Ball(nbytes) for nbytes in _round_sizes(channel, call.nbytes)}
     spans: list[Span] = []
     rounds: dict[int, list[Span]] = {nbytes: [] for nbytes in balls}
     for turn in range(_TURNS):
@@ -133,7 +133,7 @@ def _timed(work: Callable[[Channel], None], channel: Channel) -> Span:
     return began, time.monotonic_ns()
 
 
-def round_sizes(channel: Channel, nbytes: int) -> list[int]:
+def _round_sizes(channel: Channel, nbytes: int) -> list[int]:
     """Return the sizes to measure, up to what the collective moves; none for one rank alone."""
     return [*_SIZES[:-1], max(_SIZES[-1], nbytes)] if channel.size > 1 else []
 

@@ -55,7 +55,7 @@ class Rules:
     def __init__(self, text: str, base: str = "", above: str = "") -> None:
         self._base = base  # its folder, as seen from the project's, with a slash at its end
         self._above = above  # the project's folder, as seen from this file's, where it lies above
-        found = list(parse(text))
+        found = list(_parse(text))
         self._all = [(rule, re.compile(rule.regex, re.DOTALL)) for rule in reversed(found)]
         # One look at all patterns together clears nearly every path
         self._names = _either(rule.regex for rule in found if not rule.anchored)
@@ -121,7 +121,7 @@ class Ignored:
         return False
 
 
-def parse(text: str) -> Iterator[Rule]:
+def _parse(text: str) -> Iterator[Rule]:
     """Read the lines of an ignore file."""
     for raw in text.removeprefix("\ufeff").split("\n"):
         line = _without_end(raw.removesuffix("\r"))
@@ -133,11 +133,11 @@ def parse(text: str) -> Iterator[Rule]:
         line = line.removesuffix("/")
         anchored = "/" in line
         line = line.removeprefix("/")
-        if line and (regex := translate(line)) is not None:
+        if line and (regex := _translate(line)) is not None:
             yield Rule(regex, takes_back, folders_only, anchored)
 
 
-def translate(pattern: str) -> str | None:
+def _translate(pattern: str) -> str | None:
     """Return a pattern as a regular expression for a whole path; None for one that fits nothing."""
     out, at = [], 0
     while at < len(pattern):

@@ -61,7 +61,7 @@ class FolderManifest:
 
 
 def scan(root: Path, cache: Path | None = None, apart: Path | None = None) -> FolderManifest:
-    """Scan a folder.
+    """Scan the project's folder on this machine for the files that a sync brings to the nodes.
 
     `cache`: where digests of files are kept from one scan to the next.
     `apart`: a folder that stays here, if it is below.

@@ -56,7 +56,7 @@ class Package:
 
 @functools.cache
 def read_package() -> Package:
-    """Read the package that is running; its files do not change while it does."""
+    """Read the files of the Drumline package that is running, to be copied to the nodes."""
     root = Path(drumline.__file__).parent
     files = []
     for path in sorted(root.rglob("*")):
@@ -68,7 +68,7 @@ def read_package() -> Package:
 
 
 async def push_package(remote: Remote, package: Package | None = None) -> bool:
-    """Bring the package to R/lib; returns whether it had to travel."""
+    """Copy the Drumline package to a node's R/lib; returns whether any file had to be sent."""
     package = package or read_package()
     root = remote.machine.root
     name = f"lib-{package.hash}"

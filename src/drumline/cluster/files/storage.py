@@ -51,7 +51,7 @@ async def keep_copies(
     every_s: float = EVERY_S,
     check: bool = True,
 ) -> None:
-    """Let every node copy a job's run directory to the storage, until the job has ended.
+    """Have every node copy a job's files (its run directory) to the storage until the job ends.
 
     `check`: wait for each to see whether it may use the storage, which can take a while; else
     one that may not only notes so beside the run (storage.json), and `pull` does its part.
@@ -82,12 +82,12 @@ async def keep_copies(
 
 
 def upload_run(folder: Path, url: str, run: str, *, ended: bool = True) -> Copied:
-    """Copy a run directory from this machine to the storage; only what has changed travels."""
+    """Copy the files of a run from the laptop to the cluster's storage; only changes are sent."""
     return Store(url).copy(folder, run, LAPTOP, ended=ended)
 
 
 def seen_here(url: str, run: str) -> bool:
-    """Whether what nodes say to have stored is where this machine looks for it.
+    """Whether the laptop sees, at the storage's URL, the files that the nodes have stored there.
 
     A folder of the nodes' own disks has the same address, and goes with them.
     """
@@ -98,7 +98,7 @@ def seen_here(url: str, run: str) -> bool:
 
 
 def stored_runs(url: str) -> list[StoredRun]:
-    """Return the runs that the storage has, the newest first."""
+    """List the runs whose files are in the cluster's storage, the newest first."""
     runs: dict[str, list[Manifest]] = {}
     for manifest in Store(url).manifests():
         runs.setdefault(manifest.run, []).append(manifest)
@@ -117,15 +117,16 @@ def stored_runs(url: str) -> list[StoredRun]:
 
 
 def latest(url: str) -> StoredRun | None:
-    """Return the run with checkpoints that has come on last, whenever it was copied; None where
-    there is none: scripts, and runs that have just begun, are nothing to go on from.
+    """Return the run in the cluster's storage that was at work last and has checkpoints, or None.
+
+    Scripts, and runs that have just begun, are nothing to go on from.
     """
     runs = (run for run in stored_runs(url) if run.resumable)
     return max(runs, key=lambda run: run.changed, default=None)
 
 
 def fetch_run(url: str, run: str, into: Path) -> Path:
-    """Restore a run directory from the storage: all of it, checked, or nothing.
+    """Download the files of a run from the cluster's storage: all of them, verified, or none.
 
     Raises:
         ClusterError: there is no such run, its copy is damaged or incomplete (says which file), or

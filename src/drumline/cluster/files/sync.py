@@ -51,7 +51,7 @@ async def sync_folder(
     report: Reporter,
     apart: Path | None = None,
 ) -> list[Synced]:
-    """Make R/code of all nodes the same as a folder; the package must be there (`push_package`).
+    """Sync the project's folder to R/code of all nodes; `push_package` must have been called.
 
     `apart`: a folder that stays here: the storage, into which nodes may be writing.
 

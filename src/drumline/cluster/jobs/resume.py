@@ -28,7 +28,7 @@ _ASK_S, _WRITE_S = 30.0, 300.0
 async def offer_checkpoints(
     leader: Remote, job: str, *, pulled: Path | None, storage: str | None, report: Reporter
 ) -> str:
-    """Make sure that the leader has an earlier job's checkpoints; returns where, below its root.
+    """Bring an earlier job's checkpoints to the leader, for a job that resumes; returns the path.
 
     `job`: its id, or `latest`: the one that the storage got last.
     `pulled`: where its results are on this machine, if they are.

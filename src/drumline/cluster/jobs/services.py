@@ -57,7 +57,7 @@ class OpenService:
 
 
 async def open_service(leader: Remote, name: ServiceName, report: Reporter) -> OpenService:
-    """Start a service on the leader, or find the one that runs, and open a tunnel to it.
+    """Start Jupyter or TensorBoard on the cluster's leader, unless it runs, and open a tunnel.
 
     Raises:
         MissingServiceError: it is not installed there.
@@ -74,7 +74,7 @@ async def open_service(leader: Remote, name: ServiceName, report: Reporter) -> O
 
 
 async def stay_busy(remotes: Sequence[Remote]) -> None:
-    """Keep nodes from ending themselves for idleness while a person works; until cancelled.
+    """Keep nodes from their idle shutdown while a person uses a service; until cancelled.
 
     Raises:
         HostError: the leader does not answer, twice in a row; nothing comes through the tunnel
@@ -155,7 +155,7 @@ Submit = Callable[[Request], Awaitable[str]]
 
 
 async def serve_requests(remotes: Sequence[Remote], submit: Submit) -> None:
-    """Start what notebooks ask for, until cancelled or the connection ends."""
+    """Submit the jobs that notebooks on the leader request, until cancelled or disconnected."""
     leader = remotes[0]
     process = await leader.start(node_command(leader.machine, "requests"))
     session = NodeSession(leader.machine, process)

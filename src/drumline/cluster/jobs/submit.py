@@ -69,7 +69,7 @@ class Request:
 
 
 async def submit(remotes: Sequence[Remote], request: Request, *, job_id: str | None = None) -> str:
-    """Start a job on all nodes, and return its id; it goes on without us.
+    """Submit a job to all nodes of a cluster, and return its id; it runs on without the laptop.
 
     `remotes`: the nodes, in node order: the first leads.
     `job_id`: its id; None: make one up.
@@ -84,13 +84,13 @@ async def submit(remotes: Sequence[Remote], request: Request, *, job_id: str | N
 
 
 async def status(remotes: Sequence[Remote]) -> list[Message]:
-    """Return all jobs, oldest first, as the first node that answers knows them."""
+    """Return all jobs of a cluster, oldest first, as the first node that answers knows them."""
     done = await _ask_any(remotes, lambda done: done.code == 0, "status")
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 async def cancel(remotes: Sequence[Remote], job_id: str) -> JobState:
-    """End a job on all nodes, and return the state that it then has.
+    """Cancel a job on all nodes of a cluster, and return the state that it then has.
 
     Raises:
         UsageError: there is no such job.
@@ -107,7 +107,7 @@ async def cancel(remotes: Sequence[Remote], job_id: str) -> JobState:
 
 
 async def newest(remotes: Sequence[Remote]) -> str:
-    """Return the id of the job that was submitted last."""
+    """Return the id of the job that was submitted to the cluster last."""
     jobs = await status(remotes)
     if not jobs:
         raise UsageError("there is no job yet; start one with: drumline submit -- train.py")
@@ -136,7 +136,7 @@ async def _ask_any(
 async def start_job(
     remotes: Sequence[Remote], request: Request, job_id: str, *, follow: bool = False
 ) -> list[NodeSession]:
-    """Start a job on all nodes, each by a command of its own; returns these.
+    """Start a submitted job on all nodes of a cluster, one command per node; returns these.
 
     `follow`: they go on, and stream the job for `JobFollower.listen`.
     """

@@ -50,7 +50,7 @@ def take_down(
     identity: str | None = None,
     give_up: Sequence[str] = (),
 ) -> Receipt:
-    """Remove a cluster; blocks until the provider says that nothing is left.
+    """Take a cluster down; blocks until the provider says that nothing of it is left.
 
     `home`: what is known of it here; may be empty.
     `identity`: the id of a cluster that another machine has made.
@@ -87,7 +87,7 @@ def take_down(
 
 
 def find_own(spec: ClusterSpec, machines: Sequence[Machine], name: str) -> Machine:
-    """Return the machine of the user's own that is called so: worker1, its host, or host:port."""
+    """Find one of a cluster's machines that the user owns: by worker1, its host, or host:port."""
     if spec.provider != "ssh":
         raise UsageError(
             f"--forget is about machines of your own (ssh), but {spec.name} is of {spec.provider}, "
@@ -153,7 +153,7 @@ def _close(home: ClusterHome, receipt: Receipt) -> Receipt:
         notes.append(f"the receipt could not be kept: {error}")
     try:
         end_shared(home)
-        forget(home)
+        _forget(home)
     except OSError as error:
         notes.append(f"{home.path} stays: {error}; remove it by hand")
     return replace(receipt, notes=tuple(notes))
@@ -170,7 +170,7 @@ def _adopt(provider: Provider, home: ClusterHome, identity: str) -> None:
     provider.adopt(identity)
 
 
-def forget(home: ClusterHome) -> None:
+def _forget(home: ClusterHome) -> None:
     """Remove what is known of a cluster that is gone; results that were pulled stay."""
     for folder in (home.ssh, home.ansible, home.twin):
         shutil.rmtree(folder, ignore_errors=True)
@@ -210,7 +210,7 @@ class Reaped:
 
 
 def reap_all(report: Reporter, regions: Sequence[str]) -> Reaped:
-    """Remove all in the AWS account, simulated clusters, and what lies on the user's own machines.
+    """Take down what all clusters have: in the AWS account, simulated, on the user's own machines.
 
     `regions`: of EC2; default: all that the account can use.
 
@@ -241,7 +241,7 @@ def reap_all(report: Reporter, regions: Sequence[str]) -> Reaped:
                 reaped.removed += take_down(spec, home, report).removed
             elif spec is not None:
                 with locked(home):
-                    forget(home)
+                    _forget(home)
             else:
                 reaped.notes.append(f"{home.spec_file} cannot be read; remove {home.path} by hand")
         except (DrumlineError, OSError) as error:

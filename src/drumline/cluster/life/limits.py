@@ -47,7 +47,7 @@ _BUSY_S = 20.0
 _UNITS_S = {"d": 86_400.0, "h": 3600.0, "m": 60.0, "min": 60.0, "s": 1.0}
 
 
-def allowed_hours(spec: ClusterSpec, price_usd: float) -> float:
+def _allowed_hours(spec: ClusterSpec, price_usd: float) -> float:
     """Return after how many hours nodes end themselves, at a price per hour for all together."""
     if spec.budget_usd is None or price_usd <= 0:
         return spec.max_hours
@@ -55,12 +55,12 @@ def allowed_hours(spec: ClusterSpec, price_usd: float) -> float:
 
 
 async def touch_busy(remote: Remote) -> None:
-    """Say that a node is in use."""
+    """Mark a node as in use, which puts off its idle shutdown."""
     await remote.run(["sh", "-c", _TOUCH, "sh", f"{remote.machine.root}/limits"], timeout_s=20)
 
 
 async def set_limits(remote: Remote, deadline: float, idle_minutes: float | None) -> None:
-    """Tell a node until when it may live."""
+    """Set a node's lifetime limits: the deadline and the idle minutes after which it shuts down."""
     idle = "" if idle_minutes is None else f"{idle_minutes:g}"
     folder = f"{remote.machine.root}/limits"
     done = await remote.run(["sh", "-c", _SET, "sh", folder, f"{deadline:.0f}", idle], timeout_s=30)
@@ -74,7 +74,7 @@ async def set_limits(remote: Remote, deadline: float, idle_minutes: float | None
 
 @contextlib.asynccontextmanager
 async def kept_busy(remotes: Sequence[Remote]) -> AsyncIterator[None]:
-    """Keep nodes from ending themselves for idleness while something is done to them from here."""
+    """Keep nodes from their idle shutdown while the laptop works on them."""
 
     async def touch(remote: Remote) -> None:
         while True:
@@ -92,7 +92,7 @@ async def kept_busy(remotes: Sequence[Remote]) -> AsyncIterator[None]:
 
 
 def parse_duration(text: str) -> float:
-    """Read a duration such as `2h`, `90m` or `1h30m`, in seconds."""
+    """Parse how much longer a cluster is to live, such as `2h`, `90m` or `1h30m`, into seconds."""
     parts = re.findall(r"(\d+(?:\.\d+)?)\s*(d|h|min|m|s)", text.strip().lower())
     whole = "".join(f"{number}{unit}" for number, unit in parts)
     if not parts or whole != re.sub(r"\s", "", text.lower()):
@@ -104,7 +104,7 @@ def parse_duration(text: str) -> float:
 
 
 def describe_deadline(deadline: float) -> str:
-    """Say when that is, by this machine's clock."""
+    """Format the deadline at which a cluster's nodes shut down, in this machine's local time."""
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(deadline))
 
 
@@ -130,7 +130,7 @@ class Lifetime:
 
 
 def refuse_passed(spec: ClusterSpec, home: ClusterHome, noted: Sequence[Machine]) -> None:
-    """Refuse new limits that would end nodes at once.
+    """Refuse new lifetime limits that would shut the cluster's nodes down at once.
 
     Raises:
         ClusterError: they would; says since when the nodes are there.
@@ -157,7 +157,7 @@ def decide_term(
     made: Sequence[Machine],
     former: Sequence[Machine],
 ) -> Lifetime:
-    """Say until when the nodes live.
+    """Decide until when a cluster's nodes may live, by the spec's limits on hours and cost.
 
     `home`: says what was decided the last time.
     `made`: those of them that were not there the last time.
@@ -170,7 +170,7 @@ def decide_term(
     known = facts.deadline
     if known is None or len(made) == len(machines):
         began = min((machine.since for machine in machines if machine.since), default=now)
-        deadline = began + allowed_hours(spec, price) * 3600
+        deadline = began + _allowed_hours(spec, price) * 3600
         return Lifetime(deadline=deadline, began=began, limits=limits)
     began = facts.began
     deadline = known + _moved_s(spec, facts, price)
@@ -203,7 +203,7 @@ def _moved_s(spec: ClusterSpec, facts: ClusterFacts, price_usd: float) -> float:
     if facts.limits is None:
         return 0.0
     before = spec.model_copy(update=facts.limits)
-    return (allowed_hours(spec, price_usd) - allowed_hours(before, price_usd)) * 3600
+    return (_allowed_hours(spec, price_usd) - _allowed_hours(before, price_usd)) * 3600
 
 
 ASK_S = 10.0
@@ -215,7 +215,7 @@ GONE = "gone"
 async def find_ended(
     provider: Callable[[], Provider], machines: Sequence[Machine]
 ) -> list[Machine]:
-    """Ask the provider which machines are there no more; no answer is no news.
+    """Ask the provider which of a cluster's machines no longer exist; no answer means none.
 
     `provider`: makes it, or gives it; called in a thread.
     """
@@ -240,14 +240,14 @@ async def find_ended(
 async def find_gone(
     spec: ClusterSpec, home: ClusterHome, machines: Sequence[Machine]
 ) -> list[HostError]:
-    """Return an error for each machine that has ended: `node` says which, `reason` is gone."""
+    """Return an error for each node that has shut down: `node` says which, `reason` is gone."""
     ended = await find_ended(partial(build_provider, spec, home), machines)
     why = f"has ended {_when(home)}; drumline up makes it again"
     return [host_error(machine, GONE, why) for machine in ended]
 
 
 def cluster_gone(home: ClusterHome) -> HostError:
-    """Return the error for a cluster of which no node is left."""
+    """Return the error for a cluster whose nodes have all shut down or were removed."""
     return HostError(
         f"the cluster {home.name} is gone: its nodes have ended {_when(home)}; make it again with: "
         f"drumline up, or clear up after it with: drumline down",

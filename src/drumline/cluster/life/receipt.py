@@ -66,7 +66,7 @@ class Receipt:
 
 
 def bill(machines: list[Machine], ended: float, deadline: float | None) -> tuple[BillLine, ...]:
-    """Return what each machine has cost: to its end, or where nobody knows that, to a moment.
+    """Bill each machine of a cluster: to its end, or where nobody knows that, to `ended`.
 
     `machines`: all of them, those that were lost, too.
     `deadline`: when they end themselves at the latest, should nobody know when they did.
@@ -88,7 +88,7 @@ def _hours(machine: Machine, latest: float) -> float:
 
 
 def keep_receipt(home: ClusterHome, receipt: Receipt) -> Path:
-    """Write a receipt where it stays; returns its path."""
+    """Write the receipt of a cluster that was taken down where it stays; returns its path."""
     folder = clusters_root().parent / "receipts"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = folder / f"{home.name}-{home.cluster_id()}.json"
@@ -99,7 +99,7 @@ def keep_receipt(home: ClusterHome, receipt: Receipt) -> Path:
 def former_machines(
     home: ClusterHome, provider: Provider, noted: Sequence[Machine], machines: Sequence[Machine]
 ) -> list[Machine]:
-    """Return the former machines, with those of the last `up` that are no more.
+    """Return the machines that a cluster no longer has, for its bill; also those lost since `up`.
 
     `provider`: is asked when they ended; where it does not know, they ended by now.
     """
@@ -116,7 +116,7 @@ def former_machines(
 def every_machine(
     home: ClusterHome, provider: Provider, noted: Sequence[Machine], living: Sequence[Machine]
 ) -> list[Machine]:
-    """Return all machines that a cluster has had, by node and age; the living have no end."""
+    """Return all machines in a cluster's lifetime, by node and age; live ones have no end."""
     found: dict[str, Machine] = {}
     for machine in (*machines_from(provider.ended), *home.read_facts().former, *noted, *living):
         before = found.get(machine.identity, machine)
@@ -129,7 +129,7 @@ def every_machine(
 
 
 def machines_from(ask: Callable[[], list[Machine]]) -> list[Machine]:
-    """Return the machines that a provider tells of; none where it cannot: those are not billed."""
+    """Ask a provider for machines to bill; none where it fails: those are not on the receipt."""
     with contextlib.suppress(DrumlineError, OSError):
         return ask()
     return []

@@ -69,7 +69,7 @@ class Standing:
 
 
 def bring_up(spec: ClusterSpec, folder: Path, report: Reporter) -> Standing:
-    """Make a cluster, or what is missing of it; blocks until it takes jobs.
+    """Bring a cluster up, or what is missing of it; blocks until it takes jobs.
 
     `folder`: where cluster.yaml is, and the files that it names.
 
@@ -129,7 +129,7 @@ def bring_up(spec: ClusterSpec, folder: Path, report: Reporter) -> Standing:
 
 
 def write_spec(home: ClusterHome, spec: ClusterSpec) -> None:
-    """Keep the spec that a cluster is made from."""
+    """Save the spec that a cluster is brought up from in the cluster's folder."""
     values = spec.model_dump(mode="json")
     write_atomic(home.spec_file, yaml.safe_dump(values, sort_keys=False, allow_unicode=True))
 

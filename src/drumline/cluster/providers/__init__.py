@@ -166,7 +166,7 @@ class Provider(ABC):
 
 
 def build_provider(spec: ClusterSpec, home: ClusterHome, *, creates: bool = False) -> Provider:
-    """Make the provider that the spec names.
+    """Build the provider of machines that a cluster's spec names: ec2, ssh or twin.
 
     `home`: the cluster's folder; its keys are made where they are missing, if it creates.
     `creates`: whether machines are to be made; looking and removing need no keys.

@@ -93,7 +93,7 @@ class Answer:
         return host_error(self.machine, "taken", text)
 
 
-def joined(errors: Sequence[ClusterError]) -> ClusterError:
+def _joined(errors: Sequence[ClusterError]) -> ClusterError:
     """Return one error for all machines that cannot be used."""
     first = errors[0]
     if len(errors) == 1:
@@ -149,7 +149,7 @@ class SshHosts(Provider):
                     if answer.new:
                         with contextlib.suppress(HostError):  # the reason is the refusal
                             await self._ask(remote, "clear")
-                raise joined(refused)
+                raise _joined(refused)
             for remote in fleet.remotes:
                 report(remote.machine.name, f"{remote.machine.root} is ready")
 
@@ -295,7 +295,7 @@ class SshHosts(Provider):
             except ClusterError as error:
                 failed.append(error)
         if failed:
-            raise joined(failed)
+            raise _joined(failed)
         return found
 
     def _check_unlike(self, machines: Sequence[Machine]) -> None:

@@ -56,7 +56,7 @@ class EnvironmentFiles:
 
 
 def read_environment_files(spec: EnvironmentSpec, folder: Path) -> EnvironmentFiles:
-    """Read the files that a spec names, which lie beside cluster.yaml.
+    """Read the files that provisioning needs: requirements and playbooks beside cluster.yaml.
 
     Raises:
         SpecError: one is not there, or lies outside; says which.
@@ -113,7 +113,7 @@ class NodePackage:
 
 
 def environment_dependencies(spec: ClusterSpec) -> list[NodePackage]:
-    """Return what the nodes need for Drumline itself, and for the storage."""
+    """Return the packages that provisioning installs for Drumline itself, and for the storage."""
     try:
         declared = importlib.metadata.requires("drumline") or []
     except importlib.metadata.PackageNotFoundError:  # a checkout that nobody installed
@@ -139,7 +139,7 @@ def _node_package(requirement: Requirement) -> NodePackage:
 
 
 def environment_hash(spec: ClusterSpec, files: EnvironmentFiles) -> str:
-    """Hash everything that the environment of all nodes is made from."""
+    """Hash all that provisioning makes the nodes' environment from."""
     content = {
         "python": spec.environment.python,
         "dependencies": [asdict(package) for package in environment_dependencies(spec)],
@@ -152,7 +152,7 @@ def environment_hash(spec: ClusterSpec, files: EnvironmentFiles) -> str:
 
 
 def node_stamp(environment: str, machine: Machine, machines: Sequence[Machine]) -> str:
-    """Hash what one node's environment is made from: that of all, and its place among them."""
+    """Hash what a node is provisioned with: the environment of all, and its place among them."""
     place = [machine.node, machine.address, machine.root, machines[0].address, len(machines)]
     return _digest([environment, place])
 
@@ -169,7 +169,7 @@ _YAML = (".yml", ".yaml")
 
 
 def playbook_digests(playbook: Path) -> dict[str, str]:
-    """Return the digests of all files that a playbook consists of, by their paths from it."""
+    """Return the digests of all files of an Ansible playbook, by their paths from it."""
     found: dict[str, str] = {}
     base = playbook.parent
     _add(found, str(playbook), base)

@@ -51,7 +51,7 @@ def inventory_list(
     *,
     pythons: Mapping[str, str] | None = None,
 ) -> Message:
-    """Return the document that an inventory script prints for `--list`.
+    """Return what an Ansible inventory script prints for `--list`: a cluster's nodes.
 
     `ssh_config`: the cluster's SSH configuration; its hosts are called worker0, worker1, …
     `pythons`: the interpreter that runs Ansible's modules, by node name, where it is known.
@@ -86,7 +86,7 @@ def inventory_list(
 
 
 def inventory_host(document: Message, name: str) -> Message:
-    """Return what an inventory script prints for `--host NAME`."""
+    """Return what an Ansible inventory script prints for `--host NAME`: a node's variables."""
     hosts: dict[str, Message] = document["_meta"]["hostvars"]
     if name not in hosts:
         raise UsageError(f"no node {name!r}; this cluster has {', '.join(hosts) or 'none'}")
@@ -94,7 +94,7 @@ def inventory_host(document: Message, name: str) -> Message:
 
 
 def static_inventory(document: Message) -> Message:
-    """Return the same in the form of an inventory file, which needs no script to be run."""
+    """Return the Ansible inventory as a file has it, which needs no script to be run."""
     hosts = document["_meta"]["hostvars"]
 
     def group(name: str) -> Message:
@@ -159,7 +159,7 @@ class PlaybookRun:
                 f"@{scratch.path / 'variables.json'}",
                 str(scratch.path / "site.yml"),
                 cwd=self.folder,
-                env=own_environment(scratch.path / "ansible.cfg"),
+                env=_own_environment(scratch.path / "ansible.cfg"),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
@@ -231,7 +231,7 @@ def ansible_program() -> str:
     return str(path)
 
 
-def own_environment(config: Path) -> dict[str, str]:
+def _own_environment(config: Path) -> dict[str, str]:
     """Return this process's variables, without Ansible settings of the user's."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith("ANSIBLE_")}
     own = {"ANSIBLE_CONFIG": str(config), "LC_ALL": "C.UTF-8", "PYTHONUNBUFFERED": "1"}
@@ -239,7 +239,7 @@ def own_environment(config: Path) -> dict[str, str]:
 
 
 def without_secrets(text: str) -> str:
-    """Return a text without the names, passwords and tokens of URLs in it."""
+    """Return Ansible's output without the user names, passwords and tokens of URLs in it."""
     return _SECRETS.sub("***", text)
 
 

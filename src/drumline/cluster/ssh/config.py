@@ -32,7 +32,7 @@ _MAX_SOCKET_FOLDER = 45  # a socket's path has 103 characters; ssh adds 40 for %
 
 
 def write_config(home: ClusterHome, machines: Sequence[Machine]) -> Path:
-    """Write the configuration that OpenSSH and Ansible reach the nodes with; returns its path."""
+    """Write the SSH configuration that OpenSSH and Ansible reach nodes with; returns its path."""
     home.make()
     parts = ["# Written by Drumline, at each `up`. Use it with: ssh -F THIS-FILE worker0\n"]
     parts += [_section(home, machine) for machine in machines]
@@ -42,7 +42,7 @@ def write_config(home: ClusterHome, machines: Sequence[Machine]) -> Path:
 
 
 def socket_folder(home: ClusterHome) -> Path:
-    """Return where OpenSSH's shared connections are, with a path that is short enough; makes it.
+    """Make the folder of OpenSSH's shared connections (ControlPath), with a short enough path.
 
     Raises:
         ClusterError: somebody else has made a folder of that name.
@@ -66,13 +66,13 @@ def socket_folder(home: ClusterHome) -> Path:
 
 
 def end_shared(home: ClusterHome) -> None:
-    """End the connections that OpenSSH and Ansible keep for a minute, and remove their folder."""
+    """End the shared SSH connections that OpenSSH and Ansible keep, and remove their folder."""
     hang_up(socket_folder(home))
     shutil.rmtree(socket_folder(home), ignore_errors=True)
 
 
 def hang_up(folder: Path) -> None:
-    """End the connections whose sockets are in a folder, all at once."""
+    """End the shared SSH connections whose control sockets are in a folder, all at once."""
     quiet = subprocess.DEVNULL
     leaving = [
         subprocess.Popen(
@@ -95,9 +95,9 @@ def hang_up(folder: Path) -> None:
 def _section(home: ClusterHome, machine: Machine) -> str:
     name = alias(home.name, machine.node)
     options = [
-        ("HostName", quoted(machine.host.replace("%", "%%"))),
+        ("HostName", _quoted(machine.host.replace("%", "%%"))),
         ("Port", str(machine.port)),
-        ("User", quoted(machine.user)),
+        ("User", _quoted(machine.user)),
         ("HostKeyAlias", name),
     ]
     if machine.key_file != "":  # else: the agent's keys, and ~/.ssh/id_*
@@ -137,10 +137,10 @@ def _path(path: Path, end: str = "") -> str:
             f"OpenSSH would take the ${{…}} in {text} for a variable; set DRUMLINE_HOME to a "
             f"folder without it"
         )
-    return quoted(text.replace("%", "%%") + end)
+    return _quoted(text.replace("%", "%%") + end)
 
 
-def quoted(value: str) -> str:
+def _quoted(value: str) -> str:
     """Write a value of the configuration so that spaces, quotes and # belong to it."""
     value = _one_line(value)
     return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'

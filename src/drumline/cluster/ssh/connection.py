@@ -54,7 +54,7 @@ class ClientEvents(asyncssh.SSHClient):
         self.lost = str(exc or "") or "the node closed the connection"
 
 
-def sign_in_options(machine: Machine, home: ClusterHome, pins: Sequence[Pin]) -> dict[str, Any]:
+def _sign_in_options(machine: Machine, home: ClusterHome, pins: Sequence[Pin]) -> dict[str, Any]:
     """Return what asyncssh is told: our key, the pinned keys, and nothing of the user's own."""
     trusted = [asyncssh.import_public_key(pin.key) for pin in pins]
     # Pinned kinds first. The others are let come so far that an impostor's key can be told.
@@ -86,7 +86,7 @@ def sign_in_options(machine: Machine, home: ClusterHome, pins: Sequence[Pin]) ->
     return options
 
 
-async def why_refused(
+async def _why_refused(
     machine: Machine,
     error: BaseException,
     client: ClientEvents,
@@ -174,7 +174,7 @@ class Connection:
             raise host_error(
                 machine, "unpinned", "no host key is pinned for it; make it again: drumline up"
             )
-        options = sign_in_options(machine, home, pins)
+        options = _sign_in_options(machine, home, pins)
         transport = await Transport.open(machine, SIGN_IN_S)
         client = ClientEvents()
         try:
@@ -187,7 +187,7 @@ class Connection:
                     **options,
                 )
         except BaseException as error:
-            told = await why_refused(machine, error, client, transport, pins)
+            told = await _why_refused(machine, error, client, transport, pins)
             await transport.close()
             if told is None:
                 raise

@@ -25,7 +25,7 @@ _AGAIN_S = 1.0
 
 
 def report_nothing(_who: str, _what: str) -> None:
-    """Tell nobody."""
+    """Ignore reports of progress from SSH connections: the default reporter."""
 
 
 class Fleet:

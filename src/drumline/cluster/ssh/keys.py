@@ -40,17 +40,17 @@ class KeyPair:
 
 
 def make_key_pair(comment: str) -> KeyPair:
-    """Make an ed25519 key pair."""
+    """Make an ed25519 SSH key pair."""
     return _pair(asyncssh.generate_private_key("ssh-ed25519", comment=comment))
 
 
 def fingerprint(public: str) -> str:
-    """Return what people compare of a public key: SHA256:…"""
+    """Return the fingerprint of an SSH public key: SHA256:…"""
     return asyncssh.import_public_key(public).get_fingerprint()
 
 
 def plain_key(public: str) -> str:
-    """Return a public key's line without its comment."""
+    """Return an SSH public key's line without its comment."""
     try:
         key = asyncssh.import_public_key(public.strip())
     except (asyncssh.KeyImportError, UnicodeEncodeError):
@@ -61,7 +61,7 @@ def plain_key(public: str) -> str:
 
 
 def cluster_key(home: ClusterHome) -> Path:
-    """Return the cluster's own private key, made on first use; its public half lies beside it."""
+    """Return the cluster's own SSH private key, made on first use; its public half is beside it."""
     home.make()
     path = home.ssh / KEY
     _read_or_make(path, f"drumline-{home.name}")
@@ -69,7 +69,7 @@ def cluster_key(home: ClusterHome) -> Path:
 
 
 def public_key(path: Path) -> str:
-    """Return the public half of a private key's file that `check_key` has let pass.
+    """Return the public half of an SSH private key's file that `check_key` has accepted.
 
     Raises:
         ClusterError: it cannot be read without a passphrase, and there is no .pub beside it.
@@ -88,7 +88,7 @@ def public_key(path: Path) -> str:
 
 
 def host_key(home: ClusterHome, node: int) -> KeyPair:
-    """Return the host key that is to be put on a node, the same until it is forgotten."""
+    """Return the SSH host key to install on a node, the same until it is forgotten."""
     home.make()
     folder = home.ssh / "host-keys"
     folder.mkdir(mode=0o700, exist_ok=True)
@@ -96,13 +96,13 @@ def host_key(home: ClusterHome, node: int) -> KeyPair:
 
 
 def forget_host_key(home: ClusterHome, node: int) -> None:
-    """Remove a host key that was made here: the node has one of its own, or is gone."""
+    """Remove an SSH host key that was made here: the node has one of its own, or is gone."""
     for end in ("", ".pub"):
         (home.ssh / "host-keys" / f"worker{node}{end}").unlink(missing_ok=True)
 
 
 def check_key(file: str | Path) -> Path:
-    """Return the path of a user's private key that can be used.
+    """Check a user's SSH private key, and return its path.
 
     Raises:
         ClusterError: it is not there, not a private key, open to others, or needs a passphrase.
@@ -194,17 +194,17 @@ class Pin:
 
 
 def alias(cluster: str, node: int) -> str:
-    """Return the name that a node's host key is pinned under."""
+    """Return the alias (HostKeyAlias) that a node's SSH host key is pinned under."""
     return f"drumline-{cluster}-worker{node}"
 
 
 def read_pins(home: ClusterHome, node: int) -> list[Pin]:
-    """Return the keys that a node may prove itself with."""
+    """Return the SSH host keys that are pinned for a node."""
     return _read_all(home).get(alias(home.name, node), [])
 
 
 def write_pins(home: ClusterHome, node: int, pins: Iterable[Pin]) -> None:
-    """Replace the keys that a node may prove itself with; none forgets the node.
+    """Replace the SSH host keys that are pinned for a node; none forgets the node.
 
     The file is replaced as a whole, so that there is no moment at which a node has no pins.
     """
@@ -218,12 +218,12 @@ def write_pins(home: ClusterHome, node: int, pins: Iterable[Pin]) -> None:
 
 
 def pin_host_key(home: ClusterHome, node: int, key: str, origin: Origin) -> None:
-    """Pin a node's only key, given as a line of a public key."""
+    """Pin a node's only SSH host key, given as a line of a public key."""
     write_pins(home, node, [Pin(key=plain_key(key), origin=origin)])
 
 
 def find_host_keys(host: HostSpec) -> list[Pin]:
-    """Return the keys that a machine may prove itself with: the spec's, or your known_hosts'."""
+    """Return the SSH host keys to expect of a machine: the spec's, or those in known_hosts."""
     if host.host_key is not None:
         return [Pin(key=plain_key(host.host_key), origin=Origin.GIVEN)]
     found: list[Pin] = []

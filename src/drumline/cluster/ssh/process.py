@@ -35,7 +35,7 @@ def _hangup() -> str:
 
 
 def command_line(argv: Sequence[str]) -> str:
-    """Return the line for the node's login shell that runs a command and ends it with us."""
+    """Return the shell line that runs a command on a node over SSH, and ends it with us."""
     return "exec " + shlex.join(["python3", "-ISc", _hangup(), *argv])
 
 

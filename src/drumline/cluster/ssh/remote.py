@@ -66,7 +66,7 @@ class Remote(Protocol):
 
 
 def host_error(machine: Machine, reason: str, message: str) -> HostError:
-    """Return an error that names the node; `reason` is one word for programs."""
+    """Return an error of an SSH operation that names the node; `reason`: one word for programs."""
     return HostError(
         f"{machine.name} ({machine.host}): {message}",
         node=machine.node,
@@ -76,22 +76,22 @@ def host_error(machine: Machine, reason: str, message: str) -> HostError:
 
 
 def last_line(output: bytes | bytearray) -> str:
-    """Return the last line that a command has printed, which mostly says why it ended."""
+    """Return the last line of an SSH command's output, which mostly says why the command ended."""
     return output.decode(errors="replace").strip().rpartition("\n")[2]
 
 
 def node_python(machine: Machine) -> str:
-    """Return the Python of the node's environment."""
+    """Return the path of the Python that SSH commands use on a node: its environment's."""
     return f"{machine.root}/env/bin/python"
 
 
 def node_command(machine: Machine, module: str, *args: str) -> list[str]:
-    """Return the command that runs a module of `drumline.node` on a node."""
+    """Return the command that runs a module of `drumline.node` on a node over SSH."""
     return [node_python(machine), "-m", f"drumline.node.{module}", machine.root, *args]
 
 
 def revive(record: Message, where: str = "") -> DrumlineError:
-    """Return the error that a node reports (`DrumlineError.to_record`)."""
+    """Rebuild the error that a node sent over SSH (`DrumlineError.to_record`)."""
     return ERRORS.get(record["type"], DrumlineError)(f"{where}{record['message']}")
 
 
@@ -179,7 +179,7 @@ class NodeSession:
 
 
 async def settled(works: Iterable[Awaitable[T]]) -> list[T | Exception]:
-    """Do all works at once, and let each finish; what they raise is among the results.
+    """Run SSH operations on all nodes at once, each to its end; errors are among the results.
 
     A caller that is canceled cancels all of them, and waits for their ends.
     """
@@ -196,7 +196,7 @@ async def settled(works: Iterable[Awaitable[T]]) -> list[T | Exception]:
 
 
 async def all_of(works: Iterable[Awaitable[T]]) -> list[T]:
-    """Do all works at once, let each finish, and return their results in order.
+    """Run SSH operations on all nodes at once, each to its end; returns their results in order.
 
     Raises:
         DrumlineError: what failed on one node, or one error for all the nodes that failed.
@@ -207,7 +207,7 @@ async def all_of(works: Iterable[Awaitable[T]]) -> list[T]:
 
 
 def raise_for_all(failures: Sequence[Exception]) -> None:
-    """Raise what failed on one node, or on several alike, or one error for all that failed.
+    """Raise the error of SSH operations on nodes: the only one, or one for all that failed.
 
     That has the first one's fields, and `nodes` counts them.
     """

@@ -42,7 +42,7 @@ class HostKeyPlace:
 async def rotate_host_key(
     remote: Remote, home: ClusterHome, place: HostKeyPlace | None = None
 ) -> bool:
-    """Have a node make its own host key, and pin that; returns whether there was anything to do.
+    """Have a node make its own SSH host key, and pin it; returns whether that was necessary.
 
     Only keys that were injected are exchanged: those of machines that one owns stay as they are.
 

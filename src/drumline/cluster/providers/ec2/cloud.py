@@ -47,12 +47,12 @@ _ONCE = Config(
 
 
 def open_session(*, profile: str | None = None, region: str | None = None) -> boto3.Session:
-    """Return a session of the user's AWS configuration."""
+    """Open a boto3 session with the user's AWS configuration."""
     try:
         region = region or os.environ.get("AWS_REGION")  # which botocore itself does not read
         return boto3.Session(profile_name=profile, region_name=region)
     except BotoCoreError as error:
-        raise explain(error, "sts:GetCallerIdentity", region or "?") from None
+        raise _explain(error, "sts:GetCallerIdentity", region or "?") from None
 
 
 class Cloud:
@@ -81,7 +81,7 @@ class Cloud:
                     name, region_name=region, config=config
                 )
             except (BotoCoreError, ValueError) as error:  # ValueError: not a region's name at all
-                raise explain(error, f"{name}:*", region) from None
+                raise _explain(error, f"{name}:*", region) from None
         return self._clients[service]
 
     def call(
@@ -98,7 +98,7 @@ class Cloud:
                 return getattr(client, method)(**params)
             except _BOTO_ERRORS as error:
                 action = self._action(service, method)
-                refusal = explain(error, action, self.region, what=what, zone=zone)
+                refusal = _explain(error, action, self.region, what=what, zone=zone)
                 again = service == "launch" and kind(refusal) in ("throttling", "server")
                 if not again or attempt == _TRIES - 1:
                     raise refusal from error
@@ -115,7 +115,7 @@ class Cloud:
             for page in client.get_paginator(method).paginate(**params):
                 yield from page.get(key, ())
         except _BOTO_ERRORS as error:
-            raise explain(error, self._action(service, method), self.region) from error
+            raise _explain(error, self._action(service, method), self.region) from error
 
     def _action(self, service: str, method: str) -> str:
         """Return what was asked as IAM spells it: ec2:RunInstances."""
@@ -179,17 +179,17 @@ class _Errors(BaseModel):
 
 @functools.cache
 def known_errors() -> _Errors:
-    """Read `errors.yaml`."""
+    """Read the AWS error codes that we can explain, with their way out (`errors.yaml`)."""
     return _Errors.model_validate(yaml.safe_load(_read("errors.yaml")))
 
 
 def kind(error: CloudError) -> str:
-    """Return the kind of a refusal."""
+    """Return the kind of an AWS error, as `errors.yaml` names it: capacity, quota, …"""
     return str(error.fields.get("kind", "other"))
 
 
 def kind_of(code: str) -> str:
-    """Return which kind of refusal an AWS error code is."""
+    """Return which kind of error an AWS error code is."""
     code = code.removeprefix("Client.").removeprefix("Server.")
     for name, known in known_errors().answered.items():
         if code in known.codes:
@@ -203,7 +203,7 @@ def kind_of(code: str) -> str:
     return "other"
 
 
-def explain(
+def _explain(
     error: Exception, action: str, region: str, *, what: str = "", zone: str = ""
 ) -> CloudError:
     """Turn what boto3 raised into one sentence, with its kind and its way out.
@@ -249,7 +249,7 @@ def _one_line(text: str) -> str:
 def policy_document(
     *, spot: bool = False, role: str | None = None, partition: str = "aws"
 ) -> dict[str, object]:
-    """Return the IAM policy of just the actions that are called.
+    """Return the IAM policy with just the AWS actions that Drumline calls.
 
     Args:
         spot: also allow the role that AWS makes when an account uses spot for the first time.
@@ -265,7 +265,7 @@ def policy_document(
 
 
 def partition_of(region: str | None) -> str:
-    """Return the part of AWS that a region is in: aws, aws-cn, aws-us-gov, …
+    """Return the AWS partition that a region is in: aws, aws-cn, aws-us-gov, …
 
     Args:
         region: None: the one that is configured; where there is none, most people's.

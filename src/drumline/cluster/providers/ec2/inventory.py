@@ -33,12 +33,12 @@ Filter = AwsValues
 
 
 def resource_name(cluster: str, identity: str) -> str:
-    """Return what a cluster's security group, placement group and key pair are called."""
+    """Return the name of a cluster's EC2 security group, placement group and key pair."""
     return f"drumline-{cluster}-{identity}"
 
 
 def tags_of(cluster: str, identity: str, node: int | None = None) -> list[dict[str, str]]:
-    """Return the tags of a cluster's resource, or of one of its nodes."""
+    """Return the EC2 tags of a cluster's resource, or of one of its instances."""
     name = resource_name(cluster, identity)
     tags = {CLUSTER: cluster, IDENTITY: identity, "Name": name}
     if node is not None:
@@ -47,18 +47,18 @@ def tags_of(cluster: str, identity: str, node: int | None = None) -> list[dict[s
 
 
 def tag_specifications(kinds: Sequence[str], tags: list[dict[str, str]]) -> list[AwsValues]:
-    """Return the part of a request that tags what it creates."""
+    """Return the part of an EC2 request that tags what it creates."""
     return [{"ResourceType": kind, "Tags": tags} for kind in kinds]
 
 
-def read_tags(described: AwsValues) -> dict[str, str]:
+def _read_tags(described: AwsValues) -> dict[str, str]:
     """Return a described resource's tags."""
     tags = described.get("Tags") or described.get("TagSet", ())  # as interfaces call them
     return {tag["Key"]: tag["Value"] for tag in tags}
 
 
 def of_cluster(cluster: str, identity: str | None = None) -> list[Filter]:
-    """Return filters for what belongs to a cluster of this name, or to just the one of this id."""
+    """Return EC2 filters for the resources of a cluster by its name, or also by its id."""
     filters: list[Filter] = [{"Name": f"tag:{CLUSTER}", "Values": [cluster]}]
     if identity is not None:
         filters.append({"Name": f"tag:{IDENTITY}", "Values": [identity]})
@@ -66,12 +66,12 @@ def of_cluster(cluster: str, identity: str | None = None) -> list[Filter]:
 
 
 def of_anybody() -> list[Filter]:
-    """Return filters for everything that this tool ever made."""
+    """Return EC2 filters for every resource that Drumline ever made in the AWS account."""
     return [{"Name": "tag-key", "Values": [CLUSTER]}]
 
 
 def client_token(identity: str, node: int, zone: str, attempt: int) -> str:
-    """Return the token that makes launching a node in a zone happen once.
+    """Return the client token that makes EC2 launch a node in a zone only once.
 
     EC2 answers a repeated token with the instance of the first call. A node that is lost and made
     again is another attempt. It has 64 characters at most, which is EC2's limit.
@@ -97,7 +97,7 @@ class InventoryItem(Resource):
     @functools.cached_property
     def tags(self) -> dict[str, str]:
         """Its tags."""
-        return read_tags(self.described)
+        return _read_tags(self.described)
 
     @property
     def cluster_id(self) -> str:
@@ -164,13 +164,13 @@ def _items_of(cloud: Cloud, name: str, filters: Sequence[Filter]) -> Iterator[In
                 identity=described[kind.identity],
                 state=state,
                 detail=kind.detail.format_map(defaultdict(str, described)),
-                cluster=read_tags(described).get(CLUSTER, ""),
+                cluster=_read_tags(described).get(CLUSTER, ""),
                 described=described,
             )
 
 
 def read_inventory(cloud: Cloud, filters: Sequence[Filter]) -> list[InventoryItem]:
-    """Return everything with these tags that exists, instances first."""
+    """Return all EC2 resources with these tags, instances first."""
     found = list(instances(cloud, filters))
     for name in KINDS:
         found += _items_of(cloud, name, filters)
@@ -180,7 +180,7 @@ def read_inventory(cloud: Cloud, filters: Sequence[Filter]) -> list[InventoryIte
 def instances(
     cloud: Cloud, filters: Sequence[Filter], *, gone: bool = False
 ) -> Iterator[InventoryItem]:
-    """Give the instances with these tags. A terminated one stays visible for an hour or so."""
+    """Yield the EC2 instances with these tags; a terminated one stays visible for about an hour."""
     for reservation in cloud.each(
         "ec2", "describe_instances", "Reservations", Filters=list(filters)
     ):
@@ -191,7 +191,7 @@ def instances(
 
 
 def instance_item(instance: AwsValues) -> InventoryItem:
-    """Return an instance as EC2 describes it."""
+    """Return an instance as an item of the inventory, from EC2's description of it."""
     zone = instance.get("Placement", {}).get("AvailabilityZone", "")
     spot = " spot" if instance.get("InstanceLifecycle") == "spot" else ""
     return InventoryItem(
@@ -199,7 +199,7 @@ def instance_item(instance: AwsValues) -> InventoryItem:
         identity=instance["InstanceId"],
         state=instance["State"]["Name"],
         detail=f"{instance['InstanceType']}{spot} in {zone}",
-        cluster=read_tags(instance).get(CLUSTER, ""),
+        cluster=_read_tags(instance).get(CLUSTER, ""),
         described=instance,
     )
 
@@ -207,7 +207,7 @@ def instance_item(instance: AwsValues) -> InventoryItem:
 def past_machines(
     cloud: Cloud, filters: Sequence[Filter], journal: Journal, price: Callable[[str | None], float]
 ) -> list[Machine]:
-    """Return the machines of a cluster that have ended, each with its end where that is known.
+    """Return the terminated EC2 instances of a cluster, each with its end where that is known.
 
     `price`: what a machine of a type costs per hour; of None: of the cluster's type.
     """
@@ -231,7 +231,7 @@ def past_machines(
 
 
 def read_end(described: AwsValues) -> float:
-    """Return when an instance ended, as EC2 describes it; 0: it does not say."""
+    """Return when an EC2 instance was terminated; 0 where EC2 does not say."""
     moment = _MOMENT.search(str(described.get("StateTransitionReason", "")))
     if moment is None:
         return 0.0

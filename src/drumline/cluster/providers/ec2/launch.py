@@ -51,7 +51,7 @@ class LaunchPlan:
     placement_group: str | None
 
 
-def launch_request(
+def _launch_request(
     plan: LaunchPlan, node: int, place: ZoneSubnet, *, token: str, user_data: str
 ) -> AwsValues:
     """Return the parameters of RunInstances for one node.
@@ -209,7 +209,7 @@ class Launcher:
             token = client_token(identity, node, place.zone, attempt)
             if token in used:
                 continue
-            request = launch_request(self.plan, node, place, token=token, user_data=user_data)
+            request = _launch_request(self.plan, node, place, token=token, user_data=user_data)
             try:
                 answer = self.writer.call(
                     _LAUNCH,
@@ -260,7 +260,7 @@ _LAUNCH = "run_instances"
 def wait_running(
     cloud: Cloud, filters: Sequence[Filter], expected: Mapping[int, str], report: Reporter
 ) -> list[InventoryItem]:
-    """Wait until all nodes run; return the instances that there are then.
+    """Wait until the EC2 instances of all nodes run; returns the instances that exist then.
 
     `expected`: which instance each node is; EC2's listings may not show it yet.
 
@@ -293,7 +293,7 @@ def wait_running(
 
 
 def places_of(places: Sequence[ZoneSubnet], there: Mapping[int, InventoryItem]) -> list[ZoneSubnet]:
-    """Return the place where the nodes are that there are already."""
+    """Return the availability zone and subnet of the EC2 instances that exist already."""
     first = there[min(there)].described
     zone = first["Placement"]["AvailabilityZone"]
     subnet = first.get("SubnetId", "")
@@ -309,14 +309,14 @@ def places_of(places: Sequence[ZoneSubnet], there: Mapping[int, InventoryItem]) 
 
 
 def by_node(existing: Sequence[InventoryItem]) -> dict[int, InventoryItem]:
-    """Return the live instances by node; the elder where there are two."""
+    """Return the live EC2 instances by node; the elder where a node has two."""
     live = [item for item in existing if item.kind == "instance" and item.live]
     live.sort(key=lambda item: str(item.described.get("LaunchTime", "")), reverse=True)
     return {item.node: item for item in live}
 
 
 def refuse_stopped(existing: Sequence[InventoryItem]) -> None:
-    """Refuse nodes that somebody has stopped: what is on their disks is not ours to give up."""
+    """Refuse EC2 instances that somebody has stopped: their disks are not ours to give up."""
     stopped = [one for one in existing if one.kind == "instance" and one.state in STOPPED]
     if stopped:
         names = ", ".join(f"worker{one.node} ({one.identity}) is {one.state}" for one in stopped)

@@ -46,7 +46,7 @@ class TypeFacts:
 
 
 def type_facts(cloud: Cloud, instance_type: str) -> TypeFacts:
-    """Ask EC2 about a type."""
+    """Ask EC2 about an instance type: its architecture, GPUs, spot and placement groups."""
     try:
         answer = cloud.call("ec2", "describe_instance_types", InstanceTypes=[instance_type])
     except CloudError as error:
@@ -83,7 +83,7 @@ class Image:
 
 
 def find_image(cloud: Cloud, spec: Ec2Spec, facts: TypeFacts) -> Image:
-    """Return the image that the spec means, and see that it fits the type and the disk."""
+    """Find the machine image (AMI) that the spec means, and check that it fits type and disk."""
     if spec.ami.startswith("ami-"):
         identity = spec.ami
     elif spec.ami == "auto":
@@ -187,7 +187,7 @@ class ZoneSubnet:
 
 
 def find_places(cloud: Cloud, spec: Ec2Spec) -> list[ZoneSubnet]:
-    """Return where the type can be launched, in the order to try."""
+    """Find the zones and subnets where EC2 offers the instance type, in the order to try."""
     offered = {
         offer["Location"]
         for offer in cloud.each(
@@ -269,7 +269,7 @@ def _describe_subnets(cloud: Cloud, **params: Any) -> list[Any]:
 
 
 def allowed_network(spec: Ec2Spec) -> str:
-    """Return who may reach SSH, as a network: what the spec says, or this machine's address."""
+    """Return the network that the EC2 security group lets in by SSH: the spec's, or our address."""
     if spec.allow_from == "auto":
         return f"{find_own_address()}/32"
     try:
@@ -283,7 +283,7 @@ def allowed_network(spec: Ec2Spec) -> str:
 
 
 def find_own_address(url: str = CHECK_ADDRESS) -> str:
-    """Return the IPv4 address that the internet sees this machine at.
+    """Return this machine's public IPv4 address, which the EC2 security group is to let in.
 
     Proxies are passed by: SSH does not go through them either.
     """

@@ -63,12 +63,12 @@ class PriceTable(BaseModel):
 
 
 def refreshed_table() -> Path:
-    """Return where a table that was fetched lies."""
+    """Return the path of the table of EC2 prices that was fetched from AWS."""
     return clusters_root().parent / "prices.json"
 
 
 def read_prices(region: str) -> PriceTable:
-    """Return the prices to go by for a region: the fetched ones, else the bundled ones.
+    """Return the EC2 prices of a region: from the fetched table, else from the bundled one.
 
     A fetched table that cannot be read is passed over; the bundled one's `doubt` says so.
     """
@@ -81,7 +81,7 @@ def read_prices(region: str) -> PriceTable:
 
 
 def refresh(pricing: Cloud, regions: Sequence[str]) -> PriceTable:
-    """Fetch the regions' prices from AWS's price list, and keep them for the next time."""
+    """Fetch the regions' EC2 prices from AWS's price list, and save them."""
     machines = {region: _fetch_machines(pricing, region) for region in regions}
     disks = {region: _fetch_disk(pricing, region) for region in regions}
     table = PriceTable(
@@ -178,7 +178,7 @@ class Cost:
 def node_price(
     cloud: Cloud, spec: ClusterSpec, *, public: bool, instance_type: str | None = None
 ) -> float | None:
-    """Return the most that a node costs per hour, with disk and address; None: not known."""
+    """Return the highest hourly price of an EC2 node with disk and address; None: not known."""
     ec2 = spec.ec2
     table = read_prices(cloud.region)
     machine = table.machine(cloud.region, instance_type or ec2.instance_type)
@@ -190,7 +190,7 @@ def node_price(
 
 
 def cost_of(cloud: Cloud, spec: ClusterSpec, *, public: bool, ask_market: bool = False) -> Cost:
-    """Return what the cluster costs; spot machines count at the most that they can cost.
+    """Return what a cluster costs on EC2; spot instances count at their highest price.
 
     Raises:
         CloudError: there is a budget, but no price to go by, or it pays for next to nothing.

@@ -53,7 +53,7 @@ from drumline.cluster.spec import ClusterSpec
 from drumline.core.errors import CloudError, RunDirError
 
 
-def missing_resources(
+def _missing_resources(
     spec: ClusterSpec,
     existing: Sequence[InventoryItem],
     facts: TypeFacts,
@@ -131,7 +131,7 @@ class Ec2Provider(Provider):
         if not places[0].public:
             notes.append(f"{places[0].subnet} gives no public addresses: reach its private ones")
         return Plan(
-            resources=tuple(missing_resources(self._spec, existing, facts, places, image)),
+            resources=tuple(_missing_resources(self._spec, existing, facts, places, image)),
             exists=tuple(item.resource() for item in existing),
             price_usd=(cost.node_usd or 0.0) * self._spec.nodes,
             priced=cost.priced,

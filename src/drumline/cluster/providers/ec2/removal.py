@@ -44,7 +44,7 @@ _ORDER = ("network-interface", "volume", "security-group", "placement-group", "k
 
 
 def remove_all(writer: CloudWriter, filters: Sequence[Filter]) -> list[InventoryItem]:
-    """Remove everything with these tags, and return what was removed.
+    """Remove all EC2 resources with these tags; returns what was removed.
 
     Blocks until EC2 says that it is gone.
 
@@ -83,7 +83,7 @@ def remove_all(writer: CloudWriter, filters: Sequence[Filter]) -> list[Inventory
 
 
 def end_instances(writer: CloudWriter, existing: Sequence[InventoryItem]) -> None:
-    """Terminate instances, and wait until EC2 says that they are.
+    """Terminate EC2 instances, and wait until EC2 says that they are terminated.
 
     Raises:
         CloudError: one cannot be ended, or not in time; all others are.
@@ -184,7 +184,7 @@ def reap(
     regions: Sequence[str] = (),
     sleep: Sleep | None = None,
 ) -> list[Resource]:
-    """Remove everything that this tool ever made, whoever made it; return what was removed.
+    """Remove every EC2 resource that Drumline ever made in the account; returns what was removed.
 
     `regions`: where to look; default: the session's own. `all_regions` names the others.
 
@@ -208,6 +208,6 @@ def reap(
 
 
 def all_regions(cloud: Cloud) -> list[str]:
-    """Return the regions that the account can use."""
+    """Return the AWS regions that the account can use."""
     answer = cloud.call("ec2", "describe_regions")
     return sorted(region["RegionName"] for region in answer["Regions"])

@@ -88,11 +88,11 @@ class SharedResources:
         return self._name
 
     def _set_rules(self, group: str, network: str, there: Sequence[Any]) -> None:
-        wanted, present = wanted_rules(group, network), flatten(there)
-        missing = [rule for rule in wanted if not flatten([rule]) <= present]
-        surplus = sorted(present - flatten(wanted), key=str)
+        wanted, present = _wanted_rules(group, network), _flatten(there)
+        missing = [rule for rule in wanted if not _flatten([rule]) <= present]
+        surplus = sorted(present - _flatten(wanted), key=str)
         if surplus:
-            closing = [permission(rule) for rule in surplus]
+            closing = [_permission(rule) for rule in surplus]
             many = f"closing {len(closing)} rule(s) that no longer hold"
             self._writer.report("security-group", many)
             self._make("revoke_security_group_ingress", GroupId=group, IpPermissions=closing)
@@ -131,7 +131,7 @@ def _only(existing: Sequence[InventoryItem], what: str) -> InventoryItem | None:
 
 
 def refuse_another_id(cluster: str, identity: str, existing: Sequence[InventoryItem]) -> None:
-    """Refuse to mix with a cluster of the same name that was made elsewhere."""
+    """Refuse EC2 resources of a cluster with the same name that was made elsewhere."""
     others = sorted({item.cluster_id for item in existing if item.live} - {identity})
     if others:
         count = sum(item.kind == "instance" and item.live for item in existing)
@@ -144,7 +144,7 @@ def refuse_another_id(cluster: str, identity: str, existing: Sequence[InventoryI
         )
 
 
-def wanted_rules(group: str, network: str) -> list[AwsValues]:
+def _wanted_rules(group: str, network: str) -> list[AwsValues]:
     """Return what may come in: SSH from one network, and everything from the group itself."""
     v6 = ipaddress.ip_network(network).version == 6
     source = (
@@ -162,7 +162,7 @@ Rule = tuple[str, int | None, int | None, str]
 """protocol, from port, to port, and from whom: a network or a group"""
 
 
-def flatten(permissions: Sequence[AwsValues]) -> set[Rule]:
+def _flatten(permissions: Sequence[AwsValues]) -> set[Rule]:
     """Return rules one by one, comparable, whichever way EC2 has grouped them."""
     rules: set[Rule] = set()
     for permission in permissions:
@@ -178,7 +178,7 @@ def flatten(permissions: Sequence[AwsValues]) -> set[Rule]:
     return rules
 
 
-def permission(rule: Rule) -> AwsValues:
+def _permission(rule: Rule) -> AwsValues:
     """Return a rule as EC2 takes it."""
     protocol, first, last, source = rule
     entry: AwsValues = {"IpProtocol": protocol}

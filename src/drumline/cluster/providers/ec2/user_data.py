@@ -40,12 +40,12 @@ class NodeBoot:
 
 
 def limits_script() -> str:
-    """Return the script that ends a node; simulated nodes run the very same one."""
+    """Return the script that ends an EC2 node at its limits; simulated nodes run the same one."""
     return resources.files("drumline.cluster.life").joinpath("limits.sh").read_text()
 
 
 def cloud_config(boot: NodeBoot) -> str:
-    """Return a node's #cloud-config; the same text for the same node each time."""
+    """Return the #cloud-config of an EC2 node; always the same text for the same node."""
     text = resources.files("drumline.cluster.providers.ec2").joinpath("cloud-config.yaml")
     template = Environment(undefined=StrictUndefined).from_string(text.read_text())
     return template.render(

@@ -65,7 +65,7 @@ class TwinProcess:
 
 
 def find_processes() -> list[TwinProcess]:
-    """Find the processes of all simulated nodes on this machine, of any cluster."""
+    """Find the processes of all twin clusters' simulated nodes on this machine."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError, ValueError, IndexError):  # it ended meanwhile
@@ -91,12 +91,12 @@ def find_processes() -> list[TwinProcess]:
 
 
 def processes_of(home: Path) -> list[TwinProcess]:
-    """Find the processes of the nodes that one folder holds."""
+    """Find the processes of one twin cluster's simulated nodes, by its folder."""
     return [process for process in find_processes() if process.home == home]
 
 
 def end_processes(home: Path, *, within_s: float) -> list[TwinProcess]:
-    """End all processes of a folder's nodes; returns those that are left after so long."""
+    """End all processes of a twin cluster's simulated nodes; returns those left after so long."""
     deadline = time.monotonic() + within_s
     while left := processes_of(home):
         for process in left:
@@ -139,7 +139,7 @@ class Control:
         end_processes(self.home, within_s=_END_S)
         self._make_folder()
         module = ["-S", "-s", "-P", "-m", "drumline.cluster.providers.twin.host", str(self.home)]
-        command = ["setsid", "--fork", *make_of(find_twin_way()), sys.executable, *module]
+        command = ["setsid", "--fork", *_make_of(find_twin_way()), sys.executable, *module]
         answer = self._launch([*command, *(["--until-empty"] if until_empty else [])])
         if "error" in answer:
             raise ClusterError(f"simulated nodes cannot be made: {answer['error']}")
@@ -248,7 +248,7 @@ class Control:
 
 
 def check_server() -> None:
-    """Make sure that there is an SSH server for the nodes."""
+    """Check that this machine has an SSH server (sshd) for a twin cluster's simulated nodes."""
     if find_server() is None:
         raise ClusterError(
             "simulated nodes need the SSH server of OpenSSH (sshd), which is not here; install it "
@@ -257,14 +257,14 @@ def check_server() -> None:
 
 
 def find_twin_way() -> Way:
-    """Find out how namespaces can be made here."""
+    """Find out how namespaces for a twin cluster's simulated nodes can be made here."""
     try:
         return find_way(instead=_INSTEAD)
     except CommError as error:
         raise ClusterError(error.message) from None
 
 
-def make_of(way: Way) -> list[str]:
+def _make_of(way: Way) -> list[str]:
     """What to put before the host's command.
 
     Root that may not make networks gets another number inside: the SSH server of a root wants to

@@ -97,12 +97,12 @@ _HOST_KEY = "ssh_host_ed25519_key"
 
 
 def find_server() -> str | None:
-    """Find the SSH server's program, by its whole path, as it wants to be called."""
+    """Find the path of the SSH server (sshd) that a twin cluster's simulated nodes run."""
     return shutil.which("sshd", path=f"{os.environ.get('PATH', os.defpath)}:{_SBIN}")
 
 
 def login_name() -> str:
-    """Return the name of whoever runs this; made up where the machine has none for them."""
+    """Return the user's login name on a twin cluster's nodes: as on this machine, else `user`."""
     try:
         return pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:
@@ -110,7 +110,7 @@ def login_name() -> str:
 
 
 def write_folder(order: NodeOrder, *, hosts: Path) -> Message:
-    """Write a node's files, or raise OSError; returns what its first process does with them."""
+    """Write a twin node's files, or raise OSError; returns what its init process does with them."""
     made = [order.path / name for name in ("home", "drumline", "tmp", "bin", "etc", "ssh")]
     for folder in made:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -204,13 +204,13 @@ def _server(order: NodeOrder) -> list[str]:
     _write(key.with_suffix(".pub"), public.stdout, mode=0o644)
     keys = "".join(f"{key.strip()}\n" for key in order.public_keys)
     _write(folder / "authorized_keys", keys, mode=0o600)
-    _write(folder / "sshd_config", server_config(order), mode=0o600)
+    _write(folder / "sshd_config", _server_config(order), mode=0o600)
     program = find_server()
     assert program is not None, "who starts the host looks for it first"
     return [program, "-D", "-e", "-f", "/etc/ssh/sshd_config"]
 
 
-def server_config(order: NodeOrder) -> str:
+def _server_config(order: NodeOrder) -> str:
     """Return the SSH server's configuration."""
     folder = order.path / "ssh"
     path = f"{order.path / 'bin'}:{os.path.dirname(sys.executable)}:{_PATH}"

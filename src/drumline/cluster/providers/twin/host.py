@@ -190,7 +190,7 @@ class Host:
 
 
 def main(arguments: list[str]) -> int:
-    """Hold the nodes of a folder until they are no more; says {} when ready."""
+    """Hold a twin cluster's simulated nodes until none is left; prints {} when ready."""
     home = Path(arguments[0])
     os.umask(0o077)
     if not FileLock(home / "lock").acquire(0):

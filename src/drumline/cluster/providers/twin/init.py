@@ -35,7 +35,7 @@ _CAP_NET_BIND_SERVICE = 10
 
 
 def main() -> int:
-    """Be a node."""
+    """Run as the init process of a twin node, in namespaces of its own."""
     die_with_parent(int(sys.argv[3]))
     spaces = _CLONE_NEWNS | _CLONE_NEWUTS | _CLONE_NEWIPC | _CLONE_NEWPID | _CLONE_NEWNET
     _call("unshare", spaces)  # (1)
@@ -50,17 +50,17 @@ def main() -> int:
         return 0
     wanted = json.loads(request)
     try:
-        furnish(wanted)  # (3)
+        _furnish(wanted)  # (3)
     except OSError as error:
         _report({"error": f"{error.strerror or error} {error.filename or ''}".strip()})
         return 1
     _report({})
     _hang_up(os.open(os.devnull, os.O_RDONLY))
-    live(wanted)
+    _live(wanted)
     return 0
 
 
-def furnish(wanted: Message) -> None:
+def _furnish(wanted: Message) -> None:
     """Give the node files, a name and limits of its own; raises OSError if the kernel refuses."""
     _mount("none", "/", None, _MS_REC | _MS_PRIVATE)  # others see nothing of what follows
     for target, options in wanted["memory"]:
@@ -106,7 +106,7 @@ def _call(name: str, *arguments: int | bytes | None) -> None:
         raise OSError(code, f"{name}: {os.strerror(code)}")
 
 
-def live(wanted: Message) -> None:
+def _live(wanted: Message) -> None:
     """Start the SSH server when it is time, look after the limits, and reap, until SIGTERM. (4)"""
     awaited = {signal.SIGCHLD, signal.SIGTERM}
     signal.pthread_sigmask(signal.SIG_BLOCK, awaited)

@@ -35,31 +35,31 @@ from drumline.launch.hub import (
 
 
 def hub_lines() -> list[str]:
-    """`ip` lines for the host's namespace, once."""
+    """Return the `ip` commands that set up the network of a twin cluster's host, once."""
     return [*switch_lines(), f"addr add {HUB}/24 dev {SWITCH}"]
 
 
-def way_in_lines(order: NodeOrder) -> list[str]:
+def _way_in_lines(order: NodeOrder) -> list[str]:
     """`ip` lines for the host's namespace: where a node's addresses are."""
     far = [address for address in order.bare_addresses if not address.startswith(f"{PREFIX}.")]
     return [f"route replace {address}/32 dev {SWITCH} src {HUB}" for address in far]
 
 
-def inside_lines(order: NodeOrder, plan: NodePlan) -> list[str]:
+def _inside_lines(order: NodeOrder, plan: NodePlan) -> list[str]:
     """`ip` lines for a node's namespace: its loopback, its addresses, and what it reaches."""
-    card = f"link set dev {PORT} address {hardware_address(plan.address)}"
+    card = f"link set dev {PORT} address {_hardware_address(plan.address)}"
     basic = node_lines(plan)[:-1]  # all but its address, which is not always of our network
     addresses = [f"addr add {address} dev {PORT}" for address in order.addresses]
     routes = [f"route replace {network} dev {PORT}" for network in (f"{HUB}/32", *order.routes)]
     return [card, *basic, *addresses, *routes]
 
 
-def hardware_address(address: str) -> str:
+def _hardware_address(address: str) -> str:
     """Return a MAC address that a node made anew has again: others still remember the old one."""
     return ":".join(["02", "4d", *(f"{int(part):02x}" for part in address.split("."))])
 
 
-def pinned_lines(order: NodeOrder) -> list[str]:
+def _pinned_lines(order: NodeOrder) -> list[str]:
     """`ip` lines for a node's namespace that may fail: cubic, where the kernel has it."""
     near = [address for address in order.bare_addresses if address.startswith(f"{PREFIX}.")]
     return [f"route replace {PREFIX}.0/24 dev {PORT} src {a} congctl cubic" for a in near[:1]]
@@ -158,9 +158,9 @@ class Node:
         order, address = self.order, self.order.bare_addresses[0]
         plan = NodePlan(node=self._port, address=address, rate=order.rate, delay_ms=order.delay_ms)
         space = f"/proc/{self.pid}/ns/net"
-        batch("ip", [*link_lines(plan, space), *way_in_lines(order)])
-        batch("ip", inside_lines(order, plan), space)
-        batch("ip", pinned_lines(order), space, may_fail=True)
+        batch("ip", [*link_lines(plan, space), *_way_in_lines(order)])
+        batch("ip", _inside_lines(order, plan), space)
+        batch("ip", _pinned_lines(order), space, may_fail=True)
         batch("tc", shape_lines(plan, PORT), space)
         batch("tc", shape_lines(plan, port_of(self._port)))
 

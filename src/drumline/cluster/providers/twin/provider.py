@@ -143,13 +143,13 @@ class TwinProvider(Provider):
 
 
 def proxy_command(home: Path, name: str) -> tuple[str, ...]:
-    """Return the command whose input and output are a connection to a node's SSH server."""
+    """Return the ProxyCommand that connects SSH to a twin node's server."""
     # without `site` and by its path: it stands before every connection, and starts in no time
     return (sys.executable, "-I", "-S", str(Path(reach.__file__)), str(home), name)
 
 
 def reap(report: Reporter) -> None:
-    """Remove the simulated nodes of all clusters of this user's.
+    """Remove the simulated nodes of all twin clusters of this user.
 
     Raises:
         ClusterError: some cannot be removed; all others are.

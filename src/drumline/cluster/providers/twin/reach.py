@@ -22,7 +22,7 @@ _FD_BYTES = 4
 
 
 def main(arguments: list[str]) -> int:
-    """Connect, and copy until one side ends."""
+    """Connect standard input and output to a twin node, until one side ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for whoever uses the connection
     folder, name = arguments[:2]
     port = int(arguments[2]) if len(arguments) > 2 else 22
@@ -50,7 +50,7 @@ def main(arguments: list[str]) -> int:
 
 
 def dial(folder: str) -> _socket.socket:
-    """Connect to the host of a folder; raises OSError where nobody listens there.
+    """Connect to the host process of a twin cluster's folder; raises OSError where none listens.
 
     The folder's path may be longer than a socket's may be.
     """
