@@ -7,7 +7,7 @@ import json
 import pytest
 
 from drumline.cluster.providers.ec2.cloud import Cloud, partition_of, policy_document
-from drumline.cluster.providers.ec2.prices import refresh
+from drumline.cluster.providers.ec2.prices import refresh_prices
 from drumline.cluster.providers.ec2.removal import all_regions, reap
 from drumline.core.errors import CloudError
 
@@ -33,7 +33,7 @@ def test_calls_of_a_life_are_just_those_of_the_policy(aws, ec2_cluster):
     ec2_cluster(name="b", ec2={"ami": f"{name}/latest/ami-id"}).plan()
     cloud = Cloud(aws.shared_session())
     all_regions(cloud)
-    refresh(cloud, ["us-east-1"])
+    refresh_prices(cloud, ["us-east-1"])
 
     called = {call.iam for call in aws.calls}
     allowed = {action for s in policy_document()["Statement"] for action in s["Action"]}

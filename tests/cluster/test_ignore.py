@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from drumline.cluster.files.manifest import scan
+from drumline.cluster.files.manifest import scan_project
 
 needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="no git here")
 
@@ -58,7 +58,7 @@ def kept_by_git(root: Path) -> set[str]:
 
 
 def kept_by_us(root: Path) -> set[str]:
-    return {entry.path for entry in scan(root).entries if entry.kind != "dir"}
+    return {entry.path for entry in scan_project(root).entries if entry.kind != "dir"}
 
 
 @needs_git

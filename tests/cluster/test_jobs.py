@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from drumline.cluster.jobs.follow import JobFollower
-from drumline.cluster.jobs.submit import Request, cancel, newest, start_job, status, submit
+from drumline.cluster.jobs.submit import Request, cancel, newest_job, start_job, status, submit
 from drumline.core.errors import ClusterError, UsageError
 from drumline.core.rundir import read_events
 from drumline.report.ledger.accounts import compute_ledger
@@ -147,7 +147,7 @@ def test_a_script_runs_on_all_nodes_and_a_split_model_after_it_starts_warm(nodes
     split = do(submit(nodes.remotes, Request(spec=SPEC % "pipeline", keep_warm=False)))
     assert [nodes.runner(node, split) for node in (0, 1)] == spares
     assert do(follow(nodes.remotes, split, print)).phase == "done"
-    assert do(newest(nodes.remotes)) == split
+    assert do(newest_job(nodes.remotes)) == split
     _check_checkpoint(nodes, split, parts=("-part-0", "-part-1"))
     _check_clocks([nodes.job(rank, split) / "run" for rank in (0, 1)])
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from drumline.cluster.providers.ec2.cloud import Cloud
-from drumline.cluster.providers.ec2.prices import read_prices, refresh, refreshed_table
+from drumline.cluster.providers.ec2.prices import read_prices, refresh_prices, refreshed_table
 from drumline.core.errors import CloudError, ClusterError
 
 
@@ -35,14 +35,14 @@ def test_the_bundled_table(no_home):
 
 
 def test_fetching_goes_before_the_bundled_table(aws):
-    table = refresh(Cloud(aws.shared_session()), ["us-east-1"])
+    table = refresh_prices(Cloud(aws.shared_session()), ["us-east-1"])
     assert table.machines["us-east-1"] == {"c5.large": 0.09, "g4dn.xlarge": 0.61}
     assert table.disks == {"us-east-1": 0.07}
     assert read_prices("us-east-1").machine("us-east-1", "g4dn.xlarge") == 0.61
     assert read_prices("us-east-1").date == table.date
     assert read_prices("eu-west-1").machine("eu-west-1", "g4dn.xlarge") == 0.587
     with pytest.raises(ClusterError, match="no machines in eu-west-1"):
-        refresh(Cloud(aws.shared_session()), ["eu-west-1"])
+        refresh_prices(Cloud(aws.shared_session()), ["eu-west-1"])
 
 
 def test_a_damaged_table_is_passed_over_and_replaced(aws, ec2_cluster):
@@ -59,7 +59,7 @@ def test_a_damaged_table_is_passed_over_and_replaced(aws, ec2_cluster):
     assert f"the bundled one of {table.date} counts" in cluster.plan().notes[0]
     cluster.create(lambda who, what: said.append((who, what)))
     assert ("prices", table.doubt) in said
-    fetched = refresh(Cloud(aws.shared_session()), ["us-east-1"])
+    fetched = refresh_prices(Cloud(aws.shared_session()), ["us-east-1"])
     assert fetched.doubt.endswith("and was replaced")
     assert read_prices("us-east-1").machine("us-east-1", "g4dn.xlarge") == 0.61
     assert read_prices("us-east-1").doubt == ""

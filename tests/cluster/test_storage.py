@@ -13,7 +13,13 @@ import fsspec
 import pytest
 from moto.server import ThreadedMotoServer
 
-from drumline.cluster.files.storage import fetch_run, keep_copies, latest, stored_runs, upload_run
+from drumline.cluster.files.storage import (
+    fetch_run,
+    keep_copies,
+    latest_run,
+    stored_runs,
+    upload_run,
+)
 from drumline.core.errors import ClusterError, HostError
 from drumline.node import keeper
 from drumline.node.job import Job, JobFolder
@@ -72,7 +78,7 @@ def tree(folder):
 @pytest.mark.parametrize("where", ["file", "s3"])
 def test_a_run_comes_back_as_it_was(where, request, run, tmp_path):
     url = request.getfixturevalue("url" if where == "file" else "s3")
-    assert latest(url) is None
+    assert latest_run(url) is None
     assert upload_run(run, url, "mnist-1").files == 2
     assert upload_run(run, url, "mnist-1").files == 0, "nothing has changed"
     os.utime(run / "events/rank-0.jsonl", (1, 1))
@@ -91,7 +97,7 @@ def test_a_run_comes_back_as_it_was(where, request, run, tmp_path):
         MANIFEST,
     }
     upload_run(run, url, "mnist-2", ended=False)
-    newest = latest(url)
+    newest = latest_run(url)
     assert (newest.run, newest.ended, newest.files, newest.bytes) == ("mnist-2", False, 3, 1010)
     assert [found.run for found in stored_runs(url)] == ["mnist-2", "mnist-1"]
     with pytest.raises(ClusterError, match="no run 'mnist-3'; the newest are mnist-2, mnist-1"):
@@ -138,7 +144,7 @@ def test_the_latest_is_one_that_has_checkpoints(url, run, tmp_path):
     (tmp_path / "begun").mkdir()
     upload_run(tmp_path / "begun", url, "begun", ended=False)
     assert {found.run for found in stored_runs(url)} == {"trained", "script", "begun"}
-    assert latest(url).run == "trained"
+    assert latest_run(url).run == "trained"
 
 
 def test_a_manifest_does_not_say_whose_it_is(url, run):
@@ -147,7 +153,7 @@ def test_a_manifest_does_not_say_whose_it_is(url, run):
     fs, root = fsspec.url_to_fs(url, skip_instance_cache=True)
     document = json.loads(fs.cat_file(f"{root}/r/laptop/{MANIFEST}"))
     fs.pipe_file(f"{root}/r/laptop/{MANIFEST}", json.dumps({**document, "run": "../x"}).encode())
-    assert latest(url).run == "r"
+    assert latest_run(url).run == "r"
     for name in ("..", "a/b", ""):
         with pytest.raises(ValueError, match="is no folder's name"):
             Manifest.from_json(json.dumps(document), run=name, writer="laptop")

@@ -16,7 +16,7 @@ import pytest
 
 import drumline
 from drumline.cluster.files import sync as sync_module
-from drumline.cluster.files.manifest import scan
+from drumline.cluster.files.manifest import scan_project
 from drumline.cluster.files.package import push_package
 from drumline.cluster.files.sync import sync_folder
 from drumline.cluster.ssh.fleet import Fleet
@@ -181,15 +181,15 @@ def test_folders_that_must_not_travel(project, home, node, tmp_path, monkeypatch
     monkeypatch.setenv("DRUMLINE_HOME", str(project / "drumline"))
     (project / "drumline" / "clusters" / "x" / "ssh").mkdir(parents=True)
     write(project, **{"drumline/clusters/x/ssh/id_ed25519": "secret", "a": ""})
-    assert [entry.path for entry in scan(project).entries] == ["a", "drumline"]
+    assert [entry.path for entry in scan_project(project).entries] == ["a", "drumline"]
     write(project, **{"my store/run-1/worker0/log": "nodes write here"})
-    entries = scan(project, apart=project / "my store").entries
+    entries = scan_project(project, apart=project / "my store").entries
     assert [entry.path for entry in entries] == ["a", "drumline"]
     monkeypatch.setenv("HOME", str(project))
     with pytest.raises(UsageError, match="go to your project's own folder"):
-        scan(project)
+        scan_project(project)
     with pytest.raises(UsageError, match="is no folder"):
-        scan(project / "a")
+        scan_project(project / "a")
 
 
 def test_a_file_that_changes_meanwhile(project, home, node, monkeypatch):
@@ -206,7 +206,7 @@ def test_a_file_that_changes_meanwhile(project, home, node, monkeypatch):
             write(project, other=text)
         return manifest
 
-    monkeypatch.setattr(sync_module, "scan", scan_then_change)
+    monkeypatch.setattr(sync_module, "scan_project", scan_then_change)
     said = []
     sync(project, home, node, say=lambda *words: said.append(words[1]))
     code = Path(node.machine.root) / "code"
@@ -273,7 +273,7 @@ def test_a_node_that_stands_still_or_cannot_start_holds_nobody_up(
 def test_an_interrupted_sync_is_continued(project, home, node):
     """What came before the cut does not travel again."""
     write(project, **{f"f{number}": str(number) * 100_000 for number in range(4)})
-    manifest = scan(project)
+    manifest = scan_project(project)
     receiver = [
         *("env", f"PYTHONPATH={node.machine.root}/lib", sys.executable),
         *("-m", "drumline.node.receive", node.machine.root),

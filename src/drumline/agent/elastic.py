@@ -20,7 +20,7 @@ from torch.multiprocessing import ProcessContext
 
 from drumline.agent.cpu_throttle import CpuThrottle
 from drumline.agent.rendezvous import BACKEND, register_rendezvous
-from drumline.agent.worker import enter, run_worker
+from drumline.agent.worker import enter_task, run_worker
 from drumline.core.processes import is_stopped
 from drumline.core.rundir import EventWriter, RunDir
 from drumline.core.task import SCRATCH, AgentTask
@@ -39,7 +39,7 @@ def prepare_elastic() -> None:
 
 def run_task(task: AgentTask) -> int:
     """Run an agent's task: the workers of one node, to their end; returns an exit code."""
-    enter(task)
+    enter_task(task)
     run = RunDir(Path(task.run))
     with EventWriter(run.node_events(task.node)) as events, _borrowed_signals():
         events.write("agent", node=task.node, pid=os.getpid(), time=time.time())

@@ -2,7 +2,7 @@
 
 The agent imports this module too, to name the function; what only workers need is imported inside.
 An agent may have been started ahead of its task, and its worker server with it: then a worker has
-another folder and other variables than the server that it was forked from (`enter`).
+another folder and other variables than the server that it was forked from (`enter_task`).
 
 `python -m drumline.agent.worker RUNDIR [SCRIPT…]` is what mpirun starts for each rank. It forks
 the rank, before torch is loaded, and waits for it: somebody must note how a rank ended that was
@@ -24,7 +24,7 @@ from drumline.core.rundir import EventWriter, RunDir
 from drumline.core.task import MODULE, AgentTask
 
 
-def enter(task: AgentTask) -> None:
+def enter_task(task: AgentTask) -> None:
     """Enter an agent's task in a worker: its folder and its additional environment variables."""
     os.environ.update(task.variables)
     if task.folder:
@@ -34,7 +34,7 @@ def enter(task: AgentTask) -> None:
 
 def run_worker(task: AgentTask, register: str) -> None:
     """Run a worker that an agent has forked, as one rank of the agent's task."""
-    enter(task)
+    enter_task(task)
     if "OMP_NUM_THREADS" in task.variables:  # read when torch was loaded, before it was set
         import torch
 

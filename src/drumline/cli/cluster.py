@@ -317,13 +317,13 @@ def reap_command(*, yes: bool, regions: list[str], as_json: bool) -> None:
 def prices_command(region: str | None, *, as_json: bool) -> None:
     """Fetch the price list."""
     from drumline.cluster.providers.ec2.cloud import Cloud, open_session
-    from drumline.cluster.providers.ec2.prices import refresh, refreshed_table
+    from drumline.cluster.providers.ec2.prices import refresh_prices, refreshed_table
 
     session = open_session(region=region)
     cloud = Cloud(session, region=region)
     with NodeRows(Console(stderr=as_json, highlight=False), "prices") as rows:
         rows.report(cloud.region, "asking for the price list")
-        table = refresh(cloud, [cloud.region])
+        table = refresh_prices(cloud, [cloud.region])
     if as_json:
         print_json(table.to_json())
     else:

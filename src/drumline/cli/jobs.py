@@ -27,7 +27,7 @@ from drumline.cli.printing import print_json
 from drumline.cli.submit import follow_to_end
 from drumline.cluster.home import ClusterHome
 from drumline.cluster.jobs.follow import JobFollower
-from drumline.cluster.jobs.submit import cancel, newest, status
+from drumline.cluster.jobs.submit import cancel, newest_job, status
 from drumline.cluster.life.limits import GONE, cluster_gone
 from drumline.cluster.life.receipt import bill
 from drumline.cluster.providers import Machine
@@ -128,7 +128,7 @@ async def _logs(
     rank: int | None,
 ) -> int:
     async with connected(spec, home, some=True) as fleet:
-        job_id = job or await newest(fleet.remotes)
+        job_id = job or await newest_job(fleet.remotes)
         if rank is not None:
             found = [each for each in await status(fleet.remotes) if each["id"] == job_id]
             _check_rank(found, rank)
@@ -153,7 +153,7 @@ def cancel_command(job: str | None, which: str | None) -> None:
 
     async def end() -> tuple[str, JobState]:
         async with connected(spec, home, some=True) as fleet:
-            job_id = job or await newest(fleet.remotes)
+            job_id = job or await newest_job(fleet.remotes)
             return job_id, await cancel(fleet.remotes, job_id)
 
     job_id, state = asyncio.run(end())

@@ -151,13 +151,13 @@ def _build(plans: list[NodePlan]) -> list[str]:
         RuntimeError: `ip` or `tc` refused; holds what it said.
     """
     spaces = [_open_namespace() for _ in plans]
-    batch("ip", switch_lines())
+    run_batch("ip", switch_lines())
     for plan, space in zip(plans, spaces, strict=True):
-        batch("ip", link_lines(plan, space))
-        batch("ip", node_lines(plan), space)
-        batch("ip", route_lines(plan), space, may_fail=True)
-        batch("tc", shape_lines(plan, PORT), space)
-    batch("tc", (line for plan in plans for line in shape_lines(plan, port_of(plan.node))))
+        run_batch("ip", link_lines(plan, space))
+        run_batch("ip", node_lines(plan), space)
+        run_batch("ip", route_lines(plan), space, may_fail=True)
+        run_batch("tc", shape_lines(plan, PORT), space)
+    run_batch("tc", (line for plan in plans for line in shape_lines(plan, port_of(plan.node))))
     return spaces
 
 
@@ -182,7 +182,7 @@ def _call(name: str, *arguments: int) -> None:
         raise OSError(code, f"{name}: {os.strerror(code)}")
 
 
-def batch(
+def run_batch(
     tool: str, lines: Iterable[str], space: str | None = None, *, may_fail: bool = False
 ) -> None:
     """Run `ip` or `tc` commands in the namespace of a launch's hub (2) or of a simulated node."""

@@ -10,7 +10,7 @@ from drumline.core.json_lines import Message
 from drumline.node.agent import ExitReports, JobAgent, Terms, build_task, read_reports
 from drumline.node.job import JobFolder
 from drumline.node.peer import PeerConnection, connect_to_leader
-from drumline.node.runner import TICK_S, Over, Runner, explain
+from drumline.node.runner import TICK_S, Over, Runner, explain_failure
 
 _CONNECT_S = 20.0
 _LOST_GRACE_S = 1.5  # nobody waits for what these ranks have to say any more
@@ -44,7 +44,7 @@ class Follower(Runner):
             self._connect()
             over = self._serve()
         except BaseException as error:
-            over = explain(error, self.folder.log)
+            over = explain_failure(error, self.folder.log)
             if self._peer is not None:
                 self._peer.send("broken", error=over.error, code=over.code)
         self._conclude(over)

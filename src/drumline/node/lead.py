@@ -34,7 +34,7 @@ from drumline.node.agent import (
 )
 from drumline.node.job import JobFolder, Ticket
 from drumline.node.peer import PeerConnection, accept_follower
-from drumline.node.runner import CANCELLED, TICK_S, Over, Runner, explain
+from drumline.node.runner import CANCELLED, TICK_S, Over, Runner, explain_failure
 from drumline.node.snapshot import bring_checkpoints
 
 COME_S = 60.0
@@ -74,12 +74,12 @@ class Leader(Runner):
             self._start()
             self._watch()
         except BaseException as error:
-            over = explain(error, self.folder.log)
+            over = explain_failure(error, self.folder.log)
         try:
             self._wind_down()
             over = self._judge() if over is None else over
         except BaseException as error:
-            over = explain(error, self.folder.log)
+            over = explain_failure(error, self.folder.log)
         self._conclude(over)
 
     def _wait_for_turn(self) -> None:

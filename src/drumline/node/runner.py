@@ -148,7 +148,7 @@ class Runner:
         self.folder.note(**ending)
 
 
-def explain(error: BaseException, log: Path) -> Over:
+def explain_failure(error: BaseException, log: Path) -> Over:
     """Turn what a job's leader or follower process on a node failed with into the job's end."""
     if isinstance(error, Over):
         return error

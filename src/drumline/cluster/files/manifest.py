@@ -60,7 +60,9 @@ class FolderManifest:
         return sum(entry.size for entry in self.entries)
 
 
-def scan(root: Path, cache: Path | None = None, apart: Path | None = None) -> FolderManifest:
+def scan_project(
+    root: Path, cache: Path | None = None, apart: Path | None = None
+) -> FolderManifest:
     """Scan the project's folder on this machine for the files that a sync brings to the nodes.
 
     `cache`: where digests of files are kept from one scan to the next.

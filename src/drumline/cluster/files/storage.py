@@ -2,7 +2,7 @@
 
     during and after a run   node (its own role)  ──▶  storage      `keep_copies`
     or by the laptop         pull, then           ──▶  storage      `upload_run`
-    another cluster          storage ──▶ a run directory again      `latest`, `fetch_run`
+    another cluster          storage ──▶ a run directory again      `latest_run`, `fetch_run`
 
 What lies there, and why it is whole at every moment, says `drumline.node.storage`.
 """
@@ -116,7 +116,7 @@ def stored_runs(url: str) -> list[StoredRun]:
     ]
 
 
-def latest(url: str) -> StoredRun | None:
+def latest_run(url: str) -> StoredRun | None:
     """Return the run in the cluster's storage that was at work last and has checkpoints, or None.
 
     Scripts, and runs that have just begun, are nothing to go on from.

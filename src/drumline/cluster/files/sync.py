@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from drumline.cluster.files.manifest import FolderManifest, scan
+from drumline.cluster.files.manifest import FolderManifest, scan_project
 from drumline.cluster.home import ClusterHome
 from drumline.cluster.providers import Machine, Reporter
 from drumline.cluster.ssh.remote import NodeSession, Remote, all_of, host_error, last_line
@@ -85,7 +85,7 @@ class _Sync:
         """Scan once, and send it to all; returns the files that have changed meanwhile."""
         sessions = await NodeSession.start_all(remotes, _command)
         try:
-            manifest = await asyncio.to_thread(scan, self.folder, self.cache, self.apart)
+            manifest = await asyncio.to_thread(scan_project, self.folder, self.cache, self.apart)
             for note in manifest.notes:
                 self.report("sync", note)
             results = await all_of(self._one(session, manifest) for session in sessions)

@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import IO
 
-from drumline.cluster.files.storage import fetch_run, latest
+from drumline.cluster.files.storage import fetch_run, latest_run
 from drumline.cluster.life.limits import kept_busy
 from drumline.cluster.providers import Reporter
 from drumline.cluster.ssh.remote import Remote, host_error
@@ -61,7 +61,7 @@ async def offer_checkpoints(
 def _latest(storage: str | None) -> str:
     if storage is None:
         raise UsageError("latest means the storage's, but cluster.yaml names none; name a job")
-    found = latest(storage)
+    found = latest_run(storage)
     if found is None:
         raise UsageError(
             f"the storage {shown_url(storage)} has no run with checkpoints yet; leave --resume out"

@@ -106,7 +106,7 @@ async def cancel(remotes: Sequence[Remote], job_id: str) -> JobState:
     return JobState.from_json(answer["state"])
 
 
-async def newest(remotes: Sequence[Remote]) -> str:
+async def newest_job(remotes: Sequence[Remote]) -> str:
     """Return the id of the job that was submitted to the cluster last."""
     jobs = await status(remotes)
     if not jobs:

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from drumline.cluster.home import ClusterHome
 from drumline.cluster.providers import Machine
-from drumline.cluster.ssh.keys import KEY, alias
+from drumline.cluster.ssh.keys import KEY, host_key_alias
 from drumline.core.errors import ClusterError
 from drumline.core.files import write_atomic
 
@@ -93,7 +93,7 @@ def hang_up(folder: Path) -> None:
 
 
 def _section(home: ClusterHome, machine: Machine) -> str:
-    name = alias(home.name, machine.node)
+    name = host_key_alias(home.name, machine.node)
     options = [
         ("HostName", _quoted(machine.host.replace("%", "%%"))),
         ("Port", str(machine.port)),

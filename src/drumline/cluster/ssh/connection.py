@@ -21,7 +21,7 @@ import asyncssh
 from drumline.cluster.home import ClusterHome
 from drumline.cluster.providers import Machine
 from drumline.cluster.ssh.config import ALIVE_COUNT, ALIVE_S
-from drumline.cluster.ssh.keys import KEY, Pin, alias, check_key, fingerprint, read_pins
+from drumline.cluster.ssh.keys import KEY, Pin, check_key, fingerprint, host_key_alias, read_pins
 from drumline.cluster.ssh.process import Process, RemoteProcess, command_line
 from drumline.cluster.ssh.remote import Done, host_error
 from drumline.cluster.ssh.transport import Transport
@@ -64,7 +64,7 @@ def _sign_in_options(machine: Machine, home: ClusterHome, pins: Sequence[Pin]) -
         "username": machine.user,
         "known_hosts": (trusted, [], []),
         "server_host_key_algs": list(dict.fromkeys([*kinds, *_KINDS])),
-        "host_key_alias": alias(home.name, machine.node),
+        "host_key_alias": host_key_alias(home.name, machine.node),
         "x509_trusted_certs": None,
         "preferred_auth": ["publickey"],
         "gss_kex": False,

@@ -193,14 +193,14 @@ class Pin:
     origin: Origin = Origin.GIVEN
 
 
-def alias(cluster: str, node: int) -> str:
+def host_key_alias(cluster: str, node: int) -> str:
     """Return the alias (HostKeyAlias) that a node's SSH host key is pinned under."""
     return f"drumline-{cluster}-worker{node}"
 
 
 def read_pins(home: ClusterHome, node: int) -> list[Pin]:
     """Return the SSH host keys that are pinned for a node."""
-    return _read_all(home).get(alias(home.name, node), [])
+    return _read_all(home).get(host_key_alias(home.name, node), [])
 
 
 def write_pins(home: ClusterHome, node: int, pins: Iterable[Pin]) -> None:
@@ -210,7 +210,7 @@ def write_pins(home: ClusterHome, node: int, pins: Iterable[Pin]) -> None:
     """
     home.make()
     everybody = _read_all(home)
-    everybody[alias(home.name, node)] = list(pins)
+    everybody[host_key_alias(home.name, node)] = list(pins)
     lines = [
         f"{name} {pin.key} {pin.origin}\n" for name in sorted(everybody) for pin in everybody[name]
     ]

@@ -99,7 +99,7 @@ class Cloud:
             except _BOTO_ERRORS as error:
                 action = self._action(service, method)
                 refusal = _explain(error, action, self.region, what=what, zone=zone)
-                again = service == "launch" and kind(refusal) in ("throttling", "server")
+                again = service == "launch" and error_kind(refusal) in ("throttling", "server")
                 if not again or attempt == _TRIES - 1:
                     raise refusal from error
                 self.sleep(2**attempt)
@@ -183,7 +183,7 @@ def known_errors() -> _Errors:
     return _Errors.model_validate(yaml.safe_load(_read("errors.yaml")))
 
 
-def kind(error: CloudError) -> str:
+def error_kind(error: CloudError) -> str:
     """Return the kind of an AWS error, as `errors.yaml` names it: capacity, quota, …"""
     return str(error.fields.get("kind", "other"))
 

@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from drumline.cluster.providers import Reporter
-from drumline.cluster.providers.ec2.cloud import AwsValues, Cloud, CloudWriter, kind
+from drumline.cluster.providers.ec2.cloud import AwsValues, Cloud, CloudWriter, error_kind
 from drumline.cluster.providers.ec2.inventory import (
     LIVE,
     STOPPED,
@@ -166,7 +166,7 @@ class Launcher:
             try:
                 return self._launch_in(missing, place)
             except CloudError as error:
-                if kind(error) not in MOVE_ON:
+                if error_kind(error) not in MOVE_ON:
                     raise
                 refused[place.zone] = error
                 self.writer.report(place.zone, f"refused: {error.fields['code']}")
@@ -220,7 +220,7 @@ class Launcher:
                     zone=place.zone,
                 )
             except CloudError as error:
-                if kind(error) != "repeated":
+                if error_kind(error) != "repeated":
                     raise
                 made = instances(self.writer.cloud, [{"Name": "client-token", "Values": [token]}])
                 if (there := next((item for item in made if item.live), None)) is None:

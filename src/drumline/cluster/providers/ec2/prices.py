@@ -1,8 +1,8 @@
 """What machines cost: a dated price table, how to refresh it, and what a cluster costs per hour.
 
-The bundled table is `prices.json`; one that `refresh` has fetched is in $DRUMLINE_HOME and takes
-precedence. A node costs its machine, its disk and its public address; traffic out of the region is
-not counted.
+The bundled table is `prices.json`; one that `refresh_prices` has fetched is in $DRUMLINE_HOME and
+takes precedence. A node costs its machine, its disk and its public address; traffic out of the
+region is not counted.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def read_prices(region: str) -> PriceTable:
     return fetched if fetched is not None and region in fetched.machines else bundled
 
 
-def refresh(pricing: Cloud, regions: Sequence[str]) -> PriceTable:
+def refresh_prices(pricing: Cloud, regions: Sequence[str]) -> PriceTable:
     """Fetch the regions' EC2 prices from AWS's price list, and save them."""
     machines = {region: _fetch_machines(pricing, region) for region in regions}
     disks = {region: _fetch_disk(pricing, region) for region in regions}

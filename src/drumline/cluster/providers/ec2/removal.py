@@ -18,7 +18,7 @@ import boto3
 
 from drumline.cluster.life.journal import Journal
 from drumline.cluster.providers import Reporter, Resource
-from drumline.cluster.providers.ec2.cloud import Cloud, CloudWriter, Sleep, kind
+from drumline.cluster.providers.ec2.cloud import Cloud, CloudWriter, Sleep, error_kind
 from drumline.cluster.providers.ec2.inventory import (
     GONE,
     KINDS,
@@ -137,13 +137,13 @@ def _terminate(writer: CloudWriter, identities: list[str]) -> dict[str, CloudErr
         if len(identities) > 1:
             alone = [_terminate(writer, [identity]) for identity in identities]
             return {identity: refusal for one in alone for identity, refusal in one.items()}
-        return {} if kind(error) == "not-found" else {identities[0]: error}
+        return {} if error_kind(error) == "not-found" else {identities[0]: error}
     return {}
 
 
 def _of_this_one(error: CloudError) -> bool:
     """Whether it is this resource that EC2 refuses, so that others may go."""
-    return bool(error.fields.get("answered", True)) and kind(error) not in _IN_VAIN
+    return bool(error.fields.get("answered", True)) and error_kind(error) not in _IN_VAIN
 
 
 def _delete(writer: CloudWriter, item: InventoryItem, filters: Sequence[Filter]) -> None:
@@ -155,9 +155,9 @@ def _delete(writer: CloudWriter, item: InventoryItem, filters: Sequence[Filter])
         try:
             writer.call(method, params, note=params)
         except CloudError as error:
-            if kind(error) == "not-found":
+            if error_kind(error) == "not-found":
                 return
-            if kind(error) != "in-use":
+            if error_kind(error) != "in-use":
                 raise
             if attempt == 0:
                 writer.report(item.kind, f"{item.identity} is in use yet; waiting")

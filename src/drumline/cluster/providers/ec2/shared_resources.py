@@ -15,7 +15,7 @@ import ipaddress
 from collections.abc import Sequence
 from typing import Any
 
-from drumline.cluster.providers.ec2.cloud import AwsValues, CloudWriter, kind
+from drumline.cluster.providers.ec2.cloud import AwsValues, CloudWriter, error_kind
 from drumline.cluster.providers.ec2.inventory import (
     InventoryItem,
     of_cluster,
@@ -105,7 +105,7 @@ class SharedResources:
         try:
             return self._writer.call(method, params, note=note)
         except CloudError as error:
-            if kind(error) != "duplicate":
+            if error_kind(error) != "duplicate":
                 raise
             return None
 

@@ -33,7 +33,7 @@ from drumline.cluster.providers.twin.node import Node, hub_lines
 from drumline.core.json_lines import JsonLines, Message, encode
 from drumline.core.lock import FileLock
 from drumline.core.processes import start_time
-from drumline.launch.hub import batch
+from drumline.launch.hub import run_batch
 
 _CONNECT_S = 20.0
 _EMPTY_S = 60.0
@@ -197,7 +197,7 @@ def main(arguments: list[str]) -> int:
         print(json.dumps({"error": f"another process holds the nodes of {home}"}), flush=True)
         return 1
     try:
-        batch("ip", hub_lines())
+        run_batch("ip", hub_lines())
         os.chdir(home)
         with contextlib.suppress(FileNotFoundError):
             os.unlink("control")

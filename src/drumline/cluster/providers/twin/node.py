@@ -25,10 +25,10 @@ from drumline.core.nodes import PREFIX, NodePlan
 from drumline.launch.hub import (
     PORT,
     SWITCH,
-    batch,
     link_lines,
     node_lines,
     port_of,
+    run_batch,
     shape_lines,
     switch_lines,
 )
@@ -126,7 +126,7 @@ class Node:
 
     def set_link(self, *, up: bool) -> None:
         """Connect the node's link, or cut it; raises RuntimeError where `ip` refuses."""
-        batch("ip", [f"link set dev {port_of(self._port)} {'up' if up else 'down'}"])
+        run_batch("ip", [f"link set dev {port_of(self._port)} {'up' if up else 'down'}"])
         self.state = "running" if up else "cut"
 
     def describe(self) -> Message:
@@ -158,11 +158,11 @@ class Node:
         order, address = self.order, self.order.bare_addresses[0]
         plan = NodePlan(node=self._port, address=address, rate=order.rate, delay_ms=order.delay_ms)
         space = f"/proc/{self.pid}/ns/net"
-        batch("ip", [*link_lines(plan, space), *_way_in_lines(order)])
-        batch("ip", _inside_lines(order, plan), space)
-        batch("ip", _pinned_lines(order), space, may_fail=True)
-        batch("tc", shape_lines(plan, PORT), space)
-        batch("tc", shape_lines(plan, port_of(self._port)))
+        run_batch("ip", [*link_lines(plan, space), *_way_in_lines(order)])
+        run_batch("ip", _inside_lines(order, plan), space)
+        run_batch("ip", _pinned_lines(order), space, may_fail=True)
+        run_batch("tc", shape_lines(plan, PORT), space)
+        run_batch("tc", shape_lines(plan, port_of(self._port)))
 
     def _watch(self, process: subprocess.Popen[bytes], when_ended: Callable[[], None]) -> None:
         """Notice the end of the node, whoever ends it."""
