@@ -195,7 +195,7 @@ def test_folders_that_must_not_travel(project, home, node, tmp_path, monkeypatch
 def test_a_file_that_changes_meanwhile(project, home, node, monkeypatch):
     """What travels is what was looked at; a log may grow, but not turn into something else."""
     write(project, log="1\n", other="x")
-    look = sync_module.scan
+    look = sync_module.scan_project
     changes = iter(["more", "again", None])
 
     def scan_then_change(*args):
