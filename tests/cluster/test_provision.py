@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from drumline.cluster.home import ClusterHome
 from drumline.cluster.providers import Machine
 from drumline.cluster.provision import playbook
 from drumline.cluster.provision.playbook import Failure, Outcome, without_secrets
@@ -98,9 +99,9 @@ def provision(nodes, project, **environment):
         {"provider": "twin", "environment": {"python": sys.executable, **environment}}
     )
     remotes = [LocalRemote(machine) for machine in nodes.machines]
-    provisioner = Provisioner(
-        spec=spec, folder=project, ansible=nodes.folder / "ansible", ssh_config=nodes.config
-    )
+    home = ClusterHome(nodes.folder)
+    home.ssh_config = nodes.config
+    provisioner = Provisioner(spec=spec, folder=project, home=home)
     story = Story()
     names = asyncio.run(provisioner.provision(remotes, story))
     return names, story

@@ -44,7 +44,7 @@ def test_a_lost_leader_ends_the_wait_and_another_node_does_not(tmp_path, monkeyp
     monkeypatch.setattr(other, "run", lost)
     monkeypatch.setattr(leader, "run", touch)
     with pytest.raises(HostError, match="worker0: the connection was lost"):
-        asyncio.run(asyncio.wait_for(services.stay_busy(leader, [leader, other]), 20))
+        asyncio.run(asyncio.wait_for(services.stay_busy([leader, other]), 20))
     assert len(touched) == 4
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from drumline.labs.check import GraderProcess, Verdict
+from drumline.launch.grader import GraderProcess, Verdict
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from drumline.labs.check import GraderProcess, Status, Verdict
+from drumline.launch.grader import GraderProcess, Status, Verdict
 from wrong import SOLUTIONS
 
 

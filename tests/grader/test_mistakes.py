@@ -7,8 +7,8 @@ import shutil
 import pytest
 
 from drumline.labs.catalogue import LABS, starter_files
-from drumline.labs.check import Status
 from drumline.labs.explanation import explain, load_pointers, title_of
+from drumline.launch.grader import Status
 from drumline.report.page.translator import Language
 from wrong import ALL, SOLUTIONS, Wrong
 

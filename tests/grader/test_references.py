@@ -47,7 +47,7 @@ def count_some(meeting: str) -> list[list[object]]:
     dist.all_gather([torch.ones(2)] * 1, torch.ones(2))
     dist.all_gather_object([None], "text")
     dist.broadcast(tensor=torch.ones(3, dtype=torch.float64), src=0)
-    return [[call.op, call.nbytes, call.peer] for call in calls.take()]
+    return [[call.op, call.nbytes, call.peer] for call in calls]
 
 
 @FORKS

@@ -14,7 +14,7 @@ import drumline
 from drumline.bench.specs import AggregationSpec, CollectivesSpec
 from drumline.cli.app import app, lab_app
 from drumline.cli.main import main  # noqa: F401  commands hang themselves on the app
-from drumline.grader.checks import CHECKS
+from drumline.grader.server import CHECKS
 from drumline.labs.catalogue import LABS, starter_files
 from drumline.labs.explanation import load_pointers, load_verdict_texts
 from drumline.report.page.translator import Language

@@ -6,7 +6,7 @@ Those of the benches that train, model-parallel and scaling, are in their folder
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
@@ -80,8 +80,11 @@ def _once(items: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(dict.fromkeys(items))
 
 
-Commas = BeforeValidator(_split)
-Once = AfterValidator(_once)
+T = TypeVar("T")
+Listed = Annotated[tuple[T, ...], BeforeValidator(_split), Field(min_length=1)]
+"""written with commas between the items"""
+Each = Annotated[Listed[T], AfterValidator(_once)]
+"""a list whose items count once"""
 Size = Annotated[int, BeforeValidator(_check_size, json_schema_input_type=int | str)]
 Workers = Annotated[int, Field(ge=1, le=MAX_WORKERS)]
 
@@ -149,19 +152,14 @@ class CollectivesSpec(BenchSpec):
         "all_to_all",
         "barrier",
     ] = "all_reduce"
-    algorithms: Annotated[tuple[str, ...], Commas, Once, Field(min_length=1)] = ()
+    algorithms: Each[str] = ()
     """those of `drumline explain`, and native: the backend's own (default: all of these); for
     all_reduce also reduce_broadcast, gather_scatter and all_gather, which are made of others"""
-    backends: Annotated[
-        tuple[Literal["gloo", "shm", "mpi", "nccl"], ...], Commas, Once, Field(min_length=1)
-    ] = ("gloo",)
+    backends: Each[Literal["gloo", "shm", "mpi", "nccl"]] = ("gloo",)
     """with mpi, all ranks are started by mpirun; nccl wants a GPU for each, and has native alone"""
-    workers: Annotated[tuple[Workers, ...], Commas, Once, Field(min_length=1)] = (2,)
+    workers: Each[Workers] = (2,)
     """processes per node; several numbers are measured one after the other"""
-    sizes: Annotated[tuple[Size, ...], Commas, Once, Field(min_length=1)] = (
-        *(4, 2**12, 2**16, 2**18),
-        *(2**20, 2**22, 2**24),
-    )
+    sizes: Each[Size] = (4, 2**12, 2**16, 2**18, 2**20, 2**22, 2**24)
     """of the tensor, or of all parts together, as in nccl-tests; there rounded up to equal parts"""
 
     @model_validator(mode="after")
@@ -245,9 +243,7 @@ class AggregationSpec(BenchSpec):
     """samples per rank and step"""
     bucket_bytes: Bytes = 2**20
     """how much is sent at once"""
-    kinds: Annotated[
-        tuple[str, ...], Commas, Once, AfterValidator(_check_kinds), Field(min_length=1)
-    ] = KINDS
+    kinds: Annotated[Each[str], AfterValidator(_check_kinds)] = KINDS
     """the strategies (default: all that average buckets)"""
 
     @model_validator(mode="before")

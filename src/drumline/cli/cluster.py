@@ -68,7 +68,7 @@ def up_command(args: list[str], *, as_json: bool) -> None:
     began = time.monotonic()
     try:
         with NodeRows(console, _title(spec)) as rows:
-            cluster = bring_up(spec, folder, rows.say)
+            cluster = bring_up(spec, folder, rows.report)
     except KeyboardInterrupt:
         raise InterruptError(
             "interrupted; what was made is there: drumline up goes on, drumline down removes it"
@@ -127,7 +127,7 @@ def down_command(
     with NodeRows(console, f"{home.name}: removing") as rows:
         if pull:
             _pull_first(spec, home, rows, give_up)
-        receipt = take_down(spec, home, rows.say, identity=identity, give_up=give_up)
+        receipt = take_down(spec, home, rows.report, identity=identity, give_up=give_up)
     if as_json:
         print_json(receipt.to_json())
     else:
@@ -272,11 +272,11 @@ def _pull_first(spec: ClusterSpec, home: ClusterHome, rows: NodeRows, give_up: l
         there &= {machine.identity for machine in noted}
         for machine in noted:
             if machine.identity not in there:
-                rows.say(machine.name, "has ended already, with what was on it")
+                rows.report(machine.name, "has ended already, with what was on it")
         if not there:
             return None  # or an `up` that was cut short: no job has run there
         try:
-            return pull_all(spec, home, rows.say, there)
+            return pull_all(spec, home, rows.report, there)
         except (DrumlineError, OSError) as error:
             why = error.message if isinstance(error, DrumlineError) else str(error)
             if there == tried:  # else one of them may have ended just now
@@ -302,7 +302,7 @@ def reap_command(*, yes: bool, regions: list[str], as_json: bool) -> None:
         if not Confirm.ask(_QUESTION, console=console, default=False):
             return
     with NodeRows(console, "reaping") as rows:
-        reaped = reap_all(rows.say, regions)
+        reaped = reap_all(rows.report, regions)
     if as_json:
         print_json(asdict(reaped))
         return
@@ -322,7 +322,7 @@ def prices_command(region: str | None, *, as_json: bool) -> None:
     session = open_session(region=region)
     cloud = Cloud(session, region=region)
     with NodeRows(Console(stderr=as_json, highlight=False), "prices") as rows:
-        rows.say(cloud.region, "asking for the price list")
+        rows.report(cloud.region, "asking for the price list")
         table = refresh(cloud, [cloud.region])
     if as_json:
         print_json(table.to_json())

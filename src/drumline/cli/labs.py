@@ -23,11 +23,12 @@ from drumline.cli.printing import print_json, print_text
 from drumline.core.errors import DrumlineError, LabError, UsageError
 from drumline.core.formatting import format_seconds
 from drumline.labs.catalogue import LABS, find_lab, recognise, start_lab
-from drumline.labs.check import Result, Status, Verdict, Watch, check_lab
+from drumline.labs.check import Result, Watch, check_lab
 from drumline.labs.experiment import LabSettings
 from drumline.labs.explanation import Explanation, explain, label, title_of, write_junit
 from drumline.labs.runner import run_lab
 from drumline.labs.verify import verify
+from drumline.launch.grader import Status, Verdict
 from drumline.launch.probe import Progress
 from drumline.report.page.translator import Language, Translator, load_texts
 from drumline.spec.load import read_options

@@ -51,7 +51,7 @@ def _widths(columns: Mapping[str, Sequence[str]]) -> list[int]:
 
 
 class NodeRows:
-    """What happens to whom; `say(who, what)` may be called from any thread."""
+    """What happens to whom; `report(who, what)` may be called from any thread."""
 
     def __init__(self, console: Console, title: str) -> None:
         self._console = console
@@ -74,7 +74,7 @@ class NodeRows:
         if self._live is not None:
             self._live.stop()
 
-    def say(self, who: str, what: str) -> None:
+    def report(self, who: str, what: str) -> None:
         """Tell what happens to a node or a resource now."""
         with self._guard:
             known = self._rows.get(who, ("", 0.0))[0] == what

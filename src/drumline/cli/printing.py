@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console
@@ -24,7 +25,7 @@ def print_result(run: RunDir, spec: RunSpec, *, as_json: bool) -> None:
     events = run.read_rank_events(spec.world_size)
     ledger, bubble = compute_ledger(events), measure_bubble(events, spec.axes)
     if as_json:
-        more = {} if bubble is None else {"bubble": bubble.to_json()}
+        more = {} if bubble is None else {"bubble": asdict(bubble)}
         print_json({**summary, "ledger": ledger.to_json(), **more, "run_dir": str(run.path)})
         return
     console = Console()

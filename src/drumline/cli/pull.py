@@ -31,7 +31,7 @@ def pull_command(job: str | None, which: str | None, *, into: Path | None, watch
     spec, home = find_cluster(which)
     console = Console(stderr=True, highlight=False)
     with NodeRows(console, f"{home.name}: pull") as rows:
-        found = asyncio.run(_pull(spec, home, rows.say, job=job, into=into, watch=watch))
+        found = asyncio.run(_pull(spec, home, rows.report, job=job, into=into, watch=watch))
     for job_id, (folder, pulled) in found.items():
         size = format_bytes(pulled.bytes)
         news = counted(pulled.files, "file")
@@ -40,13 +40,13 @@ def pull_command(job: str | None, which: str | None, *, into: Path | None, watch
             print(f"  {why}", file=sys.stderr)
 
 
-def pull_all(spec: ClusterSpec, home: ClusterHome, say: Reporter, among: Container[str]) -> None:
+def pull_all(spec: ClusterSpec, home: ClusterHome, report: Reporter, among: Container[str]) -> None:
     """Bring all jobs' results from the nodes that there are, before these go, too.
 
     Raises:
         ClusterError: not all of it is here.
     """
-    work = _pull(spec, home, say, job=None, into=None, watch=False, must=False, among=among)
+    work = _pull(spec, home, report, job=None, into=None, watch=False, must=False, among=among)
     silent = [why for _, pulled in asyncio.run(work).values() for why in pulled.silent]
     if silent:
         raise ClusterError("; ".join(dict.fromkeys(silent)))
@@ -55,7 +55,7 @@ def pull_all(spec: ClusterSpec, home: ClusterHome, say: Reporter, among: Contain
 async def _pull(
     spec: ClusterSpec,
     home: ClusterHome,
-    say: Reporter,
+    report: Reporter,
     *,
     job: str | None,
     into: Path | None,
@@ -74,7 +74,7 @@ async def _pull(
         if into is not None and len(wanted) > 1:
             raise UsageError(f"--into is for one job; name one of {', '.join(wanted)}")
         work = (
-            _pull_one(spec, home, fleet, say, each, into or default_folder(home, each), watch)
+            _pull_one(spec, home, fleet, report, each, into or default_folder(home, each), watch)
             for each in wanted
         )
         return dict(zip(wanted, await asyncio.gather(*work), strict=True))
@@ -84,28 +84,28 @@ async def _pull_one(
     spec: ClusterSpec,
     home: ClusterHome,
     fleet: Fleet,
-    say: Reporter,
+    report: Reporter,
     job_id: str,
     into: Path,
     watch: bool,
 ) -> tuple[Path, Pulled]:
     def tell(pulled: Pulled) -> None:
         files = counted(pulled.files, "file")
-        say(job_id, f"{files}, {format_bytes(pulled.bytes)} ({_phase(pulled)})")
+        report(job_id, f"{files}, {format_bytes(pulled.bytes)} ({_phase(pulled)})")
 
-    say(job_id, f"to {into}")
+    report(job_id, f"to {into}")
     async with Puller(fleet.remotes, job_id, into) as puller:
         pulled = await (puller.watch(tell) if watch else puller.pull())
     tell(pulled)
     note_place(home, job_id, into)
     if spec.storage is not None and (into / "run").is_dir():
         stored = stored_by_nodes(into, nodes=len(fleet.remotes))
-        store_run(spec.storage, job_id, into, say, stored=stored, ended=pulled.ended)
+        store_run(spec.storage, job_id, into, report, stored=stored, ended=pulled.ended)
     return into, pulled
 
 
 def store_run(
-    url: str, job_id: str, folder: Path, say: Reporter, *, stored: bool, ended: bool
+    url: str, job_id: str, folder: Path, report: Reporter, *, stored: bool, ended: bool
 ) -> None:
     """Copy a job's run from here to the storage, unless its nodes have done so.
 
@@ -115,12 +115,12 @@ def store_run(
     try:
         if stored and seen_here(url, job_id):
             return
-        say(job_id, f"to {shown_url(url)}")
+        report(job_id, f"to {shown_url(url)}")
         upload_run(folder / "run", url, job_id, ended=ended)
     except ClusterError as error:
         if not stored:
             raise
-        say(job_id, f"the nodes have stored it, but from here: {error.message}")
+        report(job_id, f"the nodes have stored it, but from here: {error.message}")
 
 
 def _phase(pulled: Pulled) -> str:

@@ -81,7 +81,7 @@ def show_command(name: str, *, as_json: bool) -> None:
                 **(summary or {"name": run.path.name, "world_size": spec.world_size}),
                 "spec": spec.model_dump(mode="json"),
                 "ledger": ledger.to_json(),
-                **({} if bubble is None else {"bubble": bubble.to_json()}),
+                **({} if bubble is None else {"bubble": asdict(bubble)}),
                 "coverage": coverage,
                 "run_dir": str(run.path),
             }

@@ -80,15 +80,15 @@ async def _serve(which: str | None, name: ServiceName, *, browser: bool) -> None
     async with connected(spec, home) as fleet:
         with NodeRows(console, name) as rows:
             try:
-                service = await open_service(fleet.leader, name, rows.say)
+                service = await open_service(fleet.leader, name, rows.report)
             except MissingServiceError as error:
                 await _install(spec, home, fleet, str(error.fields["package"]), rows)
-                service = await open_service(fleet.leader, name, rows.say)
+                service = await open_service(fleet.leader, name, rows.report)
         print(service.url, flush=True)
         console.print("the tunnel is open until you press Ctrl-C")
         if browser:
             _show(home, service.url)
-        tasks = [stay_busy(fleet.leader, list(fleet.remotes))]
+        tasks = [stay_busy(fleet.remotes)]
         if name == "jupyter":  # its notebooks may ask for runs
             tasks.append(serve_requests(fleet.remotes, partial(submit, fleet.remotes)))
         await asyncio.gather(*tasks)
@@ -106,14 +106,9 @@ def _show(home: ClusterHome, url: str) -> None:
 async def _install(
     spec: ClusterSpec, home: ClusterHome, fleet: Fleet, package: str, rows: NodeRows
 ) -> None:
-    provisioner = Provisioner(
-        spec=spec,
-        folder=Path(home.read_facts().folder),
-        ansible=home.ansible,
-        ssh_config=home.ssh_config,
-    )
+    provisioner = Provisioner(spec=spec, folder=Path(home.read_facts().folder), home=home)
 
     def tell(node: str, task: str, state: str) -> None:
-        rows.say(node, f"{task}: {state}")
+        rows.report(node, f"{task}: {state}")
 
     await provisioner.install_services(fleet.leader, fleet.remotes, [package], tell)

@@ -147,16 +147,13 @@ def locked(home: ClusterHome) -> Iterator[None]:
                 break
         lock.release()  # `down` has removed the file in between
     with lock:
-        lock.write_holder(json.dumps(_holder()))
+        command = " ".join(["drumline", *sys.argv[1:2]])
+        holder = {"pid": os.getpid(), "what": command, "user": _user(), "at": time.time()}
+        lock.write_holder(json.dumps(holder))
         try:
             yield
         finally:
             lock.write_holder("")
-
-
-def _holder() -> dict[str, object]:
-    command = " ".join(["drumline", *sys.argv[1:2]])
-    return {"pid": os.getpid(), "what": command, "user": _user(), "at": time.time()}
 
 
 def _user() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 
@@ -11,7 +12,7 @@ from drumline.core.processes import die_with_parent
 def main() -> None:
     """Load torch once, and serve.
 
-    Threads are limited by OMP_NUM_THREADS (`drumline.labs.check` sets it), not by
+    Threads are limited by OMP_NUM_THREADS (`drumline.launch.grader` sets it), not by
     torch.set_num_threads: that makes a pool of threads, which a fork then replaces where two of its
     own threads may meet, and abort.
     """
@@ -20,12 +21,14 @@ def main() -> None:
     sys.dont_write_bytecode = True
     import gc
 
-    from drumline.grader import server
     from drumline.grader.fork import adopt_orphans
+    from drumline.grader.server import serve
 
     gc.freeze()  # a collection in a fork would touch, and thereby copy, what it shares
     adopt_orphans()
-    server.main()
+    events = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # whatever prints here prints there
+    serve(sys.stdin, events)
 
 
 if __name__ == "__main__":

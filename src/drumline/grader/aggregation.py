@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from types import MappingProxyType
-from typing import Any
 
 import torch
 
+from drumline.core.json_lines import Message
 from drumline.grader.pictures import table
 from drumline.grader.ranks import POINT_TO_POINT, Call, count_calls, on_ranks
 from drumline.grader.submission import Submission, Wrong
@@ -45,7 +45,7 @@ def average(method: str, submission: Submission) -> None:
     _check_calls(moving, method, _SIZES[0] * 4)
 
 
-def _average(method: str, rank: int, _: int, submission: Submission) -> list[dict[str, Any]]:
+def _average(method: str, rank: int, _: int, submission: Submission) -> list[Message]:
     calls = count_calls()
     function = submission.take("aggregation", f"average_by_{method}")
     answers = []
@@ -53,13 +53,10 @@ def _average(method: str, rank: int, _: int, submission: Submission) -> list[dic
         # 1, 2, 4 times the same ramp, so that every sum tells its terms
         tensor = torch.linspace(1, 2, size) * 2.0**rank
         given = function(tensor)
-        answers.append(
-            {
-                "value": _factor(tensor),
-                "given": _factor(given) if isinstance(given, torch.Tensor) else None,
-                "calls": [asdict(call) for call in calls.take()],
-            }
-        )
+        returned = _factor(given) if isinstance(given, torch.Tensor) else None
+        made = [asdict(call) for call in calls]
+        calls.clear()
+        answers.append({"value": _factor(tensor), "given": returned, "calls": made})
     return answers
 
 
@@ -71,7 +68,7 @@ def _factor(tensor: torch.Tensor) -> float | None:
     return factor if torch.allclose(flat, ramp * factor, rtol=_CLOSE, atol=_CLOSE) else None
 
 
-def _check_values(answers: list[dict[str, Any]], size: int, method: str, *, aliased: bool) -> None:
+def _check_values(answers: list[Message], size: int, method: str, *, aliased: bool) -> None:
     """Compare what each rank ended with, and name what explains it."""
     own = [2.0**rank for rank in range(_RANKS)]
     mean, total = sum(own) / _RANKS, sum(own)

@@ -106,6 +106,15 @@ class Fork:
                 os.close(descriptor)
         self.stacks.close()
 
+    def read(self, descriptor: int) -> bool:
+        """Read some of what it has answered or printed; False where that was all."""
+        read = os.read(descriptor, 1 << 16)
+        answers = descriptor == self.answers
+        into, keep = (self.answer_bytes, _ANSWER_BYTES) if answers else (self.tail, _KEPT_BYTES)
+        into += read
+        del into[:-keep]
+        return bool(read)
+
     def reap(self) -> None:
         """Notice that it has ended."""
         if not self.ended:
@@ -177,17 +186,12 @@ def watch(
     """Read what forks answer and print until all have ended, or `enough`, or the time is there."""
     with selectors.DefaultSelector() as selector:
         for one in forks:
-            selector.register(one.answers, selectors.EVENT_READ, (one, one.answer_bytes))
-            selector.register(one.printed, selectors.EVENT_READ, (one, one.tail))
+            for descriptor in (one.answers, one.printed):
+                selector.register(descriptor, selectors.EVENT_READ, one)
         while time.monotonic() < until and not enough():
             for key, _ in selector.select(_POLL_S):
-                one, into = key.data
-                read = os.read(key.fd, 1 << 16)
-                if not read:
+                if not key.data.read(key.fd):
                     selector.unregister(key.fd)
-                into += read
-                keep = _KEPT_BYTES if into is one.tail else _ANSWER_BYTES
-                del into[:-keep]
             for one in forks:
                 one.reap()
             if all(one.ended for one in forks):
@@ -198,14 +202,11 @@ def watch(
 def _drain(forks: Sequence[Fork]) -> None:
     """Read what is left in the pipes of forks that have ended; others may hold them open."""
     for one in forks:
-        for descriptor, into in ((one.answers, one.answer_bytes), (one.printed, one.tail)):
+        for descriptor in (one.answers, one.printed):
             os.set_blocking(descriptor, False)
             with contextlib.suppress(BlockingIOError):
-                while read := os.read(descriptor, 1 << 16):
-                    into += read
-                    if into is one.tail:
-                        del into[:-_KEPT_BYTES]
-                        break  # somebody may go on printing for ever
+                while one.read(descriptor) and descriptor == one.answers:
+                    pass  # what is printed, somebody may go on with for ever
 
 
 def _line_in_dump(dump: str, folder: Path) -> str:

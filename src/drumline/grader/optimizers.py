@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from drumline.core.json_lines import Message
 from drumline.grader.pictures import table
 from drumline.grader.submission import Submission, Wrong
 
@@ -151,17 +152,21 @@ class _Variant:
         return share if self.divide else 1 / share
 
 
-def _counting(counts: str, formula: str, t: Count) -> tuple[str, dict[str, Any], _Variant]:
+_Misunderstanding = tuple[str, Message, _Variant]
+"""a mistake, its facts, and what Adam comes to with it"""
+
+
+def _counting(counts: str, formula: str, t: Count) -> _Misunderstanding:
     facts = {"counts": counts, "formula": formula}
     return "adam-step-counter", facts, _Variant(m_by=t, v_by=t)
 
 
-def _misread(formula: str, **changes: Any) -> tuple[str, dict[str, Any], _Variant]:
+def _misread(formula: str, **changes: Any) -> _Misunderstanding:
     return "adam-formula", {"formula": formula}, _Variant(**changes)
 
 
 _BIAS, _KEPT = "adam-bias-correction", "adam-correction-kept"
-_VARIANTS: Sequence[tuple[str, dict[str, Any], _Variant]] = (
+_VARIANTS: Sequence[_Misunderstanding] = (
     (_BIAS, {"missing": "m, v"}, _Variant(m_by=_never, v_by=_never)),
     (_BIAS, {"missing": "m"}, _Variant(m_by=_never)),
     (_BIAS, {"missing": "v"}, _Variant(v_by=_never)),

@@ -17,8 +17,8 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -32,36 +32,21 @@ from torch.distributed import distributed_c10d
 
 from drumline.comm.group import interface_towards, pin_interface
 from drumline.comm.store import LOOPBACK
+from drumline.core.json_lines import Message
 from drumline.grader.fork import Fork, fork, watch
-from drumline.grader.submission import Outcome, Submission, Wrong, outcome_of
+from drumline.grader.submission import EndedElsewhere, Outcome, Submission, outcome_of
 
 LEADER = 0
 _LAST_S = 1.0  # what a rank that is about to end gets, once another one has told of a failure
 POINT_TO_POINT = ("send", "isend", "recv", "irecv")
 _COUNTED = (
     *POINT_TO_POINT,
-    "all_gather",
-    "all_gather_coalesced",
-    "all_gather_into_tensor",
+    *("all_gather", "all_gather_coalesced", "all_gather_into_tensor", "all_gather_object"),
     "all_gather_single",  # its newer name
-    "all_gather_object",
-    "all_reduce",
-    "all_reduce_coalesced",
-    "all_to_all",
-    "all_to_all_single",
-    "barrier",
-    "broadcast",
-    "broadcast_object_list",
-    "gather",
-    "gather_object",
-    "reduce",
-    "recv_object_list",
-    "reduce_scatter",
-    "reduce_scatter_single",
-    "reduce_scatter_tensor",
-    "scatter",
-    "scatter_object_list",
-    "send_object_list",
+    *("all_reduce", "all_reduce_coalesced", "reduce", "all_to_all", "all_to_all_single"),
+    *("barrier", "broadcast", "broadcast_object_list", "gather", "gather_object"),
+    *("reduce_scatter", "reduce_scatter_single", "reduce_scatter_tensor"),
+    *("scatter", "scatter_object_list", "recv_object_list", "send_object_list"),
 )
 _OWN = ("tensor", "input_tensor", "input", "input_list", "scatter_list", "tensors", "output")
 """arguments that hold what a rank puts in, in the order in which they are looked for"""
@@ -104,33 +89,30 @@ def _gather(
         fork(partial(_answer, joined, rank, ranks, submission, store), stays=True)
         for rank in range(ranks)
     ]
+
+    def failed() -> bool:
+        """Whether others would wait for a rank in vain."""
+        return any("outcome" in one.answer if one.answer else one.ended for one in forks)
+
+    def died() -> bool:
+        return any(one.ended and one.answer is None for one in forks)
+
+    def answered() -> bool:
+        return all(one.answer for one in forks[:asked])
+
     try:
-        watch(
-            forks,
-            until=time.monotonic() + submission.timeout_s,
-            enough=lambda: (
-                any(_failed(one) for one in forks) or all(one.answer for one in forks[:asked])
-            ),
-        )
-        if any(_failed(one) for one in forks):
+        deadline = time.monotonic() + submission.timeout_s
+        watch(forks, until=deadline, enough=lambda: failed() or answered())
+        if failed():
             # a rank that dies closes its connections before it can be reaped: what its peers raise
             # about that may be here first
-            watch(
-                forks,
-                until=time.monotonic() + _LAST_S,
-                enough=lambda: any(one.ended and one.answer is None for one in forks),
-            )
+            watch(forks, until=time.monotonic() + _LAST_S, enough=died)
         if (problem := _first_problem(forks, asked, submission)) is not None:
-            raise Wrong.from_outcome(problem)
+            raise EndedElsewhere(problem)
         return [one.answer["value"] for one in forks[:asked]]
     finally:
         for one in forks:
             one.kill()
-
-
-def _failed(one: Fork) -> bool:
-    """Whether the others would wait for this rank in vain."""
-    return "outcome" in one.answer if one.answer else one.ended
 
 
 def _first_problem(forks: list[Fork], asked: int, submission: Submission) -> Outcome | None:
@@ -142,25 +124,25 @@ def _first_problem(forks: list[Fork], asked: int, submission: Submission) -> Out
     failed = [rank for rank, one in enumerate(forks) if one.answer and "outcome" in one.answer]
     if failed:
         first = min(failed, key=lambda rank: forks[rank].answer["when"])
-        found = Outcome(**forks[first].answer["outcome"]).with_facts(rank=first)
-        return replace(found, output=forks[first].output)
+        found = Outcome(**forks[first].answer["outcome"])
+        facts = {**found.facts, "rank": first}
+        return replace(found, facts=facts, output=forks[first].output)
     late = {rank: one for rank, one in enumerate(forks[:asked]) if one.answer is None}
-    if not late:
-        return None
     lines = [f"rank {rank}: {one.current_line(submission.folder)}" for rank, one in late.items()]
-    return Outcome.wrong("hangs", timeout_s=submission.timeout_s, where="; ".join(lines))
+    where = "; ".join(lines)
+    return Outcome.wrong("hangs", timeout_s=submission.timeout_s, where=where) if late else None
 
 
 def _answer(
     joined: Callable[..., Any], rank: int, ranks: int, submission: Submission, store: Path
-) -> dict[str, Any]:
+) -> Message:
     try:
         os.chdir(submission.folder)
         pin_interface(LOOPBACK)
         return {"value": joined(rank, ranks, submission, store)}
     except BaseException as error:
         outcome = outcome_of(error, submission.folder)
-        return {"outcome": outcome.to_json(), "when": time.monotonic()}
+        return {"outcome": asdict(outcome), "when": time.monotonic()}
 
 
 def _in_group(
@@ -207,51 +189,38 @@ class Call:
     """whether the tensors for the result are one and the same"""
 
 
-@dataclass
-class Calls:
-    """All calls of this process, in their order."""
+def count_calls() -> list[Call]:
+    """Note the calls of this process from now on, in their order; it cannot be undone."""
+    made: list[Call] = []
+    inside = threading.local()  # of a call: another thread's call is one of its own
 
-    made: list[Call] = field(default_factory=list)
-    _inside: threading.local = field(default_factory=threading.local)
-    """whether this thread is in a call: another's call is one of its own"""
-
-    def take(self) -> list[Call]:
-        """Return what was called since this was last asked."""
-        found, self.made = self.made, []
-        return found
-
-    def count(self, op: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the function with its calls counted."""
+    def count(op: str, function: Callable[..., Any]) -> Callable[..., Any]:
         signature = inspect.signature(function)
 
         @functools.wraps(function)
         def counted(*args: Any, **kwargs: Any) -> Any:
-            if getattr(self._inside, "call", False):
+            if getattr(inside, "call", False):
                 return function(*args, **kwargs)
-            self.made.append(_describe(op, signature, args, kwargs))
-            self._inside.call = True
+            made.append(_describe(op, signature, args, kwargs))
+            inside.call = True
             try:
                 return function(*args, **kwargs)
             finally:
-                self._inside.call = False
+                inside.call = False
 
         return counted
 
-
-def count_calls() -> Calls:
-    """Count the calls of this process from now on; it cannot be undone."""
-    calls = Calls()
     for name in _COUNTED:
         function = getattr(distributed_c10d, name, None)
         if function is not None:
-            counted = calls.count(name, function)
+            counted = count(name, function)
             for module in (distributed_c10d, dist):
                 setattr(module, name, counted)
-    return calls
+    return made
 
 
 def _describe(
-    op: str, signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
+    op: str, signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, object]
 ) -> Call:
     try:
         given = signature.bind(*args, **kwargs).arguments

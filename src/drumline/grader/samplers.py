@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from drumline.core.json_lines import Message
 from drumline.grader.pictures import coverage, table
 from drumline.grader.ranks import fingerprint, on_ranks
 from drumline.grader.submission import Submission, Wrong
@@ -39,7 +40,7 @@ def partition_parts(submission: Submission) -> None:
     """Do the ranks' parts cover the data, each sample once?"""
     for epoch in (0, 1):
         parts = [_draw(sampler, epoch) for sampler in _build(submission, PARTITION)]
-        seen, counts = _look(parts, PARTITION)
+        seen, counts = _check_indices(parts, PARTITION)
         distinct = len(set().union(*seen))
         fail = partial(
             Wrong,
@@ -63,7 +64,7 @@ def partition_parts(submission: Submission) -> None:
 def sampling_draws(submission: Submission) -> None:
     """Does every rank draw from all the data, and its own?"""
     samplers = _build(submission, SAMPLING)
-    seen, counts = _look([_draw(sampler, 0) for sampler in samplers], SAMPLING)
+    seen, counts = _check_indices([_draw(sampler, 0) for sampler in samplers], SAMPLING)
     fail = partial(Wrong, samples=_SAMPLES, ranks=_RANKS, counts=", ".join(map(str, counts)))
     low, high = _SAMPLES // _RANKS, -(-_SAMPLES // _RANKS)
     if not all(low <= count <= high for count in counts):
@@ -121,7 +122,7 @@ def _draw(sampler: Any, epoch: int) -> list[int]:
     return [int(index) for index in sampler]
 
 
-def _look(parts: list[list[int]], name: str) -> tuple[list[set[int]], list[int]]:
+def _check_indices(parts: list[list[int]], name: str) -> tuple[list[set[int]], list[int]]:
     """Return which samples each rank has, and how many indices, if these are indices."""
     for rank, part in enumerate(parts):
         off = [index for index in part if not 0 <= index < _SAMPLES]
@@ -179,7 +180,7 @@ class _Model(nn.Module):
         nn.init.normal_(self.norm.weight)
 
 
-def _broadcast(rank: int, _: int, submission: Submission) -> dict[str, Any]:
+def _broadcast(rank: int, _: int, submission: Submission) -> Message:
     function = submission.take("replicas", "broadcast_parameters")
     torch.manual_seed(100 + rank)
     model = _Model()

@@ -6,7 +6,7 @@
            "picture": […], "output": "…", "seconds": 0.4}
           {"event": "done"}
 
-`output` is the end of what the student's code printed.
+`output` is the end of what the student's code printed. A `Check` is one question to that code.
 """
 
 from __future__ import annotations
@@ -15,21 +15,94 @@ import contextlib
 import importlib
 import json
 import os
-import sys
 import time
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TextIO
+from types import MappingProxyType
+from typing import TextIO
 
+from drumline.core.json_lines import Message
 from drumline.core.scratch import Scratch
-from drumline.grader.checks import CHECKS, Check
-from drumline.grader.fork import Fork, fork, kill_orphans, watch
-from drumline.grader.submission import Outcome, Submission, run_check
+from drumline.grader import aggregation, optimizers, samplers, timing, training, two_parts
+from drumline.grader.fork import fork, kill_orphans, watch
+from drumline.grader.submission import Outcome, Submission, outcome_of
 
+Question = Callable[[Submission], object]
 _LABS_WITH_OPTIM = (1,)  # in which students may build on torch.optim
 _FOR_RANKS_S = 5.0  # more for a check that itself watches ranks until the timeout
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """One question; it passes where asking raises nothing."""
+
+    name: str
+    ask: Question
+    files: tuple[str, ...] = ()
+    """modules of the student's that must be importable first"""
+    imports: str | None = None
+    """the module that it imports, where it asks for nothing else"""
+    ranks: int = 0
+    """how many processes it starts besides its own"""
+
+
+def _imports(module: str) -> Check:
+    return Check(name=f"{module}.import", ask=lambda to: to.module(module), imports=module)
+
+
+def _of(module: str, name: str, ask: Question, *more: str, ranks: int = 0) -> Check:
+    return Check(name=name, files=(module, *more), ask=ask, ranks=ranks)
+
+
+def _of_sampler(kind: str, name: str, draws: str, ask: Question) -> tuple[Check, ...]:
+    """The checks of one of the samplers: what it draws, in each epoch, and how much."""
+    return (
+        _of("samplers", f"{kind}.{draws}", ask),
+        _of("samplers", f"{kind}.epochs", partial(samplers.check_epochs, name)),
+        _of("samplers", f"{kind}.len", partial(samplers.check_len, name)),
+    )
+
+
+CHECKS: Mapping[int, tuple[Check, ...]] = MappingProxyType(
+    {
+        1: (
+            _imports("optimizers"),
+            _imports("training"),
+            _of("optimizers", "gd.step", optimizers.gd),
+            _of("optimizers", "sgd.step", optimizers.sgd),
+            _of("optimizers", "adam.step", optimizers.adam),
+            _of("optimizers", "optimizers.without-gradient", optimizers.without_gradient),
+            _of("training", "train.gd", training.gd, "optimizers"),
+            _of("training", "train.sgd", training.sgd, "optimizers"),
+        ),
+        2: (
+            _imports("aggregation"),
+            _imports("timing"),
+            *(
+                _of("aggregation", f"average.{way}", partial(aggregation.average, way), ranks=3)
+                for way in aggregation.METHODS
+            ),
+            _of("timing", "timer", timing.timer, ranks=2),
+        ),
+        3: (
+            _imports("samplers"),
+            _imports("replicas"),
+            *_of_sampler("partition", samplers.PARTITION, "parts", samplers.partition_parts),
+            *_of_sampler("sampling", samplers.SAMPLING, "draws", samplers.sampling_draws),
+            _of("replicas", "broadcast", samplers.broadcast, ranks=3),
+        ),
+        4: (
+            _imports("two_parts"),
+            _of("two_parts", "model.outputs", two_parts.outputs, ranks=3),
+            _of("two_parts", "model.overlap", two_parts.overlap, ranks=3),
+            _of("two_parts", "model.parameters", two_parts.parameters, ranks=3),
+            _of("two_parts", "model.sizes", two_parts.sizes, ranks=3),
+        ),
+    }
+)
+"""by lab, in the order in which they are asked"""
 
 
 def serve(requests: TextIO, events: TextIO) -> None:
@@ -41,7 +114,7 @@ def serve(requests: TextIO, events: TextIO) -> None:
                 events.flush()
 
 
-def answer(request: dict[str, Any], scratch: Path) -> Iterator[dict[str, Any]]:
+def answer(request: Message, scratch: Path) -> Iterator[Message]:
     """Ask all checks of a lab, or only those that the request names."""
     submission = Submission(
         folder=Path(request["folder"]).resolve(),
@@ -64,7 +137,7 @@ def answer(request: dict[str, Any], scratch: Path) -> Iterator[dict[str, Any]]:
         if check.imports is not None and found.status != "pass":
             broken.add(check.imports)
         seconds = round(time.monotonic() - started, 3)
-        yield {"event": "end", "check": check.name, **found.to_json(), "seconds": seconds}
+        yield {"event": "end", "check": check.name, **asdict(found), "seconds": seconds}
     yield {"event": "done"}
 
 
@@ -95,7 +168,13 @@ def ask(check: Check, submission: Submission) -> Outcome:
     try:
         limit = submission.timeout_s + (_FOR_RANKS_S if check.ranks else 0)
         watch([child], until=time.monotonic() + limit)
-        found = _outcome_of(child, submission)
+        if child.answer is not None:
+            found = Outcome(**child.answer)
+        elif child.ended:
+            found = Outcome.wrong("died", how=child.how_it_ended())
+        else:
+            where = child.current_line(submission.folder)
+            found = Outcome.wrong("hangs", timeout_s=submission.timeout_s, where=where)
     finally:
         session = child.pid
         child.kill()
@@ -105,23 +184,12 @@ def ask(check: Check, submission: Submission) -> Outcome:
     return replace(found, output=(found.output or child.output)[-2_000:])
 
 
-def _run(check: Check, submission: Submission) -> dict[str, Any]:
-    with contextlib.suppress(OSError):  # an earlier check may have removed it
-        os.chdir(submission.folder)
-    return run_check(lambda: check.ask(submission), submission.folder).to_json()
-
-
-def _outcome_of(child: Fork, submission: Submission) -> Outcome:
-    if child.answer is not None:
-        return Outcome(**child.answer)
-    if child.ended:
-        return Outcome.wrong("died", how=child.how_it_ended())
-    where = child.current_line(submission.folder)
-    return Outcome.wrong("hangs", timeout_s=submission.timeout_s, where=where)
-
-
-def main() -> None:
-    """Serve requests on standard input."""
-    events = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # whatever prints here prints there
-    serve(sys.stdin, events)
+def _run(check: Check, submission: Submission) -> Message:
+    """Run a check in this process, whatever the student's code does to it."""
+    try:
+        with contextlib.suppress(OSError):  # an earlier check may have removed it
+            os.chdir(submission.folder)
+        check.ask(submission)
+    except BaseException as error:
+        return asdict(outcome_of(error, submission.folder))
+    return asdict(Outcome())

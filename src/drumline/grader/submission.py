@@ -6,11 +6,13 @@ import importlib
 import linecache
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType, TracebackType
+from types import ModuleType
 from typing import Any, Literal, Self
+
+from drumline.core.json_lines import Message
 
 Status = Literal["pass", "wrong", "to do", "not run"]
 _PACKAGE = Path(__file__).resolve().parents[1]
@@ -58,7 +60,7 @@ class Outcome:
     status: Status = "pass"
     mistake: str | None = None
     """the name of what is wrong, or of why the check was not run"""
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    facts: Message = field(default_factory=dict)
     """numbers and names for the sentences about it"""
     picture: Sequence[str] = ()
     """lines of text"""
@@ -70,49 +72,31 @@ class Outcome:
         """Return the outcome of a check that found a mistake."""
         return cls(status="wrong", mistake=mistake, facts=facts)
 
-    def with_facts(self, **facts: Any) -> Self:
-        """Return it with more facts."""
-        return replace(self, facts={**self.facts, **facts})
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as plain values."""
-        return asdict(self)
-
 
 class Wrong(Exception):  # noqa: N818  raised to end a check, not an error of ours
     """Something is wrong with the student's code, and this is what."""
 
     def __init__(self, mistake: str, *, picture: Sequence[str] = (), **facts: Any) -> None:
         super().__init__(mistake)
+        self.mistake = mistake
         self.outcome = Outcome(status="wrong", mistake=mistake, facts=facts, picture=list(picture))
 
-    @property
-    def mistake(self) -> str | None:
-        """Its name."""
-        return self.outcome.mistake
 
-    @classmethod
-    def from_outcome(cls, outcome: Outcome) -> Self:
-        """Pass on how the check ended in another process, as it is."""
-        error = cls(outcome.mistake or "")
-        error.outcome = outcome
-        return error
+class EndedElsewhere(Exception):  # noqa: N818  raised to end a check, not an error of ours
+    """The check has ended in another process, and this is how."""
 
-
-def run_check(check: Callable[[], None], folder: Path) -> Outcome:
-    """Run a check in this process, whatever the student's code in `folder` does to it."""
-    try:
-        check()
-    except BaseException as error:
-        return outcome_of(error, folder)
-    return Outcome()
+    def __init__(self, outcome: Outcome) -> None:
+        super().__init__(outcome.mistake)
+        self.outcome = outcome
 
 
 def outcome_of(error: BaseException, folder: Path) -> Outcome:
     """Turn what ended a check into an outcome."""
-    if isinstance(error, Wrong):
+    if isinstance(error, Wrong | EndedElsewhere):
         return error.outcome
-    where = _innermost_line(error.__traceback__, folder)
+    frames = traceback.extract_tb(error.__traceback__)
+    theirs = [frame for frame in frames if is_inside(frame.filename, folder)]
+    where = _format_frame(theirs[-1]) if theirs else ""
     if isinstance(error, NotImplementedError) and where:
         return Outcome(status="to do", facts={"hole": _shorten(str(error)), "where": where})
     if isinstance(error, SystemExit):
@@ -121,7 +105,7 @@ def outcome_of(error: BaseException, folder: Path) -> Outcome:
         "raises",
         kind=type(error).__name__,
         message=_shorten(str(error)) or "—",
-        where=where or _last_line(error),
+        where=where or _format_origin(error, frames),
     )
 
 
@@ -138,23 +122,16 @@ def is_inside(file: str, folder: Path) -> bool:
     return Path(file).is_relative_to(folder)
 
 
-def _innermost_line(trace: TracebackType | None, folder: Path) -> str:
-    """Name the innermost line of a traceback that lies in the folder, or nothing."""
-    for frame in reversed(traceback.extract_tb(trace)):
-        if is_inside(frame.filename, folder):
-            return format_line(frame.filename, frame.lineno or 0, frame.name)
-    return ""
+def _format_frame(frame: traceback.FrameSummary) -> str:
+    return format_line(frame.filename, frame.lineno or 0, frame.name)
 
 
-def _last_line(error: BaseException) -> str:
+def _format_origin(error: BaseException, frames: Sequence[traceback.FrameSummary]) -> str:
     """Name where an error without a line of the student's came from, such as a syntax error."""
     if isinstance(error, SyntaxError) and error.filename:
         code = _shorten((error.text or "").strip())
         return f"{Path(error.filename).name}:{error.lineno}: {code}"
-    frames = traceback.extract_tb(error.__traceback__)
-    if not frames:
-        return "?"
-    return format_line(frames[-1].filename, frames[-1].lineno or 0, frames[-1].name)
+    return _format_frame(frames[-1]) if frames else "?"
 
 
 def _shorten(text: str) -> str:

@@ -68,7 +68,7 @@ def timer(submission: Submission) -> None:
     """
     found: list[Wrong] = []
     while len(found) < _TRIES:
-        seen = _look(on_ranks(_time, 2, submission))
+        seen = _judge(on_ranks(_time, 2, submission))
         if seen is None:
             return
         found.append(seen)
@@ -92,7 +92,7 @@ def _time(rank: int, _: int, submission: Submission) -> list[float]:
     return [wait_s, transfer_s]
 
 
-def _look(answers: list[list[float]]) -> Wrong | None:
+def _judge(answers: list[list[float]]) -> Wrong | None:
     (wait, transfer), (late_wait, late_transfer) = answers
     picture = bars(
         [

@@ -1,7 +1,7 @@
 """Lab 1: which samples does a step of the student's training loop see?
 
 The samples carry a number, and the model notes of which of them gradients come back between one
-step and the next: what only passes forward, to look at the loss, is no part of a step. The
+step and the next: what only passes forward, to see the loss, is no part of a step. The
 optimizers are the student's own, but their steps are right whatever his are.
 """
 

@@ -22,6 +22,7 @@ import torch.distributed.autograd as dist_autograd
 import torch.distributed.rpc as rpc
 from torch import Tensor, nn
 
+from drumline.core.json_lines import Message
 from drumline.grader.pictures import Span, table, time_line
 from drumline.grader.ranks import by_rpc, fingerprint
 from drumline.grader.submission import Submission, Wrong
@@ -30,7 +31,7 @@ _RANKS = 3  # the leader, and an owner for each part
 _WORKERS = ("worker1", "worker2")
 _SAMPLES, _MICROBATCHES = 24, 4  # split(4) gives other pieces than chunk(4)
 _PART_S = 0.08  # what a part takes for a microbatch, where time matters
-_LONG_PART_S = 0.4  # at a second look
+_LONG_PART_S = 0.4  # at a second try
 _CLOSE = 1e-5
 
 
@@ -143,16 +144,16 @@ def outputs(submission: Submission) -> None:
 def overlap(submission: Submission) -> None:
     """Does part 1 compute a microbatch while part 2 computes the one before?
 
-    On a busy machine a message may take as long as the parts; so a second look takes longer ones.
+    On a busy machine a message may take as long as the parts; so a second try takes longer ones.
     """
-    found = _look_at_overlap(submission, _PART_S)
+    found = _measure_overlap(submission, _PART_S)
     if found is not None and found.mistake == "never-overlaps":
-        found = _look_at_overlap(submission, _LONG_PART_S)
+        found = _measure_overlap(submission, _LONG_PART_S)
     if found is not None:
         raise found
 
 
-def _look_at_overlap(submission: Submission, part_s: float) -> Wrong | None:
+def _measure_overlap(submission: Submission, part_s: float) -> Wrong | None:
     spans = by_rpc(partial(_spans, part_s), _RANKS, submission)
     parts: list[list[Span]] = [
         [(number, start, end) for number, (_, start, end) in enumerate(part)] for part in spans
@@ -235,7 +236,7 @@ def _inputs() -> Tensor:
     return x
 
 
-def _outputs(_: int, __: int, submission: Submission) -> dict[str, Any]:
+def _outputs(_: int, __: int, submission: Submission) -> Message:
     whole, x = nn.Sequential(TimedPart(1, 0), TimedPart(2, 0)), _inputs()
     right = whole(x)
     weights = torch.linspace(-1, 2, right.numel()).reshape(right.shape)

@@ -17,7 +17,7 @@ from drumline.report.page.translator import Language, Texts, load_texts
 
 MARK = "lab.json"
 """which lab a folder is of, and the language it was started in"""
-_CODE = ".py.txt"  # so that no tool takes a file with holes for code of ours
+_NO_CODE = ".txt"  # behind .py, so that no tool takes a file with holes for code of ours
 _PRINCIPLE = re.compile(r"(\d+\. )?(Principle|原理)")
 """how the heading of that section begins"""
 
@@ -115,11 +115,10 @@ def start_lab(number: int, folder: Path, language: Language) -> list[Path]:
 
 def starter_files(lab: Entry) -> dict[str, str]:
     """Return the files that a student gets, by name."""
+    entries = sorted(_starters(lab).iterdir(), key=lambda entry: entry.name)
     return {
-        entry.name.removesuffix(".txt") if entry.name.endswith(_CODE) else entry.name: (
-            entry.read_text(encoding="utf-8")
-        )
-        for entry in sorted(_starters(lab).iterdir(), key=lambda entry: entry.name)
+        entry.name.removesuffix(_NO_CODE): entry.read_text(encoding="utf-8")
+        for entry in entries
         if entry.is_file()
     }
 

@@ -1,64 +1,20 @@
-"""Checking a student's folder: asks the grader, in a process of its own, and collects its verdicts.
-
-The process is `drumline.grader`'s server. It bounds every check itself; what is bounded here is
-the server: how long it may take to load torch, and how long it may be silent.
-"""
+"""Checking a student's folder: asks the grader, and collects its verdicts."""
 
 from __future__ import annotations
 
-import contextlib
-import os
-import select
-import signal
-import subprocess
-import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from enum import StrEnum
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
-from drumline.core.errors import DrumlineError
-from drumline.core.json_lines import JsonLines, Message, encode
 from drumline.labs.catalogue import Entry
+from drumline.launch.grader import GraderProcess, Status, Verdict
 
 TIMEOUT_S = 20.0
 """what one check may take unless told otherwise"""
 _ALL = 5  # all checks together may take so many times as long
-_START_S = 90.0  # to load torch
-_SLACK_S = 15.0  # beyond a check's own limit: its processes are looked for and ended
-_GOODBYE_S = 3.0
-_ENVIRONMENT = {
-    "CUDA_VISIBLE_DEVICES": "",  # checks look at numbers and messages, on any machine
-    "OMP_NUM_THREADS": "1",
-    "PYTHONDONTWRITEBYTECODE": "1",
-    "PYTHONIOENCODING": "utf-8",
-}
-
-
-class Status(StrEnum):
-    """How a check ended."""
-
-    PASS = "pass"
-    WRONG = "wrong"
-    TO_DO = "to do"
-    NOT_RUN = "not run"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Verdict:
-    """What one check says."""
-
-    check: str
-    status: Status
-    mistake: str | None = None
-    """the name of what is wrong, or of why it was not run"""
-    facts: Message = field(default_factory=dict)
-    picture: Sequence[str] = ()
-    output: str = ""
-    """the end of what the code printed"""
-    seconds: float = 0.0
+Watch = Callable[[str | Verdict], None]
+"""told the name of a check that begins, and the verdict of one that has ended"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,134 +36,23 @@ class Result:
         return sum(verdict.status is status for verdict in self.verdicts)
 
 
-Watch = Callable[[str | Verdict], None]
-"""told the name of a check that begins, and the verdict of one that has ended"""
-
-
 def check_lab(
     lab: Entry, folder: Path, *, timeout_s: float = TIMEOUT_S, watch: Watch = lambda _: None
 ) -> Result:
     """Run all checks of a lab on a folder; takes bounded time whatever the code in it does.
 
-    Args:
-        lab: whose checks.
-        folder: the student's.
-        timeout_s: how long one check may take; all together take at most five times as long.
-        watch: called as checks begin and end.
+    That is `timeout_s` for one check, and five times as long for all together.
 
     Raises:
         DrumlineError: the checking process itself cannot be started.
     """
     began = time.monotonic()
+    limits = {"timeout_s": timeout_s, "total_s": _ALL * timeout_s}
     verdicts = []
     with GraderProcess() as grader:
-        total_s = _ALL * timeout_s
-        for told in grader.ask(lab.number, folder.resolve(), timeout_s=timeout_s, total_s=total_s):
+        for told in grader.ask(lab.number, folder.resolve(), **limits):
             watch(told)
             if isinstance(told, Verdict):
                 verdicts.append(told)
     seconds = time.monotonic() - began
     return Result(lab=lab.number, folder=folder, verdicts=tuple(verdicts), seconds=seconds)
-
-
-class GraderProcess:
-    """A process of `drumline.grader`; answers requests until its context ends."""
-
-    def __init__(self) -> None:
-        self._printed = tempfile.TemporaryFile()  # noqa: SIM115  closed with the process
-        try:
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "drumline.grader"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self._printed,
-                start_new_session=True,
-                env={**os.environ, **_ENVIRONMENT},
-            )
-        except OSError as error:
-            raise DrumlineError(
-                f"cannot start the process that checks: {error.strerror}; is there a Python at "
-                f"{sys.executable}?"
-            ) from error
-        self._start_s = _START_S
-
-    def __enter__(self) -> GraderProcess:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
-    def ask(
-        self,
-        lab: int,
-        folder: Path,
-        *checks: str,
-        timeout_s: float,
-        total_s: float,
-        slack_s: float = _SLACK_S,
-    ) -> Iterator[str | Verdict]:
-        """Ask the checks of a lab, or only those named; gives each as it begins, and its verdict.
-
-        Where the process dies, or is silent for longer than a check may take and some slack, the
-        check under way gets a verdict that says so, and no more are asked.
-
-        Raises:
-            DrumlineError: it ended before it asked anything.
-        """
-        request = {"lab": lab, "folder": str(folder), "timeout_s": timeout_s, "total_s": total_s}
-        assert self._process.stdin is not None
-        with contextlib.suppress(OSError):  # it is gone, which its silence will tell
-            self._process.stdin.write(encode(**request, checks=checks))
-            self._process.stdin.flush()
-        current = None
-        for event in self._events(timeout_s + slack_s):
-            match event.pop("event"):
-                case "done":
-                    return
-                case "begin":
-                    current = event["check"]
-                    yield current
-                case "end":
-                    current = None
-                    yield Verdict(**{**event, "status": Status(event["status"])})
-        if current is None:
-            said = self._last_error()
-            self.stop()
-            raise DrumlineError(
-                f"the process that checks has ended: {said}; run drumline doctor, or reinstall "
-                f"drumline"
-            )
-        yield Verdict(check=current, status=Status.WRONG, mistake="examiner-died")
-
-    def _events(self, silence_s: float) -> Iterator[Message]:
-        """Give events until the process has ended, or is silent; loading torch may take longer."""
-        pipe, lines = self._process.stdout, JsonLines()
-        assert pipe is not None
-        while select.select([pipe], [], [], max(self._start_s, silence_s))[0]:
-            chunk = os.read(pipe.fileno(), 1 << 16)
-            if not chunk:
-                return
-            self._start_s = 0.0
-            lines.feed(chunk)
-            yield from lines.messages()
-
-    def _last_error(self) -> str:
-        self._printed.seek(0)
-        lines = self._printed.read().decode(errors="replace").splitlines()
-        return next((line.strip() for line in reversed(lines) if line.strip()), "without a word")
-
-    def stop(self) -> None:
-        """End the process and all that it started."""
-        process = self._process
-        with contextlib.suppress(OSError):
-            if process.stdin is not None:
-                process.stdin.close()  # it ends when there are no more requests
-        process.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_GOODBYE_S)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        if process.stdout is not None:
-            process.stdout.close()
-        self._printed.close()

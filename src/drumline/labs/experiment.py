@@ -180,13 +180,8 @@ def build_training(
 ) -> Training:
     """Build one of a lab's training runs.
 
-    Args:
-        settings: give data, seed and place.
-        name: of the experiment.
-        options: keys of its spec: those that all runs of the lab share, then those that are its
-            own. Of a part, such as `data`, only the keys that differ.
-        ranks: how many train together.
-        may_diverge: see `Training`.
+    Its options are keys of the spec: those that all runs of the lab share, then those that are its
+    own. Of a part, such as `data`, only the keys that differ are given.
     """
     values = {"name": name, "seed": settings.seed, **place(settings, ranks)}
     for given in ({"data": {"name": choose_data(settings)}}, *options):

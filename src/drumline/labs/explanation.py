@@ -20,7 +20,8 @@ import yaml
 
 from drumline.core.json_lines import Message
 from drumline.labs.catalogue import task_sheet
-from drumline.labs.check import Result, Status, Verdict
+from drumline.labs.check import Result
+from drumline.launch.grader import Status, Verdict
 from drumline.report.page.translator import Language, Texts, load_texts
 
 _PARTS = ("expected", "seen", "belief")
@@ -104,12 +105,21 @@ def explain(verdict: Verdict, language: Language) -> Explanation:
     if pointer.section is not None:
         named = {"sheet": task_sheet(language), "number": pointer.section}
         section = label("section", language).format(**named)
+    place = label("place", language)
+    symbols = [symbol.partition(":") for symbol in pointer.read]
+    read = tuple(
+        place.format(file=file, symbol=name) if name else f"drumline/{file}"
+        for file, _, name in symbols
+    )
+    before = ""
+    if mistake in ("raises", "exits", "died") and "rank" in verdict.facts:
+        before = label("on rank", language).format(rank=verdict.facts["rank"])
     return Explanation(
         language=language,
         expected=expected,
-        seen=_rank_prefix(verdict, language) + seen,
+        seen=before + seen,
         belief=belief,
-        read=tuple(_format_symbol(symbol, language) for symbol in pointer.read),
+        read=read,
         section=section,
         picture=verdict.picture,
     )
@@ -126,17 +136,6 @@ def title_of(check: str, language: Language) -> str:
 def label(name: str, language: Language) -> str:
     """Return one of the short texts around the sentences."""
     return load_verdict_texts()[language][f"labels.{name}"]
-
-
-def _format_symbol(symbol: str, language: Language) -> str:
-    file, _, name = symbol.partition(":")
-    return label("place", language).format(file=file, symbol=name) if name else f"drumline/{file}"
-
-
-def _rank_prefix(verdict: Verdict, language: Language) -> str:
-    if verdict.mistake in ("raises", "exits", "died") and "rank" in verdict.facts:
-        return label("on rank", language).format(rank=verdict.facts["rank"])
-    return ""
 
 
 def _fill(template: str, facts: Message) -> str:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Values = Sequence[Interval | float | None]
-Look = dict[str, Any]
+Style = dict[str, Any]
 """keyword arguments of matplotlib"""
 _DARK = 0.7
 """a cell filled beyond this share has white text"""
@@ -61,8 +61,12 @@ class Plot(FigureStyle):
         """Return what a reader reads for a value of a column."""
         return self.text.name(kind, value)
 
-    def panel(self, axes: Axes, key: str, *, legend: bool = True, **values: object) -> None:
-        """Give a panel its title and the names of its axes, which may be without one."""
+    def panel(
+        self, axes: Axes, key: str, *, legend: bool = True, log: str = "", **values: object
+    ) -> None:
+        """Give a panel its title, the names of its axes, if they have one, and log scales: `xy`."""
+        for side in log:
+            axes.set(**{f"{side}scale": "log"})
         title, across, up = (
             self.text.text(f"{key}.{part}", "").format(**values) for part in ("title", "x", "y")
         )
@@ -113,17 +117,17 @@ class Plot(FigureStyle):
         number: int,
         scale: float = 1.0,
         bars: bool = True,
-        **look: Any,
+        **style: Any,
     ) -> None:
         """Draw values on a line, each with a marker and, if `bars`, the bar of its interval.
 
         The rest are keyword arguments of matplotlib.
         """
-        look = {"color": self.color(number), "marker": self.marker(number), **look}
+        style = {"color": self.color(number), "marker": self.marker(number), **style}
         if bars:
-            look = {"yerr": error_bars(values, scale), "capsize": 2, **look}
+            style = {"yerr": error_bars(values, scale), "capsize": 2, **style}
         draw = axes.errorbar if bars else axes.plot
-        draw(across, middles(values, scale), **look)
+        draw(across, middles(values, scale), **style)
 
     def stacked(
         self,
@@ -162,11 +166,11 @@ class Plot(FigureStyle):
         for row, line in enumerate(values):
             for column, value in enumerate(line):
                 share = min(1.0, max(0.0, value / top)) if top else 0.0
-                look: Look = {"color": self.color(color), "alpha": share, "linewidth": 0}
-                axes.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, **look))
+                style: Style = {"color": self.color(color), "alpha": share, "linewidth": 0}
+                axes.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, **style))
                 ink = "#ffffff" if share > _DARK else self.ink
-                look = {"ha": "center", "va": "center", "color": ink, "fontsize": 6.5}
-                axes.text(column, row, write(value), **look)
+                style = {"ha": "center", "va": "center", "color": ink, "fontsize": 6.5}
+                axes.text(column, row, write(value), **style)
         across = max((len(line) for line in values), default=0)
         axes.set_xlim(-0.5, across - 0.5)
         axes.set_ylim(len(values) - 0.5, -0.5)

@@ -34,7 +34,7 @@ class CurveRow:
 
 @dataclass(frozen=True, kw_only=True)
 class ScoreRow:
-    """One look at the test set."""
+    """An evaluation on the test set, over the repeats of one thing."""
 
     key: str
     step: int
@@ -120,7 +120,7 @@ def curve_rows(runs: Runs, *, width: int | Mapping[str, int]) -> Iterator[CurveR
 
 
 def score_rows(runs: Runs) -> Iterator[ScoreRow]:
-    """Give the looks at the test set."""
+    """Give the evaluations on the test set."""
     for key, records in runs.items():
         for scores in zip(*(record.scores for record in records), strict=False):
             yield ScoreRow(

@@ -26,9 +26,7 @@ from drumline.report.page.translator import Language
 
 Manifest = dict[str, Any]
 """what `lab run` noted; anybody may have changed it"""
-_UNREADABLE = (
-    *(DrumlineError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError),
-)
+_NOT_READ = (DrumlineError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 """what comes of runs that are damaged, or of another version"""
 
 
@@ -82,7 +80,7 @@ def _audit_runs(folder: Path, manifest: Manifest, settings: LabSettings) -> Iter
     results = Results(folder=folder, settings=settings)
     try:
         report = build_report(load_lab(manifest["lab"]), results, {}, "", lang)
-    except _UNREADABLE as error:
+    except _NOT_READ as error:
         yield f"the runs cannot be read as this version's: {error}"
         return
     for table in report.tables:

@@ -88,13 +88,14 @@ def spec_options(spec: RunSpec) -> dict[str, str]:
     How many ranks there are is left out: whoever starts them says so.
     """
     values = spec.model_dump(mode="json", exclude={"nodes", "workers"})
-    return {key: f"{key}={value}" for key, value in _flatten(values)}
+    return {key: f"{key}={value}" for key, value in flatten(values)}
 
 
-def _flatten(values: Mapping[str, object], above: str = "") -> Iterator[tuple[str, object]]:
+def flatten(values: Mapping[str, object], above: str = "") -> Iterator[tuple[str, object]]:
+    """Give the keys of nested values, dotted, with what each has: `data.batch`, 64."""
     for key, value in values.items():
         if isinstance(value, dict) and value:
-            yield from _flatten(value, f"{above}{key}.")
+            yield from flatten(value, f"{above}{key}.")
         else:
             yield f"{above}{key}", value
 

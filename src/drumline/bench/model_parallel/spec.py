@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Self, get_args
 from pydantic import Field, model_validator
 
 from drumline.bench.case_runner import Skipped
-from drumline.bench.specs import BenchPlace, Commas, Once, check_trained, settle_data
+from drumline.bench.specs import BenchPlace, Each, check_trained, settle_data
 from drumline.core.task import MAX_WORKERS
 from drumline.spec.load import validate_spec
 from drumline.spec.parts import ClashError, DataSpec, ModelSpec, one_word
@@ -54,17 +54,13 @@ class ModelParallelSpec(BenchPlace):
     """of each form; the first does not count"""
     workers: int = Field(default=2, ge=1, le=MAX_WORKERS)
     """processes per node (default: 2, or 1 on each of several nodes)"""
-    forms: Annotated[tuple[Form, ...], Commas, Once, Field(min_length=1)] = FORMS
+    forms: Each[Form] = FORMS
     """alone, data, rpc, pipeline, tensor, mixed (default: all that fit)"""
-    schedules: Annotated[tuple[Schedule, ...], Commas, Once, Field(min_length=1)] = get_args(
-        Schedule
-    )
+    schedules: Each[Schedule] = get_args(Schedule)
     """of pipelines (default: all that fit)"""
-    microbatches: Annotated[
-        tuple[Annotated[int, Field(ge=1)], ...], Commas, Once, Field(min_length=1)
-    ] = (1, 4)
+    microbatches: Each[Annotated[int, Field(ge=1)]] = (1, 4)
     """of pipelines and rpc"""
-    engines: Annotated[tuple[Engine, ...], Commas, Once, Field(min_length=1)] = ("drumline",)
+    engines: Each[Engine] = ("drumline",)
     """of data, pipeline, tensor and mixed: written here, or PyTorch's own"""
     backend: Literal["auto", "gloo", "nccl", "mpi", "shm"] = "auto"
     device: Literal["auto", "cpu", "cuda"] = "auto"

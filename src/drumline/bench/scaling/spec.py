@@ -24,8 +24,8 @@ from pydantic import AfterValidator, Field, model_validator
 
 from drumline.bench.specs import (
     BenchLinks,
-    Commas,
-    Once,
+    Each,
+    Listed,
     Workers,
     check_names,
     check_trained,
@@ -86,17 +86,14 @@ class Count:
 class ScalingSpec(BenchLinks):
     """`drumline bench scaling`: how many ranks, what stays the same, by which strategies."""
 
-    workers: Annotated[tuple[Workers, ...], Commas, Rising, Field(min_length=1)] = (1, 2)
+    workers: Annotated[Listed[Workers], Rising] = (1, 2)
     """processes per node, e.g. 1,2,4 (default: 1, 2, 4, 8 as far as there are cores; with several
     nodes, 1 on each)"""
-    nodes: Annotated[
-        tuple[Annotated[int, AfterValidator(check_node_count)], ...],
-        *(Commas, Rising, Field(min_length=1)),
-    ] = (1,)
+    nodes: Annotated[Listed[Annotated[int, AfterValidator(check_node_count)]], Rising] = (1,)
     """simulated nodes, e.g. 1,2,4; each gets an address and a link of its own"""
-    mode: Annotated[tuple[Mode, ...], Commas, Once, Field(min_length=1)] = MODES
+    mode: Each[Mode] = MODES
     """strong: the batch of all ranks together stays. weak: the batch of each rank stays"""
-    kinds: Annotated[tuple[str, ...], Commas, Once, Field(min_length=1)] = ("ddp", "chunked_ring")
+    kinds: Each[str] = ("ddp", "chunked_ring")
     """the strategies"""
     model: Annotated[ModelSpec, one_word(ModelSpec, "name")] = ModelSpec.model_validate(_MODEL)
     data: Annotated[DataSpec, one_word(DataSpec, "name")] = DataSpec()

@@ -160,18 +160,14 @@ class _Scan:
             if is_folder:
                 if thing.path not in self._stay:
                     self.folder(thing.path, path + "/", ignored)
+            elif thing.is_symlink():
+                self._link(thing, path)
+            elif thing.is_file():
+                self._file(path, thing.path, thing.stat())
             else:
-                self._one(thing, path)
+                self.notes.append(f"{path} is no file; it stays here")
         if base and len(self.entries) == count:
             self.entries.append(Entry(base[:-1], "dir"))
-
-    def _one(self, thing: os.DirEntry[str], path: str) -> None:
-        if thing.is_symlink():
-            self._link(thing, path)
-        elif thing.is_file():
-            self._file(path, thing.path, thing.stat())
-        else:
-            self.notes.append(f"{path} is no file; it stays here")
 
     def _file(self, path: str, full: str, found: os.stat_result) -> None:
         digest = self.cache.digest(path, full, found)

@@ -15,7 +15,6 @@ import hashlib
 import io
 import shlex
 import tarfile
-from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -59,7 +58,13 @@ class Package:
 def read_package() -> Package:
     """Read the package that is running; its files do not change while it does."""
     root = Path(drumline.__file__).parent
-    return Package(tuple(_files(root)))
+    files = []
+    for path in sorted(root.rglob("*")):
+        parts = path.relative_to(root.parent).parts
+        hidden = any(part.startswith(".") or part == "__pycache__" for part in parts)
+        if path.is_file() and not hidden and path.suffix not in (".pyc", ".so"):
+            files.append(("/".join(parts), path.read_bytes()))
+    return Package(tuple(files))
 
 
 async def push_package(remote: Remote, package: Package | None = None) -> bool:
@@ -93,11 +98,3 @@ def _reason(stderr: bytes) -> str:
 
 
 _FULL = ("No space left on device", "Disk quota exceeded")
-
-
-def _files(root: Path) -> Iterator[tuple[str, bytes]]:
-    for path in sorted(root.rglob("*")):
-        parts = path.relative_to(root.parent).parts
-        hidden = any(part.startswith(".") or part == "__pycache__" for part in parts)
-        if path.is_file() and not hidden and path.suffix not in (".pyc", ".so"):
-            yield "/".join(parts), path.read_bytes()

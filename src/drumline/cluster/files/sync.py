@@ -59,7 +59,7 @@ async def sync_folder(
         UsageError: the folder cannot be sent; the nodes are as they were.
         HostError: a node is lost, or cannot take it; the others are as they were, or finished.
     """
-    sync = _Sync(folder, home.sync, report, apart)
+    sync = _Sync(folder, home.sync, report, apart, _Packer())
     for number in range(ROUNDS):
         results, changed = await sync.round(remotes)
         if not changed:
@@ -71,23 +71,23 @@ async def sync_folder(
     )
 
 
+@dataclass(frozen=True)
 class _Sync:
     """One folder on its way to several nodes."""
 
-    def __init__(self, folder: Path, cache: Path, report: Reporter, apart: Path | None) -> None:
-        self._folder = folder
-        self._apart = apart
-        self._cache = cache
-        self._report = report
-        self._packer = _Packer()
+    folder: Path
+    cache: Path
+    report: Reporter
+    apart: Path | None
+    packer: _Packer
 
     async def round(self, remotes: Sequence[Remote]) -> tuple[list[Synced], list[str]]:
         """Scan once, and send it to all; returns the files that have changed meanwhile."""
         sessions = await NodeSession.start_all(remotes, _command)
         try:
-            manifest = await asyncio.to_thread(scan, self._folder, self._cache, self._apart)
+            manifest = await asyncio.to_thread(scan, self.folder, self.cache, self.apart)
             for note in manifest.notes:
-                self._report("sync", note)
+                self.report("sync", note)
             results = await all_of(self._one(session, manifest) for session in sessions)
         finally:
             for session in sessions:
@@ -112,8 +112,8 @@ class _Sync:
         size = sum(entry.size for entry in wanted)
         if wanted:
             files = counted(len(wanted), "file")
-            self._report(machine.name, f"{files} to send ({format_bytes(size)})")
-        blocks = self._packer.blocks(manifest.root, wanted)
+            self.report(machine.name, f"{files} to send ({format_bytes(size)})")
+        blocks = self.packer.blocks(manifest.root, wanted)
         try:
             while block := await asyncio.to_thread(next, blocks, b""):
                 await _write(session, block)

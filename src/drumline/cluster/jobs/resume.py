@@ -11,17 +11,14 @@ import asyncio
 import tarfile
 import tempfile
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO
 
 from drumline.cluster.files.storage import fetch_run, latest
 from drumline.cluster.life.limits import kept_busy
 from drumline.cluster.providers import Reporter
-from drumline.cluster.ssh.remote import Done, Remote, host_error
+from drumline.cluster.ssh.remote import Remote, host_error
 from drumline.core.errors import UsageError
 from drumline.node.storage import shown_url
-
-if TYPE_CHECKING:
-    from drumline.cluster.ssh.process import RemoteProcess
 
 LATEST = "latest"
 _PIECE = 1 << 18
@@ -86,7 +83,10 @@ async def _send(leader: Remote, job: str, run: Path, report: Reporter) -> str:
         )
         try:
             async with kept_busy([leader]):
-                done = await _pour(packed, process)
+                while piece := packed.read(_PIECE):
+                    await asyncio.wait_for(process.write(piece), _WRITE_S)
+                await process.end_input()
+                done = await asyncio.wait_for(process.wait(), _WRITE_S)
         except TimeoutError:
             raise host_error(
                 leader.machine,
@@ -96,18 +96,9 @@ async def _send(leader: Remote, job: str, run: Path, report: Reporter) -> str:
         finally:
             process.stop()
     if done.code:
-        said = done.complaint
-        text = f"it cannot take the checkpoint: {said}; is its disk full?"
+        text = f"it cannot take the checkpoint: {done.complaint}; is its disk full?"
         raise host_error(leader.machine, "resume", text)
     return place
-
-
-async def _pour(packed: IO[bytes], process: RemoteProcess) -> Done:
-    """Write all of it to a command, and wait for the command's end; each within bounds."""
-    while piece := packed.read(_PIECE):
-        await asyncio.wait_for(process.write(piece), _WRITE_S)
-    await process.end_input()
-    return await asyncio.wait_for(process.wait(), _WRITE_S)
 
 
 def _pack(step: Path) -> IO[bytes]:

@@ -73,20 +73,17 @@ async def open_service(leader: Remote, name: ServiceName, report: Reporter) -> O
     return OpenService(port=port, url=f"http://127.0.0.1:{port}{page}{query}")
 
 
-async def stay_busy(leader: Remote, remotes: Sequence[Remote]) -> None:
+async def stay_busy(remotes: Sequence[Remote]) -> None:
     """Keep nodes from ending themselves for idleness while a person works; until cancelled.
 
     Raises:
         HostError: the leader does not answer, twice in a row; nothing comes through the tunnel
             then either.
     """
-    nodes = {remote.machine.node: remote for remote in (leader, *remotes)}
-    nodes.pop(leader.machine.node)
     failed = False
     while True:
-        touched, *_ = await settled(  # another node may be lost: that is for the jobs to tell
-            touch_busy(remote) for remote in (leader, *nodes.values())
-        )
+        # another node than the leader may be lost: that is for the jobs to tell
+        touched, *_ = await settled(touch_busy(remote) for remote in remotes)
         if isinstance(touched, Exception) and (failed or not isinstance(touched, HostError)):
             raise touched
         failed = isinstance(touched, HostError)

@@ -127,26 +127,17 @@ class Journal:
         descriptor = os.open(path, flags, 0o600)
         try:
             text = (json.dumps(line, ensure_ascii=False) + "\n").encode()
-            if _ends_amid_a_line(descriptor):
+            size = os.fstat(descriptor).st_size
+            if size and os.pread(descriptor, 1, size - 1) != b"\n":  # a crash cut a line short
                 text = b"\n" + text
             if os.write(descriptor, text) < len(text):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-        if fresh:
-            _sync_folder(path.parent)
-
-
-def _ends_amid_a_line(descriptor: int) -> bool:
-    size = os.fstat(descriptor).st_size
-    return size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make the file's name as durable as its content."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        if fresh:  # its name is to be as durable as its content
+            folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -162,13 +161,7 @@ class _Setup:
                 await fleet.all(lambda one: set_limits(one, deadline, idle))  # 5
             await packing
             await fleet.all(push_package)  # 6
-            provisioner = Provisioner(
-                spec=self.spec,
-                folder=self.folder,
-                ansible=self.home.ansible,
-                ssh_config=self.home.ssh_config,
-                python=sys.executable if self.spec.provider == "twin" else None,
-            )
+            provisioner = Provisioner(spec=self.spec, folder=self.folder, home=self.home)
             changed = await provisioner.provision(fleet.remotes, self._report_task)  # 7
             with contextlib.suppress(DrumlineError):
                 await fleet.all(_keep_warm_agent)  # 8

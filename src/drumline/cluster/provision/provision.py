@@ -10,10 +10,12 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from drumline.cluster.home import ClusterHome
 from drumline.cluster.life.limits import kept_busy
 from drumline.cluster.provision.environment import (
     MAKER,
@@ -54,11 +56,7 @@ class Provisioner:
     spec: ClusterSpec
     folder: Path
     """where cluster.yaml is, and the files that it names"""
-    ansible: Path
-    """where Ansible's files go (`ClusterHome.ansible`)"""
-    ssh_config: Path
-    python: str | None = None
-    """the base interpreter, where the provider knows better than `environment.python: auto`"""
+    home: ClusterHome
 
     async def provision(self, remotes: Sequence[Remote], report: TaskReporter) -> tuple[str, ...]:
         """Give all nodes their environment; returns the names of those that had to be changed.
@@ -111,9 +109,9 @@ class Provisioner:
 
     def _spec(self) -> ClusterSpec:
         environment = self.spec.environment
-        if self.python is None or environment.python != "auto":
+        if self.spec.provider != "twin" or environment.python != "auto":
             return self.spec
-        changed = environment.model_copy(update={"python": self.python})
+        changed = environment.model_copy(update={"python": sys.executable})  # nodes have it, too
         return self.spec.model_copy(update={"environment": changed})
 
     def _variables(
@@ -144,16 +142,17 @@ class Provisioner:
         pythons: dict[str, str],
     ) -> PlaybookRun:
         machines = [remote.machine for remote in remotes]
+        document = inventory_list(machines, self.home.ssh_config, pythons=pythons)
         return PlaybookRun(
-            folder=self.ansible,
-            inventory=static_inventory(inventory_list(machines, self.ssh_config, pythons=pythons)),
+            folder=self.home.ansible,
+            inventory=static_inventory(document),
             variables=variables,
             playbooks=playbooks,
             limit=names,
         )
 
     def _raise_for(self, outcome: Outcome) -> None:
-        log = self.ansible / "last.log"
+        log = self.home.ansible / "last.log"
         if not outcome.code:  # what failed, the user's playbook has rescued
             return
         if outcome.failures:

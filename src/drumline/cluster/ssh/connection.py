@@ -118,7 +118,7 @@ async def why_refused(
             machine, "silent", f"it does not let us in within {SIGN_IN_S:.0f} s, nor refuses"
         )
     if isinstance(error, OSError | asyncssh.Error):
-        proxy = f"; {await transport.proxy_end()}" if transport.proxied else ""
+        proxy = f"; {await transport.proxy_end()}" if machine.proxy else ""
         return host_error(
             machine, "lost", f"the connection broke while signing in ({error}){proxy}"
         )

@@ -90,11 +90,6 @@ class Transport:
         transport._reading = asyncio.create_task(transport._listen(process))
         return transport
 
-    @property
-    def proxied(self) -> bool:
-        """Whether a proxy is in between."""
-        return self._proxy is not None
-
     async def proxy_end(self) -> str:
         """Say how the proxy ended; waits a moment for it, since its output ends before it does."""
         if self._proxy is None or self._reading is None:
@@ -261,7 +256,7 @@ async def _no_banner(transport: Transport, text: bytes) -> HostError:
             f"something else than SSH answers at port {machine.port} ({said!r}); check host and "
             f"port",
         )
-    if transport.proxied:
+    if machine.proxy:
         return host_error(
             machine, "proxy", f"{await transport.proxy_end()}; check that it runs by hand"
         )

@@ -71,7 +71,9 @@ def write_collectives(chapter: Chapter, results: Results) -> None:
     _say_fastest(chapter, rows)
     _say_waits(chapter, [row for row in rows if row.wait_ms + row.transfer_ms > 0])
     _say_rings(chapter, sent)
-    _say_predictions(chapter, [abs(row.error) for row in rows if row.error is not None])
+    if errors := [abs(row.error) for row in rows if row.error is not None]:
+        median, worst = statistics.median(errors), max(errors)
+        chapter.say("predictions", count=len(errors), median=median, worst=worst)
 
 
 def _collective(row: Measured) -> CollectiveRow:
@@ -141,12 +143,6 @@ def _say_rings(chapter: Chapter, rows: Sequence[BytesRow]) -> None:
         if whole is not None and chunks is not None:
             sent = ratio(whole.sent, chunks.sent)
             chapter.say("rings", ranks=ranks, ratio=sent, whole=whole, chunks=chunks)
-
-
-def _say_predictions(chapter: Chapter, errors: Sequence[float]) -> None:
-    if errors:
-        median, worst = statistics.median(errors), max(errors)
-        chapter.say("predictions", count=len(errors), median=median, worst=worst)
 
 
 @dataclass(frozen=True, kw_only=True)

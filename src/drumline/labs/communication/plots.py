@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from drumline.bench.communication.tables import format_size
 from drumline.labs.communication.experiments import DELAY_MS
-from drumline.labs.plots import Look, Plot, error_bars, middles
+from drumline.labs.plots import Plot, Style, error_bars, middles
 from drumline.report.page.table import Table
 from drumline.report.plots import LEDGER
 
@@ -39,8 +39,8 @@ def _draw_sizes(plot: Plot, axes: Axes, rows: Sequence[CollectiveRow]) -> None:
     for number, algorithm in enumerate(dict.fromkeys(row.algorithm for row in rows)):
         own = [row for row in rows if row.algorithm == algorithm]
         times = [row.ms for row in own]
-        look: Look = {"ms": 4, "lw": 1.2, "label": plot.name("algorithm", algorithm)}
-        plot.points(axes, [row.bytes for row in own], times, number=number, **look)
+        style: Style = {"ms": 4, "lw": 1.2, "label": plot.name("algorithm", algorithm)}
+        plot.points(axes, [row.bytes for row in own], times, number=number, **style)
         guessed = [(row.bytes, row.predicted_ms) for row in own if row.predicted_ms]
         least = min(middles(times))
         kept = [(size, guess) for size, guess in guessed if guess > _WORST * least]
@@ -106,8 +106,8 @@ def draw_strategies(
             for part in ("wait", "transfer"):
                 heights = [getattr(own[k], f"{part}_ms") if k in own else 0.0 for k in kinds]
                 label = plot.label(part) if number == 0 else None
-                look: Look = {"bottom": foot, "color": LEDGER[part], "label": label}
-                axes.bar(places, heights, width * 0.9, **look)
+                style: Style = {"bottom": foot, "color": LEDGER[part], "label": label}
+                axes.bar(places, heights, width * 0.9, **style)
                 foot = heights
         axes.set_xticks(range(len(kinds)), kinds, rotation=15)
         plot.panel(axes, "panel", legend=False, situation=plot.name("situation", situation))
@@ -137,9 +137,9 @@ def draw_curves(plot: Plot, curves: Table[LossRow]) -> Figure:
     for number, (name, rows) in enumerate(curves.groups("key").items()):
         steps, losses = [row.step for row in rows], [row.loss for row in rows]
         cut = [min(loss, 10 * _HIGHEST_LOSS) for loss in losses]
-        look: Look = {"markevery": (number, max(1, len(rows) // 6)), "ms": 4}
+        style: Style = {"markevery": (number, max(1, len(rows) // 6)), "ms": 4}
         label = plot.name("name", name)
-        plot.points(axes, steps, cut, number=number, bars=False, label=label, **look)
+        plot.points(axes, steps, cut, number=number, bars=False, label=label, **style)
     axes.set_ylim(0, _HIGHEST_LOSS)
     plot.panel(axes, "panel")
     return figure

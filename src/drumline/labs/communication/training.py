@@ -115,7 +115,11 @@ def write_choices(chapter: Chapter, results: Results) -> None:
     sent = chapter.table("compression", CompressionRow)
     chapter.show(sent, "compress", "bytes_per_step", "step_ms", "accuracy")
     _say_choices(chapter, choices)
-    _say_compression(chapter, compression)
+    if len(compression) == len(COMPRESSED):
+        full, half = compression
+        bytes_sent = ratio(half.bytes_per_step, full.bytes_per_step)
+        step = divide(half.step_ms, full.step_ms)
+        chapter.say("compression", ratio=bytes_sent, step=step, half=half, full=full)
 
 
 def _choices(results: Results) -> Iterator[ChoiceRow]:
@@ -158,35 +162,18 @@ def _curves(results: Results) -> Iterator[LossRow]:
 
 def _say_choices(chapter: Chapter, rows: Sequence[ChoiceRow]) -> None:
     """Compare sums with means, and gradients with parameters."""
-    by_choice = {(row.of, row.average): row for row in rows}
-    for of in OF:
-        mean, total = by_choice.get((of, "mean")), by_choice.get((of, "sum"))
-        if mean is not None and total is not None and mean.accuracy is not None:
-            _say_sum(chapter, mean, mean.accuracy, total)
-    gradients, parameters = (by_choice.get((of, "mean")) for of in ("gradients", "parameters"))
-    if gradients and parameters and None not in (gradients.accuracy, parameters.accuracy):
-        chapter.say("means", gradients=gradients, parameters=parameters)
+    means = {row.of: row for row in rows if row.average == "mean" and row.accuracy is not None}
+    for total in rows:
+        if total.average == "sum" and total.of in means:
+            _say_sum(chapter, means[total.of], total)
+    chapter.say("means", **{of: means.get(of) for of in OF})
 
 
-def _say_sum(chapter: Chapter, mean: ChoiceRow, reached: float, total: ChoiceRow) -> None:
+def _say_sum(chapter: Chapter, mean: ChoiceRow, total: ChoiceRow) -> None:
     holes = {"mean": mean, "sum": total, "why": chapter.text.text(f"sum.why.{mean.of}")}
     if total.diverged_at is not None:
         chapter.say("sum.diverged", **holes)
-    if total.accuracy is None:
-        return
-    gap = total.accuracy - reached
-    if total.accuracy < _CHANCE:
-        chapter.say("sum.guessing", **holes)
-    elif abs(gap) < _SAME_POINTS:
-        chapter.say("sum.level", **holes)
-    else:
-        chapter.say("sum.more" if gap > 0 else "sum.less", **holes)
-
-
-def _say_compression(chapter: Chapter, rows: Sequence[CompressionRow]) -> None:
-    """Compare 16 bits on the way with 32."""
-    if len(rows) == len(COMPRESSED):
-        full, half = rows
-        sent = ratio(half.bytes_per_step, full.bytes_per_step)
-        step = divide(half.step_ms, full.step_ms)
-        chapter.say("compression", ratio=sent, step=step, half=half, full=full)
+    if total.accuracy is not None and mean.accuracy is not None:
+        gap = total.accuracy - mean.accuracy
+        order = "level" if abs(gap) < _SAME_POINTS else "more" if gap > 0 else "less"
+        chapter.say("sum.guessing" if total.accuracy < _CHANCE else f"sum.{order}", **holes)

@@ -61,24 +61,27 @@ def write_learning(chapter: Chapter, results: Results) -> None:
     runs = results.runs({kind: lab.seed_names(kind, of) for kind in KINDS})
     if not runs:
         return
-    ends = chapter.tabulate(
-        "strategies", StrategyRow, (_ending(kind, records) for kind, records in runs.items())
-    )
-    curves = chapter.tabulate(
-        "strategy_curves", CurveRow, repeats.curve_rows(runs, width=WIDTH), key="kind"
-    )
+    rows = [_ending(kind, records) for kind, records in runs.items()]
+    ends = chapter.tabulate("strategies", StrategyRow, rows)
+    losses = repeats.curve_rows(runs, width=WIDTH)
+    curves = chapter.tabulate("strategy_curves", CurveRow, losses, key="kind")
     scores = chapter.tabulate("strategy_scores", ScoreRow, repeats.score_rows(runs), key="kind")
     chapter.picture("strategies", draw_learning, curves, scores, ranks=of.ranks, width=WIDTH)
     chapter.show(ends, "kind", "accuracy", "test_loss", "loss", "step_ms", "wait_share")
-    _compare_with_first(chapter, runs, ends.records)
-    _say_test_set(chapter, runs, ends.records)
-    _say_waiting(chapter, ends.records)
+    base = chapter.text.name("kind", MIXED)
+    for row in rows:
+        gap = repeats.accuracy_gap(runs[row.kind], runs.get(MIXED, []))
+        if row.kind != MIXED and gap is not None:
+            chapter.say(f"against.{compare(gap, 0)}", row=row, base=base, gap=gap)
+    _say_test_set(chapter, runs, rows)
+    _say_waiting(chapter, rows)
 
 
 def _ending(kind: str, records: Sequence[RunRecord]) -> StrategyRow:
     steps = [step for record in records for step in record.step_s]
     curves = [repeats.smoothed(record.curve, WIDTH) for record in records]
-    share, rank = _waiting(records[0])
+    ranks = [] if records[0].ledger is None else records[0].ledger.ranks
+    waited, total = sum(rank.exposed_wait_s for rank in ranks), sum(rank.total_s for rank in ranks)
     return StrategyRow(
         kind=kind,
         repeats=len(records),
@@ -86,28 +89,9 @@ def _ending(kind: str, records: Sequence[RunRecord]) -> StrategyRow:
         test_loss=repeats.geometric_mean_of(record.summary.get("test_loss") for record in records),
         loss=repeats.geometric_mean_of(curve[-1].loss for curve in curves if curve),
         step_ms=1000 * statistics.median(steps) if steps else None,
-        wait_share=share,
-        waiting_rank=rank,
+        wait_share=ratio(waited, total),
+        waiting_rank=max(ranks, key=lambda rank: rank.caused_s).rank if ranks else None,
     )
-
-
-def _waiting(record: RunRecord) -> tuple[float | None, int | None]:
-    """Return the share of time that ranks spent waiting for another one, and for which most."""
-    ranks = [] if record.ledger is None else record.ledger.ranks
-    total = sum(rank.total_s for rank in ranks)
-    return (
-        sum(rank.exposed_wait_s for rank in ranks) / total if total else None,
-        max(ranks, key=lambda rank: rank.caused_s).rank if ranks else None,
-    )
-
-
-def _compare_with_first(chapter: Chapter, runs: Runs, rows: Sequence[StrategyRow]) -> None:
-    """Compare each partition with the first, seed by seed."""
-    base = chapter.text.name("kind", MIXED)
-    for row in rows:
-        gap = repeats.accuracy_gap(runs[row.kind], runs.get(MIXED, []))
-        if row.kind != MIXED and gap is not None:
-            chapter.say(f"against.{compare(gap, 0)}", row=row, base=base, gap=gap)
 
 
 def _say_test_set(chapter: Chapter, runs: Runs, rows: Sequence[StrategyRow]) -> None:

@@ -13,7 +13,7 @@ from drumline.labs.data_parallel.experiments import KINDS, label_groups, plan
 from drumline.labs.data_parallel.plots import draw_labels, draw_overlap
 from drumline.labs.experiment import Results
 from drumline.report.page.blocks import Facts
-from drumline.report.page.table import Table, percent, times
+from drumline.report.page.table import percent, times
 
 Coverage = Mapping[str, Any]
 """`coverage.json` of a run, or one of its parts"""
@@ -86,7 +86,10 @@ def write_partitions(chapter: Chapter, results: Results) -> None:
     chapter.picture("overlap", draw_overlap, overlaps)
     seen = ("seen_first_epoch", "seen_run", "repeats", "overlap_first_epoch", "overlap_run")
     chapter.show(parts, "kind", *seen, "label_skew", "largest_part")
-    _say_sampling(chapter, parts, covered)
+    for row in parts.where(kind="sampling"):
+        draws = sum(rank["draws"] for rank in covered[row.kind]["first_epoch"]["ranks"])
+        expected = 1 - math.exp(-draws / covered[row.kind]["samples"])  # drawn with replacement
+        chapter.say("sampling", row=row, expected=expected)
     _say_disjoint(chapter, rows)
     _say_labels(chapter, rows, covered)
 
@@ -163,15 +166,6 @@ def _overlaps(covered: Coverages) -> Iterator[OverlapRow]:
                     pair = {"rank": rank, "other": other, "common": common}
                     share = common / own if own else 0.0
                     yield OverlapRow(kind=kind, span=span, **pair, share=share)
-
-
-def _say_sampling(chapter: Chapter, parts: Table[PartRow], covered: Coverages) -> None:
-    """Compare what random sampling shows with what draws with replacement are expected to."""
-    for row in parts.where(kind="sampling"):
-        coverage = covered[row.kind]
-        draws = sum(rank["draws"] for rank in coverage["first_epoch"]["ranks"])
-        expected = 1 - math.exp(-draws / coverage["samples"])
-        chapter.say("sampling", row=row, expected=expected)
 
 
 def _say_disjoint(chapter: Chapter, rows: Sequence[PartRow]) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from drumline.labs.data_parallel.experiments import CORES
-from drumline.labs.plots import Look, Plot, middles
+from drumline.labs.plots import Plot, Style, middles
 from drumline.labs.repeats import CurveRow, ScoreRow
 from drumline.report.page.table import Table
 
@@ -59,6 +59,7 @@ def draw_overlap(plot: Plot, overlaps: Table[OverlapRow]) -> Figure:
     kinds = list(overlaps.groups("kind"))
     ranks = list(overlaps.groups("rank"))
     crowded = len(ranks) > _ROOM
+    write: Callable[[float], str] = (lambda _: "") if crowded else _in_percent
     figure, panels = plot.panels(2 * len(kinds), columns=len(kinds), height=2.0)
     for place, axes in enumerate(panels):
         below, column = divmod(place, len(kinds))
@@ -66,7 +67,7 @@ def draw_overlap(plot: Plot, overlaps: Table[OverlapRow]) -> Figure:
         rows = overlaps.where(kind=kind, span=span)
         shares = {(row.rank, row.other): row.share for row in rows}
         matrix = [[shares[rank, other] for other in ranks] for rank in ranks]
-        plot.heat(axes, matrix, write=_nothing if crowded else _in_percent, top=1.0, color=2)
+        plot.heat(axes, matrix, write=write, top=1.0, color=2)
         axes.set_aspect("equal")
         axes.set_xticks(ranks[:: _stride(ranks, 6)])
         axes.set_yticks(ranks[:: _stride(ranks, 6)])
@@ -91,10 +92,6 @@ def _stride(ranks: Sequence[int], room: int) -> int:
     return -(-len(ranks) // room)
 
 
-def _nothing(_: float) -> str:
-    return ""
-
-
 def _in_percent(share: float) -> str:
     return f"{100 * share:.0f}"
 
@@ -103,14 +100,13 @@ def draw_learning(plot: Plot, curves: Table[CurveRow], scores: Table[ScoreRow]) 
     """Draw loss by step and accuracy by samples, all kinds in each panel."""
     figure, (losses, accuracy) = plot.panels(2)
     for number, (kind, rows) in enumerate(curves.groups("key").items()):
-        name, looks = plot.name("kind", kind), scores.where(key=kind)
+        name, tests = plot.name("kind", kind), scores.where(key=kind)
         plot.band(losses, rows, "step", "loss", number=number, label=name)
-        samples, values = [row.samples for row in looks], [row.accuracy for row in looks]
-        look: Look = {"markersize": 4, "linewidth": 1.2, "label": name}
-        plot.points(accuracy, samples, values, number=number, scale=100, **look)
-    losses.set_yscale("log")
+        samples, values = [row.samples for row in tests], [row.accuracy for row in tests]
+        style: Style = {"markersize": 4, "linewidth": 1.2, "label": name}
+        plot.points(accuracy, samples, values, number=number, scale=100, **style)
     accuracy.locator_params(axis="x", nbins=5)
-    plot.panel(losses, "losses")
+    plot.panel(losses, "losses", log="y")
     plot.panel(accuracy, "accuracy", legend=False)
     return figure
 
@@ -139,8 +135,7 @@ def draw_averaging(
                 linewidth=0.9 if alike else 1.4,
                 label=None if alike and rank else label,  # one name for all ranks
             )
-    losses.set_yscale("log")
-    plot.panel(losses, "losses")
+    plot.panel(losses, "losses", log="y")
     _draw_accuracies(plot, bars, averaging.records, alone.records)
     return figure
 
@@ -174,17 +169,21 @@ def draw_scaling(plot: Plot, scaling: Table[ScalingRow]) -> Figure:
     told = [row for row in scaling.records if row.speedup is not None]
     rows = [row for row in told if row.setup != CORES]
     workers = [row.workers for row in rows]
-    look: Look = {"markersize": 4, "capsize": 3, "label": plot.label("measured")}
+    style: Style = {"markersize": 4, "capsize": 3, "label": plot.label("measured")}
     speed.plot(workers, workers, color=plot.color(7), linestyle="--", label=plot.label("ideal"))
-    plot.points(speed, workers, [row.speedup for row in rows], number=0, **look)
+    plot.points(speed, workers, [row.speedup for row in rows], number=0, **style)
     for value in middles(row.speedup for row in told if row.setup == CORES):
         speed.axhline(value, color=plot.color(1), linestyle=":", label=_setup(plot, CORES))
     efficiency.axhline(100, color=plot.color(7), linestyle="--")
     shares = [row.efficiency for row in rows]
-    plot.points(efficiency, workers, shares, number=0, scale=100.0, **look)
+    plot.points(efficiency, workers, shares, number=0, scale=100.0, **style)
     speed.set_ylim(0, 1.1 * max([1, *workers]))  # intervals of a noisy machine may reach far
     efficiency.set_ylim(0, 130)
-    _draw_accounts(plot, where, scaling.records)
+    known = [row for row in scaling.records if row.compute_ms is not None]
+    parts = ("compute", "wait", "transfer", "data")
+    plot.stacked(where, {part: [getattr(row, f"{part}_ms") for row in known] for part in parts})
+    names = [plot.label("all cores") if row.setup == CORES else row.setup for row in known]
+    where.set_xticks(range(len(known)), names)
     for axes in (speed, efficiency):
         axes.set_xticks(workers)
     for axes, key in ((speed, "speedup"), (efficiency, "efficiency"), (where, "accounts")):
@@ -198,29 +197,20 @@ def _setup(plot: Plot, setup: str) -> str:
     return plot.label(f"setups.{key}", setup=setup)
 
 
-def _draw_accounts(plot: Plot, axes: Axes, scaling: Sequence[ScalingRow]) -> None:
-    rows = [row for row in scaling if row.compute_ms is not None]
-    parts = ("compute", "wait", "transfer", "data")
-    plot.stacked(axes, {part: [getattr(row, f"{part}_ms") for row in rows] for part in parts})
-    names = [plot.label("all cores") if row.setup == CORES else row.setup for row in rows]
-    axes.set_xticks(range(len(rows)), names)
-
-
 def draw_equal_cost(plot: Plot, curves: Table[CurveRow], scores: Table[ScoreRow]) -> Figure:
     """Draw loss and accuracy of all setups over samples and over seconds."""
     figure, panels = plot.panels(4, columns=2, height=2.9)
     for column, by in enumerate(("samples", "seconds")):
         losses, accuracy = panels[column], panels[2 + column]
         for number, (setup, rows) in enumerate(curves.groups("key").items()):
-            name, dashed, looks = _setup(plot, setup), setup == CORES, scores.where(key=setup)
+            name, dashed, tests = _setup(plot, setup), setup == CORES, scores.where(key=setup)
             plot.band(losses, rows, by, "loss", number=number, label=name, dashed=dashed)
-            across, values = [getattr(row, by) for row in looks], [row.accuracy for row in looks]
-            look: Look = {"markersize": 4, "linestyle": "--" if dashed else "-", "label": name}
-            plot.points(accuracy, across, values, number=number, scale=100, bars=False, **look)
-        losses.set_yscale("log")
+            across, values = [getattr(row, by) for row in tests], [row.accuracy for row in tests]
+            style: Style = {"markersize": 4, "linestyle": "--" if dashed else "-", "label": name}
+            plot.points(accuracy, across, values, number=number, scale=100, bars=False, **style)
         for axes in (losses, accuracy):
             axes.locator_params(axis="x", nbins=5)
-        plot.panel(losses, f"losses by {by}", legend=column == 1)
+        plot.panel(losses, f"losses by {by}", legend=column == 1, log="y")
         plot.panel(accuracy, f"accuracy by {by}", legend=False)
     return figure
 
@@ -238,18 +228,17 @@ def draw_batches(plot: Plot, batches: Table[BatchRow], curves: Table[CurveRow]) 
     for number, (rule, name) in enumerate(rules.items()):
         rows = [row for row in batches.where(rule=rule) if row.accuracy is not None]
         across, values = [row.batch for row in rows], [row.accuracy for row in rows]
-        look: Look = {"linestyle": "--" if rule == "scaled" else "-", "label": name}
-        plot.points(accuracy, across, values, number=number, scale=100, bars=False, **look)
+        style: Style = {"linestyle": "--" if rule == "scaled" else "-", "label": name}
+        plot.points(accuracy, across, values, number=number, scale=100, bars=False, **style)
     rows = [row for row in batches.where(rule="same") if row.samples_per_s]
     rates = middles(row.samples_per_s for row in rows)
     speed.plot([row.batch for row in rows], rates, color=plot.color(2), marker="o")
     speed.set_ylim(0, None)
-    losses.set_yscale("log")
     losses.locator_params(axis="x", nbins=4)
     for axes in (accuracy, speed):
         axes.set_xscale("log", base=2)
         axes.set_xticks(sizes, [str(size) for size in sizes])
-    plot.panel(losses, "losses", legend=False)
+    plot.panel(losses, "losses", legend=False, log="y")
     plot.legend(figure, losses, columns=5)
     plot.panel(accuracy, "accuracy")
     plot.panel(speed, "speed")

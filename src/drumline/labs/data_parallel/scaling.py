@@ -89,9 +89,18 @@ def write_scaling(chapter: Chapter, results: Results) -> None:
             chapter.say("speed", row=row, verdict=chapter.write(f"pace.{compare(row.speedup, 1)}"))
     if many:
         last = many[-1]
-        _say_machine(chapter, setups["1"][0], many)
-        _say_cores(chapter, scaling.first(setup=lab.CORES), many)
-        _say_accounts(chapter, last)
+        cores = setups["1"][0].manifest.get("cpu_count")
+        over = [row.setup for row in many if isinstance(cores, int) and row.workers > cores]
+        if over:
+            chapter.say("machine", cores=str(cores), workers=chapter.text.join(over))
+        if (alone := scaling.first(setup=lab.CORES)) is not None:
+            best = min(many, key=lambda row: row.step_ms.middle)
+            verdict = chapter.write(f"threads.{compare(best.step_ms, alone.step_ms)}")
+            chapter.say("cores", alone=alone, best=best, verdict=verdict)
+        accounts = {"compute": last.compute_ms, "wait": last.wait_ms, "transfer": last.transfer_ms}
+        total = sum(ms or 0.0 for ms in (*accounts.values(), last.data_ms))
+        shares = {account: ratio(ms, total) for account, ms in accounts.items()}
+        chapter.say("accounts", row=last, **shares)
         _say_equal_samples(chapter, setups["1"][0], setups[last.setup][0], last.setup)
     _say_equal_time(chapter, equal.records)
 
@@ -140,13 +149,13 @@ def _accounts(records: Sequence[RunRecord]) -> dict[str, float | None]:
 def _at_equal_time(curves: Table[CurveRow], scores: Table[ScoreRow]) -> Iterator[EqualTimeRow]:
     within = min(lines[-1].seconds for lines in curves.groups("key").values())
     for setup, lines in curves.groups("key").items():
-        looks = scores.where(key=setup)
+        tests = scores.where(key=setup)
         yield EqualTimeRow(
             setup=setup,
             within_s=within,
             samples=at_time([(row.seconds, row.samples) for row in lines], within),
             loss=_interval_at_time([(row.seconds, row.loss) for row in lines], within),
-            accuracy=_interval_at_time([(row.seconds, row.accuracy) for row in looks], within),
+            accuracy=_interval_at_time([(row.seconds, row.accuracy) for row in tests], within),
         )
 
 
@@ -177,30 +186,6 @@ def at_time(values: Sequence[tuple[float, float | None]], when: float) -> float 
         return None
     share = (when - since) / (until - since) if until - since else 0.0
     return float(last + share * (following - last))
-
-
-def _say_machine(chapter: Chapter, one: RunRecord, many: Sequence[ScalingRow]) -> None:
-    """Tell where there are more workers than cores to run them."""
-    cores = one.manifest.get("cpu_count")
-    over = [row.setup for row in many if isinstance(cores, int) and row.workers > cores]
-    if over:
-        chapter.say("machine", cores=str(cores), workers=chapter.text.join(over))
-
-
-def _say_cores(chapter: Chapter, alone: ScalingRow | None, many: Sequence[ScalingRow]) -> None:
-    """Compare threads with processes."""
-    if alone is not None:
-        best = min(many, key=lambda row: row.step_ms.middle)
-        order = compare(best.step_ms, alone.step_ms)
-        chapter.say("cores", alone=alone, best=best, verdict=chapter.write(f"threads.{order}"))
-
-
-def _say_accounts(chapter: Chapter, row: ScalingRow) -> None:
-    """Tell where a step's time went on the most workers."""
-    accounts = {"compute": row.compute_ms, "wait": row.wait_ms, "transfer": row.transfer_ms}
-    total = sum(ms or 0.0 for ms in (*accounts.values(), row.data_ms))
-    shares = {account: ratio(ms, total) for account, ms in accounts.items()}
-    chapter.say("accounts", row=row, **shares)
 
 
 def _say_equal_samples(chapter: Chapter, one: RunRecord, many: RunRecord, setup: str) -> None:

@@ -40,6 +40,11 @@ ALONE, ALONE_AGAIN = "alone", "alone again"
 _SHOWN_STEPS = 2
 _HASH_LENGTH = 16
 _MS_PER_NS = 1e-6
+_OF_BENCH = (
+    *("case", "form", "schedule", "microbatches", "ranks", "samples_per_s"),
+    *("bubble", "bubble_theory", "loss", "loss_difference"),
+)
+"""what a form's row has from the bench's"""
 Step = Sequence[Event]
 """the events of one step, in rank order"""
 
@@ -160,11 +165,22 @@ def tabulate_cases(chapter: Chapter, results: Results) -> Cases:
         chapter.tabulate("ranks", RankRow, (row for one in ended for row in _ranks(one.row)))
         if baseline is not None:
             chapter.tabulate("baseline", BaselineRow, [baseline])
-        curves = (row for one in ended for row in _curve(one.row))
+        curves = [
+            LossRow(key=one.row.case, step=step, loss=loss)
+            for one in ended
+            if one.row.case != ALONE_AGAIN
+            for step, loss in enumerate(one.row.losses, start=1)
+        ]
         chapter.tabulate("curves", LossRow, curves, key="case")
-        traced = [one for case in TRACED for one in ended if one.row.case == case]
-        if traced:
-            chapter.tabulate("trace", TraceRow, (row for one in traced for row in _trace(one)))
+        traced = {one.row.case: one.steps for one in ended}
+        trace = [
+            row
+            for case in TRACED
+            if case in traced
+            for row in lay_out(case, pick_typical(traced[case], _SHOWN_STEPS))
+        ]
+        if trace:
+            chapter.tabulate("trace", TraceRow, trace)
     return find_cases(chapter)
 
 
@@ -208,22 +224,13 @@ def _form(one: _Ended, baseline: BaselineRow | None) -> FormRow:
     step_s = Interval(middle=row.median_s, low=row.low_s, high=row.high_s)
     shares = [share for step in one.steps if (share := share_together(step)) is not None]
     return FormRow(
-        case=row.case,
-        form=row.form,
-        schedule=row.schedule,
-        microbatches=row.microbatches,
-        ranks=row.ranks,
+        **{name: getattr(row, name) for name in _OF_BENCH},
         step_ms=step_s.scaled(1e3),
-        samples_per_s=row.samples_per_s,
         speedup=None if baseline is None else _speedup(baseline.step_ms, step_s),
         peak_bytes=max(row.peak_bytes) if row.peak_bytes else None,
         sent_bytes=None if sent is None else sum(sent),
-        bubble=row.bubble,
-        bubble_theory=row.bubble_theory,
         together=_quartiles(shares) if shares and row.ranks > 1 else None,
         idle_ms=max(idle) * 1e3 if idle else None,
-        loss=row.loss,
-        loss_difference=row.loss_difference,
         weights=one.weights,
     )
 
@@ -257,16 +264,6 @@ def _ranks(row: CaseRow) -> Iterator[RankRow]:
             "bubble_idle_ms": bubble,
         }
         yield RankRow(case=row.case, rank=rank, **numbers)
-
-
-def _curve(row: CaseRow) -> Iterator[LossRow]:
-    if row.case != ALONE_AGAIN:
-        for step, loss in enumerate(row.losses, start=1):
-            yield LossRow(key=row.case, step=step, loss=loss)
-
-
-def _trace(one: _Ended) -> Iterator[TraceRow]:
-    return lay_out(one.row.case, pick_typical(one.steps, _SHOWN_STEPS))
 
 
 def share_together(step: Step) -> float | None:

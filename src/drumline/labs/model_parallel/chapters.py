@@ -38,13 +38,7 @@ _NEVER = 0.01
 
 
 def compare_steps(first: Interval, second: Interval, *, drift: float = 0.0) -> Order:
-    """Tell by the quartiles which of two steps is longer.
-
-    Args:
-        first: of one form.
-        second: of another.
-        drift: by which share the machine changed while both ran; they differ if by more than that.
-    """
+    """Tell by the quartiles which of two steps is longer, by more than the machine's own drift."""
     fast, slow = sorted((first.middle, second.middle))
     if slow <= (1 + drift) * fast:
         return Order.LEVEL
@@ -66,18 +60,14 @@ def write_forms(chapter: Chapter, results: Results) -> None:
     chapter.show(cases.forms, "case", *columns, key="time")
     columns = ("peak_bytes", "sent_bytes", "bubble", "bubble_theory", "together", "idle_ms")
     chapter.show(cases.forms, "case", *columns, key="cost")
-    if cases.baseline is not None:
-        _say_against_alone(chapter, cases, cases.baseline)
+    if (alone := cases.baseline) is not None:
+        rows = ranked(cases.split(), lambda row: row.speedup, reverse=True)
+        for order in (Order.LESS, Order.LEVEL, Order.MORE):
+            own = [row for row in rows if compare_steps(row.step_ms, alone.step_ms) is order]
+            chapter.say(f"alone.{order}", alone=alone, list=chapter.list_up("speedup", own))
         _say_surprises(chapter, cases)
-        _say_drift(chapter, cases, cases.baseline)
+        _say_drift(chapter, cases, alone)
     say_against_data(chapter, cases)
-
-
-def _say_against_alone(chapter: Chapter, cases: Cases, alone: BaselineRow) -> None:
-    rows = ranked(cases.split(), lambda row: row.speedup, reverse=True)
-    for order in (Order.LESS, Order.LEVEL, Order.MORE):
-        own = [row for row in rows if compare_steps(row.step_ms, alone.step_ms) is order]
-        chapter.say(f"alone.{order}", alone=alone, list=chapter.list_up("speedup", own))
 
 
 def _say_surprises(chapter: Chapter, cases: Cases) -> None:
@@ -201,11 +191,10 @@ def _say_memory(chapter: Chapter, cases: Cases) -> None:
     held = ranked(cases.split(), lambda row: row.peak_bytes or None)
     if alone is None or not alone.peak_bytes or len(held) < 2:
         return
-    low, high = (ratio(row.peak_bytes, alone.peak_bytes) for row in (held[0], held[-1]))
-    more = (held[-1].peak_bytes or 0) > alone.peak_bytes
-    ends = {"low": low, "high": high}
-    key = "memory.more" if more else "memory.less"
-    chapter.say(key, alone=alone, least=held[0], most=held[-1], **ends)
+    least, most = held[0], held[-1]
+    low, high = (ratio(row.peak_bytes, alone.peak_bytes) for row in (least, most))
+    key = "memory.more" if (most.peak_bytes or 0) > alone.peak_bytes else "memory.less"
+    chapter.say(key, alone=alone, least=least, most=most, low=low, high=high)
 
 
 def _say_bytes(chapter: Chapter, cases: Cases, *, nodes: int) -> None:
@@ -264,14 +253,9 @@ def summarize(chapter: Chapter) -> Sentence | None:
     cases = find_cases(chapter)
     if not cases.forms.rows:
         return None
-    fastest, losses = _write_fastest(chapter, cases), write_agreement(chapter, cases)
+    fastest, losses = None, write_agreement(chapter, cases)
+    rows = ranked((row for row in cases.split() if row.speedup), lambda row: row.step_ms)
+    if len(rows) > 1:
+        fastest = chapter.write("fastest", ranks=rows[0].ranks, best=rows[0], worst=rows[-1])
     both = chapter.write("both", fastest=fastest, losses=losses)
     return both or fastest or losses or chapter.write("too little")
-
-
-def _write_fastest(chapter: Chapter, cases: Cases) -> Sentence | None:
-    """Name the ends of the list."""
-    rows = ranked((row for row in cases.split() if row.speedup), lambda row: row.step_ms)
-    if len(rows) < 2:
-        return None
-    return chapter.write("fastest", ranks=rows[0].ranks, best=rows[0], worst=rows[-1])

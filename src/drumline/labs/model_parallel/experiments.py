@@ -38,15 +38,12 @@ _SUMS_ALIKE = 2
 
 def plan_experiments(settings: LabSettings) -> Sequence[Training]:
     """Name them in order."""
-    return [
-        Training(name=name, spec=case.spec, exact=_exact(case))
-        for name, case in plan_named_cases(settings)
-    ]
-
-
-def _exact(case: Case) -> bool:
-    """By RPC, backwards run on threads, and add gradients up as they come: two give one sum."""
-    return case.form != "rpc" or (case.microbatches or 1) <= _SUMS_ALIKE
+    found = []
+    for name, case in plan_named_cases(settings):
+        # by RPC, backwards run on threads, and add gradients up as they come: two give one sum
+        exact = case.form != "rpc" or (case.microbatches or 1) <= _SUMS_ALIKE
+        found.append(Training(name=name, spec=case.spec, exact=exact))
+    return found
 
 
 def plan_named_cases(settings: LabSettings) -> list[tuple[str, Case]]:

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 from drumline.bench.model_parallel.plot import Bars, draw_bars, draw_loss_curves
 from drumline.labs.model_parallel.experiments import SWEPT
-from drumline.labs.plots import Look, Plot, middles
+from drumline.labs.plots import Plot, Style, middles
 from drumline.report.page.table import NOTHING, Table, plain
 from drumline.report.plots import LEDGER
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -85,18 +86,23 @@ def draw_microbatches(plot: Plot, forms: Table[FormRow], *, baseline: BaselineRo
     for number, (name, rows) in enumerate(lines.items()):
         across = [(row.microbatches or 0) * _ASIDE**number for row in rows]
         color = plot.color(_LINE_COLORS.get(name, 8))
-        look: Look = {"color": color, "ms": 5, "lw": 1.3, "label": name}
-        plot.points(left, across, [row.step_ms for row in rows], number=number, **look)
-        plot.points(right, across, [row.bubble for row in rows], number=number, **look)
+        style: Style = {"color": color, "ms": 5, "lw": 1.3, "label": name}
+        plot.points(left, across, [row.step_ms for row in rows], number=number, **style)
+        plot.points(right, across, [row.bubble for row in rows], number=number, **style)
     if baseline is not None:
         alone = baseline.step_ms
         left.axhline(alone.middle, color=plot.ink, ls=":", lw=1, label=ALONE)
         if alone.low is not None and alone.high is not None:
             left.axhspan(alone.low, alone.high, color=plot.ink, alpha=0.08, lw=0)
-    _draw_formula(plot, right, [row for rows in lines.values() for row in rows])
+    shown = [row for rows in lines.values() for row in rows]
+    usual = [row for row in shown if row.schedule != "interleaved"]
+    formula = {row.microbatches or 0: row.bubble_theory for row in usual}
+    theory = sorted(formula)
+    style = {"color": plot.ink, "ls": "--", "lw": 1, "label": "(p−1)/(m+p−1)"}
+    right.plot(theory, middles(formula[count] for count in theory), **style)
     right.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
-    counts = sorted({row.microbatches or 0 for rows in lines.values() for row in rows})
-    handles: Look = {}
+    counts = sorted({row.microbatches or 0 for row in shown})
+    handles: dict[str, Artist] = {}
     for axes, key in ((left, "step"), (right, "bubble")):
         axes.set_ylim(0, None)
         axes.set_xscale("log", base=2)
@@ -107,15 +113,6 @@ def draw_microbatches(plot: Plot, forms: Table[FormRow], *, baseline: BaselineRo
         handles |= dict(zip(labels, drawn, strict=True))
     figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=3)
     return figure
-
-
-def _draw_formula(plot: Plot, axes: Axes, rows: Sequence[FormRow]) -> None:
-    formula = {
-        row.microbatches or 0: row.bubble_theory for row in rows if row.schedule != "interleaved"
-    }
-    counts = sorted(formula)
-    theory = middles(formula[count] for count in counts)
-    axes.plot(counts, theory, color=plot.ink, ls="--", lw=1, label="(p−1)/(m+p−1)")
 
 
 def _lines(rows: Sequence[FormRow]) -> Mapping[str, Sequence[FormRow]]:
@@ -151,6 +148,8 @@ def draw_trace(plot: Plot, trace: Table[TraceRow]) -> Figure:
     rpc ×4     rank 0  ▐0▐1▐2▐3▌    ▐0▐1▐2▐3▌
                rank 1     ▐0▐1▐2▐3▌▐0▐1▐2▐3▌
     """
+    from matplotlib.patches import Patch
+
     cases = trace.groups("case")
     ranks = 1 + max(row.rank for row in trace.records)
     width = max(row.until_ms for row in trace.records)
@@ -167,7 +166,10 @@ def draw_trace(plot: Plot, trace: Table[TraceRow]) -> Figure:
         axes.title.set_fontsize(9)
         axes.grid(visible=False, axis="y")
     panels[-1].set_xlabel(plot.label("x"))
-    _draw_legend(plot, figure)
+    kinds = ("forward", "backward", "waiting")
+    handles = [Patch(label=plot.label(kind), **_span_style(plot, kind)) for kind in kinds]
+    title = plot.label("legend")
+    figure.legend(handles=handles, loc="outside upper center", ncols=3, title=title)
     return figure
 
 
@@ -184,25 +186,16 @@ def _draw_spans(plot: Plot, axes: Axes, rows: Sequence[TraceRow], width: float) 
             continue
         tall = _ROW if waits else _ROW / lanes[row.rank]
         place = row.rank if waits else row.rank - _ROW / 2 + tall * (row.lane + 0.5)
-        edge: Look = {"edgecolor": "none" if waits else "#ffffff", "zorder": 2 if waits else 3}
-        look = {**_span_look(plot, row.kind), **edge, "linewidth": 0.4}
-        axes.barh(place, long, tall, left=row.since_ms, **look)
+        edge: Style = {"edgecolor": "none" if waits else "#ffffff", "zorder": 2 if waits else 3}
+        style = {**_span_style(plot, row.kind), **edge, "linewidth": 0.4}
+        axes.barh(place, long, tall, left=row.since_ms, **style)
         if not waits and long > _READABLE * width:
-            small: Look = {"fontsize": 6.5 if lanes[row.rank] == 1 else 5, "zorder": 4}
-            middle: Look = {"ha": "center", "va": "center_baseline", "color": "#ffffff"}
+            small: Style = {"fontsize": 6.5 if lanes[row.rank] == 1 else 5, "zorder": 4}
+            middle: Style = {"ha": "center", "va": "center_baseline", "color": "#ffffff"}
             axes.text(row.since_ms + long / 2, place, str(row.microbatch), **middle, **small)
 
 
-def _draw_legend(plot: Plot, figure: Figure) -> None:
-    from matplotlib.patches import Patch
-
-    kinds = ("forward", "backward", "waiting")
-    handles = [Patch(label=plot.label(kind), **_span_look(plot, kind)) for kind in kinds]
-    title = plot.label("legend")
-    figure.legend(handles=handles, loc="outside upper center", ncols=3, title=title)
-
-
-def _span_look(plot: Plot, kind: str) -> Look:
+def _span_style(plot: Plot, kind: str) -> Style:
     if kind == "waiting":
         return {"color": LEDGER["wait"], "alpha": 0.3}
     return {"color": plot.color(0 if kind == "forward" else 1), "alpha": 1.0}

@@ -20,7 +20,7 @@ from drumline.labs.optimizers.plots import (
     draw_rates,
     draw_sample_order,
 )
-from drumline.labs.repeats import CurveRow, Runs, ScoreRow, ranked
+from drumline.labs.repeats import CurveRow, Runs, ScoreRow, ranked, ratio
 from drumline.report.intervals import Interval, Order, compare
 from drumline.report.page import table as form
 from drumline.report.page.table import Table
@@ -80,9 +80,8 @@ def write_convergence(chapter: Chapter, results: Results) -> None:
     if not runs:
         return
     ends = chapter.tabulate("ends", EndRow, _ends(runs))
-    curves = chapter.tabulate(
-        "curves", CurveRow, repeats.curve_rows(runs, width=WIDTHS), key="optimizer"
-    )
+    losses = repeats.curve_rows(runs, width=WIDTHS)
+    curves = chapter.tabulate("curves", CurveRow, losses, key="optimizer")
     scores = chapter.tabulate("scores", ScoreRow, repeats.score_rows(runs), key="optimizer")
     equal = chapter.tabulate("equal", EqualRow, _at_equal_cost(curves))
     chapter.picture("descent", draw_convergence, curves, width=WIDTH)
@@ -109,9 +108,7 @@ def _ends(runs: Runs) -> Iterator[EndRow]:
             steps=last.step,
             samples=last.samples,
             accuracy=repeats.accuracy_of(records),
-            test_loss=repeats.geometric_mean_of(
-                record.summary.get("test_loss") for record in records
-            ),
+            test_loss=repeats.geometric_mean_of(one.summary.get("test_loss") for one in records),
             loss=repeats.geometric_mean_of(curve[-1].loss for curve in smooth if curve),
             train_s=repeats.geometric_mean_of(record.curve[-1].seconds for record in records),
         )
@@ -135,18 +132,15 @@ def _say_accuracy(chapter: Chapter, runs: Runs, ends: Table[EndRow]) -> None:
     best, *rest = [row.optimizer for row in rows] or [""]
     gaps = {other: repeats.accuracy_gap(runs[best], runs[other]) for other in rest}
     orders = {other: compare(gap, 0) for other, gap in gaps.items() if gap is not None}
-    level = [
-        chapter.text.name("optimizer", other)
-        for other, order in orders.items()
-        if order is not Order.MORE
-    ]
+    level = [other for other, order in orders.items() if order is not Order.MORE]
     unclear = {Order.ONCE, Order.LESS}  # of other seeds than the mean, where some failed
     if not rest or len(orders) < len(rest) or unclear & set(orders.values()):
         chapter.add(start)
     elif not level:
         chapter.say("ahead", start=start, best=rows[0])
     else:
-        chapter.say("level", start=start, best=rows[0], names=chapter.text.join(level))
+        names = chapter.text.join([chapter.text.name("optimizer", other) for other in level])
+        chapter.say("level", start=start, best=rows[0], names=names)
 
 
 def summarize(chapter: Chapter) -> Sentence | None:
@@ -307,8 +301,12 @@ def write_sample_order(chapter: Chapter, results: Results) -> None:
     for row in rows:
         chapter.say("scatter", row=row)
     gd, sgd = (scatter.first(optimizer=name) for name in ("gd", "sgd"))
-    if gd is not None and sgd is not None:
-        _compare_scatter(chapter, gd.over_orders, sgd.over_orders)
+    if gd is not None and sgd is not None and sgd.over_orders is not None:
+        over = ratio(sgd.over_orders, gd.over_orders)
+        if gd.over_orders == 0 and sgd.over_orders:
+            chapter.say("exact")
+        elif over is not None:
+            chapter.say("rounding" if over > 100 else "ratio", ratio=over)
 
 
 def _deviation(records: Sequence[RunRecord], steps: int) -> float | None:
@@ -326,10 +324,3 @@ def _deviation(records: Sequence[RunRecord], steps: int) -> float | None:
 def _rises(record: RunRecord, steps: int) -> float:
     pairs = list(itertools.pairwise(point.loss for point in record.curve[:steps]))
     return sum(after > before for before, after in pairs) / len(pairs) if pairs else 0.0
-
-
-def _compare_scatter(chapter: Chapter, gd: float | None, sgd: float | None) -> None:
-    if gd == 0 and sgd:
-        chapter.say("exact")
-    elif gd and sgd is not None:
-        chapter.say("rounding" if sgd / gd > 100 else "ratio", ratio=sgd / gd)

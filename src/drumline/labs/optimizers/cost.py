@@ -73,14 +73,15 @@ def _engines(ours: Runs, theirs: Runs) -> Iterator[EngineRow]:
                 optimizer=optimizer,
                 repeats=len(pairs),
                 largest=max(repeats.largest_difference(one, two) for one, two in pairs),
-                same=sum(_weights(one) == _weights(two) is not None for one, two in pairs),
+                same=sum(_same_weights(*pair) for pair in pairs),
                 step_ratio=repeats.ratio_of(pairs, lambda record: record.median_step_s),
                 update_ratio=repeats.ratio_of(pairs, _median_update),
             )
 
 
-def _weights(record: RunRecord) -> str | None:
-    return record.summary.get("weights_sha256")
+def _same_weights(one: RunRecord, two: RunRecord) -> bool:
+    mine: str | None = one.summary.get("weights_sha256")
+    return mine is not None and mine == two.summary.get("weights_sha256")
 
 
 def _median_update(record: RunRecord) -> float | None:
@@ -122,16 +123,28 @@ def write_profile(chapter: Chapter, results: Results) -> None:
     columns = ("samples", "step_ms", "update_ms", "peak_bytes", "state_bytes")
     chapter.show(profile, "optimizer", *columns)
     rows = [row for row in profile.records if row.optimizer != WHOLE]
-    _say_update(chapter, rows)
-    _say_communication(chapter, rows)
+    cheap, dear = extremes(rows, lambda row: row.update_ms)
+    if cheap is not None and dear is not None:
+        over, share = ratio(dear.update_ms, cheap.update_ms), dear.share(dear.update_ms)
+        chapter.say("update", dear=dear, cheap=cheap, ratio=over, share=share)
+    shares = [(row.share(row.communication_ms), row) for row in rows if row.communication_ms]
+    if shares:  # what the ranks of several nodes pay for averaging their gradients
+        low, least = min(shares, key=lambda pair: pair[0])
+        high, most = max(shares, key=lambda pair: pair[0])
+        chapter.say("communication", least=least, most=most, least_share=low, most_share=high)
     for row in rows:
         if row.state_bytes and COPIES[row.optimizer] == 1:
             chapter.say("state.one", row=row)
         elif row.state_bytes:
             chapter.say("state.more", row=row, copies=COPIES[row.optimizer])
     gd, at_once = profile.first(optimizer="gd"), profile.first(optimizer=WHOLE)
-    if gd is not None and at_once is not None:
-        _say_whole(chapter, gd, at_once, repeats.pairs_of_seeds(runs["gd"], cases[WHOLE]))
+    if gd is None or at_once is None or gd.peak_bytes is None or at_once.peak_bytes is None:
+        return
+    for pair in repeats.pairs_of_seeds(runs["gd"], cases[WHOLE]):  # one: the first seed
+        gap = repeats.largest_difference(*pair)
+        key = "whole.rounding" if gap < _ROUNDING else "whole.more"
+        memory = at_once.peak_bytes.middle / gd.peak_bytes.middle
+        chapter.say(key, whole=at_once, chunks=gd, ratio=memory, gap=gap)
 
 
 def _profile(case: str, records: Sequence[RunRecord]) -> ProfileRow:
@@ -162,36 +175,3 @@ def _parts(steps: Sequence[Event]) -> dict[str, float | None]:
         for values, part in zip(found.values(), (*parts, event["total"] - sum(parts)), strict=True):
             values.append(part)
     return {f"{part}_ms": 1000 * NS * statistics.median(took) for part, took in found.items()}
-
-
-def _say_update(chapter: Chapter, rows: Sequence[ProfileRow]) -> None:
-    """Compare the updates, the one part of a step in which optimizers differ."""
-    cheap, dear = extremes(rows, lambda row: row.update_ms)
-    if cheap is not None and dear is not None:
-        over = ratio(dear.update_ms, cheap.update_ms)
-        share = dear.share(dear.update_ms)
-        chapter.say("update", dear=dear, cheap=cheap, ratio=over, share=share)
-
-
-def _say_communication(chapter: Chapter, rows: Sequence[ProfileRow]) -> None:
-    """Tell what the ranks of several nodes pay for averaging their gradients."""
-    shares = [(row.share(row.communication_ms), row) for row in rows if row.communication_ms]
-    if shares:
-        low, least = min(shares, key=lambda pair: pair[0])
-        high, most = max(shares, key=lambda pair: pair[0])
-        chapter.say("communication", least=least, most=most, least_share=low, most_share=high)
-
-
-def _say_whole(
-    chapter: Chapter,
-    chunks: ProfileRow,
-    whole: ProfileRow,
-    pairs: Sequence[tuple[RunRecord, RunRecord]],
-) -> None:
-    """Tell what computing the full batch at once costs, and whether it changes anything."""
-    if not pairs or chunks.peak_bytes is None or whole.peak_bytes is None:
-        return
-    gap = repeats.largest_difference(*pairs[0])
-    key = "whole.rounding" if gap < _ROUNDING else "whole.more"
-    memory = whole.peak_bytes.middle / chunks.peak_bytes.middle
-    chapter.say(key, whole=whole, chunks=chunks, ratio=memory, gap=gap)

@@ -1,7 +1,7 @@
 """What lab 1 runs, each on one worker with the machine's threads, or on a rank of each node.
 
     <optimizer>-<n>            ours, for each seed
-    <optimizer>-torch-<n>      torch's, by the same words
+    <optimizer>-torch-<n>      torch's, with the same options
     <optimizer>-lr<rate>       another learning rate, for fewer steps
     <optimizer>-order-<kind>   the same first weights, the samples in another order (gd, sgd)
     gd-whole                   gradient descent with all samples at once, not in chunks
@@ -100,25 +100,24 @@ def plan_experiments(settings: LabSettings) -> list[Experiment]:
     of = plan(settings)
     found: list[Experiment] = []
     for number in range(of.repeats):
-        seed = settings.seed + number
         for optimizer in OPTIMIZERS:
             for engine in ("drumline", "torch"):
                 name = seed_names(optimizer, of, engine=engine)[number]
-                epochs = of.length(optimizer)
-                found.append(_train(settings, name, optimizer, epochs, seed=seed, engine=engine))
+                options = {"seed": settings.seed + number, "optimizer": {"engine": engine}}
+                found.append(_train(settings, name, optimizer, of.length(optimizer), options))
     for optimizer in ORDERED:
         epochs = of.length(optimizer, short=optimizer != "gd")
         for order in ORDERS[1:]:
-            name, data = order_name(optimizer, order), {"partition": order}
-            found.append(_train(settings, name, optimizer, epochs, data=data))
-    whole = {"batch": SAMPLES[choose_data(settings)]}
-    found.append(_train(settings, WHOLE, "gd", of.short_gd_steps, data=whole))
+            name, data = order_name(optimizer, order), {"data": {"partition": order}}
+            found.append(_train(settings, name, optimizer, epochs, data))
+    whole = {"data": {"batch": SAMPLES[choose_data(settings)]}}
+    found.append(_train(settings, WHOLE, "gd", of.short_gd_steps, whole))
     for optimizer in OPTIMIZERS:
         epochs = of.length(optimizer, short=True)
         for factor in of.factors:
             if factor != 1:
                 name = rate_name(optimizer, factor)
-                found.append(_train(settings, name, optimizer, epochs, factor=factor))
+                found.append(_train(settings, name, optimizer, epochs, {}, factor=factor))
     return found
 
 
@@ -127,25 +126,17 @@ def _train(
     name: str,
     optimizer: str,
     epochs: int,
+    options: Options,
     *,
-    seed: int | None = None,
-    engine: str = "drumline",
     factor: float = 1,
-    data: Options = MappingProxyType({}),
 ) -> Training:
     momentum = optimizer == "momentum"
-    options = {
-        "data": {"batch": CHUNK if optimizer == "gd" else BATCH, **data},
-        "optimizer": {
-            "name": "sgd" if momentum else optimizer,
-            "engine": engine,
-            "lr": rate(optimizer, factor),
-            "momentum": MOMENTUM if momentum else 0.0,
-        },
-        "epochs": epochs,
-        "seed": settings.seed if seed is None else seed,
+    rule: Options = {
+        "name": "sgd" if momentum else optimizer,
+        "lr": rate(optimizer, factor),
+        "momentum": MOMENTUM if momentum else 0.0,
     }
-    diverges = factor != 1
-    return build_training(
-        settings, name, _SHARED, options, ranks=settings.nodes, may_diverge=diverges
-    )
+    batch = {"batch": CHUNK if optimizer == "gd" else BATCH}
+    usual: Options = {**_SHARED, "optimizer": rule, "data": batch, "epochs": epochs}
+    ranks, diverges = settings.nodes, factor != 1
+    return build_training(settings, name, usual, options, ranks=ranks, may_diverge=diverges)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from drumline.labs.optimizers.experiments import OPTIMIZERS, WHOLE
-from drumline.labs.plots import Look, Plot, error_bars, middles
+from drumline.labs.plots import Plot, Style, error_bars, middles
 from drumline.labs.repeats import CurveRow, ScoreRow
 from drumline.report.page.table import Table
 from drumline.report.plots import LEDGER
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from drumline.labs.optimizers.convergence import OrderRow, RateRow
     from drumline.labs.optimizers.cost import EngineRow, ProfileRow
 
-_MB = 1e6
+_MB = 1e-6
 _TOP = 4.0
 """the loss at which a run that diverged is marked"""
 
@@ -30,9 +30,7 @@ def draw_convergence(plot: Plot, curves: Table[CurveRow]) -> Figure:
         for optimizer, rows in curves.groups("key").items():
             number, name = OPTIMIZERS.index(optimizer), plot.name("optimizer", optimizer)
             plot.band(axes, rows, by, "loss", number=number, label=name)
-        axes.set_xscale("log")
-        axes.set_yscale("log")
-        plot.panel(axes, by, legend=by == "step")
+        plot.panel(axes, by, legend=by == "step", log="xy")
     return figure
 
 
@@ -44,9 +42,8 @@ def draw_accuracy(plot: Plot, scores: Table[ScoreRow]) -> Figure:
             number, name = OPTIMIZERS.index(optimizer), plot.name("optimizer", optimizer)
             few = len(rows) < 15
             plot.band(axes, rows, by, "accuracy", number=number, label=name, scale=100, marked=few)
-        axes.set_xscale("log")
         axes.set_ylim(None, 100)
-        plot.panel(axes, by, legend=by == "samples")
+        plot.panel(axes, by, legend=by == "samples", log="x")
     return figure
 
 
@@ -64,13 +61,11 @@ def draw_engines(
         plot.band(losses, mine, "step", "loss", number=number, label=f"{name}, drumline")
         every = other[:: max(1, len(other) // 12)]
         steps, values = [point.step for point in every], [point.loss for point in every]
-        look: Look = {"linestyle": "", "markersize": 4.5, "markerfacecolor": "none"}
+        style: Style = {"linestyle": "", "markersize": 4.5, "markerfacecolor": "none"}
         label = f"{name}, torch"
-        plot.points(losses, steps, values, number=number, bars=False, label=label, **look)
-    losses.set_xscale("log")
-    losses.set_yscale("log")
+        plot.points(losses, steps, values, number=number, bars=False, label=label, **style)
     _draw_ratios(plot, ratios, engines.records)
-    plot.panel(losses, "losses", legend=False)
+    plot.panel(losses, "losses", legend=False, log="xy")
     plot.legend(figure, losses, columns=4)
     return figure
 
@@ -82,9 +77,10 @@ def _draw_ratios(plot: Plot, axes: Axes, rows: Sequence[EngineRow]) -> None:
     for side, (kind, ratios) in enumerate(kinds.items()):
         places = [n + (side - 0.5) * 0.36 for n, ratio in enumerate(ratios) if ratio is not None]
         known = [ratio for ratio in ratios if ratio is not None]
-        look: Look = {"color": plot.color(4 if side == 0 else 6), "ecolor": plot.ink, "capsize": 3}
+        color = plot.color(4 if side == 0 else 6)
+        style: Style = {"color": color, "ecolor": plot.ink, "capsize": 3}
         bars, label = error_bars(known), plot.label(kind)
-        axes.bar(places, middles(known), width=0.34, yerr=bars, label=label, **look)
+        axes.bar(places, middles(known), width=0.34, yerr=bars, label=label, **style)
         shown += middles(known)
     axes.set_ylim(0, 2 * max(shown))  # intervals of a noisy machine may reach far
     names = [plot.name("optimizer", row.optimizer).replace(" ", "\n", 1) for row in rows]
@@ -99,18 +95,12 @@ def draw_profile(plot: Plot, profile: Table[ProfileRow]) -> Figure:
     _draw_parts(plot, time, rows)
     known = [row for row in rows if row.peak_bytes is not None]
     places, peaks = range(len(known)), [row.peak_bytes for row in known]
-    bars = error_bars(peaks)
-    look: Look = {
-        "ecolor": plot.ink,
-        "capsize": 3,
-        "color": plot.color(0),
-        "label": plot.label("peak"),
-    }
-    spread = None if bars is None else [[bar / _MB for bar in side] for side in bars]
-    memory.bar(places, [peak / _MB for peak in middles(peaks)], yerr=spread, **look)
-    states = [(row.state_bytes or 0) / _MB for row in known]
-    look = {"facecolor": "none", "edgecolor": plot.ink, "hatch": "///", "linewidth": 0.6}
-    memory.bar(places, states, label=plot.label("state"), **look)
+    bars, heights = error_bars(peaks, _MB), middles(peaks, _MB)
+    style: Style = {"ecolor": plot.ink, "capsize": 3, "label": plot.label("peak")}
+    memory.bar(places, heights, yerr=bars, color=plot.color(0), **style)
+    states = [(row.state_bytes or 0) * _MB for row in known]
+    style = {"facecolor": "none", "edgecolor": plot.ink, "hatch": "///", "linewidth": 0.6}
+    memory.bar(places, states, label=plot.label("state"), **style)
     for axes, shown in ((time, rows), (memory, known)):
         axes.set_xticks(range(len(shown)), [_case_name(plot, row.optimizer) for row in shown])
     plot.panel(time, "time")
@@ -144,20 +134,17 @@ def draw_rates(plot: Plot, rates: Table[RateRow]) -> Figure:
         lost = [row for row in rows if row.ended == "diverged"]
         line = {"markersize": 4.5, "label": plot.name("optimizer", optimizer)}
         cross = {"linestyle": "", "marker": "x", "markersize": 8}
-        for axes, own, found, scale, look in (
+        for axes, own, found, scale, style in (
             (accuracy, told, [row.accuracy for row in told], 100.0, line),
             (losses, told, [row.loss for row in told], 1.0, line),
             (accuracy, lost, [row.accuracy or 0.0 for row in lost], 100.0, cross),
             (losses, lost, [_TOP] * len(lost), 1.0, cross),
         ):
             across = [row.lr for row in own]
-            plot.points(axes, across, found, number=number, scale=scale, bars=False, **look)
-    for axes in (accuracy, losses):
-        axes.set_xscale("log")
-    losses.set_yscale("log")
+            plot.points(axes, across, found, number=number, scale=scale, bars=False, **style)
     plot.legend(figure, accuracy, columns=len(OPTIMIZERS))
-    plot.panel(accuracy, "accuracy", legend=False)
-    plot.panel(losses, "losses", legend=False)
+    plot.panel(accuracy, "accuracy", legend=False, log="x")
+    plot.panel(losses, "losses", legend=False, log="xy")
     return figure
 
 
@@ -170,19 +157,18 @@ def draw_sample_order(plot: Plot, walks: Table[OrderRow]) -> Figure:
         by_step: dict[int, list[float]] = {}
         for place, order in enumerate(dict.fromkeys(row.order for row in rows)):
             mine = [row for row in rows if row.order == order]
-            style = ("-", "--", ":")[place % 3]
+            dashes = ("-", "--", ":")[place % 3]
             label = plot.label("walk", name=name, order=plot.name("order", order))
             x, y = [row.step for row in mine], [row.loss for row in mine]
-            losses.plot(x, y, style, color=color, linewidth=1.1, label=label)
+            losses.plot(x, y, dashes, color=color, linewidth=1.1, label=label)
             for row in mine:
                 by_step.setdefault(row.step, []).append(row.loss)
         apart = {step: max(found) - min(found) for step, found in by_step.items()}
         steps = [step for step, gap in apart.items() if gap > 0]
-        look: Look = {"markersize": 3, "linewidth": 1.1, "label": name}
+        style: Style = {"markersize": 3, "linewidth": 1.1, "label": name}
         shown = [apart[step] for step in steps]
-        plot.points(gaps, steps, shown, number=number, bars=False, **look)
-    gaps.set_yscale("log")
+        plot.points(gaps, steps, shown, number=number, bars=False, **style)
     plot.panel(losses, "losses", legend=False)
     plot.legend(figure, losses, columns=2)
-    plot.panel(gaps, "gaps")
+    plot.panel(gaps, "gaps", log="y")
     return figure

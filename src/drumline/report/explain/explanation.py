@@ -26,7 +26,7 @@ from drumline.schedules.cost import (
     fit,
     traffic,
 )
-from drumline.schedules.playback import Answer, Content, Playback, RankContents, build_playback
+from drumline.schedules.playback import Answer, Playback, build_playback
 
 _NANO = 1e-9
 _TURNS = 4  # that make a point
@@ -185,7 +185,7 @@ class Explanation:
             ],
             "steps": playback.steps,
             "moves": [asdict(move) for move in playback.moves],
-            "holdings": [[_plain(held) for held in now] for now in playback.holdings],
+            "holdings": [[asdict(held) for held in now] for now in playback.holdings],
             "traffic": [
                 {"rank": rank, "counted": asdict(counted), "predicted": asdict(predicted)}
                 for rank, (counted, predicted) in enumerate(
@@ -280,16 +280,6 @@ def _lengths(spans: Sequence[Sequence[Sequence[int]]]) -> list[float]:
 def _length(spans: Sequence[Sequence[int]]) -> float:
     """From the moment that the last rank was there to the last one's end."""
     return (max(end for _, end in spans) - max(began for began, _ in spans)) * _NANO
-
-
-def _plain(held: RankContents) -> dict[str, object]:
-    def cell(content: Content | None) -> list[int] | None:
-        return None if content is None else list(content)
-
-    return {
-        "rows": [{"name": row.name, "cells": [cell(c) for c in row.cells]} for row in held.rows],
-        "beside": [cell(content) for content in held.beside],
-    }
 
 
 def _plain_deadlock(deadlock: Deadlock) -> dict[str, object]:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from drumline.core.formatting import counted
@@ -40,10 +40,6 @@ class Bubble:
     chunks: int
     idle_s: list[float]
     """of each rank, within the window of its copy of the model"""
-
-    def to_json(self) -> dict[str, object]:
-        """Return it as plain values."""
-        return asdict(self)
 
     def __str__(self) -> str:
         chunks = f", {self.chunks} chunks a rank" if self.chunks > 1 else ""

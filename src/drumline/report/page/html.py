@@ -18,11 +18,11 @@ from drumline.report.plots import render_inline
 _MARKDOWN = MarkdownIt("commonmark", {"html": False}).enable("table")
 
 
-def render_html(report: Report, *, version: str, made: str) -> str:
-    """Return the page; `made`: when, as the footer says it."""
+def render_html(report: Report, *, version: str, made: str, draws: bool = True) -> str:
+    """Return the page, with its figures if it `draws`; `made`: when, as the footer says it."""
 
     def draw(picture: Picture) -> Markup:
-        return Markup(render_inline(picture, report.lang))
+        return Markup(render_inline(picture, report.lang) if draws else "")
 
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
     text = files("drumline.report.page").joinpath("page.html").read_text(encoding="utf-8")

@@ -8,7 +8,7 @@ tells in which keys the specs of runs differ.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from drumline.report.ledger.accounts import (
     warm_steps,
 )
 from drumline.report.page.translator import Language, page_texts
-from drumline.spec.load import read_run_spec
+from drumline.spec.load import flatten, read_run_spec
 from drumline.spec.run_spec import RunSpec
 
 
@@ -122,12 +122,7 @@ class RunRecord:
 
 
 def read_record(run: RunDir, *, name: str | None = None) -> RunRecord:
-    """Read what is there; never fails for what is not.
-
-    Args:
-        run: its directory.
-        name: what it is called, if not as its folder is.
-    """
+    """Read what is there; never fails for what is not. `name`: of the run, if not its folder's."""
     record = RunRecord(name=name or run.path.name, path=run.path)
     record.manifest = _json(run, "manifest.json", record)
     record.summary = _json(run, "summary.json", record)
@@ -262,25 +257,12 @@ def mean_loss(ranks: Sequence[Event]) -> float:
 ABSENT = "–"
 
 
-def flatten(spec: Mapping[str, object], before: str = "") -> dict[str, object]:
-    """Return `{"data.batch": 64, …}` from nested values."""
-    return dict(_flat(spec, before))
-
-
-def _flat(spec: Mapping[str, object], before: str) -> Iterator[tuple[str, object]]:
-    for key, value in spec.items():
-        if isinstance(value, Mapping) and value:
-            yield from _flat(value, f"{before}{key}.")
-        else:
-            yield f"{before}{key}", value
-
-
 def find_differences(specs: Sequence[Mapping[str, object]]) -> dict[str, list[str]]:
     """Return each key in which not all are the same, with what each has.
 
     A run's own name says nothing about what it computes, so it is left out.
     """
-    flat = [flatten(spec) for spec in specs]
+    flat = [dict(flatten(spec)) for spec in specs]
     keys = dict.fromkeys(key for one in flat for key in one if key != "name")
     found = {key: [_shown(one, key) for one in flat] for key in keys}
     return {key: values for key, values in found.items() if len(set(values)) > 1}

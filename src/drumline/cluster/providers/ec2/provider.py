@@ -152,7 +152,9 @@ class Ec2Provider(Provider):
         refuse_stopped(existing)
         nodes = by_node(existing)
         if set(range(self._spec.nodes)) <= set(nodes):
-            self._see_to_rules(existing, report)
+            # let in who calls now, who may have moved since, and nobody else
+            network = allowed_network(self._spec.ec2)
+            self._shared(report).security_group("", network, existing)
         else:
             nodes |= {item.node: item for item in self._launch(existing, report)}
         nodes = self._wait(nodes, report)
@@ -237,8 +239,7 @@ class Ec2Provider(Provider):
         # Nothing was made up to here. From now on the id is on the disk.
         self._home.make()
         identity = self._home.cluster_id()
-        writer = self._writer(report)
-        shared = SharedResources(writer, spec.name, identity)
+        writer, shared = self._writer(report), self._shared(report)
         grouped = spec.nodes > 1 and spec.ec2.placement_group and facts.placement
         work = LaunchPlan(
             spec=spec,
@@ -252,12 +253,6 @@ class Ec2Provider(Provider):
         missing = [node for node in range(spec.nodes) if node not in there]
         return launcher.launch(missing, places, fixed=bool(there))
 
-    def _see_to_rules(self, existing: Sequence[InventoryItem], report: Reporter) -> None:
-        """Let in who calls now, who may have moved since, and nobody else."""
-        identity, network = self._home.cluster_id(), allowed_network(self._spec.ec2)
-        shared = SharedResources(self._writer(report), self._spec.name, identity)
-        shared.security_group("", network, existing)
-
     def _wait(self, nodes: dict[int, InventoryItem], report: Reporter) -> dict[int, InventoryItem]:
         """Wait for the nodes, and end any second instance of one (two laptops at once)."""
         filters = of_cluster(self._spec.name, self._home.cluster_id())
@@ -270,6 +265,9 @@ class Ec2Provider(Provider):
 
     def _writer(self, report: Reporter) -> CloudWriter:
         return CloudWriter(self.cloud, Journal(self._home.journal), report)
+
+    def _shared(self, report: Reporter) -> SharedResources:
+        return SharedResources(self._writer(report), self._spec.name, self._home.cluster_id())
 
     def _refuse_fewer(self, existing: Sequence[InventoryItem]) -> None:
         there = by_node(existing)

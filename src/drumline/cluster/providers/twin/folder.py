@@ -187,14 +187,12 @@ def _lines(path: str, *, without: dict[int, str]) -> str:
         lines = Path(path).read_text(errors="surrogateescape").splitlines(keepends=True)
     except OSError:
         return ""
-    return "".join(
-        line
-        for line in lines
-        if not any(
-            column == dict(enumerate(line.rstrip("\n").split(":"))).get(place)
-            for place, column in without.items()
-        )
-    )
+
+    def stays(line: str) -> bool:
+        columns = line.rstrip("\n").split(":")
+        return not any(columns[place : place + 1] == [text] for place, text in without.items())
+
+    return "".join(filter(stays, lines))
 
 
 def _server(order: NodeOrder) -> list[str]:

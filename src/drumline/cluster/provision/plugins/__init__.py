@@ -1,1 +1,0 @@
-"""Plugins that Ansible loads from this folder by their files' names."""
