@@ -1,4 +1,4 @@
-"""The process group: which backend moves the tensors, over which interface, and who is in a group.
+"""The process group: which backend moves the tensors, and over which interface.
 
     nccl   each rank has a GPU of its own
     shm    CPU tensors, and all ranks can share memory: found out by trying, with all ranks
@@ -19,7 +19,7 @@ from typing import Literal
 
 import torch
 import torch.distributed as dist
-from torch.distributed import PrefixStore, ProcessGroup, Store
+from torch.distributed import PrefixStore, Store
 
 from drumline.comm.mpi import register_mpi
 from drumline.comm.shm import SharingError, register_shm, share_segment
@@ -130,12 +130,6 @@ def join_group(
         world_size=world_size,
         timeout=timedelta(seconds=timeout_s),
     )
-
-
-def members_of(group: ProcessGroup | None) -> tuple[int, ...]:
-    """Return the ranks of a group as a `Span` names them: none, where it is everybody."""
-    members = tuple(dist.get_process_group_ranks(group))
-    return () if len(members) == dist.get_world_size() else members
 
 
 def pin_interface(leader: str) -> None:

@@ -10,9 +10,13 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
+
+import torch.distributed as dist
+from torch.distributed import ProcessGroup
 
 
 class Span(NamedTuple):
@@ -30,6 +34,8 @@ class Span(NamedTuple):
 
 Work = tuple[str, int, int, int, int]
 """forward or backward, of which microbatch, in which chunk, from when to when (ns)"""
+NoteWork = Callable[[str, int, int, int, int], None]
+"""`Meter.note_work`, or a function like it"""
 
 
 class Taken(NamedTuple):
@@ -77,6 +83,12 @@ class Meter:
         taken = Taken(self.spans, self.blocked, self.work)
         self.spans, self.blocked, self.work = [], [], []
         return taken
+
+
+def members_of(group: ProcessGroup | None) -> tuple[int, ...]:
+    """Return the ranks of a group as a `Span` names them: none, where it is everybody."""
+    members = tuple(dist.get_process_group_ranks(group))
+    return () if len(members) == dist.get_world_size() else members
 
 
 _DEVICES = Path("/proc/self/net/dev")  # of this process's own network, unlike /sys/class/net

@@ -12,10 +12,7 @@ With GPU tensors the thread also has a CUDA stream of its own: it waits until th
 are computed, and for the end of the operation itself, so that begin and end are real times.
 
 PyTorch asks a backend for a `Work`: `wait()` for callers of `async_op=True`, `get_future()` for
-DDP. Collectives of one group must run in the order of the calls, so there are two ways:
-
-    a blocking call, nothing under way     runs at once on the caller's thread: no handing over
-    anything else                          queues up on the group's communication thread
+DDP (`PendingWork`).
 """
 
 from __future__ import annotations
@@ -123,39 +120,6 @@ def work_alone() -> None:
                 ctypes.CDLL(path).omp_set_num_threads(1)
 
 
-Collective = Callable[[], None]
-
-
-class EndedWork(dist.Work):
-    """A collective that has ended before its caller got this."""
-
-    def __init__(self, tensors: list[Tensor]) -> None:
-        super().__init__()
-        self._tensors = tensors
-
-    def wait(self, timeout: timedelta | None = None) -> bool:
-        """Return at once."""
-        return True
-
-    def is_completed(self) -> bool:
-        """It has ended."""
-        return True
-
-    def is_success(self) -> bool:
-        """It has ended well; else its caller had got the error."""
-        return True
-
-    def result(self) -> list[Tensor]:
-        """Return the tensors that hold the result."""
-        return self._tensors
-
-    def get_future(self) -> torch.futures.Future[list[Tensor]]:
-        """Return the same as one of PyTorch's futures."""
-        answer: torch.futures.Future[list[Tensor]] = torch.futures.Future()
-        answer.set_result(self._tensors)
-        return answer
-
-
 class PendingWork(dist.Work):
     """A collective that may still run."""
 
@@ -195,42 +159,3 @@ class PendingWork(dist.Work):
         answer = ended.then(lambda _: self.result())
         self._done.add_done_callback(lambda _: ended.set_result(None))
         return answer
-
-
-class InOrder:
-    """Run the collectives of one group one after the other."""
-
-    def __init__(self) -> None:
-        self._stream = CommStream()
-        self._order = threading.Lock()
-        self._running = threading.Lock()
-        self._latest: Future[None] | None = None
-        self._closed = False
-
-    def run(self, collective: Collective, tensors: list[Tensor], *, blocking: bool) -> dist.Work:
-        """Run a collective now (blocking, and nothing is queued), or queue it."""
-        with self._order:  # threads of autograd call here, too
-            idle = self._latest is None or self._latest.done()
-            queued = None
-            if not idle or not (blocking or self._closed):
-                queued = self._latest = self._stream.submit(lambda: self._guarded(collective))
-            else:
-                self._running.acquire()
-        if queued is None:
-            try:
-                collective()
-            finally:
-                self._running.release()
-            return EndedWork(tensors)
-        if blocking:
-            queued.result()
-        return PendingWork(queued, tensors)
-
-    def close(self) -> None:
-        """Let queued collectives end, and the thread with them; no other starts."""
-        self._closed = True
-        self._stream.close()
-
-    def _guarded(self, collective: Collective) -> None:
-        with self._running:
-            collective()

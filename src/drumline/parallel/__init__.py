@@ -8,7 +8,7 @@ from drumline.parallel.hook import HookState, comm_hook
 from drumline.parallel.naive import average_gradients, average_parameters
 from drumline.parallel.norm import clip_split_gradients
 from drumline.parallel.shard_spec import ShardSpec, describe_shard
-from drumline.parallel.strategy import SingleProcess, Strategy, build_strategy
+from drumline.parallel.strategy import Strategy, build_strategy
 from drumline.parallel.tied import TiedGradients
 
 __all__ = [
@@ -18,7 +18,6 @@ __all__ = [
     "DataParallel",
     "HookState",
     "ShardSpec",
-    "SingleProcess",
     "Strategy",
     "TiedGradients",
     "all_reduce",

@@ -15,9 +15,8 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any
 
 from torch import nn
 from torch.distributed import ProcessGroup
@@ -34,21 +33,24 @@ from drumline.parallel.naive import average_gradients, average_parameters
 from drumline.spec.strategy import StrategySpec
 
 
-class Strategy(Protocol):
-    """What the training loop needs of a strategy."""
+class Strategy:
+    """One copy of the model, and nothing is averaged; others override what they do differently."""
 
-    module: nn.Module
-    """what the loop calls for the forward pass"""
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        """what the loop calls for the forward pass"""
 
     @property
     def blocked_from(self) -> int | None:
         """Since when (ns) backward itself has only waited, if it does the waiting."""
+        return None
 
     def no_sync(self) -> AbstractContextManager[None]:
         """Only accumulate gradients in here."""
+        return contextlib.nullcontext()
 
     def finish(self) -> None:
-        """Block until gradients are averaged."""
+        """Block until gradients are averaged, unless backward has done so."""
 
     def after_step(self) -> None:
         """Block until parameters are averaged, where they are."""
@@ -89,7 +91,7 @@ class _Ddp(DistributedDataParallel):
         )
 
 
-class TorchDDP:
+class TorchDDP(Strategy):
     """PyTorch's DistributedDataParallel, its all-reduce metered by a communication hook."""
 
     def __init__(
@@ -109,48 +111,20 @@ class TorchDDP:
             "allreduce", average=spec.average, compress=spec.compress, group=group, meter=meter
         )
         self._ddp.register_comm_hook(self._state, hook)
-        self.module: nn.Module = self._ddp
+        super().__init__(self._ddp)
 
     @property
     def blocked_from(self) -> int | None:
-        """When the last bucket was handed over."""
+        """When the last bucket was handed over: backward returns when gradients are averaged."""
         return self._state.last_ready_ns
 
     def no_sync(self) -> AbstractContextManager[None]:
         """Only accumulate gradients in here."""
         return self._ddp.no_sync()
 
-    def finish(self) -> None:
-        """Nothing to do: DDP's backward returns when gradients are averaged."""
 
-    def after_step(self) -> None:
-        """Nothing to do: gradients were averaged."""
-
-
-class SingleProcess:
-    """One copy of the model: nothing is averaged."""
-
-    blocked_from = None
-
-    def __init__(self, model: nn.Module) -> None:
-        self.module = model
-
-    @contextlib.contextmanager
-    def no_sync(self) -> Iterator[None]:
-        """Gradients always only accumulate."""
-        yield
-
-    def finish(self) -> None:
-        """Nothing to do."""
-
-    def after_step(self) -> None:
-        """Nothing to do."""
-
-
-class Bucketed:
+class Bucketed(Strategy):
     """Our own bucketed, overlapped averaging of gradients."""
-
-    blocked_from = None
 
     def __init__(
         self, spec: StrategySpec, model: nn.Module, meter: Meter, group: ProcessGroup | None
@@ -164,7 +138,7 @@ class Bucketed:
             group=group,
             meter=meter,
         )
-        self.module: nn.Module = self._parallel
+        super().__init__(self._parallel)
 
     def no_sync(self) -> AbstractContextManager[None]:
         """Only accumulate gradients in here."""
@@ -174,19 +148,14 @@ class Bucketed:
         """Block until gradients are averaged."""
         self._parallel.finish()
 
-    def after_step(self) -> None:
-        """Nothing to do: gradients were averaged."""
 
-
-class AfterBackward:
+class AfterBackward(Strategy):
     """Nothing overlaps: gradients one by one after backward, or parameters after the step."""
-
-    blocked_from = None
 
     def __init__(
         self, spec: StrategySpec, model: nn.Module, meter: Meter, group: ProcessGroup | None
     ) -> None:
-        self.module = model
+        super().__init__(model)
         self._gradients = spec.of == "gradients"
         self._aggregate = Aggregator(
             kind=spec.aggregator,
@@ -197,11 +166,6 @@ class AfterBackward:
         )
         broadcast_state(model, group)
         self._flat = FlatParameters(model, spec.bucket_bytes) if spec.bucketed else None
-
-    @contextlib.contextmanager
-    def no_sync(self) -> Iterator[None]:
-        """Gradients always only accumulate until `finish`."""
-        yield
 
     def finish(self) -> None:
         """Average each gradient, where gradients are averaged."""

@@ -7,6 +7,7 @@ loss, a gradient or a weight is not finite, the error names the first tensor tha
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -50,6 +51,13 @@ def _explain_scores(logits: object, targets: Tensor) -> UsageError:
         f"the model gives {got} where [{', '.join(map(str, wanted))}] is needed: one score per "
         f"class, at least {int(targets.max()) + 1} here; mend its last layer"
     )
+
+
+def average_loss(own: Sequence[float], device: torch.device) -> float:
+    """Return the mean over all ranks' predictions; every rank gives its sum and their number."""
+    totals = torch.tensor(own, dtype=torch.float64, device=device)
+    dist.all_reduce(totals)
+    return float(totals[0] / totals[1])
 
 
 @torch.no_grad()

@@ -25,8 +25,6 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from drumline.comm import InterfaceCounter
@@ -41,7 +39,7 @@ from drumline.spec.run_spec import RunSpec
 from drumline.train.checkpoint.distributed import RunCheckpoints
 from drumline.train.checkpoint.store import TrainState
 from drumline.train.device import Footprint, check_room, memory_budget, prepare_device
-from drumline.train.loss import Score, check_gradients, check_loss, evaluate, loss_sum
+from drumline.train.loss import Score, average_loss, check_gradients, check_loss, evaluate, loss_sum
 from drumline.train.process_group import join_ranks, leave_ranks, rendezvous
 from drumline.train.rank import RankInfo, rank_process
 from drumline.train.runners.base import (
@@ -169,9 +167,7 @@ class Trainer:
             step = self.state.step
             if every is not None and step % every == 0 and step < self.total_steps:
                 self.save()
-        totals = torch.tensor(self.epoch_loss, dtype=torch.float64, device=self.context.device)
-        dist.all_reduce(totals)
-        self.state.loss = float(totals[0] / totals[1])
+        self.state.loss = average_loss(self.epoch_loss, self.context.device)
 
     def train_step(self, epoch: int, batches: Iterator[LocalBatch]) -> None:
         """Take one step: batch, forward, backward, averaged gradients, optimizer step, record."""

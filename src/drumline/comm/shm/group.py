@@ -3,8 +3,13 @@
     dist.init_process_group("shm", …)          after `register_shm()`
 
 all_reduce, reduce, broadcast, all_gather, reduce_scatter and barrier run in shared memory
-(`collectives`). Everything else, send and receive among it, goes to a gloo group inside: a
-ProcessGroup hands what it does not define itself to the backend that is registered with it.
+(`collectives`). Those of one group must run in the order of the calls, so there are two ways:
+
+    a blocking call, nothing under way     runs at once on the caller's thread: no handing over
+    anything else                          queues up on the group's communication thread
+
+Everything else, send and receive among it, goes to a gloo group inside: a ProcessGroup hands what
+it does not define itself to the backend that is registered with it.
 """
 
 # torch's methods have a second form each, for callers that have no options; nobody calls it here
@@ -12,6 +17,9 @@ ProcessGroup hands what it does not define itself to the backend that is registe
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -27,9 +35,10 @@ from drumline.comm.reduce_op import check_op, op_name
 from drumline.comm.shm import collectives
 from drumline.comm.shm.arena import HALF_BYTES, Arena
 from drumline.comm.shm.arithmetic import COMBINE
-from drumline.comm.stream import Collective, InOrder
+from drumline.comm.stream import CommStream, PendingWork
 
 NAME = "shm"
+Collective = Callable[[], None]
 
 
 def register_shm() -> None:
@@ -237,3 +246,72 @@ def _on_cpu(tensor: Tensor) -> Tensor:
     if tensor.device.type != "cpu":
         raise ValueError(f"shm moves CPU tensors, not {tensor.device}; use backend gloo or nccl")
     return tensor.detach()
+
+
+class InOrder:
+    """Run the collectives of one group one after the other."""
+
+    def __init__(self) -> None:
+        self._stream = CommStream()
+        self._order = threading.Lock()
+        self._running = threading.Lock()
+        self._latest: Future[None] | None = None
+        self._closed = False
+
+    def run(self, collective: Collective, tensors: list[Tensor], *, blocking: bool) -> dist.Work:
+        """Run a collective now (blocking, and nothing is queued), or queue it."""
+        with self._order:  # threads of autograd call here, too
+            idle = self._latest is None or self._latest.done()
+            queued = None
+            if not idle or not (blocking or self._closed):
+                queued = self._latest = self._stream.submit(lambda: self._guarded(collective))
+            else:
+                self._running.acquire()
+        if queued is None:
+            try:
+                collective()
+            finally:
+                self._running.release()
+            return EndedWork(tensors)
+        if blocking:
+            queued.result()
+        return PendingWork(queued, tensors)
+
+    def close(self) -> None:
+        """Let queued collectives end, and the thread with them; no other starts."""
+        self._closed = True
+        self._stream.close()
+
+    def _guarded(self, collective: Collective) -> None:
+        with self._running:
+            collective()
+
+
+class EndedWork(dist.Work):
+    """A collective that has ended before its caller got this."""
+
+    def __init__(self, tensors: list[Tensor]) -> None:
+        super().__init__()
+        self._tensors = tensors
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Return at once."""
+        return True
+
+    def is_completed(self) -> bool:
+        """It has ended."""
+        return True
+
+    def is_success(self) -> bool:
+        """It has ended well; else its caller had got the error."""
+        return True
+
+    def result(self) -> list[Tensor]:
+        """Return the tensors that hold the result."""
+        return self._tensors
+
+    def get_future(self) -> torch.futures.Future[list[Tensor]]:
+        """Return the same as one of PyTorch's futures."""
+        answer: torch.futures.Future[list[Tensor]] = torch.futures.Future()
+        answer.set_result(self._tensors)
+        return answer

@@ -18,8 +18,7 @@ an engine is built.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -29,11 +28,10 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
 from drumline.core.errors import UsageError
+from drumline.parallel.pipeline.executor import NoSync
 from drumline.parallel.pipeline.p2p_link import TensorMeta
 from drumline.parallel.pipeline.validate import check_schedule
-
-Loss = Callable[[Tensor, Tensor], Tensor]
-Microbatch = tuple[Tensor, Tensor]
+from drumline.parallel.split import Microbatch, SumLoss
 
 
 class TorchEngine:
@@ -47,7 +45,7 @@ class TorchEngine:
         device: torch.device,
         schedule: str,
         recompute: bool = False,
-        no_sync: Callable[[], AbstractContextManager[None]] | None = None,
+        no_sync: NoSync | None = None,
     ) -> None:
         """Make the engine of this rank.
 
@@ -73,7 +71,7 @@ class TorchEngine:
         self._built: dict[tuple[TensorMeta, TensorMeta, int], Any] = {}
         self._for_prediction: dict[TensorMeta, Any] = {}
 
-    def train(self, microbatches: Sequence[Microbatch], loss: Loss, scale: float) -> list[float]:
+    def train(self, microbatches: Sequence[Microbatch], loss: SumLoss, scale: float) -> list[float]:
         """Run forward and backward of all microbatches; gradients are added to `.grad`.
 
         The same as `Executor.train`.
@@ -124,7 +122,7 @@ class TorchEngine:
         self._built[key].step(*inputs, target=target, losses=losses, return_outputs=False)
         return [each.detach() for each in losses]
 
-    def _build(self, name: str, microbatches: int, loss: Loss | None) -> Any:
+    def _build(self, name: str, microbatches: int, loss: SumLoss | None) -> Any:
         stages = [
             self._torch.PipelineStage(
                 chunk,
@@ -151,7 +149,7 @@ class _ScaledLoss:
     """
 
     def __init__(self) -> None:
-        self.loss: Loss | None = None
+        self.loss: SumLoss | None = None
         self.scale = 1.0
 
     def __call__(self, logits: Tensor, targets: Tensor) -> Tensor:

@@ -28,6 +28,7 @@ import torch
 from torch import Tensor, nn
 
 from drumline.comm import Channel, Meter
+from drumline.comm.meter import NoteWork
 from drumline.parallel.pipeline.p2p_link import P2PLink, TensorMeta
 from drumline.parallel.pipeline.saved_forward import Checkpointed, Run, SavedForward
 from drumline.parallel.pipeline.schedule import (
@@ -40,10 +41,8 @@ from drumline.parallel.pipeline.schedule import (
     SendGradient,
 )
 from drumline.parallel.pipeline.validate import check_schedule, read_instructions
+from drumline.parallel.split import Microbatch, SumLoss
 
-Loss = Callable[[Tensor, Tensor], Tensor]
-Note = Callable[[str, int, int, int, int], None]
-"""is told forward or backward, microbatch, chunk, and when it began and ended (monotonic, ns)"""
 NoSync = Callable[[], AbstractContextManager[None]]
 Key = tuple[int, int]
 """microbatch and chunk"""
@@ -57,7 +56,7 @@ class _Batch:
 
     inputs: Sequence[Tensor]
     targets: Sequence[Tensor] = ()
-    loss: Loss | None = None
+    loss: SumLoss | None = None
     scale: float = 1.0
 
     @property
@@ -89,7 +88,7 @@ class Executor:
         channel: Channel,
         schedule: str,
         recompute: bool = False,
-        note: Note | None = None,
+        note: NoteWork | None = None,
         no_sync: NoSync | None = None,
         meter: Meter | None = None,
     ) -> None:
@@ -139,9 +138,7 @@ class Executor:
         """How many forwards waited for their backward at most in the latest `train`, counted."""
         return self._peak_live
 
-    def train(
-        self, microbatches: Sequence[tuple[Tensor, Tensor]], loss: Loss, scale: float
-    ) -> list[float]:
+    def train(self, microbatches: Sequence[Microbatch], loss: SumLoss, scale: float) -> list[float]:
         """Run forward and backward of all microbatches; gradients are added to `.grad`.
 
         Every rank calls this with the same microbatches: the first stage uses the inputs, the last
@@ -274,7 +271,7 @@ _NOTED: Mapping[type[Instruction], str] = MappingProxyType(
 """messages are the meter's"""
 
 
-def _run_with_loss(run: Run, loss: Loss, targets: Tensor, inputs: Tensor) -> Tensor:
+def _run_with_loss(run: Run, loss: SumLoss, targets: Tensor, inputs: Tensor) -> Tensor:
     return loss(run(inputs), targets)
 
 

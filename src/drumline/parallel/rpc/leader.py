@@ -51,9 +51,7 @@ from torch.optim import Optimizer
 from drumline.core.errors import UsageError
 from drumline.parallel.rpc.agents import Agents
 from drumline.parallel.rpc.parts import Inbox, Part, Pass, Traffic, ask, hand_on
-
-Loss = Callable[[Tensor, Tensor], Tensor]
-Microbatch = tuple[Tensor, Tensor]
+from drumline.parallel.split import Microbatch, SumLoss
 
 
 class RpcModel:
@@ -102,7 +100,7 @@ class RpcModel:
     def train(
         self,
         microbatches: Sequence[Microbatch],
-        loss: Loss,
+        loss: SumLoss,
         scale: float,
         *,
         lr: float | None = None,

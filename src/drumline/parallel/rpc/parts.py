@@ -37,6 +37,7 @@ import torch.distributed.rpc as rpc
 from torch import Tensor, nn
 from torch.futures import Future
 
+from drumline.comm.meter import NoteWork
 from drumline.parallel.norm import sum_squares
 
 P = ParamSpec("P")
@@ -85,7 +86,7 @@ class Part:
         *,
         number: int,
         device: torch.device | str = "cpu",
-        note: Note | None = None,
+        note: NoteWork | None = None,
     ) -> None:
         """Wrap a module.
 
@@ -173,7 +174,7 @@ class Part:
         found, self.traffic = self.traffic, Traffic()
         return found
 
-    def _note_spans(self, note: Note, job: Pass, outputs: Tensor, began: int) -> None:
+    def _note_spans(self, note: NoteWork, job: Pass, outputs: Tensor, began: int) -> None:
         note("forward", job.microbatch, _CHUNK, began, time.monotonic_ns())
 
         def finish(began_ns: int, ended_ns: int) -> None:
@@ -234,9 +235,6 @@ def ask(
 def _call(target: Any, method: Callable[..., T], *args: Any, **kwargs: Any) -> T:
     return method(target.local_value(), *args, **kwargs)
 
-
-Note = Callable[[str, int, int, int, int], None]
-"""note(kind, microbatch, chunk, began_ns, ended_ns), with kind `forward` or `backward`"""
 
 _Node = Any
 _ENDS = ("AccumulateGrad", "RecvRpcBackward")

@@ -23,6 +23,11 @@ from drumline.core.formatting import counted
 from drumline.parallel.split.layers import Layer
 from drumline.parallel.split.stage import Stage, assemble_stage
 
+Microbatch = tuple[Tensor, Tensor]
+"""inputs and targets"""
+SumLoss = Callable[[Tensor, Tensor], Tensor]
+"""of logits and targets, summed over predictions"""
+
 _WARM_UP, _ROUNDS = 2, 7
 
 
@@ -114,8 +119,8 @@ def count_bytes(model: nn.Module, layers: Sequence[Layer]) -> list[int]:
 def measure_times(
     model: nn.Module,
     layers: Sequence[Layer],
-    example: tuple[Tensor, Tensor],
-    loss: Callable[[Tensor, Tensor], Tensor],
+    example: Microbatch,
+    loss: SumLoss,
     *,
     clock: Callable[[], float] = time.perf_counter,
 ) -> list[float]:
@@ -125,7 +130,7 @@ def measure_times(
     random state stay as they are. Weights on the meta device are made up for their layer's turn,
     so that a model can be measured that would not fit into memory.
 
-    `loss` takes logits and targets, and counts as the last layer's.
+    The loss counts as the last layer's.
     """
 
     def now() -> float:

@@ -11,10 +11,8 @@ Of the samples (1) the first stage needs the inputs, the last one the targets, a
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Protocol
 
 import torch
 import torch.distributed as dist
@@ -23,30 +21,17 @@ from torch import Tensor, nn
 from drumline.comm import Channel, members_of
 from drumline.parallel import Strategy, TiedGradients, describe_shard
 from drumline.parallel.pipeline import Executor, TorchEngine
-from drumline.parallel.split import Chunks
+from drumline.parallel.split import Chunks, SumLoss
 from drumline.train.loss import check_loss, loss_sum
 from drumline.train.runners.base import Loss, ModelRunner, StepInputs, TrainContext, channels_last
 from drumline.train.runners.cuts import build_parts, plan_cuts
-
-Microbatch = tuple[Tensor, Tensor]
-SumLoss = Callable[[Tensor, Tensor], Tensor]
-
-
-class Engine(Protocol):
-    """What carries out a schedule: ours, or PyTorch's."""
-
-    def train(self, microbatches: Sequence[Microbatch], loss: SumLoss, scale: float) -> list[float]:
-        """Add up gradients; return each microbatch's summed loss on the last stage."""
-
-    def predict(self, inputs: Tensor) -> Tensor | None:
-        """Return the scores on the last stage."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PipelineRunner(ModelRunner):
     """Pipeline parallelism: a `ModelRunner` of one stage."""
 
-    engine: Engine
+    engine: Executor | TorchEngine
     loss: SumLoss
     strategy: Strategy
     tied: TiedGradients
@@ -140,7 +125,9 @@ def build_pipeline_runner(context: TrainContext, outline: nn.Module) -> Pipeline
     )
 
 
-def _build_engine(context: TrainContext, chunks: list[nn.Module], strategy: Strategy) -> Engine:
+def _build_engine(
+    context: TrainContext, chunks: list[nn.Module], strategy: Strategy
+) -> Executor | TorchEngine:
     options, axes = context.spec.strategy, context.axes
     schedule = options.schedule or "1f1b"
     if options.engine == "torch":
