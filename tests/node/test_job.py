@@ -56,7 +56,7 @@ def test_turns_go_by_number_and_on_when_a_holder_dies(tmp_path):
     ready, told = os.pipe()
     child = os.fork()
     if child == 0:  # another process holds the second place, until it is killed
-        first.lock.release()
+        first.release()
         Ticket.take(tmp_path, "second")
         os.write(told, b"1")
         time.sleep(60)

@@ -21,7 +21,7 @@ from torch.multiprocessing import ProcessContext
 from drumline.agent.cpu_throttle import CpuThrottle
 from drumline.agent.rendezvous import BACKEND, register_rendezvous
 from drumline.agent.worker import enter, run_worker
-from drumline.core.rundir import EventWriter, RunDir
+from drumline.core.rundir import EventWriter
 from drumline.core.task import SCRATCH, AgentTask
 
 _SHUTDOWN_S = 5  # from SIGTERM to SIGKILL for a worker (a variable: older torch has no argument)
@@ -39,8 +39,7 @@ def prepare_elastic() -> None:
 def run_task(task: AgentTask) -> int:
     """Run the workers of one node to their end; returns how that went, as an exit code."""
     enter(task)
-    run = RunDir(Path(task.run))
-    with EventWriter(run.node_events(task.node)) as events, _borrowed_signals():
+    with EventWriter(task.run_dir.node_events(task.node)) as events, _borrowed_signals():
         events.write("agent", node=task.node, pid=os.getpid(), time=time.time())
         events.flush()
         try:
@@ -50,7 +49,7 @@ def run_task(task: AgentTask) -> int:
                 _killed_stopped() if task.cpu == 1 else contextlib.nullcontext(),
                 tempfile.TemporaryDirectory() as logs,
             ):
-                elastic_launch(_configure(task, run, logs), run_worker)(task, throttle.register)
+                elastic_launch(_configure(task, logs), run_worker)(task, throttle.register)
         except ChildFailedError as error:
             for rank, failure in error.failures.items():
                 code = failure.exitcode
@@ -139,7 +138,8 @@ def is_stopped(pid: int) -> bool:
     return status.rpartition(")")[2].split()[0] == "T"
 
 
-def _configure(task: AgentTask, run: RunDir, logs: str) -> LaunchConfig:
+def _configure(task: AgentTask, logs: str) -> LaunchConfig:
+    run = task.run_dir
     return LaunchConfig(
         min_nodes=task.nodes,
         max_nodes=task.nodes,

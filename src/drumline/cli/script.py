@@ -101,7 +101,7 @@ def _follow(run: RunDir, task: AgentTask, plans: tuple[NodePlan, ...], *, world_
 
     started = time.monotonic()
     with noted_failure(run), Agents() as agents:
-        outcome = run_ranks(run, task, agents, shown(), plans=plans)
+        outcome = run_ranks(task, agents, shown(), plans=plans)
         replace(outcome, timeout="the script's own timeout").check()
     shutil.rmtree(run.rendezvous, ignore_errors=True)
     seconds = time.monotonic() - started

@@ -227,13 +227,10 @@ class Agents:
         """Start the first agent ahead of its task, with what every training run preloads."""
         self._spawn(PRELOAD, self._environment())
 
-    def start(self, run: RunDir, task: AgentTask, plans: tuple[NodePlan, ...] = ()) -> None:
+    def start(self, task: AgentTask, plans: tuple[NodePlan, ...] = ()) -> None:
         """Give every agent its part of a task; those that do not run yet are started.
 
-        Args:
-            run: the run.
-            task: the first node's.
-            plans: the simulated nodes, where there are several.
+        The task is the first node's; `plans` are the simulated nodes, where there are several.
         """
         if plans != self._plans or not self._would_be(task):
             self.end()
@@ -243,9 +240,9 @@ class Agents:
         if self._network is not None:
             from drumline.launch.runs import note_network  # not before the first agent has started
 
-            note_network(run, self._network.describe())
+            note_network(task.run_dir, self._network.describe())
         environment = self._environment(task)
-        self._run = run
+        self._run = task.run_dir
         for node in range(max(1, len(plans))):
             if node == len(self._agents):
                 self._spawn(task.preload, environment)

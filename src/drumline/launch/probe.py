@@ -83,7 +83,7 @@ def probed(
             watch(None if said is None else Progress(**said))
 
         shown = contextlib.nullcontext(show)
-        outcome = run_ranks(run, task, agents, shown, plans=plans, by_mpi=by_mpi)
+        outcome = run_ranks(task, agents, shown, plans=plans, by_mpi=by_mpi)
         replace(
             outcome,
             kept=out is not None,  # else the logs go with this context

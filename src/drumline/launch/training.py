@@ -34,14 +34,13 @@ def follow_training(run: RunDir, spec: RunSpec, agents: Agents, shown: Show) -> 
     )
     by_mpi = spec.backend == "mpi"
     with fresh_rendezvous(run, spec):
-        outcome = run_ranks(run, task, agents, shown, plans=spec.node_plans, by_mpi=by_mpi)
+        outcome = run_ranks(task, agents, shown, plans=spec.node_plans, by_mpi=by_mpi)
     if not run.manifest_file.exists():
         raise RunDirError(f"{run.path} was removed while it trained; start the run again")
     outcome.check()
 
 
 def run_ranks(
-    run: RunDir,
     task: AgentTask,
     agents: Agents,
     shown: Show,
@@ -52,8 +51,7 @@ def run_ranks(
     """Start ranks by the agents, or by mpirun where MPI is the backend, and block until they end.
 
     Args:
-        run: the run; where its directory is removed meanwhile, the ranks are ended.
-        task: the first node's.
+        task: the first node's; where its run directory is removed meanwhile, the ranks are ended.
         agents: start the ranks, unless mpirun does.
         shown: entered when they have started, left when the last has ended; what it gives is
             called a few times a second meanwhile.
@@ -63,13 +61,13 @@ def run_ranks(
     Raises:
         WorkerError: the network of simulated nodes went away.
     """
-    started = time.time()
+    run, started = task.run_dir, time.time()
     ranks: Agents | MpiRun = agents
     if by_mpi:
         agents.end()  # the first was started before the spec was known
         ranks = MpiRun(agents.scratch)
     try:
-        ranks.start(run, task, plans)
+        ranks.start(task, plans)
         with shown as show:
             while ranks.running() and run.manifest_file.exists():
                 show()

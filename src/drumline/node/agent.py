@@ -224,7 +224,7 @@ class JobAgent:
         if self._agent is not None:
             self._agent.kill()
             if self._task is not None:
-                logs = RunDir(Path(self._task.run)).logs
+                logs = self._task.run_dir.logs
                 self._agent.keep_output(logs / f"node-{self._task.node}.log")
             self._agent.close()
         self.scratch.remove()
@@ -232,7 +232,7 @@ class JobAgent:
     def _has_ranks(self) -> bool:
         if self._task is None:
             return False
-        run, first = RunDir(Path(self._task.run)), self._task.node * self._task.workers
+        run, first = self._task.run_dir, self._task.node * self._task.workers
         return any(run.rank_log(first + local).exists() for local in range(self._task.workers))
 
 

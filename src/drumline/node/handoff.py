@@ -82,9 +82,7 @@ class JobHandoff:
             "ticket": str(self.ticket.path) if self.ticket else "",
             "listens": self.listener is not None,
         }
-        descriptors = [self.lock.descriptor]
-        if self.ticket is not None:
-            descriptors.append(self.ticket.lock.descriptor)
+        descriptors = [lock.descriptor for lock in (self.lock, self.ticket) if lock is not None]
         if self.listener is not None:
             descriptors.append(self.listener.fileno())
         return request, descriptors
@@ -94,15 +92,12 @@ class JobHandoff:
         """Take over a job that another process has packed."""
         folder = JobFolder(root, str(request["id"]))
         first, *rest = descriptors
-        ticket = None
-        if request["ticket"]:
-            path = Path(str(request["ticket"]))
-            ticket = Ticket(path=path, lock=FileLock(path, descriptor=rest.pop(0)))
+        ticket = request["ticket"]
         return cls(
             folder=folder,
             lock=FileLock(folder.path / "runner", descriptor=first),
             first=bool(request["first"]),
-            ticket=ticket,
+            ticket=Ticket(ticket, descriptor=rest.pop(0)) if ticket else None,
             listener=socket.socket(fileno=rest.pop(0)) if request["listens"] else None,
         )
 
@@ -110,7 +105,7 @@ class JobHandoff:
         """Close this process's descriptors: another one has them."""
         self.lock.release()
         if self.ticket is not None:
-            self.ticket.lock.release()
+            self.ticket.release()
         if self.listener is not None:
             self.listener.close()
 

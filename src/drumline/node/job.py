@@ -232,12 +232,8 @@ def all_jobs(root: Path) -> list[JobFolder]:
     return [JobFolder(root, name) for _, name in sorted(found)]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Ticket:
-    """A place in the queue; whoever has the lock's descriptor open holds it."""
-
-    path: Path
-    lock: FileLock
+class Ticket(FileLock):
+    """A place in the queue; whoever has its descriptor open holds it."""
 
     @classmethod
     def take(cls, root: Path, job: str) -> Ticket:
@@ -247,17 +243,16 @@ class Ticket:
         with FileLock(folder / ".lock"):
             last = max((_number(path) for path in folder.glob("[0-9]*")), default=0)
             draft = folder / f".{job}"
-            lock = FileLock(draft)
-            lock.acquire()  # before anybody sees it
-            path = folder / f"{last + 1:06d}-{job}"
-            draft.rename(path)
-        return cls(path=path, lock=lock)
+            ticket = cls(draft)
+            ticket.acquire()  # before anybody sees it
+            ticket.path = draft.rename(folder / f"{last + 1:06d}-{job}")
+        return ticket
 
     def ahead(self) -> list[str]:
         """Name the jobs that come before; tickets that nobody holds any more are removed."""
-        before = []
-        for path in sorted(self.path.parent.glob("[0-9]*")):
-            if path.name >= self.path.name:
+        own, before = Path(self.path), []
+        for path in sorted(own.parent.glob("[0-9]*")):
+            if path.name >= own.name:
                 break
             if is_locked(path):
                 before.append(path.name.partition("-")[2])
@@ -267,8 +262,8 @@ class Ticket:
 
     def drop(self) -> None:
         """Let the next one go."""
-        self.path.unlink(missing_ok=True)
-        self.lock.release()
+        Path(self.path).unlink(missing_ok=True)
+        self.release()
 
 
 def _number(path: Path) -> int:
