@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import importlib.metadata
 import runpy
 import sys
@@ -10,6 +11,7 @@ import tomllib
 from pathlib import Path
 
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from drumline.cluster.provision.environment import NODE_PACKAGES, environment_dependencies
@@ -145,3 +147,12 @@ def test_constraints_are_exact_and_for_every_platform():
         requirement = Requirement(each)
         pin = next(iter(pinned()[canonicalize_name(requirement.name)].specifier)).version
         assert requirement.specifier.contains(pin)
+
+
+def test_constraints_fit_the_oldest_python():
+    """Debian's 3.11 is 3.11.2, and what a package wants may be 3.11.5."""
+    oldest = next(iter(SpecifierSet(PROJECT["requires-python"]))).version + ".0"
+    for name in pinned():
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):  # of other platforms
+            wants = importlib.metadata.metadata(name).get("Requires-Python", "")
+            assert SpecifierSet(wants).contains(oldest), f"{name} wants Python {wants}"
