@@ -15,7 +15,7 @@ from backends import check_all, short_group
 from drumline.comm.shm import SharingError, ShmGroup, share_segment
 from drumline.comm.shm.arithmetic import share_of
 from drumline.core.errors import CommError
-from drumline.train.rank import describe
+from drumline.train.rank import describe_error
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="needs Linux's memfd")
 
@@ -84,7 +84,7 @@ def lose_peers(rank, world_size):
         else:
             dist.all_reduce(torch.ones(4), group=mine)
     except Exception as error:
-        return type(error).__name__, str(error), describe(error), time.monotonic() - began
+        return type(error).__name__, str(error), describe_error(error), time.monotonic() - began
     return None
 
 

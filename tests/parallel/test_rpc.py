@@ -22,7 +22,7 @@ from drumline.optim import build_optimizer
 from drumline.parallel.rpc import Part, RpcModel, Traffic, join_rpc
 from drumline.parallel.rpc.parts import ask
 from drumline.spec.run_spec import OptimizerSpec
-from drumline.train.rank import describe
+from drumline.train.rank import describe_error
 from namespaces import need_namespaces
 from ranks import Team
 
@@ -379,7 +379,7 @@ def train_until_trapped(rank, world_size, victim, when, act, timeout_s):
                 model.train([(torch.randn(2, 4), torch.randn(2, 4))] * 2, F.mse_loss, 1.0)
             return None
     except (CommError, LostPeerError, ValueError) as error:
-        found = describe(error)
+        found = describe_error(error)
         return found["type"], str(error), found["consequence"], getattr(error, "ranks", None)
 
 

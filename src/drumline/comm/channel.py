@@ -139,6 +139,6 @@ def _check_members(ranks: Sequence[int], own: int, size: int) -> None:
 
 
 def wait_all(handles: Sequence[Handle]) -> None:
-    """Block until all are done."""
+    """Block until all of a channel's sends and receives (`Handle`s) are done."""
     for handle in handles:
         handle.wait()

@@ -55,7 +55,7 @@ class BackendContext:
 
 
 def choose_backend(wanted: str, here: BackendContext) -> BackendChoice:
-    """Follow the spec, or pick the best backend that works; every rank calls this.
+    """Choose the process group's backend, the spec's or the best that works; every rank calls this.
 
     Raises:
         UsageError: what is wanted cannot move this rank's tensors.
@@ -120,7 +120,7 @@ def join_group(
     timeout_s: float,
     leader: str = LOOPBACK,
 ) -> None:
-    """Start the default process group; every rank calls this, and it blocks until all have."""
+    """Start torch's default process group; every rank calls this, and it blocks until all have."""
     pin_interface(leader)
     register_shm()
     dist.init_process_group(
@@ -133,7 +133,7 @@ def join_group(
 
 
 def pin_interface(leader: str) -> None:
-    """Make gloo and NCCL talk over the interface that leads to the leader, and no other.
+    """Make gloo and NCCL use the network interface that leads to the leader, and no other.
 
     Left alone they resolve this host's name, which on many machines is the wrong interface. What
     the user has set in the environment stays.
@@ -145,7 +145,10 @@ def pin_interface(leader: str) -> None:
 
 
 def interface_towards(leader: str) -> str | None:
-    """Ask the kernel's routes: connect a UDP socket (sends nothing) and match its own address."""
+    """Return the network interface that leads to the leader, for gloo and NCCL.
+
+    Asks the kernel's routes: connects a UDP socket (sends nothing) and matches its own address.
+    """
     if sys.platform != "linux":
         return "lo0" if leader in (LOOPBACK, "localhost", "::1") else None
     try:

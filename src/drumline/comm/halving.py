@@ -24,7 +24,7 @@ from drumline.comm.reduce_op import Op
 
 
 def all_reduce(channel: Channel, tensor: Tensor, op: Op) -> None:
-    """Combine all tensors everywhere, in place: halving, then doubling (Rabenseifner's).
+    """All-reduce in place by recursive halving, then doubling (Rabenseifner's algorithm).
 
     Every rank calls this; it blocks until this rank holds the result. 2·log2(n) messages and
     2·(n−1)/n·b bytes per rank where n is a power of two. Memory: half a buffer. Each element is
@@ -41,7 +41,9 @@ def all_reduce(channel: Channel, tensor: Tensor, op: Op) -> None:
 
 
 def reduce_scatter(channel: Channel, pieces: Pieces, op: Op) -> None:
-    """Combine everybody's piece k at rank k, in place; the other pieces hold parts of sums then.
+    """Reduce-scatter by recursive halving: combine everybody's piece k at rank k, in place.
+
+    The other pieces hold parts of sums then.
 
     Every rank calls this; it blocks until its own piece is done. log2(n) messages and (n−1)/n·b
     bytes per rank where n is a power of two. Memory: half a buffer.
@@ -55,7 +57,7 @@ def reduce_scatter(channel: Channel, pieces: Pieces, op: Op) -> None:
 
 
 def all_gather(channel: Channel, pieces: Pieces) -> None:
-    """Fill in the pieces of the others; each rank brings its own.
+    """All-gather by recursive doubling: fill in the others' pieces; each rank brings its own.
 
     Every rank calls this; it blocks until all pieces are here. log2(n) messages and (n−1) pieces
     per rank where n is a power of two.
@@ -147,7 +149,7 @@ class _Team:
 
 
 def dissemination_barrier(channel: Channel) -> None:
-    """Block until every rank has called this: no rank is special (Hensgen, Finkel & Manber 1988).
+    """Block, by messages among equals, until every rank calls this (Hensgen, Finkel & Manber 1988).
 
         n = 5    round (1)  r → r+1    each rank then knows of 2 arrivals, its own among them
                  round (2)  r → r+2    … of 4

@@ -21,7 +21,7 @@ from drumline.comm.reduce_op import Op
 
 
 def all_reduce(channel: Channel, tensor: Tensor, op: Op) -> None:
-    """Combine all tensors everywhere, in place.
+    """All-reduce in two levels, in place: messages inside each node, and between the nodes.
 
     Every rank calls this; it blocks until this rank holds the result. Between nodes: the chunked
     ring, 2·(k−1)/k·b bytes per node with k nodes. Inside: a tree up and a tree down, of b bytes.
@@ -36,9 +36,9 @@ def all_reduce(channel: Channel, tensor: Tensor, op: Op) -> None:
 
 
 def reduce(channel: Channel, tensor: Tensor, root: int, op: Op) -> None:
-    """Combine all tensors at the root, in place there; the others keep theirs.
+    """Reduce to the root in two levels, inside nodes and between them, in place there.
 
-    Every rank calls this. b bytes leave each node once.
+    The others keep theirs. Every rank calls this. b bytes leave each node once.
     """
     inside, leaders = _levels(channel, root)
     step = Op.SUM if op is Op.AVG else op
@@ -51,7 +51,7 @@ def reduce(channel: Channel, tensor: Tensor, root: int, op: Op) -> None:
 
 
 def broadcast(channel: Channel, tensor: Tensor, root: int) -> None:
-    """Give everybody the root's tensor, in place.
+    """Broadcast the root's tensor in two levels, in place: between nodes, then inside each.
 
     Every rank calls this. b bytes enter each node once.
     """
@@ -62,7 +62,7 @@ def broadcast(channel: Channel, tensor: Tensor, root: int) -> None:
 
 
 def barrier(channel: Channel) -> None:
-    """Block until every rank has called this.
+    """Block until every rank has called this, by messages inside nodes and between them.
 
     Messages of one byte: a tree up, dissemination between nodes, a tree down.
     """

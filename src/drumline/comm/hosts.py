@@ -39,7 +39,7 @@ class Host:
 
 
 def this_host() -> Host:
-    """Find out which machine this is, until it starts again."""
+    """Return which host this rank runs on; its name is good until the machine restarts."""
     try:
         name = _BOOT.read_text().strip()
     except OSError:
@@ -52,12 +52,12 @@ def this_host() -> Host:
 
 
 def ranks_with(hosts: Sequence[Host], host: Host) -> int:
-    """Count the ranks on a machine."""
+    """Count the process group's ranks that run on a host."""
     return sum(other.name == host.name for other in hosts)
 
 
 def most_on_one(hosts: Sequence[Host]) -> int:
-    """Count the ranks on the machine that has most of them."""
+    """Count the process group's ranks on the host that has most of them."""
     return max(Counter(host.name for host in hosts).values())
 
 
@@ -69,7 +69,7 @@ def measure_clock(
     within_s: float,
     now: Callable[[], int] = time.monotonic_ns,
 ) -> int:
-    """Return how many ns this rank's clock is ahead of rank 0's; every rank calls this."""
+    """Measure over the store how many ns this clock is ahead of rank 0's; every rank calls this."""
     askers = sorted(clocks.index(clock) for clock in set(clocks) - {clocks[0]})
     if rank == 0:
         for asker in askers:

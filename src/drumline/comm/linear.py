@@ -19,7 +19,7 @@ from drumline.comm.reduce_op import Op
 
 
 def broadcast(channel: Channel, tensor: Tensor, root: int) -> None:
-    """Give everybody the root's tensor, in place.
+    """Broadcast linearly, in place: the root sends its tensor to each of the others.
 
     Every rank calls this. The root blocks until all is sent, the others until it is here.
     The root sends n−1 messages of b bytes.
@@ -31,7 +31,7 @@ def broadcast(channel: Channel, tensor: Tensor, root: int) -> None:
 
 
 def reduce(channel: Channel, tensor: Tensor, root: int, op: Op) -> None:
-    """Combine all tensors at the root, in place there; the others keep theirs.
+    """Reduce linearly: all send to the root, which combines in place; the others keep theirs.
 
     Every rank calls this. The root blocks until all have come, the others until theirs is sent.
     The root receives n−1 messages of b bytes, and needs n buffers: a slow rank does not hold up the
@@ -56,7 +56,7 @@ def reduce(channel: Channel, tensor: Tensor, root: int, op: Op) -> None:
 
 
 def scatter(channel: Channel, out: Tensor, source: Tensor | None, root: int) -> None:
-    """Give rank k the root's k-th piece.
+    """Scatter linearly: the root sends each rank k its k-th piece.
 
     Every rank calls this; the root with all pieces, one after the other in `source`.
     The root sends n−1 messages of one piece each.
@@ -70,7 +70,7 @@ def scatter(channel: Channel, out: Tensor, source: Tensor | None, root: int) -> 
 
 
 def gather(channel: Channel, tensor: Tensor, target: Tensor | None, root: int) -> None:
-    """Collect everybody's tensor at the root, in rank order.
+    """Gather linearly: all send their tensors to the root, which holds them in rank order.
 
     Every rank calls this; the root with room for all pieces in `target`.
     The root receives n−1 messages of one piece each.
@@ -84,7 +84,7 @@ def gather(channel: Channel, tensor: Tensor, target: Tensor | None, root: int) -
 
 
 def all_gather(channel: Channel, pieces: Pieces) -> None:
-    """Fill in the pieces of the others; each rank brings its own.
+    """All-gather linearly: fill in the others' pieces; each rank sends its own to all.
 
     Every rank calls this; it blocks until all pieces are here. Each rank sends its piece n−1 times.
     """
@@ -95,7 +95,7 @@ def all_gather(channel: Channel, pieces: Pieces) -> None:
 
 
 def reduce_scatter(channel: Channel, pieces: Pieces, op: Op) -> None:
-    """Combine everybody's piece k at rank k, in place; the other pieces are left as they were.
+    """Reduce-scatter linearly: rank k combines all pieces k, in place; others stay as they were.
 
     Every rank calls this; it blocks until its own piece is done and the others are sent.
     Each rank sends n−1 pieces, and needs room for as many.
@@ -115,7 +115,7 @@ def reduce_scatter(channel: Channel, pieces: Pieces, op: Op) -> None:
 
 
 def all_reduce(channel: Channel, tensor: Tensor, op: Op) -> None:
-    """Combine all tensors everywhere, in place: rank 0 collects, and sends back what came out.
+    """All-reduce linearly, in place: rank 0 collects, and sends back what came out.
 
     Every rank calls this; it blocks until the result is here. This is a parameter server with one
     server: rank 0 receives n−1 messages of b bytes and sends as many, the others one each way.
@@ -125,7 +125,7 @@ def all_reduce(channel: Channel, tensor: Tensor, op: Op) -> None:
 
 
 def all_to_all(channel: Channel, target: Pieces, source: Pieces) -> None:
-    """Send piece k to rank k, and collect what the others have for this rank.
+    """Exchange all-to-all, all at once: send piece k to rank k, and collect this rank's pieces.
 
     Every rank calls this; it blocks until all is sent and received. Each rank sends n−1 pieces, all
     at once.
@@ -139,7 +139,7 @@ def all_to_all(channel: Channel, target: Pieces, source: Pieces) -> None:
 
 
 def barrier(channel: Channel) -> None:
-    """Block until every rank has called this: all tell rank 0, and rank 0 tells all.
+    """Block until every rank has called this, by messages to rank 0 and back.
 
     Messages of one byte: n−1 to rank 0 and n−1 back.
     """

@@ -39,7 +39,10 @@ _CLOSED_PORT = 9
 
 
 def unreachable_nodes(within_s: float = 1.0) -> list[int]:
-    """Name the simulated nodes that do not answer; none where there are no simulated nodes."""
+    """Return the simulated nodes that are lost as peers: those that do not answer.
+
+    None where there are no simulated nodes.
+    """
     waiting: dict[socket.socket, int] = {}
     lost = []
     for node, address in enumerate(node_addresses()):

@@ -86,7 +86,7 @@ class Meter:
 
 
 def members_of(group: ProcessGroup | None) -> tuple[int, ...]:
-    """Return the ranks of a group as a `Span` names them: none, where it is everybody."""
+    """Return a process group's ranks as a meter's `Span` names them: none, if it is everybody."""
     members = tuple(dist.get_process_group_ranks(group))
     return () if len(members) == dist.get_world_size() else members
 

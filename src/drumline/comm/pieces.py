@@ -52,7 +52,7 @@ class Pieces:
 
 
 def segments(piece: Tensor, nbytes: int | None = None) -> list[Tensor]:
-    """Cut a piece into parts that are passed on one by one; the same on every rank.
+    """Cut a collective's piece into segments that are passed on one by one; the same on every rank.
 
     Two at least, unless they would be small: one part can be added up while the other arrives.
     """
@@ -63,12 +63,12 @@ def segments(piece: Tensor, nbytes: int | None = None) -> list[Tensor]:
 
 
 def describe(tensor: Tensor) -> str:
-    """Return the type and shape in one word: `float32[3, 4]`."""
+    """Return a tensor's type and shape in one word, for a collective's errors: `float32[3, 4]`."""
     return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
 
 
 def check_tensors(collective: str, *given: object) -> None:
-    """Check that these are tensors.
+    """Check that what a collective is given are tensors.
 
     Raises:
         UsageError: one is something else.
@@ -84,7 +84,7 @@ def check_tensors(collective: str, *given: object) -> None:
 def check_parts(
     collective: str, parts: Sequence[Tensor], ranks: int, like: Tensor | None = None
 ) -> None:
-    """Check that there is a part for each rank, all of one type and shape.
+    """Check that a collective is given a part for each rank, all of one type and shape.
 
     Raises:
         UsageError: it is not so.
@@ -106,34 +106,34 @@ def check_parts(
 
 
 def flatten(tensor: Tensor) -> Tensor:
-    """Return the values as one flat tensor on the host: a view where that can be."""
+    """Return a collective's tensor as a flat one on the host: a view where that can be."""
     return tensor.detach().cpu().contiguous().view(-1)
 
 
 def in_place(tensor: Tensor, work: Callable[[Tensor], None]) -> None:
-    """Let something work on the flat tensor, and bring the result back where that is a copy."""
+    """Run a collective on the flat tensor, and bring the result back where that is a copy."""
     flat = flatten(tensor)
     work(flat)
     put_back(flat, tensor)
 
 
 def put_back(flat: Tensor, tensor: Tensor) -> None:
-    """Bring a result back where `flatten` had to copy."""
+    """Bring a collective's result back where `flatten` had to copy."""
     if flat.data_ptr() != tensor.data_ptr():
         tensor.detach().copy_(flat.view(tensor.shape))
 
 
 def join(parts: Sequence[Tensor]) -> Tensor:
-    """Return the values of all parts, one after the other, in a tensor of its own."""
+    """Join the parts that a collective sends, one after the other, in a flat tensor of its own."""
     return torch.cat([flatten(part) for part in parts])
 
 
 def empty_for(parts: Sequence[Tensor]) -> Tensor:
-    """Return a flat tensor that has room for all parts."""
+    """Return a flat tensor that has room for all parts that a collective receives."""
     return torch.empty(len(parts) * parts[0].numel(), dtype=parts[0].dtype)
 
 
 def copy_to_parts(flat: Tensor, parts: Sequence[Tensor]) -> None:
-    """Fill the parts, one after the other."""
+    """Fill the parts, one after the other, with what a collective has received."""
     for part, piece in zip(parts, Pieces.even(flat, len(parts)), strict=True):
         part.detach().copy_(piece.view(part.shape))

@@ -21,7 +21,7 @@ SERVER = 0
 
 
 def reduce_broadcast(tensor: Tensor, group: ProcessGroup | None = None) -> None:
-    """Sum `tensor` over the group, in place: reduce to rank 0, then broadcast from there.
+    """Sum `tensor` by two collectives, in place: reduce to rank 0, then broadcast from there.
 
     Every rank of the group calls this; it blocks until this rank holds the sum.
     """
@@ -30,7 +30,7 @@ def reduce_broadcast(tensor: Tensor, group: ProcessGroup | None = None) -> None:
 
 
 def gather_scatter(tensor: Tensor, group: ProcessGroup | None = None) -> None:
-    """Sum `tensor` over the group, in place: rank 0 gathers, adds, and scatters the sum.
+    """Sum `tensor` by two collectives, in place: rank 0 gathers, adds, and scatters the sum.
 
     Every rank of the group calls this; it blocks until this rank holds the sum.
     Memory on rank 0: n buffers.
@@ -46,7 +46,7 @@ def gather_scatter(tensor: Tensor, group: ProcessGroup | None = None) -> None:
 
 
 def all_gather(tensor: Tensor, group: ProcessGroup | None = None) -> None:
-    """Sum `tensor` over the group, in place: everybody gets every buffer and adds for itself.
+    """Sum `tensor` by one collective, in place: everybody gets every buffer and adds for itself.
 
     Every rank of the group calls this; it blocks until this rank holds the sum.
     Memory: n buffers on every rank.

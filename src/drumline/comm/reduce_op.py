@@ -45,7 +45,7 @@ class Op(StrEnum):
 
 
 def read_op(collective: str, op: Op | str, dtype: torch.dtype) -> Op:
-    """Return the operation that is meant, by itself or by name, where this type has it.
+    """Return the reduce operation that is meant, by itself or by name, where this type has it.
 
     Raises:
         UsageError: there is no such operation, or not of this type.
@@ -77,13 +77,13 @@ _OF_BITS = ("BAND", "BOR", "BXOR")
 
 
 def op_name(op: ReduceOp | ReduceOp.RedOpType) -> str:
-    """Return what a reduce operation is called: SUM, AVG, …"""
+    """Return what torch's reduce operation is called: SUM, AVG, …"""
     kind = getattr(op, "op", op)
     return str(getattr(kind, "name", kind))
 
 
 def check_op(op: str, tensor: Tensor) -> None:
-    """Refuse an operation that this type does not have, before anybody waits for this rank.
+    """Refuse a reduce operation that this type does not have, before anybody waits for this rank.
 
     Raises:
         TypeError: an average of truth values, or bits of what is no whole number.
@@ -94,6 +94,6 @@ def check_op(op: str, tensor: Tensor) -> None:
 
 
 def finish(op: str, total: Tensor, ranks: int) -> None:
-    """Turn what was combined into the result: AVG divides."""
+    """Finish a reduce operation: turn what was combined into the result; AVG divides."""
     if op == "AVG":
         Op.AVG.finish(total, ranks)

@@ -27,7 +27,7 @@ _AHEAD = 4
 
 
 def all_reduce(channel: Channel, tensor: Tensor, op: Op) -> None:
-    """Combine all tensors everywhere, in place, by passing whole buffers around.
+    """All-reduce on a ring, in place, by passing whole buffers around.
 
     Every rank calls this; it blocks until this rank holds the result.
     Messages per rank: n−1 of b bytes. Memory: n buffers.
@@ -50,7 +50,7 @@ def all_reduce(channel: Channel, tensor: Tensor, op: Op) -> None:
 
 
 def chunked_all_reduce(channel: Channel, tensor: Tensor, op: Op) -> None:
-    """Combine all tensors everywhere, in place, moving as few bytes as possible.
+    """All-reduce on a ring, in place, in pieces: it moves as few bytes as possible.
 
     Every rank calls this; it blocks until this rank holds the result.
     Messages per rank: 2·(n−1) pieces of b/n bytes. Memory: four segments besides the tensor.
@@ -114,7 +114,9 @@ def chunked_all_reduce(channel: Channel, tensor: Tensor, op: Op) -> None:
 
 
 def reduce_scatter(channel: Channel, pieces: Pieces, op: Op) -> None:
-    """Combine everybody's piece k at rank k, in place; the other pieces hold parts of sums then.
+    """Reduce-scatter on a ring: combine everybody's piece k at rank k, in place.
+
+    The other pieces hold parts of sums then.
 
     Every rank calls this; it blocks until its own piece is done.
     Messages per rank: n−1 pieces. Memory: two pieces.
@@ -148,7 +150,7 @@ def reduce_scatter(channel: Channel, pieces: Pieces, op: Op) -> None:
 
 
 def all_gather(channel: Channel, pieces: Pieces) -> None:
-    """Fill in the pieces of the others; each rank brings its own.
+    """All-gather on a ring: fill in the pieces of the others; each rank brings its own.
 
     Every rank calls this; it blocks until all pieces are here. Messages per rank: n−1 pieces.
 
@@ -168,7 +170,7 @@ def all_gather(channel: Channel, pieces: Pieces) -> None:
 
 
 def broadcast(channel: Channel, tensor: Tensor, root: int) -> None:
-    """Give everybody the root's tensor, in place: it is handed from neighbour to neighbour.
+    """Broadcast on a ring, in place: the root's tensor is handed from neighbour to neighbour.
 
     Every rank calls this; it blocks until the tensor is here and has gone on. Messages per rank:
     one in, one out, of b bytes; the last rank has it after n−1 of them.
@@ -177,7 +179,7 @@ def broadcast(channel: Channel, tensor: Tensor, root: int) -> None:
 
 
 def chunked_broadcast(channel: Channel, tensor: Tensor, root: int) -> None:
-    """Give everybody the root's tensor, in place, passing parts on while the rest arrives.
+    """Broadcast on a ring, in place, passing parts on while the rest arrives.
 
     Every rank calls this; it blocks until the tensor is here and has gone on. Each rank moves b
     bytes in and b out at the same time, in segments of s bytes: it takes (1 + (n−2)·s/b) times as
@@ -187,7 +189,7 @@ def chunked_broadcast(channel: Channel, tensor: Tensor, root: int) -> None:
 
 
 def reduce(channel: Channel, tensor: Tensor, root: int, op: Op) -> None:
-    """Combine all tensors at the root, in place there: each rank adds its own and hands it on.
+    """Reduce to the root on a ring, in place there: each rank adds its own and hands it on.
 
     Every rank calls this; it blocks until its sum has gone on. Messages per rank: one in, one out,
     of b bytes; the root has the result after n−1 of them. Memory: one buffer.
@@ -196,7 +198,7 @@ def reduce(channel: Channel, tensor: Tensor, root: int, op: Op) -> None:
 
 
 def chunked_reduce(channel: Channel, tensor: Tensor, root: int, op: Op) -> None:
-    """Combine all tensors at the root, in place there, handing parts on while the rest arrives.
+    """Reduce to the root on a ring, in place there, handing parts on while the rest arrives.
 
     Every rank calls this; it blocks until its sum has gone on. Each rank moves b bytes in and b out
     at the same time, in segments. Memory: one buffer.
@@ -205,7 +207,7 @@ def chunked_reduce(channel: Channel, tensor: Tensor, root: int, op: Op) -> None:
 
 
 def all_to_all(channel: Channel, target: Pieces, source: Pieces) -> None:
-    """Send piece k to rank k, and collect what the others have for this rank.
+    """Exchange all-to-all step by step: send piece k to rank k, and collect this rank's pieces.
 
     Every rank calls this; it blocks until all is sent and received. Messages per rank: n−1 pieces.
     Step s of n−1: send to the s-th rank on the right while the s-th on the left sends here, so that

@@ -43,7 +43,7 @@ _SAME = "the same"
 
 
 def serve_store(host: str, port: int, timeout_s: float) -> TCPStore:
-    """Open a store that listens on `host` alone; port 0 takes a free one.
+    """Serve the process group's TCP store on `host` alone; port 0 takes a free one.
 
     Raises:
         CommError: the port is taken, or the address is not one of this machine's.
@@ -78,7 +78,7 @@ def serve_store(host: str, port: int, timeout_s: float) -> TCPStore:
 
 
 def join_store(host: str, port: int, timeout_s: float) -> TCPStore:
-    """Connect to the store that another process serves."""
+    """Connect to the process group's TCP store that another process serves."""
     try:
         return TCPStore(
             host,
@@ -95,7 +95,7 @@ def join_store(host: str, port: int, timeout_s: float) -> TCPStore:
 
 
 def build_store(init: str, *, rank: int, rendezvous: Path, tag: str, timeout_s: float) -> Store:
-    """Open the store that `init` names; every rank calls this, the leader serves.
+    """Open the process group's store that `init` names; every rank calls this, the leader serves.
 
     Args:
         init: env, tcp, tcp://HOST:PORT, file or file:///PATH.
@@ -155,12 +155,12 @@ def _env_store(rank: int, timeout_s: float) -> Store:
 
 
 def rendezvous_host() -> str:
-    """Where ranks meet that were told no address: at simulated node 0, else on the loopback."""
+    """Return the store's host where none is given: simulated node 0, else the loopback."""
     return next(iter(node_addresses()), LOOPBACK)
 
 
 def announced_store(rank: int, note: Path, timeout_s: float, host: str = LOOPBACK) -> TCPStore:
-    """Meet at `host`: rank 0 takes a free port there and leaves a note of it for the others."""
+    """Open a TCP store at `host`: rank 0 takes a free port, and leaves a note for the others."""
     if rank == 0:
         store = serve_store(host, 0, timeout_s)
         note.parent.mkdir(parents=True, exist_ok=True)

@@ -75,7 +75,7 @@ class CommStream:
             self._thread = None
 
     def _work(self) -> None:
-        work_alone()
+        _work_alone()
         own_stream = torch.cuda.Stream(self._device) if self._on_gpu else None
         while (item := self._jobs.get()) is not None:
             job, done, ready = item
@@ -104,7 +104,7 @@ class Pending:
 _LIBRARY = re.compile(r"(/\S*/lib(?:gomp|iomp5|omp)[^/\s]*\.so\S*)$", re.MULTILINE)
 
 
-def work_alone() -> None:
+def _work_alone() -> None:
     """Let torch's operations in the calling thread, and in no other, use one thread.
 
     OpenMP makes a team of N threads for every thread that computes. A communication thread that

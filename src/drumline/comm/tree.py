@@ -24,7 +24,7 @@ from drumline.comm.reduce_op import Op
 
 
 def broadcast(channel: Channel, tensor: Tensor, root: int) -> None:
-    """Give everybody the root's tensor, in place.
+    """Broadcast the root's tensor down a binomial tree, in place.
 
     Every rank calls this. It blocks until the tensor is here and has gone on to the children, one
     after the other: all at once would share the link, and the first child would wait for all.
@@ -38,7 +38,7 @@ def broadcast(channel: Channel, tensor: Tensor, root: int) -> None:
 
 
 def reduce(channel: Channel, tensor: Tensor, root: int, op: Op) -> None:
-    """Combine all tensors at the root, in place there; the others keep theirs.
+    """Reduce to the root up a binomial tree, in place there; the others keep theirs.
 
     Every rank calls this. It blocks until the children's values are in and the sum has gone up.
     Messages: up to log2(n) in, one out, of b bytes each. Inner ranks need one buffer per child, and
@@ -50,7 +50,7 @@ def reduce(channel: Channel, tensor: Tensor, root: int, op: Op) -> None:
 
 
 def all_reduce(channel: Channel, tensor: Tensor, op: Op) -> None:
-    """Combine all tensors everywhere, in place: up the tree to rank 0, and down again.
+    """All-reduce in place by messages up a binomial tree to rank 0, and down again.
 
     Every rank calls this; it blocks until the result is here and has gone on.
     2·log2(n) rounds of b bytes: for small tensors.
@@ -60,7 +60,9 @@ def all_reduce(channel: Channel, tensor: Tensor, op: Op) -> None:
 
 
 def scatter(channel: Channel, out: Tensor, source: Tensor | None, root: int) -> None:
-    """Give rank k the root's k-th piece; a message carries the pieces of a whole subtree.
+    """Scatter down a binomial tree: rank k gets the root's k-th piece.
+
+    A message carries the pieces of a whole subtree.
 
     Every rank calls this; the root with all pieces, one after the other in `source`.
     The root sends log2(n) messages, (n−1) pieces in all; inner ranks need room for their subtree.
@@ -77,7 +79,7 @@ def scatter(channel: Channel, out: Tensor, source: Tensor | None, root: int) -> 
 
 
 def gather(channel: Channel, tensor: Tensor, target: Tensor | None, root: int) -> None:
-    """Collect everybody's tensor at the root, in rank order: `scatter` in reverse.
+    """Gather everybody's tensor up a binomial tree to the root: `scatter` in reverse.
 
     Every rank calls this; the root with room for all pieces in `target`.
     The root receives log2(n) messages, n−1 pieces in all; inner ranks need room for their subtree.
@@ -98,7 +100,7 @@ def gather(channel: Channel, tensor: Tensor, target: Tensor | None, root: int) -
 
 
 def barrier(channel: Channel) -> None:
-    """Block until every rank has called this: word goes up the tree, and down again.
+    """Block until every rank has called this, by messages up a binomial tree, and down again.
 
     2·log2(n) rounds of one byte.
     """

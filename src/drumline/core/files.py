@@ -1,4 +1,4 @@
-"""Files: replaced atomically, hashed, read while they grow; names that must stay in a folder."""
+"""Files: replaced atomically, flushed, hashed, read while they grow; names inside a folder."""
 
 from __future__ import annotations
 
@@ -41,8 +41,17 @@ def _write_and_replace(path: Path, text: str, mode: int) -> None:
         raise
 
 
+def fsync(path: Path) -> None:
+    """Flush a file, or the list of a folder, to the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
 def stays_inside(name: str) -> bool:
-    """Whether a relative name leads to something below a folder, and nowhere else."""
+    """Whether a relative file name leads to something below a folder, and nowhere else."""
     path = PurePosixPath(name)
     return bool(path.parts) and not path.is_absolute() and ".." not in path.parts
 

@@ -27,7 +27,7 @@ _RATES = {
 
 
 def parse_bytes(text: object) -> int:
-    """Read a size such as `1MiB`, `25 MB` or `4096`.
+    """Parse a size such as `1MiB`, `25 MB` or `4096`.
 
     Raises:
         ValueError: the text is not a size.
@@ -36,7 +36,7 @@ def parse_bytes(text: object) -> int:
 
 
 def parse_rate(text: object) -> int:
-    """Read a rate such as `100mbit`, `1 Gbit/s` or `12.5MB/s`, in bits per second.
+    """Parse a rate such as `100mbit`, `1 Gbit/s` or `12.5MB/s`, in bits per second.
 
     Sizes in bytes need their `/s`: `10mb` and `10mbps` mean different things to different tools.
 
@@ -61,7 +61,7 @@ def _parse(text: object, units: Mapping[str, int], expected: str) -> int:
 
 
 def format_rate(rate: int) -> str:
-    """Write a rate so that `parse_rate` reads the same back: `100mbit`, `1.5gbit`."""
+    """Format a rate so that `parse_rate` reads the same back: `100mbit`, `1.5gbit`."""
     from decimal import Decimal  # the launcher starts without it
 
     for unit in ("gbit", "mbit", "kbit"):
@@ -71,7 +71,7 @@ def format_rate(rate: int) -> str:
 
 
 def format_bytes(count: float) -> str:
-    """Write a size with three significant digits: `1.66 MB`."""
+    """Format a size with three significant digits: `1.66 MB`."""
     for unit in ("B", "kB", "MB", "GB"):
         if abs(count) < 999.5:
             return f"{count:.3g} {unit}"
@@ -80,7 +80,7 @@ def format_bytes(count: float) -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    """Write a duration as a person would say it: `850 ms`, `12.3 s`, `4 min 05 s`."""
+    """Format a duration as a person would say it: `850 ms`, `12.3 s`, `4 min 05 s`."""
     if seconds < 0.9995:
         return f"{seconds * 1000:.0f} ms"
     if seconds < 99.95:
@@ -92,24 +92,24 @@ def format_seconds(seconds: float) -> str:
 
 
 def listed(things: Iterable[object]) -> str:
-    """Write a list with commas and a last `and`."""
+    """Format a list with commas and a last `and`."""
     *most, last = map(str, things)
     return f"{', '.join(most)} and {last}" if most else last
 
 
 def counted(count: int, thing: str, things: str | None = None) -> str:
-    """Write how many there are: 1 layer, 3 layers; give the plural where it has more than an s."""
+    """Format a count: 1 layer, 3 layers; give the plural where it has more than an s."""
     return f"{count} {thing if count == 1 else things or f'{thing}s'}"
 
 
 def name_ranks(ranks: Iterable[int | str]) -> str:
-    """Write ranks: rank 1, or ranks 1 and 3."""
+    """Format ranks for a message: rank 1, or ranks 1 and 3."""
     names = list(ranks)
     return f"rank{'' if len(names) == 1 else 's'} {listed(names)}"
 
 
 def nearest(word: str, known: Iterable[str], otherwise: str = "") -> str:
-    """Return `did you mean 'that'?` with the known word that is nearest, or else `otherwise`."""
+    """Format a hint, `did you mean 'that'?`, with the nearest known word, or else `otherwise`."""
     import difflib  # rarely needed, and not by --help
 
     near = difflib.get_close_matches(word.replace("-", "_"), list(known), n=1, cutoff=0.5)

@@ -48,12 +48,12 @@ class Record:
 
 
 def encode(**fields: Any) -> bytes:
-    """Return a message as a line."""
+    """Encode a message as a JSON line."""
     return json.dumps(fields, separators=(",", ":")).encode() + b"\n"
 
 
 def pack_frames(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Give the frames of a file; content that compression does not shrink is not compressed."""
+    """Pack a file into frames that go between JSON lines; compressed where that shrinks them."""
     shrinks = True
     for piece in pieces:
         packed = zlib.compress(piece, 1) if shrinks else piece
@@ -64,7 +64,7 @@ def pack_frames(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def unpack_frame(kind: int, content: bytes) -> bytes:
-    """Return a frame's content.
+    """Return the content of a frame that came between JSON lines.
 
     Raises:
         ValueError, zlib.error: it is no frame.

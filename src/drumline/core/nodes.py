@@ -47,7 +47,7 @@ def address_of(node: int) -> str:
 
 
 def name_rank(rank: int, *, nodes: int, world_size: int) -> str:
-    """Name a rank, with its node where there are several: `3 (node 1)`."""
+    """Format a rank, with its simulated node where there are several: `3 (node 1)`."""
     return f"{rank} (node {rank * nodes // world_size})" if nodes > 1 else str(rank)
 
 

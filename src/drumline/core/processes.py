@@ -26,7 +26,7 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 def die_with_parent(parent: int | None = None) -> None:
-    """End this process (SIGKILL) as soon as its parent is gone.
+    """End this process (SIGKILL) as soon as its parent process is gone.
 
     Args:
         parent: who should be the parent, where that is known (it may be gone already).
@@ -41,7 +41,7 @@ def die_with_parent(parent: int | None = None) -> None:
 
 
 def when_parent_ends(parent: int, then: Callable[[], None]) -> None:
-    """Call a function, in a thread of its own, as soon as the parent is gone."""
+    """Call a function, in a thread of its own, as soon as the parent process is gone."""
     threading.Thread(target=_watch, args=(parent, then), daemon=True).start()
 
 
@@ -57,7 +57,7 @@ def _die() -> None:
 
 @contextlib.contextmanager
 def deferred_signals() -> Iterator[None]:
-    """Keep signals back until the context ends; those that nobody handles end us as ever.
+    """Defer this process's signals until the context ends; those without a handler end it as ever.
 
     Handlers are exchanged, and no mask is set: children would inherit that.
     """
@@ -109,7 +109,7 @@ def start_time(pid: int) -> int | None:
 
 
 def count_cores() -> int:
-    """Return the cores that the scheduler gives us, where it says so, or else all there are."""
+    """Return the CPU cores that the scheduler gives this process, where it says so, or else all."""
     mine = getattr(os, "sched_getaffinity", None)
     return len(mine(0)) if mine is not None else os.cpu_count() or 1
 

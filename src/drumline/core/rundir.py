@@ -199,7 +199,7 @@ class RunDir:
 
 
 def list_runs(root: Path) -> list[RunDir]:
-    """Return the runs under a folder, newest first."""
+    """Return the run directories under a folder, newest first."""
     found = [(file.stat().st_mtime, file.parent) for file in root.glob("*/manifest.json")]
     return [RunDir(path.absolute()) for _, path in sorted(found, reverse=True)]
 
@@ -306,7 +306,7 @@ class EventTail:
 
 
 def read_events(path: Path) -> list[Event]:
-    """Return all whole events of a file; an absent file has none."""
+    """Return all whole events of a run directory's file; an absent file has none."""
     return EventTail(path).read()
 
 

@@ -61,17 +61,17 @@ class Scratch:
 
 
 def semaphore_prefix(folder: Path) -> str:
-    """Say how the names of semaphores begin that are to go with a folder."""
+    """Return how the names of semaphores begin that are to go with a scratch folder."""
     return f"/{folder.name}"
 
 
 def sweep() -> list[Path]:
-    """Remove the folders whose owners are gone, and their semaphores; returns them."""
+    """Remove the scratch folders whose owners are gone, and their semaphores; returns them."""
     return _sweep(_root())
 
 
 def is_held(path: Path) -> bool:
-    """Whether the owner of a folder lives."""
+    """Whether the owner of a scratch folder lives."""
     try:
         lock = _hold(path / _LOCK, 0)
     except OSError:  # there is no such folder any more

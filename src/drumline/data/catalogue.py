@@ -105,14 +105,14 @@ DEBIAN = Path("/usr/share/datasets")
 
 
 def default_folder(environ: Mapping[str, str] = os.environ) -> Path:
-    """Return the folder that data is fetched into: DRUMLINE_DATA, or else the user's cache."""
+    """Return the folder of fetched data sets: DRUMLINE_DATA, or else the user's cache."""
     return _folders(environ)[0]
 
 
 def find_files(
     published: Published, *, path: str | None = None, environ: Mapping[str, str] = os.environ
 ) -> dict[str, Path]:
-    """Return the path of each of the set's four files, by its name in the catalogue.
+    """Return the path of each of a data set's four files, by its name in the catalogue.
 
     A folder that lacks a file, or that holds another known set under the same file names, is
     passed over.
@@ -140,7 +140,7 @@ def find_files(
 
 
 def repair(published: Published) -> str:
-    """Return the advice that goes with a damaged file of the set."""
+    """Return the advice that goes with a damaged file of a data set."""
     return f"delete it and run `drumline data fetch {published.name}`"
 
 

@@ -57,7 +57,7 @@ class Coverage:
 
 
 def coverage(plan: BatchPlan, steps: int) -> Coverage:
-    """Count what the first `steps` steps of a run showed to each rank."""
+    """Count which samples of the data set the first `steps` steps of a run showed to each rank."""
     drawn = np.zeros((plan.world_size, plan.n), dtype=np.int32)
     first = None
     for epoch, in_epoch in enumerate(_steps_by_epoch(steps, plan.steps)):

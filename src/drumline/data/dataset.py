@@ -279,7 +279,7 @@ def _read_text(spec: DataSpec) -> Dataset:
 
 
 def encode(text: str) -> tuple[torch.Tensor, str]:
-    """Number the characters of a text by their place in its sorted set of characters.
+    """Encode a data set's text: number characters by their place in its sorted set of characters.
 
     Returns:
         the text as a uint8 tensor, and the vocabulary.

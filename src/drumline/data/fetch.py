@@ -46,7 +46,7 @@ class SourceError(Exception):
 
 @contextmanager
 def open_source(source: str) -> Iterator[Opener]:
-    """Open a web address that ends in a slash, or `npm:NAME@VERSION`.
+    """Open a source of data sets: a web address that ends in a slash, or `npm:NAME@VERSION`.
 
     Raises:
         UsageError: the source is neither.
@@ -153,7 +153,7 @@ def fetch(
     *,
     mirrors: Sequence[str] | None = None,
 ) -> Fetched:
-    """Put the files of a published set into `folder`/`name`, and keep those that are right already.
+    """Fetch a published data set's files into `folder`/`name`, and keep those that are right.
 
     Args:
         name: mnist or fashion-mnist.
@@ -190,7 +190,7 @@ def fetch(
 
 
 def find_published(name: str) -> Published:
-    """Return what is known of a data set; unknown names are a `UsageError`."""
+    """Return what is known of a published data set; unknown names are a `UsageError`."""
     if name not in PUBLISHED:
         raise UsageError(
             f"there is nothing to fetch for {name!r}; mnist-mini, shakespeare and synthetic come "

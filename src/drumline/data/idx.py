@@ -63,7 +63,7 @@ def write_idx(path: Path, array: npt.NDArray[np.uint8]) -> None:
 
 
 def read_content(path: Path, *, fix: str = "replace it with a good copy") -> bytes:
-    """Read a file whole, decompressed if it is gzipped.
+    """Read a data set's file whole, decompressed if it is gzipped.
 
     Raises:
         DataError: the file cannot be read, or its compression is damaged.

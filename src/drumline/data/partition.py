@@ -53,22 +53,22 @@ def partition(
     seed: int,
     epoch: int = 0,
 ) -> list[Indices]:
-    """Return one array of sample indices for each rank.
+    """Partition a data set: return one array of sample indices for each rank.
 
     Raises:
         UsageError: the partition does not fit the data or the number of ranks.
     """
     match spec.kind:
         case "shuffle":
-            return _cut_by(permutation(n, seed=seed, epoch=epoch), shares(spec, world_size))
+            return _cut_by(permutation(n, seed=seed, epoch=epoch), _shares(spec, world_size))
         case "random":
             order = list(range(n))
             Random(seed).shuffle(order)
-            return _cut_by(np.array(order, dtype=np.int64), shares(spec, world_size))
+            return _cut_by(np.array(order, dtype=np.int64), _shares(spec, world_size))
         case "contiguous":
-            return _cut_by(np.arange(n, dtype=np.int64), shares(spec, world_size))
+            return _cut_by(np.arange(n, dtype=np.int64), _shares(spec, world_size))
         case "sampling":
-            sizes = np.diff(cut(n, shares(spec, world_size)))
+            sizes = np.diff(cut(n, _shares(spec, world_size)))
             return [
                 draw(n, int(size), seed=seed, epoch=epoch, rank=rank)
                 for rank, size in enumerate(sizes)
@@ -80,7 +80,7 @@ def partition(
 
 
 def cut(n: int, shares: Sequence[float] | npt.NDArray[np.float64]) -> Indices:
-    """Return the bounds that cut 0 … n by the shares: part r is `bounds[r]:bounds[r + 1]`.
+    """Return the bounds that cut n samples by the shares: part r is `bounds[r]:bounds[r + 1]`.
 
     The running total is rounded, not each part, so the parts add up to n whatever the shares.
     """
@@ -89,7 +89,7 @@ def cut(n: int, shares: Sequence[float] | npt.NDArray[np.float64]) -> Indices:
     return np.concatenate(([0], bounds))
 
 
-def shares(spec: PartitionSpec, world_size: int) -> tuple[float, ...]:
+def _shares(spec: PartitionSpec, world_size: int) -> tuple[float, ...]:
     """Return the share of each rank, equal unless the spec gives sizes.
 
     Raises:
@@ -102,7 +102,7 @@ def shares(spec: PartitionSpec, world_size: int) -> tuple[float, ...]:
 
 
 def permutation(n: int, *, seed: int, epoch: int) -> Indices:
-    """Return the global order of an epoch, the same for any number of ranks."""
+    """Return the global order of samples in an epoch, the same for any number of ranks."""
     return np.random.default_rng([seed, epoch]).permutation(n)
 
 
@@ -112,7 +112,7 @@ def draw(n: int, count: int, *, seed: int, epoch: int, rank: int) -> Indices:
 
 
 def reorder(part: Indices, *, seed: int, epoch: int, rank: int) -> Indices:
-    """Return the order in which a rank goes through its kept part in an epoch."""
+    """Return the order in which a rank goes through its kept samples in an epoch."""
     return np.random.default_rng([seed, epoch, rank, _REORDER]).permutation(part)
 
 
@@ -198,9 +198,9 @@ class BatchPlan:
         _check(n=n, batch=batch, world_size=world_size)
         self._kept: list[Indices] = []
         if spec.kind == "shuffle":
-            self._spans = _shared_spans(n, batch, shares(spec, world_size))
+            self._spans = _shared_spans(n, batch, _shares(spec, world_size))
         elif spec.kind == "sampling":
-            self._spans = _own_spans(np.diff(cut(n, shares(spec, world_size))), batch)
+            self._spans = _own_spans(np.diff(cut(n, _shares(spec, world_size))), batch)
         else:
             self._kept = partition(
                 spec, n=n, labels=self.labels, world_size=world_size, seed=self.seed

@@ -68,18 +68,18 @@ def build_model(
 
 
 def call_factory(spec: ModelSpec, *, classes: int, seed: int) -> nn.Module:
-    """Call what builds the model, with the random generator at the seed; in torch's own dtype.
+    """Call the model's factory, with the random generator at the seed; in torch's own dtype.
 
     Raises:
         SpecError: as for `build_model`.
     """
     if ":" in spec.name:
-        factory: Callable[..., Any] = find_factory(spec.name)
-        check_names(spec.name, factory, spec.options)
+        factory: Callable[..., Any] = _find_factory(spec.name)
+        _check_names(spec.name, factory, spec.options)
     else:
         factory = _builtin(spec)
     arguments = dict(spec.options)
-    if GIVEN in parameters_of(factory):
+    if GIVEN in _parameters_of(factory):
         arguments.setdefault(GIVEN, classes)
     return _call_seeded(spec.name, factory, arguments, seed)
 
@@ -87,18 +87,18 @@ def call_factory(spec: ModelSpec, *, classes: int, seed: int) -> nn.Module:
 def _builtin(spec: ModelSpec) -> type[nn.Module]:
     if spec.name not in _BUILTIN:
         raise SpecError(
-            f"model {spec.name!r} is none of {', '.join(_BUILTIN)}{suggest(spec.name, _BUILTIN)}, "
+            f"model {spec.name!r} is none of {', '.join(_BUILTIN)}{_suggest(spec.name, _BUILTIN)}, "
             f"nor package.module:factory of your own",
             key="model.name",
         )
     factory = _BUILTIN[spec.name]
-    check_names(spec.name, factory, spec.options)
+    _check_names(spec.name, factory, spec.options)
     if GIVEN in spec.options:
         raise SpecError(
             f"model {spec.name} takes its number of classes from the data; leave {GIVEN} out",
             key=f"model.{GIVEN}",
         )
-    check_types(spec.name, factory, spec.options)
+    _check_types(spec.name, factory, spec.options)
     return factory
 
 
@@ -139,12 +139,12 @@ def _call(name: str, factory: Callable[..., Any], arguments: dict[str, object]) 
 
 
 def parameter_count(model: nn.Module) -> int:
-    """Count the parameters, frozen ones included, shared ones once."""
+    """Count a model's parameters, frozen ones included, shared ones once."""
     return sum(parameter.numel() for parameter in model.parameters())
 
 
 def weights_sha256(model: nn.Module) -> str:
-    """Hash the names, dtypes, shapes and bytes of all parameters and buffers, sorted by name.
+    """Hash the names, dtypes, shapes and bytes of a model's parameters and buffers, sorted by name.
 
     Where the tensors lie (device) and in what order (memory format) makes no difference. A tensor
     with two names (tied weights) counts under both, as in a `state_dict`.
@@ -157,7 +157,7 @@ def weights_sha256(model: nn.Module) -> str:
 
 
 def tensors_sha256(tensors: Mapping[str, Tensor]) -> str:
-    """Hash tensors as `weights_sha256` does; each is read when its turn comes."""
+    """Hash a model's tensors as `weights_sha256` does; each is read when its turn comes."""
     digest = hashlib.sha256()
     for name in sorted(tensors):
         tensor = tensors[name]
@@ -173,7 +173,7 @@ def _bytes_of(tensor: Tensor) -> memoryview:
     return rows.view(torch.uint8).numpy().data
 
 
-def parameters_of(factory: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+def _parameters_of(factory: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
     """Return the factory's parameters; `**options` where Python cannot say (some C functions)."""
     try:
         return inspect.signature(factory).parameters
@@ -181,16 +181,16 @@ def parameters_of(factory: Callable[..., Any]) -> Mapping[str, inspect.Parameter
         return {"options": inspect.Parameter("options", inspect.Parameter.VAR_KEYWORD)}
 
 
-def check_names(model: str, factory: Callable[..., Any], options: Mapping[str, object]) -> None:
+def _check_names(model: str, factory: Callable[..., Any], options: Mapping[str, object]) -> None:
     """Refuse options that the factory does not take, and a factory that needs more than it gets."""
-    parameters = parameters_of(factory)
+    parameters = _parameters_of(factory)
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     takes = [name for name, p in parameters.items() if _by_keyword(p)]
     valid = [name for name in takes if name != GIVEN]
     for name in options:
         if name not in takes and not takes_any:
             raise SpecError(
-                f"model {model} has no option {name!r}{suggest(name, valid)}; it takes "
+                f"model {model} has no option {name!r}{_suggest(name, valid)}; it takes "
                 f"{', '.join(valid) or 'none'}",
                 key=f"model.{name}",
             )
@@ -203,7 +203,7 @@ def check_names(model: str, factory: Callable[..., Any], options: Mapping[str, o
             )
 
 
-def check_types(model: str, factory: type, options: Mapping[str, object]) -> None:
+def _check_types(model: str, factory: type, options: Mapping[str, object]) -> None:
     """Refuse options of a built-in model that are not of the annotated type."""
     hints = get_type_hints(factory.__init__)  # type: ignore[misc]
     for name, value in options.items():
@@ -212,12 +212,12 @@ def check_types(model: str, factory: type, options: Mapping[str, object]) -> Non
             expected = " or ".join(_EXPECTED[kind] for kind in allowed)
             raise SpecError(
                 f"model {model}: {name} must be {expected}, got {value!r}; set model.{name}="
-                f"{parameters_of(factory)[name].default}, its default, or leave it out",
+                f"{_parameters_of(factory)[name].default}, its default, or leave it out",
                 key=f"model.{name}",
             )
 
 
-def suggest(name: str, valid: Iterable[str]) -> str:
+def _suggest(name: str, valid: Iterable[str]) -> str:
     """Return ` (did you mean 'near'?)`, or nothing if no valid name is near."""
     hint = nearest(name, valid)
     return f" ({hint})" if hint else ""
@@ -240,7 +240,7 @@ def _required(parameter: inspect.Parameter) -> bool:
     return named and parameter.default is parameter.empty
 
 
-def find_factory(name: str) -> Callable[..., Any]:
+def _find_factory(name: str) -> Callable[..., Any]:
     """Import `package.module` and return its `factory` (which may be dotted: `Class.method`).
 
     Raises:
@@ -294,7 +294,7 @@ def _not_found(name: str, module_name: str, missing: str) -> SpecError:
     return _error(
         name,
         f"cannot be imported: no module {missing!r} in {Path.cwd()} nor among the installed "
-        f"packages{suggest(last, _modules_in(folder))}; "
+        f"packages{_suggest(last, _modules_in(folder))}; "
         f"start from the folder that holds {module_name.split('.')[0]}, or install it",
     )
 
@@ -314,7 +314,7 @@ def _member(name: str, owner: Any, part: str) -> Any:
         public = [word for word in dir(owner) if not word.startswith("_")]
         raise _error(
             name,
-            f"cannot be found: {where} has no {part!r}{suggest(part, public)}; "
+            f"cannot be found: {where} has no {part!r}{_suggest(part, public)}; "
             f"name a function that returns an nn.Module",
         ) from error
 

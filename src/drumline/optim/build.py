@@ -58,7 +58,7 @@ def build_optimizer(spec: OptimizerSpec, params: ParamsT) -> torch.optim.Optimiz
 def lr_at(
     spec: ScheduleSpec, *, base_lr: float, step: int, total_steps: int, steps_per_epoch: int
 ) -> float:
-    """Return the learning rate of a step; steps count from 0 over the whole run."""
+    """Return the optimizer's learning rate at a step; steps count from 0 over the whole run."""
     return base_lr * _warmup(spec, step) * _shape(spec, step, total_steps, steps_per_epoch)
 
 

@@ -84,13 +84,13 @@ class ForeachOptimizer(Optimizer):
 
 
 def require(holds: bool, name: str, value: object, expected: str) -> None:
-    """Raise a `UsageError` that names the hyperparameter, unless the condition holds."""
+    """Raise a `UsageError` that names an optimizer's hyperparameter, unless the condition holds."""
     if not holds:
         raise UsageError(f"{name} must be {expected}, got {value!r}")
 
 
 def decayed(grads: Tensors, params: Tensors, weight_decay: float) -> Tensors:
-    """Return the gradients of the loss plus the penalty ½·weight_decay·|w|²."""
+    """Add weight decay to gradients: those of the loss plus the penalty ½·weight_decay·|w|²."""
     if weight_decay == 0:
         return grads
     return list(torch._foreach_add(grads, params, alpha=weight_decay))

@@ -63,18 +63,18 @@ FORMATS: Mapping[Compress, torch.dtype] = MappingProxyType(
 _WIDE = (torch.float32, torch.float64)
 
 
-def compressible(flat: Tensor, compress: Compress) -> bool:
+def _compressible(flat: Tensor, compress: Compress) -> bool:
     """Tell whether a tensor gets smaller; one of 16 bits already is sent as it is."""
     return compress in FORMATS and flat.dtype in _WIDE
 
 
 def pack(flat: Tensor, compress: Compress, ranks: int) -> Tensor:
-    """Return this rank's part of the mean in 16 bits (1, 2); `flat` is divided in place."""
+    """Compress this rank's part of the mean gradient to 16 bits (1, 2); divides `flat` in place."""
     return flat.div_(ranks).to(FORMATS[compress])
 
 
 def unpack(sent: Tensor, flat: Tensor, times: int) -> None:
-    """Put the mean back into `flat`, so many times (4)."""
+    """Put the compressed mean gradient back into `flat`, so many times (4)."""
     flat.copy_(sent)
     if times > 1:
         flat.mul_(times)
@@ -84,7 +84,7 @@ Average = Literal["mean", "sum"]
 
 
 def all_reduce(tensor: Tensor, group: ProcessGroup | None = None) -> None:
-    """Sum `tensor` over the group, in place, by the backend's own all-reduce.
+    """Aggregate gradients: sum `tensor` over the group, in place, by the backend's own all-reduce.
 
     Every rank of the group calls this; it blocks until this rank holds the sum.
     """
@@ -162,7 +162,7 @@ class Aggregator:
     def _reduce(self, flat: Tensor) -> int:
         """Leave the mean or the sum in `flat`; return how large what was sent is."""
         ranks = self.world_size
-        if compressible(flat, self.compress):
+        if _compressible(flat, self.compress):
             sent = pack(flat, self.compress, ranks)
             self._sum(sent)
             unpack(sent, flat, times=ranks if self.average == "sum" else 1)

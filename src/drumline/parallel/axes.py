@@ -43,7 +43,7 @@ class Axes:
 
 
 def build_axes(mesh: Mesh, *, timeout_s: float) -> Axes:
-    """Make all groups of a mesh; every rank calls this, at the same point of the program."""
+    """Make the process groups of all axes of a mesh; every rank calls this at the same point."""
     rank = dist.get_rank()
     replica, stage, share = mesh.place(rank)
     per_copy = mesh.pipeline * mesh.tensor

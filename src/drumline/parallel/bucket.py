@@ -80,11 +80,11 @@ class Bucket:
 def build_buckets(
     params: Iterable[Parameter], bucket_bytes: int, allocate: Allocate | None = None
 ) -> list[Bucket]:
-    """Make a bucket for each group of parameters, in memory that `allocate` gives (or any)."""
-    return [Bucket(group, allocate) for group in group_parameters(params, bucket_bytes)]
+    """Make a gradient bucket for each group of parameters, in memory from `allocate` (or any)."""
+    return [Bucket(group, allocate) for group in _group_parameters(params, bucket_bytes)]
 
 
-def group_parameters(params: Iterable[Parameter], bucket_bytes: int) -> list[list[Parameter]]:
+def _group_parameters(params: Iterable[Parameter], bucket_bytes: int) -> list[list[Parameter]]:
     """Group parameters to about `bucket_bytes`, last parameter first.
 
     Backward reaches the last layers first, so the first bucket is full, and can leave, early.
@@ -115,7 +115,7 @@ class FlatParameters:
 
     def __init__(self, model: nn.Module, bucket_bytes: int) -> None:
         params = [param for param in model.parameters() if param.requires_grad]
-        self._groups = group_parameters(params, bucket_bytes)
+        self._groups = _group_parameters(params, bucket_bytes)
 
     @torch.no_grad()
     def average(self, aggregate: Aggregator) -> None:

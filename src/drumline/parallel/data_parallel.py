@@ -124,7 +124,7 @@ def _shared_memory(group: ProcessGroup | None) -> Allocate | None:
 
 
 def broadcast_state(module: nn.Module, group: ProcessGroup | None = None) -> None:
-    """Give every rank the parameters and buffers of rank 0; every rank of the group calls this."""
+    """Give all replicas rank 0's parameters and buffers; every rank of the group calls this."""
     if dist.get_world_size(group) == 1:
         return
     check_same_model(module, group)
@@ -138,7 +138,7 @@ def broadcast_state(module: nn.Module, group: ProcessGroup | None = None) -> Non
 
 
 def check_same_model(module: nn.Module, group: ProcessGroup | None = None) -> None:
-    """Return if parameters and buffers have the same names, types and shapes on all ranks.
+    """Check that replicas have parameters and buffers of the same names, types and shapes.
 
     Where they differ (a factory that draws a size at random, or asks for its rank, is enough), the
     first exchange of weights would hang, or worse.

@@ -29,7 +29,7 @@ _MARK = "__dynamo_disable"  # where torch keeps the marked form of a function
 
 
 def postpone_dynamo() -> None:
-    """Let optimizers and DDP run without importing the compiler."""
+    """Let optimizers and DDP run without importing torch's compiler (dynamo)."""
     methods = ("add_param_group", "load_state_dict", "state_dict", "zero_grad")
     for method in methods:
         _run_unmarked(getattr(Optimizer, method))
@@ -39,7 +39,7 @@ def postpone_dynamo() -> None:
 
 @contextlib.contextmanager
 def ddp_settings() -> Iterator[None]:
-    """Answer what DDP asks the compiler while it is built, unless the compiler is there."""
+    """Answer what DDP asks torch's compiler while it is built, unless the compiler is there."""
     if _COMPILER in sys.modules:
         yield
         return

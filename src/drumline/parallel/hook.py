@@ -57,10 +57,10 @@ def comm_hook(
         meter: records when each bucket's collective began and ended.
     """
     aggregate = Aggregator(kind=kind, average=average, compress=compress, group=group, meter=meter)
-    return HookState(aggregate), run_hook
+    return HookState(aggregate), _run_hook
 
 
-def run_hook(state: HookState, bucket: GradBucket) -> Future[Tensor]:
+def _run_hook(state: HookState, bucket: GradBucket) -> Future[Tensor]:
     """Reduce one of DDP's buckets on the communication thread."""
     flat = bucket.buffer()
     state.last_ready_ns = time.monotonic_ns()

@@ -21,7 +21,7 @@ from drumline.parallel.axes import Axes
 def clip_split_gradients(
     model: nn.Module, max_norm: float, axes: Axes, counts: Callable[[str], bool]
 ) -> Tensor:
-    """Scale gradients so that the whole model's norm is at most `max_norm`; return what it was.
+    """Clip a split model's gradients to a norm of at most `max_norm` in all; return what it was.
 
     Every rank of a copy of the model calls this, and blocks for one all-reduce of 8 bytes. The same
     as `nn.utils.clip_grad_norm_` of one process.
@@ -40,6 +40,6 @@ def clip_split_gradients(
 
 
 def sum_squares(tensors: Iterable[Tensor]) -> Tensor:
-    """Add up the squares of all elements, in float64."""
+    """Add up the squares of all elements of gradients, in float64, for a split model's norm."""
     norms = [torch.linalg.vector_norm(tensor, dtype=torch.float64) for tensor in tensors]
     return torch.stack(norms).square().sum() if norms else torch.zeros((), dtype=torch.float64)

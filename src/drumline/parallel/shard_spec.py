@@ -69,7 +69,7 @@ def describe_shard(
     parts: int = 1,
     part: int = 0,
 ) -> ShardSpec:
-    """Describe what this rank holds of the whole model, for checkpoints and norms.
+    """Describe this rank's shard of a model that is trained in parallel, for checkpoints and norms.
 
     `tied` has the whole model's names of each parameter that has several; `part` of `parts` is this
     one, where the whole model is cut by layers.

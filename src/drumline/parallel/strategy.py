@@ -59,7 +59,7 @@ class Strategy:
 def build_strategy(
     spec: StrategySpec, model: nn.Module, meter: Meter, group: ProcessGroup | None = None
 ) -> Strategy:
-    """Wrap a model as the spec says; every rank calls this, and takes over rank 0's weights.
+    """Wrap a model in the spec's parallel strategy; every rank calls this, to get rank 0's weights.
 
     `model` may be the part of one that all ranks of the group hold; None is the group of all ranks.
     """

@@ -21,7 +21,7 @@ from drumline.parallel.axes import Axes
 
 
 def tied_names(model: nn.Module) -> list[tuple[str, ...]]:
-    """Return the groups of names that share one parameter, in the model's order.
+    """Find tied parameters of a model to train in parallel: groups of names, in the model's order.
 
     Where such names end up in different stages, each stage has a copy under its own name, and the
     copies stay equal if each gets the sum of all their gradients.

@@ -90,7 +90,7 @@ class Call:
 
 
 def whole_elements(collective: str, ranks: int, nbytes: int, element_bytes: int) -> int:
-    """Return how many elements a call of so many bytes has: rounded up to whole, equal parts."""
+    """Return a collective's elements from its bytes: rounded up to whole, equal parts."""
     if collective == "barrier":
         return 0
     parts = ranks if collective in IN_PARTS else 1
@@ -98,7 +98,7 @@ def whole_elements(collective: str, ranks: int, nbytes: int, element_bytes: int)
 
 
 def plan(call: Call) -> Rounds:
-    """Return the rounds of a call; messages without content are not sent, and not listed.
+    """Return the schedule of a collective, its rounds; empty messages are not sent, and not listed.
 
     Raises:
         UsageError: there is no such collective, or no such algorithm for it.
@@ -110,7 +110,7 @@ def plan(call: Call) -> Rounds:
 
 
 def find_algorithm_name(collective: str, name: str | None = None) -> str:
-    """Return the name of an algorithm, the default one where none is given.
+    """Return the name of a collective's algorithm, the default one where none is given.
 
     Raises:
         UsageError: there is none; the message names those that there are.
@@ -291,7 +291,7 @@ PLANS: Mapping[str, Mapping[str, Callable[[Call], Rounds]]] = MappingProxyType(
 
 
 def make_mistake(call: Call) -> tuple[int, Call]:
-    """Return the rank that makes a mismatched call, and the call that it makes.
+    """Return the rank that makes a mismatched call of a collective, and the call that it makes.
 
     Both kinds are what people really write: `root=rank`, where a rank takes itself for the root;
     and a rank in another branch of the program, which calls another collective. Sizes agree, so

@@ -83,7 +83,7 @@ class AlphaBeta:
 
 
 def traffic(call: Call) -> list[Traffic]:
-    """Return what each rank sends and receives, in rank order."""
+    """Return what each rank sends and receives in the schedule of a collective, in rank order."""
     sent: list[list[int]] = [[] for _ in range(call.ranks)]
     received: list[list[int]] = [[] for _ in range(call.ranks)]
     for now in plan(call):
@@ -102,13 +102,16 @@ def traffic(call: Call) -> list[Traffic]:
 
 
 def critical_path(call: Call) -> CriticalPath:
-    """Return the rounds of a call, and the bytes of the largest message of each together."""
+    """Return the rounds of a collective's schedule, and the bytes of each one's largest message.
+
+    The bytes are added up over the rounds.
+    """
     rounds = plan(call)
     return CriticalPath(len(rounds), sum(max(message.size for message in now) for now in rounds))
 
 
 def waiting_path(call: Call) -> CriticalPath:
-    """Return the critical path with the segments of a piece on a ring counted as one round.
+    """Return a schedule's critical path with the segments of a piece on a ring as one round.
 
     They follow each other on the link, and none waits for the one before it to be answered: what
     such a call pays alpha for is the pieces that wait for each other, however long they are.
@@ -121,7 +124,7 @@ def waiting_path(call: Call) -> CriticalPath:
 
 
 def bus_factor(collective: str, n: int) -> float:
-    """Return what nccl-tests multiplies the algorithm bandwidth by to get the bus bandwidth.
+    """Return a collective's cost factor from algorithm to bus bandwidth, as nccl-tests has it.
 
     That is the share of the size that must cross a rank's link whatever the algorithm, so that the
     result can be held against the link's rate.
@@ -132,13 +135,13 @@ def bus_factor(collective: str, n: int) -> float:
 
 
 def bandwidths(collective: str, n: int, nbytes: int, seconds: float) -> tuple[float, float]:
-    """Return the algorithm and the bus bandwidth as nccl-tests defines them, in bytes/s."""
+    """Return a collective's algorithm and bus bandwidth as nccl-tests defines them, in bytes/s."""
     algorithm = nbytes / seconds if seconds > 0 else 0.0
     return algorithm, algorithm * bus_factor(collective, n)
 
 
 def fit(points: Iterable[Point]) -> AlphaBeta:
-    """Fit alpha and beta to measurements, so that the relative errors are least (in squares).
+    """Fit the cost model's alpha and beta to measurements: least relative errors (in squares).
 
     Neither comes out negative: where it would, it is 0 and the other one is fitted alone.
 

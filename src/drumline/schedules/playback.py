@@ -97,7 +97,7 @@ class History:
         for place, room in enumerate(self.rooms):
             runs = held.get(place, [])
             if room["name"].startswith("inbox"):
-                beside += [content for run in runs for content in contents(run, pieces)]
+                beside += [content for run in runs for content in _contents(run, pieces)]
             else:
                 rows.append(BufferRow(room["name"], _lay_out(runs, room["elements"], pieces, call)))
         shown = {cell for row in rows for cell in row.cells if cell is not None}
@@ -124,7 +124,7 @@ class History:
         return moment
 
 
-def contents(run: Sequence[int], pieces: Pieces) -> Iterator[Content]:
+def _contents(run: Sequence[int], pieces: Pieces) -> Iterator[Content]:
     """Tell a stretch of elements as pieces."""
     _, element, count, owners = run
     for number, (start, end) in enumerate(pieces):
@@ -142,7 +142,7 @@ def _lay_out(
         whole = elements == call.nbytes // call.element_bytes
         gap = [p for p in pieces if end <= p[0] and p[1] <= run[0]] if whole else [(end, run[0])]
         cells += [None] * (len(gap) if run[0] > end else 0)
-        cells += list(contents(run, pieces))
+        cells += list(_contents(run, pieces))
         end = run[0] + run[2]
     return cells
 
@@ -193,7 +193,7 @@ class Playback:
 
 
 def build_playback(call: Call, answers: Sequence[Answer]) -> Playback:
-    """Put the ranks' answers together."""
+    """Build the playback of a collective's schedule from the ranks' answers."""
     began = min(answer["recorded"][0] for answer in answers)
     moves, by_note = _match(answers, began)
     _number_steps(answers, by_note)
@@ -287,7 +287,7 @@ def _fill_moves(answer: Answer, history: History, by_note: _ByNote, pieces: Piec
         move = by_note.get((history.rank, number))
         if note["kind"] == "send" and move is not None:
             runs = history.carried(number)
-            move.content = [content for run in runs for content in contents(run, pieces)]
+            move.content = [content for run in runs for content in _contents(run, pieces)]
 
 
 def _arrivals(answers: Sequence[Answer], by_note: _ByNote) -> list[list[RankContents]]:

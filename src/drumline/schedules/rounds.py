@@ -31,12 +31,12 @@ Rounds = list[Round]
 
 
 def star(n: int, root: int, size: int) -> Rounds:
-    """Let the root send to everybody, one after the other."""
+    """Schedule a star: the root sends to everybody, one after the other."""
     return [[Message(root, other, size)] for other in range(n) if other != root]
 
 
 def tree(n: int, root: int, size: Callable[[int], int]) -> Rounds:
-    """Go down the binomial tree; `size` says how much goes to a subtree of so many ranks."""
+    """Schedule a binomial tree downwards; `size` says how much a subtree of so many ranks gets."""
     rounds = []
     for bit in reversed(range((n - 1).bit_length())):
         below = 1 << bit
@@ -51,7 +51,7 @@ def tree(n: int, root: int, size: Callable[[int], int]) -> Rounds:
 
 
 def chain(n: int, first: int, parts: Sequence[int]) -> Rounds:
-    """Hand on from neighbour to neighbour: link i carries part t−i in round t."""
+    """Schedule a chain from neighbour to neighbour: link i carries part t−i in round t."""
     return [
         [
             Message((first + i) % n, (first + i + 1) % n, parts[t - i])
@@ -63,7 +63,7 @@ def chain(n: int, first: int, parts: Sequence[int]) -> Rounds:
 
 
 def round_ring(n: int, sizes: Sequence[int], *, ahead: int, element_bytes: int) -> Rounds:
-    """Let everybody send a piece to the right, n−1 times: rank r piece r−ahead−s in step s."""
+    """Schedule a ring: all send to the right, n−1 times: rank r piece r−ahead−s in step s."""
     rounds = []
     for step in range(n - 1):
         pieces = [cut(sizes[(r - ahead - step) % n], element_bytes) for r in range(n)]
@@ -73,34 +73,34 @@ def round_ring(n: int, sizes: Sequence[int], *, ahead: int, element_bytes: int) 
 
 
 def pairwise(n: int, size: int) -> Rounds:
-    """Let everybody send to the next, then to the one after, and so on."""
+    """Schedule pairwise messages: everybody sends to the next, then to the one after, and so on."""
     return [[Message(r, (r + step) % n, size) for r in range(n)] for step in range(1, n)]
 
 
 def dissemination(n: int) -> Rounds:
-    """Let everybody tell the one at distance 1, 2, 4, … on its right; a byte is enough."""
+    """Schedule a dissemination barrier: a byte to the rank at distance 1, 2, 4, … on the right."""
     distances = (1 << bit for bit in range((n - 1).bit_length()))
     return [[Message(r, (r + distance) % n, 1) for r in range(n)] for distance in distances]
 
 
 def even(elements: int, n: int) -> list[int]:
-    """Cut into n pieces whose sizes differ by one at most, the larger ones first."""
+    """Return the sizes of a schedule's n pieces: they differ by one at most, the larger first."""
     small, larger = divmod(elements, n)
     return [small + 1] * larger + [small] * (n - larger)
 
 
 def segment_bytes(elements: int, element_bytes: int) -> int:
-    """Return how much of a ring's piece travels at once: half of it, within the two bounds."""
+    """Return how much of a ring's piece a schedule sends at once: half of it, within two bounds."""
     return max(SMALL_BYTES, min(SEGMENT_BYTES, -(-elements // 2) * element_bytes))
 
 
 def chain_segment_bytes(nbytes: int, ranks: int) -> int:
-    """Return how much a chain hands on at a time: its last rank is not far behind its first."""
+    """Return how much a schedule's chain hands on at once: the last rank is close behind."""
     return max(_CHAIN_BYTES, min(SEGMENT_BYTES, nbytes // (4 * ranks)))
 
 
 def cut(elements: int, element_bytes: int, nbytes: int | None = None) -> list[int]:
-    """Cut a piece into the segments that it travels in."""
+    """Return the sizes of the segments that a schedule's piece travels in."""
     if nbytes is None:
         nbytes = segment_bytes(elements, element_bytes)
     step = max(1, nbytes // element_bytes)
@@ -108,15 +108,15 @@ def cut(elements: int, element_bytes: int, nbytes: int | None = None) -> list[in
 
 
 def reverse(rounds: Rounds) -> Rounds:
-    """Run backwards: what went down comes up, what was gathered is scattered."""
+    """Run a schedule backwards: what went down comes up, what was gathered is scattered."""
     return [[Message(m.target, m.source, m.size) for m in now] for now in reversed(rounds)]
 
 
 def rename(rounds: Iterable[Round], names: Sequence[int]) -> Rounds:
-    """Put the names of some ranks in the places of 0, 1, 2, …"""
+    """Rename the ranks of a schedule: those given take the places of 0, 1, 2, …"""
     return [[Message(names[m.source], names[m.target], m.size) for m in now] for now in rounds]
 
 
 def up_and_down(down: Rounds) -> Rounds:
-    """Collect, then give back: the rounds backwards, and forwards."""
+    """Schedule a way up and down: the rounds backwards, to collect, then forwards, to give back."""
     return reverse(down) + down

@@ -31,7 +31,7 @@ def load_spec(
     ranks: int | None = None,
     lasting: Sequence[str] | None = None,
 ) -> RunSpec:
-    """Read a spec file, if one is given, and apply overrides such as `strategy.kind=ring`.
+    """Read a run spec's file, if one is given, and apply overrides such as `strategy.kind=ring`.
 
     Args:
         path: the file.
@@ -83,19 +83,19 @@ def write_run_spec(run: RunDir, spec: RunSpec) -> None:
 
 
 def spec_options(spec: RunSpec) -> dict[str, str]:
-    """Return every key with the option that sets it: `{"optimizer.lr": "optimizer.lr=0.05"}`.
+    """Return each key of a run spec with its option: `{"optimizer.lr": "optimizer.lr=0.05"}`.
 
     How many ranks there are is left out: whoever starts them says so.
     """
     values = spec.model_dump(mode="json", exclude={"nodes", "workers"})
-    return {key: f"{key}={value}" for key, value in flatten(values)}
+    return {key: f"{key}={value}" for key, value in flatten_keys(values)}
 
 
-def flatten(values: Mapping[str, object], above: str = "") -> Iterator[tuple[str, object]]:
-    """Give the keys of nested values, dotted, with what each has: `data.batch`, 64."""
+def flatten_keys(values: Mapping[str, object], above: str = "") -> Iterator[tuple[str, object]]:
+    """Yield the dotted keys of a spec's nested values, with what each has: `data.batch`, 64."""
     for key, value in values.items():
         if isinstance(value, dict) and value:
-            yield from flatten(value, f"{above}{key}.")
+            yield from flatten_keys(value, f"{above}{key}.")
         else:
             yield f"{above}{key}", value
 

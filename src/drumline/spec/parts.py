@@ -39,7 +39,7 @@ class Part(BaseModel):
 
 
 def one_word(part: type[Part], key: str) -> BeforeValidator:
-    """Let a part be written as one word, which stands for the given key; the schema says so too."""
+    """Let a part of a spec be one word, which stands for the given key; the schema says so too."""
     word: Any = part.model_fields[key].annotation
     return BeforeValidator(
         lambda value: {key: value} if isinstance(value, str) else value,
@@ -217,7 +217,7 @@ def _check_rate(value: object) -> int:
 
 
 def check_node_count(nodes: int) -> int:
-    """Refuse more nodes than there are addresses.
+    """Refuse a spec with more simulated nodes than there are addresses.
 
     Raises:
         ValueError: it is more, or none.
@@ -260,7 +260,7 @@ class SlowNode(Part):
 def plan_nodes(
     nodes: int, link: LinkSpec, slow_nodes: Mapping[int, SlowNode]
 ) -> tuple[NodePlan, ...]:
-    """Lay out the simulated nodes of a run; none where all workers are on one node."""
+    """Lay out the simulated nodes of a run spec; none where all workers are on one node."""
     if nodes == 1:
         return ()
     return tuple(_plan(node, link, slow_nodes.get(node, SlowNode())) for node in range(nodes))
@@ -277,7 +277,7 @@ def _plan(node: int, link: LinkSpec, slow: SlowNode) -> NodePlan:
 
 
 def check_slow_nodes(nodes: int, link: LinkSpec, slow_nodes: Mapping[int, SlowNode]) -> None:
-    """Refuse links and slow nodes where there are no such nodes.
+    """Refuse a spec with links or slow nodes where it has no such simulated nodes.
 
     Raises:
         ClashError: says which key, and the way out.

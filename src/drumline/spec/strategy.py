@@ -154,7 +154,7 @@ _OF_COPIES = ("average", "bucketed", "bucket_bytes", "compress")
 
 
 def settle_aggregator(values: Any) -> Any:
-    """Average copies of a pipeline by `allreduce` where no strategy is named: DDP cannot."""
+    """Let a spec that names no strategy average a pipeline's copies by `allreduce`: DDP cannot."""
     if not isinstance(values, dict) or "mesh" not in values:
         return values
     mesh, strategy = values["mesh"], values.get("strategy", {})
@@ -165,7 +165,7 @@ def settle_aggregator(values: Any) -> Any:
 
 
 def check_split(spec: RunSpec) -> None:
-    """Check that the keys of the strategy fit the mesh, and what else is about a split model.
+    """Check that the spec's strategy fits its mesh, and what else is about a split model.
 
     Raises:
         ClashError: they do not; says what to change.
@@ -220,7 +220,7 @@ def _refuse_keys(strategy: StrategySpec, keys: Sequence[str], why: str, *clash: 
 
 
 def bubble(stages: int, microbatches: int, chunks: int = 1) -> float:
-    """Return the share of a step in which a stage idles, if all chunks take the same time."""
+    """Return the bubble of a spec's pipeline: a stage's idle share of a step, for equal chunks."""
     return (stages - 1) / (chunks * microbatches + stages - 1)
 
 

@@ -1,10 +1,10 @@
 """What a rank computes on: a GPU or the CPU, its threads, its memory.
 
-`settle_bf16`: some virtual machines announce AMX tile instructions and then trap on them; oneDNN
+`_settle_bf16`: some virtual machines announce AMX tile instructions and then trap on them; oneDNN
 trusts the announcement and the process dies of SIGILL. So a child tries one small product in bf16
 first, and where it dies, oneDNN is told to use plain AVX-512.
 
-`keep_freed_memory`: a training step allocates and frees the same megabytes of activations over and
+`_keep_freed_memory`: a training step allocates and frees the same megabytes of activations over and
 over. glibc gives large blocks back to the kernel each time and gets them back empty, page by page:
 thousands of page faults a step. Told to keep them, it reuses the same pages; the process stays at
 its peak size. Kept blocks have gaps between them that nothing fits into, so a process whose memory
@@ -64,17 +64,17 @@ _OWN_BY_RPC = 144 * _MB  # each rank has threads that serve calls
 
 
 def prepare_device(spec: RunSpec, rank: RankInfo, events: EventWriter) -> torch.device:
-    """Pick this rank's device and make it fit for training, before the first product."""
-    device = pick_device(spec.device, rank)
+    """Pick the device that this rank trains on and make it ready, before the first product."""
+    device = _pick_device(spec.device, rank)
     if spec.precision == "bf16" and device.type == "cpu":
-        note = settle_bf16()
+        note = _settle_bf16()
         if note is not None:
             events.write("note", text=note)
-    keep_freed_memory()
+    _keep_freed_memory()
     return device
 
 
-def pick_device(wanted: str, rank: RankInfo) -> torch.device:
+def _pick_device(wanted: str, rank: RankInfo) -> torch.device:
     """Choose the GPU of this local rank (shared, where there are fewer), or the CPU.
 
     Raises:
@@ -90,13 +90,13 @@ def pick_device(wanted: str, rank: RankInfo) -> torch.device:
 
 
 def set_threads(spec: RunSpec, ranks_here: int) -> int:
-    """Share the cores out among the ranks of this host, unless the spec says how many."""
+    """Share the cores among the ranks that train on this host, unless the spec says how many."""
     threads = spec.threads or max(1, count_cores() // ranks_here)
     torch.set_num_threads(threads)
     return threads
 
 
-def settle_bf16() -> str | None:
+def _settle_bf16() -> str | None:
     """Make bf16 products safe in this process; returns a note where something had to be done.
 
     To be called before the first product, and before this process has threads.
@@ -120,13 +120,13 @@ def _child_survives() -> bool:
     return not (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGILL)
 
 
-def keep_freed_memory() -> None:
+def _keep_freed_memory() -> None:
     """Ask the C library to keep what is freed; does nothing where it is not glibc."""
     _set_malloc_option(_M_MMAP_THRESHOLD, _LARGEST)
     _set_malloc_option(_M_TRIM_THRESHOLD, _NEVER)
 
 
-def give_back_freed_memory() -> None:
+def _give_back_freed_memory() -> None:
     """Ask the C library to give large blocks back; does nothing where it is not glibc."""
     _set_malloc_option(_M_MMAP_THRESHOLD, _LARGE)
     _set_malloc_option(_M_TRIM_THRESHOLD, _LARGE)
@@ -162,7 +162,7 @@ class Footprint:
 
 
 def limit_memory(nbytes: int) -> None:
-    """Let this process take so many bytes beyond what it has now.
+    """Limit this training process to so many bytes of memory beyond what it has now.
 
     Raises:
         UsageError: this system has no such limit, or the user's own one is lower.
@@ -174,7 +174,7 @@ def limit_memory(nbytes: int) -> None:
         )
     import resource  # not on every system
 
-    give_back_freed_memory()
+    _give_back_freed_memory()
 
     _, highest = resource.getrlimit(resource.RLIMIT_DATA)
     if highest not in (resource.RLIM_INFINITY, -1) and held + nbytes > highest:
@@ -187,7 +187,7 @@ def limit_memory(nbytes: int) -> None:
 
 @contextlib.contextmanager
 def memory_budget(spec: RunSpec) -> Iterator[list[nn.Module]]:
-    """Keep to the spec's limit in here; running into it is an error in one sentence.
+    """Keep training within the spec's memory in here; running into it is an error in one sentence.
 
     Yields a list to put in what this rank is to hold (the last entry counts), for the sentence;
     while it is empty, the sentence is about what any rank needs.
@@ -201,7 +201,7 @@ def memory_budget(spec: RunSpec) -> Iterator[list[nn.Module]]:
         if spec.memory_bytes is None:
             raise
         if not held and _is_out_of_memory(error):
-            raise explain_beginning(spec) from None
+            raise _explain_beginning(spec) from None
         if not held:
             raise
         explained = explain_memory(
@@ -213,7 +213,7 @@ def memory_budget(spec: RunSpec) -> Iterator[list[nn.Module]]:
 
 
 def check_room(spec: RunSpec) -> None:
-    """Check that what was loaded leaves room for threads, where memory is limited.
+    """Check that what was loaded for training leaves room for threads, where memory is limited.
 
     Raises:
         MemoryError: it does not; here this can still be told.
@@ -227,7 +227,7 @@ def check_room(spec: RunSpec) -> None:
         raise MemoryError
 
 
-def explain_beginning(spec: RunSpec) -> UsageError:
+def _explain_beginning(spec: RunSpec) -> UsageError:
     """Say how much memory would do, where it was too little even to begin.
 
     Lifts the limit, and loads the data once more to see what that takes: only for a process that
@@ -264,7 +264,7 @@ def explain_beginning(spec: RunSpec) -> UsageError:
 def explain_memory(
     error: BaseException, *, limit: int, model: nn.Module, optimizer: OptimizerSpec
 ) -> UsageError | None:
-    """Say in a sentence what did not fit and the way out; None if memory was not the trouble.
+    """Say what did not fit into memory in training, and the way out; None if that was not it.
 
     `model` is all that this rank was to hold, or its outline.
     """

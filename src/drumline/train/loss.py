@@ -33,7 +33,7 @@ class Score:
 
 
 def loss_sum(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return the cross-entropy, summed over predictions (samples, or characters of text).
+    """Return the training loss: cross-entropy summed over predictions (samples, or characters).
 
     Raises:
         UsageError: the model gives something else than one score per class for each of them.
@@ -54,7 +54,7 @@ def _explain_scores(logits: object, targets: Tensor) -> UsageError:
 
 
 def average_loss(own: Sequence[float], device: torch.device) -> float:
-    """Return the mean over all ranks' predictions; every rank gives its sum and their number."""
+    """Return the mean training loss; every rank gives its sum and how many predictions it is of."""
     totals = torch.tensor(own, dtype=torch.float64, device=device)
     dist.all_reduce(totals)
     return float(totals[0] / totals[1])
@@ -95,7 +95,7 @@ def check_loss(loss: float, runner: ModelRunner, step: StepInputs, inputs: Tenso
     """
     if loss - loss == 0:  # neither NaN nor infinite
         return
-    rank, tensor = runner.context.rank.rank, first_bad_tensor(runner.model, inputs)
+    rank, tensor = runner.context.rank.rank, _first_bad_tensor(runner.model, inputs)
     raise DivergenceError(
         f"the loss is {loss} at step {step.number} on rank {rank}; the first bad tensor is "
         f"{tensor}; lower the learning rate (it is {step.lr:g}), set clip_norm=1, or look at the "
@@ -155,7 +155,7 @@ def check_weights(model: nn.Module, *, step: int, rank: int) -> None:
 
 
 @torch.no_grad()
-def first_bad_tensor(model: nn.Module, inputs: Tensor | None) -> str:
+def _first_bad_tensor(model: nn.Module, inputs: Tensor | None) -> str:
     """Name the first tensor, in the order of computing, that holds a NaN or an infinity."""
     if inputs is not None and _bad(inputs):
         return "the input batch"

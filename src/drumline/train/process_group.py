@@ -47,7 +47,7 @@ class Ranks:
 def rendezvous(
     run: RunDir, spec: RunSpec, rank: RankInfo, device: torch.device, events: EventWriter
 ) -> Ranks:
-    """Rendezvous: block until all ranks have come, and name those that have not.
+    """Bring the ranks that will train together: block until all are here, and name those missing.
 
     They learn which of them share a host, and share out its cores.
     """
@@ -73,7 +73,7 @@ def rendezvous(
 def join_ranks(
     ranks: Ranks, spec: RunSpec, rank: RankInfo, device: torch.device, events: EventWriter
 ) -> BackendChoice:
-    """Start the process group; blocks until all ranks have loaded what they need."""
+    """Start the training run's process group; blocks until all ranks have loaded what they need."""
     barrier, store = ranks.barrier, ranks.barrier.store
     barrier.gather("finish loading", max(spec.timeout_s, LONG_TIMEOUT_S))
     here = BackendContext(
@@ -119,6 +119,6 @@ def _leader(init: str) -> str:
 
 
 def leave_ranks() -> None:
-    """Wait for the others and leave the process group."""
+    """Wait for the other ranks at the end of training, and leave the process group."""
     dist.barrier()
     dist.destroy_process_group()

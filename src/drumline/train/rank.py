@@ -66,7 +66,7 @@ class RankInfo:
         return name_rank(rank, nodes=self.nodes, world_size=self.world_size)
 
 
-def read_rank_info(environ: Mapping[str, str] = os.environ) -> RankInfo:
+def _read_rank_info(environ: Mapping[str, str] = os.environ) -> RankInfo:
     """Find out which rank this process is.
 
     Raises:
@@ -100,17 +100,17 @@ def read_rank_info(environ: Mapping[str, str] = os.environ) -> RankInfo:
 def rank_process(
     run: RunDir, *, runs_script: bool = False
 ) -> Iterator[tuple[RankInfo, EventWriter]]:
-    """Be one rank of a run; an exception inside becomes an event and ends the process.
+    """Run this process as a rank of a training run; an exception becomes an event and ends it.
 
     A script may leave by `sys.exit(0)`, and what it has registered with `atexit` is called, as it
     would be in a process of its own. A rank that trains may not leave before the others.
     """
     die_with_parent()
-    info = read_rank_info()
+    info = _read_rank_info()
     _log_to(run.rank_log(info.rank))
     with EventWriter(run.rank_events(info.rank)) as events:
         try:
-            refuse_to_repeat(run, info.attempt, info.world_size)
+            _refuse_to_repeat(run, info.attempt, info.world_size)
             events.write(
                 "start",
                 rank=info.rank,
@@ -131,10 +131,10 @@ def rank_process(
                 if not error.code:
                     return  # the agent waits for what its function returns
                 _leave(error.code if isinstance(error.code, int) else 1)
-            write_failure(events, error, rank=info.rank)
-            if is_consequence(error):
+            _write_failure(events, error, rank=info.rank)
+            if _is_consequence(error):
                 time.sleep(_CONSEQUENCE_DELAY_S)
-            traceback.print_exception(type(error), error, users_part(error.__traceback__))
+            traceback.print_exception(type(error), error, _users_part(error.__traceback__))
             if runs_script:
                 atexit._run_exitfuncs()
             _leave(error.exit_code if isinstance(error, DrumlineError) else 1)
@@ -159,14 +159,14 @@ def _leave(code: int) -> NoReturn:
     os._exit(code)
 
 
-def write_failure(events: EventWriter, error: BaseException, *, rank: int) -> None:
+def _write_failure(events: EventWriter, error: BaseException, *, rank: int) -> None:
     """Write the error event of this rank, visible at once.
 
     Where the run directory cannot be written (a full disk may be what went wrong), the event goes
     to the launch's temporary folder. It goes to both where ranks are started on their own: then
     another one's launcher may remove the run directory before ours has read it.
     """
-    record = {**describe(error), "rank": rank, "time": time.time()}
+    record = {**describe_error(error), "rank": rank, "time": time.time()}
     elsewhere = RANK_OPTIONS in os.environ
     try:
         events.write("error", **record)
@@ -178,7 +178,7 @@ def write_failure(events: EventWriter, error: BaseException, *, rank: int) -> No
             last_words.write("error", **record)
 
 
-def refuse_to_repeat(run: RunDir, attempt: int, world_size: int) -> None:
+def _refuse_to_repeat(run: RunDir, attempt: int, world_size: int) -> None:
     """Give up at once where the attempt before ended in an error that would only come again.
 
     A worker that died may live next time; a wrong option or a loss that is NaN stays what it is.
@@ -196,8 +196,8 @@ def refuse_to_repeat(run: RunDir, attempt: int, world_size: int) -> None:
                 raise ERRORS.get(event["type"], DrumlineError)(event["message"])
 
 
-def describe(error: BaseException) -> dict[str, object]:
-    """Return an error as plain values.
+def describe_error(error: BaseException) -> dict[str, object]:
+    """Return a training rank's error as plain values, for its error event.
 
     `expected` errors are told by their message alone; `consequence` says that another rank's end
     is the likely cause.
@@ -209,15 +209,15 @@ def describe(error: BaseException) -> dict[str, object]:
         "message": str(error),
         "exit_code": 1,
         "traceback": "".join(
-            traceback.format_exception(type(error), error, users_part(error.__traceback__))
+            traceback.format_exception(type(error), error, _users_part(error.__traceback__))
         ),
         "expected": False,
-        "consequence": is_consequence(error),
+        "consequence": _is_consequence(error),
         **_describe_silence(error),
     }
 
 
-def users_part(trace: TracebackType | None) -> TracebackType | None:
+def _users_part(trace: TracebackType | None) -> TracebackType | None:
     """Leave out the frames of drumline and torch that lead to the user's code, if any do."""
     packages = [str(Path(module.__file__ or "").parent) for module in (drumline, torch)]
     packages += ["<frozen runpy>"]
@@ -233,12 +233,12 @@ def _describe_silence(error: BaseException) -> dict[str, object]:
         return {"timed_out": False}
     return {
         "timed_out": True,
-        "unreachable": unreachable_nodes() if is_consequence(error) else [],
+        "unreachable": unreachable_nodes() if _is_consequence(error) else [],
         "lost": list(error.ranks) if isinstance(error, LostPeerError) else [],
     }
 
 
-def is_consequence(error: BaseException) -> bool:
+def _is_consequence(error: BaseException) -> bool:
     """Whether an error only says that another rank is gone, or does not answer."""
     text = str(error)
     if mentions_lost_peer(text):

@@ -25,7 +25,7 @@ class Result:
 def write_summary(
     run: RunDir, context: TrainContext, runner: ModelRunner, result: Result, backend: BackendChoice
 ) -> None:
-    """Write which rank saw which samples, and then the summary: its presence means `done`."""
+    """Write a training run's coverage of samples, and then its summary, which means `done`."""
     spec, mesh = context.spec, context.axes.mesh
     state, score = result.state, result.score
     run.write_json("coverage.json", asdict(coverage(context.sampler.plan, state.step)))

@@ -275,7 +275,7 @@ class ReplicaRunner(ModelRunner):
 
 
 def build_runner(context: TrainContext, model: nn.Module) -> ModelRunner:
-    """Build what computes the steps; `model` is only an outline where it is to be cut by layers."""
+    """Build what computes the steps of `train`; a `model` to be cut by layers is an outline."""
     strategy, axes = context.spec.strategy, context.axes
     if strategy.kind == "rpc":
         return build_rpc_runner(context, model)

@@ -9,7 +9,7 @@ NAME = "mpi4py"
 
 
 def register_mpi() -> str:
-    """Make the backend known to PyTorch, and return the name to join by."""
+    """Register the MPI backend with PyTorch, and return the name to join by."""
     from drumline.comm.mpi.group import create_group
 
     if NAME.upper() not in dist.Backend._plugins:

@@ -33,7 +33,7 @@ from drumline.comm.reduce_op import check_op, finish, op_name
 
 
 def create_group(given: Any, _: object) -> ProcessGroup:
-    """Build the group; torch calls this on every rank that belongs to it."""
+    """Build an MPI process group; torch calls this on every rank that belongs to it."""
     names = list(given.global_ranks_in_group) or list(range(given.group_size))
     world = dist.get_world_size() if dist.is_initialized() else given.group_size
     comm = communicator(given.group_rank, names, world, given.group_id)

@@ -43,7 +43,7 @@ def load_mpi() -> Any:
 
 
 def communicator(rank: int, names: Sequence[int], world_size: int, group: str) -> Any:
-    """Return a communicator of the given ranks of the run; just those ranks call this.
+    """Return an MPI communicator of the given ranks of the run; just those ranks call this.
 
     Raises:
         CommError: mpirun has not started them, or as other ranks than the run's.
@@ -92,17 +92,17 @@ _OF_BOOL = {"SUM": "MAX", "PRODUCT": "MIN"}  # or, and: as 0 and 1
 
 
 def to_move(tensor: Tensor) -> list[Any]:
-    """Describe a contiguous tensor that is only moved."""
+    """Describe to MPI a contiguous tensor that is only moved."""
     return _describe(tensor, _BY_ITEMSIZE[tensor.itemsize])
 
 
 def to_combine(tensor: Tensor) -> list[Any]:
-    """Describe a contiguous tensor whose elements are combined."""
+    """Describe to MPI a contiguous tensor whose elements are combined."""
     return _describe(tensor, _TYPES[tensor.dtype])
 
 
 def mpi_op(op: str) -> Any:
-    """Return MPI's operation of that name."""
+    """Return MPI's reduce operation of that name."""
     if op not in _OPS:
         raise ValueError(f"{op} is not among {', '.join(_OPS)}; use backend gloo or nccl")
     return getattr(load_mpi(), _OPS[op])
@@ -123,7 +123,7 @@ def combinable(tensor: Tensor, op: str) -> tuple[Tensor, str]:
 
 
 def put_back(stand_in: Tensor, tensor: Tensor) -> None:
-    """Copy a result to where it belongs, unless it is there."""
+    """Copy the result of an MPI call to where it belongs, unless it is there."""
     if stand_in is not tensor:
         tensor.detach().copy_(stand_in)
 

@@ -43,7 +43,7 @@ class RequestWaiter:
         Raises:
             LostPeerError: it is not done in time.
         """
-        status = new_status()
+        status = _new_status()
         began = time.monotonic()
         pause_s = _PAUSES_S[0]
         while not request.Test(status):
@@ -86,7 +86,7 @@ class RequestWaiter:
         return True
 
 
-def new_status() -> Any:
+def _new_status() -> Any:
     """Make room for what MPI tells of a message."""
     from drumline.comm.mpi.library import load_mpi
 
@@ -135,7 +135,7 @@ class Message(dist.Work):
 
     def is_completed(self) -> bool:
         """Whether it is done; never blocks."""
-        status = new_status()
+        status = _new_status()
         if self._status is None and self._request.Test(status):
             self._finish(status)
         return self._status is not None

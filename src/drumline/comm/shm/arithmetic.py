@@ -33,7 +33,7 @@ COMBINE: Mapping[str, Combine] = MappingProxyType(
 
 
 def combine(op: str, parts: Sequence[Tensor], total: Tensor) -> None:
-    """Combine the parts in their order, into `total`, which may be the first of them."""
+    """Combine parts of shared memory in their order, into `total`, which may be the first."""
     if len(parts) == 1:
         total.copy_(parts[0])
     else:
@@ -45,7 +45,10 @@ def combine(op: str, parts: Sequence[Tensor], total: Tensor) -> None:
 
 
 def share_of(rank: int, size: int, numel: int, itemsize: int) -> slice:
-    """Return the part of a tensor that one rank adds up: whole cache lines, as equal as they go."""
+    """Return the part of a tensor in shared memory that one rank adds up: whole cache lines.
+
+    The ranks' parts are as equal as they go.
+    """
     per_line = max(1, _ALIGN_BYTES // itemsize)
     lines = -(-numel // per_line)
     small, larger = divmod(lines, size)
@@ -55,6 +58,6 @@ def share_of(rank: int, size: int, numel: int, itemsize: int) -> slice:
 
 
 def blocks(part: slice, block: int) -> Iterator[slice]:
-    """Cut a part into blocks of so many elements, small enough to stay in a core's cache."""
+    """Cut a part of shared memory into blocks of so many elements, to stay in a core's cache."""
     for begin in range(part.start, part.stop, block):
         yield slice(begin, min(begin + block, part.stop))

@@ -93,7 +93,7 @@ _GRACE_S = 1.0  # for a rank that is interrupted before it has posted all semaph
 
 
 def barrier_bytes(size: int) -> int:
-    """How much memory the barrier of so many ranks takes."""
+    """Return how much shared memory the barrier of so many ranks takes."""
     return SLOT_BYTES * (2 + 2 * size) + 2 * size * CALL_BYTES
 
 

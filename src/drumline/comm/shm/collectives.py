@@ -33,12 +33,12 @@ _ONE_SHOT_BYTES = 2**15  # up to here, adding everything oneself is cheaper than
 
 
 def barrier(arena: Arena) -> None:
-    """Wait until every rank is here."""
+    """Wait in shared memory until every rank is here."""
     arena.barrier.wait(_call("barrier", "", None, 0, ""))
 
 
 def all_reduce(arena: Arena, flat: Tensor, op: str) -> None:
-    """Combine a tensor over all ranks, in place."""
+    """Combine a tensor over all ranks through shared memory, in place."""
     place = arena.place_of(flat)
     where = "" if place is None else place.where
     call = _call("all_reduce", op, flat.dtype, flat.numel(), where)
@@ -61,7 +61,7 @@ def all_reduce(arena: Arena, flat: Tensor, op: str) -> None:
 
 
 def reduce(arena: Arena, flat: Tensor, op: str, root: int) -> None:
-    """Combine a tensor over all ranks, into the root's; the others' stay as they are."""
+    """Combine a tensor through shared memory into the root's; the others' stay as they are."""
     call = _call("reduce", op, flat.dtype, flat.numel(), f" to {root}")
     for piece in _pieces(arena, flat):
         rows = arena.rows(piece.dtype, piece.numel())
@@ -75,7 +75,7 @@ def reduce(arena: Arena, flat: Tensor, op: str, root: int) -> None:
 
 
 def broadcast(arena: Arena, flat: Tensor, root: int) -> None:
-    """Give every rank the root's tensor."""
+    """Give every rank the root's tensor through shared memory."""
     call = _call("broadcast", "", flat.dtype, flat.numel(), f" from {root}")
     for piece in _pieces(arena, flat):
         row = arena.rows(piece.dtype, piece.numel())[root]
@@ -88,7 +88,7 @@ def broadcast(arena: Arena, flat: Tensor, root: int) -> None:
 
 
 def all_gather(arena: Arena, outputs: Sequence[Tensor], flat: Tensor) -> None:
-    """Give every rank every rank's tensor, in rank order."""
+    """Give every rank every rank's tensor through shared memory, in rank order."""
     call = _call("all_gather", "", flat.dtype, flat.numel(), "")
     count = _per_piece(arena, flat)
     for begin, piece in zip(_begins(flat, count), _pieces(arena, flat), strict=True):
@@ -101,7 +101,7 @@ def all_gather(arena: Arena, outputs: Sequence[Tensor], flat: Tensor) -> None:
 
 
 def reduce_scatter(arena: Arena, output: Tensor, inputs: Sequence[Tensor], op: str) -> None:
-    """Combine the k-th input of all ranks into the output of rank k."""
+    """Combine the k-th input of all ranks through shared memory into the output of rank k."""
     call = _call("reduce_scatter", op, output.dtype, output.numel(), "")
     count = max(1, _per_piece(arena, output) // arena.size)
     for begin in _begins(output, count):

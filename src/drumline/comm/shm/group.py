@@ -42,7 +42,7 @@ Collective = Callable[[], None]
 
 
 def register_shm() -> None:
-    """Make the backend known to PyTorch."""
+    """Register the shared-memory backend with PyTorch."""
     if NAME.upper() not in dist.Backend._plugins:
         dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu"])
 

@@ -48,7 +48,7 @@ class Segment:
 
 
 def share_segment(store: Store, rank: int, size: int, nbytes: int) -> Segment:
-    """Map `nbytes` of memory (after the head) in all ranks of a group; every rank calls this.
+    """Map `nbytes` of shared memory (after the head) in a group's ranks; every rank calls this.
 
     Raises:
         SharingError: they are not all on one host, or the system has no such memory.

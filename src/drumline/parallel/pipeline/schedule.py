@@ -59,7 +59,7 @@ class SendGradient(Instruction):
 
 
 def gpipe(stage: int, stages: int, microbatches: int) -> Iterator[Instruction]:
-    """Yield the instructions of a stage: (1) all forwards, (2) all backwards.
+    """Yield a pipeline stage's instructions: (1) all forwards, (2) all backwards.
 
     clock    0  1  2  3  4  5  6  7  8  9 10 11
     stage 0 F0 F1 F2 F3  .  .  .  . B0 B1 B2 B3
@@ -78,7 +78,7 @@ def gpipe(stage: int, stages: int, microbatches: int) -> Iterator[Instruction]:
 
 
 def one_f_one_b(stage: int, stages: int, microbatches: int) -> Iterator[Instruction]:
-    """Yield the instructions of a stage: (1) warm up, (2) one forward, one backward, (3) drain.
+    """Yield a pipeline stage's instructions: (1) warm up, (2) one forward, one backward, (3) drain.
 
     clock    0  1  2  3  4  5  6  7  8  9 10 11
     stage 0 F0 F1 F2  .  . B0 F3 B1  . B2  . B3      two forwards ahead, then F2 B0, F3 B1
@@ -90,7 +90,7 @@ def one_f_one_b(stage: int, stages: int, microbatches: int) -> Iterator[Instruct
 
 
 def interleaved(stage: int, stages: int, microbatches: int, chunks: int) -> Iterator[Instruction]:
-    """Yield the instructions of a rank with several chunks: warm up, alternate, drain.
+    """Yield the instructions of a pipeline rank with several chunks: warm up, alternate, drain.
 
     Chunk c of rank r is virtual stage c*stages + r, so an output of the last rank goes on to the
     first rank's next chunk. Lower case is chunk 1:
@@ -118,7 +118,7 @@ SCHEDULES: Mapping[str, Callable[..., Iterator[Instruction]]] = MappingProxyType
 
 
 def peak_live(instructions: Iterable[Instruction]) -> int:
-    """Return how many forwards wait for their backward at most: that many activations are kept."""
+    """Return how many activations a pipeline stage keeps: forwards that wait for their backward."""
     live = peak = 0
     for instruction in instructions:
         live += isinstance(instruction, Forward) - isinstance(instruction, Backward)

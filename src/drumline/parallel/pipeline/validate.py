@@ -11,7 +11,7 @@ from drumline.parallel.pipeline.schedule import SCHEDULES, Instruction
 
 
 def check_schedule(schedule: str, *, stages: int, chunks: int) -> None:
-    """Refuse a schedule that nobody knows, or that cannot have so many chunks a rank.
+    """Refuse a pipeline schedule that nobody knows, or that cannot have so many chunks a rank.
 
     Raises:
         UsageError: with the way out.
@@ -35,7 +35,7 @@ def check_schedule(schedule: str, *, stages: int, chunks: int) -> None:
 def read_instructions(
     schedule: str, stage: int, stages: int, microbatches: int, chunks: int
 ) -> tuple[Instruction, ...]:
-    """Return the instructions of a rank.
+    """Return the instructions of a rank in a pipeline schedule.
 
     Raises:
         UsageError: there is no microbatch, or no such schedule.

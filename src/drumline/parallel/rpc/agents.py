@@ -71,7 +71,7 @@ here = Process()
 def join_rpc(
     store: Store, *, rank: int, world_size: int, timeout_s: float, leader: str = LOOPBACK
 ) -> Agents:
-    """Start this rank's agent; every rank calls this, once, and it blocks until all have.
+    """Start this rank's RPC agent; every rank calls this, once, and it blocks until all have.
 
         with join_rpc(store, rank=rank, world_size=2, timeout_s=30) as agents:
             if rank > 0:
@@ -114,7 +114,7 @@ def _start_agent(store: Store, rank: int, world_size: int, timeout_s: float) -> 
         num_worker_threads=1, rpc_timeout=timeout_s, _transports=["uv"], _channels=["basic"]
     )
     dist_autograd._init(rank)
-    agent = rpc.TensorPipeAgent(store, worker_name(rank), rank, world_size, options, {}, [])
+    agent = rpc.TensorPipeAgent(store, _worker_name(rank), rank, world_size, options, {}, [])
     rpc.api._init_rpc_states(agent)
     here.joined = True
     return agent
@@ -198,7 +198,9 @@ class Agents:
     def collect(self, own: object) -> list[Any]:
         """Return RRefs to what each rank serves, the leader's own first; only the leader calls."""
         self._gather("offer its part", LONG_TIMEOUT_S)
-        calls = [rpc.rpc_async(worker_name(other), _offered) for other in range(1, self.world_size)]
+        calls = [
+            rpc.rpc_async(_worker_name(other), _offered) for other in range(1, self.world_size)
+        ]
         with self.watching():
             return [rpc.RRef(own), *(call.wait() for call in calls)]
 
@@ -305,7 +307,7 @@ class Agents:
         call: Future[None] | None = None
         with contextlib.suppress(RuntimeError):
             call = rpc.rpc_async(
-                worker_name(other), _answer, timeout=min(_ANSWER_S, self.timeout_s)
+                _worker_name(other), _answer, timeout=min(_ANSWER_S, self.timeout_s)
             )
         return call
 
@@ -340,6 +342,6 @@ def _offered() -> Any:
     return rpc.RRef(here.offer)
 
 
-def worker_name(rank: int) -> str:
+def _worker_name(rank: int) -> str:
     """Name a rank as RPC calls it."""
     return f"rank{rank}"

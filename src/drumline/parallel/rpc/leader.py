@@ -94,7 +94,7 @@ class RpcModel:
                 ask(part, Part.link, following).wait()
             self.names: list[list[str]] = [ask(part, Part.names).wait() for part in self.parts]
             """of the parameters that each part trains, in the order of its optimizer's state"""
-            self._ties = find_ties(self.parts, self.names, tied)
+            self._ties = _find_ties(self.parts, self.names, tied)
             self._optimizers = PartOptimizers(self.parts, optimizer)
 
     def train(
@@ -169,7 +169,7 @@ class RpcModel:
             return
         _wait([ask(part, Part.settle, context) for part in self.parts])
         for tie in self._ties:
-            self._inbox.traffic.gradient_bytes += sum_tied(self.parts, tie)
+            self._inbox.traffic.gradient_bytes += _sum_tied(self.parts, tie)
         if self._clip_norm is not None:
             self._clip(self._clip_norm)
 
@@ -254,7 +254,7 @@ Tie = list[tuple[int, str]]
 """the parts that hold a copy, each with the name that it has there"""
 
 
-def find_ties(
+def _find_ties(
     parts: Sequence[Any], names: Sequence[Sequence[str]], tied: Sequence[tuple[str, ...]]
 ) -> list[Tie]:
     """Look up who holds the copies.
@@ -288,7 +288,7 @@ def _find(parts: Sequence[Any], names: Sequence[Sequence[str]], copies: tuple[st
     return tie
 
 
-def sum_tied(parts: Sequence[Any], tie: Tie) -> int:
+def _sum_tied(parts: Sequence[Any], tie: Tie) -> int:
     """Give all copies the sum of their gradients; return how many bytes the leader has sent.
 
     They are added up in the order of the parts.

@@ -180,7 +180,7 @@ class Part:
         def finish(began_ns: int, ended_ns: int) -> None:
             note("backward", job.microbatch, _CHUNK, began_ns, ended_ns)
 
-        note_backward(outputs, finish)
+        _note_backward(outputs, finish)
 
 
 class Inbox:
@@ -203,7 +203,7 @@ class Inbox:
 
 
 def hand_on(target: Any, job: Pass, tensor: Tensor) -> Future[None]:
-    """Hand a tensor to the receiver behind an RRef, and do not wait."""
+    """Hand a tensor by RPC to the receiver behind an RRef, and do not wait."""
     if target.is_owner():
         receiver: Receiver = target.local_value()
         return receiver.take(job, tensor)
@@ -222,7 +222,7 @@ def _arrive(target: Any, job: Pass, tensor: Tensor) -> Future[None]:
 def ask(
     target: Any, method: Callable[Concatenate[Any, P], T], *args: P.args, **kwargs: P.kwargs
 ) -> Future[T]:
-    """Call a method of what an RRef points at, on its owner, and do not wait.
+    """Call a method by RPC on the owner of what an RRef points at, and do not wait.
 
     `ask(part, Part.settle, context)` is `part.rpc_async().settle(context)`, which first asks the
     owner for the type, but checked when it is written.
@@ -240,7 +240,7 @@ _Node = Any
 _ENDS = ("AccumulateGrad", "RecvRpcBackward")
 
 
-def note_backward(outputs: Tensor, finish: Callable[[int, int], None]) -> None:
+def _note_backward(outputs: Tensor, finish: Callable[[int, int], None]) -> None:
     """Call `finish(began_ns, ended_ns)` when backward has passed the graph of `outputs`."""
     if outputs.grad_fn is None:
         return

@@ -32,11 +32,11 @@ _WARM_UP, _ROUNDS = 2, 7
 
 
 def partition(costs: Sequence[float], parts: int) -> list[int]:
-    """Return the `parts + 1` cut points, with both ends, whose dearest part is the cheapest.
+    """Split layers by cost: return the `parts + 1` cut points whose dearest part is the cheapest.
 
-    Of several such partitions it takes one whose counts of layers are most even (the smallest sum
-    of squares), and of these the one whose first parts are the smallest. By dynamic programming,
-    in parts · layers² steps.
+    Both ends are among them. Of several such partitions it takes one whose counts of layers are
+    most even (the smallest sum of squares), and of these the one whose first parts are the
+    smallest. By dynamic programming, in parts · layers² steps.
 
     Raises:
         UsageError: there are not enough layers for the parts.
@@ -80,7 +80,7 @@ def _most_even(cost: Sequence[Sequence[float]], parts: int, limit: float) -> lis
 
 
 def parse_balance(balance: Sequence[int], layers: Sequence[Layer], parts: int) -> list[int]:
-    """Turn the number of layers of each stage, as somebody wrote it, into cut points.
+    """Turn the number of layers of each stage of a split model, as written, into cut points.
 
     Raises:
         UsageError: they are not as many as the stages, or do not add up to the layers.
@@ -108,7 +108,7 @@ def parse_balance(balance: Sequence[int], layers: Sequence[Layer], parts: int) -
 
 
 def count_bytes(model: nn.Module, layers: Sequence[Layer]) -> list[int]:
-    """Return how many bytes the parameters of each layer take, one with two names there once.
+    """Return how many bytes each layer's parameters take, to split by; one with two names once.
 
     The weights may be on the meta device.
     """
@@ -124,7 +124,7 @@ def measure_times(
     *,
     clock: Callable[[], float] = time.perf_counter,
 ) -> list[float]:
-    """Return the seconds that each layer takes forward and backward: the median of a few rounds.
+    """Measure the seconds of each layer forward and backward, to split by: medians of a few rounds.
 
     Each layer is tried on a copy of its own, so weights, gradients, running statistics and the
     random state stay as they are. Weights on the meta device are made up for their layer's turn,

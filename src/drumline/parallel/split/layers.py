@@ -50,7 +50,7 @@ class Layer:
 
 
 def find_layers(model: nn.Module) -> list[Layer]:
-    """Cut a model into the longest possible chain of layers.
+    """Split a model into the longest possible chain of layers.
 
     Weights may be on the meta device. Names that forward does not use are in the last layer, so
     that all layers together have all names; one that shares its tensor with a name in use is with

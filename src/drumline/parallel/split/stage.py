@@ -46,7 +46,7 @@ class Stage(nn.Module):
 
 
 def build_stage(model: nn.Module, layers: Sequence[Layer], first: int, last: int) -> nn.Module:
-    """Make a module of the layers `first` to `last - 1`.
+    """Build a stage of a split model: a module of the layers `first` to `last - 1`.
 
     It shares the model's tensors, with one exception: of a parameter with several names (tied
     weights) the stage with the first name has the tensor itself; another one has a copy, as it
@@ -72,7 +72,7 @@ def build_stage(model: nn.Module, layers: Sequence[Layer], first: int, last: int
 
 
 def assemble_stage(model: nn.Module, layers: Sequence[Layer], first: int, last: int) -> Stage:
-    """Make a module of some layers, whatever they have to train."""
+    """Build a stage of a split model, whatever its layers have to train."""
     mine = layers[first:last]
     stage = Stage("…".join(dict.fromkeys((mine[0].name, mine[-1].name))) if mine else "no layer")
     graphs = {

@@ -50,7 +50,7 @@ class Trace:
 
 
 def trace_model(model: nn.Module) -> tuple[Trace, Trace]:
-    """Trace a model as in training and as in evaluation; both have the same operations.
+    """Trace a model to split, in training and in evaluation; both have the same operations.
 
     Neither the model nor the random state changes.
 
@@ -77,7 +77,7 @@ def trace_model(model: nn.Module) -> tuple[Trace, Trace]:
 
 
 def uncuttable(model: nn.Module, reason: str) -> UsageError:
-    """Return the error that says why a model cannot be cut."""
+    """Return the error that says why a model cannot be split into stages."""
     return UsageError(f"cannot cut {type(model).__name__} into stages: {reason}")
 
 
@@ -174,7 +174,7 @@ class _Tracer(fx.Tracer):
     def create_node(self, *args: Any, **kwargs: Any) -> Node:
         """Note an operation, and where it stands."""
         node = super().create_node(*args, **kwargs)
-        node.meta[LINE] = line_running()
+        node.meta[LINE] = _line_running()
         if self._around != _surroundings() and self.lost is None:
             self.lost = (
                 f"{node.meta[LINE]} runs under no_grad, autocast or the like, which leaves no trace"
@@ -197,7 +197,7 @@ def _has_hooks(module: nn.Module) -> bool:
 
 
 def _explain(model: nn.Module, error: Exception) -> UsageError:
-    where = line_of_error(error) or "its forward"
+    where = _line_of_error(error) or "its forward"
     said = (str(error).strip().splitlines() or [""])[0]
     if isinstance(error, fx.proxy.TraceError):
         why = "asks for values of a tensor, which are only there while the model runs"
@@ -219,7 +219,7 @@ _STANDARD = os.path.join(sysconfig.get_path("stdlib"), "")
 _INSTALLED = os.path.join(sysconfig.get_path("purelib"), "")  # may lie below the standard library
 
 
-def line_of_error(error: BaseException) -> str:
+def _line_of_error(error: BaseException) -> str:
     """Return `file.py:7: \\`the code\\`` of the innermost line of theirs, or nothing."""
     found = ""
     trace: TracebackType | None = error.__traceback__
@@ -230,7 +230,7 @@ def line_of_error(error: BaseException) -> str:
     return found
 
 
-def line_running() -> str:
+def _line_running() -> str:
     """Return the innermost line of theirs that is being executed now, or nothing."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and not _is_theirs(frame.f_code.co_filename):

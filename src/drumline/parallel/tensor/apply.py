@@ -48,7 +48,7 @@ def apply_tensor_parallel(
     engine: Engine = "drumline",
     meter: Meter | None = None,
 ) -> nn.Module:
-    """Split a model over the ranks of a group, in place, and return it.
+    """Split a model's tensors over the ranks of a group, in place, and return it.
 
     Every rank of the group calls this with the same whole model; weights are taken from its first
     rank. With one rank the model stays as it is. A model that is a single layer is not changed but

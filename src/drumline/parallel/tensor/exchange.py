@@ -125,7 +125,7 @@ class SplitLayer(nn.Module):
 
 
 def shares_of(model: nn.Module) -> dict[str, Share]:
-    """Return this rank's share of each parameter that is split, by the parameter's whole name."""
+    """Return this rank's share of each tensor-parallel parameter, by the parameter's whole name."""
     return {
         f"{prefix}.{name}".lstrip("."): share
         for prefix, layer in model.named_modules(remove_duplicate=False)
@@ -135,7 +135,7 @@ def shares_of(model: nn.Module) -> dict[str, Share]:
 
 
 def own_part(parameter: Tensor, share: Share | None) -> nn.Parameter:
-    """Make a parameter from this rank's share of a whole one, or a replica; frozen stays frozen."""
+    """Make a tensor-parallel parameter: this rank's share, or a replica; frozen stays frozen."""
     whole = parameter.detach()
     part = whole.clone() if share is None else share.take(whole)
     return nn.Parameter(part, requires_grad=parameter.requires_grad)

@@ -41,7 +41,7 @@ from drumline.parallel.tensor.shares import Share
 
 
 def enter_split(x: Tensor, exchange: Exchange) -> Tensor:
-    """f: hand a replicated tensor into a split region; backward sums the ranks' gradients.
+    """f: hand a replica into a tensor-parallel region; backward sums the ranks' gradients.
 
     Every rank of the group calls this, and runs backward through it, which blocks.
     """
@@ -50,19 +50,19 @@ def enter_split(x: Tensor, exchange: Exchange) -> Tensor:
 
 
 def sum_partial(partial: Tensor, exchange: Exchange) -> Tensor:
-    """g: add up the ranks' partial sums; every rank of the group calls this, and it blocks."""
+    """g: add up tensor-parallel partial sums; every rank of the group calls this, and it blocks."""
     total: Tensor = _Sum.apply(partial, exchange)  # type: ignore[no-untyped-call]
     return total
 
 
 def gather_shares(part: Tensor, share: Share, exchange: Exchange) -> Tensor:
-    """Put the ranks' shares together along `share.dim`; every rank calls this, and it blocks."""
+    """Gather tensor-parallel shares along `share.dim`; every rank calls this, and it blocks."""
     whole: Tensor = _Gather.apply(part, share, exchange)  # type: ignore[no-untyped-call]
     return whole
 
 
 def keep_share(whole: Tensor, share: Share, exchange: Exchange) -> Tensor:
-    """Keep the own share of a replicated tensor; backward gathers the gradient, which blocks."""
+    """Keep the own share of a tensor-parallel replica; backward gathers gradients, which blocks."""
     part: Tensor = _Keep.apply(whole, share, exchange)  # type: ignore[no-untyped-call]
     return part
 

@@ -176,7 +176,7 @@ class ChannelConv2d(SplitLayer):
 
 
 def unsplittable(conv: nn.Conv2d, ranks: int) -> str | None:
-    """Say why a convolution must stay whole, if it must."""
+    """Say why tensor parallelism must leave a convolution whole, if it must."""
     if conv.out_channels < ranks:  # torch has no convolution without filters
         return f"it has {conv.out_channels} output channels for {ranks} ranks"
     if conv.groups != 1:
@@ -186,7 +186,7 @@ def unsplittable(conv: nn.Conv2d, ranks: int) -> str | None:
     return None
 
 
-def draw_mask(part: Tensor, share: Share, p: float) -> Tensor:
+def _draw_mask(part: Tensor, share: Share, p: float) -> Tensor:
     """Draw dropout's factors, 0 or 1/(1−p), for the whole of which `part` is a share; keep ours.
 
     Every rank calls this from the same random state.
@@ -213,7 +213,7 @@ class ShareDropout(nn.Module):
         if not self.training or self.p == 0:
             return x
         features = self.blocks.times(x.shape[-1] // self.blocks.length())
-        return x * draw_mask(x, features.along(-1), self.p)
+        return x * _draw_mask(x, features.along(-1), self.p)
 
     def extra_repr(self) -> str:
         """Return what `print(model)` says of the layer."""
@@ -274,11 +274,11 @@ class HeadAttention(nn.Module):
         scores = q @ k.transpose(-2, -1) / sqrt(q.shape[-1])
         ahead = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
         weights = scores.masked_fill(ahead, float("-inf")).softmax(-1)
-        return (weights * draw_mask(weights, self.heads, self.dropout)) @ v
+        return (weights * _draw_mask(weights, self.heads, self.dropout)) @ v
 
 
 def check_heads(heads: int, width: int, ranks: int) -> None:
-    """Refuse more ranks than heads."""
+    """Refuse more tensor-parallel ranks than attention has heads."""
     if ranks <= heads:
         return
     enough = next((n for n in range(ranks, width + 1) if width % n == 0), None)

@@ -63,7 +63,7 @@ Plan = dict[str, Rule]
 
 
 def build_plan(model: nn.Module, ranks: int) -> Plan:
-    """Plan how to split a model over so many ranks; layers that are too small stay whole.
+    """Plan a model's tensor parallelism over so many ranks; layers that are too small stay whole.
 
     Raises:
         UsageError: there is attention with fewer heads than ranks.

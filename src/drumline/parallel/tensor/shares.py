@@ -34,14 +34,14 @@ Span = tuple[int, int]
 
 
 def even_spans(blocks: int, ranks: int) -> list[Span]:
-    """Split `blocks` over `ranks` in order; where there are fewer blocks, the last get none."""
+    """Split a tensor's `blocks` over `ranks` in order; where there are fewer, the last get none."""
     fewest, one_more = divmod(blocks, ranks)
     starts = [rank * fewest + min(rank, one_more) for rank in range(ranks + 1)]
     return list(pairwise(starts))
 
 
 def chunk_spans(size: int, ranks: int) -> list[Span]:
-    """Split as `torch.chunk` and DTensor do: rounded up, so that the last may get less or none."""
+    """Split a tensor as `torch.chunk` and DTensor do: rounded up; the last may get less or none."""
     each = -(-size // ranks)
     return [(min(rank * each, size), min((rank + 1) * each, size)) for rank in range(ranks)]
 

@@ -26,7 +26,7 @@ from drumline.report.ledger.accounts import (
     warm_steps,
 )
 from drumline.report.page.translator import Language, page_texts
-from drumline.spec.load import flatten, read_run_spec
+from drumline.spec.load import flatten_keys, read_run_spec
 from drumline.spec.run_spec import RunSpec
 
 
@@ -262,7 +262,7 @@ def find_differences(specs: Sequence[Mapping[str, object]]) -> dict[str, list[st
 
     A run's own name says nothing about what it computes, so it is left out.
     """
-    flat = [dict(flatten(spec)) for spec in specs]
+    flat = [dict(flatten_keys(spec)) for spec in specs]
     keys = dict.fromkeys(key for one in flat for key in one if key != "name")
     found = {key: [_shown(one, key) for one in flat] for key in keys}
     return {key: values for key, values in found.items() if len(set(values)) > 1}

@@ -28,6 +28,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from drumline.core.files import fsync
 from drumline.parallel import ShardSpec
 
 _DTYPES: Mapping[str, torch.dtype] = MappingProxyType(
@@ -75,7 +76,7 @@ class Snapshot:
 
 
 def take_snapshot(model: nn.Module, optimizer: Optimizer, holding: ShardSpec) -> Snapshot:
-    """Describe what this rank holds; where tensors are cut into shares, all their ranks call it.
+    """Take a checkpoint's snapshot of what this rank holds; all ranks that share a tensor call it.
 
     A rank that does not write only takes part: it keeps its shares, and lets go of each whole.
     """
@@ -109,7 +110,7 @@ def take_snapshot(model: nn.Module, optimizer: Optimizer, holding: ShardSpec) ->
 
 
 def load_model(model: nn.Module, holding: ShardSpec, saved: Mapping[str, Tensor]) -> None:
-    """Fill a model with what was saved for it, one tensor at a time.
+    """Fill a model with what a checkpoint holds for it, one tensor at a time.
 
     Raises:
         ValueError: a tensor is missing, left over, or of another shape.
@@ -133,7 +134,7 @@ def load_optimizer(
     saved: Mapping[str, Tensor],
     scalars: OptimizerScalars,
 ) -> None:
-    """Fill an optimizer with what was saved for the parameters that it has, and read no more."""
+    """Fill an optimizer from a checkpoint, for the parameters that it has, and read no more."""
     names: dict[Tensor, str] = {param: name for name, param in model.named_parameters()}
     numbers = scalars["state"]
     fields = _fields_by_parameter([*saved, *numbers])
@@ -216,7 +217,10 @@ class TensorFiles(Mapping[str, Tensor]):
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write tensors in the plain layout; only what is not in it, or lies in another, is copied."""
+    """Write a checkpoint's tensors in the plain layout.
+
+    Only what is not in it, or lies in another, is copied.
+    """
     plain: dict[str, Tensor] = {}
     seen: set[int] = set()
     for name, tensor in tensors.items():
@@ -232,13 +236,4 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
         if found is None:
             raise
         raise OSError(int(found.group(1)), os.strerror(int(found.group(1)))) from None
-    sync(path)
-
-
-def sync(path: Path) -> None:
-    """Bring a file, or the list of a folder, to the disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    fsync(path)

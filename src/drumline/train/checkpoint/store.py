@@ -5,7 +5,7 @@
         optimizer.safetensors        its tensors (-part-K; -rank-N, where copies differ)
         state.json                   state, scalars, the SHA-256 of each file, and its own
 
-Tensors have the names and shapes of the whole model, however it was split (`train.snapshot`). All
+Tensors have the names and shapes of the whole model, however it was split (`Snapshot`). All
 files are written into a hidden folder, synced, and the folder is renamed into place: it is
 there whole or not at all. Reading checks every hash; a damaged checkpoint is passed over for the
 one before. Nothing is pickled.
@@ -26,7 +26,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from drumline.core.errors import CheckpointError
-from drumline.core.files import hash_file
+from drumline.core.files import fsync, hash_file
 from drumline.models import tensors_sha256
 from drumline.parallel import ShardSpec
 from drumline.train.checkpoint.snapshot import (
@@ -35,7 +35,6 @@ from drumline.train.checkpoint.snapshot import (
     TensorFiles,
     load_model,
     load_optimizer,
-    sync,
     write_tensors,
 )
 
@@ -196,14 +195,14 @@ class CheckpointStore:
             "sha256": {file.name: hash_file(file) for file in sorted(draft.iterdir())},
         }
         _write_synced(draft / STATE, json.dumps({**content, "seal": _seal(content)}).encode())
-        sync(draft)
+        fsync(draft)
         final = self.path_of(state.step)
         if _is_whole(final):  # the same step again, after a restart: the same weights
             shutil.rmtree(draft)
         else:
             shutil.rmtree(final, ignore_errors=True)
             draft.rename(final)
-        sync(self._folder)
+        fsync(self._folder)
         self._drop_old()
         return final
 

@@ -124,7 +124,7 @@ class TrainContext:
 
 
 def load_data_and_model(spec: RunSpec, held: list[nn.Module]) -> tuple[Dataset, nn.Module]:
-    """Load the data and build the model, before this rank needs the others.
+    """Load the data and build the model for a runner, before this rank needs the others.
 
     Returns:
         the data, and the whole model; without weights, where it is to be cut by layers.
@@ -150,7 +150,7 @@ def build_context(
     *,
     leader: str = LOOPBACK,
 ) -> TrainContext:
-    """Build the mesh's groups, the sampler and the meter; every rank calls this, in the group."""
+    """Build a runner's context: groups, sampler, meter; every rank calls this, in the group."""
     axes = build_axes(spec.axes, timeout_s=spec.timeout_s)
     # gd takes the whole data set in a step, which `cut_batch` cuts into chunks
     plan = BatchPlan(
@@ -318,7 +318,7 @@ class ModelRunner(ABC):
 
 
 def channels_last(model: nn.Module) -> nn.Module:
-    """Choose the memory format that convolutions are fastest with."""
+    """Put a runner's model into the memory format that convolutions are fastest with."""
     if any(isinstance(module, nn.Conv2d) for module in model.modules()):
         return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
     return model

@@ -65,7 +65,7 @@ class Cuts:
 
 
 def plan_cuts(context: TrainContext, outline: nn.Module, parts: int) -> Cuts:
-    """Decide where to cut; every rank calls this, and gets the same answer.
+    """Decide where runners cut the model; every rank calls this, and gets the same answer.
 
     Raises:
         UsageError: it cannot be cut into so many parts.
@@ -88,7 +88,7 @@ def plan_cuts(context: TrainContext, outline: nn.Module, parts: int) -> Cuts:
 
 
 def note_statistics(spec: RunSpec, outline: nn.Module) -> str | None:
-    """Say which layers see microbatches where they would have seen the batch, if any do."""
+    """Say which layers of a runner see microbatches in place of the batch, if any do."""
     pieces = spec.microbatches
     norms = [
         f"{name} ({type(module).__name__})"
@@ -107,7 +107,7 @@ def note_statistics(spec: RunSpec, outline: nn.Module) -> str | None:
 
 
 def build_parts(context: TrainContext, cuts: Cuts, numbers: Sequence[int]) -> list[nn.Module]:
-    """Build some of the parts, with the weights that the whole model would have."""
+    """Build some of a runner's parts, with the weights that the whole model would have."""
     spec, group = context.spec, context.axes.tensor
     names = set().union(*(cuts.names_of(number) for number in numbers))
     model = build_partial(

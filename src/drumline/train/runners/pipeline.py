@@ -88,7 +88,10 @@ class PipelineRunner(ModelRunner):
 
 
 def build_pipeline_runner(context: TrainContext, outline: nn.Module) -> PipelineRunner:
-    """Cut the model by layers, and build this rank's stage of it; every rank calls this."""
+    """Build the pipeline's runner: cut the model by layers, take this rank's stage.
+
+    Every rank calls this.
+    """
     spec, axes = context.spec, context.axes
     stages = axes.mesh.pipeline
     per_rank = spec.strategy.chunks or 2 if spec.strategy.schedule == "interleaved" else 1

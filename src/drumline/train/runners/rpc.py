@@ -41,14 +41,14 @@ class Prepared:
 prepared = Prepared()
 
 
-def take_prepared(_: list[nn.Parameter]) -> Optimizer:
+def _take_prepared(_: list[nn.Parameter]) -> Optimizer:
     """Return the optimizer of this process's part; called by `DistributedOptimizer`."""
     assert prepared.optimizer is not None
     return prepared.optimizer
 
 
 def note_calls(meter: Meter, part: int, parts: int, began: int, sent: int) -> None:
-    """Turn the work that calls have brought to a part into messages, as the ledger wants them.
+    """Turn the work that calls brought to an RPC runner's part into messages, for the ledger.
 
     A part is idle from the end of one piece of work to the beginning of the next, which a call from
     another part begins: the part before it in forward, the one behind it in backward. The last part
@@ -98,7 +98,7 @@ class RpcRunner(ModelRunner):
             leader = RpcModel(
                 self.agents,
                 self.part,
-                optimizer=take_prepared,
+                optimizer=_take_prepared,
                 clip_norm=self.context.spec.clip_norm,
                 tied=self.tied,
                 overlap=self.context.spec.microbatches > 1,
@@ -166,7 +166,10 @@ class RpcRunner(ModelRunner):
 
 
 def build_rpc_runner(context: TrainContext, outline: nn.Module) -> RpcRunner:
-    """Cut the model by layers, and build this rank's part of it; every rank calls this."""
+    """Build the RPC runner: cut the model by layers, take this rank's part.
+
+    Every rank calls this.
+    """
     spec, rank = context.spec, context.rank
     agents = join_rpc(
         _get_default_store(),
