@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from drumline.bench.scaling.run import ScalingResult, conclude
+from drumline.bench.scaling.run import ScalingResult, build_scaling_result
 from drumline.bench.scaling.spec import Repeat, ScalingSpec, plan_rounds, plan_scaling
 from drumline.bench.scaling.study import Parts, RunTimes, Study
 from drumline.spec.load import read_options
@@ -34,7 +34,7 @@ def make_study(take: Take, *words: str, cores: int = 4) -> Study:
 
 def make_result(take: Take, *words: str, cores: int = 4, load: float = 0.0) -> ScalingResult:
     study = make_study(take, *words, cores=cores)
-    return conclude(study, load=load, failed=[], kept=True)
+    return build_scaling_result(study, load=load, failed=[], kept=True)
 
 
 def make_document(take: Take, *words: str, cores: int = 4, load: float = 0.0) -> dict:

@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from drumline.labs.catalogue import LABS, starter_files
-from drumline.labs.explanation import explain, load_pointers, title_of
+from drumline.labs.explanation import check_title, explain_verdict, load_pointers
 from drumline.launch.grader import Status
 from drumline.report.page.translator import Language
 from wrong import ALL, SOLUTIONS, Wrong
@@ -81,7 +81,7 @@ def test_a_mistake_is_named(wrong: Wrong, ask, tmp_path):
     del others[wrong.check]
     assert set(others.values()) <= ALSO.get(str(wrong), set()), others
     for language in Language:
-        told = explain(found, language)
+        told = explain_verdict(found, language)
         lines = "\n".join(told.lines())
         assert told.expected
         assert told.seen
@@ -129,7 +129,7 @@ def test_holes_are_to_do(lab, ask, tmp_path):
     imports = {f"{module}.import" for module in lab.modules}
     for check, verdict in verdicts.items():
         assert verdict.status is (Status.PASS if check in imports else Status.TO_DO), verdict
-        assert title_of(check, Language.ZH) != title_of(check, Language.EN)
+        assert check_title(check, Language.ZH) != check_title(check, Language.EN)
 
 
 def test_a_full_batch_in_chunks_is_gd(ask, tmp_path):

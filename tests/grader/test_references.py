@@ -9,7 +9,7 @@ import pytest
 import torch.distributed as dist
 
 from drumline.grader import optimizers, pictures
-from drumline.grader.fork import fork, watch
+from drumline.grader.fork import fork, watch_forks
 from drumline.optim import SGD, Adam
 from drumline.optim.gd import GD
 
@@ -19,18 +19,24 @@ FORKS = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_the_references_are_those_of_the_package():
     lr, betas, eps = optimizers._LR, optimizers._BETAS, optimizers._EPS
     for walked, expected in (
-        (optimizers.walk(lambda params: GD(params, lr=lr)), optimizers.descend()),
-        (optimizers.walk(lambda p: SGD(p, lr=lr, momentum=0.9)), optimizers.descend(0.9)),
+        (optimizers.run_optimizer(lambda params: GD(params, lr=lr)), optimizers.sgd_weights()),
         (
-            optimizers.walk(lambda p: Adam(p, lr=lr, betas=betas, eps=eps)),
-            optimizers.by_adam(),
+            optimizers.run_optimizer(lambda p: SGD(p, lr=lr, momentum=0.9)),
+            optimizers.sgd_weights(0.9),
+        ),
+        (
+            optimizers.run_optimizer(lambda p: Adam(p, lr=lr, betas=betas, eps=eps)),
+            optimizers.adam_weights(),
         ),
     ):
         assert optimizers._same(walked, expected)
 
 
 def test_no_two_misunderstandings_look_alike():
-    walks = [optimizers.by_adam(), *(optimizers.by_adam(v) for *_, v in optimizers._VARIANTS)]
+    walks = [
+        optimizers.adam_weights(),
+        *(optimizers.adam_weights(v) for *_, v in optimizers._VARIANTS),
+    ]
     for number, walk in enumerate(walks):
         assert not any(optimizers._same(walk, other) for other in walks[number + 1 :])
 
@@ -54,7 +60,7 @@ def count_some(meeting: str) -> list[list[object]]:
 def test_calls_are_counted_once_with_their_bytes(monkeypatch, tmp_path):
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
     child = fork(partial(count_some, str(tmp_path / "store")))
-    watch([child], until=float("inf"))
+    watch_forks([child], until=float("inf"))
     answer, output = child.answer, child.output
     child.kill()
     assert answer == [
@@ -71,7 +77,7 @@ def test_a_fork_answers_prints_and_ends():
         lambda: (os.write(1, b"x" * 200_000) and print("done")) or {"pid": os.getpid()},
         own_session=True,
     )
-    watch([child], until=float("inf"))
+    watch_forks([child], until=float("inf"))
     assert child.answer == {"pid": child.pid}
     assert child.output.endswith("xdone\n")
     assert len(child.output) <= 4_000
@@ -79,14 +85,14 @@ def test_a_fork_answers_prints_and_ends():
 
 
 def test_pictures():
-    assert pictures.table(["a", "long"], [[10, "x"]]) == [" a  long", "10     x"]
-    assert pictures.coverage([{0, 1}, {2}], 4, cells=2) == [
+    assert pictures.draw_table(["a", "long"], [[10, "x"]]) == [" a  long", "10     x"]
+    assert pictures.draw_coverage([{0, 1}, {2}], 4, cells=2) == [
         "rank 0  █· 2 of 4",
         "rank 1  ·▒ 1 of 4",
         "anyone  █▒ 3 of 4",
     ]
-    line = pictures.time_line([[(0, 0.0, 1.0), (1, 1.0, 2.0)], [(0, 1.0, 2.0)]], cells=4)
+    line = pictures.draw_time_line([[(0, 0.0, 1.0), (1, 1.0, 2.0)], [(0, 1.0, 2.0)]], cells=4)
     assert line == ["part 1  1122", "part 2  ..11"]
-    assert pictures.bars([("r", [("wait", 1.0), ("transfer", 3.0)])], cells=4) == [
+    assert pictures.draw_bars([("r", [("wait", 1.0), ("transfer", 3.0)])], cells=4) == [
         "r  wttt  wait 1.00 s, transfer 3.00 s"
     ]

@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 import pytest
 
 from drumline.core.errors import DrumlineError, UsageError
-from drumline.labs.catalogue import recognise, start_lab
+from drumline.labs.catalogue import recognise_lab, start_lab
 from drumline.report.page.translator import Language
 from wrong import AGGREGATION, SOLUTIONS
 
@@ -76,15 +76,15 @@ def test_wrong_words(drumline, tmp_path, words, said):
 
 def test_a_folder_is_known_by_its_mark_or_its_files(tmp_path):
     with pytest.raises(UsageError, match=r"is no lab's folder: it has neither lab\.json nor"):
-        recognise(tmp_path)
+        recognise_lab(tmp_path)
     (tmp_path / "timing.py").touch()
     for mark in (None, "", "[]", '{"lab": 9, "language": "zh"}', '{"lab": "2"}'):
         if mark is not None:
             (tmp_path / "lab.json").write_text(mark)
-        lab, language = recognise(tmp_path)
+        lab, language = recognise_lab(tmp_path)
         assert (lab.number, language) == (2, Language.EN)
     (tmp_path / "lab.json").write_text('{"lab": 3, "language": "zh"}')
-    lab, language = recognise(tmp_path)
+    lab, language = recognise_lab(tmp_path)
     assert (lab.number, language) == (3, Language.ZH)
 
 

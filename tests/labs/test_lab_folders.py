@@ -10,8 +10,8 @@ import pytest
 from drumline.core.errors import LabError, UsageError
 from drumline.labs.experiment import LabSettings
 from drumline.labs.report import build_report
-from drumline.labs.runner import alone, load_lab, run_lab
-from drumline.labs.verify import verify
+from drumline.labs.runner import load_lab, lock_lab, run_lab
+from drumline.labs.verify import verify_report
 from drumline.report.page.html import render_html
 from drumline.report.page.translator import Language, Translator
 from lab_documents import documents
@@ -47,9 +47,9 @@ def test_another_labs_report_stays(tmp_path):
 
 def test_a_folder_has_one_lab_run_at_a_time(tmp_path):
     (tmp_path / "words.md").write_text("")
-    with alone(tmp_path), pytest.raises(LabError, match="another `drumline lab run` is at work"):
+    with lock_lab(tmp_path), pytest.raises(LabError, match="another `drumline lab run` is at work"):
         run(1, tmp_path)
-    with alone(tmp_path):
+    with lock_lab(tmp_path):
         pass
 
 
@@ -71,7 +71,7 @@ def report(tmp_path, monkeypatch):
 
 def problems(folder, *, rerun=False):
     """Verify a report; nothing is trained for it."""
-    return verify(folder, rerun=rerun, watch=lambda _: None).problems
+    return verify_report(folder, rerun=rerun, watch=lambda _: None).problems
 
 
 def test_a_damaged_report_is_told_whatever_was_done_to_it(report):

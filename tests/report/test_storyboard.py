@@ -10,7 +10,7 @@ from html.parser import HTMLParser
 import pytest
 from rich.console import Console
 
-from drumline.report.explain.explanation import explain, find_deadlock
+from drumline.report.explain.explanation import build_explanation, find_deadlock
 from drumline.report.explain.storyboard import (
     print_explanation,
     render_page,
@@ -30,11 +30,11 @@ def shown(explanation, width=80, **options):
 def stuck_explanation():
     call, answers = stuck()
     other = Call(**{**vars(call), "root": 1})
-    return explain(call, answers, find_deadlock(call, 1, other, 3.0, answers))
+    return build_explanation(call, answers, find_deadlock(call, 1, other, 3.0, answers))
 
 
 def test_the_steps_line_by_line():
-    lines = shown(explain(*exchange()))
+    lines = shown(build_explanation(*exchange()))
     assert lines[0] == "all_reduce by halving_doubling: 2 ranks, 32 B"
     assert lines[lines.index("start") : lines.index("messages and bytes of each rank")] == [
         "start",
@@ -56,11 +56,11 @@ def test_the_steps_line_by_line():
 
 
 def test_where_there_is_no_room_for_marks_they_are_counted():
-    assert "  rank 0  a2 b1" in shown(explain(*exchange()), width=24)
+    assert "  rank 0  a2 b1" in shown(build_explanation(*exchange()), width=24)
 
 
 def test_a_barrier_has_no_pieces():
-    lines = shown(explain(*tokens()))
+    lines = shown(build_explanation(*tokens()))
     assert "step 1   0 ─→ 1   1 ─→ 0" in lines
     assert "  rank 0   ▪▪" in lines
     assert not any(line.startswith("bandwidth") for line in lines)
@@ -70,7 +70,7 @@ def test_formulas_that_do_not_hold_are_shown():
     call, answers = exchange()
     answers[0]["messages"][3]["ended_ns"] = None
     answers[0]["events"] = answers[0]["events"][:6]
-    assert any("✗ 2, 32; 2, 32" in line for line in shown(explain(call, answers)))
+    assert any("✗ 2, 32; 2, 32" in line for line in shown(build_explanation(call, answers)))
 
 
 def test_a_deadlock_names_the_messages_and_the_circle():
@@ -84,11 +84,15 @@ def test_a_deadlock_names_the_messages_and_the_circle():
 
 
 def test_colour_is_for_terminals_and_nothing_is_wider_than_one():
-    plain = shown(explain(*exchange()), no_color=True, force_terminal=True)
+    plain = shown(build_explanation(*exchange()), no_color=True, force_terminal=True)
     assert not any(re.search(r"\x1b\[(3|9)\d", line) for line in plain)
-    coloured = shown(explain(*exchange()), force_terminal=True)
+    coloured = shown(build_explanation(*exchange()), force_terminal=True)
     assert any("\x1b[36m" in line for line in coloured)
-    for explanation in (explain(*exchange()), stuck_explanation(), explain(*tokens())):
+    for explanation in (
+        build_explanation(*exchange()),
+        stuck_explanation(),
+        build_explanation(*tokens()),
+    ):
         assert max(len(line) for line in shown(explanation)) <= 80
 
 
@@ -125,7 +129,7 @@ class Page(HTMLParser):
             self.texts[self.open[-1]] = self.texts.get(self.open[-1], "") + data
 
 
-@pytest.mark.parametrize("explanation", [explain(*exchange()), stuck_explanation()])
+@pytest.mark.parametrize("explanation", [build_explanation(*exchange()), stuck_explanation()])
 def test_the_page_is_well_formed_and_needs_nothing_else(explanation):
     text = render_page(explanation)
     page = Page(text)
@@ -140,7 +144,7 @@ def test_the_page_is_well_formed_and_needs_nothing_else(explanation):
 def test_words_in_the_recording_cannot_end_its_element(tmp_path):
     call, answers = stuck()
     answers[0]["checked"] = "</script><script>alert(1)</script><!--"
-    explanation = explain(call, answers, find_deadlock(call, 1, call, 3.0, answers))
+    explanation = build_explanation(call, answers, find_deadlock(call, 1, call, 3.0, answers))
     write_page(tmp_path / "page.html", explanation)
     page = Page((tmp_path / "page.html").read_text())
     assert json.loads(page.texts["script", "recording"])["deadlock"]["checked"].startswith("</scr")

@@ -9,10 +9,10 @@ from drumline.report.ledger.accounts import Ledger, RankLedger
 from drumline.report.tables import (
     coverage_table,
     ledger_table,
+    ledger_verdict,
     narrow_table,
     summary_table,
     time_bar,
-    verdict,
 )
 
 
@@ -119,7 +119,7 @@ def test_the_bar_shows_the_shares(parts, bar):
     ],
 )
 def test_the_verdict_names_what_cost_the_most(accounts, said):
-    assert verdict(accounts) == said
+    assert ledger_verdict(accounts) == said
 
 
 # Coverage

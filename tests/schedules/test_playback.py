@@ -7,8 +7,8 @@ import json
 import pytest
 
 from drumline.report.explain.explanation import (
+    build_explanation,
     describe_call,
-    explain,
     find_circle,
     find_deadlock,
     name_pieces,
@@ -140,7 +140,7 @@ def test_what_lies_beside_is_shown_while_it_is_news():
 
 
 def test_accounts_and_times():
-    explanation = explain(*exchange())
+    explanation = build_explanation(*exchange())
     assert explanation.counted == explanation.predicted
     assert explanation.counted[0] == Traffic(
         sent_messages=2, sent_bytes=32, received_messages=2, received_bytes=32
@@ -155,7 +155,7 @@ def test_accounts_and_times():
 
 
 def test_the_document_is_plain_and_whole():
-    document = json.loads(json.dumps(explain(*exchange()).to_json()))
+    document = json.loads(json.dumps(build_explanation(*exchange()).to_json()))
     assert document["call"]["nbytes"] == 32
     assert [piece["name"] for piece in document["pieces"]] == ["a", "b"]
     assert document["holdings"][2][0] == {
@@ -177,7 +177,7 @@ def test_both_send_first():
     assert deadlock.circle == [0, 1]
     assert deadlock.finished == []
     assert describe_call(other) == "broadcast with root 1 by tree"
-    explanation = explain(call, answers, deadlock)
+    explanation = build_explanation(call, answers, deadlock)
     assert explanation.timing is None
     assert [move.received_ns for move in explanation.playback.moves] == [None, None]
 

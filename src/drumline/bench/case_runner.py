@@ -99,7 +99,7 @@ class BenchResult(Generic[Row]):
 
     def to_json(self) -> dict[str, object]:
         """Return the one document."""
-        document = to_plain(self)
+        document = _to_plain(self)
         assert isinstance(document, dict)
         return {"bench": self.bench, **document}
 
@@ -109,15 +109,15 @@ class BenchResult(Generic[Row]):
         return write_csv(columns, ([getattr(row, key) for key in columns] for row in self.rows))
 
 
-def to_plain(value: object) -> object:
+def _to_plain(value: object) -> object:
     """Return specs and dataclasses, and lists and mappings of them, as JSON has them."""
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json")
     if is_dataclass(value):
-        return {field.name: to_plain(getattr(value, field.name)) for field in fields(value)}
+        return {field.name: _to_plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Mapping):
-        return {key: to_plain(each) for key, each in value.items()}
-    return list(map(to_plain, value)) if isinstance(value, list | tuple) else value
+        return {key: _to_plain(each) for key, each in value.items()}
+    return list(map(_to_plain, value)) if isinstance(value, list | tuple) else value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,7 +140,7 @@ class Ended(Generic[C]):
 def run_cases(
     cases: Sequence[T], *, out: Path | None = None, watch: Watch = lambda _: None
 ) -> Generator[Ended[T], None, None]:
-    """Train one case after the other, and give each as soon as its ranks have ended.
+    """Train a bench's cases one after the other; gives each as soon as its ranks have ended.
 
     Args:
         cases: what to train, in this order.
@@ -170,7 +170,7 @@ def run_each(
     of_a_case: tuple[type[DrumlineError], ...] = _OF_A_CASE,
     interrupted: str = "nothing is left running",
 ) -> Iterator[Ended[C]]:
-    """Run one case after the other; agents and simulated nodes stay from case to case.
+    """Run a bench's or lab's cases in order; agents and simulated nodes stay between them.
 
     Args:
         cases: in order.
@@ -206,7 +206,7 @@ def run_each(
 
 
 def train_case(case: Runnable, path: Path, agents: AgentPool, watch: Watch) -> None:
-    """Train a case in a new run directory; blocks until its ranks have ended.
+    """Train a bench's case in a new run directory; blocks until its ranks have ended.
 
     Raises:
         DrumlineError: the run failed.
@@ -219,7 +219,7 @@ def train_case(case: Runnable, path: Path, agents: AgentPool, watch: Watch) -> N
 
 
 def describe_machine(argv: list[str]) -> dict[str, object]:
-    """Return the machine, its software, the command, and how busy it was."""
+    """Describe for a bench's result the machine, its software, the command, and its load."""
     load = os.getloadavg()[0]
     return {**build_manifest(argv), "cpu": _cpu_model(), "load_1min": round(load, 2)}
 

@@ -59,7 +59,7 @@ def _check_size(value: object) -> int:
 
 
 def check_names(given: Iterable[str], known: Iterable[str], what: str, key: str) -> None:
-    """Refuse names that there are not.
+    """Refuse names in a bench's spec that are not known.
 
     Raises:
         ClashError: names those that there are, and the nearest.
@@ -304,7 +304,7 @@ _BOTTLENECKS: dict[str, Callable[[SlowNode], SlowNode]] = {
 
 
 def settle_data(values: Mapping[str, object], default: Mapping[str, object]) -> dict[str, object]:
-    """Fill in the keys of a bench: its own model, and data that the model can read.
+    """Fill in the keys of a bench's spec: its own model, and data that the model can read.
 
     `default` is the model where none is named; other keys of it are added to these.
     """
@@ -321,7 +321,7 @@ def settle_data(values: Mapping[str, object], default: Mapping[str, object]) -> 
 
 
 def check_trained(model: ModelSpec, data: DataSpec) -> None:
-    """Refuse a model that there is not, data that it cannot read, and a batch in the wrong place.
+    """Refuse a bench's model that there is not, data that it cannot read, a misplaced batch.
 
     Raises:
         ClashError: says which key, and the way out.

@@ -91,14 +91,14 @@ def _handed_over(declaration: Callable[..., None], calls: str) -> Callable[..., 
 
 
 def find_handler(calls: str) -> Callable[..., None]:
-    """Import the function that a command calls, `module:function`."""
+    """Import the function that a CLI command calls, `module:function`."""
     module, _, name = calls.partition(":")
     handler: Callable[..., None] = getattr(importlib.import_module(f"drumline.cli.{module}"), name)
     return handler
 
 
 def bind_options(function: Callable[..., None], options: Mapping[str, object]) -> dict[str, object]:
-    """Return a function's arguments: the options of these names, a dataclass made of its fields'.
+    """Bind a CLI command's options to a function's arguments, dataclasses by their fields.
 
     A list that was not given is empty.
     """

@@ -17,7 +17,7 @@ from drumline.bench.communication.tables import aggregation_table, collectives_t
 from drumline.bench.model_parallel.plot import draw_model_parallel
 from drumline.bench.model_parallel.rows import ModelParallelResult, run_model_parallel
 from drumline.bench.model_parallel.spec import ModelParallelSpec, plan_cases
-from drumline.bench.model_parallel.table import agreement, model_table
+from drumline.bench.model_parallel.table import describe_agreement, model_table
 from drumline.bench.scaling.plot import draw_scaling
 from drumline.bench.scaling.run import ScalingResult, run_scaling
 from drumline.bench.scaling.spec import ScalingSpec, plan_rounds, plan_scaling
@@ -73,7 +73,7 @@ class OutputOptions:
 
 
 def collectives_command(args: list[str], output: OutputOptions) -> None:
-    """Measure collectives, and show what came out."""
+    """Run `drumline bench collectives`, and show what came out."""
     spec = read_options(CollectivesSpec, args, _COLLECTIVES)
     output.check()
     with watched() as watch:
@@ -91,7 +91,7 @@ def _print_collectives(console: Console, result: CollectivesResult) -> None:
 
 
 def aggregation_command(args: list[str], output: OutputOptions) -> None:
-    """Measure how strategies average gradients, and show what came out."""
+    """Run `drumline bench aggregation`, and show what came out."""
     spec = read_options(AggregationSpec, args, _AGGREGATION)
     output.check()
     with watched() as watch:
@@ -111,13 +111,13 @@ def _print_aggregation(console: Console, result: AggregationResult) -> None:
 
 
 def model_parallel_command(args: list[str], output: OutputOptions, traces: Path | None) -> None:
-    """Train one model in many forms, and show what each costs."""
+    """Run `drumline bench model-parallel`, and show what each form costs."""
     spec = read_options(ModelParallelSpec, args, _MODEL_PARALLEL)
     plan = plan_cases(spec)
     output.check()
     if traces is not None and traces.exists() and not traces.is_dir():
         raise UsageError(f"--traces {traces}: that is a file; name a folder")
-    check_cases(plan.cases, output.out)
+    _check_cases(plan.cases, output.out)
     with watched(by_case=True) as watch:
         result = run_model_parallel(spec, plan, out=output.out, traces=traces, watch=watch)
     hint = ""
@@ -143,7 +143,7 @@ def _print_model_parallel(console: Console, result: ModelParallelResult) -> None
     )
     if rows:
         console.print(model_table(rows, nodes=spec.nodes))
-        said = agreement(rows)
+        said = describe_agreement(rows)
         if said is not None:
             print_text(console, said)
     for skipped in result.skipped:
@@ -151,11 +151,11 @@ def _print_model_parallel(console: Console, result: ModelParallelResult) -> None
 
 
 def scaling_command(args: list[str], output: OutputOptions) -> None:
-    """Train one model by ever more ranks, and show what they gain and lose."""
+    """Run `drumline bench scaling`, and show what more ranks gain and lose."""
     spec = read_options(ScalingSpec, args, _SCALING)
     runs = plan_rounds(plan_scaling(spec), spec.repeats)
     output.check()
-    check_cases(runs, output.out)
+    _check_cases(runs, output.out)
     with watched(by_case=True) as watch:
         result = run_scaling(spec, runs, out=output.out, watch=watch)
     _show(result, output, lambda style: draw_scaling(style, result), _print_scaling, ran=len(runs))
@@ -187,8 +187,8 @@ def _print_heading(console: Console, text: str) -> None:
     console.print(text, style="bold", highlight=False, markup=False, soft_wrap=True)
 
 
-def check_cases(cases: Iterable[Runnable], out: Path | None) -> None:
-    """Refuse what cannot run or be kept, before anything is trained.
+def _check_cases(cases: Iterable[Runnable], out: Path | None) -> None:
+    """Refuse a bench's cases that cannot run or be kept, before anything is trained.
 
     Raises:
         UsageError: a folder is taken, or the machine has not what a backend needs.

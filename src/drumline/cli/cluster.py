@@ -35,7 +35,7 @@ _PROVIDERS = ("ec2", "ssh", "twin")
 
 
 def init_command(provider: str, name: str | None, *, force: bool) -> None:
-    """Write cluster.yaml."""
+    """Run `drumline cluster init`: write cluster.yaml."""
     if provider not in _PROVIDERS:
         raise UsageError(f"no provider {provider!r}; there are ec2, ssh and twin")
     if FILE.exists() and not force:
@@ -48,10 +48,10 @@ def init_command(provider: str, name: str | None, *, force: bool) -> None:
 
 
 def plan_command(args: list[str], *, as_json: bool) -> None:
-    """Say what `up` would do."""
+    """Run `drumline plan`: say what `up` would do."""
     from drumline.cluster.providers import build_provider
 
-    spec, _ = read_cluster_args(args)
+    spec, _ = _read_cluster_args(args)
     found = build_provider(spec, ClusterHome.of(spec.name)).plan()
     if as_json:
         print_json({**asdict(found), "most_usd": found.most_usd, "cluster": spec.name})
@@ -60,10 +60,10 @@ def plan_command(args: list[str], *, as_json: bool) -> None:
 
 
 def up_command(args: list[str], *, as_json: bool) -> None:
-    """Make the cluster."""
+    """Run `drumline up`: make the cluster."""
     from drumline.cluster.life.up import bring_up
 
-    spec, folder = read_cluster_args(args)
+    spec, folder = _read_cluster_args(args)
     console = Console(stderr=as_json, highlight=False)
     began = time.monotonic()
     try:
@@ -109,7 +109,7 @@ def down_command(
     give_up: list[str],
     as_json: bool,
 ) -> None:
-    """Remove the cluster."""
+    """Run `drumline down`: remove the cluster."""
     from drumline.cluster.life.down import take_down
 
     try:
@@ -131,11 +131,11 @@ def down_command(
     if as_json:
         print_json(receipt.to_json())
     else:
-        print_receipt(console, receipt)
+        _print_receipt(console, receipt)
 
 
 def extend_command(by: str, which: str | None, *, as_json: bool) -> None:
-    """Move the nodes' deadline."""
+    """Run `drumline extend`: move the nodes' deadline."""
     from drumline.cli.connection import connected
     from drumline.cluster.home import locked
     from drumline.cluster.life.limits import parse_duration, set_limits
@@ -171,7 +171,7 @@ def extend_command(by: str, which: str | None, *, as_json: bool) -> None:
 
 
 def inventory_command(which: str | None, *, host: str | None) -> None:
-    """Print what Ansible asks for."""
+    """Run `drumline inventory`: print what Ansible asks for."""
     from drumline.cluster.provision.playbook import inventory_host, inventory_list
 
     _, home = find_cluster(which)
@@ -179,7 +179,7 @@ def inventory_command(which: str | None, *, host: str | None) -> None:
     print_json(document if host is None else inventory_host(document, host))
 
 
-def read_cluster_args(args: list[str]) -> tuple[ClusterSpec, Path]:
+def _read_cluster_args(args: list[str]) -> tuple[ClusterSpec, Path]:
     """Read `[CLUSTER.yaml] [KEY=VALUE]…`; returns the spec and the folder of its file."""
     files = [arg for arg in args if "=" not in arg]
     if len(files) > 1:
@@ -190,7 +190,7 @@ def read_cluster_args(args: list[str]) -> tuple[ClusterSpec, Path]:
 
 
 def describe_limits(spec: ClusterSpec, deadline: float | None, price_usd: float) -> str:
-    """Say when nodes end themselves, and what they can cost until then."""
+    """Say to a person when a cluster's nodes end themselves, and what they can cost."""
     if deadline is None:
         return "the machines are yours: drumline down removes what it has put there, and no more"
     at = describe_deadline(deadline)
@@ -202,8 +202,8 @@ def describe_limits(spec: ClusterSpec, deadline: float | None, price_usd: float)
     return f"the nodes end themselves at {at}{idle}{most}"
 
 
-def print_receipt(console: Console, receipt: Receipt) -> None:
-    """Print what a cluster was, and that it is gone."""
+def _print_receipt(console: Console, receipt: Receipt) -> None:
+    """Print the receipt of `drumline down`: what a cluster was, and that it is gone."""
     console.print(f"receipt: {receipt.cluster}", style="italic", soft_wrap=True)
     table = Table(box=None, padding=(0, 2, 0, 0))
     for name in ("node", "id", "hours", "USD/h", "USD"):
@@ -292,7 +292,7 @@ _QUESTION = "Remove every cluster that drumline ever made, here and in your AWS 
 
 
 def reap_command(*, yes: bool, regions: list[str], as_json: bool) -> None:
-    """Remove it all, once somebody has said yes."""
+    """Run `drumline reap`: remove all clusters, once somebody has said yes."""
     from drumline.cluster.life.down import reap_all
 
     console = Console(stderr=as_json, highlight=False)
@@ -315,7 +315,7 @@ def reap_command(*, yes: bool, regions: list[str], as_json: bool) -> None:
 
 
 def prices_command(region: str | None, *, as_json: bool) -> None:
-    """Fetch the price list."""
+    """Run `drumline prices`: fetch EC2's price list."""
     from drumline.cluster.providers.ec2.cloud import Cloud, open_session
     from drumline.cluster.providers.ec2.prices import refresh_prices, refreshed_table
 

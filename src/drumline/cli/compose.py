@@ -33,7 +33,7 @@ _MAX_NODES = 99
 
 
 def compose_command(plan: ComposePlan, *, out: Path, force: bool) -> None:
-    """Write compose.yaml and Dockerfile, after a look at the arguments."""
+    """Run `drumline compose`: write compose.yaml and Dockerfile, once the arguments are checked."""
     if not 1 <= plan.nodes <= _MAX_NODES:
         raise UsageError(f"-n {plan.nodes}: give 1 to {_MAX_NODES} nodes, such as -n 4")
     if plan.cpus is not None and plan.cpus <= 0:
@@ -41,7 +41,7 @@ def compose_command(plan: ComposePlan, *, out: Path, force: bool) -> None:
     if plan.port not in range(1, 1 << 16):
         raise UsageError(f"--port {plan.port}: give a port from 1 to 65535, such as --port 29500")
     _check_args(plan, out)
-    files = {out / "compose.yaml": compose_text(plan), out / "Dockerfile": dockerfile_text()}
+    files = {out / "compose.yaml": _compose_text(plan), out / "Dockerfile": _dockerfile_text()}
     _write(files, force=force)
     print_text(Console(), f"wrote {listed(files)}")
     folder = shlex.quote(str(out))
@@ -106,9 +106,9 @@ class ComposePlan:
     port: int
 
 
-def compose_text(plan: ComposePlan) -> str:
+def _compose_text(plan: ComposePlan) -> str:
     """Write the Compose file."""
-    services = {name_node(rank): _service(plan, rank) for rank in range(plan.nodes)}
+    services = {_name_node(rank): _service(plan, rank) for rank in range(plan.nodes)}
     head = (
         f"# {plan.nodes} nodes, written by drumline compose. Start them with: docker compose up\n"
         f"# The run directory appears in ./runs; docker compose down removes the containers.\n"
@@ -116,7 +116,7 @@ def compose_text(plan: ComposePlan) -> str:
     return head + yaml.safe_dump({"services": services}, sort_keys=False)
 
 
-def dockerfile_text() -> str:
+def _dockerfile_text() -> str:
     """Write the Dockerfile of the image that all nodes share."""
     torch, *others = [_pinned(package) for package in _needs()]
     return (
@@ -131,7 +131,7 @@ def dockerfile_text() -> str:
     )
 
 
-def name_node(rank: int) -> str:
+def _name_node(rank: int) -> str:
     """Name the service of a rank: node01 is rank 0's."""
     return f"node{rank + 1:02d}"
 
@@ -140,14 +140,14 @@ def _service(plan: ComposePlan, rank: int) -> dict[str, object]:
     service: dict[str, object] = {
         "build": ".",
         "image": IMAGE,
-        "hostname": name_node(rank),
+        "hostname": _name_node(rank),
         "user": f"{os.getuid()}:{os.getgid()}",  # files in ./runs belong to who wrote this
         "volumes": [".:/workspace", f"{_escape(str(_PACKAGE))}:/opt/drumline/drumline:ro"],
         "working_dir": "/workspace",
         "command": _command(plan, rank),
     }
     if rank > 0:
-        service["depends_on"] = [name_node(0)]
+        service["depends_on"] = [_name_node(0)]
     resources: dict[str, object] = {}
     if plan.cpus is not None:
         resources["limits"] = {"cpus": f"{plan.cpus:g}"}
@@ -163,7 +163,7 @@ def _command(plan: ComposePlan, rank: int) -> list[str]:
     # a container sees all cores, whatever its limit: say how many threads make sense
     threads = () if plan.cpus is None else (f"threads={max(1, int(plan.cpus))}",)
     options = ("--rank", rank, "--world-size", plan.nodes)
-    where = ("--master", f"{name_node(0)}:{plan.port}")
+    where = ("--master", f"{_name_node(0)}:{plan.port}")
     given = map(_escape, (*threads, *plan.args))
     return ["python", "-m", "drumline", "train", *map(str, options), *where, *given]
 

@@ -20,7 +20,7 @@ from drumline.node.job import JobState
 
 
 def print_note(line: str) -> None:
-    """Tell a person something that is not a job's output."""
+    """Print a line for the person at the CLI that is not a job's output, on stderr."""
     print(line, file=sys.stderr, flush=True)
 
 
@@ -37,7 +37,7 @@ class Printer:
 
 
 def print_end(job_id: str, state: JobState) -> int:
-    """Say how a job ended; returns the exit code to pass on."""
+    """Print how a cluster's job ended; returns the exit code of the CLI."""
     took = ""
     if state.started is not None and state.ended is not None:
         took = f" after {format_seconds(state.ended - state.started)}"
@@ -50,7 +50,7 @@ def print_end(job_id: str, state: JobState) -> int:
 
 
 def refuse_rank(job_id: str, rank: int | None, ranks: Collection[int]) -> None:
-    """Refuse a rank that a job does not have.
+    """Refuse a `--rank` that a cluster's job does not have.
 
     Raises:
         UsageError: names those that it has.
@@ -85,7 +85,7 @@ async def connected(
     among: Container[str] | None = None,
     some: bool = False,
 ) -> AsyncIterator[Fleet]:
-    """Connect to all nodes that the last `up` made, or to those whose identity is `among` these.
+    """Connect a CLI command to the cluster's nodes of the last `up`, or to those `among` these.
 
     `some`: be content with those that answer, and say which do not.
 
@@ -115,7 +115,7 @@ async def reached(
     *,
     timeout_s: float = _TRY_S,
 ) -> AsyncIterator[tuple[Fleet, list[HostError]]]:
-    """Connect to the machines that let us in; gives them, and what keeps us from the others.
+    """Connect a CLI command to the nodes that let us in; gives what keeps us from the others.
 
     The provider is asked only where not all are there at once: it may be slow to answer.
     """
@@ -150,5 +150,5 @@ async def reached(
 
 
 def no_nodes(home: ClusterHome) -> UsageError:
-    """Return the error for a cluster whose `up` did not come that far."""
+    """Return the error of CLI commands for a cluster whose `up` has made no nodes yet."""
     return UsageError(f"{home.name} has no nodes yet; make them with: drumline up")

@@ -23,7 +23,7 @@ from drumline.core.rundir import Event
 from drumline.launch.probe import Progress as ProbeProgress
 from drumline.launch.probe import Watch
 from drumline.report.progress import RunProgress
-from drumline.report.tables import BAR_WIDTH, legend, time_bar
+from drumline.report.tables import BAR_WIDTH, time_bar, time_bar_legend
 
 _COLORS = ("cyan", "magenta", "green", "yellow", "blue", "red")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
@@ -32,7 +32,7 @@ _COLUMNS_BESIDE_BAR = 49  # of the live table
 
 
 def open_display(console: Console, progress: RunProgress, title: str) -> Display:
-    """Choose the display that fits where the output goes."""
+    """Choose a run's display in the terminal by where the output goes."""
     if console.is_terminal and not console.is_dumb_terminal:
         return LiveTable(console, progress, title)
     return PlainLines(console, progress, title)
@@ -40,7 +40,7 @@ def open_display(console: Console, progress: RunProgress, title: str) -> Display
 
 @contextlib.contextmanager
 def shown_run(console: Console, progress: RunProgress, title: str) -> Iterator[Callable[[], None]]:
-    """Show a run while the context lasts; gives what is to be called a few times a second."""
+    """Show a run in the terminal; gives what is to be called a few times a second."""
     display = open_display(console, progress, title)
     try:
         yield display.update
@@ -60,7 +60,7 @@ class PlainLines:
     def update(self) -> None:
         """Print what is new."""
         for event in self._progress.update():
-            self._print(epoch_line(event, self._progress))
+            self._print(_epoch_line(event, self._progress))
         while self._progress.notes:
             self._print(self._progress.notes.pop(0))
         if time.monotonic() - self._printed > _LINE_EVERY_S:
@@ -88,7 +88,7 @@ class LiveTable:
     def update(self) -> None:
         """Read what is new and redraw."""
         for event in self._progress.update():
-            self._live.console.print(epoch_line(event, self._progress), highlight=False)
+            self._live.console.print(_epoch_line(event, self._progress), highlight=False)
         while self._progress.notes:
             self._live.console.print(self._progress.notes.pop(0), highlight=False, markup=False)
         if self._progress.total_steps is not None:
@@ -118,15 +118,17 @@ class LiveTable:
                 time_bar(row, bar),
             )
         eta = "" if progress.eta_s is None else f"   about {format_seconds(progress.eta_s)} left"
-        return Group(table, legend() + Text(f"{progress.samples_per_s:,.0f} samples/s{eta}"))
+        return Group(
+            table, time_bar_legend() + Text(f"{progress.samples_per_s:,.0f} samples/s{eta}")
+        )
 
 
 Display = PlainLines | LiveTable
 """shows a run's progress: call `update` a few times a second, and `close` at the end"""
 
 
-def epoch_line(event: Event, progress: RunProgress) -> str:
-    """One epoch in one line."""
+def _epoch_line(event: Event, progress: RunProgress) -> str:
+    """Return an epoch of a run in one line."""
     parts = [
         f"epoch {event['epoch'] + 1}",
         f"step {event['step']}/{progress.total_steps}",
@@ -139,7 +141,7 @@ def epoch_line(event: Event, progress: RunProgress) -> str:
 
 
 def step_line(progress: RunProgress) -> str:
-    """Where the run is, in one line."""
+    """Return in one line of the terminal which step a run is at."""
     if progress.total_steps is None:
         return f"starting the workers ({time.monotonic() - progress.started:.0f} s)"
     loss = progress.ranks[0].loss
@@ -183,7 +185,7 @@ _QUIET_S = 10.0
 
 @contextlib.contextmanager
 def watched(*, by_case: bool = False) -> Iterator[Watch]:
-    """Show on stderr how far ranks have come: a bar; in a pipe, lines now and then or by case."""
+    """Show a bench's or lab's progress on stderr: a bar; in a pipe, lines, or one by case."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield _Lines(console, by_case=by_case)

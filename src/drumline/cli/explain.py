@@ -12,7 +12,7 @@ from drumline.core.errors import UsageError
 from drumline.core.formatting import parse_bytes
 from drumline.core.json_lines import Message
 from drumline.launch.probe import probed
-from drumline.report.explain.explanation import Explanation, explain, find_deadlock
+from drumline.report.explain.explanation import Explanation, build_explanation, find_deadlock
 from drumline.report.explain.storyboard import print_explanation, write_page
 from drumline.schedules.collectives import (
     ROOTED,
@@ -96,7 +96,7 @@ class ExplainOptions:
 def explain_command(
     options: ExplainOptions, *, html: Path | None, out: Path | None, show: bool, as_json: bool
 ) -> None:
-    """Record the collective, and show it in the terminal, on a page or as JSON."""
+    """Run `drumline explain`: record a collective; show it here, on a page or as JSON."""
     call = options.read()
     if html is not None and not html.absolute().parent.is_dir():
         raise UsageError(f"--html {html}: there is no folder {html.parent}; make it first")
@@ -120,7 +120,7 @@ def explain_command(
 def _record(call: Call, out: Path | None) -> Explanation:
     request = {"call": asdict(call)}
     with probed("drumline.probe.record", request, ranks=call.ranks, out=out) as answers:
-        return explain(call, answers)
+        return build_explanation(call, answers)
 
 
 def _record_mismatch(call: Call, out: Path | None) -> Explanation:
@@ -133,4 +133,4 @@ def _record_mismatch(call: Call, out: Path | None) -> Explanation:
     }
     with probed("drumline.probe.record", request, ranks=call.ranks, out=out) as answers:
         deadlock = find_deadlock(call, odd_rank, odd_call, _STUCK_S, answers)
-        return explain(call, answers, deadlock)
+        return build_explanation(call, answers, deadlock)

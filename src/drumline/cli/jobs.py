@@ -41,7 +41,7 @@ _NARROW = 60
 
 
 def status_command(which: str | None, *, as_json: bool) -> None:
-    """Show nodes, costs and jobs."""
+    """Run `drumline status`: show the cluster's nodes, costs and jobs."""
     spec, home = find_cluster(which)
     machines = home.read_facts().machines
     if not machines:
@@ -75,7 +75,7 @@ def status_command(which: str | None, *, as_json: bool) -> None:
         console.print(_job_table(jobs, narrow=console.width < _NARROW))
     elif "alive" in states.values():
         console.print("no job yet: drumline submit -- train.py")
-    elif kept := kept_jobs(home):
+    elif kept := _kept_jobs(home):
         console.print(f"logs that were pulled: drumline logs {' | '.join(kept)}", soft_wrap=True)
 
 
@@ -95,7 +95,7 @@ async def _ask(
 
 
 def logs_command(job: str | None, which: str | None, *, follow: bool, rank: int | None) -> None:
-    """Print a job's output."""
+    """Run `drumline logs`: print a job's output."""
     printer = Printer()
     try:
         spec, home = find_cluster(which)
@@ -103,17 +103,17 @@ def logs_command(job: str | None, which: str | None, *, follow: bool, rank: int 
         if not FILE.exists() and which is None:
             raise
         home = ClusterHome.of(which or read_cluster(None).name)
-        code = print_kept(home, job, follow=follow, rank=rank)
+        code = _print_kept(home, job, follow=follow, rank=rank)
     else:
         try:
             code = asyncio.run(_logs(spec, home, printer, job, follow=follow, rank=rank))
         except HostError as error:
-            kept = kept_jobs(home)
+            kept = _kept_jobs(home)
             if printer.lines or not kept or job not in (None, *kept):
                 raise
             job = job or list(kept)[-1]
             print_note(f"{error.message}; this is what was pulled of {job}")
-            code = print_kept(home, job, follow=follow, rank=rank)
+            code = _print_kept(home, job, follow=follow, rank=rank)
     if code:
         sys.exit(code)
 
@@ -148,7 +148,7 @@ def _check_rank(jobs: list[Message], rank: int) -> None:
 
 
 def cancel_command(job: str | None, which: str | None) -> None:
-    """End a job."""
+    """Run `drumline cancel`: end a job."""
     spec, home = find_cluster(which)
 
     async def end() -> tuple[str, JobState]:
@@ -176,21 +176,21 @@ def _job_table(jobs: list[Message], *, narrow: bool) -> Table:
     return table
 
 
-def kept_jobs(home: ClusterHome) -> dict[str, Path]:
+def _kept_jobs(home: ClusterHome) -> dict[str, Path]:
     """Return the folders of the jobs whose logs are here, the newest last."""
     noted = {path.parent.name: Path(path.read_text()) for path in home.jobs.glob("*/pulled")}
     kept = {name: folder for name, folder in noted.items() if _log_files(folder).is_dir()}
     return dict(sorted(kept.items(), key=lambda item: _log_files(item[1]).stat().st_mtime))
 
 
-def print_kept(home: ClusterHome, job: str | None, *, follow: bool, rank: int | None) -> int:
+def _print_kept(home: ClusterHome, job: str | None, *, follow: bool, rank: int | None) -> int:
     """Print what was pulled of a job; returns the exit code: where it is followed, the job's own.
 
     Raises:
         UsageError: nothing was pulled of it, or there is no such rank.
         ClusterError: it is to be followed, but its end is not known.
     """
-    kept = kept_jobs(home)
+    kept = _kept_jobs(home)
     if job is None and kept:
         job = list(kept)[-1]
     if job not in kept:

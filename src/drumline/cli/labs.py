@@ -22,12 +22,18 @@ from drumline.cli.display import watched
 from drumline.cli.printing import print_json, print_text
 from drumline.core.errors import DrumlineError, LabError, UsageError
 from drumline.core.formatting import format_seconds
-from drumline.labs.catalogue import LABS, find_lab, recognise, start_lab
+from drumline.labs.catalogue import LABS, find_lab, recognise_lab, start_lab
 from drumline.labs.check import Result, Watch, check_lab
 from drumline.labs.experiment import LabSettings
-from drumline.labs.explanation import Explanation, explain, label, title_of, write_junit
+from drumline.labs.explanation import (
+    Explanation,
+    check_title,
+    explain_verdict,
+    lab_label,
+    write_junit,
+)
 from drumline.labs.runner import run_lab
-from drumline.labs.verify import verify
+from drumline.labs.verify import verify_report
 from drumline.launch.grader import Status, Verdict
 from drumline.launch.probe import Progress
 from drumline.report.page.translator import Language, Translator, load_texts
@@ -35,7 +41,7 @@ from drumline.spec.load import read_options
 
 
 def list_command(lang: Language | None, *, as_json: bool) -> None:
-    """List the labs."""
+    """Run `drumline lab list`."""
     language = lang or Language.EN
     if as_json:
         print_json(
@@ -54,7 +60,7 @@ def list_command(lang: Language | None, *, as_json: bool) -> None:
         return
     table = Table(box=None, pad_edge=False, header_style="dim")
     for name in ("lab", "title", "about", "needs"):
-        table.add_column(label(name, language), overflow="fold")
+        table.add_column(lab_label(name, language), overflow="fold")
     for lab in LABS:
         said = (
             lab.text("title", language),
@@ -66,12 +72,12 @@ def list_command(lang: Language | None, *, as_json: bool) -> None:
 
 
 def start_command(number: int, folder: Path, lang: Language | None) -> None:
-    """Make a folder for a lab, and say what to do next."""
+    """Run `drumline lab start`: make a folder for a lab, and say what to do next."""
     language = lang or Language.EN
     files = start_lab(number, folder, language)
     console, title = Console(), find_lab(number).text("title", language)
-    started = label("started", language).format(lab=number, title=title, folder=folder)
-    after = label("next", language).format(folder=shlex.quote(str(folder)))
+    started = lab_label("started", language).format(lab=number, title=title, folder=folder)
+    after = lab_label("next", language).format(folder=shlex.quote(str(folder)))
     for line in (started, *(f"  {path.name}" for path in files), after):
         print_text(console, line)
 
@@ -92,7 +98,7 @@ class LabRunOptions:
 
 
 def run_command(number: int, args: list[str], options: LabRunOptions) -> None:
-    """Run a lab, write it up, and say where the page is."""
+    """Run `drumline lab run`: run a lab, write it up, and say where the page is."""
     find_lab(number)
     say = Translator(options.lang, load_texts("drumline.labs", "text/report"))
     settings = read_options(LabSettings, args, _EXAMPLE)
@@ -121,9 +127,9 @@ def run_command(number: int, args: list[str], options: LabRunOptions) -> None:
 
 
 def verify_command(folder: Path, *, rerun: bool, as_json: bool) -> None:
-    """Say whether a report is what its runs say."""
+    """Run `drumline lab verify`: say whether a report is what its runs say."""
     with watched() as watch:
-        verdict = verify(folder, rerun=rerun, watch=watch)
+        verdict = verify_report(folder, rerun=rerun, watch=watch)
     if as_json:
         print_json({"checked": verdict.checked, "problems": verdict.problems})
     else:
@@ -152,8 +158,8 @@ def check_command(
     timeout_s: float,
     as_json: bool,
 ) -> None:
-    """Check a student's folder, show what came out, and end with 1 unless all is right."""
-    lab, started_in = recognise(folder)
+    """Run `drumline lab check` on a student's folder; exits with 1 unless all is right."""
+    lab, started_in = recognise_lab(folder)
     language = lang or started_in
     if junit is not None and not junit.absolute().parent.is_dir():
         raise UsageError(f"--junit {junit}: there is no folder {junit.parent}; make it first")
@@ -187,22 +193,22 @@ def _watched(console: Console, language: Language) -> Iterator[Watch]:
     with contextlib.ExitStack() as stack:
         spinner: Spinner | None = None
         if console.is_terminal and not console.quiet:
-            spinner = stack.enter_context(console.status(label("starting", language)))
+            spinner = stack.enter_context(console.status(lab_label("starting", language)))
 
         def watch(told: str | Verdict) -> None:
             if isinstance(told, Verdict):
                 console.print(_line(told, language))
             elif spinner is not None:
-                title = title_of(told, language)
-                spinner.update(label("checking", language).format(title=title))
+                title = check_title(told, language)
+                spinner.update(lab_label("checking", language).format(title=title))
 
         yield watch
 
 
 def _line(verdict: Verdict, language: Language) -> Text:
-    mark = label(verdict.status, language)
+    mark = lab_label(verdict.status, language)
     line = Text(f"{mark} ", style=_STYLES[verdict.status])
-    line.append(title_of(verdict.check, language), style="")
+    line.append(check_title(verdict.check, language), style="")
     if verdict.status is Status.WRONG:
         line.append(f"  {verdict.mistake}", style="red")
     if verdict.seconds > _SLOW_S:
@@ -214,14 +220,14 @@ def _explain_all(console: Console, result: Result, language: Language) -> None:
     for verdict in result.verdicts:
         if verdict.status is Status.TO_DO:
             _head(console, verdict, language)
-            _say(console, explain(verdict, language).seen)
+            _say(console, explain_verdict(verdict, language).seen)
         elif verdict.status is Status.WRONG:
             _head(console, verdict, language)
-            _explain(console, explain(verdict, language), verdict, language)
+            _explain(console, explain_verdict(verdict, language), verdict, language)
     console.print()
     key = "all right" if result.passed else "summary"
     console.print(
-        label(key, language).format(
+        lab_label(key, language).format(
             lab=result.lab,
             total=len(result.verdicts),
             passed=result.count(Status.PASS),
@@ -233,21 +239,23 @@ def _explain_all(console: Console, result: Result, language: Language) -> None:
     )
     if result.count(Status.WRONG):
         source = Path(drumline.__file__).parent
-        console.print(label("source", language).format(folder=source), markup=False, soft_wrap=True)
+        console.print(
+            lab_label("source", language).format(folder=source), markup=False, soft_wrap=True
+        )
 
 
 def _head(console: Console, verdict: Verdict, language: Language) -> None:
-    mark = label(verdict.status, language)
+    mark = lab_label(verdict.status, language)
     console.print()
     console.print(
-        Text(f"{mark} {title_of(verdict.check, language)}", style=_STYLES[verdict.status])
+        Text(f"{mark} {check_title(verdict.check, language)}", style=_STYLES[verdict.status])
     )
 
 
 def _explain(console: Console, told: Explanation, verdict: Verdict, language: Language) -> None:
     def say(name: str, text: str) -> None:
         if text:
-            _say(console, text, label(name, language) + label("colon", language))
+            _say(console, text, lab_label(name, language) + lab_label("colon", language))
 
     say("expected", told.expected)
     say("seen", told.seen)
@@ -256,7 +264,7 @@ def _explain(console: Console, told: Explanation, verdict: Verdict, language: La
     say("belief", told.belief)
     say("read", told.reading())
     if verdict.output.strip() and verdict.mistake in ("raises", "died", "hangs", "exits"):
-        _say(console, "", label("printed", language) + label("colon", language))
+        _say(console, "", lab_label("printed", language) + lab_label("colon", language))
         for line in verdict.output.strip().splitlines()[-_PRINTED_LINES:]:
             console.print(Text(f"      {line}", style="dim"))
 
@@ -279,10 +287,10 @@ def _document(result: Result, language: Language) -> dict[str, object]:
 
 
 def _row(verdict: Verdict, language: Language) -> dict[str, object]:
-    told = explain(verdict, language)
+    told = explain_verdict(verdict, language)
     return {
         "check": verdict.check,
-        "title": title_of(verdict.check, language),
+        "title": check_title(verdict.check, language),
         "status": str(verdict.status),
         "mistake": verdict.mistake,
         "expected": told.expected,

@@ -18,7 +18,7 @@ from drumline.launch.doctor import Check, remove_leftovers, run_checks
 
 
 def doctor_command(*, clean: bool, as_json: bool) -> None:
-    """Print one line per check, and remove leftovers if asked to."""
+    """Run `drumline doctor`: print one line per check, and remove leftovers if asked to."""
     checks = [*run_checks(), _data_folder()]
     removed = remove_leftovers() if clean else []
     if as_json:
@@ -48,7 +48,7 @@ def _data_folder() -> Check:
 
 
 def fetch_command(names: list[str], folder: Path | None) -> None:
-    """Fetch data sets, with a bar per file."""
+    """Run `drumline data fetch`: fetch data sets, with a bar per file."""
     folder = folder or default_folder()
     console = Console()
     for name in names:

@@ -33,7 +33,7 @@ _CLUSTER = ("asyncssh", "boto3", "botocore", "cryptography", "fsspec", "s3fs")
 def main() -> None:
     """Run the command line; every error ends here, as one message and an exit code."""
     signals = EndingSignals()
-    output = forgive_output()
+    output = _forgive_output()
     problem, code = _run()
     with contextlib.suppress(BrokenPipeError):
         output.flush()
@@ -66,7 +66,7 @@ def _run() -> tuple[str | None, int]:
     return None, 0
 
 
-def forgive_output() -> ForgivingOutput:
+def _forgive_output() -> ForgivingOutput:
     """Put such an output in the place of `sys.stdout`; signs that it cannot show become `?`."""
     if sys.stdout is None:  # closed by whoever started us
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115  kept to the end

@@ -24,7 +24,7 @@ _LEFT_OUT = ("address", "id", "reached at")
 def print_machines(
     console: Console, machines: Sequence[Machine], states: Mapping[int, str] | None = None
 ) -> None:
-    """Print a row for each node, with its state where that is known."""
+    """Print a table of a cluster's nodes, with their state where that is known."""
     columns = {
         "node": [f"{one.name}{' (leader)' if one.node == 0 else ''}" for one in machines],
         "state": [states[one.node] for one in machines] if states else [],

@@ -18,7 +18,7 @@ from drumline.spec.run_spec import RunSpec
 
 
 def print_result(run: RunDir, spec: RunSpec, *, as_json: bool) -> None:
-    """Print summary and ledger of a finished run."""
+    """Print summary and ledger of a finished run, for people or as JSON."""
     summary = run.read_json("summary.json")
     if summary is None:
         raise RunDirError(f"{run.path} has no summary.json: the run has not finished")
@@ -37,11 +37,11 @@ def print_result(run: RunDir, spec: RunSpec, *, as_json: bool) -> None:
 
 
 def print_json(document: Any) -> None:
-    """Print one JSON document on stdout."""
+    """Print a command's result as one JSON document on stdout."""
     json.dump(document, sys.stdout, indent=2)
     sys.stdout.write("\n")
 
 
 def print_text(console: Console, text: str) -> None:
-    """Print text as it is: not marked up, not highlighted, not broken into lines."""
+    """Print text to the console as it is: not marked up, not highlighted, not broken."""
     console.print(text, markup=False, highlight=False, soft_wrap=True)

@@ -27,7 +27,7 @@ from drumline.node.storage import shown_url
 
 
 def pull_command(job: str | None, which: str | None, *, into: Path | None, watch: bool) -> None:
-    """Bring results here."""
+    """Run `drumline pull`: bring a job's results here."""
     spec, home = find_cluster(which)
     console = Console(stderr=True, highlight=False)
     with NodeRows(console, f"{home.name}: pull") as rows:
@@ -41,7 +41,7 @@ def pull_command(job: str | None, which: str | None, *, into: Path | None, watch
 
 
 def pull_all(spec: ClusterSpec, home: ClusterHome, report: Reporter, among: Container[str]) -> None:
-    """Bring all jobs' results from the nodes that there are, before these go, too.
+    """Pull all jobs' results from the nodes before `drumline down` removes these.
 
     Raises:
         ClusterError: not all of it is here.
@@ -107,7 +107,7 @@ async def _pull_one(
 def store_run(
     url: str, job_id: str, folder: Path, report: Reporter, *, stored: bool, ended: bool
 ) -> None:
-    """Copy a job's run from here to the storage, unless its nodes have done so.
+    """Copy a pulled job's run from here to the storage, unless its nodes have done so.
 
     Raises:
         ClusterError: the storage refuses, and the nodes have not stored it either.
@@ -128,7 +128,7 @@ def _phase(pulled: Pulled) -> str:
 
 
 def default_folder(home: ClusterHome, job_id: str) -> Path:
-    """Return where a job's results go: to the runs of the folder that the cluster was made from."""
+    """Return where `drumline pull` puts a job: in the runs of the folder of the cluster."""
     folder = Path(home.read_facts().folder)
     return (folder if folder.is_dir() else Path.cwd()) / "runs" / job_id
 
@@ -145,7 +145,7 @@ def _trusted(job_id: str) -> str:
 
 
 def stored_by_nodes(folder: Path, *, nodes: int) -> bool:
-    """Whether as many nodes say that they have brought all of a job to the storage themselves."""
+    """Whether as many nodes say in a pulled job that they brought all of it to the storage."""
     notes = [folder / "storage.json", *folder.glob("nodes/*/storage.json")]
     try:
         told = [json.loads(note.read_text()) for note in notes]
@@ -164,7 +164,7 @@ def pulled_folder(home: ClusterHome, job_id: str) -> Path | None:
 
 
 def note_place(home: ClusterHome, job_id: str, into: Path) -> None:
-    """Remember where a job's results are."""
+    """Note in the cluster's home where a job's results were pulled to."""
     note = home.jobs / job_id / "pulled"
     note.parent.mkdir(parents=True, exist_ok=True)
     note.write_text(str(into.absolute()))

@@ -27,7 +27,7 @@ _MOST = 10
 
 
 def report_command(names: list[str], *, out: Path | None, lang: Language) -> None:
-    """Write a page about runs, and say where it is."""
+    """Run `drumline report`: write a page about runs, and say where it is."""
     say = page_texts(lang)
     scripts = [name for name in names if _is_script(name)]
     if len(scripts) == len(names):
@@ -43,7 +43,7 @@ def report_command(names: list[str], *, out: Path | None, lang: Language) -> Non
 def compare_command(
     first: str, second: str, *, out: Path | None, lang: Language, as_json: bool
 ) -> None:
-    """Print in what two runs differ, and write the page."""
+    """Run `drumline compare`: print in what two runs differ, and write the page."""
     say = page_texts(lang)
     records = _read([first, second])
     report = build_runs_report(records, lang)

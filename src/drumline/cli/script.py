@@ -36,9 +36,9 @@ def run_command(
     module: bool = False,
     link_rate: str | None = None,
 ) -> None:
-    """Run a script or a module on all workers, its output prefixed by rank."""
-    nodes, workers = parse_shape(shape)
-    plans = plan_links(nodes, workers, link_rate)
+    """Run `drumline run`: a script or module on all workers, its output prefixed by rank."""
+    nodes, workers = _parse_shape(shape)
+    plans = _plan_links(nodes, workers, link_rate)
     path = find_module(script) if module else Path(script)
     if not path.is_file():
         raise UsageError(f"no script {script}; give the path of a Python file")
@@ -56,7 +56,7 @@ def run_command(
     _follow(run, task, plans, world_size=nodes * workers)
 
 
-def plan_links(nodes: int, workers: int, rate: str | None) -> tuple[NodePlan, ...]:
+def _plan_links(nodes: int, workers: int, rate: str | None) -> tuple[NodePlan, ...]:
     """Lay out the simulated nodes of a script's run.
 
     Raises:
@@ -72,7 +72,7 @@ def plan_links(nodes: int, workers: int, rate: str | None) -> tuple[NodePlan, ..
     return validate_spec(values, {("link", "rate"): f"--link-rate {rate}"}).node_plans
 
 
-def parse_shape(shape: str) -> tuple[int, int]:
+def _parse_shape(shape: str) -> tuple[int, int]:
     """Read `NxM` as (nodes, workers per node); `M` alone is one node."""
     match = re.fullmatch(r"(?:(\d+)x)?(\d+)", shape)
     nodes, workers = (int(match.group(1) or 1), int(match.group(2))) if match else (0, 0)

@@ -23,7 +23,7 @@ from drumline.spec.run_spec import RunSpec
 
 
 def runs_command(*, as_json: bool) -> None:
-    """List the runs under ./runs."""
+    """Run `drumline runs`: list the runs under ./runs."""
     rows = [_describe(run) for run in list_runs(RUNS)]
     if as_json:
         print_json([asdict(row) for row in rows])
@@ -65,7 +65,7 @@ def _runs_table(rows: list[RunListing]) -> Table:
 
 
 def show_command(name: str, *, as_json: bool) -> None:
-    """Show one run from its directory."""
+    """Run `drumline show`: show one run from its directory."""
     run = RunDir.open(name, root=RUNS)
     if not run.spec_file.exists():
         _show_script(run, as_json=as_json)
@@ -158,7 +158,7 @@ _SHOWN = 20
 
 
 def trace_command(name: str, *, steps: str | None, out: Path | None) -> None:
-    """Write the trace of some steps of a run."""
+    """Run `drumline trace`: write the trace of some steps of a run."""
     run = RunDir.open(name, root=RUNS)
     if not run.spec_file.exists():
         raise UsageError(f"{run.path.name} ran a script of its own, which notes no steps")
@@ -192,6 +192,6 @@ def _parse(steps: str) -> tuple[int, int]:
 
 
 def schema_command() -> None:
-    """Print the JSON Schema of the spec."""
+    """Run `drumline schema`: print the JSON Schema of the run spec."""
     schema = RunSpec.model_json_schema()
     print_json({"$schema": "https://json-schema.org/draft/2020-12/schema", **schema})

@@ -21,7 +21,7 @@ from drumline.cli.connection import Printer, connected, print_end, print_note
 from drumline.cli.display import Display, open_display
 from drumline.cli.printing import print_result
 from drumline.cli.pull import default_folder, note_place, pulled_folder
-from drumline.cli.train import title_of
+from drumline.cli.train import run_title
 from drumline.cluster.files.package import push_package
 from drumline.cluster.files.pull import Puller
 from drumline.cluster.files.storage import keep_copies
@@ -58,7 +58,7 @@ def submit_command(
     restarts: int,
     resume: str | None,
 ) -> None:
-    """Run a script or a spec on all nodes."""
+    """Run `drumline submit`: run a script or a spec on all nodes of the cluster."""
     spec, home = find_cluster(which)
     if resume is not None and (module or not script.endswith(_SPEC_ENDS)):
         raise UsageError("--resume is for a SPEC.yaml; a script finds its own checkpoints")
@@ -205,7 +205,7 @@ def _request(
 
 
 def path_from_here(script: str) -> str:
-    """Return a script's path from this folder, which is all of this machine that travels.
+    """Return a submitted script's path from this folder, all of this machine that travels.
 
     Raises:
         UsageError: it is elsewhere; one by its whole path may be on the nodes, too.
@@ -234,7 +234,7 @@ async def follow_to_end(
     talks: Sequence[NodeSession] = (),
     view: TrainingView | None = None,
 ) -> JobState:
-    """Follow a job, also where connections are lost meanwhile: the job does not need us.
+    """Follow a submitted job, also where connections are lost: the job does not need us.
 
     `talks` are nodes that tell of the job already; `view` draws its training.
 
@@ -337,7 +337,7 @@ class TrainingView:
             spec = read_run_spec(self.run)
             progress = RunProgress(self.run, spec.world_size, nodes=spec.nodes)
             named = RunDir(Path(self._job_id))
-            self._display = open_display(Console(), progress, title_of(named, spec))
+            self._display = open_display(Console(), progress, run_title(named, spec))
         if self._display is not None:
             self._display.update()
 

@@ -52,7 +52,7 @@ class TrainArgs(NamedTuple):
 
 
 def split_args(args: list[str]) -> TrainArgs:
-    """Tell the spec file, the overrides and `resume=RUN` apart."""
+    """Split the arguments of `drumline train` into spec file, overrides and `resume=RUN`."""
     files = [arg for arg in args if "=" not in arg or Path(arg).is_file()]
     args = [arg for arg in args if arg not in files]
     if len(files) > 1:
@@ -70,7 +70,7 @@ def train_command(
     out: Path | None,
     as_json: bool,
 ) -> None:
-    """Train by a spec file and overrides, and print what came of it.
+    """Run `drumline train` by a spec file and overrides, and print what came of it.
 
     Under an outer launcher this is one rank; rank 0 also makes the run directory and prints.
     """
@@ -120,14 +120,14 @@ def _launch(run: RunDir, spec: RunSpec, agents: Agents, *, resumed: bool, quiet:
     if resumed:
         progress.skip_to_now()
     try:
-        shown = shown_run(Console(stderr=quiet), progress, title_of(run, spec))
+        shown = shown_run(Console(stderr=quiet), progress, run_title(run, spec))
         follow_training(run, spec, agents, shown)
     except KeyboardInterrupt:
         raise _interrupted(run, progress) from None
 
 
-def title_of(run: RunDir, spec: RunSpec) -> str:
-    """Say in one line what a run is."""
+def run_title(run: RunDir, spec: RunSpec) -> str:
+    """Return the title of a run's display, which says in one line what the run is."""
     ranks = counted(spec.world_size, "rank")
     if spec.nodes > 1:
         ranks += f" on {spec.nodes} nodes"
@@ -250,7 +250,7 @@ _FIXED_IN_STRATEGY = ("average", "of", "compress")
 def resumed_run(
     name: str, overrides: list[str], *, root: Path, ranks: int | None = None
 ) -> Iterator[tuple[RunDir, RunSpec]]:
-    """Find a run and hold it while it goes on, with the overrides that a resumed run may have.
+    """Find the run of `resume=RUN`, hold it while it goes on, with the overrides it may have.
 
     `ranks`: how many there are, where somebody else starts them.
 

@@ -35,7 +35,7 @@ _ANSWER_S = 10.0
 
 
 def ssh_command(node: str, command: list[str], which: str | None) -> None:
-    """Become OpenSSH, with the cluster's own configuration."""
+    """Run `drumline ssh`: become OpenSSH, with the cluster's own configuration."""
     spec, home = find_cluster(which)
     machines = {machine.name: machine for machine in home.read_facts().machines}
     if not machines:
@@ -65,12 +65,12 @@ async def _refuse_silent(spec: ClusterSpec, home: ClusterHome, machine: Machine)
 
 
 def jupyter_command(which: str | None, *, browser: bool) -> None:
-    """Open JupyterLab of the leader, and start what its notebooks ask for."""
+    """Run `drumline jupyter`: open the leader's JupyterLab, start what notebooks ask for."""
     asyncio.run(_serve(which, "jupyter", browser=browser))
 
 
 def tensorboard_command(which: str | None, *, browser: bool) -> None:
-    """Open TensorBoard of the leader."""
+    """Run `drumline tensorboard`: open TensorBoard of the leader."""
     asyncio.run(_serve(which, "tensorboard", browser=browser))
 
 

@@ -14,7 +14,7 @@ from types import MappingProxyType
 import torch
 
 from drumline.core.json_lines import Message
-from drumline.grader.pictures import table
+from drumline.grader.pictures import draw_table
 from drumline.grader.ranks import POINT_TO_POINT, Call, count_calls, on_ranks
 from drumline.grader.submission import Submission, Wrong
 
@@ -34,8 +34,8 @@ _CLOSE = 1e-5
 _FREE = ("barrier",)  # moves nothing
 
 
-def average(method: str, submission: Submission) -> None:
-    """Does a method of averaging give the mean on every rank, by the messages of its name?"""
+def check_average(method: str, submission: Submission) -> None:
+    """Check the student's averaging: the mean on every rank, by the messages of its name?"""
     answers = on_ranks(partial(_average, method), _RANKS, submission)
     calls = [[[Call(**call) for call in one["calls"]] for one in answer] for answer in answers]
     for number, size in enumerate(_SIZES):
@@ -79,7 +79,7 @@ def _check_values(answers: list[Message], size: int, method: str, *, aliased: bo
         [rank, f"{own[rank]:.4f}", f"{mean:.4f}", "mixed" if value is None else f"{value:.4f}"]
         for rank, value in enumerate(seen)
     ]
-    picture = table(["rank", "brings", "expected", "yours"], rows)
+    picture = draw_table(["rank", "brings", "expected", "yours"], rows)
     fail = partial(Wrong, picture=picture, way=method, ranks=_RANKS, size=size, mean=mean)
     if aliased:
         raise fail("aliased-gather")
@@ -156,4 +156,4 @@ def _traffic(calls: list[list[Call]]) -> list[str]:
             peers = sorted({call.peer for call in same if call.peer is not None})
             whom = ", ".join(map(str, peers)) if op in POINT_TO_POINT or peers else "all"
             rows.append([rank, op, len(same), _bytes(same, [op]), whom])
-    return table(["rank", "call", "times", "bytes", "peers"], rows)
+    return draw_table(["rank", "call", "times", "bytes", "peers"], rows)

@@ -124,7 +124,7 @@ class Fork:
 
 
 def fork(function: Callable[[], Any], *, own_session: bool = False, stays: bool = False) -> Fork:
-    """Run a function in a fork of this process; what it returns, as JSON, is the fork's answer.
+    """Run a check of a student's code in a fork; what it returns, as JSON, is the fork's answer.
 
     Args:
         function: must not raise.
@@ -180,10 +180,10 @@ def _redirect(parent: int, print_in: int, stacks: IO[bytes], *, own_session: boo
     faulthandler.register(_STACK_SIGNAL, file=stacks, all_threads=True)
 
 
-def watch(
+def watch_forks(
     forks: Sequence[Fork], *, until: float, enough: Callable[[], bool] = lambda: False
 ) -> None:
-    """Read what forks answer and print until all have ended, or `enough`, or the time is there."""
+    """Read what the grader's forks answer and print until all ended, or `enough`, or `until`."""
     with selectors.DefaultSelector() as selector:
         for one in forks:
             for descriptor in (one.answers, one.printed):
@@ -222,13 +222,13 @@ def _line_in_dump(dump: str, folder: Path) -> str:
 
 
 def adopt_orphans() -> None:
-    """Become the parent of what the processes below this one leave behind."""
+    """Make this grader process the parent of what a student's code leaves running."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def kill_orphans(session: int) -> int:
-    """End what a fork that led this session has left, and return how many did not go by itself."""
+    """Kill what a student's code left running in this session; returns how many had to be."""
     deadline = time.monotonic() + _GRACE_S
     while (found := set(_orphans(session))) and time.monotonic() < deadline:
         time.sleep(0.02)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from drumline.core.json_lines import Message
-from drumline.grader.pictures import table
+from drumline.grader.pictures import draw_table
 from drumline.grader.submission import Submission, Wrong
 
 _SHAPES = ((3,), (2, 2), (1,))
@@ -31,23 +31,23 @@ Weights = list[list[Tensor]]
 Build = Callable[[list[nn.Parameter]], Any]
 
 
-def gd(submission: Submission) -> None:
-    """Does GD move against the gradient, by the learning rate?"""
+def check_gd(submission: Submission) -> None:
+    """Check the student's GD: does it move against the gradient, by the learning rate?"""
     build = submission.take("optimizers", "GD")
-    _check_plain(walk(lambda params: build(params, lr=_LR)), "GD")
+    _check_plain(run_optimizer(lambda params: build(params, lr=_LR)), "GD")
 
 
-def sgd(submission: Submission) -> None:
-    """Does SGD do so, too, and gather speed where it has momentum?"""
+def check_sgd(submission: Submission) -> None:
+    """Check the student's SGD: plain steps as GD's, and momentum where it is given?"""
     build = submission.take("optimizers", "SGD")
 
     def with_momentum(params: list[nn.Parameter]) -> Any:
         return build(params, lr=_LR, momentum=_MOMENTUM)
 
-    seen = walk(with_momentum)  # before any other one has walked
-    plain = walk(lambda params: build(params, lr=_LR))
+    seen = run_optimizer(with_momentum)  # before any other one has taken a step
+    plain = run_optimizer(lambda params: build(params, lr=_LR))
     _check_plain(plain, "SGD")
-    expected = descend(_MOMENTUM)
+    expected = sgd_weights(_MOMENTUM)
     if not _same(seen, expected):
         raise Wrong(
             "momentum-ignored" if _same(seen, plain) else "momentum-differs",
@@ -58,16 +58,16 @@ def sgd(submission: Submission) -> None:
     _check_second(with_momentum, expected, "SGD")
 
 
-def adam(submission: Submission) -> None:
-    """Does Adam correct its running means by the right number of steps?"""
+def check_adam(submission: Submission) -> None:
+    """Check the student's Adam: are its running means corrected by the right number of steps?"""
     build = submission.take("optimizers", "Adam")
-    expected = by_adam()
+    expected = adam_weights()
 
     def with_betas(params: list[nn.Parameter]) -> Any:
         return build(params, lr=_LR, betas=_BETAS, eps=_EPS)
 
     try:
-        seen = walk(with_betas)
+        seen = run_optimizer(with_betas)
     except ZeroDivisionError:
         raise Wrong("adam-counts-from-0", seen="ZeroDivisionError") from None
     if _same(seen, expected):
@@ -77,14 +77,14 @@ def adam(submission: Submission) -> None:
     if not all(weight.isfinite().all() for weight in seen[0]):  # from the first step on
         raise Wrong("adam-counts-from-0", picture=picture, seen="nan")
     for mistake, facts, variant in _VARIANTS:
-        if _same(seen, by_adam(variant)):
+        if _same(seen, adam_weights(variant)):
             raise Wrong(mistake, picture=picture, **facts)
     raise Wrong("adam-differs", picture=picture, step=_first_step_off(seen, expected))
 
 
 def _check_plain(seen: Weights, name: str) -> None:
     """Check that an optimizer without momentum takes the steps of gradient descent."""
-    expected = descend()
+    expected = sgd_weights()
     if not _same(seen, expected):
         gradient, moved = float(_gradients()[0][0][0]), float(seen[0][0][0])
         facts = {"lr": _LR, "gradient": gradient, "moved": moved}
@@ -93,13 +93,13 @@ def _check_plain(seen: Weights, name: str) -> None:
 
 def _check_second(build: Build, expected: Weights, name: str) -> None:
     """Check that a second optimizer walks as the first did: what one remembers is its own."""
-    seen = walk(build)
+    seen = run_optimizer(build)
     if not _same(seen, expected):
         raise Wrong("state-shared", picture=_beside(expected, seen), name=name)
 
 
-def without_gradient(submission: Submission) -> None:
-    """Is a parameter that has no gradient left alone?"""
+def check_without_gradient(submission: Submission) -> None:
+    """Check that the student's optimizers leave a parameter without gradient alone."""
     for name in ("GD", "SGD", "Adam"):
         params = _parameters()
         optimizer = submission.take("optimizers", name)(params, lr=_LR)
@@ -188,8 +188,8 @@ _VARIANTS: Sequence[_Misunderstanding] = (
 )
 
 
-def descend(momentum: float = 0.0) -> Weights:
-    """Walk as SGD does."""
+def sgd_weights(momentum: float = 0.0) -> Weights:
+    """Return the weights after each step of SGD's formula, to compare a student's with."""
     params = [param.detach() for param in _parameters()]
     buffers = [torch.zeros_like(param) for param in params]
     walked = []
@@ -200,8 +200,8 @@ def descend(momentum: float = 0.0) -> Weights:
     return walked
 
 
-def by_adam(variant: _Variant | None = None) -> Weights:
-    """Walk as Adam does, or with one thing misunderstood."""
+def adam_weights(variant: _Variant | None = None) -> Weights:
+    """Return the weights after each step of Adam's formula, or of a known misunderstanding."""
     variant = variant or _Variant()
     (beta1, beta2), params = _BETAS, [param.detach() for param in _parameters()]
     of_m, of_v = (beta2, beta1) if variant.swap else (beta1, beta2)
@@ -223,8 +223,8 @@ def by_adam(variant: _Variant | None = None) -> Weights:
     return walked
 
 
-def walk(build: Build) -> Weights:
-    """Let an optimizer take some steps with gradients that are the same for all."""
+def run_optimizer(build: Build) -> Weights:
+    """Return the weights after each step of a student's optimizer, with fixed gradients."""
     params = _parameters()
     optimizer = build(params)
     walked = []
@@ -276,4 +276,4 @@ def _beside(expected: Weights, seen: Weights, steps: int = 4) -> list[str]:
         [step, *(f"{float(w[i].flatten()[0]):.4f}" for i in range(len(_SHAPES)) for w in pair)]
         for step, pair in enumerate(zip(expected[:steps], seen, strict=False), start=1)
     ]
-    return table(["step", *head], rows)
+    return draw_table(["step", *head], rows)

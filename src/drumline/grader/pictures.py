@@ -8,8 +8,8 @@ Span = tuple[int, float, float]
 """microbatch, start and end in seconds"""
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
-    """Write rows below their head, in columns aligned to the right."""
+def draw_table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
+    """Draw a table in text for a student: rows below their head, aligned to the right."""
     cells = [[str(cell) for cell in row] for row in [head, *rows]]
     widths = [max(len(row[column]) for row in cells) for column in range(len(head))]
     return [
@@ -18,8 +18,8 @@ def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
     ]
 
 
-def coverage(seen: Sequence[set[int]], total: int, cells: int = 48) -> list[str]:
-    """Draw which samples each rank saw: █ all of a cell's, ▒ some, · none; and anyone."""
+def draw_coverage(seen: Sequence[set[int]], total: int, cells: int = 48) -> list[str]:
+    """Draw in text which samples each rank, and anyone, saw: █ all of a cell's, ▒ some, · none."""
     cells = min(cells, total)
     lines = []
     for name, samples in [
@@ -35,8 +35,8 @@ def coverage(seen: Sequence[set[int]], total: int, cells: int = 48) -> list[str]
     return lines
 
 
-def time_line(parts: Sequence[Sequence[Span]], cells: int = 56) -> list[str]:
-    """Draw what each part computed when, by the number of the microbatch."""
+def draw_time_line(parts: Sequence[Sequence[Span]], cells: int = 56) -> list[str]:
+    """Draw in text for a student what each part computed when, by the microbatch's number."""
     spans = [span for part in parts for span in part]
     if not spans:
         return []
@@ -54,8 +54,10 @@ def time_line(parts: Sequence[Sequence[Span]], cells: int = 56) -> list[str]:
     return lines
 
 
-def bars(rows: Sequence[tuple[str, Sequence[tuple[str, float]]]], cells: int = 44) -> list[str]:
-    """Draw lengths one after the other: rank 0  wwwwwwwwtttttt  wait 0.40 s, transfer 0.30 s."""
+def draw_bars(
+    rows: Sequence[tuple[str, Sequence[tuple[str, float]]]], cells: int = 44
+) -> list[str]:
+    """Draw bars in text for a student: rank 0  wwwwtttt  wait 0.40 s, transfer 0.30 s."""
     longest = max([sum(max(0.0, s) for _, s in lengths) for _, lengths in rows] + [1e-9])
     lines = []
     widest = max(len(name) for name, _ in rows)

@@ -33,7 +33,7 @@ from torch.distributed import distributed_c10d
 from drumline.comm.group import interface_towards, pin_interface
 from drumline.comm.store import LOOPBACK
 from drumline.core.json_lines import Message
-from drumline.grader.fork import Fork, fork, watch
+from drumline.grader.fork import Fork, fork, watch_forks
 from drumline.grader.submission import EndedElsewhere, Outcome, Submission, outcome_of
 
 LEADER = 0
@@ -57,7 +57,7 @@ RankFunction = Callable[[int, int, Submission], Any]
 
 
 def on_ranks(function: RankFunction, ranks: int, submission: Submission) -> list[Any]:
-    """Call a function on ranks that form a group, and return what each of them gave.
+    """Run a check's function on forked ranks of a gloo group; returns what each of them gave.
 
     Raises:
         Wrong: a rank raised, died or hung.
@@ -65,8 +65,8 @@ def on_ranks(function: RankFunction, ranks: int, submission: Submission) -> list
     return _gather(partial(_in_group, function), ranks, ranks, submission)
 
 
-def by_rpc(function: RankFunction, ranks: int, submission: Submission) -> Any:
-    """Call a function on the first of ranks that serve each other's calls (worker0, worker1, …).
+def on_rpc_leader(function: RankFunction, ranks: int, submission: Submission) -> Any:
+    """Run a check's function on the first of forked RPC agents (worker0, worker1, …).
 
     Every rank has imported the student's `two_parts`, so that calls find it there. Returns what the
     function gave; the others only serve.
@@ -75,7 +75,7 @@ def by_rpc(function: RankFunction, ranks: int, submission: Submission) -> Any:
 
 
 def fingerprint(tensor: Tensor) -> float:
-    """Sum a tensor up with weights: what a rank answers in its place."""
+    """Sum up a tensor of a student's with weights: what a rank answers in its place."""
     flat = tensor.detach().flatten()
     return float((flat * torch.arange(1, len(flat) + 1)).sum())
 
@@ -102,11 +102,11 @@ def _gather(
 
     try:
         deadline = time.monotonic() + submission.timeout_s
-        watch(forks, until=deadline, enough=lambda: failed() or answered())
+        watch_forks(forks, until=deadline, enough=lambda: failed() or answered())
         if failed():
             # a rank that dies closes its connections before it can be reaped: what its peers raise
             # about that may be here first
-            watch(forks, until=time.monotonic() + _LAST_S, enough=died)
+            watch_forks(forks, until=time.monotonic() + _LAST_S, enough=died)
         if (problem := _first_problem(forks, asked, submission)) is not None:
             raise EndedElsewhere(problem)
         return [one.answer["value"] for one in forks[:asked]]
@@ -190,7 +190,7 @@ class Call:
 
 
 def count_calls() -> list[Call]:
-    """Note the calls of this process from now on, in their order; it cannot be undone."""
+    """Record this process's torch.distributed calls from now on; it cannot be undone."""
     made: list[Call] = []
     inside = threading.local()  # of a call: another thread's call is one of its own
 

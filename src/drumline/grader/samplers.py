@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from drumline.core.json_lines import Message
-from drumline.grader.pictures import coverage, table
+from drumline.grader.pictures import draw_coverage, draw_table
 from drumline.grader.ranks import fingerprint, on_ranks
 from drumline.grader.submission import Submission, Wrong
 
@@ -36,15 +36,15 @@ class Numbers(torch.utils.data.Dataset[int]):
         return index
 
 
-def partition_parts(submission: Submission) -> None:
-    """Do the ranks' parts cover the data, each sample once?"""
+def check_partition(submission: Submission) -> None:
+    """Check the student's partition sampler: do the parts cover the data, each sample once?"""
     for epoch in (0, 1):
         parts = [_draw(sampler, epoch) for sampler in _build(submission, PARTITION)]
         seen, counts = _check_indices(parts, PARTITION)
         distinct = len(set().union(*seen))
         fail = partial(
             Wrong,
-            picture=coverage(seen, _SAMPLES),
+            picture=draw_coverage(seen, _SAMPLES),
             epoch=epoch,
             samples=_SAMPLES,
             ranks=_RANKS,
@@ -61,14 +61,14 @@ def partition_parts(submission: Submission) -> None:
             raise fail("partition-not-random")
 
 
-def sampling_draws(submission: Submission) -> None:
-    """Does every rank draw from all the data, and its own?"""
+def check_sampling(submission: Submission) -> None:
+    """Check the student's random sampler: does every rank draw from all the data, its own?"""
     samplers = _build(submission, SAMPLING)
     seen, counts = _check_indices([_draw(sampler, 0) for sampler in samplers], SAMPLING)
     fail = partial(Wrong, samples=_SAMPLES, ranks=_RANKS, counts=", ".join(map(str, counts)))
     low, high = _SAMPLES // _RANKS, -(-_SAMPLES // _RANKS)
     if not all(low <= count <= high for count in counts):
-        raise fail("sampling-count", picture=coverage(seen, _SAMPLES), low=low, high=high)
+        raise fail("sampling-count", picture=draw_coverage(seen, _SAMPLES), low=low, high=high)
     same = {rank for pair in combinations(range(_RANKS), 2) if _alike(seen, *pair) for rank in pair}
     if same:
         named, distinct = ", ".join(map(str, sorted(same))), len(set().union(*seen))
@@ -77,17 +77,17 @@ def sampling_draws(submission: Submission) -> None:
         ever = set().union(*(_draw(sampler, epoch) for epoch in range(_EPOCHS)))
         repeated = _draw(sampler, 0) == _draw(sampler, 1) == _draw(sampler, 2)
         if len(ever) < _SAMPLES * 0.97 and not repeated:  # that is another check's
-            picture = coverage([ever], _SAMPLES)[0].replace("rank 0", f"rank {rank}")
+            picture = draw_coverage([ever], _SAMPLES)[0].replace("rank 0", f"rank {rank}")
             facts = {"rank": rank, "epochs": _EPOCHS, "ever": len(ever)}
             raise fail("sampling-narrow", picture=[picture], **facts)
 
 
 def check_epochs(name: str, submission: Submission) -> None:
-    """Does each epoch have a new order, or new draws, that can be repeated?"""
+    """Check the student's sampler: a new order in each epoch, which can be repeated?"""
     for rank, sampler in enumerate(_build(submission, name)):
         orders = [_draw(sampler, epoch) for epoch in range(3)]
         rows = [[epoch, ", ".join(map(str, order[:8]))] for epoch, order in enumerate(orders)]
-        picture = table(["epoch", "first indices"], rows)
+        picture = draw_table(["epoch", "first indices"], rows)
         if orders[0] == orders[1] == orders[2]:
             raise Wrong("same-order", picture=picture, name=name, rank=rank)
         if _draw(sampler, 1) != orders[1]:
@@ -95,14 +95,14 @@ def check_epochs(name: str, submission: Submission) -> None:
 
 
 def check_len(name: str, submission: Submission) -> None:
-    """Does `len` give how many indices come?"""
+    """Check the student's sampler: does `len` give how many indices come?"""
     told, counted = [], []
     for sampler in _build(submission, name):
         told.append(sampler.__len__())  # len() would refuse a float without saying whose
         counted.append(len(_draw(sampler, 0)))
     if told != counted:
         rows = [[rank, counted[rank], told[rank]] for rank in range(_RANKS)]
-        picture = table(["rank", "indices", "len()"], rows)
+        picture = draw_table(["rank", "indices", "len()"], rows)
         facts = {"told": told[0], "counted": counted[0], "samples": _SAMPLES}
         raise Wrong("wrong-len", picture=picture, name=name, **facts)
 
@@ -149,11 +149,11 @@ def _overlap(seen: list[set[int]]) -> list[str]:
         [name, *(len(mine & other) for other in seen)]
         for name, mine in zip(names, seen, strict=True)
     ]
-    return [*table(["both saw", *names], rows), "", *coverage(seen, _SAMPLES)]
+    return [*draw_table(["both saw", *names], rows), "", *draw_coverage(seen, _SAMPLES)]
 
 
-def broadcast(submission: Submission) -> None:
-    """Has every rank rank 0's parameters, and its buffers, after the broadcast?"""
+def check_broadcast(submission: Submission) -> None:
+    """Check the student's broadcast: has every rank rank 0's parameters and buffers after it?"""
     answers = on_ranks(_broadcast, _REPLICAS, submission)
     source = answers[0]["before"]
     rows, off = [], []
@@ -164,7 +164,7 @@ def broadcast(submission: Submission) -> None:
             off.append(name)
     if not off:
         return
-    picture = table(["", "rank 0 had", *(f"rank {rank}" for rank in range(_REPLICAS))], rows)
+    picture = draw_table(["", "rank 0 had", *(f"rank {rank}" for rank in range(_REPLICAS))], rows)
     buffers = [name for name in off if name.startswith("norm.running")]
     moved = off if len(off) == len(buffers) else [name for name in off if name not in buffers]
     mistake = "buffers-not-broadcast" if moved == buffers else "parameters-not-broadcast"

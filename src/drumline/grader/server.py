@@ -26,7 +26,7 @@ from typing import TextIO
 from drumline.core.json_lines import Message
 from drumline.core.scratch import Scratch
 from drumline.grader import aggregation, optimizers, samplers, timing, training, two_parts
-from drumline.grader.fork import fork, kill_orphans, watch
+from drumline.grader.fork import fork, kill_orphans, watch_forks
 from drumline.grader.submission import Outcome, Submission, outcome_of
 
 Question = Callable[[Submission], object]
@@ -70,35 +70,40 @@ CHECKS: Mapping[int, tuple[Check, ...]] = MappingProxyType(
         1: (
             _imports("optimizers"),
             _imports("training"),
-            _of("optimizers", "gd.step", optimizers.gd),
-            _of("optimizers", "sgd.step", optimizers.sgd),
-            _of("optimizers", "adam.step", optimizers.adam),
-            _of("optimizers", "optimizers.without-gradient", optimizers.without_gradient),
-            _of("training", "train.gd", training.gd, "optimizers"),
-            _of("training", "train.sgd", training.sgd, "optimizers"),
+            _of("optimizers", "gd.step", optimizers.check_gd),
+            _of("optimizers", "sgd.step", optimizers.check_sgd),
+            _of("optimizers", "adam.step", optimizers.check_adam),
+            _of("optimizers", "optimizers.without-gradient", optimizers.check_without_gradient),
+            _of("training", "train.gd", training.check_gd_batches, "optimizers"),
+            _of("training", "train.sgd", training.check_sgd_batches, "optimizers"),
         ),
         2: (
             _imports("aggregation"),
             _imports("timing"),
             *(
-                _of("aggregation", f"average.{way}", partial(aggregation.average, way), ranks=3)
+                _of(
+                    "aggregation",
+                    f"average.{way}",
+                    partial(aggregation.check_average, way),
+                    ranks=3,
+                )
                 for way in aggregation.METHODS
             ),
-            _of("timing", "timer", timing.timer, ranks=2),
+            _of("timing", "timer", timing.check_timer, ranks=2),
         ),
         3: (
             _imports("samplers"),
             _imports("replicas"),
-            *_of_sampler("partition", samplers.PARTITION, "parts", samplers.partition_parts),
-            *_of_sampler("sampling", samplers.SAMPLING, "draws", samplers.sampling_draws),
-            _of("replicas", "broadcast", samplers.broadcast, ranks=3),
+            *_of_sampler("partition", samplers.PARTITION, "parts", samplers.check_partition),
+            *_of_sampler("sampling", samplers.SAMPLING, "draws", samplers.check_sampling),
+            _of("replicas", "broadcast", samplers.check_broadcast, ranks=3),
         ),
         4: (
             _imports("two_parts"),
-            _of("two_parts", "model.outputs", two_parts.outputs, ranks=3),
-            _of("two_parts", "model.overlap", two_parts.overlap, ranks=3),
-            _of("two_parts", "model.parameters", two_parts.parameters, ranks=3),
-            _of("two_parts", "model.sizes", two_parts.sizes, ranks=3),
+            _of("two_parts", "model.outputs", two_parts.check_outputs, ranks=3),
+            _of("two_parts", "model.overlap", two_parts.check_overlap, ranks=3),
+            _of("two_parts", "model.parameters", two_parts.check_parameters, ranks=3),
+            _of("two_parts", "model.sizes", two_parts.check_sizes, ranks=3),
         ),
     }
 )
@@ -106,16 +111,16 @@ CHECKS: Mapping[int, tuple[Check, ...]] = MappingProxyType(
 
 
 def serve(requests: TextIO, events: TextIO) -> None:
-    """Answer requests until there are no more."""
+    """Answer the grader's requests, a line of JSON each, until there are no more."""
     with Scratch() as scratch:
         for line in requests:
-            for event in answer(json.loads(line), scratch.path):
+            for event in _answer(json.loads(line), scratch.path):
                 events.write(json.dumps(event) + "\n")
                 events.flush()
 
 
-def answer(request: Message, scratch: Path) -> Iterator[Message]:
-    """Ask all checks of a lab, or only those that the request names."""
+def _answer(request: Message, scratch: Path) -> Iterator[Message]:
+    """Run all checks of a lab on a student's folder, or only those that the request names."""
     submission = Submission(
         folder=Path(request["folder"]).resolve(),
         timeout_s=float(request["timeout_s"]),
@@ -159,15 +164,15 @@ def _ask_if_possible(
     for file in check.files:
         if file in broken:
             return Outcome(status="not run", mistake="needs-import", facts={"file": f"{file}.py"})
-    return ask(check, submission)
+    return _ask(check, submission)
 
 
-def ask(check: Check, submission: Submission) -> Outcome:
-    """Ask one check in a fork, and leave nothing of it behind."""
+def _ask(check: Check, submission: Submission) -> Outcome:
+    """Run one check of a student's code in a fork, and leave nothing of it behind."""
     child = fork(partial(_run, check, submission), own_session=True)
     try:
         limit = submission.timeout_s + (_FOR_RANKS_S if check.ranks else 0)
-        watch([child], until=time.monotonic() + limit)
+        watch_forks([child], until=time.monotonic() + limit)
         if child.answer is not None:
             found = Outcome(**child.answer)
         elif child.ended:

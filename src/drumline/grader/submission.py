@@ -91,7 +91,7 @@ class EndedElsewhere(Exception):  # noqa: N818  raised to end a check, not an er
 
 
 def outcome_of(error: BaseException, folder: Path) -> Outcome:
-    """Turn what ended a check into an outcome."""
+    """Turn the error that ended a check of a student's code into an outcome."""
     if isinstance(error, Wrong | EndedElsewhere):
         return error.outcome
     frames = traceback.extract_tb(error.__traceback__)
@@ -110,7 +110,7 @@ def outcome_of(error: BaseException, folder: Path) -> Outcome:
 
 
 def format_line(file: str, line: int, function: str) -> str:
-    """Write a line of code down: `optimizers.py:31 in step: m = self.m[i]`."""
+    """Write a line of a student's code down: `optimizers.py:31 in step: m = self.m[i]`."""
     code = linecache.getline(file, line).strip()
     ours = is_inside(file, _PACKAGE)  # where names are the same as the student's
     name = Path(file).relative_to(_PACKAGE.parent) if ours else Path(file).name
@@ -118,7 +118,7 @@ def format_line(file: str, line: int, function: str) -> str:
 
 
 def is_inside(file: str, folder: Path) -> bool:
-    """Whether a file is one of the student's."""
+    """Whether a file lies in a folder, such as the student's."""
     return Path(file).is_relative_to(folder)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from drumline.grader.pictures import bars
+from drumline.grader.pictures import draw_bars
 from drumline.grader.ranks import on_ranks
 from drumline.grader.submission import Submission, Wrong
 
@@ -61,8 +61,8 @@ class SlowLink:
         return self._end
 
 
-def timer(submission: Submission) -> None:
-    """Does the timer give wait and transfer as they are?
+def check_timer(submission: Submission) -> None:
+    """Check the student's timer: does it give wait and transfer as they are?
 
     A busy machine may add to any time, so what is wrong must be so twice in a row.
     """
@@ -94,7 +94,7 @@ def _time(rank: int, _: int, submission: Submission) -> list[float]:
 
 def _judge(answers: list[list[float]]) -> Wrong | None:
     (wait, transfer), (late_wait, late_transfer) = answers
-    picture = bars(
+    picture = draw_bars(
         [
             ("rank 0 expected", [("wait", _LATE_S), ("transfer", _TRANSFER_S)]),
             ("rank 0 yours", [("wait", wait), ("transfer", transfer)]),

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from drumline.grader.pictures import table
+from drumline.grader.pictures import draw_table
 from drumline.grader.submission import Submission, Wrong
 
 _SAMPLES, _BATCH, _STEPS = 24, 6, 5
@@ -59,8 +59,8 @@ class RecordingModel(nn.Module):
         return y
 
 
-def gd(submission: Submission) -> None:
-    """Does every step of GD see every sample?"""
+def check_gd_batches(submission: Submission) -> None:
+    """Check the student's training loop: does every step of GD see every sample?"""
     seen = _train(submission, "GD")
     sizes = [len(set(batch)) for batch in seen.batches if batch]
     if min(sizes, default=_SAMPLES) < _SAMPLES:
@@ -79,8 +79,8 @@ def gd(submission: Submission) -> None:
         raise Wrong("losses-not-returned", steps=_STEPS, given=repr(seen.given)[:100])
 
 
-def sgd(submission: Submission) -> None:
-    """Does every step of SGD, and of Adam, see a random batch of the right size?"""
+def check_sgd_batches(submission: Submission) -> None:
+    """Check the student's training loop: SGD and Adam on random batches of the right size?"""
     for name in ("SGD", "Adam"):
         _check_batches(_train(submission, name), name)
 
@@ -163,7 +163,7 @@ def _data() -> tuple[Tensor, Tensor]:
 
 def _compare(seen: StepLog, batches: list[list[int]], name: str) -> None:
     """Compare the weights with those that these batches lead to."""
-    picture = table(
+    picture = draw_table(
         ["step", "|w| expected", "yours"],
         [
             [step, f"{float(right.norm()):.4f}", f"{float(mine.norm()):.4f}"]

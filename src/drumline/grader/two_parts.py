@@ -23,8 +23,8 @@ import torch.distributed.rpc as rpc
 from torch import Tensor, nn
 
 from drumline.core.json_lines import Message
-from drumline.grader.pictures import Span, table, time_line
-from drumline.grader.ranks import by_rpc, fingerprint
+from drumline.grader.pictures import Span, draw_table, draw_time_line
+from drumline.grader.ranks import fingerprint, on_rpc_leader
 from drumline.grader.submission import Submission, Wrong
 
 _RANKS = 3  # the leader, and an owner for each part
@@ -98,13 +98,13 @@ class TimedPart(nn.Module):
         return y
 
 
-def take_spans() -> list[tuple[int, float, float]]:
-    """Return what the part on this process has computed; called from the leader."""
+def _take_spans() -> list[tuple[int, float, float]]:
+    """Return when the student's part on this process computed; called from the leader."""
     return sorted(_here.spans, key=lambda span: span[1])
 
 
-def gradient_fingerprints(context: int) -> list[float]:
-    """Return a fingerprint of each gradient of the part here; called from the leader."""
+def _gradient_fingerprints(context: int) -> list[float]:
+    """Return a fingerprint of each gradient of the student's part; called from the leader."""
     gradients = dist_autograd.get_gradients(context)
     return [
         fingerprint(gradients[parameter]) if parameter in gradients else 0.0
@@ -113,14 +113,14 @@ def gradient_fingerprints(context: int) -> list[float]:
     ]
 
 
-def shape_of(reference: Any) -> list[int]:
+def _shape_of(reference: Any) -> list[int]:
     """Return the shape of what a remote reference points at; called on its owner."""
     return list(reference.local_value().shape)
 
 
-def outputs(submission: Submission) -> None:
-    """Does the model in two parts give what the whole one gives, forward and backward?"""
-    seen = by_rpc(_outputs, _RANKS, submission)
+def check_outputs(submission: Submission) -> None:
+    """Check the student's model in two parts: outputs and gradients as of the whole one?"""
+    seen = on_rpc_leader(_outputs, _RANKS, submission)
     if seen["shape"] != seen["expected_shape"]:
         raise Wrong("output-shape", got=str(seen["shape"]), expected=str(seen["expected_shape"]))
     if seen["off"] > _CLOSE:
@@ -133,7 +133,7 @@ def outputs(submission: Submission) -> None:
         )
     ]
     lost = [row[0] for row, mine in zip(rows, seen["gradients"], strict=True) if mine == 0.0]
-    picture = table(["gradient of", "expected", "yours"], rows)
+    picture = draw_table(["gradient of", "expected", "yours"], rows)
     if lost:
         raise Wrong("gradients-lost", picture=picture, lost=", ".join(lost))
     off = max(abs(a - b) for a, b in zip(seen["expected"], seen["gradients"], strict=True))
@@ -141,8 +141,8 @@ def outputs(submission: Submission) -> None:
         raise Wrong("gradients-differ", picture=picture, off=off)
 
 
-def overlap(submission: Submission) -> None:
-    """Does part 1 compute a microbatch while part 2 computes the one before?
+def check_overlap(submission: Submission) -> None:
+    """Check the student's pipeline: does part 1 compute while part 2 has the microbatch before?
 
     On a busy machine a message may take as long as the parts; so a second try takes longer ones.
     """
@@ -154,7 +154,7 @@ def overlap(submission: Submission) -> None:
 
 
 def _measure_overlap(submission: Submission, part_s: float) -> Wrong | None:
-    spans = by_rpc(partial(_spans, part_s), _RANKS, submission)
+    spans = on_rpc_leader(partial(_spans, part_s), _RANKS, submission)
     parts: list[list[Span]] = [
         [(number, start, end) for number, (_, start, end) in enumerate(part)] for part in spans
     ]
@@ -173,15 +173,15 @@ def _measure_overlap(submission: Submission, part_s: float) -> Wrong | None:
         "part": part_s,
     }
     if both < part_s / 2:
-        return Wrong("never-overlaps", picture=time_line(parts), **facts)
+        return Wrong("never-overlaps", picture=draw_time_line(parts), **facts)
     if calls != [_MICROBATCHES] * 2:
-        return Wrong("microbatch-count", picture=time_line(parts), **facts)
+        return Wrong("microbatch-count", picture=draw_time_line(parts), **facts)
     return None
 
 
-def parameters(submission: Submission) -> None:
-    """Does the leader get a reference to every parameter, where it lives?"""
-    seen = by_rpc(_parameters, _RANKS, submission)
+def check_parameters(submission: Submission) -> None:
+    """Check that the student's leader gets an RRef to every parameter, where it lives."""
+    seen = on_rpc_leader(_parameters, _RANKS, submission)
     expected = [
         [worker, list(parameter.shape)]
         for number, worker in enumerate(_WORKERS, start=1)
@@ -196,15 +196,15 @@ def parameters(submission: Submission) -> None:
     ]
     raise Wrong(
         "parameters-not-reached",
-        picture=table(["", "owner", "shape"], rows),
+        picture=draw_table(["", "owner", "shape"], rows),
         expected=len(expected),
         seen=len(seen),
     )
 
 
-def sizes(submission: Submission) -> None:
-    """Does the size report tell how many bytes of parameters each worker holds?"""
-    seen = by_rpc(_sizes, _RANKS, submission)
+def check_sizes(submission: Submission) -> None:
+    """Check the student's size report: the bytes of parameters that each worker holds?"""
+    seen = on_rpc_leader(_sizes, _RANKS, submission)
     parts = [list(TimedPart(number, 0).parameters()) for number in (1, 2)]
     expected = {
         worker: sum(parameter.nbytes for parameter in part)
@@ -215,7 +215,7 @@ def sizes(submission: Submission) -> None:
         return
     workers = [*_WORKERS, *(worker for worker in seen if worker not in _WORKERS)]
     rows = [[worker, expected.get(worker, "—"), seen.get(worker, "—")] for worker in workers]
-    picture = table(["owner", "bytes expected", "yours"], rows)
+    picture = draw_table(["owner", "bytes expected", "yours"], rows)
     total = sum(expected.values())
     if not any(seen.values()):
         raise Wrong("bytes-zero", picture=picture, expected=total)
@@ -251,7 +251,7 @@ def _outputs(_: int, __: int, submission: Submission) -> Message:
             return {"shape": list(mine.shape), "expected_shape": list(right.shape)}
         if mine.requires_grad:
             dist_autograd.backward(context, [(mine * weights).sum()])
-        parts = [rpc.rpc_sync(to, gradient_fingerprints, args=(context,)) for to in _WORKERS]
+        parts = [rpc.rpc_sync(to, _gradient_fingerprints, args=(context,)) for to in _WORKERS]
     ordered = [rows.detach().sort(dim=0).values for rows in (mine, right)]
     return {
         "shape": list(mine.shape),
@@ -267,7 +267,7 @@ def _spans(part_s: float, _: int, __: int, submission: Submission) -> list[Any]:
     model = _model(submission, part_s)
     with dist_autograd.context():
         model(_inputs())
-    return [rpc.rpc_sync(worker, take_spans) for worker in _WORKERS]
+    return [rpc.rpc_sync(worker, _take_spans) for worker in _WORKERS]
 
 
 def _parameters(_: int, __: int, submission: Submission) -> list[Any]:
@@ -276,7 +276,7 @@ def _parameters(_: int, __: int, submission: Submission) -> list[Any]:
         kinds = ", ".join(sorted({type(reference).__name__ for reference in found}))
         raise Wrong("not-references", kinds=kinds)
     return [
-        [owner.name, rpc.rpc_sync(owner, shape_of, args=(reference,))]
+        [owner.name, rpc.rpc_sync(owner, _shape_of, args=(reference,))]
         for reference in found
         for owner in [reference.owner()]
     ]

@@ -51,7 +51,7 @@ def _texts() -> Texts:
 
 
 def find_lab(number: int) -> Entry:
-    """Return a lab by its number.
+    """Return the catalogue's entry of a lab by its number.
 
     Raises:
         UsageError: there is no such lab.
@@ -63,7 +63,7 @@ def find_lab(number: int) -> Entry:
 
 
 def task_sheet(language: Language) -> str:
-    """Return the name of the task sheet that every lab has."""
+    """Return the file name of the task sheet that every lab gives to students."""
     return _texts()[language]["task"]
 
 
@@ -114,7 +114,7 @@ def start_lab(number: int, folder: Path, language: Language) -> list[Path]:
 
 
 def starter_files(lab: Entry) -> dict[str, str]:
-    """Return the files that a student gets, by name."""
+    """Return the starter files that a student of a lab gets, by name."""
     entries = sorted(_starters(lab).iterdir(), key=lambda entry: entry.name)
     return {
         entry.name.removesuffix(_NO_CODE): entry.read_text(encoding="utf-8")
@@ -123,8 +123,8 @@ def starter_files(lab: Entry) -> dict[str, str]:
     }
 
 
-def recognise(folder: Path) -> tuple[Entry, Language]:
-    """Say which lab a folder is of: by the mark of `start_lab`, else by the files in it.
+def recognise_lab(folder: Path) -> tuple[Entry, Language]:
+    """Say which lab a student's folder is of: by the mark of `start_lab`, else by its files.
 
     Raises:
         UsageError: there is no such folder, or it is of no lab.

@@ -39,7 +39,7 @@ class Result:
 def check_lab(
     lab: Entry, folder: Path, *, timeout_s: float = TIMEOUT_S, watch: Watch = lambda _: None
 ) -> Result:
-    """Run all checks of a lab on a folder; takes bounded time whatever the code in it does.
+    """Run a lab's checks on a student's folder, in bounded time whatever the code in it does.
 
     That is `timeout_s` for one check, and five times as long for all together.
 

@@ -93,7 +93,7 @@ Experiment = Training | Measurement
 
 
 def runs_folder(folder: Path) -> Path:
-    """Return where a lab's experiments leave what they found."""
+    """Return the folder in which a lab's experiments leave what they found."""
     return folder / "runs"
 
 
@@ -154,7 +154,7 @@ TEST_SAMPLES = {"mnist-mini": 1_000, "mnist": 10_000}
 
 
 def choose_data(settings: LabSettings) -> str:
-    """Return the data set of a lab: all of MNIST in the long form, where it was fetched."""
+    """Return the name of a lab's data set: all of MNIST in the long form, where it was fetched."""
     if settings.full:
         try:
             find_files(MNIST)
@@ -168,8 +168,8 @@ Options = Mapping[str, object]
 """keys of a spec, with their values"""
 
 
-def place(settings: LabSettings, ranks: int) -> dict[str, object]:
-    """Return where so many ranks run: as workers here, or each on a simulated node of its own."""
+def place_ranks(settings: LabSettings, ranks: int) -> dict[str, object]:
+    """Return a lab's spec keys for so many ranks: workers here, or a simulated node for each."""
     if settings.nodes > 1 and ranks > 1:
         return {"workers": 1, "nodes": ranks, "link": settings.link.model_dump(mode="json")}
     return {"workers": ranks}
@@ -178,12 +178,12 @@ def place(settings: LabSettings, ranks: int) -> dict[str, object]:
 def build_training(
     settings: LabSettings, name: str, *options: Options, ranks: int, may_diverge: bool = False
 ) -> Training:
-    """Build one of a lab's training runs.
+    """Build one of a lab's training runs as an experiment.
 
     Its options are keys of the spec: those that all runs of the lab share, then those that are its
     own. Of a part, such as `data`, only the keys that differ are given.
     """
-    values = {"name": name, "seed": settings.seed, **place(settings, ranks)}
+    values = {"name": name, "seed": settings.seed, **place_ranks(settings, ranks)}
     for given in ({"data": {"name": choose_data(settings)}}, *options):
         for key, value in given.items():
             part = values.get(key)

@@ -43,7 +43,7 @@ class Pointer:
 
 @cache
 def load_pointers() -> Mapping[str, Pointer]:
-    """Read where each mistake points to; its keys are all mistakes that there are."""
+    """Read where each mistake of a student points to; the keys are all mistakes there are."""
     file = files("drumline.labs").joinpath("text", "verdicts", "pointers.yaml")
     labs = yaml.safe_load(file.read_text(encoding="utf-8"))
     return MappingProxyType(
@@ -56,7 +56,7 @@ def load_pointers() -> Mapping[str, Pointer]:
 
 
 def load_verdict_texts() -> Texts:
-    """Read what is said about verdicts: labels, titles of checks, mistakes with three parts each.
+    """Read the text on verdicts of `lab check`: labels, titles of checks, mistakes.
 
     Raises:
         ValueError: the languages differ in their keys, or something is no text.
@@ -79,19 +79,19 @@ class Explanation:
     def lines(self) -> list[str]:
         """Return it as plain lines, each behind its label."""
         texts = (self.expected, self.seen, self.belief, self.reading())
-        colon = label("colon", self.language)
+        colon = lab_label("colon", self.language)
         told = zip((*_PARTS, "read"), texts, strict=True)
-        lines = [f"{label(name, self.language)}{colon}{text}" for name, text in told if text]
+        lines = [f"{lab_label(name, self.language)}{colon}{text}" for name, text in told if text]
         return [*lines[:2], *(f"    {line}" for line in self.picture), *lines[2:]]
 
     def reading(self) -> str:
         """Return where to read, in one line."""
         places = [*self.read, *([self.section] if self.section else [])]
-        return label("semicolon", self.language).join(places)
+        return lab_label("semicolon", self.language).join(places)
 
 
-def explain(verdict: Verdict, language: Language) -> Explanation:
-    """Say what a verdict means; a check that passed needs no explanation."""
+def explain_verdict(verdict: Verdict, language: Language) -> Explanation:
+    """Explain the verdict of one check to a student; one that passed needs no explanation."""
     if verdict.status is Status.PASS:
         return Explanation(language=language)
     if verdict.status is Status.TO_DO:
@@ -104,8 +104,8 @@ def explain(verdict: Verdict, language: Language) -> Explanation:
     section = ""
     if pointer.section is not None:
         named = {"sheet": task_sheet(language), "number": pointer.section}
-        section = label("section", language).format(**named)
-    place = label("place", language)
+        section = lab_label("section", language).format(**named)
+    place = lab_label("place", language)
     symbols = [symbol.partition(":") for symbol in pointer.read]
     read = tuple(
         place.format(file=file, symbol=name) if name else f"drumline/{file}"
@@ -113,7 +113,7 @@ def explain(verdict: Verdict, language: Language) -> Explanation:
     )
     before = ""
     if mistake in ("raises", "exits", "died") and "rank" in verdict.facts:
-        before = label("on rank", language).format(rank=verdict.facts["rank"])
+        before = lab_label("on rank", language).format(rank=verdict.facts["rank"])
     return Explanation(
         language=language,
         expected=expected,
@@ -125,16 +125,16 @@ def explain(verdict: Verdict, language: Language) -> Explanation:
     )
 
 
-def title_of(check: str, language: Language) -> str:
-    """Say what a check looks at."""
+def check_title(check: str, language: Language) -> str:
+    """Return the title of a lab's check, which says what it looks at."""
     module, _, what = check.rpartition(".")
     if what == "import":
-        return label("import", language).format(file=f"{module}.py")
+        return lab_label("import", language).format(file=f"{module}.py")
     return load_verdict_texts()[language][f"titles.{check}"]
 
 
-def label(name: str, language: Language) -> str:
-    """Return one of the short texts around the sentences."""
+def lab_label(name: str, language: Language) -> str:
+    """Return one of the short texts that the `lab` commands print around their results."""
     return load_verdict_texts()[language][f"labels.{name}"]
 
 
@@ -149,7 +149,7 @@ class _Missing:
 
 
 def write_junit(path: Path, result: Result, language: Language) -> None:
-    """Write a result as JUnit XML, a test case for each check; what is to do counts as skipped."""
+    """Write the verdicts of `lab check` as JUnit XML; what is to do counts as skipped."""
     skipped = result.count(Status.TO_DO) + result.count(Status.NOT_RUN)
     root = ElementTree.Element("testsuites")
     suite = ElementTree.SubElement(
@@ -174,14 +174,14 @@ def _add_case(suite: ElementTree.Element, verdict: Verdict, lab: int, language: 
     case = ElementTree.SubElement(suite, "testcase", names, time=f"{verdict.seconds:.3f}")
     if verdict.status is Status.PASS:
         return
-    told = explain(verdict, language)
+    told = explain_verdict(verdict, language)
     if verdict.status is Status.WRONG:
         kind = verdict.mistake or "wrong"
         failure = ElementTree.SubElement(case, "failure", type=kind, message=_clean(told.seen))
         failure.text = _clean("\n".join(told.lines()))
     else:
-        title = title_of(verdict.check, language)
-        message = _clean(title + label("colon", language) + told.seen)
+        title = check_title(verdict.check, language)
+        message = _clean(title + lab_label("colon", language) + told.seen)
         ElementTree.SubElement(case, "skipped", message=message)
     if verdict.output:
         ElementTree.SubElement(case, "system-out").text = _clean(verdict.output)

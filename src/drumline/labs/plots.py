@@ -29,12 +29,12 @@ _DARK = 0.7
 
 
 def middles(values: Iterable[Interval | float | None], scale: float = 1.0) -> list[float]:
-    """Return what is drawn of measured values; nan, which is not drawn, for those without one."""
+    """Return what a lab's figure draws of measured values; nan, which is not drawn, for None."""
     return [math.nan if value is None else scale * middle_of(value) for value in values]
 
 
 def error_bars(values: Values, scale: float = 1.0) -> list[list[float]] | None:
-    """Return how far intervals reach down and up, as error bars want it; None: all are unknown.
+    """Return intervals as a lab's figure draws them, down and up; None: all are unknown.
 
     One that is unknown reaches nowhere: nan, which is not drawn.
     """

@@ -55,7 +55,7 @@ class LossRow:
 def ranked(
     rows: Iterable[R], value: Callable[[R], float | Interval | None], *, reverse: bool = False
 ) -> list[R]:
-    """Return the rows that have a value, from the least to the most; equal ones as they stood."""
+    """Return rows of a lab's table that have a value, sorted by it; equal ones as they stood."""
     known = [(row, found) for row in rows if (found := value(row)) is not None]
     known.sort(key=lambda pair: middle_of(pair[1]), reverse=reverse)
     return [row for row, _ in known]
@@ -64,23 +64,23 @@ def ranked(
 def extremes(
     rows: Sequence[R], value: Callable[[R], float | Interval | None]
 ) -> tuple[R, R] | tuple[None, None]:
-    """Return the first row with the least and with the most; of one value alone, neither."""
+    """Return the rows of a lab's table with the least and the most; of one value alone, neither."""
     rising, falling = ranked(rows, value), ranked(rows, value, reverse=True)
     return (rising[0], falling[0]) if len(rising) > 1 else (None, None)
 
 
 def ratio(first: float | None, second: float | None) -> float | None:
-    """Divide; None where one of them is not known, or the second is 0."""
+    """Divide two of a lab's numbers; None where one is not known, or the second is 0."""
     return None if first is None or not second else first / second
 
 
 def middle_of(value: float | Interval) -> float:
-    """Return a measured value without its interval."""
+    """Return a lab's measured value without its interval."""
     return value.middle if isinstance(value, Interval) else value
 
 
 def mean_of(values: Iterable[float | None], *, most: float = math.inf) -> Interval | None:
-    """Return the mean of what is known of repeats, and at most `most`; None: of none it is known.
+    """Return the mean over a lab's repeats, at most `most`; None where none of them is known.
 
     It is never negative, nor is its interval.
     """
@@ -94,18 +94,18 @@ def mean_of(values: Iterable[float | None], *, most: float = math.inf) -> Interv
 
 
 def geometric_mean_of(values: Iterable[float | None]) -> Interval | None:
-    """Return the geometric mean of what is compared by factors: losses, times."""
+    """Return the geometric mean over a lab's repeats, for losses and times."""
     known = [value for value in values if value is not None and value > 0]
     return ratio_interval(known) if known else None
 
 
 def accuracy_of(records: Iterable[RunRecord]) -> Interval | None:
-    """Return the mean of the last test accuracies."""
+    """Return the mean of the last test accuracies of a lab's repeats."""
     return mean_of([record.accuracy for record in records], most=1.0)
 
 
 def curve_rows(runs: Runs, *, width: int | Mapping[str, int]) -> Iterator[CurveRow]:
-    """Give the training loss of each step, smoothed over one width for all, or one for each."""
+    """Give a lab's loss curves, smoothed over one width for all, or one for each."""
     for key, records in runs.items():
         steps = width if isinstance(width, int) else width[key]
         curves = [smoothed(record.curve, steps) for record in records]
@@ -120,7 +120,7 @@ def curve_rows(runs: Runs, *, width: int | Mapping[str, int]) -> Iterator[CurveR
 
 
 def score_rows(runs: Runs) -> Iterator[ScoreRow]:
-    """Give the evaluations on the test set."""
+    """Give the rows of a lab's table of evaluations on the test set."""
     for key, records in runs.items():
         for scores in zip(*(record.scores for record in records), strict=False):
             yield ScoreRow(
@@ -133,7 +133,7 @@ def score_rows(runs: Runs) -> Iterator[ScoreRow]:
 
 
 def smoothed(curve: Sequence[CurvePoint], width: int) -> list[CurvePoint]:
-    """Return a curve of means over the steps that end at each point.
+    """Return a lab's loss curve smoothed by means over the steps that end at each point.
 
     There are `width` of them, but never more than a quarter of the steps so far: where losses fall
     steeply, a mean over many would lag behind.
@@ -148,7 +148,7 @@ def smoothed(curve: Sequence[CurvePoint], width: int) -> list[CurvePoint]:
 
 
 def largest_difference(first: RunRecord, second: RunRecord) -> float:
-    """Return how far the losses of two runs ever lie apart, step by step.
+    """Return how far the losses of two of a lab's runs ever lie apart, step by step.
 
     Raises:
         ValueError: they have no step in common.
@@ -158,7 +158,7 @@ def largest_difference(first: RunRecord, second: RunRecord) -> float:
 
 
 def accuracy_gap(first: Sequence[RunRecord], second: Sequence[RunRecord]) -> Interval | None:
-    """Return the mean difference of test accuracies, in pairs of one seed; None: no pair."""
+    """Return the mean difference of test accuracies over pairs of one seed; None: no pair."""
     differences = [
         one.accuracy - two.accuracy
         for one, two in pairs_of_seeds(first, second)
@@ -170,7 +170,7 @@ def accuracy_gap(first: Sequence[RunRecord], second: Sequence[RunRecord]) -> Int
 def pairs_of_seeds(
     first: Iterable[RunRecord], second: Iterable[RunRecord]
 ) -> list[tuple[RunRecord, RunRecord]]:
-    """Return the runs of two things that have the same seed."""
+    """Return the pairs of a lab's repeats that have the same seed."""
     by_seed = {record.spec_values.get("seed"): record for record in second}
     return [
         (record, by_seed[seed])
@@ -182,6 +182,6 @@ def pairs_of_seeds(
 def ratio_of(
     pairs: Iterable[tuple[RunRecord, RunRecord]], measure: Callable[[RunRecord], float | None]
 ) -> Interval | None:
-    """Return the geometric mean of the pairs' ratios, first ÷ second, of what both have."""
+    """Return the geometric mean of a measure's ratios, first ÷ second, over pairs of repeats."""
     known = [(a, b) for a, b in ((measure(one), measure(two)) for one, two in pairs) if a and b]
     return ratio_interval([a / b for a, b in known]) if known else None

@@ -27,7 +27,7 @@ from drumline.spec.load import read_run_spec
 
 
 def load_lab(number: int) -> Lab:
-    """Return the lab of that number.
+    """Import the lab of that number, with its experiments and chapters.
 
     Raises:
         UsageError: there is none.
@@ -56,7 +56,7 @@ def run_lab(
     _check_runs(folder)
     own_words = read_own_words(folder, say.lang)
     experiments = lab.experiments(settings)
-    with alone(folder):
+    with lock_lab(folder):
         results = run_experiments(experiments, settings, folder, reuse=reuse, watch=watch)
         machine = describe_machine(sys.argv)
         report = build_report(lab, results, machine, own_words, say.lang)
@@ -96,8 +96,8 @@ def _fact(experiment: Experiment, results: Results) -> dict[str, object]:
 
 
 @contextlib.contextmanager
-def alone(folder: Path) -> Iterator[None]:
-    """Keep a lab's folder from others that would run it there at the same time.
+def lock_lab(folder: Path) -> Iterator[None]:
+    """Lock a lab's folder against others that would run the lab there at the same time.
 
     Raises:
         LabError: another does so now.
@@ -126,7 +126,7 @@ def run_experiments(
     reuse: bool,
     watch: Watch,
 ) -> Results:
-    """Run what a lab asks for; one that fails does not keep the others from running.
+    """Run a lab's experiments; one that fails does not keep the others from running.
 
     With `reuse`, what came to its end before, by the same spec, is left alone.
 

@@ -41,7 +41,7 @@ class Finding:
 
 @cache
 def load_lab_texts(lab: str) -> Texts:
-    """Read the text of a lab, and that of all labs.
+    """Read the text of a lab's report in all languages, with what all labs share.
 
     Raises:
         ValueError: the languages differ in their keys or holes, or something is no text.
@@ -105,12 +105,12 @@ def _factor(value: float) -> str:
 
 @cache
 def load_findings(lab: str) -> Mapping[str, Finding]:
-    """Read what is known of the numbers that a lab computes; that of all labs computes none."""
+    """Read a lab's findings.yaml, which describes the numbers that the lab computes."""
     file = files("drumline.labs").joinpath("text", lab, "findings.yaml")
     entries = yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else {}
     return {key: Finding(**entry) for key, entry in entries.items()}
 
 
 def lab_text(lab: str, lang: Language) -> LabText:
-    """Return the text of a lab."""
+    """Return the text of a lab's report in one language."""
     return LabText(lang, load_lab_texts(lab), findings=load_findings(lab))

@@ -38,8 +38,8 @@ class Verdict:
     problems: list[str] = field(default_factory=list)
 
 
-def verify(folder: Path, *, rerun: bool, watch: Watch) -> Verdict:
-    """Look at a report as a grader would; blocks while it trains again.
+def verify_report(folder: Path, *, rerun: bool, watch: Watch) -> Verdict:
+    """Verify a lab's report as a grader would; blocks while it trains again.
 
     Raises:
         UsageError: the folder holds no report of a lab.

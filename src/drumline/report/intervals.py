@@ -51,7 +51,7 @@ class Interval:
 
 
 def interval_cells(key: str, of: Interval | None) -> dict[str, float | None]:
-    """Return the cells of one value with its interval, by their columns."""
+    """Return a measured value with its interval as cells of a report's table, by column."""
     middle, low, high = (None, None, None) if of is None else (of.middle, of.low, of.high)
     return {key: middle, f"{key}_low": low, f"{key}_high": high}
 
@@ -105,7 +105,7 @@ def quartile_interval(values: Sequence[float]) -> Interval:
 
 
 def divide(first: Interval, second: Interval) -> Interval:
-    """Return the ratio of two measured values, between what the ends of both allow."""
+    """Return the ratio of two measured values, with the interval that the ends of both allow."""
     ratio = first.middle / second.middle
     if not (first.low and first.high and second.low and second.high):
         return Interval(middle=ratio, low=None, high=None)
@@ -144,7 +144,7 @@ class Order(StrEnum):
 
 
 def compare(first: Interval, second: Interval | float) -> Order:
-    """Tell which of two is more; a plain number is exact."""
+    """Tell by their intervals which of two measured values is more; a plain number is exact."""
     if not isinstance(second, Interval):
         second = Interval(middle=second, low=second, high=second)
     if first.low is None or first.high is None or second.low is None or second.high is None:

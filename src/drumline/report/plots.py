@@ -78,7 +78,7 @@ _BETWEEN_ROWS_IN = 0.12
 
 @functools.cache
 def chinese_font() -> str | None:
-    """Find a font of this machine that has Chinese characters.
+    """Find a font of this machine that has Chinese characters, for figures.
 
     matplotlib remembers the fonts that it once found; those that came later are looked for here.
     """
@@ -187,7 +187,7 @@ class FigureStyle:
 
 
 def render_inline(picture: Picture, lang: Language) -> str:
-    """Draw for the page: text stays text, ink is the page's own, names are unique in the page."""
+    """Draw a figure for a report's page: text stays text, ink is the page's, names are unique."""
     style = FigureStyle(lang=lang, ink=PAGE_INK)
     out = io.StringIO()
     with style.drawing(**{"svg.fonttype": "none"}):
@@ -206,7 +206,7 @@ def render_inline(picture: Picture, lang: Language) -> str:
 def write_figure(
     draw: Callable[[FigureStyle], Figure], files: Sequence[Path], lang: Language = Language.EN
 ) -> list[Path]:
-    """Draw for files, whose endings say how; returns them.
+    """Draw a figure to files, whose endings say the format; returns them.
 
     Raises:
         RunDirError: one cannot be written.

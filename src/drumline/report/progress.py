@@ -134,7 +134,7 @@ class RunProgress:
 def followed(
     run: RunDir, spec: RunSpec, tell: Callable[[RunProgress], None]
 ) -> Iterator[Callable[[], None]]:
-    """Give what looks at a run's logs and tells how far it has come; it does so at both ends."""
+    """Give what reads a run's event logs and tells its progress; it does so at both ends."""
     progress = RunProgress(run, spec.world_size, nodes=spec.nodes)
 
     def update() -> None:

@@ -19,7 +19,7 @@ _COLORS = {"data": "blue", "compute": "green", "wait": "yellow", "transfer": "ma
 
 
 def narrow_table(gap: int = 2) -> Table:
-    """Make a table that wastes no space: 80 columns are all that many terminals have."""
+    """Make a terminal table that wastes no space: many terminals have only 80 columns."""
     return Table(
         box=SIMPLE_HEAD,
         show_edge=False,
@@ -30,7 +30,7 @@ def narrow_table(gap: int = 2) -> Table:
 
 
 def time_bar(row: RankLedger, width: int = BAR_WIDTH) -> Text:
-    """Draw what a rank's step is made of: data, compute, exposed wait, exposed transfer."""
+    """Draw a bar of a rank's step in the terminal: data, compute, exposed wait and transfer."""
     parts = {
         "data": row.data_s,
         "compute": row.compute_s,
@@ -48,8 +48,8 @@ def time_bar(row: RankLedger, width: int = BAR_WIDTH) -> Text:
     return bar
 
 
-def legend() -> Text:
-    """Explain the bar."""
+def time_bar_legend() -> Text:
+    """Explain the marks of the ledger's time bar, for the terminal."""
     text = Text()
     for name, mark in _MARKS.items():
         text.append(f"{mark} {name}  ", style=_COLORS[name])
@@ -57,7 +57,7 @@ def legend() -> Text:
 
 
 def ledger_table(ledger: Ledger, *, nodes: int = 1) -> RenderableType:
-    """Show the accounts of all ranks, in milliseconds per step, and who lost the most."""
+    """Show the ledger of all ranks, in milliseconds per step, and who lost the most."""
     title = f"where the time went (ms per step, over {counted(ledger.steps, 'step')})"
     table = narrow_table()
     first = ("node", "rank") if nodes > 1 else ("rank",)
@@ -69,11 +69,11 @@ def ledger_table(ledger: Ledger, *, nodes: int = 1) -> RenderableType:
         values = (row.total_s, row.data_s, row.compute_s, row.wait_s, row.transfer_s, row.exposed_s)
         place = (str(row.rank * nodes // len(ledger.ranks)), str(row.rank))[-len(first) :]
         table.add_row(*place, *(f"{value * per_step:.2f}" for value in values), time_bar(row))
-    return Group(Text(title, style="bold"), table, legend(), Text(verdict(ledger)))
+    return Group(Text(title, style="bold"), table, time_bar_legend(), Text(ledger_verdict(ledger)))
 
 
-def verdict(ledger: Ledger) -> str:
-    """Say in one sentence what cost the most."""
+def ledger_verdict(ledger: Ledger) -> str:
+    """Say in one sentence, from the ledger, what cost the most time."""
     total = sum(row.total_s for row in ledger.ranks)
     if len(ledger.ranks) < 2:
         return "one rank: no time is lost between ranks"
@@ -91,7 +91,7 @@ def verdict(ledger: Ledger) -> str:
 
 
 def summary_table(summary: dict[str, Any], run_path: str) -> Table:
-    """Show what a run came to."""
+    """Show a run's summary in the terminal."""
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     table.add_column(style="bold")
     table.add_column(overflow="fold")
@@ -117,7 +117,7 @@ def _mesh(summary: dict[str, Any]) -> str:
 
 
 def coverage_table(coverage: dict[str, Any]) -> RenderableType:
-    """Show which rank saw how much of the data, over the whole run."""
+    """Show in the terminal which rank saw how much of the data, over the whole run."""
     seen = coverage["run"]
     title = f"who saw which samples ({coverage['kind']}, {counted(seen['steps'], 'step')})"
     table = narrow_table(gap=1)

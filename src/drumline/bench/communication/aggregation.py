@@ -60,7 +60,7 @@ class AggregationResult(BenchResult[AggregationRow]):
 
 
 def run_aggregation(spec: AggregationSpec, *, out: Path | None, watch: Watch) -> AggregationResult:
-    """Measure each situation; blocks until all ranks are done. `out` keeps a run directory of each.
+    """Run `bench aggregation`; blocks. `out` keeps the run directory of each situation.
 
     Raises:
         DrumlineError: a rank failed, or a strategy gave a wrong average.
@@ -104,7 +104,7 @@ def run_aggregation(spec: AggregationSpec, *, out: Path | None, watch: Watch) ->
 def build_rank_rows(
     situation: str, logs: Sequence[Mapping[str, Sequence[Event]]], plans: Sequence[NodePlan]
 ) -> list[AggregationRow]:
-    """Work out what each rank's steps are made of, from its log of each strategy."""
+    """Build `bench aggregation`'s rows: what each rank's steps are made of, by strategy."""
     rows = []
     for kind in logs[0]:
         steps = [log[kind] for log in logs]
@@ -132,7 +132,7 @@ def build_rank_rows(
 
 
 def compare_with_even(rows: Sequence[AggregationRow]) -> list[AggregationRow]:
-    """Add to each row how much longer its rank communicates than without a bottleneck."""
+    """Add to `bench aggregation`'s rows how much longer ranks communicate than on even nodes."""
     even = {
         (row.kind, row.rank): row.wait_ms + row.transfer_ms
         for row in rows

@@ -118,7 +118,7 @@ class Turn:
 def build_rows(
     collective: str, logs: Sequence[Sequence[Turn]], plans: Sequence[NodePlan]
 ) -> list[CollectiveRow]:
-    """Work out the rows of all ranks' turns, in the order in which they first came."""
+    """Build `bench collectives`' rows from all ranks' timed turns, in their order."""
     ranks, nodes = len(logs), max(1, len(plans))
     workers = ranks // nodes
     turns: dict[tuple[str, str, int], list[int]] = {}
@@ -184,7 +184,7 @@ def _wire_bytes(turns: Sequence[Turn]) -> int | None:
 
 
 def payload(call: Call, nodes: int) -> list[int] | None:
-    """Return what each node sends to the others; on one node, what all ranks send each other."""
+    """Return each node's bytes to others in a benched collective; on one node, all ranks'."""
     if call.algorithm in BY_BACKEND:
         return None
     workers = call.ranks // nodes
@@ -197,7 +197,7 @@ def payload(call: Call, nodes: int) -> list[int] | None:
 
 
 def limit_s(call: Call, plans: Sequence[NodePlan]) -> float | None:
-    """Return the least time that the shaped links allow; None where no link is shaped.
+    """Return the least time of a benched collective on its shaped links; None: none is shaped.
 
     Each node's link carries what its ranks send to other nodes, and at the same time what they
     receive; the one that takes longest is the limit. What the backend does itself is taken for an
@@ -230,7 +230,7 @@ def _least_bytes(call: Call, nodes: int) -> float:
 
 
 def path_of(row: CollectiveRow) -> CriticalPath:
-    """Return the rounds and bytes that a row's time is made of."""
+    """Return the critical path of a benched collective: the rounds and bytes of its time."""
     if row.algorithm in BY_BACKEND:
         return CriticalPath(1, round(row.size * bus_factor(row.collective, row.ranks)))
     return waiting_path(
@@ -245,7 +245,7 @@ def path_of(row: CollectiveRow) -> CriticalPath:
 
 
 def fit_rows(rows: Iterable[CollectiveRow]) -> list[CollectiveFit]:
-    """Fit alpha and beta for each algorithm on each backend that has two sizes at least."""
+    """Fit alpha and beta to `bench collectives`' rows, by algorithm and backend with two sizes."""
     fits = []
     for (algorithm, backend), own in _by_rival(rows).items():
         alpha_beta = _fit(own)
@@ -268,7 +268,7 @@ def fit_rows(rows: Iterable[CollectiveRow]) -> list[CollectiveFit]:
 
 
 def predict_rows(rows: Iterable[CollectiveRow]) -> list[CollectiveRow]:
-    """Add to each row what a fit on the rival's other sizes predicts for it."""
+    """Add to `bench collectives`' rows what a fit on the rival's other sizes predicts."""
     rows = list(rows)
     rivals = _by_rival(rows)
     return [_predict(row, rivals[row.algorithm, row.backend]) for row in rows]
@@ -324,7 +324,7 @@ class CollectivesResult(BenchResult[CollectiveRow]):
 
 
 def run_collectives(spec: CollectivesSpec, *, out: Path | None, watch: Watch) -> CollectivesResult:
-    """Measure; blocks until all ranks are done.
+    """Run `bench collectives`; blocks until all ranks are done.
 
     `out` keeps the run directory; with several numbers of workers, it holds one for each.
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from drumline.bench.communication.aggregation import AggregationRow
 from drumline.bench.communication.collectives import CollectiveRow
-from drumline.bench.communication.tables import format_size, title_of
+from drumline.bench.communication.tables import collectives_title, format_size
 from drumline.report.plots import LEDGER, FigureStyle
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ _PARTS = ("compute", "wait", "transfer")
 
 
 def draw_collectives(style: FigureStyle, rows: Sequence[CollectiveRow]) -> Figure:
-    """Draw time over size, both logarithmic, a line for each rival."""
+    """Draw `bench collectives`' figure: time over size, both logarithmic, a line per rival."""
     figure = style.figure(width=8, height=4.8)
     axes = figure.subplots()
     lines: dict[tuple[str, str, int], list[CollectiveRow]] = {}
@@ -45,13 +45,13 @@ def draw_collectives(style: FigureStyle, rows: Sequence[CollectiveRow]) -> Figur
     axes.set_xticks(sizes, [format_size(size) for size in sizes], rotation=30)
     axes.minorticks_off()
     y = "time of the slowest rank (ms): median, quartiles"
-    style.finish(axes, title=title_of(rows), x="size", y=y, legend=False)
+    style.finish(axes, title=collectives_title(rows), x="size", y=y, legend=False)
     axes.legend()
     return figure
 
 
 def draw_aggregation(style: FigureStyle, rows: Sequence[AggregationRow]) -> Figure:
-    """Draw a panel for each situation: per strategy a bar for each rank, of what its step is."""
+    """Draw `bench aggregation`'s figure: per situation and strategy a bar of each rank's step."""
     situations = list(dict.fromkeys(row.situation for row in rows))
     kinds = list(dict.fromkeys(row.kind for row in rows))
     ranks = sorted({row.rank for row in rows})

@@ -15,20 +15,20 @@ _MOST_RANKS = 4
 
 
 def format_size(nbytes: int) -> str:
-    """Write a size as it is given: `64KiB`, `1MiB`, `100B`."""
+    """Write the size of a benched message as it is given: `64KiB`, `1MiB`, `100B`."""
     for unit, scale in (("MiB", 2**20), ("KiB", 2**10)):
         if nbytes >= scale and nbytes % scale == 0:
             return f"{nbytes // scale}{unit}"
     return f"{nbytes}B"
 
 
-def format_time(seconds: float) -> str:
-    """Write a time of microseconds to seconds with three digits, in ms."""
+def _format_time(seconds: float) -> str:
+    """Write a benched time of microseconds to seconds with three digits, in ms."""
     return f"{seconds * 1e3:.3g}" if seconds < 0.9995 else f"{seconds * 1e3:.0f}"
 
 
 def collectives_table(rows: Sequence[CollectiveRow]) -> RenderableType:
-    """Show a row for each size and rival; times are those of the slowest rank."""
+    """Show `bench collectives`' rows by size and rival; times are the slowest rank's."""
     shaped = any(row.link_share is not None for row in rows)
     counts = len({row.ranks for row in rows}) > 1
 
@@ -42,7 +42,7 @@ def collectives_table(rows: Sequence[CollectiveRow]) -> RenderableType:
         FittingColumn(name="algorithm", cells=[row.algorithm for row in rows], justify="left"),
         FittingColumn(name="on", cells=[row.backend for row in rows], justify="left"),
         *([column("ranks", lambda row: str(row.ranks))] if counts else []),
-        column("ms", lambda row: format_time(row.median_s)),
+        column("ms", lambda row: _format_time(row.median_s)),
         column("quartiles", _quartiles, leaves=5),
         column("alg", lambda row: _bandwidth(row.algorithm_bandwidth), leaves=2),
         column("bus", lambda row: _bandwidth(row.bus_bandwidth), leaves=4),
@@ -53,11 +53,11 @@ def collectives_table(rows: Sequence[CollectiveRow]) -> RenderableType:
     gap = 1 if shaped or counts else 2
     table = FittingTable(columns=columns, gap=gap, elsewhere="--json, --csv")
     notes = [_legend(rows[0], shaped), *_rounded(rows)]
-    return Group(Text(title_of(rows), style="bold"), table, Text("\n".join(notes)))
+    return Group(Text(collectives_title(rows), style="bold"), table, Text("\n".join(notes)))
 
 
 def fits_table(fits: Sequence[CollectiveFit]) -> RenderableType:
-    """Show what a message costs by each rival, and what each byte adds."""
+    """Show `bench collectives`' fits: what a message costs by each rival, what a byte adds."""
     betas = [fit.beta_s_per_byte for fit in fits]
     errors = [(fit.alpha_error_s, fit.beta_error_s_per_byte) for fit in fits]
     alpha_errors = ["?" if error is None else f"{error * 1e6:.0f}" for error, _ in errors]
@@ -86,7 +86,7 @@ def fits_table(fits: Sequence[CollectiveFit]) -> RenderableType:
 
 
 def aggregation_table(rows: Sequence[AggregationRow]) -> RenderableType:
-    """Show for each situation and strategy the step, and what each rank waits and transfers."""
+    """Show `bench aggregation`'s steps, and what each rank waits and transfers."""
     ranks = sorted({row.rank for row in rows})
     shown = ranks if len(ranks) <= _MOST_RANKS else []
     parts: list[RenderableType] = []
@@ -155,7 +155,7 @@ def _rounded(rows: Sequence[CollectiveRow]) -> list[str]:
 
 
 def _quartiles(row: CollectiveRow) -> str:
-    return f"{format_time(row.low_s)}–{format_time(row.high_s)}"
+    return f"{_format_time(row.low_s)}–{_format_time(row.high_s)}"
 
 
 def _wire(row: CollectiveRow) -> str:
@@ -166,8 +166,8 @@ def _signed(error: float | None) -> str:
     return "" if error is None else f"{error:+.0%}"
 
 
-def title_of(rows: Sequence[CollectiveRow]) -> str:
-    """Say which collective it is, on how many ranks."""
+def collectives_title(rows: Sequence[CollectiveRow]) -> str:
+    """Return the title of `bench collectives`: which collective, on how many ranks."""
     where = f" on {rows[0].nodes} nodes" if rows[0].nodes > 1 else ""
     counts = " and ".join(map(str, sorted({row.ranks for row in rows})))
     return f"{rows[0].collective}, {counts} ranks{where}"

@@ -27,7 +27,7 @@ _NUMBERS = 7
 
 
 def draw_model_parallel(style: FigureStyle, rows: Sequence[CaseRow]) -> Figure:
-    """Draw what each form costs, in six panels of bars, and all loss curves in one."""
+    """Draw `bench model-parallel`'s figure: six panels of bars, and all loss curves."""
     bars_in = _FRAME_IN + _BAR_IN * len(rows)
     figure = style.figure(width=11, height=2 * bars_in + _CURVES_IN)
     grid = figure.add_gridspec(3, 3, height_ratios=[bars_in, bars_in, _CURVES_IN])
@@ -69,7 +69,7 @@ class Bars:
 
 
 def draw_bars(style: FigureStyle, axes: Axes, bars: Bars, colors: Sequence[str]) -> None:
-    """Draw bars, each with its label behind all that is marked beside it."""
+    """Draw bars of `bench model-parallel`, each with its label behind its marks."""
     ends = [value or 0.0 for value in bars.values]
     axes.barh(range(len(ends)), ends, 0.68, color=colors)
     for place, (low, high) in enumerate(bars.spread):
@@ -104,7 +104,7 @@ def draw_loss_curves(
     *,
     base: str,
 ) -> None:
-    """Draw losses by step, from 1 on, on one axis: they lie on each other, which is the point.
+    """Draw loss curves of a bench by step, from 1 on, on one axis: they lie on each other.
 
     The curve of `base` is broad, for the others to lie on it; those have their markers at steps of
     their own, or around the markers that are there.

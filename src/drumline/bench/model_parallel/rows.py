@@ -83,7 +83,7 @@ class CaseRow:
 
 
 def build_case_row(case: Case, run: RunDir, *, kept: bool) -> CaseRow:
-    """Read what a finished run cost."""
+    """Build `bench model-parallel`'s row of a finished run: what it cost."""
     spec = case.spec
     events = run.read_rank_events(spec.world_size)
     summary = run.read_json("summary.json") or {}
@@ -124,7 +124,7 @@ def build_case_row(case: Case, run: RunDir, *, kept: bool) -> CaseRow:
 
 
 def compare_with_alone(rows: Sequence[CaseRow]) -> list[CaseRow]:
-    """Add how each case compares with one rank alone, where there is such a case."""
+    """Add to `bench model-parallel`'s rows how they compare with one rank alone."""
     alone = next((row for row in rows if row.form == "alone"), None)
     if alone is None:
         return list(rows)
@@ -155,7 +155,7 @@ def _idle(steps: Sequence[Sequence[Event]], bubble: Bubble | None) -> list[float
 
 
 def payload_bytes(steps: Sequence[Sequence[Event]]) -> list[int] | None:
-    """Return what each rank handed to others per step; None where none of it was noted."""
+    """Return the bytes each rank of a benched run handed to others per step; None: not noted."""
     if not steps:
         return None
     sent = [0] * len(steps[0])
@@ -166,7 +166,7 @@ def payload_bytes(steps: Sequence[Sequence[Event]]) -> list[int] | None:
 
 
 def link_bytes(events: Sequence[Sequence[Event]], nodes: int) -> list[int] | None:
-    """Return what left each simulated node per step; its ranks all see the same interface."""
+    """Return the bytes per step that left each simulated node of a benched run."""
     if nodes == 1:
         return None
     per_node = len(events) // nodes
@@ -202,7 +202,7 @@ class ModelParallelResult(BenchResult[CaseRow]):
 def run_model_parallel(
     spec: ModelParallelSpec, plan: CasePlan, *, out: Path | None, traces: Path | None, watch: Watch
 ) -> ModelParallelResult:
-    """Train every case; blocks until the last has ended. `out` keeps their run directories.
+    """Run `bench model-parallel`: train every case; blocks. `out` keeps run directories.
 
     Raises:
         UsageError: a case that was asked for does not fit the model.

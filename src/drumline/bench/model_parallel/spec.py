@@ -35,7 +35,7 @@ _GPT_LAYERS, _GPT_AROUND = 2, 4  # blocks by default; embeddings, norm and head 
 
 
 def cuttable_layers(model: ModelSpec) -> int | None:
-    """Return into how many parts a built-in model can be cut; None: only its factory knows."""
+    """Return into how many parts a bench can cut a built-in model; None: only its factory knows."""
     if model.name == "gpt-mini":
         blocks = model.options.get("layers", _GPT_LAYERS)
         return blocks + _GPT_AROUND if isinstance(blocks, int) else None
@@ -183,7 +183,7 @@ class CasePlan:
 
 
 def plan_cases(spec: ModelParallelSpec) -> CasePlan:
-    """Lay out the runs, in the order of the forms; what was not asked for and does not fit is told.
+    """Lay out `bench model-parallel`'s runs by form; what does not fit is told.
 
     Raises:
         SpecError: the keys make no run.

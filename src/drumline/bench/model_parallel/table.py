@@ -16,7 +16,7 @@ _AGREE = 1e-4
 
 
 def model_table(rows: Sequence[CaseRow], *, nodes: int) -> RenderableType:
-    """Show what each form costs."""
+    """Show `bench model-parallel`'s table of what each form costs."""
 
     def column(name: str, write: Callable[[CaseRow], str], leaves: int = KEPT) -> FittingColumn:
         return FittingColumn(name=name, cells=[write(row) for row in rows], leaves=leaves)
@@ -27,7 +27,7 @@ def model_table(rows: Sequence[CaseRow], *, nodes: int) -> RenderableType:
         column("samples/s", lambda row: f"{row.samples_per_s:.0f}", leaves=1),
         column("speed", _speed, leaves=6),
         column("MB", lambda row: _megabytes(row.peak_bytes), leaves=7),
-        column("bytes", lambda row: _bytes(carried(row)), leaves=5),
+        column("bytes", lambda row: _bytes(_carried(row)), leaves=5),
         column("bubble", _bubble, leaves=4),
         column("idle", lambda row: _idle(row.idle_s), leaves=2),
         column("loss", lambda row: f"{row.loss:.4f}", leaves=3),
@@ -36,8 +36,8 @@ def model_table(rows: Sequence[CaseRow], *, nodes: int) -> RenderableType:
     return Group(table, Text(_legend(nodes)))
 
 
-def agreement(rows: Sequence[CaseRow]) -> str | None:
-    """Say how far the losses of all forms lie apart; None where nothing is there to compare."""
+def describe_agreement(rows: Sequence[CaseRow]) -> str | None:
+    """Say how far the losses of all benched forms lie apart; None: nothing to compare."""
     others = [row for row in rows if row.loss_difference is not None and row.form != "alone"]
     if not others:
         return None
@@ -54,7 +54,7 @@ def agreement(rows: Sequence[CaseRow]) -> str | None:
     return text
 
 
-def carried(row: CaseRow) -> int | None:
+def _carried(row: CaseRow) -> int | None:
     """Return the bytes per step that the busiest node sent, or the busiest rank handed over."""
     found = row.link_bytes or row.payload_bytes
     return None if found is None else max(found)
@@ -73,7 +73,7 @@ def _legend(nodes: int) -> str:
 
 
 def milliseconds(seconds: float) -> str:
-    """Write a time in three digits or four: `8.3`, `99.5`, `1200`."""
+    """Write a benched step's time in three digits or four: `8.3`, `99.5`, `1200`."""
     return f"{seconds * 1e3:.1f}" if seconds < 0.09995 else f"{seconds * 1e3:.0f}"
 
 

@@ -41,18 +41,18 @@ class SerialShare:
 
 
 def amdahl(serial: float, times: float) -> float:
-    """Return the speed-up by so many times as many ranks on the same work; inf: no time is left."""
+    """Return Amdahl's speed-up by `times` as many ranks on the same work; inf: no time is left."""
     left = serial + (1 - serial) / times
     return 1 / left if left > 0 else math.inf
 
 
 def gustafson(serial: float, times: float) -> float:
-    """Return the speed-up by so many times as many ranks on as many times as much work."""
+    """Return Gustafson's speed-up by `times` as many ranks on as many times as much work."""
     return serial + (1 - serial) * times
 
 
 def fit_amdahl(speedups: Speedups) -> float:
-    """Return the serial share by least squares; outside of 0 … 1 the law does not hold.
+    """Fit Amdahl's serial share by least squares; outside of 0 … 1 the law does not hold.
 
     Raises:
         ValueError: no count but the smallest.
@@ -61,7 +61,7 @@ def fit_amdahl(speedups: Speedups) -> float:
 
 
 def fit_gustafson(speedups: Speedups) -> float:
-    """Return the serial share by least squares; outside of 0 … 1 the law does not hold.
+    """Fit Gustafson's serial share by least squares; outside of 0 … 1 the law does not hold.
 
     Raises:
         ValueError: no count but the smallest.
@@ -77,7 +77,7 @@ LAWS: Mapping[Law, tuple[Callable[[Speedups], float], Callable[[float, float], f
 
 
 def fit_rounds(law: Law, rounds: Sequence[Speedups]) -> SerialShare | None:
-    """Fit a law in each round, and tell how far the rounds agree; None: nothing to fit it to.
+    """Fit a scaling law in each round, and tell how far rounds agree; None: nothing to fit.
 
     A round in which a count is missing is left out.
     """

@@ -70,7 +70,7 @@ class _Panel:
 
 
 def draw_scaling(style: FigureStyle, result: ScalingResult) -> Figure:
-    """Draw what more ranks gain, and where the rest went."""
+    """Draw `bench scaling`'s figure: what more ranks gain, and where the rest went."""
     rows = result.rows
     modes = list(dict.fromkeys(row.mode for row in rows))
     bars = {mode: once_each([row for row in rows if row.mode == mode]) for mode in modes}

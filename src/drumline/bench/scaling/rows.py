@@ -87,7 +87,7 @@ class ScalingFit:
 
 
 def build_scaling_rows(study: Study, *, kept: bool) -> list[ScalingRow]:
-    """Work out the rows of all series: by mode, then count, then strategy."""
+    """Build `bench scaling`'s rows of all series: by mode, then count, then strategy."""
     return [
         _row(study, mode, kind, case, kept=kept)
         for mode in study.spec.mode
@@ -98,7 +98,7 @@ def build_scaling_rows(study: Study, *, kept: bool) -> list[ScalingRow]:
 
 
 def fit_series(study: Study) -> list[ScalingFit]:
-    """Fit a serial share to each series that has more than one count.
+    """Fit a serial share to each series of `bench scaling` that has more than one count.
 
     Counts that crowd the cores are left out where others are there: what ranks lose by taking
     turns on a core is no part of the program that is serial.

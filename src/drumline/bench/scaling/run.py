@@ -47,7 +47,7 @@ class ScalingResult(BenchResult[ScalingRow]):
 def run_scaling(
     spec: ScalingSpec, runs: Sequence[Repeat], *, out: Path | None, watch: Watch
 ) -> ScalingResult:
-    """Train every case in every round; blocks until the last run has ended.
+    """Run `bench scaling`: train every case in every round; blocks until the last has ended.
 
     `runs` are the cases as `plan_rounds` puts them; `out` keeps their run directories.
 
@@ -69,11 +69,13 @@ def run_scaling(
                 raise UsageError(f"{case.label}: {ended.error.message}")
             else:
                 failed.append(ended.failure(kept=out is not None))
-    return conclude(study, load=load, failed=failed, kept=out is not None)
+    return build_scaling_result(study, load=load, failed=failed, kept=out is not None)
 
 
-def conclude(study: Study, *, load: float, failed: Sequence[Failure], kept: bool) -> ScalingResult:
-    """Work out what the runs of a study come to."""
+def build_scaling_result(
+    study: Study, *, load: float, failed: Sequence[Failure], kept: bool
+) -> ScalingResult:
+    """Build the result of `bench scaling` from the runs of its study."""
     rows, fits = build_scaling_rows(study, kept=kept), fit_series(study)
     return ScalingResult(
         spec=study.spec,

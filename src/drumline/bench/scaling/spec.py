@@ -236,7 +236,7 @@ class Repeat:
 
 
 def plan_scaling(spec: ScalingSpec) -> list[ScalingCase]:
-    """Lay out the configurations, each once: by count, then mode, then strategy.
+    """Lay out `bench scaling`'s configurations: by count, then mode, then strategy.
 
     Raises:
         SpecError: the keys make no run.
@@ -251,7 +251,7 @@ def plan_scaling(spec: ScalingSpec) -> list[ScalingCase]:
 
 
 def plan_rounds(cases: Sequence[ScalingCase], repeats: int) -> list[Repeat]:
-    """Put the runs in order: round by round, each round beginning elsewhere.
+    """Put `bench scaling`'s runs in order: round by round, each round beginning elsewhere.
 
     So what disturbs the machine for a while hits all configurations alike, and none is always the
     first or always behind the same other one.

@@ -62,7 +62,7 @@ class RunTimes:
 
 
 def read_times(run: RunDir, spec: RunSpec) -> RunTimes:
-    """Read the times of a finished run.
+    """Read the times of a finished run of `bench scaling`.
 
     Raises:
         UsageError: the data have not enough samples for one step.
@@ -90,7 +90,7 @@ def read_times(run: RunDir, spec: RunSpec) -> RunTimes:
 
 
 def whole_steps(events: Sequence[Sequence[Event]], *, batch: int) -> list[list[Event]]:
-    """Leave out the steps that have fewer samples than a batch: they say nothing of its time.
+    """Leave out a benched run's steps of less than a batch: they say nothing of its time.
 
     Raises:
         UsageError: no step has as many.
@@ -117,14 +117,14 @@ def whole_steps(events: Sequence[Sequence[Event]], *, batch: int) -> list[list[E
 
 
 def mean_parts(runs: Iterable[RunTimes]) -> Parts:
-    """Return what a step is made of, over all rounds."""
+    """Return what a step of `bench scaling` is made of, over all rounds."""
     names = [field.name for field in fields(Parts)]
     every = [times.parts for times in runs]
     return Parts(**{name: statistics.fmean(getattr(one, name) for one in every) for name in names})
 
 
 def lost_shares(parts: Parts, base: Parts, *, times: float, work: float) -> Parts:
-    """Return which share of the ranks' time is lost, and on what; `base`: at the smallest count.
+    """Return which share of ranks' time scaling loses, and on what; `base`: smallest count's.
 
     There are `times` as many ranks as there, and a step is `work` times as much.
     """

@@ -24,7 +24,7 @@ _FAR = 10
 
 
 def scaling_table(rows: Sequence[ScalingRow], *, smallest: str) -> RenderableType:
-    """Show each mode's rows, and what the columns mean; `smallest`: what all is held against."""
+    """Show `bench scaling`'s rows by mode, and its columns' meaning; `smallest`: the base."""
     parts: list[RenderableType] = []
     for mode in dict.fromkeys(row.mode for row in rows):
         own = [row for row in rows if row.mode == mode]
@@ -33,7 +33,7 @@ def scaling_table(rows: Sequence[ScalingRow], *, smallest: str) -> RenderableTyp
 
 
 def once_each(rows: Sequence[ScalingRow]) -> list[ScalingRow]:
-    """Return the rows of one mode, those that several strategies share only once."""
+    """Return `bench scaling`'s rows of one mode, those that strategies share only once."""
     return list({row.case: row for row in rows}.values())
 
 
@@ -108,7 +108,7 @@ _SINGLE = "a share from one count besides the smallest does not tell whether the
 def describe_notes(
     spec: ScalingSpec, rows: Sequence[ScalingRow], *, cores: int, load: float
 ) -> list[str]:
-    """Say what must be known to read the numbers; `load`: of the machine, before the first run."""
+    """Say how to read `bench scaling`'s numbers; `load`: of the machine, before the first run."""
     notes = [*_what_base(spec), *_where(spec, rows, cores), *_how_often(spec, rows)]
     if load > _BUSY * cores:
         notes.append(
@@ -164,7 +164,7 @@ def _how_often(spec: ScalingSpec, rows: Sequence[ScalingRow]) -> Iterator[str]:
 
 
 def describe_losses(rows: Sequence[ScalingRow]) -> list[str]:
-    """Say of each series where its time went at the largest count."""
+    """Say of each series of `bench scaling` where its time went at the largest count."""
     last = {(row.mode, row.kind): (row, row.lost) for row in rows if row.lost is not None}
     return [_loss(row, share) for row, share in last.values() if row.times > 1]
 
@@ -188,7 +188,7 @@ def _ranked(shares: Mapping[str, float]) -> str:
 
 
 def describe_fits(fits: Sequence[ScalingFit]) -> list[str]:
-    """Say what share of the work each series leaves serial, and how well that describes it."""
+    """Say what share of work each series of `bench scaling` leaves serial, and how well it fits."""
     single = any(fit.points == 1 for fit in fits)
     return [*map(_describe_fit, fits), *([_SINGLE] if single else [])]
 
@@ -219,7 +219,7 @@ def _least(interval: Interval) -> float:
 
 
 def percent(share: float) -> str:
-    """Write a share with a true minus: `7.2 %`, `−4 %`."""
+    """Write a share in `bench scaling`'s tables, with a true minus: `7.2 %`, `−4 %`."""
     points = 100 * share
     text = f"{points:.1f}" if abs(points) < 9.95 else f"{points:.0f}"
     return f"{text} %".replace("-", "−")

@@ -55,7 +55,7 @@ class BytesRow:
 
 
 def write_collectives(chapter: Chapter, results: Results) -> None:
-    """Write how long one all_reduce takes by each algorithm, and what it sends."""
+    """Write lab 2's chapter on one all_reduce: how long each algorithm takes, what it sends."""
     measured = results.rows("collectives")
     if not measured:
         return
@@ -172,7 +172,7 @@ class StrategyRow:
 
 
 def write_strategies(chapter: Chapter, results: Results) -> None:
-    """Write what a bottleneck node does to each strategy of averaging gradients."""
+    """Write lab 2's chapter on what a bottleneck node does to each strategy of averaging."""
     measured = results.rows("aggregation")
     if not measured:
         return

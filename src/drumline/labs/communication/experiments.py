@@ -24,7 +24,7 @@ from drumline.labs.experiment import (
     Options,
     Training,
     build_training,
-    place,
+    place_ranks,
 )
 
 KINDS = (
@@ -69,7 +69,7 @@ _SHARED: Options = MappingProxyType(
 
 
 def plan_experiments(settings: LabSettings) -> Sequence[Experiment]:
-    """Name them in order."""
+    """List the experiments of lab 2, in order."""
     return [_collectives(settings), _aggregation(settings), *_delays(settings), *_choices(settings)]
 
 
@@ -77,7 +77,7 @@ def _collectives(settings: LabSettings) -> Measurement:
     sizes = "4KiB 32KiB 256KiB 1MiB 4MiB 16MiB" if settings.full else "4KiB 64KiB 1MiB 4MiB"
     options: Options = {"sizes": sizes.split(), "algorithms": WAYS, "workers": [2, 4]}
     if settings.nodes > 1:
-        options = {**options, **place(settings, settings.nodes), "workers": [1]}
+        options = {**options, **place_ranks(settings, settings.nodes), "workers": [1]}
     rounds = {} if settings.full else {"rounds": 6}
     spec = CollectivesSpec.model_validate({**options, **rounds})
     return Measurement(

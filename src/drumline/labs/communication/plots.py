@@ -25,7 +25,7 @@ _HIGHEST_LOSS = 3.0
 
 
 def draw_sizes(plot: Plot, collectives: Table[CollectiveRow]) -> Figure:
-    """Draw time over size, by algorithm; what was predicted from the other sizes as crosses."""
+    """Draw lab 2's figure of all_reduce: time over size by algorithm, predictions as crosses."""
     ranks = sorted({row.ranks for row in collectives.records})
     figure, panels = plot.panels(len(ranks), height=3.6)
     for axes, count in zip(panels, ranks, strict=True):
@@ -56,7 +56,7 @@ def _draw_sizes(plot: Plot, axes: Axes, rows: Sequence[CollectiveRow]) -> None:
 
 
 def draw_splits(plot: Plot, collectives: Table[CollectiveRow]) -> Figure:
-    """Draw a panel for each number of ranks and size: by algorithm a bar of wait and transfer."""
+    """Draw lab 2's figure of wait and transfer by algorithm, a panel for each ranks and size."""
     rows = collectives.records
     algorithms = list(collectives.groups("algorithm"))
     ranks, sizes = sorted({row.ranks for row in rows}), sorted({row.bytes for row in rows})
@@ -93,7 +93,7 @@ def _draw_split(
 def draw_strategies(
     plot: Plot, aggregation: Table[AggregationRow], _: Table[StrategyRow]
 ) -> Figure:
-    """Draw a panel for each situation: by strategy a bar for each rank, of wait and transfer."""
+    """Draw lab 2's figure of strategies: per situation, each rank's wait and transfer."""
     situations, kinds = aggregation.groups("situation"), list(aggregation.groups("kind"))
     ranks = sorted(aggregation.groups("rank"))
     figure, panels = plot.panels(len(situations), columns=1, height=2.3)
@@ -116,7 +116,7 @@ def draw_strategies(
 
 
 def draw_delays(plot: Plot, delays: Table[DelayRow]) -> Figure:
-    """Draw a step of each strategy, with and without a late rank, beside the delay itself."""
+    """Draw lab 2's figure of a late rank: a step of each strategy with and without its delay."""
     figure, (axes,) = plot.panels(1, height=3.0)
     rows = delays.records
     for number, key in enumerate(("even", "late")):
@@ -132,7 +132,7 @@ def draw_delays(plot: Plot, delays: Table[DelayRow]) -> Figure:
 
 
 def draw_curves(plot: Plot, curves: Table[LossRow]) -> Figure:
-    """Draw all loss curves of the choices and of compression, on one axis."""
+    """Draw lab 2's loss curves of the choices and of compression, on one axis."""
     figure, (axes,) = plot.panels(1, height=3.6)
     for number, (name, rows) in enumerate(curves.groups("key").items()):
         steps, losses = [row.step for row in rows], [row.loss for row in rows]

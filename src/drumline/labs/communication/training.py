@@ -46,7 +46,7 @@ class DelayRow:
 
 
 def write_delays(chapter: Chapter, results: Results) -> None:
-    """Write what a late rank costs the others."""
+    """Write lab 2's chapter on what a late rank costs the others."""
     rows = list(_delays(results))
     if not rows:
         return
@@ -102,7 +102,7 @@ class CompressionRow:
 
 
 def write_choices(chapter: Chapter, results: Results) -> None:
-    """Write what sum or mean, gradients or parameters, 32 or 16 bits come to."""
+    """Write lab 2's chapter on sum or mean, gradients or parameters, 32 or 16 bits."""
     if choices := list(_choices(results)):
         chapter.tabulate("choices", ChoiceRow, choices)
     if compression := list(_compression(results)):

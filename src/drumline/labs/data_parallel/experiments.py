@@ -82,7 +82,7 @@ class Plan:
 
 
 def plan(settings: LabSettings) -> Plan:
-    """Say how large the lab is to be.
+    """Say how large lab 3 is with these settings: ranks, workers, repeats, epochs, batches.
 
     Raises:
         UsageError: more nodes than it has room for.
@@ -103,7 +103,7 @@ def plan(settings: LabSettings) -> Plan:
 
 
 def label_groups(ranks: int) -> tuple[tuple[int, ...], ...]:
-    """Return the labels that each rank owns: 012 / 345 / 67 / 89 for four."""
+    """Return the labels that each rank of lab 3 owns: 012 / 345 / 67 / 89 for four."""
     if ranks == len(_OF_FOUR):
         return _OF_FOUR
     if ranks >= _LABELS:  # labels are shared by the ranks that own them
@@ -113,32 +113,32 @@ def label_groups(ranks: int) -> tuple[tuple[int, ...], ...]:
 
 
 def seed_names(name: str, of: Plan) -> list[str]:
-    """Name an experiment's repeats."""
+    """Name the repeats of one of lab 3's experiments."""
     return [f"{name}-{number}" for number in range(1, of.repeats + 1)]
 
 
 def workers_name(workers: int, of: Plan) -> str:
-    """Name the runs on so many workers; on all of them they are those that shuffle."""
+    """Name lab 3's runs on so many workers; on all of them they are those that shuffle."""
     return "shuffle" if workers == of.ranks else f"workers{workers}"
 
 
 def batch_name(batch: int, rule: str) -> str:
-    """Name the run with another global batch, at the `same` learning rate or a `scaled` one."""
+    """Name lab 3's run of another global batch, at the `same` learning rate or a `scaled` one."""
     return "shuffle-1" if batch == BATCH else f"batch{batch}-{rule}"
 
 
 def averaging_name(kind: str, optimizer: str, of: str) -> str:
-    """Name the run that averages so."""
+    """Name lab 3's run by its partition, its optimizer, and what is averaged."""
     return f"{kind}-1" if (optimizer, of) == ("sgd", "gradients") else f"{optimizer}-{of}-{kind}"
 
 
 def alone_name(part: int | None) -> str:
-    """Name the run on one rank's labels, or (None) on as large a part with all labels."""
+    """Name lab 3's run on one rank's labels, or (None) on as large a part with all labels."""
     return "alone-mixed" if part is None else f"alone-labels{part}"
 
 
 def plan_experiments(settings: LabSettings) -> list[Experiment]:
-    """Name all runs, in order; what is compared lies close together, as the machine may change."""
+    """List the runs of lab 3; what is compared lies close together: the machine may change."""
     of = plan(settings)
     found: list[Experiment] = []
     for number in range(of.repeats):

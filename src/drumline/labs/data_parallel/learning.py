@@ -56,7 +56,7 @@ class StrategyRow:
 
 
 def write_learning(chapter: Chapter, results: Results) -> None:
-    """Write loss, accuracy, and who waits for whom, by partition."""
+    """Write lab 3's chapter on loss, accuracy, and who waits for whom, by partition."""
     of = lab.plan(results.settings)
     runs = results.runs({kind: lab.seed_names(kind, of) for kind in KINDS})
     if not runs:
@@ -147,7 +147,7 @@ class AloneRow:
 
 
 def write_averaging(chapter: Chapter, results: Results) -> None:
-    """Write what averaging hides of skewed labels."""
+    """Write lab 3's chapter on what averaging hides of skewed labels."""
     runs = {case: results.record(lab.averaging_name(*case)) for case in lab.AVERAGING}
     averaged = [
         AveragingRow(
@@ -222,7 +222,7 @@ def _spread(rows: Sequence[LocalLossRow]) -> float | None:
 
 
 def say_adam(chapter: Chapter, averaging: Table[AveragingRow], averaged: str) -> None:
-    """Compare skewed with mixed parts under Adam."""
+    """Compare skewed with mixed parts under Adam, in a sentence of lab 3's report."""
     mixed, skewed = (
         averaging.first(kind=kind, optimizer="adam", averaged=averaged) for kind in (MIXED, SKEWED)
     )

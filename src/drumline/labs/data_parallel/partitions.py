@@ -64,7 +64,7 @@ class OverlapRow:
 
 
 def write_partitions(chapter: Chapter, results: Results) -> None:
-    """Write who saw which samples."""
+    """Write lab 3's chapter on which rank saw which samples, by partition."""
     found = {kind: results.record(f"{kind}-1") for kind in KINDS}
     covered = {
         kind: record.coverage
@@ -104,7 +104,7 @@ def _part(kind: str, coverage: Coverage) -> PartRow:
         overlap_first_epoch=_mean_overlap(first),
         overlap_run=_mean_overlap(run),
         repeats=1 - sum(rank["distinct"] for rank in first["ranks"]) / sum(draws),
-        label_skew=label_skew(run["ranks"]),
+        label_skew=_label_skew(run["ranks"]),
         largest_part=max(draws) / statistics.fmean(draws),
     )
 
@@ -120,7 +120,7 @@ def _mean_overlap(table: Coverage) -> float | None:
     return statistics.fmean(shares) if shares else None
 
 
-def label_skew(ranks: Sequence[Coverage]) -> float:
+def _label_skew(ranks: Sequence[Coverage]) -> float:
     """Return how far ranks' labels are from those of all, as a mean total variation distance.
 
     0: every rank has the same mixture; 1 − 1/ranks: no two ranks share a label (equal parts).

@@ -25,7 +25,7 @@ _COLORS = 7
 
 
 def draw_labels(plot: Plot, labels: Table[LabelRow], parts: Table[PartRow]) -> Figure:
-    """Draw the share of each label in what each rank drew, a panel for each kind; then coverage."""
+    """Draw lab 3's figure of the labels that each rank drew, a panel per partition; coverage."""
     kinds = [row.kind for row in parts.records]
     figure, panels = plot.panels(len(kinds) + 1, columns=3, height=3.0)
     top = max(row.share for row in labels.records)
@@ -55,7 +55,7 @@ def _draw_coverage(plot: Plot, axes: Axes, parts: Sequence[PartRow]) -> None:
 
 
 def draw_overlap(plot: Plot, overlaps: Table[OverlapRow]) -> Figure:
-    """Draw which share of a rank's samples each other one saw: an epoch above, the run below."""
+    """Draw lab 3's heat maps of the samples that ranks share: an epoch above, the run below."""
     kinds = list(overlaps.groups("kind"))
     ranks = list(overlaps.groups("rank"))
     crowded = len(ranks) > _ROOM
@@ -97,7 +97,7 @@ def _in_percent(share: float) -> str:
 
 
 def draw_learning(plot: Plot, curves: Table[CurveRow], scores: Table[ScoreRow]) -> Figure:
-    """Draw loss by step and accuracy by samples, all kinds in each panel."""
+    """Draw lab 3's figure of loss by step and accuracy by samples, all partitions in each."""
     figure, (losses, accuracy) = plot.panels(2)
     for number, (kind, rows) in enumerate(curves.groups("key").items()):
         name, tests = plot.name("kind", kind), scores.where(key=kind)
@@ -117,7 +117,7 @@ def draw_averaging(
     averaging: Table[AveragingRow],
     alone: Table[AloneRow],
 ) -> Figure:
-    """Draw ranks' own losses, and accuracies by what is averaged."""
+    """Draw lab 3's figure of ranks' own losses, and of accuracies by what is averaged."""
     figure = plot.figure(height=3.8)
     grid = figure.add_gridspec(1, 2, width_ratios=(1, 1.1))
     losses, bars = figure.add_subplot(grid[0]), figure.add_subplot(grid[1])
@@ -164,7 +164,7 @@ def _draw_accuracies(
 
 
 def draw_scaling(plot: Plot, scaling: Table[ScalingRow]) -> Figure:
-    """Draw speed-up, efficiency, and where the time of a step went."""
+    """Draw lab 3's figure of speed-up, efficiency, and where the time of a step went."""
     figure, (speed, efficiency, where) = plot.panels(3, height=3.2)
     told = [row for row in scaling.records if row.speedup is not None]
     rows = [row for row in told if row.setup != CORES]
@@ -198,7 +198,7 @@ def _setup(plot: Plot, setup: str) -> str:
 
 
 def draw_equal_cost(plot: Plot, curves: Table[CurveRow], scores: Table[ScoreRow]) -> Figure:
-    """Draw loss and accuracy of all setups over samples and over seconds."""
+    """Draw lab 3's figure of loss and accuracy of all setups over samples and seconds."""
     figure, panels = plot.panels(4, columns=2, height=2.9)
     for column, by in enumerate(("samples", "seconds")):
         losses, accuracy = panels[column], panels[2 + column]
@@ -216,7 +216,7 @@ def draw_equal_cost(plot: Plot, curves: Table[CurveRow], scores: Table[ScoreRow]
 
 
 def draw_batches(plot: Plot, batches: Table[BatchRow], curves: Table[CurveRow]) -> Figure:
-    """Draw loss by samples for each batch, accuracy and speed by batch."""
+    """Draw lab 3's figure of the global batch: loss by samples, accuracy and speed by batch."""
     figure, (losses, accuracy, speed) = plot.panels(3, height=3.3)
     sizes = sorted({row.batch for row in batches.records})
     rules = {rule: plot.label(f"rules.{rule}") for rule in ("same", "scaled")}

@@ -63,7 +63,7 @@ class EqualTimeRow:
 
 
 def write_scaling(chapter: Chapter, results: Results) -> None:
-    """Write data parallelism against the single machine."""
+    """Write lab 3's chapter on data parallelism against the single machine."""
     of = lab.plan(results.settings)
     names = {str(workers): lab.workers_name(workers, of) for workers in of.workers}
     found = results.runs(
@@ -153,7 +153,7 @@ def _at_equal_time(curves: Table[CurveRow], scores: Table[ScoreRow]) -> Iterator
         yield EqualTimeRow(
             setup=setup,
             within_s=within,
-            samples=at_time([(row.seconds, row.samples) for row in lines], within),
+            samples=_at_time([(row.seconds, row.samples) for row in lines], within),
             loss=_interval_at_time([(row.seconds, row.loss) for row in lines], within),
             accuracy=_interval_at_time([(row.seconds, row.accuracy) for row in tests], within),
         )
@@ -163,13 +163,13 @@ def _interval_at_time(
     values: Sequence[tuple[float, Interval | None]], when: float
 ) -> Interval | None:
     middle, low, high = (
-        at_time([(at, getattr(value, end, None)) for at, value in values], when)
+        _at_time([(at, getattr(value, end, None)) for at, value in values], when)
         for end in ("middle", "low", "high")
     )
     return None if middle is None else Interval(middle=middle, low=low, high=high)
 
 
-def at_time(values: Sequence[tuple[float, float | None]], when: float) -> float | None:
+def _at_time(values: Sequence[tuple[float, float | None]], when: float) -> float | None:
     """Return a value at a time, between two points on the line through them.
 
     None: it is too early, or a point lacks a value (the interval of one seed).
@@ -215,7 +215,7 @@ def _say_equal_time(chapter: Chapter, rows: Sequence[EqualTimeRow]) -> None:
 
 
 def summarize(chapter: Chapter) -> Sentence | None:
-    """Say what came out, as far as it was measured."""
+    """Say in one sentence what lab 3 found, as far as it was measured."""
     rows = [row for row in chapter.table("strategies", StrategyRow).records if row.accuracy]
     worst, best = extremes(rows, lambda row: row.accuracy)
     many = [row for row in chapter.table("scaling", ScalingRow).records if row.workers > 1]
@@ -241,7 +241,7 @@ class BatchRow:
 
 
 def write_batches(chapter: Chapter, results: Results) -> None:
-    """Write the effect of the global batch: fewer, larger steps over the same samples."""
+    """Write lab 3's chapter on the global batch: fewer, larger steps over the same samples."""
     of = lab.plan(results.settings)
     runs = {
         (batch, rule): record

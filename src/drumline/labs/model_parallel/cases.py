@@ -138,7 +138,7 @@ class Cases:
 
 
 def find_cases(chapter: Chapter) -> Cases:
-    """Return what the first chapter has tabulated."""
+    """Return the tables of lab 4's cases, which its first chapter has made."""
     return Cases(
         forms=chapter.table("forms", FormRow),
         ranks=chapter.table("ranks", RankRow),
@@ -156,7 +156,7 @@ class _Ended:
 
 
 def tabulate_cases(chapter: Chapter, results: Results) -> Cases:
-    """Read the runs of all cases that came to their end, and tabulate them."""
+    """Read the finished runs of lab 4's cases, and tabulate them."""
     ended = _read(results)
     if ended:
         alone = [one for one in ended if one.row.form == "alone"]
@@ -267,7 +267,7 @@ def _ranks(row: CaseRow) -> Iterator[RankRow]:
 
 
 def share_together(step: Step) -> float | None:
-    """Return the share of a step's window in which two ranks or more computed; None: not noted."""
+    """Return the share of a step in which two ranks or more computed; None: not noted."""
     ranks = [event.get("work", ()) for event in step]
     if not all(ranks):
         return None
@@ -283,7 +283,7 @@ def share_together(step: Step) -> float | None:
 
 
 def pick_typical(steps: Sequence[Step], number: int) -> Sequence[Step]:
-    """Return so many neighbouring steps that took as long as most do."""
+    """Return so many neighbouring steps for lab 4's trace that took as long as most do."""
     took = step_seconds(steps)
     if len(took) <= number:
         return steps
@@ -296,7 +296,7 @@ def pick_typical(steps: Sequence[Step], number: int) -> Sequence[Step]:
 
 
 def lay_out(case: str, steps: Sequence[Step]) -> Iterator[TraceRow]:
-    """Give what all ranks of a case did in some steps, on one clock."""
+    """Give the rows of lab 4's trace: what all ranks of a case did in some steps, on one clock."""
     zero = min((event["t"] for step in steps for event in step), default=0)
     for step in steps:
         for rank, event in enumerate(step):

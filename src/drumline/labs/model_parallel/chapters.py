@@ -38,7 +38,7 @@ _NEVER = 0.01
 
 
 def compare_steps(first: Interval, second: Interval, *, drift: float = 0.0) -> Order:
-    """Tell by the quartiles which of two steps is longer, by more than the machine's own drift."""
+    """Tell by quartiles which of two forms' steps is longer, beyond the machine's own drift."""
     fast, slow = sorted((first.middle, second.middle))
     if slow <= (1 + drift) * fast:
         return Order.LEVEL
@@ -47,7 +47,7 @@ def compare_steps(first: Interval, second: Interval, *, drift: float = 0.0) -> O
 
 
 def write_forms(chapter: Chapter, results: Results) -> None:
-    """Write what each form costs, and how fast it is."""
+    """Write lab 4's chapter on what each form of parallelism costs, and how fast it is."""
     cases = tabulate_cases(chapter, results)
     if not cases.forms.rows:
         return
@@ -92,7 +92,7 @@ def _say_drift(chapter: Chapter, cases: Cases, alone: BaselineRow) -> None:
 
 
 def say_against_data(chapter: Chapter, cases: Cases) -> None:
-    """Compare the fastest split of the model with data parallelism."""
+    """Compare the fastest split of the model with data parallelism, in lab 4's report."""
     data = cases.forms.first(case="data")
     split = ranked((row for row in cases.split() if row.form in _SPLIT), lambda row: row.step_ms)
     if data is None or not split:
@@ -106,7 +106,7 @@ def say_against_data(chapter: Chapter, cases: Cases) -> None:
 
 
 def write_microbatches(chapter: Chapter, _results: Results) -> None:
-    """Write what microbatches and schedules do, and what the formula says of the bubble."""
+    """Write lab 4's chapter on microbatches and schedules, beside the bubble's formula."""
     cases = find_cases(chapter)
     rows = [row for row in cases.forms.records if row.bubble is not None]
     if rows:
@@ -158,7 +158,7 @@ def _say_bubbles(chapter: Chapter, rows: Sequence[FormRow]) -> None:
 
 
 def write_trace(chapter: Chapter, _results: Results) -> None:
-    """Write who computes when."""
+    """Write lab 4's chapter on which rank computes when."""
     cases = find_cases(chapter)
     if cases.trace.rows:
         chapter.picture("trace", draw_trace, cases.trace)
@@ -180,7 +180,7 @@ def _say_together(chapter: Chapter, rows: Sequence[FormRow]) -> None:
 
 
 def write_costs(chapter: Chapter, results: Results) -> None:
-    """Write what memory the ranks hold, and what they send."""
+    """Write lab 4's chapter on what memory the ranks hold, and what they send."""
     cases = find_cases(chapter)
     _say_memory(chapter, cases)
     _say_bytes(chapter, cases, nodes=results.settings.nodes)
@@ -215,18 +215,18 @@ def _say_bytes(chapter: Chapter, cases: Cases, *, nodes: int) -> None:
 
 
 def write_losses(chapter: Chapter, _results: Results) -> None:
-    """Write whether all forms computed the same."""
+    """Write lab 4's chapter on whether all forms of parallelism computed the same losses."""
     cases = find_cases(chapter)
     if cases.curves.rows:
         chapter.picture("curves", draw_curves, cases.curves)
     columns = ("rank", "peak_bytes", "sent_bytes", "idle_ms", "bubble_idle_ms")
     chapter.show(cases.ranks, "case", *columns, folded=True)
-    chapter.add(write_agreement(chapter, cases))
+    chapter.add(_write_agreement(chapter, cases))
     _say_weights(chapter, cases)
 
 
-def write_agreement(chapter: Chapter, cases: Cases) -> Sentence | None:
-    """Say how far the losses lie apart at most."""
+def _write_agreement(chapter: Chapter, cases: Cases) -> Sentence | None:
+    """Say in lab 4's report how far the losses of all forms lie apart at most."""
     rows = ranked(cases.split(), lambda row: row.loss_difference, reverse=True)
     if not rows:
         return None
@@ -249,11 +249,11 @@ def _say_weights(chapter: Chapter, cases: Cases) -> None:
 
 
 def summarize(chapter: Chapter) -> Sentence | None:
-    """Say which form is fastest, and whether all computed the same."""
+    """Say in one sentence of lab 4 which form is fastest, and whether all computed the same."""
     cases = find_cases(chapter)
     if not cases.forms.rows:
         return None
-    fastest, losses = None, write_agreement(chapter, cases)
+    fastest, losses = None, _write_agreement(chapter, cases)
     rows = ranked((row for row in cases.split() if row.speedup), lambda row: row.step_ms)
     if len(rows) > 1:
         fastest = chapter.write("fastest", ranks=rows[0].ranks, best=rows[0], worst=rows[-1])

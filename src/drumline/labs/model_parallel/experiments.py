@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 
 from drumline.bench.model_parallel.spec import Case, ModelParallelSpec, plan_cases
 from drumline.core.errors import UsageError
-from drumline.labs.experiment import LabSettings, Options, Training, place
+from drumline.labs.experiment import LabSettings, Options, Training, place_ranks
 
 AGAIN = "alone-again"
 SWEPT = "1f1b"
@@ -37,7 +37,7 @@ _SUMS_ALIKE = 2
 
 
 def plan_experiments(settings: LabSettings) -> Sequence[Training]:
-    """Name them in order."""
+    """List the training runs of lab 4, in order."""
     found = []
     for name, case in plan_named_cases(settings):
         # by RPC, backwards run on threads, and add gradients up as they come: two give one sum
@@ -47,7 +47,7 @@ def plan_experiments(settings: LabSettings) -> Sequence[Training]:
 
 
 def plan_named_cases(settings: LabSettings) -> list[tuple[str, Case]]:
-    """Return the cases by the names of their runs; the first is repeated at the end.
+    """Return lab 4's cases by the names of their runs; the first is repeated at the end.
 
     Raises:
         UsageError: there are more nodes than the model has parts for.
@@ -89,5 +89,5 @@ def _common(settings: LabSettings) -> Options:
         "batch": _BATCH,
         "steps": _FULL_STEPS if settings.full else _STEPS,
         "threads": 1,
-        **place(settings, ranks),
+        **place_ranks(settings, ranks),
     }

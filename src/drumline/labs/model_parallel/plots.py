@@ -43,7 +43,7 @@ def draw_forms(
     *,
     baseline: BaselineRow | None,
 ) -> Figure:
-    """Draw time, memory and bytes of all forms, by one list of names."""
+    """Draw lab 4's figure of time, memory and bytes of all forms, by one list of names."""
     rows = forms.records
     figure = plot.figure(height=_FRAME_IN + _BAR_IN * len(rows))
     panels = figure.subplots(1, 3, sharey=True)
@@ -80,7 +80,7 @@ def _write(values: Sequence[float | None]) -> list[str]:
 
 
 def draw_microbatches(plot: Plot, forms: Table[FormRow], *, baseline: BaselineRow | None) -> Figure:
-    """Draw step and bubble over the number of microbatches, the formula beside."""
+    """Draw lab 4's figure of step and bubble by microbatches, the formula beside."""
     figure, (left, right) = plot.panels(2, height=3.5)
     lines = _lines(forms.records)
     for number, (name, rows) in enumerate(lines.items()):
@@ -130,7 +130,7 @@ def _lines(rows: Sequence[FormRow]) -> Mapping[str, Sequence[FormRow]]:
 
 
 def draw_curves(plot: Plot, curves: Table[LossRow]) -> Figure:
-    """Draw all loss curves on one axis."""
+    """Draw lab 4's loss curves of all forms on one axis."""
     figure, (axes,) = plot.panels(1, height=3.6)
     losses = {case: [row.loss for row in rows] for case, rows in curves.groups("key").items()}
     colors = [plot.color(number) for number in range(len(losses))]
@@ -141,7 +141,7 @@ def draw_curves(plot: Plot, curves: Table[LossRow]) -> Figure:
 
 
 def draw_trace(plot: Plot, trace: Table[TraceRow]) -> Figure:
-    """Draw who computed when in the same few steps of each case, one below the other.
+    """Draw lab 4's figure of who computed when in a few steps of each case, one below the other.
 
     rpc ×1     rank 0  ▐F0       ▌                ▐B0       ▌      one clock for all panels, so that
                rank 1             ▐F0     ▌▐B0    ▌                a shorter step is a shorter plot

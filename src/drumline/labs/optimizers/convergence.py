@@ -39,7 +39,7 @@ _NEAR = 0.05
 
 
 def runs_of(results: Results, *, engine: str = "drumline") -> dict[str, list[RunRecord]]:
-    """Return the runs of each optimizer that came to their end."""
+    """Return lab 1's finished runs of each optimizer."""
     of = lab.plan(results.settings)
     return results.runs({name: lab.seed_names(name, of, engine=engine) for name in OPTIMIZERS})
 
@@ -75,7 +75,7 @@ class EqualRow:
 
 
 def write_convergence(chapter: Chapter, results: Results) -> None:
-    """Write how fast the loss goes down, and where it ends."""
+    """Write lab 1's chapter on how fast each optimizer's loss goes down, and where it ends."""
     runs = runs_of(results)
     if not runs:
         return
@@ -144,7 +144,7 @@ def _say_accuracy(chapter: Chapter, runs: Runs, ends: Table[EndRow]) -> None:
 
 
 def summarize(chapter: Chapter) -> Sentence | None:
-    """Say what came out, as far as it was measured."""
+    """Say in one sentence what lab 1 found, as far as it was measured."""
     best = ranked(chapter.table("ends", EndRow).records, lambda row: row.accuracy, reverse=True)
     if not best:
         return None
@@ -169,7 +169,7 @@ class RateRow:
 
 
 def write_rates(chapter: Chapter, results: Results) -> None:
-    """Write how much the learning rate matters to each optimizer."""
+    """Write lab 1's chapter on how much the learning rate matters to each optimizer."""
     of = lab.plan(results.settings)
     rows = list(_rates(results, of))
     if not rows:
@@ -186,7 +186,9 @@ def _rates(results: Results, of: lab.Plan) -> Iterator[RateRow]:
         for factor in of.factors:
             name = lab.rate_name(optimizer, factor)
             record = results.record(name)
-            row = RateRow(optimizer=optimizer, factor=factor, lr=lab.rate(optimizer, factor))
+            row = RateRow(
+                optimizer=optimizer, factor=factor, lr=lab.learning_rate(optimizer, factor)
+            )
             if record is not None and record.curve:
                 yield _standing(row, record, of.length(optimizer, short=True))
             elif results.diverged(name):
@@ -205,7 +207,7 @@ def _standing(row: RateRow, record: RunRecord, epochs: int) -> RateRow:
 
 
 def say_rates(chapter: Chapter, rows: Sequence[RateRow]) -> None:
-    """Tell which learning rate was best for an optimizer, and how near others came."""
+    """Say in lab 1's report which learning rate was best, and how near others came."""
     told = [(row, row.accuracy) for row in rows if row.accuracy is not None]
     if len(told) < 2:
         return
@@ -261,7 +263,7 @@ class ScatterRow:
 
 
 def write_sample_order(chapter: Chapter, results: Results) -> None:
-    """Write what the order of the samples does to GD and to SGD.
+    """Write lab 1's chapter on what the order of the samples does to GD and to SGD.
 
     The runs start from the same weights and see all samples in each epoch; only the order differs.
     GD's gradient is that of all samples, so the order changes nothing but rounding. SGD's is that

@@ -42,7 +42,7 @@ class EngineRow:
 
 
 def write_engines(chapter: Chapter, results: Results) -> None:
-    """Write whether ours and torch's give the same curve, and what a step of each costs."""
+    """Write lab 1's chapter on our optimizers beside torch's: same curve, cost of a step."""
     ours, theirs = runs_of(results), runs_of(results, engine="torch")
     rows = list(_engines(ours, theirs))
     if not rows:
@@ -111,7 +111,7 @@ class ProfileRow:
 
 
 def write_profile(chapter: Chapter, results: Results) -> None:
-    """Write where the time of a step goes, and what memory it takes."""
+    """Write lab 1's chapter on where each optimizer's step spends its time and memory."""
     runs = runs_of(results)
     if not runs:
         return

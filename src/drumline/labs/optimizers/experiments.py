@@ -66,7 +66,7 @@ class Plan:
 
 
 def plan(settings: LabSettings) -> Plan:
-    """Say how large the lab is to be."""
+    """Say how large lab 1 is with these settings: repeats, epochs, learning rates."""
     if settings.full:
         return Plan(factors=(0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30))
     factors = (0.01, 0.1, 1, 10)
@@ -75,28 +75,30 @@ def plan(settings: LabSettings) -> Plan:
 
 
 def seed_names(optimizer: str, of: Plan, *, engine: str = "drumline") -> list[str]:
-    """Name the repeats of an optimizer."""
+    """Name lab 1's repeats of an optimizer."""
     by = "-torch" if engine == "torch" else ""
     return [f"{optimizer}{by}-{number}" for number in range(1, of.repeats + 1)]
 
 
-def rate(optimizer: str, factor: float) -> float:
-    """Return a multiple of the usual learning rate, as a person would write it: 0.3 for 3 · 0.1."""
+def learning_rate(optimizer: str, factor: float) -> float:
+    """Return lab 1's learning rate at a multiple of the usual one, rounded: 0.3 for 3 · 0.1."""
     return float(f"{RATES[optimizer] * factor:g}")
 
 
 def rate_name(optimizer: str, factor: float) -> str:
-    """Name the run at another learning rate; at the usual one it is that of the first seed."""
-    return f"{optimizer}-1" if factor == 1 else f"{optimizer}-lr{rate(optimizer, factor):g}"
+    """Name lab 1's run at another learning rate; at the usual one it is that of the first seed."""
+    return (
+        f"{optimizer}-1" if factor == 1 else f"{optimizer}-lr{learning_rate(optimizer, factor):g}"
+    )
 
 
 def order_name(optimizer: str, order: str) -> str:
-    """Name the run that takes the samples in another order."""
+    """Name lab 1's run that takes the samples in another order."""
     return f"{optimizer}-1" if order == ORDERS[0] else f"{optimizer}-order-{order}"
 
 
 def plan_experiments(settings: LabSettings) -> list[Experiment]:
-    """Name all runs, in order; rivals lie side by side, as the machine may change."""
+    """List the runs of lab 1; rivals lie side by side, as the machine may change."""
     of = plan(settings)
     found: list[Experiment] = []
     for number in range(of.repeats):
@@ -133,7 +135,7 @@ def _train(
     momentum = optimizer == "momentum"
     rule: Options = {
         "name": "sgd" if momentum else optimizer,
-        "lr": rate(optimizer, factor),
+        "lr": learning_rate(optimizer, factor),
         "momentum": MOMENTUM if momentum else 0.0,
     }
     batch = {"batch": CHUNK if optimizer == "gd" else BATCH}

@@ -24,7 +24,7 @@ _TOP = 4.0
 
 
 def draw_convergence(plot: Plot, curves: Table[CurveRow]) -> Figure:
-    """Draw the losses of all optimizers over steps, samples and seconds."""
+    """Draw lab 1's figure of all optimizers' losses over steps, samples and seconds."""
     figure, panels = plot.panels(3, height=3.5)
     for axes, by in zip(panels, ("step", "samples", "seconds"), strict=True):
         for optimizer, rows in curves.groups("key").items():
@@ -35,7 +35,7 @@ def draw_convergence(plot: Plot, curves: Table[CurveRow]) -> Figure:
 
 
 def draw_accuracy(plot: Plot, scores: Table[ScoreRow]) -> Figure:
-    """Draw the accuracy of all optimizers over samples and seconds."""
+    """Draw lab 1's figure of all optimizers' accuracy over samples and seconds."""
     figure, panels = plot.panels(2, height=3.2)
     for axes, by in zip(panels, ("samples", "seconds"), strict=True):
         for optimizer, rows in scores.groups("key").items():
@@ -53,7 +53,7 @@ def draw_engines(
     theirs: Table[CurveRow],
     engines: Table[EngineRow],
 ) -> Figure:
-    """Draw the curves of both engines over each other, and the ratios of their times."""
+    """Draw lab 1's figure of our optimizers' curves over torch's, and the ratios of times."""
     figure, (losses, ratios) = plot.panels(2, height=3.3)
     for row in engines.records:
         number, name = OPTIMIZERS.index(row.optimizer), plot.name("optimizer", row.optimizer)
@@ -89,7 +89,7 @@ def _draw_ratios(plot: Plot, axes: Axes, rows: Sequence[EngineRow]) -> None:
 
 
 def draw_profile(plot: Plot, profile: Table[ProfileRow]) -> Figure:
-    """Draw the time of a thousand samples by parts, and the peaks of memory."""
+    """Draw lab 1's figure of the time of a thousand samples by parts, and of peak memory."""
     figure, (time, memory) = plot.panels(2, height=3.3)
     rows = [row for row in profile.records if row.update_ms is not None and row.samples]
     _draw_parts(plot, time, rows)
@@ -126,7 +126,7 @@ def _case_name(plot: Plot, case: str) -> str:
 
 
 def draw_rates(plot: Plot, rates: Table[RateRow]) -> Figure:
-    """Draw accuracy and loss of each optimizer over its learning rates."""
+    """Draw lab 1's figure of each optimizer's accuracy and loss over its learning rates."""
     figure, (accuracy, losses) = plot.panels(2, height=3.3)
     for number, optimizer in enumerate(OPTIMIZERS):
         rows = rates.where(optimizer=optimizer)
@@ -149,7 +149,7 @@ def draw_rates(plot: Plot, rates: Table[RateRow]) -> Figure:
 
 
 def draw_sample_order(plot: Plot, walks: Table[OrderRow]) -> Figure:
-    """Draw the walks of each optimizer for several orders, and how far they lie apart."""
+    """Draw lab 1's figure of losses by sample order, and how far they lie apart."""
     figure, (losses, gaps) = plot.panels(2, height=3.3)
     for optimizer, rows in walks.groups("optimizer").items():
         number, name = OPTIMIZERS.index(optimizer), plot.name("optimizer", optimizer)

@@ -79,7 +79,7 @@ class Deadlock:
 def find_deadlock(
     call: Call, odd_rank: int, odd_call: Call, patience_s: float, answers: Sequence[Answer]
 ) -> Deadlock:
-    """Read from the ranks' notes who waits for whom."""
+    """Read from the ranks' notes on an explained collective who waits for whom."""
     stuck = {
         answer["rank"]: note
         for answer in answers
@@ -110,7 +110,7 @@ def find_deadlock(
 
 
 def find_circle(waits_for: dict[int, int]) -> list[int]:
-    """Return ranks of which each waits for the next and the last for the first."""
+    """Return the circle of a deadlock: each rank waits for the next, the last for the first."""
     for start in sorted(waits_for):
         way, rank = [start], waits_for[start]
         while rank in waits_for and rank not in way:
@@ -122,7 +122,7 @@ def find_circle(waits_for: dict[int, int]) -> list[int]:
 
 
 def describe_call(call: Call) -> str:
-    """Write a call: `broadcast with root 0 by tree`."""
+    """Write the call that is explained: `broadcast with root 0 by tree`."""
     root = f" with root {call.root}" if call.collective in ROOTED else ""
     return f"{call.collective}{root} by {call.algorithm}"
 
@@ -218,8 +218,10 @@ class Explanation:
         }
 
 
-def explain(call: Call, answers: Sequence[Answer], deadlock: Deadlock | None = None) -> Explanation:
-    """Put together what the ranks of a call have left."""
+def build_explanation(
+    call: Call, answers: Sequence[Answer], deadlock: Deadlock | None = None
+) -> Explanation:
+    """Build the explanation of a collective from what its recorded ranks have left."""
     return Explanation(
         playback=build_playback(call, answers),
         counted=[count_traffic(answer) for answer in answers],
@@ -231,7 +233,7 @@ def explain(call: Call, answers: Sequence[Answer], deadlock: Deadlock | None = N
 
 
 def count_traffic(answer: Answer) -> Traffic:
-    """Count the messages that a rank has sent and received."""
+    """Count the messages that a rank of an explained collective has sent and received."""
     done = [note for note in answer["messages"] if note["ended_ns"] is not None]
     sent = [note["nbytes"] for note in done if note["kind"] == "send"]
     received = [note["nbytes"] for note in done if note["kind"] == "recv"]
@@ -244,7 +246,7 @@ def count_traffic(answer: Answer) -> Traffic:
 
 
 def name_pieces(count: int) -> list[str]:
-    """Name pieces a, b, …, z, a2, b2, …"""
+    """Name the pieces of an explained collective a, b, …, z, a2, b2, …"""
     letters = "abcdefghijklmnopqrstuvwxyz"
     return [letters[k % 26] + (str(k // 26 + 1) if k >= 26 else "") for k in range(count)]
 

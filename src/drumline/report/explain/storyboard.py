@@ -48,14 +48,14 @@ class Description:
 
 @cache
 def sentences() -> dict[str, dict[str, str]]:
-    """Read what is said of collectives and algorithms."""
+    """Read the sentences that explain collectives and algorithms."""
     text = files("drumline.report.explain").joinpath("sentences.yaml").read_text(encoding="utf-8")
     sections: dict[str, dict[str, str]] = yaml.safe_load(text)
     return sections
 
 
-def describe(call: Call) -> Description:
-    """Say what a call does, how, and where to read it."""
+def _describe(call: Call) -> Description:
+    """Say what an explained collective does, how, and where to read it."""
     say = sentences()
     return Description(
         what=say["collectives"][call.collective],
@@ -65,14 +65,14 @@ def describe(call: Call) -> Description:
 
 
 def print_explanation(console: Console, explanation: Explanation) -> None:
-    """Print all of it: title, steps, where it got stuck or what it cost."""
+    """Print an explained collective: title, steps, where it got stuck or what it cost."""
     for part in _parts(explanation, console.width):
         console.print(part, highlight=False)
 
 
 def _parts(explanation: Explanation, width: int) -> Iterator[RenderableType]:
     board = _Board(explanation, width)
-    yield title(explanation.call)
+    yield _title(explanation.call)
     if explanation.playback.moves:
         yield board.legend()
         yield ""
@@ -90,12 +90,12 @@ def _parts(explanation: Explanation, width: int) -> Iterator[RenderableType]:
         yield _times(explanation)
 
 
-def title(call: Call) -> Text:
-    """Say what is shown: the call, what it does and how."""
+def _title(call: Call) -> Text:
+    """Return the title of an explained collective: the call, what it does and how."""
     nodes = f", {call.ranks_per_node} a node" if call.algorithm == "hierarchical" else ""
     root = f", root {call.root}" if call.collective in ROOTED else ""
     size = f", {format_bytes(call.nbytes)}" if call.collective != "barrier" else ""
-    described = describe(call)
+    described = _describe(call)
     ranks = counted(call.ranks, "rank")
     return Text.assemble(
         (f"{call.collective} by {call.algorithm}", "bold"),
@@ -127,7 +127,7 @@ class _Board:
         if self.marks:
             text.append("▪ in place r: ")
             for rank in range(self.call.ranks):
-                text.append("▪", style=color(rank)).append(f"{rank} ")
+                text.append("▪", style=_color(rank)).append(f"{rank} ")
             what = "r has been heard of" if self.call.collective == "barrier" else "r is in the sum"
             text.append(what)
         elif self.combines:
@@ -170,9 +170,9 @@ class _Board:
         carried = self._names(move)
         lost = "" if move.received_ns is not None else "✗"
         return Text.assemble(
-            (str(move.source), color(move.source)),
+            (str(move.source), _color(move.source)),
             f" ─{carried}→{lost} ",
-            (str(move.target), color(move.target)),
+            (str(move.target), _color(move.target)),
         )
 
     def _names(self, move: Move) -> str:
@@ -182,7 +182,7 @@ class _Board:
         return "".join(names) if len(names) <= 4 else f"{names[0]}…{names[-1]}"
 
     def _rank(self, rank: int, held: RankContents, before: RankContents | None) -> Text:
-        line = Text.assemble("  ", (f"rank {rank:<{len(str(self.call.ranks - 1))}} ", color(rank)))
+        line = Text.assemble("  ", (f"rank {rank:<{len(str(self.call.ranks - 1))}} ", _color(rank)))
         for number, row in enumerate(held.rows):
             old = [r.cells for r in before.rows if r.name == row.name] if before else []
             if len(held.rows) > 1:
@@ -205,16 +205,16 @@ class _Board:
             text = Text(name, style=strong)
             for rank in range(self.call.ranks):
                 has = bool(cell.owners >> rank & 1)
-                text.append("▪" if has else "·", style=strong + color(rank) if has else "dim")
+                text.append("▪" if has else "·", style=strong + _color(rank) if has else "dim")
             return text
         if self.combines:
             return Text(f"{name}{cell.owners.bit_count()}", style=strong)
         owner = cell.owners.bit_length() - 1
-        return Text(f"{name}{owner}" if self.all_to_all else name, style=strong + color(owner))
+        return Text(f"{name}{owner}" if self.all_to_all else name, style=strong + _color(owner))
 
 
-def color(rank: int) -> str:
-    """Return a rank's colour."""
+def _color(rank: int) -> str:
+    """Return a rank's colour in an explained collective."""
     return RANK_COLORS[rank % len(RANK_COLORS)]
 
 
@@ -229,7 +229,7 @@ def _accounts(explanation: Explanation) -> RenderableType:
     ):
         verdict = "✓ the same" if noted == wanted else f"✗ {_traffic(wanted)}"
         table.add_row(
-            Text(str(rank), style=color(rank)),
+            Text(str(rank), style=_color(rank)),
             str(noted.sent_messages),
             f"{noted.sent_bytes:,}",
             str(noted.received_messages),
@@ -311,7 +311,7 @@ def _ms(seconds: float) -> str:
 
 
 def write_page(path: Path, explanation: Explanation) -> None:
-    """Write the page; an older one at that place is replaced.
+    """Write the HTML page of an explained collective; an older one there is replaced.
 
     Raises:
         RunDirError: it cannot be written.
@@ -320,8 +320,8 @@ def write_page(path: Path, explanation: Explanation) -> None:
 
 
 def render_page(explanation: Explanation) -> str:
-    """Return the page."""
-    document = {**explanation.to_json(), "words": asdict(describe(explanation.call))}
+    """Return the HTML page of an explained collective."""
+    document = {**explanation.to_json(), "words": asdict(_describe(explanation.call))}
     # In a script element only "</" could end it early, and "<!--" confuse it.
     text = json.dumps(document, separators=(",", ":")).replace("<", "\\u003c")
     template = files("drumline.report.explain").joinpath("player.html").read_text(encoding="utf-8")

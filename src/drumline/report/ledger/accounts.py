@@ -130,7 +130,7 @@ class Ledger:
 
 
 def compute_ledger(events: Sequence[Sequence[Event]], *, last: int | None = None) -> Ledger:
-    """Account for the warm steps that all ranks have logged, or for the `last` so many of them."""
+    """Compute the ledger of warm steps that all ranks logged, or of the `last` so many."""
     ledger = Ledger(ranks=[RankLedger(rank) for rank in range(len(events))])
     warm = warm_steps(events)
     for steps in warm if last is None else warm[-last:]:
@@ -140,7 +140,7 @@ def compute_ledger(events: Sequence[Sequence[Event]], *, last: int | None = None
 
 
 def warm_steps(events: Sequence[Sequence[Event]]) -> list[list[Event]]:
-    """Return the steps that all ranks have logged, on one clock, each as one event per rank.
+    """Return the ledger's steps, which all ranks logged, on one clock, an event per rank each.
 
     The first step after each start is left out (it pays for warming up), unless it is all there is.
     """
@@ -149,7 +149,7 @@ def warm_steps(events: Sequence[Sequence[Event]]) -> list[list[Event]]:
 
 
 def step_seconds(steps: Sequence[Sequence[Event]]) -> list[float]:
-    """Return how long all ranks together took for each step, on one clock.
+    """Return how long all ranks together took for each logged step, on one clock.
 
     A step lasts until its last rank is done, and begins where the one before it ended, or where its
     first rank begins, if that is later. The longest of the ranks' own times would count twice what
@@ -175,7 +175,7 @@ def step_seconds(steps: Sequence[Sequence[Event]]) -> list[float]:
 
 
 def common_steps(events: Sequence[Sequence[Event]]) -> list[list[Event]]:
-    """Return the steps that all ranks have logged, in order, each as one event per rank."""
+    """Return the steps that are in all ranks' event logs, each as one event per rank."""
     by_rank = [_steps(log) for log in events]
     common = set.intersection(*(set(steps) for steps in by_rank)) if by_rank else set()
     return [[steps[number] for steps in by_rank] for number in sorted(common)]

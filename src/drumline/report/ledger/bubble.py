@@ -51,7 +51,7 @@ class Bubble:
 
 
 def measure_bubble(events: Sequence[Sequence[Event]], mesh: Mesh) -> Bubble | None:
-    """Measure the bubble of a run; None where its ranks noted no pieces of work."""
+    """Measure a pipeline's bubble from ranks' event logs; None where no work was noted."""
     if mesh.pipeline == 1:
         return None
     copies = [_copy(mesh, replica) for replica in range(mesh.data)]

@@ -42,7 +42,7 @@ class _Piece:
 def build_trace(
     events: Sequence[Sequence[Event]], *, first: int = 1, last: int | None = None
 ) -> dict[str, object]:
-    """Put the steps of all ranks on one clock, which begins with the first of them."""
+    """Build a Perfetto trace of all ranks' logged steps, on one clock from the first of them."""
     chosen = [
         [
             event

@@ -85,14 +85,14 @@ def _row(text: str) -> int:
 
 
 def read_citations(page: str) -> list[Cited]:
-    """Return every number of a page that names its cell."""
+    """Return every number of a report's page that names its table's cell."""
     reader = _Reader()
     reader.feed(page)
     return reader.found
 
 
 def audit_files(folder: Path, manifest: dict[str, Any]) -> Iterator[str]:
-    """Give a sentence for each file that is not as it was written."""
+    """Give a sentence for each file of a report that is not as it was written."""
     for name, expected in manifest["files"].items():
         file = folder / name
         try:
@@ -109,7 +109,7 @@ def audit_files(folder: Path, manifest: dict[str, Any]) -> Iterator[str]:
 
 
 def audit_numbers(folder: Path) -> Iterator[str]:
-    """Give a sentence for each number of the page that is not the one in its CSV file."""
+    """Give a sentence for each number of a report's page that its CSV file does not have."""
     tables: dict[str, list[dict[str, str]]] = {}
     wrong: Counter[str] = Counter()
     for cited in read_citations(_read(folder / PAGE)):
@@ -135,7 +135,7 @@ def audit_numbers(folder: Path) -> Iterator[str]:
 
 
 def audit_texts(folder: Path, report: Report) -> Iterator[str]:
-    """Give a sentence where a page does not say its numbers, or of them, what the runs give."""
+    """Give a sentence where a report's page says other numbers, or of them, than its runs."""
     theirs = read_citations(_read(folder / PAGE))
     ours = read_citations(render_html(report, version="", made="", draws=False))
     for there, here in zip(theirs, ours, strict=False):

@@ -159,7 +159,7 @@ class Report:
 
 
 def excerpt(path: str, symbol: str) -> Code:
-    """Cut a function or class out of a module: `comm/ring.py`, `all_reduce` or `Adam.step`.
+    """Cut code for a report's page out of a module: `comm/ring.py`, `all_reduce` or `Adam.step`.
 
     Raises:
         LookupError: the module does not define it.

@@ -87,7 +87,7 @@ def _write_manifest(folder: Path, facts: Mapping[str, object], files: Mapping[st
 
 
 def check_place(folder: Path, lab: object, names: Iterable[str] = (TEXT, PAGE)) -> None:
-    """See that writing a report to a folder overwrites nothing but an older one of the same kind.
+    """See that a report written to a folder replaces only an older one of the same kind.
 
     `lab` is the lab whose it is (None: a page about runs), `names` the files that it will be.
 
@@ -134,7 +134,7 @@ def _found(folder: Path) -> Any:
 
 
 def read_own_words(folder: Path, lang: Language) -> str:
-    """Read the author's own words; where there is no such file yet, an empty one is made.
+    """Read a report author's own words; where there is no such file yet, one is made.
 
     Raises:
         RunDirError: it cannot be read, or made.

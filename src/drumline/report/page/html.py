@@ -19,7 +19,7 @@ _MARKDOWN = MarkdownIt("commonmark", {"html": False}).enable("table")
 
 
 def render_html(report: Report, *, version: str, made: str, draws: bool = True) -> str:
-    """Return the page, with its figures if it `draws`; `made`: when, as the footer says it."""
+    """Return a report as an HTML page, with figures if it `draws`; `made`: when, for the footer."""
 
     def draw(picture: Picture) -> Markup:
         return Markup(render_inline(picture, report.lang) if draws else "")

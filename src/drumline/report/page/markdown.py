@@ -18,7 +18,7 @@ from drumline.report.page.translator import Translator, page_texts
 
 
 def render_markdown(report: Report) -> str:
-    """Return the text."""
+    """Return a report as Markdown."""
     parts = [f"# {report.title}", str(report.summary)]
     for section in report.sections:
         parts.append(f"## {section.heading}")

@@ -145,7 +145,7 @@ class Table(Generic[R]):
         values = self.rows[row]
         low, high = f"{column}_low", f"{column}_high"
         first, last = values.get(low), values.get(high)
-        text = write(values[column], form)
+        text = _write(values[column], form)
         ref = CellRef(text=text, table=self.name, row=row, column=column, value=values[column])
         if first is None or last is None or values[column] is None:
             return ref
@@ -158,7 +158,7 @@ class Table(Generic[R]):
 
 
 def write_csv(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
-    """Return the text of a CSV file; a list has spaces between its items."""
+    """Return a report's table as CSV text; a list has spaces between its items."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(columns)
@@ -179,8 +179,8 @@ def _is_interval(hint: Any) -> bool:
     return hint is Interval or any(map(_is_interval, get_args(hint)))
 
 
-def write(value: Any, form: NumberFormat) -> str:
-    """Write a value as pages do; what is not there is a dash."""
+def _write(value: Any, form: NumberFormat) -> str:
+    """Write a value on a report's page; what is not there is a dash."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return NOTHING
     return value if isinstance(value, str) else form(value)
@@ -201,18 +201,18 @@ def _cell(value: Any) -> Any:
 
 
 def percent(value: float) -> str:
-    """Write a share: `71 %`, `0.4 %`."""
+    """Write a share on a report's page: `71 %`, `0.4 %`."""
     shown = 100 * value
     return f"{shown:.1f} %" if abs(shown) < 9.95 else f"{shown:.0f} %"
 
 
 def points(value: float) -> str:
-    """Write a share with two decimals, as accuracies are told: `97.50 %`."""
+    """Write an accuracy on a report's page, a share with two decimals: `97.50 %`."""
     return f"{100 * value:.2f} %"
 
 
 def times(value: float) -> str:
-    """Write a factor: `2.0×`, `0.48×`; near 1, where it says which is more, `1.02×`."""
+    """Write a factor on a report's page: `2.0×`, `0.48×`; near 1 `1.02×`."""
     return (
         f"{value:.2f}×"
         if abs(value) < 1.095
@@ -223,27 +223,27 @@ def times(value: float) -> str:
 
 
 def milliseconds(value: float) -> str:
-    """Write milliseconds with three digits: `12.3 ms`."""
+    """Write milliseconds on a report's page, with three digits: `12.3 ms`."""
     return f"{value:.3g} ms" if value < 999.5 else f"{value:.0f} ms"
 
 
 def seconds(value: float) -> str:
-    """Write seconds as a person says them: `850 ms`, `12.3 s`."""
+    """Write seconds on a report's page as a person says them: `850 ms`, `12.3 s`."""
     return format_seconds(value)
 
 
 def size(value: float) -> str:
-    """Write bytes with three digits: `1.66 MB`."""
+    """Write bytes on a report's page, with three digits: `1.66 MB`."""
     return format_bytes(value)
 
 
 def count(value: float) -> str:
-    """Write a whole number: `12 345`."""
+    """Write a whole number on a report's page: `12 345`."""
     return f"{value:,.0f}".replace(",", " ")
 
 
 def plain(value: float) -> str:
-    """Write a number with three digits."""
+    """Write a number on a report's page, with three digits."""
     return f"{value:.3g}"
 
 
@@ -276,7 +276,7 @@ class Findings:
 
 
 def tiny(value: float) -> str:
-    """Write what may be rounding: `3.1e-07`, and 0 as it is."""
+    """Write what may be rounding on a report's page: `3.1e-07`, and 0 as it is."""
     return "0" if value == 0 else f"{value:.1e}" if abs(value) < 1e-3 else f"{value:.3g}"
 
 

@@ -61,7 +61,7 @@ Texts = Mapping[Language, Mapping[str, str]]
 
 @cache
 def load_texts(package: str, folder: str = "text") -> Texts:
-    """Read `<package>/<folder>/en.yaml` and `zh.yaml`.
+    """Read the texts of reports in both languages, `<package>/<folder>/en.yaml` and `zh.yaml`.
 
     Raises:
         ValueError: the languages differ in their keys or holes, or a leaf is no text.
@@ -72,12 +72,12 @@ def load_texts(package: str, folder: str = "text") -> Texts:
 
 
 def page_texts(lang: Language) -> Translator:
-    """Return what pages themselves say, and pages about runs."""
+    """Return the texts of report pages themselves, and of pages about runs."""
     return Translator(lang, load_texts("drumline.report"))
 
 
 def check_texts(texts: Texts, name: str) -> None:
-    """Compare the languages of texts.
+    """Compare the two languages of a report's texts.
 
     Raises:
         ValueError: they differ in their keys or holes.
@@ -143,12 +143,12 @@ class Translator:
 
 
 def find_holes(template: str) -> set[str]:
-    """Return what stands between the braces of a text."""
+    """Return the names in braces of a report's text."""
     return set(_HOLE.findall(template))
 
 
 def fill(template: str, holes: Mapping[str, Filling]) -> Sentence:
-    """Fill the `{holes}` of a text."""
+    """Fill the `{holes}` of a report's text, which gives a sentence."""
     parts: list[str | CellRef] = []
     at = 0
     for match in _HOLE.finditer(template):

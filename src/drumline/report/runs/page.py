@@ -30,10 +30,10 @@ from drumline.report.runs.tables import COLUMN, RunRow, RunTables, build_tables
 
 
 def build_runs_report(records: Sequence[RunRecord], lang: Language) -> Report:
-    """Put the page together: what cannot be shown is said, the rest is shown."""
+    """Build the report about runs: what cannot be shown is said, the rest is shown."""
     say = page_texts(lang)
     tables, findings = build_tables(records), Findings()
-    said = say_findings(tables, findings, say)
+    said = _say_findings(tables, findings, say)
     sections: dict[str, list[Block]] = {
         "runs": [*_gaps(records, lang), _runs_table(tables, say)],
         "differences": _differences(tables, say),
@@ -135,8 +135,8 @@ def _versions(record: RunRecord) -> str:
     return ", ".join([*named, *(f"{name} {version}" for name, version in packages.items())]) or "?"
 
 
-def say_findings(tables: RunTables, findings: Findings, say: Translator) -> list[Sentence]:
-    """Say how each run went, and how the others compare with the first."""
+def _say_findings(tables: RunTables, findings: Findings, say: Translator) -> list[Sentence]:
+    """Say in the report about runs how each went, and how the others compare with the first."""
     rows = tables.runs.records
     said = [sentence for row in rows for sentence in _of_one(row, tables, say)]
     for row in rows[1:]:

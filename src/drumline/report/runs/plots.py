@@ -20,7 +20,7 @@ _SMOOTH = 40
 
 
 def draw_curves(curves: Table[CurvePoint], scores: Table[Score]) -> Callable[[FigureStyle], Figure]:
-    """Losses against steps, samples and seconds; accuracies where the test set was looked at."""
+    """Draw the runs' losses over steps, samples and seconds, and accuracies where measured."""
 
     def draw(style: FigureStyle) -> Figure:
         say = _labels(style)
@@ -81,7 +81,7 @@ def _draw_scores(axes: Axes, scores: Table[Score], style: FigureStyle) -> None:
 
 
 def draw_ledger(ledger: Table[LedgerRow]) -> Callable[[FigureStyle], Figure]:
-    """A bar for each rank of each run: what a step of it is made of."""
+    """Draw the runs' ledgers, a bar for each rank: what a step of it is made of."""
 
     def draw(style: FigureStyle) -> Figure:
         say, rows = _labels(style), ledger.records

@@ -122,7 +122,7 @@ class RunRecord:
 
 
 def read_record(run: RunDir, *, name: str | None = None) -> RunRecord:
-    """Read what is there; never fails for what is not. `name`: of the run, if not its folder's."""
+    """Read a run directory as far as it can be read. `name`: of the run, if not its folder's."""
     record = RunRecord(name=name or run.path.name, path=run.path)
     record.manifest = _json(run, "manifest.json", record)
     record.summary = _json(run, "summary.json", record)
@@ -243,7 +243,7 @@ def _samples(ranks: Sequence[Event], record: RunRecord) -> float:
 
 
 def mean_loss(ranks: Sequence[Event]) -> float:
-    """Return the loss of a step over the whole batch.
+    """Return the loss of a logged step over the whole batch, from all ranks' events.
 
     Ranks of one copy of the model tell the same loss, of the same samples; copies differ in both.
     All copies have equally many ranks, so the mean over ranks by samples is that over samples.
@@ -258,7 +258,7 @@ ABSENT = "–"
 
 
 def find_differences(specs: Sequence[Mapping[str, object]]) -> dict[str, list[str]]:
-    """Return each key in which not all are the same, with what each has.
+    """Return each key in which the specs of reported runs differ, with what each has.
 
     A run's own name says nothing about what it computes, so it is left out.
     """

@@ -91,7 +91,7 @@ class RunTables:
 
 
 def build_tables(records: Sequence[RunRecord]) -> RunTables:
-    """Read the numbers out of the records."""
+    """Build the tables of a report about runs from their records."""
     specs = {record.name: record.spec_values for record in records if record.spec_values}
     differences = [
         DifferenceRow(key=key, values=dict(zip(specs, values, strict=True)))
