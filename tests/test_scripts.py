@@ -32,8 +32,9 @@ def test_programs_can_be_hidden():
     assert run(SCRIPTS / "without", "git").returncode == 2
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can hide a program from its whole path")
 def test_what_cannot_be_installed_is_one_line():
+    if run("unshare", "--mount", "true").returncode:
+        pytest.skip("only root in a mount namespace can hide a program from its whole path")
     hide = (SCRIPTS / "without", "ip", "chromium", "apt-get", "sudo", "--")
     said = run(*hide, SCRIPTS / "system-packages")
     assert said.returncode == 0
