@@ -53,13 +53,14 @@ def train(pool, words):
             follow_training(run, spec, agents, contextlib.nullcontext(lambda: None))
     except DrumlineError as caught:
         error = caught.message
-    logs = {path.name: path.read_text() for path in sorted(run.logs.iterdir())}
+    logs = {path.name: path.read_text() for path in sorted(run.logs.glob("rank-*.log"))}
+    node_log = run.logs / "node-0.log"
     return {
         "error": error,
         "weights": (run.read_json("summary.json") or {}).get("weights_sha256"),
         "network": run.read_json("manifest.json").get("network"),
         "agent": read_events(run.node_events(0))[0]["pid"],
-        "node_log": logs.pop("node-0.log", ""),
+        "node_log": node_log.read_text() if node_log.exists() else "",
         "rank_logs": logs,
         "peaks": [e["peak_bytes"] for e in read_events(run.rank_events(0)) if "peak_bytes" in e],
         "scratch": sorted(path.name for path in agents.scratch.path.iterdir()),
