@@ -15,7 +15,8 @@ import ipaddress
 import re
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,20 +46,26 @@ class TypeFacts:
     gpus: int = 0
 
 
+@contextmanager
+def _unknown(codes: tuple[str, ...], sentence: str, *, kind: str) -> Iterator[None]:
+    """Say in a sentence of our own that EC2 does not know what was named in the spec."""
+    try:
+        yield
+    except CloudError as error:
+        code = error.fields["code"]
+        if code not in codes:
+            raise
+        raise CloudError(sentence, kind=kind, code=code, action=error.fields["action"]) from None
+
+
 def type_facts(cloud: Cloud, instance_type: str) -> TypeFacts:
     """Ask EC2 about an instance type: its architecture, GPUs, spot and placement groups."""
-    try:
+    sentence = (
+        f"{cloud.region} has no machine type {instance_type!r}; check ec2.instance_type "
+        f"(g4dn.xlarge is one), or take another ec2.region"
+    )
+    with _unknown(("InvalidInstanceType", "InvalidParameterValue"), sentence, kind="unsupported"):
         answer = cloud.call("ec2", "describe_instance_types", InstanceTypes=[instance_type])
-    except CloudError as error:
-        if error.fields["code"] not in ("InvalidInstanceType", "InvalidParameterValue"):
-            raise
-        raise CloudError(
-            f"{cloud.region} has no machine type {instance_type!r}; check ec2.instance_type "
-            f"(g4dn.xlarge is one), or take another ec2.region",
-            kind="unsupported",
-            code=error.fields["code"],
-            action=error.fields["action"],
-        ) from None
     facts = answer["InstanceTypes"][0]
     kinds = facts["ProcessorInfo"]["SupportedArchitectures"]
     gpus = facts.get("GpuInfo", {}).get("Gpus", ())
@@ -132,18 +139,12 @@ def _newest(cloud: Cloud, spec: Ec2Spec, architecture: str) -> str:
 
 
 def _of_parameter(cloud: Cloud, name: str) -> str:
-    try:
+    sentence = (
+        f"ec2.ami is {name!r}, but {cloud.region} has no such SSM parameter; write an image's "
+        f"id (ami-…), a parameter (/aws/service/…), or auto"
+    )
+    with _unknown(("ParameterNotFound", "ValidationException"), sentence, kind="image"):
         answer = cloud.call("ssm", "get_parameter", Name=name)
-    except CloudError as error:
-        if error.fields["code"] not in ("ParameterNotFound", "ValidationException"):
-            raise
-        raise CloudError(
-            f"ec2.ami is {name!r}, but {cloud.region} has no such SSM parameter; write an image's "
-            f"id (ami-…), a parameter (/aws/service/…), or auto",
-            kind="image",
-            code=error.fields["code"],
-            action=error.fields["action"],
-        ) from None
     return str(answer["Parameter"]["Value"])
 
 
