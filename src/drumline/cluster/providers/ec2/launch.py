@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from drumline.cluster.providers import Reporter
-from drumline.cluster.providers.ec2.cloud import AwsValues, Cloud, CloudWriter, error_kind
+from drumline.cluster.providers.ec2.cloud import AwsValues, Cloud, CloudWriter, error_kind, refusal
 from drumline.cluster.providers.ec2.inventory import (
     LIVE,
     STOPPED,
@@ -62,11 +62,7 @@ def _launch_request(
     """
     size = len(user_data.encode())
     if size > USER_DATA_BYTES:
-        raise CloudError(
-            f"what node {node} is told at boot has {size} bytes, and EC2 takes {USER_DATA_BYTES}; "
-            f"this is a defect of drumline: please report it",
-            kind="other",
-        )
+        raise refusal("user-data", node=node, size=size, most=USER_DATA_BYTES)
     ec2 = plan.spec.ec2
     kinds = ["instance", "volume", "network-interface"]
     request: AwsValues = {
@@ -230,11 +226,7 @@ class Launcher:
             if there.state in LIVE:
                 self.writer.report(f"worker{node}", f"launched as {there.identity} in {place.zone}")
                 return there
-        raise CloudError(
-            f"node {node} was launched {_ATTEMPTS} times and ended each time; look at why with aws "
-            f"ec2 describe-instances, remove the cluster with drumline down, then try again",
-            kind="other",
-        )
+        raise refusal("launched-in-vain", node=node, attempts=_ATTEMPTS)
 
     def _end_those_of(self, missing: Sequence[int], place: ZoneSubnet) -> None:
         """End what this zone has given: a cluster is in one zone."""
@@ -276,7 +268,18 @@ def wait_running(
             there = existing.get(identity)
             states[node] = "coming" if there is None else there.state
             if there is not None and not there.live:
-                raise _ended(node, there)
+                reason = there.described.get("StateReason", {})
+                code, why = str(reason.get("Code", "")), reason.get("Message")
+                short = "InsufficientInstanceCapacity" in code
+                raise refusal(
+                    "ended-at-once",
+                    **({"kind": "capacity"} if short else {}),
+                    node=node,
+                    item=there,
+                    why=why or "EC2 gives no reason",
+                    elsewhere=", or take other ec2.zones" if short else "",
+                    code=code,
+                )
         for node, state in states.items():
             if told.get(node) != state:
                 report(f"worker{node}", state)
@@ -285,11 +288,7 @@ def wait_running(
             return [item for item in existing.values() if item.live]
         cloud.sleep(_POLL_S)
     late = ", ".join(f"worker{node} is {state}" for node, state in told.items())
-    raise CloudError(
-        f"not all nodes run after {RUN_WITHIN_S} s: {late}; run this again to wait longer, or "
-        f"drumline down",
-        kind="timeout",
-    )
+    raise refusal("not-running", seconds=RUN_WITHIN_S, late=late)
 
 
 def places_of(places: Sequence[ZoneSubnet], there: Mapping[int, InventoryItem]) -> list[ZoneSubnet]:
@@ -321,24 +320,4 @@ def refuse_stopped(existing: Sequence[InventoryItem]) -> None:
     if stopped:
         names = ", ".join(f"worker{one.node} ({one.identity}) is {one.state}" for one in stopped)
         ids = " ".join(one.identity for one in stopped)
-        raise CloudError(
-            f"{names}, which drumline never does; start it again (aws ec2 start-instances "
-            f"--instance-ids {ids}) or give it up with what is on it (aws ec2 terminate-instances "
-            f"--instance-ids {ids}), then run drumline up again; drumline down removes it, too",
-            kind="stopped",
-            node=stopped[0].node,
-        )
-
-
-def _ended(node: int, item: InventoryItem) -> CloudError:
-    """Say why a node ended as soon as it was launched."""
-    reason = item.described.get("StateReason", {})
-    code, message = str(reason.get("Code", "")), reason.get("Message") or "EC2 gives no reason"
-    short = "InsufficientInstanceCapacity" in code
-    return CloudError(
-        f"worker{node} ({item.identity}) ended as soon as it was launched: {message}; run this "
-        f"again to replace it{', or take other ec2.zones' if short else ''}",
-        kind="capacity" if short else "other",
-        code=code,
-        node=node,
-    )
+        raise refusal("stopped", names=names, ids=ids, node=stopped[0].node)

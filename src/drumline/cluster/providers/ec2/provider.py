@@ -20,7 +20,7 @@ import boto3
 from drumline.cluster.home import ClusterHome
 from drumline.cluster.life.journal import Journal
 from drumline.cluster.providers import Machine, Plan, Provider, Reporter, Resource
-from drumline.cluster.providers.ec2.cloud import Cloud, CloudWriter, Sleep, open_session
+from drumline.cluster.providers.ec2.cloud import Cloud, CloudWriter, Sleep, open_session, refusal
 from drumline.cluster.providers.ec2.inventory import (
     InventoryItem,
     instances,
@@ -50,7 +50,7 @@ from drumline.cluster.providers.ec2.prices import Cost, cost_of, node_price
 from drumline.cluster.providers.ec2.removal import end_instances, remove_all
 from drumline.cluster.providers.ec2.shared_resources import SharedResources, refuse_another_id
 from drumline.cluster.spec import ClusterSpec
-from drumline.core.errors import CloudError, RunDirError
+from drumline.core.errors import RunDirError
 
 
 def _missing_resources(
@@ -148,9 +148,10 @@ class Ec2Provider(Provider):
         """
         existing = self._existing()
         refuse_another_id(self._spec.name, self._known_id() or "", existing)
-        self._refuse_fewer(existing)
-        refuse_stopped(existing)
         nodes = by_node(existing)
+        if nodes and max(nodes) >= self._spec.nodes:
+            raise refusal("fewer-nodes", there=max(nodes) + 1, nodes=self._spec.nodes)
+        refuse_stopped(existing)
         if set(range(self._spec.nodes)) <= set(nodes):
             # let in who calls now, who may have moved since, and nobody else
             network = allowed_network(self._spec.ec2)
@@ -191,13 +192,8 @@ class Ec2Provider(Provider):
         if identity is None:
             ids = sorted({item.cluster_id for item in self._existing()})
             if len(ids) > 1:
-                raise CloudError(
-                    f"there are {len(ids)} clusters called {self._spec.name!r}, and none is this "
-                    f"machine's: {', '.join(ids)}; say which with drumline down --id, or remove "
-                    f"all that drumline ever made with drumline reap",
-                    kind="name-in-use",
-                    ids=", ".join(ids),
-                )
+                several, name = ", ".join(ids), self._spec.name
+                raise refusal("name-of-several", count=len(ids), cluster=name, ids=several)
         journal = Journal(self._home.journal if self._home.path.is_dir() else None)
         writer = CloudWriter(self.cloud, journal, report)
         remove_all(writer, of_cluster(self._spec.name, identity))
@@ -206,11 +202,9 @@ class Ec2Provider(Provider):
         """Take over a cluster of this name that another machine has made."""
         ids = sorted({item.cluster_id for item in self._existing()})
         if identity not in ids:
-            raise CloudError(
-                f"there is no cluster {self._spec.name!r} with id {identity!r} in "
-                f"{self.cloud.region}; there is {', '.join(ids) or 'none of that name'}",
-                kind="not-found",
-            )
+            name, there = self._spec.name, ", ".join(ids) or "none of that name"
+            region = self.cloud.region
+            raise refusal("id-unknown", cluster=name, identity=identity, region=region, there=there)
         self._adopted = identity
         with contextlib.suppress(
             OSError, RunDirError
@@ -268,15 +262,6 @@ class Ec2Provider(Provider):
 
     def _shared(self, report: Reporter) -> SharedResources:
         return SharedResources(self._writer(report), self._spec.name, self._home.cluster_id())
-
-    def _refuse_fewer(self, existing: Sequence[InventoryItem]) -> None:
-        there = by_node(existing)
-        if there and max(there) >= self._spec.nodes:
-            raise CloudError(
-                f"the cluster has {max(there) + 1} nodes, but nodes is {self._spec.nodes}; write "
-                f"nodes: {max(there) + 1}, or drumline down first",
-                kind="name-in-use",
-            )
 
     def _cost(self, *, public: bool = True, ask_market: bool = False) -> Cost:
         return cost_of(self.cloud, self._spec, public=public, ask_market=ask_market)
