@@ -180,7 +180,7 @@ def provider(ec2: dict, **environment) -> Ec2Provider:
         }
     )
     home = ClusterHome.of("lab")
-    return Ec2Provider(spec, home, public_key="", user_data=str, sleep=lambda seconds: None)
+    return Ec2Provider(spec, home, sleep=lambda seconds: None)
 
 
 def test_no_credentials(aws, monkeypatch):

@@ -12,9 +12,13 @@ idempotent: after a crash, the same call returns the same instance.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from importlib import resources
+
+from jinja2 import Environment, StrictUndefined
 
 from drumline.cluster.providers import Reporter
 from drumline.cluster.providers.ec2.cloud import AwsValues, Cloud, CloudWriter, error_kind, refusal
@@ -33,10 +37,30 @@ from drumline.cluster.providers.ec2.inventory import (
 from drumline.cluster.providers.ec2.offerings import Image, ZoneSubnet
 from drumline.cluster.providers.ec2.removal import end_instances
 from drumline.cluster.spec import ClusterSpec
+from drumline.cluster.ssh.keys import KeyPair
 from drumline.core.errors import CloudError
 
 USER_DATA_BYTES = 16_384
 """EC2 takes no more"""
+
+
+def cloud_config(spec: ClusterSpec, *, authorized_key: str, host_key: KeyPair, hours: float) -> str:
+    """Return the #cloud-config of an EC2 node; always the same text for the same node.
+
+    `hours`: after so long since boot it ends itself.
+    """
+    text = resources.files("drumline.cluster.providers.ec2").joinpath("cloud-config.yaml")
+    limits_script = resources.files("drumline.cluster.life").joinpath("limits.sh")
+    template = Environment(undefined=StrictUndefined).from_string(text.read_text())
+    return template.render(
+        user=spec.ec2.user,
+        folder=f"/home/{spec.ec2.user}/drumline",
+        authorized_key=authorized_key,
+        host_key=host_key,
+        limits_script=limits_script.read_text(),  # simulated nodes run the same one
+        seconds=math.ceil(hours * 3600),
+        idle="never" if spec.idle_minutes is None else f"{spec.idle_minutes:g}",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,9 +158,6 @@ _POLL_S = 2
 _AT_ONCE = 8
 _ATTEMPTS = 20
 
-UserData = Callable[[int], str]
-"""what a node is told at boot"""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Launcher:
@@ -144,7 +165,8 @@ class Launcher:
 
     writer: CloudWriter
     plan: LaunchPlan
-    user_data: UserData
+    user_data: Callable[[int], str]
+    """what a node is told at boot"""
 
     def launch(
         self, missing: Sequence[int], places: Sequence[ZoneSubnet], *, fixed: bool

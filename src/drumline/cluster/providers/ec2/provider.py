@@ -31,8 +31,8 @@ from drumline.cluster.providers.ec2.inventory import (
 from drumline.cluster.providers.ec2.launch import (
     Launcher,
     LaunchPlan,
-    UserData,
     by_node,
+    cloud_config,
     places_of,
     refuse_stopped,
     wait_running,
@@ -50,6 +50,7 @@ from drumline.cluster.providers.ec2.prices import Cost, cost_of, node_price
 from drumline.cluster.providers.ec2.removal import end_instances, remove_all
 from drumline.cluster.providers.ec2.shared_resources import SharedResources, refuse_another_id
 from drumline.cluster.spec import ClusterSpec
+from drumline.cluster.ssh.keys import check_key, cluster_key, host_key, public_key
 from drumline.core.errors import RunDirError
 
 
@@ -85,12 +86,8 @@ def _missing_resources(
 class Ec2Provider(Provider):
     """Machines of EC2, for one cluster.
 
-    Args:
-        home: the cluster's folder here; may be empty, and need not exist to remove a cluster.
-        public_key: who is let in, as in authorized_keys.
-        user_data: what each node is told at boot; asked for while nodes are launched, and the same
-            for the same node each time, as far as that goes.
-        session: of AWS; default: what the spec and the environment say.
+    `home` may be empty, and need not exist to remove a cluster. The default `session` of AWS is
+    what the spec and the environment say.
     """
 
     def __init__(
@@ -98,22 +95,14 @@ class Ec2Provider(Provider):
         spec: ClusterSpec,
         home: ClusterHome,
         *,
-        public_key: str,
-        user_data: UserData,
         session: boto3.Session | None = None,
         sleep: Sleep = time.sleep,
     ) -> None:
         super().__init__(spec, home)
-        self._public_key = public_key
-        self._user_data = user_data
         ec2 = spec.ec2
         session = session or open_session(profile=ec2.profile, region=ec2.region)
         self.cloud = Cloud(session, region=ec2.region, sleep=sleep)
         self._adopted: str | None = None
-
-    def hours(self) -> float:
-        """Return after how long the nodes must end themselves: `max_hours`, or the budget."""
-        return self._cost().hours
 
     def plan(self) -> Plan:
         """Say what `create` would do; changes nothing."""
@@ -214,6 +203,7 @@ class Ec2Provider(Provider):
 
     def settle(self) -> ClusterSpec:
         """Return the spec with the region and the profile that the environment names today."""
+        self._authorized_key()  # a wrong key file must not cost a machine
         profile = self._spec.ec2.profile or os.environ.get("AWS_PROFILE")
         settled = {"region": self.cloud.region, "profile": profile}
         ec2 = self._spec.ec2.model_copy(update=settled)
@@ -239,7 +229,7 @@ class Ec2Provider(Provider):
             spec=spec,
             identity=identity,
             image=image,
-            key_name=shared.key_pair(self._public_key, existing),
+            key_name=shared.key_pair(self._authorized_key(), existing),
             security_group=shared.security_group(places[0].vpc, network, existing),
             placement_group=shared.placement_group(existing) if grouped else None,
         )
@@ -256,6 +246,19 @@ class Ec2Provider(Provider):
         doubles = [one for one in live if one.identity not in expected.values()]
         end_instances(self._writer(report), doubles)
         return kept
+
+    def _authorized_key(self) -> str:
+        """Return the public half of the key that we sign in with, made where none is given."""
+        given = self._spec.ec2.key_file
+        return public_key(cluster_key(self._home) if given is None else check_key(given))
+
+    def _user_data(self, node: int) -> str:
+        return cloud_config(
+            self._spec,
+            authorized_key=self._authorized_key(),
+            host_key=host_key(self._home, node),
+            hours=self._cost().hours,
+        )
 
     def _writer(self, report: Reporter) -> CloudWriter:
         return CloudWriter(self.cloud, Journal(self._home.journal), report)
