@@ -98,6 +98,7 @@ def check_removed_by_name_alone(aws, ec2_cluster, death, folder: Path) -> None:
     assert not empty.path.exists()
 
 
+@pytest.mark.slow
 def test_every_call_of_create(aws, ec2_cluster, death, tmp_path):
     # Launches come in threads, but the first one before all others; two nodes have an order.
     def make(home: ClusterHome):
@@ -138,6 +139,7 @@ def test_every_call_of_create(aws, ec2_cluster, death, tmp_path):
     assert len(tried) >= 2 * len(makes), tried
 
 
+@pytest.mark.slow
 def test_every_call_of_remove(aws, ec2_cluster, death, tmp_path):
     home = ClusterHome(tmp_path / "home" / "lab")
     ec2_cluster(nodes=NODES, home=home, session=death.session).create(quiet)

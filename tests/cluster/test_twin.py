@@ -263,6 +263,7 @@ def test_twin_what_dies_is_gone_and_made_anew(rig):
     assert not there.control.home.exists()
 
 
+@pytest.mark.slow
 def test_twin_limits_end_a_node_and_the_last_one_all(rig, tmp_path):
     there = rig(twin={"boot_s": 600.0})
     first, second = there.provider.create(quiet)
