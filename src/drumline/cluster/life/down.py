@@ -217,6 +217,8 @@ def reap_all(report: Reporter, regions: Sequence[str]) -> Reaped:
     Raises:
         ClusterError: something stays; names it. All else is removed.
     """
+    from drumline.cluster.providers.twin.provider import reap
+
     known = {name: _spec(name) for name in known_clusters()}
     reaped, failed = Reaped(), []
     profiles = {spec.ec2.profile for spec in known.values() if spec and spec.provider == "ec2"}
@@ -230,7 +232,7 @@ def reap_all(report: Reporter, regions: Sequence[str]) -> Reaped:
                 reaped.notes.append(f"AWS was not looked at: {error.message}")
             _drop(known, "ec2", profile)
     try:
-        reaped.removed += _reap_twins(report)
+        reaped.removed += reap(report)
     except ClusterError as error:
         failed.append(error.message)
         _drop(known, "twin")
@@ -256,19 +258,6 @@ def _drop(known: dict[str, ClusterSpec | None], provider: str, profile: str | No
     for name, spec in list(known.items()):
         if spec is not None and spec.provider == provider and spec.ec2.profile == profile:
             del known[name]
-
-
-def _reap_twins(report: Reporter) -> list[Resource]:
-    from drumline.cluster.providers.twin.control import find_processes
-    from drumline.cluster.providers.twin.provider import reap
-
-    there = [
-        Resource(kind="simulated-node", identity=f"twin-{process.pid}", detail=process.name)
-        for process in find_processes()
-        if process.is_first
-    ]
-    reap(report)
-    return there
 
 
 def _reap_ec2(report: Reporter, profile: str | None, regions: Sequence[str]) -> list[Resource]:

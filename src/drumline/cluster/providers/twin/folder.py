@@ -25,9 +25,6 @@ from pathlib import Path
 
 from drumline.core.json_lines import Message
 
-HUB = "10.77.0.254"
-"""the switch's own address: from there the host reaches the nodes' SSH servers"""
-
 
 @dataclass(frozen=True, kw_only=True)
 class NodeOrder:
@@ -65,11 +62,6 @@ class NodeOrder:
         return Path(self.folder)
 
     @property
-    def home(self) -> Path:
-        """The home folder of its user."""
-        return self.path / "home"
-
-    @property
     def root(self) -> Path:
         """Where everything goes that Drumline puts on the node."""
         return self.path / "drumline"
@@ -80,9 +72,7 @@ class NodeOrder:
         return [address.partition("/")[0] for address in self.addresses]
 
 
-SERVER_CONFIG = Path(__file__).parent / "sshd_config"
 LIMITS = Path(__file__).parents[2] / "life" / "limits.sh"
-_PORT = 22
 _SBIN = "/usr/local/sbin:/usr/sbin:/sbin"
 _PATH = "/usr/local/bin:/usr/bin:/bin"
 _NO_SHELLS = ("nologin", "false")
@@ -117,15 +107,17 @@ def write_folder(order: NodeOrder, *, hosts: Path) -> Message:
     for name in ("poweroff", "shutdown", "halt"):
         _write(order.path / "bin" / name, _POWER_OFF, mode=0o700)
     _write(order.path / "bin" / "systemctl", _RELOAD, mode=0o700)
+    limits, power_off = str(order.root / "limits"), str(order.path / "bin" / "poweroff")
+    timer = [shutil.which("sh") or "/bin/sh", str(LIMITS), limits, power_off]
     return {
         "name": order.name,
         "memory": _memory(order),
         "folders": ["/run/sshd"] if _hides_run(order) else [],
         "binds": _binds(order, hosts),
         "limits": dict(order.limits),
-        "limits_folder": str(order.root / "limits"),
+        "limits_folder": limits,
         "check_s": order.check_s,
-        "timer": _timer(order) if order.limits else [],
+        "timer": timer if order.limits else [],
         "boot_s": order.boot_s,
         "server": _server(order) if order.host_key else [],
     }
@@ -171,7 +163,7 @@ def _accounts(order: NodeOrder) -> dict[str, str]:
         shell = ""
     if not os.access(shell, os.X_OK) or os.path.basename(shell) in _NO_SHELLS:
         shell = shutil.which("bash") or "/bin/sh"
-    mine = f"{user}:x:{uid}:{gid}:{user}:{order.home}:{shell}\n"
+    mine = f"{user}:x:{uid}:{gid}:{user}:{order.path}/home:{shell}\n"
     files = {"passwd": mine + _lines("/etc/passwd", without={0: user, 2: str(uid)})}
     if uid != 0:
         # With a group called tty the SSH server wants to give terminals to it, but may not.
@@ -218,25 +210,20 @@ def _server_config(order: NodeOrder) -> str:
         path = f"{path}:{_SBIN}"
     # without a name server, torch warns of each connection that its address has no name
     quiet = "TORCH_CPP_LOG_LEVEL=ERROR"
-    variables = (f"HOME={order.home}", f"PATH={path}", "TMPDIR=/var/tmp", quiet)
-    listen = [f"ListenAddress {address}:{_PORT}" for address in order.bare_addresses]
+    variables = (f"HOME={order.path}/home", f"PATH={path}", "TMPDIR=/var/tmp", quiet)
     lines = [
-        *listen,
+        *(f"ListenAddress {address}:22" for address in order.bare_addresses),
         f"HostKey /etc/ssh/{_HOST_KEY}",
         f"AuthorizedKeysFile {_quoted(str(folder / 'authorized_keys').replace('%', '%%'))}",
         f"AllowUsers {order.user or login_name()}",
         f"SetEnv {' '.join(_quoted(variable) for variable in variables)}",
     ]
-    return "".join(f"{line}\n" for line in lines) + SERVER_CONFIG.read_text()
+    rest = (Path(__file__).parent / "sshd_config").read_text()
+    return "".join(f"{line}\n" for line in lines) + rest
 
 
-def _timer(order: NodeOrder) -> list[str]:
-    shell = shutil.which("sh") or "/bin/sh"
-    return [shell, str(LIMITS), str(order.root / "limits"), str(order.path / "bin" / "poweroff")]
-
-
-def _quoted(value: object) -> str:
-    escaped = str(value).replace("\\", "\\\\").replace('"', '\\"')
+def _quoted(value: str) -> str:
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
 
 
