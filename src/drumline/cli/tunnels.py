@@ -107,8 +107,4 @@ async def _install(
     spec: ClusterSpec, home: ClusterHome, fleet: Fleet, package: str, rows: NodeRows
 ) -> None:
     provisioner = Provisioner(spec=spec, folder=Path(home.read_facts().folder), home=home)
-
-    def tell(node: str, task: str, state: str) -> None:
-        rows.report(node, f"{task}: {state}")
-
-    await provisioner.install_services(fleet.leader, fleet.remotes, [package], tell)
+    await provisioner.install_services(fleet.remotes, [package], rows.report)

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from drumline.cluster.home import ClusterHome
 from drumline.cluster.life.limits import kept_busy
+from drumline.cluster.providers import Reporter
 from drumline.cluster.provision.environment import (
     MAKER,
     PLAYBOOKS,
@@ -30,7 +31,6 @@ from drumline.cluster.provision.playbook import (
     Failure,
     Outcome,
     PlaybookRun,
-    TaskReporter,
     inventory_list,
     static_inventory,
 )
@@ -58,7 +58,7 @@ class Provisioner:
     """where cluster.yaml is, and the files that it names"""
     home: ClusterHome
 
-    async def provision(self, remotes: Sequence[Remote], report: TaskReporter) -> tuple[str, ...]:
+    async def provision(self, remotes: Sequence[Remote], report: Reporter) -> tuple[str, ...]:
         """Give all nodes their environment; returns the names of those that had to be changed.
 
         Raises:
@@ -71,15 +71,12 @@ class Provisioner:
         wanted = environment_hash(spec, files)
         machines = [remote.machine for remote in remotes]
         stamps = {m.name: node_stamp(wanted, m, machines) for m in machines}
-        found = await asyncio.gather(*(_probe(remote) for remote in remotes))
-        pythons = {r.machine.name: python for r, (_, python) in zip(remotes, found, strict=True)}
-        stale = [
-            remote
-            for remote, (stamp, _) in zip(remotes, found, strict=True)
-            if stamp != stamps[remote.machine.name]
-        ]
+        probed = await asyncio.gather(*(_probe(remote) for remote in remotes))
+        found = {m.name: answer for m, answer in zip(machines, probed, strict=True)}
+        stale = [one for one in remotes if found[one.machine.name][0] != stamps[one.machine.name]]
         if not stale:
             return ()
+        pythons = {name: python for name, (_, python) in found.items()}
         names = tuple(remote.machine.name for remote in stale)
         site = [PLAYBOOKS / "environment.yml", *([files.playbook] if files.playbook else [])]
         variables = self._variables(spec, files, remotes)
@@ -87,21 +84,16 @@ class Provisioner:
         async with kept_busy(remotes):  # an installation may take longer than a node may be idle
             outcome = await run.run(report)
         good = _finished(stale, outcome, alone=files.playbook is None)
-        if good:
-            await asyncio.gather(*(_note(r, stamps[r.machine.name]) for r in good))
+        await asyncio.gather(*(_note(r, stamps[r.machine.name]) for r in good))
         self._raise_for(outcome)
         return names
 
     async def install_services(
-        self,
-        leader: Remote,
-        remotes: Sequence[Remote],
-        packages: Sequence[str],
-        report: TaskReporter,
+        self, remotes: Sequence[Remote], packages: Sequence[str], report: Reporter
     ) -> None:
         """Install packages on the leader, for `drumline jupyter` and `drumline tensorboard`."""
-        _, python = await _probe(leader)
-        name = leader.machine.name
+        _, python = await _probe(remotes[0])
+        name = remotes[0].machine.name
         variables = {"drumline_services": list(packages)}
         site = [PLAYBOOKS / "services.yml"]
         outcome = await self._run(remotes, site, (name,), variables, {name: python}).run(report)
@@ -142,7 +134,7 @@ class Provisioner:
         pythons: dict[str, str],
     ) -> PlaybookRun:
         machines = [remote.machine for remote in remotes]
-        document = inventory_list(machines, self.home.ssh_config, pythons=pythons)
+        document = inventory_list(machines, self.home.ssh_config, pythons)
         return PlaybookRun(
             folder=self.home.ansible,
             inventory=static_inventory(document),

@@ -32,7 +32,6 @@ from drumline.cluster.providers.ec2.inventory import (
     instances,
     of_cluster,
     tag_specifications,
-    tags_of,
 )
 from drumline.cluster.providers.ec2.offerings import Image, ZoneSubnet
 from drumline.cluster.providers.ec2.removal import end_instances
@@ -122,8 +121,8 @@ def _launch_request(
     if ec2.spot:
         kinds.append("spot-instances-request")
         request["InstanceMarketOptions"] = _market(ec2.max_price_usd)
-    tags = tags_of(plan.spec.name, plan.identity, node)
-    request["TagSpecifications"] = tag_specifications(kinds, tags)
+    tags = tag_specifications(kinds, plan.spec.name, plan.identity, node)
+    request["TagSpecifications"] = tags
     return request
 
 
@@ -178,7 +177,7 @@ class Launcher:
         """
         refused: dict[str, CloudError] = {}
         # first the zone of a launch that may have arrived without our knowing
-        intents = self.writer.journal.open_intents(_LAUNCH)
+        intents = self.writer.journal.open_intents("run_instances")
         unsure = {str(intent.what.get("zone")) for intent in intents}
         for place in sorted(places, key=lambda place: place.zone not in unsure):
             try:
@@ -230,7 +229,7 @@ class Launcher:
             request = _launch_request(self.plan, node, place, token=token, user_data=user_data)
             try:
                 answer = self.writer.call(
-                    _LAUNCH,
+                    "run_instances",
                     request,
                     note={"node": node, "zone": place.zone, "token": token},
                     result=lambda answer: {"instance": answer["Instances"][0]["InstanceId"]},
@@ -266,9 +265,6 @@ class Launcher:
 
     def _filters(self) -> list[Filter]:
         return of_cluster(self.plan.spec.name, self.plan.identity)
-
-
-_LAUNCH = "run_instances"
 
 
 def wait_running(

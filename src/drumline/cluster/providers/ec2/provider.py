@@ -14,6 +14,7 @@ import contextlib
 import os
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 import boto3
 
@@ -46,7 +47,7 @@ from drumline.cluster.providers.ec2.offerings import (
     find_places,
     type_facts,
 )
-from drumline.cluster.providers.ec2.prices import Cost, cost_of, node_price
+from drumline.cluster.providers.ec2.prices import node_price, plan_cost, read_prices
 from drumline.cluster.providers.ec2.removal import end_instances, remove_all
 from drumline.cluster.providers.ec2.shared_resources import SharedResources, refuse_another_id
 from drumline.cluster.spec import ClusterSpec
@@ -113,18 +114,16 @@ class Ec2Provider(Provider):
         facts = type_facts(self.cloud, self._spec.ec2.instance_type)
         places = find_places(self.cloud, self._spec.ec2)
         image = find_image(self.cloud, self._spec.ec2, facts)
-        cost = self._cost(public=places[0].public, ask_market=True)
-        notes = [*filter(None, [cost.doubt]), *cost.notes]
+        cost = plan_cost(self.cloud, self._spec, public=places[0].public, ask_market=True)
+        notes = [*cost.notes]
         if self._spec.nodes > 1 and self._spec.ec2.placement_group and not facts.placement:
             notes.append(f"no placement group: {self._spec.ec2.instance_type} cannot be in one")
         if not places[0].public:
             notes.append(f"{places[0].subnet} gives no public addresses: reach its private ones")
-        return Plan(
+        return replace(
+            cost,
             resources=tuple(_missing_resources(self._spec, existing, facts, places, image)),
             exists=tuple(item.resource() for item in existing),
-            price_usd=(cost.node_usd or 0.0) * self._spec.nodes,
-            priced=cost.priced,
-            hours=cost.hours,
             notes=tuple(notes),
         )
 
@@ -216,7 +215,8 @@ class Ec2Provider(Provider):
         image = find_image(self.cloud, spec.ec2, facts)
         if there:
             places = places_of(places, there)
-        if doubt := self._cost(public=places[0].public).doubt:
+        plan_cost(self.cloud, spec, public=places[0].public)  # refuses a budget that is too small
+        if doubt := read_prices(self.cloud.region).doubt:
             report("prices", doubt)
         network = allowed_network(spec.ec2)
 
@@ -257,7 +257,7 @@ class Ec2Provider(Provider):
             self._spec,
             authorized_key=self._authorized_key(),
             host_key=host_key(self._home, node),
-            hours=self._cost().hours,
+            hours=plan_cost(self.cloud, self._spec).hours,
         )
 
     def _writer(self, report: Reporter) -> CloudWriter:
@@ -265,9 +265,6 @@ class Ec2Provider(Provider):
 
     def _shared(self, report: Reporter) -> SharedResources:
         return SharedResources(self._writer(report), self._spec.name, self._home.cluster_id())
-
-    def _cost(self, *, public: bool = True, ask_market: bool = False) -> Cost:
-        return cost_of(self.cloud, self._spec, public=public, ask_market=ask_market)
 
     def _price(self, instance_type: str | None, *, public: bool = True) -> float:
         kind = instance_type

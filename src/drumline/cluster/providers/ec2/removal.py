@@ -22,10 +22,10 @@ from drumline.cluster.providers.ec2.cloud import Cloud, CloudWriter, Sleep, erro
 from drumline.cluster.providers.ec2.inventory import (
     GONE,
     KINDS,
+    OF_ANYBODY,
     Filter,
     InventoryItem,
     instances,
-    of_anybody,
     read_inventory,
 )
 from drumline.core.errors import CloudError
@@ -184,7 +184,7 @@ def reap(
     for region in regions or (None,):
         cloud = Cloud(session, region=region, **({} if sleep is None else {"sleep": sleep}))
         try:
-            gone = remove_all(CloudWriter(cloud, Journal(None), report), of_anybody())
+            gone = remove_all(CloudWriter(cloud, Journal(None), report), OF_ANYBODY)
         except CloudError as error:
             failed.append(error)
         else:
