@@ -1,12 +1,8 @@
 """`Receipt`: what a cluster consisted of, what it cost, and that nothing of it is left.
 
 Receipts are kept: $DRUMLINE_HOME/receipts/<name>-<id>.json. They bill all machines that a cluster
-has ever had, each from when to when it has cost:
-
-    cluster.json   machines: those of the last `up`; former: those that they replaced
-    the provider   those that exist; EC2 also knows those that have ended, and when
-
-A machine whose end nobody knows has `until` 0: it is billed up to the latest moment possible.
+has ever had: those of the last `up`, those that they replaced (`cluster.json`), those that the
+provider has or has had. One whose end nobody knows is billed up to the latest moment possible.
 """
 
 from __future__ import annotations
@@ -65,11 +61,7 @@ class Receipt:
 
 
 def bill(machines: list[Machine], ended: float, deadline: float | None) -> tuple[BillLine, ...]:
-    """Bill each machine of a cluster: to its end, or where nobody knows that, to `ended`.
-
-    `machines`: all of them, those that were lost, too.
-    `deadline`: when they end themselves at the latest, should nobody know when they did.
-    """
+    """Bill each machine to its end; where nobody knows it, to `ended`, or an earlier `deadline`."""
     latest = ended if deadline is None else min(ended, deadline)
     lines = []
     for one in machines:
@@ -92,7 +84,7 @@ def former_machines(
 ) -> list[Machine]:
     """Return the machines that a cluster no longer has, for its bill; also those lost since `up`.
 
-    `provider`: is asked when they ended; where it does not know, they ended by now.
+    The provider is asked when they ended; where it does not know, they ended by now.
     """
     here = {machine.identity for machine in machines}
     former = {machine.identity: machine for machine in home.read_facts().former}

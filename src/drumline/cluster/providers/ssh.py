@@ -1,8 +1,5 @@
 """The `ssh` provider: machines that you own. It makes a folder on them, and removes that folder.
 
-Nothing is created in any cloud, and the machines themselves are never ended. Each is authenticated
-by its host key (`known_hosts.find_host_keys`).
-
 R/drumline.json on a machine holds the mark: the cluster's name and id, which node it is, and who
 made it; the machine is asked by `node/ownership.py`. Only the cluster with that id may use or
 remove the folder: two laptops may choose the same name.

@@ -3,14 +3,14 @@
 The hash is recorded on each node when its environment is complete (R/env/stamp). Where it equals
 what would be made now, there is nothing to do, and Ansible is not even started.
 
-It covers a user's playbook and the files that this refers to. Ansible finds some by their location
-beside a playbook (roles, group_vars, …). Others are named in it, or in one that is named there:
-import_tasks, vars_files, the source of a copy or a template. A name that a task computes as it runs
-cannot be known here.
+It covers a user's playbook and the files that this refers to: by their location beside it (roles,
+group_vars, …), or by name, in it or in one that is named there (import_tasks, the source of a copy,
+…). A name that a task computes as it runs cannot be known here.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.metadata
 import json
@@ -56,11 +56,7 @@ class EnvironmentFiles:
 
 
 def read_environment_files(spec: EnvironmentSpec, folder: Path) -> EnvironmentFiles:
-    """Read the files that provisioning needs: requirements and playbooks beside cluster.yaml.
-
-    Raises:
-        SpecError: one is not there, or lies outside; says which.
-    """
+    """Read the files that provisioning needs: requirements and playbooks beside cluster.yaml."""
     requirements: dict[str, str] = {}
     if spec.requirements is not None:
         first = folder / Path(spec.requirements).expanduser()
@@ -114,41 +110,37 @@ class NodePackage:
 
 def environment_dependencies(spec: ClusterSpec) -> list[NodePackage]:
     """Return the packages that provisioning installs for Drumline itself, and for the storage."""
-    try:
+    declared: list[str] = []
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):  # a checkout, not installed
         declared = importlib.metadata.requires("drumline") or []
-    except importlib.metadata.PackageNotFoundError:  # a checkout that nobody installed
-        declared = []
     needed = [
         text for text in declared if ";" not in text and Requirement(text).name in NODE_PACKAGES
     ]
     scheme = (spec.storage or "").partition("://")[0]
     if scheme in _STORAGE:
         needed.append(_STORAGE[scheme])
-    return [_node_package(Requirement(text)) for text in needed]
-
-
-def _node_package(requirement: Requirement) -> NodePackage:
-    name = canonicalize_name(requirement.name)
-    try:
-        version = Version(importlib.metadata.version(name)).public  # without +cpu, +cu128
-    except importlib.metadata.PackageNotFoundError:
-        version = ""
-    return NodePackage(
-        name=name, requirement=str(requirement), version=version, keep=name == "torch"
-    )
+    found = []
+    for text in needed:
+        name, version = canonicalize_name(Requirement(text).name), ""
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            version = Version(importlib.metadata.version(name)).public  # without +cpu, +cu128
+        keep, wanted = name == "torch", str(Requirement(text))
+        found.append(NodePackage(name=name, requirement=wanted, version=version, keep=keep))
+    return found
 
 
 def environment_hash(spec: ClusterSpec, files: EnvironmentFiles) -> str:
     """Hash all that provisioning makes the nodes' environment from."""
-    content = {
-        "python": spec.environment.python,
-        "dependencies": [asdict(package) for package in environment_dependencies(spec)],
-        "requirements": files.requirements,
-        "maker": MAKER.read_text(),
-        "playbook": (PLAYBOOKS / "environment.yml").read_text(),
-        "yours": playbook_digests(files.playbook) if files.playbook else {},
-    }
-    return _digest(content)
+    return _digest(
+        {
+            "python": spec.environment.python,
+            "dependencies": [asdict(package) for package in environment_dependencies(spec)],
+            "requirements": files.requirements,
+            "maker": MAKER.read_text(),
+            "playbook": (PLAYBOOKS / "environment.yml").read_text(),
+            "yours": playbook_digests(files.playbook) if files.playbook else {},
+        }
+    )
 
 
 def node_stamp(environment: str, machine: Machine, machines: Sequence[Machine]) -> str:
@@ -162,10 +154,8 @@ def _digest(content: Any) -> str:
 
 
 _BY_PLACE = ("roles", "group_vars", "host_vars", "library", "module_utils", "collections")
-_PLUGINS = "*_plugins"
 _LOOKED_IN = ("", "files", "tasks", "templates", "vars")
 """folders in which Ansible looks for a name, beside the playbook and the file that names it"""
-_YAML = (".yml", ".yaml")
 
 
 def playbook_digests(playbook: Path) -> dict[str, str]:
@@ -173,7 +163,7 @@ def playbook_digests(playbook: Path) -> dict[str, str]:
     found: dict[str, str] = {}
     base = playbook.parent
     _add(found, str(playbook), base)
-    for folder in [*(base / name for name in _BY_PLACE), *base.glob(_PLUGINS)]:
+    for folder in [*(base / name for name in _BY_PLACE), *base.glob("*_plugins")]:
         _add(found, str(folder), base)
     return {os.path.relpath(path, base): digest for path, digest in found.items()}
 
@@ -194,7 +184,7 @@ def _add(found: dict[str, str], path: str, base: Path) -> None:
     except OSError:  # if it is needed, Ansible says so itself
         return
     found[path] = hashlib.sha256(content).hexdigest()
-    if path.endswith(_YAML):
+    if path.endswith((".yml", ".yaml")):
         for name in _names(content):
             for folder in dict.fromkeys((os.path.dirname(path), str(base))):
                 for place in _LOOKED_IN:

@@ -46,7 +46,6 @@ def inventory_list(
 ) -> Message:
     """Return what an Ansible inventory script prints for `--list`: a cluster's nodes.
 
-    `ssh_config`: the cluster's SSH configuration; its hosts are called worker0, worker1, …
     `pythons`: the interpreter that runs Ansible's modules, by node name, where it is known.
     """
     leader, workers = machines[:1], machines[1:]
@@ -134,11 +133,7 @@ class PlaybookRun:
     """the nodes that it is for"""
 
     async def run(self, report: Reporter, *, timeout_s: float = 7200.0) -> Outcome:
-        """Run it to its end.
-
-        Raises:
-            ClusterError: Ansible is not installed, or takes longer than `timeout_s`.
-        """
+        """Run it to its end; raises ClusterError where Ansible is missing, or takes too long."""
         program = ansible_program()
         with Scratch() as scratch:
             self._write(scratch.path)  # of this run alone: another one may go on meanwhile

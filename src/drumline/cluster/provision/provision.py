@@ -64,7 +64,6 @@ class Provisioner:
         Raises:
             HostError: a node cannot have it; names node, task, and what was said there. The other
                 nodes have got theirs.
-            SpecError: a file that cluster.yaml names is not there.
         """
         spec = self._spec()
         files = read_environment_files(spec.environment, self.folder)

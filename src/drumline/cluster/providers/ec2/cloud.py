@@ -1,8 +1,7 @@
 """`Cloud`: the only client of AWS: every call goes through `call`, which classifies errors.
 
-Requests that AWS throttles are repeated by botocore (its "standard" mode, a bounded number of times
-with growing pauses). Launching is repeated here instead: "no capacity" is an HTTP 500 on the wire,
-which botocore would repeat, too, while the next zone waits.
+Requests that AWS throttles are repeated by botocore's "standard" mode. Launching is repeated here
+instead: "no capacity" is an HTTP 500, which botocore would repeat, too, while the next zone waits.
 
 `errors.yaml` has the kinds of errors, each with its way out; `policy.yaml` what AWS must allow.
 """
@@ -187,7 +186,7 @@ def known_errors() -> _Errors:
 def refusal(name: str, /, **values: Any) -> CloudError:
     """Return an error of our own about AWS, by its name in `errors.yaml`; it keeps the values."""
     found = known_errors().refused[name]
-    return CloudError(found.sentence.format(**values), **{"kind": found.kind, **values})
+    return CloudError(found.sentence.format(**values), kind=found.kind, **values)
 
 
 def error_kind(error: CloudError) -> str:
@@ -215,8 +214,7 @@ def _explain(
 ) -> CloudError:
     """Turn what boto3 raised into one sentence, with its kind and its way out.
 
-    The error's `code` is AWS's own, `action` what was asked, and `answered` says whether AWS has
-    said no: else nobody knows whether the request arrived.
+    `answered` says whether AWS has said no: else nobody knows whether the request arrived.
     """
     if isinstance(error, ClientError):
         answer = error.response.get("Error", {})
@@ -272,11 +270,7 @@ def policy_document(
 
 
 def partition_of(region: str | None) -> str:
-    """Return the AWS partition that a region is in: aws, aws-cn, aws-us-gov, …
-
-    Args:
-        region: None: the one that is configured; where there is none, most people's.
-    """
+    """Return the AWS partition (aws, aws-cn, …) of a region, or of the one that is configured."""
     try:
         session = open_session(region=region)
         region = session.region_name

@@ -3,9 +3,6 @@
 Tags are part of the request that creates a resource, never added later: there is no moment at which
 something exists that `down` and `reap` would not find. Names and client tokens are derived from the
 cluster's id, so that a call that is repeated after a crash finds what the first one created.
-
-EC2 lists an instance for about an hour after its end. The journal keeps what this machine launched
-and terminated, whether an `up` came to record it or not: nodes of an abandoned zone, too.
 """
 
 from __future__ import annotations
@@ -68,8 +65,7 @@ def of_cluster(cluster: str, identity: str | None = None) -> list[Filter]:
 def client_token(identity: str, node: int, zone: str, attempt: int) -> str:
     """Return the client token that makes EC2 launch a node in a zone only once.
 
-    EC2 answers a repeated token with the instance of the first call. A node that is lost and made
-    again is another attempt. It has 64 characters at most, which is EC2's limit.
+    A node that is lost and made again is another attempt. EC2 takes 64 characters at most.
     """
     text = f"{identity}/{node}/{zone}/{attempt}"
     return f"drumline-{hashlib.sha256(text.encode()).hexdigest()[:48]}"
@@ -196,6 +192,9 @@ def past_machines(
     cloud: Cloud, filters: Sequence[Filter], journal: Journal, price: Callable[[str | None], float]
 ) -> list[Machine]:
     """Return the terminated EC2 instances of a cluster, each with its end where that is known.
+
+    EC2 lists an instance for about an hour after its end. The journal has what this machine
+    launched and terminated, whether an `up` came to record it or not.
 
     `price`: what a machine of a type costs per hour; of None: of the cluster's type.
     """

@@ -3,9 +3,8 @@
     create:  what exists? ─▶ type, zones, image ─▶ key pair ─▶ security group ─▶ placement group
              ─▶ nodes ─▶ they run
 
-Reading comes first, so that what cannot work is refused before anything exists. Then each step
-creates what is missing. Tags alone say what exists; the folder on this machine only adds the id,
-and what was about to happen when the process died.
+Reading comes first, so that what cannot work is refused before anything exists. Tags alone say what
+exists; the folder on this machine only adds the id, and what was about to happen.
 """
 
 from __future__ import annotations
@@ -31,7 +30,6 @@ from drumline.cluster.providers.ec2.inventory import (
 )
 from drumline.cluster.providers.ec2.launch import (
     Launcher,
-    LaunchPlan,
     by_node,
     cloud_config,
     places_of,
@@ -107,22 +105,21 @@ class Ec2Provider(Provider):
 
     def plan(self) -> Plan:
         """Say what `create` would do; changes nothing."""
-        existing = self._existing()
-        identity = self._known_id()
-        refuse_another_id(self._spec.name, identity or "", existing)
+        spec, existing = self._spec, self._existing()
+        refuse_another_id(spec.name, self._known_id() or "", existing)
         refuse_stopped(existing)
-        facts = type_facts(self.cloud, self._spec.ec2.instance_type)
-        places = find_places(self.cloud, self._spec.ec2)
-        image = find_image(self.cloud, self._spec.ec2, facts)
-        cost = plan_cost(self.cloud, self._spec, public=places[0].public, ask_market=True)
+        facts = type_facts(self.cloud, spec.ec2.instance_type)
+        places = find_places(self.cloud, spec.ec2)
+        image = find_image(self.cloud, spec.ec2, facts)
+        cost = plan_cost(self.cloud, spec, public=places[0].public, ask_market=True)
         notes = [*cost.notes]
-        if self._spec.nodes > 1 and self._spec.ec2.placement_group and not facts.placement:
-            notes.append(f"no placement group: {self._spec.ec2.instance_type} cannot be in one")
+        if spec.nodes > 1 and spec.ec2.placement_group and not facts.placement:
+            notes.append(f"no placement group: {spec.ec2.instance_type} cannot be in one")
         if not places[0].public:
             notes.append(f"{places[0].subnet} gives no public addresses: reach its private ones")
         return replace(
             cost,
-            resources=tuple(_missing_resources(self._spec, existing, facts, places, image)),
+            resources=tuple(_missing_resources(spec, existing, facts, places, image)),
             exists=tuple(item.resource() for item in existing),
             notes=tuple(notes),
         )
@@ -130,9 +127,7 @@ class Ec2Provider(Provider):
     def create(self, report: Reporter) -> list[Machine]:
         """Make what is missing, and return all machines in node order; they may be booting yet.
 
-        Raises:
-            CloudError: AWS refuses, or the name is in use; what was made stays, for `create` to
-                continue with, or `remove` to remove.
+        What was made stays where AWS refuses, for `create` to continue with, or for `remove`.
         """
         existing = self._existing()
         refuse_another_id(self._spec.name, self._known_id() or "", existing)
@@ -171,10 +166,7 @@ class Ec2Provider(Provider):
     def remove(self, report: Reporter) -> None:
         """Remove everything of this cluster; blocks until EC2 says that it is gone.
 
-        Where this machine does not know the cluster's id, the name decides.
-
-        Raises:
-            CloudError: there are several clusters of this name, or something does not go away.
+        Where this machine does not know the cluster's id, the name decides, if it is of one only.
         """
         identity = self._known_id()
         if identity is None:
@@ -194,9 +186,7 @@ class Ec2Provider(Provider):
             region = self.cloud.region
             raise refusal("id-unknown", cluster=name, identity=identity, region=region, there=there)
         self._adopted = identity
-        with contextlib.suppress(
-            OSError, RunDirError
-        ):  # a full disk here keeps nothing alive there
+        with contextlib.suppress(OSError, RunDirError):  # our full disk keeps nothing alive there
             self._home.make()
             self._home.note(id=identity)
 
@@ -222,18 +212,18 @@ class Ec2Provider(Provider):
 
         # Nothing was made up to here. From now on the id is on the disk.
         self._home.make()
-        identity = self._home.cluster_id()
-        writer, shared = self._writer(report), self._shared(report)
+        shared = self._shared(report)
         grouped = spec.nodes > 1 and spec.ec2.placement_group and facts.placement
-        work = LaunchPlan(
+        launcher = Launcher(
+            writer=self._writer(report),
             spec=spec,
-            identity=identity,
+            identity=self._home.cluster_id(),
             image=image,
             key_name=shared.key_pair(self._authorized_key(), existing),
             security_group=shared.security_group(places[0].vpc, network, existing),
             placement_group=shared.placement_group(existing) if grouped else None,
+            user_data=self._user_data,
         )
-        launcher = Launcher(writer=writer, plan=work, user_data=self._user_data)
         missing = [node for node in range(spec.nodes) if node not in there]
         return launcher.launch(missing, places, fixed=bool(there))
 

@@ -6,8 +6,7 @@
                           (look again for instances, too)
 
 Each step is repeated until it is done or its bound is reached, and can be cut short anywhere.
-What cannot be removed does not keep the rest: all is tried, then the first refusal is told. Nor
-does a journal that cannot be written: what there is to remove is told by tags.
+What cannot be removed does not keep the rest: all is tried, then the first refusal is told.
 """
 
 from __future__ import annotations
@@ -44,9 +43,7 @@ _ORDER = ("network-interface", "volume", "security-group", "placement-group", "k
 
 
 def remove_all(writer: CloudWriter, filters: Sequence[Filter]) -> list[InventoryItem]:
-    """Remove all EC2 resources with these tags; returns what was removed.
-
-    Blocks until EC2 says that it is gone.
+    """Remove all EC2 resources with these tags; blocks until EC2 says that they are gone.
 
     Raises:
         CloudError: something did not go in time, or EC2 refuses; says what is left.
@@ -174,7 +171,7 @@ def reap(
 ) -> list[Resource]:
     """Remove every EC2 resource that Drumline ever made in the account; returns what was removed.
 
-    `regions`: where to look; default: the session's own. `all_regions` names the others.
+    `regions`: where to look; default: the session's own.
 
     Raises:
         CloudError: something stays; of each region, what. All else is removed.

@@ -29,7 +29,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -66,7 +65,6 @@ class Node:
         self.state = "starting"
         self.pid = 0
         """of its first process, as this machine counts"""
-        self.since = time.time()
         self.ended = asyncio.Event()
         self.lines: set[socket.socket] = set()
         """connections of `reach` that hold a way to this node"""
@@ -118,17 +116,6 @@ class Node:
         """Connect the node's link, or cut it; raises RuntimeError where `ip` refuses."""
         run_batch("ip", [f"link set dev {port_of(self._port)} {'up' if up else 'down'}"])
         self.state = "running" if up else "cut"
-
-    def describe(self) -> Message:
-        """Return what `status` says of it."""
-        return {
-            "name": self.order.name,
-            "state": self.state,
-            "pid": self.pid,
-            "addresses": self.order.bare_addresses,
-            "folder": self.order.folder,
-            "since": self.since,
-        }
 
     async def _receive(self, line: socket.socket, lines: JsonLines) -> Message:
         """Receive one message of the node's first process."""
@@ -246,8 +233,8 @@ class Host:
         """Carry out a request; None where it is answered already."""
         match what:
             case "status":
-                nodes = [node.describe() for node in self._nodes.values()]
-                return {"pid": os.getpid(), "nodes": nodes}
+                nodes = [{"name": name, "state": one.state} for name, one in self._nodes.items()]
+                return {"nodes": nodes}
             case "add":
                 await self._add([NodeOrder(**values) for values in request["nodes"]])
             case "kill":

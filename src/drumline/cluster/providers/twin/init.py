@@ -1,8 +1,7 @@
 """`python -m drumline.cluster.providers.twin.init HOME NAME HOST`: a node's first process.
 
 It is PID 1 of the node's PID namespace, so that the kernel ends everything on the node with it:
-sessions, and jobs that have left their session. It knows nothing of networks; the host moves the
-node's link into its namespace from outside.
+sessions, and jobs that have left their session. The host moves the node's link in from outside.
 
     host ── starts ──▶ (1) new namespaces, fork ──▶ (2) PID 1 in them
          ◀─ {"pid": …} ─┘                              │
