@@ -118,8 +118,7 @@ class SshHosts(Provider):
     def create(self, report: Reporter) -> list[Machine]:
         """Check that each machine can be reached and is who it should be, and claim its folder.
 
-        Raises:
-            ClusterError: one cannot be used; names all of them. Nothing was claimed then.
+        Where some cannot be used, the error names all of them, and nothing was claimed.
         """
         machines = self.machines()
         seen: dict[str, str] = {}
@@ -199,9 +198,7 @@ class SshHosts(Provider):
     def remove(self, report: Reporter) -> None:
         """End what runs out of our folders, and remove them; all machines are tried.
 
-        Raises:
-            HostError: a machine could not be asked, or has a folder of another laptop's cluster of
-                this name; what is on it stays.
+        What stays: on one that could not be asked, or of another laptop's cluster of this name.
         """
 
         async def clear(remote: Remote) -> list[Resource]:
@@ -211,12 +208,9 @@ class SshHosts(Provider):
             report(remote.machine.name, "removed" if answer.ours else "has nothing of this cluster")
             return []
 
-        unknown = asyncio.run(self._each(clear, report))
-        if unknown:
-            raise HostError(
-                f"{'; '.join(one.detail for one in unknown)}; what is there stays",
-                reason="remove",
-            )
+        if unknown := asyncio.run(self._each(clear, report)):
+            reasons = "; ".join(one.detail for one in unknown)
+            raise HostError(f"{reasons}; what is there stays", reason="remove")
 
     async def _each(self, function: Inspect, report: Reporter = report_nothing) -> list[Resource]:
         """Call a function for each machine; one that fails becomes a resource of unknown state."""

@@ -83,11 +83,7 @@ class Cloud:
     def call(
         self, service: str, method: str, /, *, what: str = "", zone: str = "", **params: Any
     ) -> Any:
-        """Make one call; `what` is asked for in `zone`, for a refusal's sentence.
-
-        Raises:
-            CloudError: it was refused; `kind` says which way.
-        """
+        """Make one call, or raise CloudError; `what` is asked for in `zone`, for its sentence."""
         client = self.client(service)
         for attempt in range(_TRIES):
             try:
@@ -256,10 +252,8 @@ def policy_document(
 ) -> dict[str, object]:
     """Return the IAM policy with just the AWS actions that Drumline calls.
 
-    Args:
-        spot: also allow the role that AWS makes when an account uses spot for the first time.
-        role: the ARN of the role in `ec2.instance_profile`, which nodes must be given.
-        partition: the part of AWS that the account is in: aws, aws-cn, aws-us-gov, …
+    `spot`: also allow the role that AWS makes when an account uses spot for the first time.
+    `role`: the ARN of the role in `ec2.instance_profile`, which nodes must be given.
     """
     text = _read("policy.yaml").replace("@partition@", partition).replace("@role@", role or "")
     if partition == "aws-cn":  # where services have names of their own

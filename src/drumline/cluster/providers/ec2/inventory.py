@@ -121,16 +121,12 @@ class ResourceKind:
     """the key of its state; "": it has none"""
     detail: str
     """a format of keys"""
-    gone: str = ""
-    """the state of those that exist no more"""
     params: Mapping[str, bool] = field(default_factory=dict)
 
 
 KINDS = {
     "security-group": ResourceKind(identity="GroupId", detail="{GroupName}"),
-    "placement-group": ResourceKind(
-        identity="GroupName", state="State", gone="deleted", detail="{Strategy}"
-    ),
+    "placement-group": ResourceKind(identity="GroupName", state="State", detail="{Strategy}"),
     "key-pair": ResourceKind(
         identity="KeyName", detail="{KeyType}", params={"IncludePublicKey": True}
     ),
@@ -149,7 +145,7 @@ def read_inventory(cloud: Cloud, filters: Sequence[Filter]) -> list[InventoryIte
         method, key = f"describe_{name.replace('-', '_')}s", f"{name.title().replace('-', '')}s"
         for described in cloud.each("ec2", method, key, Filters=list(filters), **kind.params):
             state = described.get(kind.state, "") if kind.state else "available"
-            if kind.gone and state == kind.gone:
+            if state == "deleted":  # as placement groups stay for a while
                 continue
             item = InventoryItem(
                 kind=name,

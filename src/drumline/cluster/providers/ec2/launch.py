@@ -241,9 +241,6 @@ def wait_running(
     """Wait until the EC2 instances of all nodes run; returns the instances that exist then.
 
     `expected`: which instance each node is; EC2's listings may not show it yet.
-
-    Raises:
-        CloudError: one ended at once, was stopped, or does not come in time; says which and why.
     """
     told: dict[int, str] = {}
     for _ in range(RUN_WITHIN_S // _POLL_S):

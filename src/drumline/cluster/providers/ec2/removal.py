@@ -45,8 +45,7 @@ _ORDER = ("network-interface", "volume", "security-group", "placement-group", "k
 def remove_all(writer: CloudWriter, filters: Sequence[Filter]) -> list[InventoryItem]:
     """Remove all EC2 resources with these tags; blocks until EC2 says that they are gone.
 
-    Raises:
-        CloudError: something did not go in time, or EC2 refuses; says what is left.
+    Where EC2 refuses, or something does not go in time, CloudError says what is left.
     """
     removed: dict[str, InventoryItem] = {}
     cloud, writer = writer.cloud, writer.forgiving()
@@ -76,11 +75,7 @@ def remove_all(writer: CloudWriter, filters: Sequence[Filter]) -> list[Inventory
 
 
 def end_instances(writer: CloudWriter, existing: Sequence[InventoryItem]) -> None:
-    """Terminate EC2 instances, and wait until EC2 says that they are terminated.
-
-    Raises:
-        CloudError: one cannot be ended, or not in time; all others are.
-    """
+    """Terminate EC2 instances, and wait for that; all are tried before one's refusal is raised."""
     waiting = {item.identity: item for item in existing}
     cloud, report, writer = writer.cloud, writer.report, writer.forgiving()
     refused: dict[str, CloudError] = {}

@@ -13,6 +13,7 @@ Standard library only, and little of it: it is started once for each node. Linux
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -110,8 +111,10 @@ def _live(wanted: Message) -> None:
     awaited = {signal.SIGCHLD, signal.SIGTERM}
     signal.pthread_sigmask(signal.SIG_BLOCK, awaited)
     now = time.monotonic()
-    jobs = [(now + wanted["boot_s"], 0.0, wanted["server"])]
-    jobs += [(now, wanted["check_s"], wanted["timer"])]
+    jobs = [
+        (now + wanted["boot_s"], 0.0, wanted["server"]),
+        (now, wanted["check_s"], wanted["timer"]),
+    ]
     jobs = [job for job in jobs if job[2]]
     while True:
         now = time.monotonic()
@@ -137,12 +140,9 @@ def _start(command: list[str]) -> None:
 
 def _reap() -> None:
     """Collect processes that have ended: ours, and those whose parents have left them."""
-    while True:
-        try:
-            if os.waitpid(-1, os.WNOHANG)[0] == 0:
-                return
-        except ChildProcessError:
-            return
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
 
 
 def _hang_up(other: int) -> None:

@@ -151,11 +151,7 @@ class Control:
         self.ask("add", timeout_s=_ANSWER_S + _NODE_S * len(wanted), nodes=wanted)
 
     def ask(self, do: str, *, timeout_s: float = _ANSWER_S, **fields: Any) -> Message:
-        """Ask the host for something, and return its answer.
-
-        Raises:
-            ClusterError: it does not run, does not answer, or says no.
-        """
+        """Return the host's answer; raises ClusterError where it does not run, or says no."""
         try:
             with self.dial() as line:
                 line.settimeout(timeout_s)
@@ -262,7 +258,6 @@ def _make_of(way: Way) -> list[str]:
     return [one for arg in way.make for one in (other if arg == "--map-current-user" else [arg])]
 
 
-_WORKER = "worker"
 _STOP_S = 15.0
 _TRIES, _PAUSE_S = 40, 0.05  # at a folder into which a process that was just killed still writes
 
@@ -280,7 +275,7 @@ class TwinProvider(Provider):
         check_server()
         find_twin_way()
         new = Resource(kind="simulated-node", identity="", cluster=self._home.name)
-        details = [f"{_WORKER}{node}, {address_of(node)}" for node in self._missing()]
+        details = [f"worker{node}, {address_of(node)}" for node in self._missing()]
         return Plan(
             resources=tuple(replace(new, detail=detail) for detail in details),
             exists=tuple(self.resources()),
@@ -339,9 +334,9 @@ class TwinProvider(Provider):
     def _first_processes(self) -> dict[int, TwinProcess]:
         """The nodes that run, by their number."""
         return {
-            int(process.name.removeprefix(_WORKER)): process
+            int(process.name.removeprefix("worker")): process
             for process in processes_of(self._twin)
-            if process.is_first and process.name.removeprefix(_WORKER).isdigit()
+            if process.is_first and process.name.removeprefix("worker").isdigit()
         }
 
     def _missing(self) -> list[int]:
@@ -350,8 +345,8 @@ class TwinProvider(Provider):
     def _order(self, node: int) -> NodeOrder:
         link, idle = self._spec.twin.link, self._spec.idle_minutes
         return NodeOrder(
-            name=f"{_WORKER}{node}",
-            folder=str(self._twin / f"{_WORKER}{node}"),
+            name=f"worker{node}",
+            folder=str(self._twin / f"worker{node}"),
             addresses=(f"{address_of(node)}/24",),
             user=login_name(),
             host_key=host_key(self._home, node).private,
@@ -374,11 +369,7 @@ def proxy_command(home: Path, name: str) -> tuple[str, ...]:
 
 
 def reap(report: Reporter) -> list[Resource]:
-    """Remove the simulated nodes of all twin clusters of this user; returns those there were.
-
-    Raises:
-        ClusterError: some cannot be removed; all others are.
-    """
+    """Remove the simulated nodes of all twin clusters of this user; returns those there were."""
     root, there = clusters_root().resolve(), find_processes()
     homes = {process.home for process in there if root in process.home.parents}
     homes |= {path for path in root.glob("*/twin") if path.is_dir()}
