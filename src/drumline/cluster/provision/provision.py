@@ -4,7 +4,7 @@
 2. Ansible, for the nodes whose stamp is another: our playbook, then the user's
 3. the stamp is written on the nodes where all of it went well
 
-The stamp is a hash of all that the environment is made of. It covers a user's playbook and the files
+The stamp is a hash of all that the environment is made of. It covers a user's playbook and files
 that this refers to: by their location beside it (roles, group_vars, …), or by name, in it or in one
 that is named there (import_tasks, the source of a copy, …). A name that a task computes as it runs
 cannot be known here.

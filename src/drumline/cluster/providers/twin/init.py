@@ -111,11 +111,9 @@ def _live(wanted: Message) -> None:
     awaited = {signal.SIGCHLD, signal.SIGTERM}
     signal.pthread_sigmask(signal.SIG_BLOCK, awaited)
     now = time.monotonic()
-    jobs = [
-        (now + wanted["boot_s"], 0.0, wanted["server"]),
-        (now, wanted["check_s"], wanted["timer"]),
-    ]
-    jobs = [job for job in jobs if job[2]]
+    server, timer = wanted["server"], wanted["timer"]
+    jobs = [(now + wanted["boot_s"], 0.0, server)] if server else []
+    jobs += [(now, wanted["check_s"], timer)] if timer else []
     while True:
         now = time.monotonic()
         for job in [job for job in jobs if job[0] <= now]:
