@@ -73,9 +73,8 @@ class Cloud:
             name, config = ("ec2", _ONCE) if service == "launch" else (service, _PATIENT)
             region = "us-east-1" if service == "pricing" else self.region
             try:
-                self._clients[service] = self.session.client(
-                    name, region_name=region, config=config
-                )
+                client = self.session.client(name, region_name=region, config=config)
+                self._clients[service] = client
             except (BotoCoreError, ValueError) as error:  # ValueError: not a region's name at all
                 raise _explain(error, f"{name}:*", region) from None
         return self._clients[service]
@@ -90,10 +89,10 @@ class Cloud:
                 return getattr(client, method)(**params)
             except _BOTO_ERRORS as error:
                 action = self._action(service, method)
-                refusal = _explain(error, action, self.region, what=what, zone=zone)
-                again = service == "launch" and error_kind(refusal) in ("throttling", "server")
+                told = _explain(error, action, self.region, what=what, zone=zone)
+                again = service == "launch" and error_kind(told) in ("throttling", "server")
                 if not again or attempt == _TRIES - 1:
-                    raise refusal from error
+                    raise told from error
                 self.sleep(2**attempt)
         raise AssertionError("unreachable")
 

@@ -72,18 +72,12 @@ class NodeOrder:
         return [address.partition("/")[0] for address in self.addresses]
 
 
-LIMITS = Path(__file__).parents[2] / "life" / "limits.sh"
+_HERE = Path(__file__).parent
+LIMITS = _HERE.parents[1] / "life" / "limits.sh"
 _SBIN = "/usr/local/sbin:/usr/sbin:/sbin"
 _PATH = "/usr/local/bin:/usr/bin:/bin"
 _NO_SHELLS = ("nologin", "false")
 _POWER_OFF = "#!/bin/sh\nkill -TERM 1\n"
-_RELOAD = """#!/bin/sh
-# as much of systemctl as a node has: `systemctl reload ssh`
-case "$1 $2" in "reload ssh"|"reload sshd") exec kill -HUP "$(cat /etc/ssh/sshd.pid)" ;; esac
-echo "this is a simulated node: it has no services but ssh" >&2
-exit 1
-"""
-_HOST_KEY = "ssh_host_ed25519_key"
 
 
 def find_server() -> str | None:
@@ -106,7 +100,7 @@ def write_folder(order: NodeOrder, *, hosts: Path) -> Message:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     for name in ("poweroff", "shutdown", "halt"):
         _write(order.path / "bin" / name, _POWER_OFF, mode=0o700)
-    _write(order.path / "bin" / "systemctl", _RELOAD, mode=0o700)
+    _write(order.path / "bin" / "systemctl", (_HERE / "systemctl.sh").read_text(), mode=0o700)
     limits, power_off = str(order.root / "limits"), str(order.path / "bin" / "poweroff")
     timer = [shutil.which("sh") or "/bin/sh", str(LIMITS), limits, power_off]
     return {
@@ -190,7 +184,7 @@ def _lines(path: str, *, without: dict[int, str]) -> str:
 def _server(order: NodeOrder) -> list[str]:
     """Write the SSH server's files; returns how to start it."""
     folder = order.path / "ssh"
-    key = folder / _HOST_KEY
+    key = folder / "ssh_host_ed25519_key"
     _write(key, order.host_key.rstrip("\n") + "\n", mode=0o600)
     public = subprocess.run(["ssh-keygen", "-y", "-f", key], capture_output=True, text=True)
     _write(key.with_suffix(".pub"), public.stdout, mode=0o644)
@@ -213,13 +207,11 @@ def _server_config(order: NodeOrder) -> str:
     variables = (f"HOME={order.path}/home", f"PATH={path}", "TMPDIR=/var/tmp", quiet)
     lines = [
         *(f"ListenAddress {address}:22" for address in order.bare_addresses),
-        f"HostKey /etc/ssh/{_HOST_KEY}",
         f"AuthorizedKeysFile {_quoted(str(folder / 'authorized_keys').replace('%', '%%'))}",
         f"AllowUsers {order.user or login_name()}",
         f"SetEnv {' '.join(_quoted(variable) for variable in variables)}",
     ]
-    rest = (Path(__file__).parent / "sshd_config").read_text()
-    return "".join(f"{line}\n" for line in lines) + rest
+    return "".join(f"{line}\n" for line in lines) + (_HERE / "sshd_config").read_text()
 
 
 def _quoted(value: str) -> str:
