@@ -6,8 +6,7 @@ from drumline.parallel.data_parallel import DataParallel, broadcast_state
 from drumline.parallel.dynamo import postpone_dynamo
 from drumline.parallel.hook import HookState, comm_hook
 from drumline.parallel.naive import average_gradients, average_parameters
-from drumline.parallel.norm import clip_split_gradients
-from drumline.parallel.shard_spec import ShardSpec, describe_shard
+from drumline.parallel.shard_spec import ShardSpec, clip_split_gradients, describe_shard
 from drumline.parallel.strategy import Strategy, build_strategy
 from drumline.parallel.tied import TiedGradients
 

@@ -38,7 +38,7 @@ from torch import Tensor, nn
 from torch.futures import Future
 
 from drumline.comm.meter import NoteWork
-from drumline.parallel.norm import sum_squares
+from drumline.parallel.shard_spec import sum_squares
 
 P = ParamSpec("P")
 T = TypeVar("T")

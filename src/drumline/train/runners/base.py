@@ -115,7 +115,7 @@ class TrainContext:
     def strategy(self, model: nn.Module) -> Strategy:
         """Average gradients over the copies of what this rank holds."""
         if self.axes.mesh.data == 1 < self.axes.mesh.size:
-            return Strategy(model)
+            return Strategy(module=model)
         return build_strategy(self.spec.strategy, model, self.meter, self.axes.data)
 
     def optimizer(self, model: nn.Module) -> Optimizer:
