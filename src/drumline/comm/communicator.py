@@ -36,7 +36,7 @@ from drumline.comm.pieces import (
     join,
 )
 from drumline.comm.reduce_op import Op, read_op
-from drumline.comm.stream import CommStream, Pending
+from drumline.comm.stream import CommStream, PendingWork
 from drumline.core.errors import UsageError
 from drumline.schedules.collectives import find_algorithm_name
 
@@ -63,11 +63,8 @@ class Communicator:
     ) -> None:
         """Join; every rank of the group does so at the same point of the program.
 
-        Args:
-            group: torch's process group; None is the default one.
-            channel: some of the group's ranks only, or a channel that takes notes.
-            checked: compare calls between ranks first; None: in small groups.
-            timeout_s: how long others may take to come to a call that is compared.
+        A `channel` may have some of the group's ranks only, or take notes. Calls are compared
+        between ranks first if `checked`, by default in small groups, within `timeout_s`.
         """
         self.channel = channel or Channel(group)
         self._stream = CommStream()
@@ -293,7 +290,7 @@ class Communicator:
         if not async_op and not self._stream.started:
             agreed()
             return None
-        handle = Pending(self._stream.submit(agreed))
+        handle = PendingWork(self._stream.submit(agreed), [])
         if not async_op:
             handle.wait()
         return handle if async_op else None

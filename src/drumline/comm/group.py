@@ -57,8 +57,7 @@ class BackendContext:
 def choose_backend(wanted: str, here: BackendContext) -> BackendChoice:
     """Choose the process group's backend, the spec's or the best that works; every rank calls this.
 
-    Raises:
-        UsageError: what is wanted cannot move this rank's tensors.
+    What cannot move this rank's tensors is refused (UsageError).
     """
     on_gpu = here.device.type == "cuda"
     match wanted:
@@ -160,11 +159,7 @@ def interface_towards(leader: str) -> str | None:
         return None
     if own.startswith("127.") or own == "::1":
         return "lo"
-    return next((name for name in _interfaces() if _address_of(name) == own), None)
-
-
-def _interfaces() -> list[str]:
-    return [name for _, name in socket.if_nameindex()]
+    return next((name for _, name in socket.if_nameindex() if _address_of(name) == own), None)
 
 
 def _address_of(name: str) -> str | None:

@@ -55,10 +55,7 @@ class Room:
     def __init__(self, name: str, tensor: Tensor, *, named: bool) -> None:
         """Take all of the memory that a tensor is a part of; keeps it from being used again.
 
-        Args:
-            name: what to call it.
-            tensor: any part of it.
-            named: whether it is the caller's, and has content; in an inbox only messages have.
+        A `named` one is the caller's, and has content; in an inbox only messages have.
         """
         storage = tensor.untyped_storage()
         count = storage.nbytes() // tensor.element_size()

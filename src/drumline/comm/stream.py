@@ -90,17 +90,6 @@ class CommStream:
                 done.set_result(None)
 
 
-class Pending:
-    """An asynchronous call."""
-
-    def __init__(self, future: Future[None]) -> None:
-        self._future = future
-
-    def wait(self) -> None:
-        """Block until it is done; raises what went wrong."""
-        self._future.result()
-
-
 _LIBRARY = re.compile(r"(/\S*/lib(?:gomp|iomp5|omp)[^/\s]*\.so\S*)$", re.MULTILINE)
 
 

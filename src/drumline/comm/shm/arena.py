@@ -46,11 +46,7 @@ class Arena:
     def __init__(
         self, store: Store, rank: int, names: Sequence[int], timeout_s: float, half_bytes: int
     ) -> None:
-        """Map the memory; every rank of the group does.
-
-        Raises:
-            SharingError: the ranks are not all on one host.
-        """
+        """Map the memory; every rank of the group does, on one host (else a SharingError)."""
         self.rank, self.size, self.half_bytes = rank, len(names), half_bytes
         self._store = store
         before = _round_up(barrier_bytes(self.size))
