@@ -33,24 +33,17 @@ class Score:
 
 
 def loss_sum(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return the training loss: cross-entropy summed over predictions (samples, or characters).
-
-    Raises:
-        UsageError: the model gives something else than one score per class for each of them.
-    """
+    """Return the training loss: cross-entropy summed over predictions (samples, or characters)."""
     try:
         return F.cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction="sum")
     except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
-        raise _explain_scores(logits, targets) from error
-
-
-def _explain_scores(logits: object, targets: Tensor) -> UsageError:
-    got = f"a tensor of {list(logits.shape)}" if isinstance(logits, Tensor) else repr(type(logits))
-    wanted = [*targets.shape, "classes"]
-    return UsageError(
-        f"the model gives {got} where [{', '.join(map(str, wanted))}] is needed: one score per "
-        f"class, at least {int(targets.max()) + 1} here; mend its last layer"
-    )
+        tensor = isinstance(logits, Tensor)  # a model may give anything
+        got = f"a tensor of {list(logits.shape)}" if tensor else repr(type(logits))
+        wanted = ", ".join(map(str, [*targets.shape, "classes"]))
+        raise UsageError(
+            f"the model gives {got} where [{wanted}] is needed: one score per class, at least "
+            f"{int(targets.max()) + 1} here; mend its last layer"
+        ) from error
 
 
 def average_loss(own: Sequence[float], device: torch.device) -> float:
@@ -86,12 +79,9 @@ def evaluate(runner: ModelRunner) -> Score:
 
 
 def check_loss(loss: float, runner: ModelRunner, step: StepInputs, inputs: Tensor | None) -> None:
-    """Stop the run if the loss is NaN or infinite.
+    """Stop the run if the loss is NaN or infinite; the error names the first bad tensor.
 
     `inputs` is None where the model is a stage, whose inputs are gone.
-
-    Raises:
-        DivergenceError: names step, rank and the first bad tensor.
     """
     if loss - loss == 0:  # neither NaN nor infinite
         return
@@ -111,9 +101,6 @@ def check_gradients(runner: ModelRunner, step: StepInputs) -> None:
     """Stop the run if a gradient that was sent in 16 bits is NaN or infinite.
 
     The ranks that averaged it hold the same bits, so they stop together, before they step.
-
-    Raises:
-        DivergenceError: names step, rank and parameter.
     """
     compress, rank = runner.context.compress, runner.context.rank.rank
     if compress == "none":
@@ -138,11 +125,7 @@ def check_gradients(runner: ModelRunner, step: StepInputs) -> None:
 
 @torch.no_grad()
 def check_weights(model: nn.Module, *, step: int, rank: int) -> None:
-    """Stop the run if a parameter is NaN or infinite, before it gets into a checkpoint.
-
-    Raises:
-        DivergenceError: names step, rank and parameter.
-    """
+    """Stop the run if a parameter is NaN or infinite, before it gets into a checkpoint."""
     for name, param in model.named_parameters():
         if _bad(param):
             raise DivergenceError(

@@ -34,7 +34,6 @@ from drumline.comm.pieces import flatten, in_place, put_back
 from drumline.comm.reduce_op import check_op, op_name
 from drumline.comm.shm import collectives
 from drumline.comm.shm.arena import HALF_BYTES, Arena
-from drumline.comm.shm.arithmetic import COMBINE
 from drumline.comm.stream import CommStream, PendingWork
 
 NAME = "shm"
@@ -213,8 +212,10 @@ class ShmGroup(ProcessGroup):
 
 def _known(op: Any) -> str:
     name = op_name(op)
-    if name not in COMBINE:
-        raise ValueError(f"{name} is not among {', '.join(COMBINE)}; use backend gloo or nccl")
+    if name not in collectives.COMBINE:
+        raise ValueError(
+            f"{name} is not among {', '.join(collectives.COMBINE)}; use backend gloo or nccl"
+        )
     return name
 
 
