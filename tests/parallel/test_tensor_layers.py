@@ -9,14 +9,13 @@ from torch import nn
 from drumline.comm import Meter
 from drumline.core.errors import UsageError
 from drumline.models.gpt import Attention
-from drumline.parallel.tensor import (
+from drumline.parallel.tensor.exchange import Exchange, shares_of
+from drumline.parallel.tensor.layers import (
     ChannelConv2d,
     ColumnLinear,
-    Exchange,
     HeadAttention,
     RowLinear,
     ShareDropout,
-    shares_of,
 )
 
 CLOSE = 1e-12

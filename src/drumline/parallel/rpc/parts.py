@@ -29,6 +29,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 import torch
@@ -88,13 +89,10 @@ class Part:
         device: torch.device | str = "cpu",
         note: NoteWork | None = None,
     ) -> None:
-        """Wrap a module.
+        """Wrap a module that maps one tensor to one; its parameters have the whole model's names.
 
-        Args:
-            module: maps one tensor to one tensor; its parameters have the whole model's names.
-            number: which part it is, counted from 0: the rank that owns it.
-            device: where it computes. Between ranks tensors lie in host memory.
-            note: called on this rank with the span of each forward and backward.
+        `number` is also the rank that owns it. `note` is called there with the span of each forward
+        and backward. Between ranks tensors lie in host memory.
         """
         self.module = module.to(device)
         self.number = number
@@ -115,8 +113,9 @@ class Part:
         self.module.train(job.training)
         with torch.set_grad_enabled(job.training):
             outputs = self.module(tensor.to(self._device)).cpu()
-        if self._note is not None:
-            self._note_spans(self._note, job, outputs, began)
+        if (note := self._note) is not None:
+            note("forward", job.microbatch, _CHUNK, began, time.monotonic_ns())
+            _note_backward(outputs, partial(note, "backward", job.microbatch, _CHUNK))
         if job.training and not self._next.is_owner():
             self.traffic.activation_bytes += outputs.nbytes
         return hand_on(self._next, job, outputs)
@@ -173,14 +172,6 @@ class Part:
         """Return what was sent since this was last called."""
         found, self.traffic = self.traffic, Traffic()
         return found
-
-    def _note_spans(self, note: NoteWork, job: Pass, outputs: Tensor, began: int) -> None:
-        note("forward", job.microbatch, _CHUNK, began, time.monotonic_ns())
-
-        def finish(began_ns: int, ended_ns: int) -> None:
-            note("backward", job.microbatch, _CHUNK, began_ns, ended_ns)
-
-        _note_backward(outputs, finish)
 
 
 class Inbox:

@@ -112,8 +112,7 @@ def take_snapshot(model: nn.Module, optimizer: Optimizer, holding: ShardSpec) ->
 def load_model(model: nn.Module, holding: ShardSpec, saved: Mapping[str, Tensor]) -> None:
     """Fill a model with what a checkpoint holds for it, one tensor at a time.
 
-    Raises:
-        ValueError: a tensor is missing, left over, or of another shape.
+    It is a ValueError if a tensor is missing, left over, or of another shape.
     """
     own = model.state_dict()
     if missing := sorted(own.keys() - saved.keys()):
@@ -137,9 +136,13 @@ def load_optimizer(
     """Fill an optimizer from a checkpoint, for the parameters that it has, and read no more."""
     names: dict[Tensor, str] = {param: name for name, param in model.named_parameters()}
     numbers = scalars["state"]
-    fields = _fields_by_parameter([*saved, *numbers])
+    fields: dict[str, list[str]] = {}
+    for key in [*saved, *numbers]:
+        name, _, field = key.rpartition(":")
+        fields.setdefault(name, []).append(field)
+    params = [param for group in optimizer.param_groups for param in group["params"]]
     state: dict[int, dict[str, object]] = {}
-    for index, param in enumerate(_params(optimizer)):
+    for index, param in enumerate(params):
         name = names[param]
         where = name if name in fields else holding.aliases.get(name, name)
         values = {
@@ -157,19 +160,6 @@ def load_optimizer(
     for group, options in zip(groups, scalars["groups"], strict=True):
         group.update(options)
     optimizer.load_state_dict({"state": state, "param_groups": groups})
-
-
-def _fields_by_parameter(keys: Iterable[str]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    for key in keys:
-        name, _, field = key.rpartition(":")
-        found.setdefault(name, []).append(field)
-    return found
-
-
-def _params(optimizer: Optimizer) -> Iterator[Tensor]:
-    for group in optimizer.param_groups:
-        yield from group["params"]
 
 
 @dataclass(frozen=True)
@@ -217,10 +207,7 @@ class TensorFiles(Mapping[str, Tensor]):
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write a checkpoint's tensors in the plain layout.
-
-    Only what is not in it, or lies in another, is copied.
-    """
+    """Write a checkpoint's tensors in the plain layout; what is not in it, or shared, is copied."""
     plain: dict[str, Tensor] = {}
     seen: set[int] = set()
     for name, tensor in tensors.items():

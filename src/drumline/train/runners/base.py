@@ -124,12 +124,10 @@ class TrainContext:
 
 
 def load_data_and_model(spec: RunSpec, held: list[nn.Module]) -> tuple[Dataset, nn.Module]:
-    """Load the data and build the model for a runner, before this rank needs the others.
+    """Load the data and build the whole model, before this rank needs the others.
 
-    Returns:
-        the data, and the whole model; without weights, where it is to be cut by layers.
-
-    Where memory is limited, `held` gets the model's outline before the model is built.
+    A model that is to be cut by layers has no weights yet. Where memory is limited, `held` gets the
+    model's outline before the model is built.
     """
     dtype = getattr(torch, spec.dtype)
     data = build_dataset(spec.data, seed=spec.seed, dtype=dtype)
@@ -161,7 +159,12 @@ def build_context(
         world_size=axes.mesh.data,
         seed=spec.seed,
     )
-    _refuse_engine(spec, device)
+    by_torch = spec.strategy.engine == "torch" and spec.axes.splits_model
+    if by_torch and device.type == "cuda" and dist.get_backend() != "nccl":
+        raise UsageError(
+            f"strategy.engine=torch sends GPU tensors, which {dist.get_backend()} cannot and NCCL "
+            f"can, with a GPU for each rank; set strategy.engine=drumline, or device=cpu"
+        )
     postpone_dynamo()
     return TrainContext(
         spec=spec,
@@ -174,16 +177,6 @@ def build_context(
         meter=Meter(),
         leader=leader,
     )
-
-
-def _refuse_engine(spec: RunSpec, device: torch.device) -> None:
-    """PyTorch's engines hand the backend what they have, and gloo cannot send from a GPU."""
-    by_torch = spec.strategy.engine == "torch" and spec.axes.splits_model
-    if by_torch and device.type == "cuda" and dist.get_backend() != "nccl":
-        raise UsageError(
-            f"strategy.engine=torch sends GPU tensors, which {dist.get_backend()} cannot and NCCL "
-            f"can, with a GPU for each rank; set strategy.engine=drumline, or device=cpu"
-        )
 
 
 class StepTimes(TypedDict):

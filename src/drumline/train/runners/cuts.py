@@ -35,11 +35,6 @@ class Cuts:
     """part k has the layers bounds[k] to bounds[k + 1] - 1"""
     tied: Sequence[tuple[str, ...]]
 
-    @property
-    def parts(self) -> int:
-        """How many parts there are."""
-        return len(self.bounds) - 1
-
     def names_of(self, part: int) -> set[str]:
         """Return the parameters and buffers of a part."""
         mine = self.layers[self.bounds[part] : self.bounds[part + 1]]
@@ -48,7 +43,8 @@ class Cuts:
     @property
     def part_of(self) -> dict[str, int]:
         """In which part each parameter or buffer is."""
-        return {name: part for part in range(self.parts) for name in self.names_of(part)}
+        parts = range(len(self.bounds) - 1)
+        return {name: part for part in parts for name in self.names_of(part)}
 
     @property
     def tied_apart(self) -> list[tuple[str, ...]]:
@@ -65,11 +61,7 @@ class Cuts:
 
 
 def plan_cuts(context: TrainContext, outline: nn.Module, parts: int) -> Cuts:
-    """Decide where runners cut the model; every rank calls this, and gets the same answer.
-
-    Raises:
-        UsageError: it cannot be cut into so many parts.
-    """
+    """Decide where runners cut the model; every rank calls this, and gets the same answer."""
     layers = find_layers(outline)
     balance = context.spec.strategy.balance
     if not isinstance(balance, str):
