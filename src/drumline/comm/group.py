@@ -144,10 +144,7 @@ def pin_interface(leader: str) -> None:
 
 
 def interface_towards(leader: str) -> str | None:
-    """Return the network interface that leads to the leader, for gloo and NCCL.
-
-    Asks the kernel's routes: connects a UDP socket (sends nothing) and matches its own address.
-    """
+    """Return the interface that leads to the leader: that of a UDP socket, which sends nothing."""
     if sys.platform != "linux":
         return "lo0" if leader in (LOOPBACK, "localhost", "::1") else None
     try:

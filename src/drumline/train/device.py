@@ -1,11 +1,11 @@
 """What a rank computes on: a GPU or the CPU, its threads, its memory.
 
-`_settle_bf16`: some virtual machines announce AMX tile instructions and then trap on them; oneDNN
-trusts the announcement and the process dies of SIGILL. So a child tries one small product in bf16
-first, and where it dies, oneDNN is told to use plain AVX-512.
+`_child_survives`: some virtual machines announce AMX tile instructions and then trap on them;
+oneDNN trusts the announcement and the process dies of SIGILL. So a child tries one small product in
+bf16 first, and where it dies, oneDNN is told to use plain AVX-512.
 
-`_keep_freed_memory`: a training step allocates and frees the same megabytes of activations over and
-over. glibc gives large blocks back to the kernel each time and gets them back empty, page by page:
+`_set_malloc`: a training step allocates and frees the same megabytes of activations over and over.
+glibc gives large blocks back to the kernel each time and gets them back empty, page by page:
 thousands of page faults a step. Told to keep them, it reuses the same pages; the process stays at
 its peak size. Kept blocks have gaps between them that nothing fits into, so a process whose memory
 is limited gives each large block back instead: it would reach its limit long before it needs that.

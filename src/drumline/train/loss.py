@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
+from torch.nn.modules.module import register_module_forward_hook
 
 from drumline.core.errors import DivergenceError, UsageError
 from drumline.train.runners.base import ModelRunner, StepInputs
@@ -102,8 +102,9 @@ def check_gradients(runner: ModelRunner, step: StepInputs) -> None:
 
     The ranks that averaged it hold the same bits, so they stop together, before they step.
     """
-    compress, rank = runner.context.compress, runner.context.rank.rank
-    if compress == "none":
+    context, rank = runner.context, runner.context.rank.rank
+    compress = context.spec.strategy.compress
+    if compress == "none" or context.axes.mesh.data == 1:
         return
     named = runner.model.named_parameters()
     grads = {name: p.grad for name, p in named if p.grad is not None}
@@ -147,26 +148,18 @@ def _first_bad_tensor(model: nn.Module, inputs: Tensor | None) -> str:
             return f"parameter {name} (an earlier update broke it)"
     if inputs is None:
         return "an activation (its parameters are finite)"
-    return _first_bad_output(model, inputs) or "the loss itself"
+    names = {module: name for name, module in model.named_modules()}
+    found = ["the loss itself"]
 
+    def check_output(module: nn.Module, _args: object, output: object) -> None:
+        if module in names and isinstance(output, Tensor) and _bad(output):
+            found.insert(
+                -1, f"the output of {names[module] or 'the model'} ({type(module).__name__})"
+            )
 
-def _first_bad_output(model: nn.Module, inputs: Tensor) -> str | None:
-    found: list[str] = []
-
-    def watch(name: str, module: nn.Module) -> RemovableHandle:
-        def look(_module: nn.Module, _args: object, output: object) -> None:
-            if isinstance(output, Tensor) and _bad(output):
-                found.append(f"the output of {name or 'the model'} ({type(module).__name__})")
-
-        return module.register_forward_hook(look)
-
-    handles = [watch(name, module) for name, module in model.named_modules()]
-    try:
+    with register_module_forward_hook(check_output):
         model(inputs)
-    finally:
-        for handle in handles:
-            handle.remove()
-    return found[0] if found else None
+    return found[0]
 
 
 def _bad(tensor: Tensor) -> bool:

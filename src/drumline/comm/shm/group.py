@@ -78,10 +78,7 @@ class ShmGroup(ProcessGroup):
         self._calls = InOrder()
 
     def allocate(self, numel: int, dtype: torch.dtype) -> Tensor:
-        """Return a tensor of zeros whose all_reduce copies nothing.
-
-        Every rank calls this with the same arguments. The memory is kept until the group ends.
-        """
+        """Return zeros whose all_reduce copies nothing; all ranks call this. Kept to the end."""
         return self._arena.allocate(numel, dtype)
 
     def getBackendName(self) -> str:  # noqa: N802  torch's name

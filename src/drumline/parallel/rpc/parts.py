@@ -218,8 +218,7 @@ def ask(
     `ask(part, Part.settle, context)` is `part.rpc_async().settle(context)`, which first asks the
     owner for the type, but checked when it is written.
     """
-    arguments = (target, method, *args)
-    call: Future[T] = rpc.rpc_async(target.owner(), _call, args=arguments, kwargs=kwargs)
+    call: Future[T] = rpc.rpc_async(target.owner(), _call, (target, method, *args), kwargs)
     return call
 
 

@@ -76,7 +76,7 @@ class RunCheckpoints:
         self._disks.wait()  # waiting for the writer is no part of the next step
 
     def restore(self, runner: ModelRunner, total_steps: int) -> TrainState | None:
-        """Load the newest whole checkpoint; None without one. Beyond the run's steps is an error."""
+        """Load the newest whole checkpoint, if there is one; refuse one beyond the run's steps."""
         found = self._newest()
         if found is None:
             return None

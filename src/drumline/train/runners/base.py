@@ -43,7 +43,6 @@ from drumline.parallel import (
     postpone_dynamo,
 )
 from drumline.spec.run_spec import RunSpec
-from drumline.spec.strategy import Compress
 from drumline.train.rank import RankInfo
 
 Indices = npt.NDArray[np.int64]
@@ -70,18 +69,6 @@ class TrainContext:
         """How long this rank sleeps in each step, where it is slowed on purpose."""
         slow = self.spec.slow_ranks.get(self.rank.rank)
         return 0.0 if slow is None else slow.delay_ms / 1000
-
-    @property
-    def compress(self) -> Compress:
-        """In which format gradients are sent, where any are."""
-        return "none" if self.axes.mesh.data == 1 else self.spec.strategy.compress
-
-    @property
-    def example(self) -> tuple[Tensor, Tensor]:
-        """A microbatch, to measure layers with."""
-        train = self.data.train
-        samples = self.spec.data.batch // (self.axes.mesh.data * self.spec.microbatches)
-        return train.batch(np.arange(max(1, min(samples, len(train)))))
 
     def cut_batch(self, indices: Indices, pieces: int) -> list[Indices]:
         """Cut the samples of a step into pieces, as equal as they go, none of them empty.
