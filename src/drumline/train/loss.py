@@ -148,18 +148,16 @@ def _first_bad_tensor(model: nn.Module, inputs: Tensor | None) -> str:
             return f"parameter {name} (an earlier update broke it)"
     if inputs is None:
         return "an activation (its parameters are finite)"
-    names = {module: name for name, module in model.named_modules()}
-    found = ["the loss itself"]
+    names = {module: name or "the model" for name, module in model.named_modules()}
+    found: list[str] = []
 
     def check_output(module: nn.Module, _args: object, output: object) -> None:
         if module in names and isinstance(output, Tensor) and _bad(output):
-            found.insert(
-                -1, f"the output of {names[module] or 'the model'} ({type(module).__name__})"
-            )
+            found.append(f"the output of {names[module]} ({type(module).__name__})")
 
     with register_module_forward_hook(check_output):
         model(inputs)
-    return found[0]
+    return found[0] if found else "the loss itself"
 
 
 def _bad(tensor: Tensor) -> bool:
