@@ -1,4 +1,4 @@
-"""The process group: ranks rendezvous at a store, choose a backend, join, and leave together."""
+"""The process group: ranks rendezvous at a store, choose a backend, and join."""
 
 from __future__ import annotations
 
@@ -111,9 +111,3 @@ def join_ranks(
     ahead = measure_clock(store, clocks, rank=rank.rank, within_s=spec.timeout_s)
     events.write("clock", ahead_ns=ahead)
     return choice
-
-
-def leave_ranks() -> None:
-    """Wait for the other ranks at the end of training, and leave the process group."""
-    dist.barrier()
-    dist.destroy_process_group()

@@ -75,15 +75,15 @@ class Snapshot:
     scalars: OptimizerScalars
 
 
-def take_snapshot(model: nn.Module, optimizer: Optimizer, holding: ShardSpec) -> Snapshot:
+def take_snapshot(model: nn.Module, optimizer: Optimizer, shard: ShardSpec) -> Snapshot:
     """Take a checkpoint's snapshot of what this rank holds; all ranks that share a tensor call it.
 
     A rank that does not write only takes part: it keeps its shares, and lets go of each whole.
     """
 
     def gather(name: str, tensor: Tensor) -> Tensor:
-        whole = holding.gather(name, tensor)
-        return whole if holding.writes else tensor
+        whole = shard.gather(name, tensor)
+        return whole if shard.writes else tensor
 
     tensors: dict[str, Tensor] = {}
     numbers: dict[str, object] = {}
@@ -109,7 +109,7 @@ def take_snapshot(model: nn.Module, optimizer: Optimizer, holding: ShardSpec) ->
     )
 
 
-def load_model(model: nn.Module, holding: ShardSpec, saved: Mapping[str, Tensor]) -> None:
+def load_model(model: nn.Module, shard: ShardSpec, saved: Mapping[str, Tensor]) -> None:
     """Fill a model with what a checkpoint holds for it, one tensor at a time.
 
     It is a ValueError if a tensor is missing, left over, or of another shape.
@@ -117,19 +117,19 @@ def load_model(model: nn.Module, holding: ShardSpec, saved: Mapping[str, Tensor]
     own = model.state_dict()
     if missing := sorted(own.keys() - saved.keys()):
         raise ValueError(f"it has no {missing[0]}")
-    if holding.parts == 1 and (left := sorted(saved.keys() - own.keys())):
+    if shard.parts == 1 and (left := sorted(saved.keys() - own.keys())):
         raise ValueError(f"the model has no {left[0]}")
     for name, tensor in own.items():
-        whole, shape = saved[name], holding.whole_shape(name, tensor)
+        whole, shape = saved[name], shard.whole_shape(name, tensor)
         if tuple(whole.shape) != shape:
             raise ValueError(f"{name} is {list(whole.shape)} there, {list(shape)} here")
-        tensor.copy_(holding.cut(name, whole))
+        tensor.copy_(shard.cut(name, whole))
 
 
 def load_optimizer(
     optimizer: Optimizer,
     model: nn.Module,
-    holding: ShardSpec,
+    shard: ShardSpec,
     saved: Mapping[str, Tensor],
     scalars: OptimizerScalars,
 ) -> None:
@@ -144,14 +144,14 @@ def load_optimizer(
     state: dict[int, dict[str, object]] = {}
     for index, param in enumerate(params):
         name = names[param]
-        where = name if name in fields else holding.aliases.get(name, name)
+        where = name if name in fields else shard.aliases.get(name, name)
         values = {
             field: numbers[key] if (key := f"{where}:{field}") in numbers else saved[key]
             for field in fields.get(where, ())
         }
         if values:
             state[index] = {
-                field: holding.cut(name, value)
+                field: shard.cut(name, value)
                 if isinstance(value, Tensor) and value.dim() == param.dim() > 0
                 else value
                 for field, value in values.items()

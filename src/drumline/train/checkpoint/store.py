@@ -66,10 +66,10 @@ class Checkpoint:
     scalars: Mapping[str, OptimizerScalars]
     """by file"""
 
-    def load_model(self, model: nn.Module, holding: ShardSpec = WHOLE) -> None:
+    def load_model(self, model: nn.Module, shard: ShardSpec = WHOLE) -> None:
         """Put parameters and buffers into a model, or into the part of it that a rank holds."""
         try:
-            load_model(model, holding, self._tensors("model*"))
+            load_model(model, shard, self._tensors("model*"))
         except ValueError as error:
             raise CheckpointError(
                 f"{self.path} does not fit the model: {error}; resume with the model that wrote it"
@@ -83,7 +83,7 @@ class Checkpoint:
         self,
         optimizer: Optimizer,
         model: nn.Module,
-        holding: ShardSpec = WHOLE,
+        shard: ShardSpec = WHOLE,
         rank: int | None = None,
     ) -> None:
         """Put its state into an optimizer; `rank` where each rank has a state of its own."""
@@ -92,7 +92,7 @@ class Checkpoint:
         for path in sorted(self.path.glob(f"{which}.safetensors")):
             saved = self.scalars[path.name]
             scalars = {"groups": saved["groups"], "state": {**scalars["state"], **saved["state"]}}
-        load_optimizer(optimizer, model, holding, self._tensors(which), scalars)
+        load_optimizer(optimizer, model, shard, self._tensors(which), scalars)
 
     def _tensors(self, which: str) -> TensorFiles:
         return TensorFiles(sorted(self.path.glob(f"{which}.safetensors")))
@@ -109,7 +109,7 @@ class CheckpointStore:
         self,
         state: TrainState,
         snapshot: Snapshot,
-        holding: ShardSpec = WHOLE,
+        shard: ShardSpec = WHOLE,
         *,
         rank: int,
         shared: bool = True,
@@ -124,18 +124,18 @@ class CheckpointStore:
         have written into a folder to the leader's.
         """
         draft = self._folder / f".draft-{state.step:09d}"
-        suffix = f"-part-{holding.part}" if holding.parts > 1 else ""
+        suffix = f"-part-{shard.part}" if shard.parts > 1 else ""
         try:
-            if holding.writes or not shared:
+            if shard.writes or not shared:
                 draft.mkdir(parents=True, exist_ok=True)
                 own = suffix if shared else f"-rank-{rank}"
                 path = draft / f"optimizer{own}.safetensors"
                 write_tensors(path, snapshot.optimizer)
                 scalars = json.dumps(snapshot.scalars).encode()
                 _write_synced(path.with_name(f"{path.name}.json"), scalars)
-            if holding.writes:
+            if shard.writes:
                 write_tensors(draft / f"model{suffix}.safetensors", snapshot.model)
-            if holding.parts > 1 or not shared:
+            if shard.parts > 1 or not shared:
                 barrier() if gather is None else gather(draft)
             return self._publish(draft, state) if rank == 0 else None
         except OSError as error:

@@ -12,7 +12,7 @@ So every rank goes through the same loop, writes its events, and saves its own p
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
@@ -81,25 +81,8 @@ class RpcRunner(ModelRunner):
 
     agents: Agents
     part: Part
-    tied: list[tuple[str, ...]]
-    leader: RpcModel | None = field(init=False)
+    leader: RpcModel | None
     """only rank 0 has it"""
-
-    def __post_init__(self) -> None:
-        prepared.optimizer = self.optimizer
-        leader = None
-        if self.context.rank.rank == 0:
-            leader = RpcModel(
-                self.agents,
-                self.part,
-                optimizer=_take_prepared,
-                clip_norm=self.context.spec.clip_norm,
-                tied=self.tied,
-                overlap=self.context.spec.microbatches > 1,
-            )
-        else:
-            self.agents.offer(self.part)
-        object.__setattr__(self, "leader", leader)
 
     @property
     def counts(self) -> bool:
@@ -168,15 +151,28 @@ def build_rpc_runner(context: TrainContext, outline: nn.Module) -> RpcRunner:
     cuts = plan_cuts(context, outline, rank.world_size)
     (module,) = build_parts(context, cuts, [rank.rank])
     part = Part(module, number=rank.rank, device=context.device, note=context.meter.note_work)
+    prepared.optimizer = build_optimizer(spec.optimizer, part.trained().values())
+    leader = None
+    if rank.leads:
+        leader = RpcModel(
+            agents,
+            part,
+            optimizer=_take_prepared,
+            clip_norm=spec.clip_norm,
+            tied=cuts.tied_apart,
+            overlap=spec.microbatches > 1,
+        )
+    else:
+        agents.offer(part)
     return RpcRunner(
         context=context,
         model=module,
         agents=agents,
         part=part,
-        optimizer=build_optimizer(spec.optimizer, part.trained().values()),
+        leader=leader,
+        optimizer=prepared.optimizer,
         shard=describe_shard(
             module, context.axes, tied=cuts.tied, parts=rank.world_size, part=rank.rank
         ),
-        tied=cuts.tied_apart,
         cuts=cuts.describe(),
     )
