@@ -55,10 +55,7 @@ class BackendContext:
 
 
 def choose_backend(wanted: str, here: BackendContext) -> BackendChoice:
-    """Choose the process group's backend, the spec's or the best that works; every rank calls this.
-
-    What cannot move this rank's tensors is refused (UsageError).
-    """
+    """Choose the process group's backend, the spec's or the best that works; all ranks call this."""
     on_gpu = here.device.type == "cuda"
     match wanted:
         case "gloo":

@@ -62,10 +62,7 @@ class Meter:
         *,
         blocks: bool = False,
     ) -> None:
-        """Note a collective or message of `ranks` (all, if empty) that ends now.
-
-        It `blocks` where this rank did nothing else since it arrived.
-        """
+        """Note a collective or message that ends now; it `blocks` if this rank did nothing else."""
         ended_ns = time.monotonic_ns()
         self.spans.append(Span(op, nbytes, arrived_ns, ended_ns, ranks))
         if blocks:

@@ -50,10 +50,7 @@ class RequestWaiter:
         self.timeout_s = timeout_s
 
     def wait(self, request: Any, what: str, peers: Sequence[int] | None = None) -> Any:
-        """Wait until MPI's request is done, and return its status; else raise `lost(what, peers)`.
-
-        `peers` are the ranks in the group that it needs, where that is not all.
-        """
+        """Wait until MPI's request is done, and return its status; else raise `lost(…)`."""
         status = load_mpi().Status()
         began = time.monotonic()
         pause_s = _PAUSES_S[0]
@@ -69,9 +66,8 @@ class RequestWaiter:
         return status
 
     def lost(self, what: str, peers: Sequence[int] | None = None) -> LostPeerError:
-        """Return the error that names who did not come."""
-        late = self._missing() if peers is None else list(peers)
-        names = [self._names[rank] for rank in late]
+        """Return the error that names who did not come, of these ranks in the group or of all."""
+        names = [self._names[rank] for rank in (self._missing() if peers is None else peers)]
         return LostPeerError(
             f"timed out: {name_ranks(names)} did not come to {what} within {self.timeout_s:g} s",
             backend="mpi",
@@ -112,10 +108,7 @@ class Message(dist.Work):
         peer: int | None,
         parts: list[Tensor],
     ) -> None:
-        """Follow a request; `parts` has the tensor that MPI reads or writes, and where to copy it.
-
-        `peer` is the other rank in the group, None any.
-        """
+        """Follow a request; `parts` has what MPI reads or writes, and where to copy it then."""
         super().__init__()
         self._request, self._waiter, self._what = request, waiter, what
         self._peer, self._parts = peer, parts

@@ -212,10 +212,7 @@ class Agents:
             raise
 
     def leave(self) -> None:
-        """End this rank's agent when all ranks have come to do so; every rank calls this.
-
-        Raises PeerError, or LostPeerError, where one does not come within `timeout_s`.
-        """
+        """End this rank's agent when all ranks have come to do so, within `timeout_s`; all call."""
         if self.rank == 0:
             self._heartbeat.announce_done()
         try:

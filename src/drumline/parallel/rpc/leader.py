@@ -200,10 +200,7 @@ def _wait(calls: Sequence[Future[None]]) -> None:
 
 
 def _begin(local: Any, lr: float | None) -> None:
-    """Do on the owner what DistributedOptimizer lacks: drop gradients, change the learning rate.
-
-    `local` is torch's _LocalOptimizer, whose `optim` `BuildOptimizer` has made.
-    """
+    """Do on an owner what DistributedOptimizer lacks; `local` is torch's _LocalOptimizer."""
     local.optim.zero_grad()
     if lr is not None:
         for group in local.optim.param_groups:

@@ -63,10 +63,7 @@ Plan = dict[str, Rule]
 
 
 def build_plan(model: nn.Module, ranks: int) -> Plan:
-    """Plan a model's tensor parallelism over so many ranks; layers that are too small stay whole.
-
-    Attention with fewer heads than ranks is refused (UsageError).
-    """
+    """Plan a model's tensor parallelism over so many ranks; layers too small for it stay whole."""
     places = Counter(
         id(parameter)
         for module in model.modules()
