@@ -55,7 +55,7 @@ class BackendContext:
 
 
 def choose_backend(wanted: str, here: BackendContext) -> BackendChoice:
-    """Choose the process group's backend, the spec's or the best that works; all ranks call this."""
+    """Choose the process group's backend, the spec's or the best that works; all ranks call it."""
     on_gpu = here.device.type == "cuda"
     match wanted:
         case "gloo":
