@@ -249,14 +249,14 @@ class InOrder:
         self._ended: Future[None] = Future()
         """of a collective that has ended before its caller gets it"""
         self._ended.set_result(None)
-        self._latest = self._ended
+        self._latest: Future[None] | None = None
         self._closed = False
 
     def run(self, collective: Collective, tensors: list[Tensor], *, blocking: bool) -> dist.Work:
         """Run a collective now (blocking, and nothing is queued), or queue it."""
         with self._order:  # threads of autograd call here, too
-            done = self._ended
-            if not self._latest.done() or not (blocking or self._closed):
+            done, idle = self._ended, self._latest is None or self._latest.done()
+            if not idle or not (blocking or self._closed):
                 done = self._latest = self._stream.submit(partial(self._guarded, collective))
             else:
                 self._running.acquire()
