@@ -116,6 +116,7 @@ class Provider(ABC):
     """Machines of one kind, for one cluster."""
 
     def __init__(self, spec: ClusterSpec, home: ClusterHome) -> None:
+        self.name = spec.provider
         self._spec = spec
         self._home = home
 
