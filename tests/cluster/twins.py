@@ -114,7 +114,7 @@ class Twin:
         return enter(self.home, name)
 
     def status(self) -> list[dict[str, Any]]:
-        """What became of each node: name, state."""
+        """What became of each node: name, state, pid."""
         return self.control.ask("status")["nodes"]
 
     def proxy(self, name: str) -> tuple[str, ...]:

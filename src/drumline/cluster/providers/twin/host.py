@@ -233,8 +233,8 @@ class Host:
         """Carry out a request; None where it is answered already."""
         match what:
             case "status":
-                nodes = [{"name": name, "state": one.state} for name, one in self._nodes.items()]
-                return {"nodes": nodes}
+                found = [(name, node.state, node.pid) for name, node in self._nodes.items()]
+                return {"nodes": [{"name": n, "state": s, "pid": pid} for n, s, pid in found]}
             case "add":
                 await self._add([NodeOrder(**values) for values in request["nodes"]])
             case "kill":
