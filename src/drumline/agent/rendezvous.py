@@ -6,6 +6,7 @@ and starts with a random pause. Here the launcher knows the nodes beforehand, so
     1. node 0 opens a fresh store for the workers and says where     "round/R/port"
     2. each agent counts itself in                                   "round/R/nodes", "round/R/N"
     3. and waits for the last one                                    "round/R/full"
+    4. in the end node 0, whose store it is, is the last to leave    "left/N"
 
 When a node's workers fail, its agent comes back for round R+1; the others see one node waiting and
 restart their workers too.
@@ -13,6 +14,8 @@ restart their workers too.
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -32,6 +35,7 @@ from drumline.core.formatting import listed
 from drumline.core.task import LONG_TIMEOUT_S
 
 BACKEND = "drumline"
+_LEAVE_S = 3.0
 
 
 @dataclass
@@ -110,8 +114,19 @@ class FixedRendezvous(RendezvousHandler):
         self.closed = True
 
     def shutdown(self) -> bool:
-        """Nothing to wait for: the store ends with this object, or with the process."""
+        """Leave; after a run that went well, node 0 waits a moment until the others have left (4).
+
+        The store ends with this object, and who is still in torch elastic's exit barrier by then
+        logs an error. torch calls this in a `finally`: an exception on its way says that the run
+        has failed, and then nobody waits for anybody.
+        """
         self.closed = True
+        if sys.exception() is None:
+            with contextlib.suppress(RuntimeError):  # a node was lost, or its link cut
+                if self.node != 0:
+                    self.store.set(f"left/{self.node}", "1")
+                elif others := [f"left/{node}" for node in range(1, self.nodes)]:
+                    self.store.wait(others, timedelta(seconds=_LEAVE_S))
         return True
 
     def _has_come(self, node: int) -> bool:

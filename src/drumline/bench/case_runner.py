@@ -33,10 +33,9 @@ from drumline.core.rundir import RunDir
 from drumline.core.scratch import Scratch
 from drumline.launch.agents import AgentPool
 from drumline.launch.probe import Progress, Watch
-from drumline.launch.runs import build_manifest, new_run
-from drumline.launch.training import follow_training
+from drumline.launch.runs import build_manifest, launched_training, new_run
 from drumline.report.page.table import write_csv
-from drumline.report.progress import followed
+from drumline.report.progress import RunProgress
 from drumline.spec.run_spec import RunSpec
 
 if TYPE_CHECKING:
@@ -212,10 +211,16 @@ def train_case(case: Runnable, path: Path, agents: AgentPool, watch: Watch) -> N
         DrumlineError: the run failed.
     """
     with new_run(case.spec, path) as run:
-        tell = followed(
-            run, case.spec, lambda said: watch(Progress(share=said.share, now=said.now))
-        )
-        follow_training(run, case.spec, agents.of(case.spec), tell)
+        progress = RunProgress(run, case.spec.world_size)
+
+        def tell() -> None:
+            progress.update()
+            watch(Progress(share=progress.share, now=progress.now))
+
+        with launched_training(run, case.spec, agents.of(case.spec)) as polls:
+            for _ in polls:
+                tell()
+            tell()
 
 
 def describe_machine(argv: list[str]) -> dict[str, object]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from drumline.cli.app import print_json
 from drumline.cli.cluster import describe_limits
 from drumline.cli.connection import (
     Printer,
@@ -23,7 +24,6 @@ from drumline.cli.connection import (
     refuse_rank,
 )
 from drumline.cli.node_table import print_machines
-from drumline.cli.printing import print_json
 from drumline.cli.submit import follow_to_end
 from drumline.cluster.home import ClusterHome
 from drumline.cluster.jobs.follow import JobFollower

@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from drumline.cli.printing import print_text
+from drumline.cli.app import print_text
 from drumline.cluster.providers import Machine
 from drumline.core.formatting import format_seconds
 

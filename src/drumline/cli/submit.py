@@ -18,10 +18,8 @@ from pathlib import Path
 from rich.console import Console
 
 from drumline.cli.connection import Printer, connected, print_end, print_note
-from drumline.cli.display import Display, open_display
-from drumline.cli.printing import print_result
+from drumline.cli.display import Display, build_display, print_result
 from drumline.cli.pull import default_folder, note_place, pulled_folder
-from drumline.cli.train import run_title
 from drumline.cluster.files.package import push_package
 from drumline.cluster.files.pull import Puller
 from drumline.cluster.files.storage import keep_copies
@@ -40,7 +38,6 @@ from drumline.core.rundir import RunDir
 from drumline.core.task import MODULE
 from drumline.node.job import JobState
 from drumline.node.storage import shown_url
-from drumline.report.progress import RunProgress
 from drumline.spec.load import dump_spec, load_spec, read_run_spec
 
 _QUEUED_S = 3.0
@@ -287,6 +284,7 @@ class TrainingView:
         self._home = home
         self._job_id = job_id
         self._display: Display | None = None
+        self._opened = contextlib.ExitStack()
 
     @property
     def run(self) -> RunDir:
@@ -307,9 +305,8 @@ class TrainingView:
                 try:
                     await drawing
                 finally:
-                    if self._display is not None:
-                        self._display.close()
-                        self._display = None
+                    self._opened.close()
+                    self._display = None
 
     def print_result(self) -> None:
         """Print summary and ledger, where the run has finished."""
@@ -335,9 +332,8 @@ class TrainingView:
     def _update(self) -> None:
         if self._display is None and self.run.spec_file.exists():
             spec = read_run_spec(self.run)
-            progress = RunProgress(self.run, spec.world_size, nodes=spec.nodes)
-            named = RunDir(Path(self._job_id))
-            self._display = open_display(Console(), progress, run_title(named, spec))
+            display = build_display(Console(), self.run, spec, name=self._job_id)
+            self._display = self._opened.enter_context(display)
         if self._display is not None:
             self._display.update()
 

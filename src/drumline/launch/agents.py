@@ -47,7 +47,6 @@ from drumline.core.task import PRELOAD, SCRATCH, AgentTask
 from drumline.launch.network import Network
 
 if TYPE_CHECKING:
-    from drumline.core.rundir import RunDir
     from drumline.spec.run_spec import RunSpec
 
 
@@ -57,8 +56,8 @@ _GRACE_S = 8.0  # agents give their workers five seconds
 class SessionProcess:
     """A process that leads a session of its own, so that Ctrl-C reaches us alone.
 
-    What it prints goes to a file without a name, and from there into the run's logs. It inherits
-    the files whose descriptors are in `hand_down`, beside its standard ones.
+    What it prints goes to a file without a name, and from there into the `log` of the task that it
+    works at. It inherits the files whose descriptors are in `hand_down`, beside its standard ones.
     """
 
     def __init__(
@@ -67,6 +66,7 @@ class SessionProcess:
         environment: Mapping[str, str],
         hand_down: tuple[int, ...] = (),
     ) -> None:
+        self.log: Path | None = None
         self._output = tempfile.TemporaryFile()  # noqa: SIM115  closed in close
         self._kept = 0
         self._process = subprocess.Popen(
@@ -97,13 +97,14 @@ class SessionProcess:
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
 
-    def keep_output(self, log: Path) -> None:
-        """Put what was printed since the last time into a log, where its folder still exists."""
+    def keep_output(self) -> None:
+        """Put what was printed since the last time into the log, where its folder still exists."""
+        log, self.log = self.log, None
         file = self._output.fileno()
         # not by reading on: where we are in the file is where the process goes on writing
         content = os.pread(file, os.fstat(file).st_size - self._kept, self._kept)
         self._kept += len(content)
-        if content and log.parent.is_dir():
+        if content and log is not None and log.parent.is_dir():
             with contextlib.suppress(OSError):
                 log.write_bytes(content)
 
@@ -131,7 +132,8 @@ class SessionProcess:
         self.end_input()
 
     def close(self) -> None:
-        """Let go of what it has printed; it has ended."""
+        """Keep what it has printed, and let go of it; it has ended."""
+        self.keep_output()
         self._output.close()
 
 
@@ -179,7 +181,7 @@ class NodeAgent(SessionProcess):
 
     def give(self, task: AgentTask) -> None:
         """Give it a task; it has none, or has done that well."""
-        self._done = False
+        self._done, self.log = False, task.log
         self.write(encode(**task.to_json()))  # (1)
 
     def would_be(self, preload: tuple[str, ...], environment: Mapping[str, str]) -> bool:
@@ -187,7 +189,7 @@ class NodeAgent(SessionProcess):
         return super().exit_code is None and self._traits == _traits(preload, environment)
 
     def close(self) -> None:
-        """Let go of what it has printed and reported; it has ended."""
+        """Keep what it has printed, and let go of what it reported; it has ended."""
         self._done = self.exit_code == 0
         self._reports.close()
         super().close()
@@ -207,7 +209,6 @@ class Agents:
 
     def __init__(self) -> None:
         self._agents: list[NodeAgent] = []
-        self._run: RunDir | None = None
         self._plans: tuple[NodePlan, ...] = ()
         self._network: Network | None = None
         self._failed_at: float | None = None
@@ -238,11 +239,10 @@ class Agents:
             self._network = Network(plans, trains=not task.script)
             self._plans = plans
         if self._network is not None:
-            from drumline.launch.runs import note_network  # not before the first agent has started
-
-            note_network(task.run_dir, self._network.describe())
+            run = task.run_dir
+            manifest = run.read_json("manifest.json") or {}
+            run.write_json("manifest.json", {**manifest, "network": self._network.describe()})
         environment = self._environment(task)
-        self._run = task.run_dir
         for node in range(max(1, len(plans))):
             if node == len(self._agents):
                 self._spawn(task.preload, environment)
@@ -285,7 +285,8 @@ class Agents:
         """
         if any(code != 0 for code in self.exit_codes):
             self.end()
-        self._keep_output()
+        for agent in self._agents:
+            agent.keep_output()
 
     def end(self) -> None:
         """End the run and all agents."""
@@ -294,17 +295,10 @@ class Agents:
             self._network.close()
             self._network = None
         self._plans = ()
-        self._keep_output()
         for agent in self._agents:
             agent.close()
         self._agents.clear()
         self._failed_at = None
-
-    def _keep_output(self) -> None:
-        if self._run is not None:
-            for node, agent in enumerate(self._agents):
-                agent.keep_output(self._run.logs / f"node-{node}.log")
-        self._run = None
 
     def _would_be(self, task: AgentTask) -> bool:
         """Whether all that run would be the same, started here and now for this task."""

@@ -6,13 +6,10 @@ has left); a module that is not there; and what a script's workers will load, fr
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,8 +17,7 @@ from typing import TYPE_CHECKING
 from drumline.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from drumline.core.rundir import RunDir
-    from drumline.spec.run_spec import RunSpec
+    pass
 
 
 _NVIDIA_S = 20.0  # a driver that has to wake takes some
@@ -47,66 +43,6 @@ def list_gpus() -> list[str] | None:
     except (OSError, subprocess.SubprocessError):
         return []
     return listed.stdout.splitlines()
-
-
-def refuse_without_gpu(spec: RunSpec) -> None:
-    """Refuse a launch that needs a GPU where there is none, before anything is started.
-
-    Raises:
-        UsageError: the backend moves GPU tensors, and nothing here speaks for a GPU.
-    """
-    if spec.backend == "nccl" and not may_have_gpu():
-        raise UsageError(
-            "backend: nccl moves GPU tensors, and this machine has no GPU (no device file of one, "
-            "no nvidia-smi); set backend=auto"
-        )
-
-
-_SCHEME = "file://"
-
-
-def refuse_bad_init_file(init: str) -> None:
-    """Refuse to launch with an init file that ranks cannot rendezvous by; tries to make it.
-
-    One that is there already has another run's addresses in it, which torch would read; one that
-    cannot be made torch would try to open for ever.
-
-    Raises:
-        UsageError: `init` names such a file.
-    """
-    if not init.startswith(_SCHEME):
-        return
-    path = Path(init.removeprefix(_SCHEME))
-    try:
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
-        path.unlink()
-    except FileExistsError:
-        raise UsageError(
-            f"init: {init}: the file exists already, left by another run or in use by it; "
-            f"remove it, or write init: file to get a fresh one"
-        ) from None
-    except OSError as error:
-        if not path.parent.is_dir():
-            raise UsageError(
-                f"init: {init}: there is no such folder; make it, or write init: file to do without"
-            ) from None
-        raise UsageError(
-            f"init: {init}: the file cannot be made ({error.strerror}); name one in a folder that "
-            f"you can write to, or write init: file to do without"
-        ) from None
-
-
-@contextlib.contextmanager
-def fresh_rendezvous(run: RunDir, spec: RunSpec) -> Iterator[None]:
-    """Launch without rendezvous files of an earlier session of this run, and leave none."""
-    shutil.rmtree(run.rendezvous, ignore_errors=True)
-    try:
-        yield
-    finally:
-        shutil.rmtree(run.rendezvous, ignore_errors=True)
-        if spec.init.startswith(_SCHEME):
-            with contextlib.suppress(OSError):
-                Path(spec.init.removeprefix(_SCHEME)).unlink(missing_ok=True)
 
 
 # What a script's text says it will need; loaded once for all workers.

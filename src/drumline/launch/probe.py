@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from drumline.core.errors import RunDirError
@@ -18,9 +17,8 @@ from drumline.core.nodes import NodePlan
 from drumline.core.rundir import PROGRESS, RunDir
 from drumline.core.task import MODULE, PRELOAD, AgentTask
 from drumline.launch.agents import Agents
-from drumline.launch.mpirun import refuse_without_mpi
-from drumline.launch.runs import build_manifest
-from drumline.launch.training import run_ranks
+from drumline.launch.mpirun import require_mpirun
+from drumline.launch.runs import create_script_run, launched_ranks
 
 _TIMEOUT_S = 60.0
 
@@ -65,10 +63,9 @@ def probed(
         DrumlineError: what went wrong first, told by rank; or there is no MPI.
     """
     if by_mpi:
-        refuse_without_mpi()
+        require_mpirun()
     with Agents() as agents:
-        run = RunDir.create("probe", root=agents.scratch.path, exact=out)
-        run.write_json("manifest.json", {**build_manifest(sys.argv), "script": [module]})
+        run = create_script_run("probe", [module], root=agents.scratch.path, out=out)
         run.write_json("probe.json", request)
         task = AgentTask(
             run=str(run.path),
@@ -77,18 +74,18 @@ def probed(
             script=(MODULE, module, str(run.path)),
             preload=(*PRELOAD, module),
         )
-
-        def show() -> None:
-            said = run.read_json(PROGRESS)
-            watch(None if said is None else Progress(**said))
-
-        shown = contextlib.nullcontext(show)
-        outcome = run_ranks(task, agents, shown, plans=plans, by_mpi=by_mpi)
-        replace(
-            outcome,
+        with launched_ranks(
+            run,
+            task,
+            agents,
+            plans=plans,
+            by_mpi=by_mpi,
             kept=out is not None,  # else the logs go with this context
             timeout="timeout_s" if "timeout_s" in request else None,
-        ).check()
+        ) as polls:
+            for _ in polls:
+                said = run.read_json(PROGRESS)
+                watch(None if said is None else Progress(**said))
         shutil.rmtree(run.rendezvous, ignore_errors=True)
         yield [_read_answer(run, rank) for rank in range(ranks)]
 

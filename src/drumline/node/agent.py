@@ -223,9 +223,6 @@ class JobAgent:
         """Kill what is left, and keep what the agent printed."""
         if self._agent is not None:
             self._agent.kill()
-            if self._task is not None:
-                logs = self._task.run_dir.logs
-                self._agent.keep_output(logs / f"node-{self._task.node}.log")
             self._agent.close()
         self.scratch.remove()
 
