@@ -199,7 +199,10 @@ def train_all(rank, world_size, engine):
 
 
 @pytest.mark.parametrize("engine", ["drumline", "torch"])
-@pytest.mark.parametrize("world_size", [2, 3, 4])
+@pytest.mark.parametrize(
+    "world_size",
+    [2, pytest.param(3, marks=pytest.mark.slow), pytest.param(4, marks=pytest.mark.slow)],
+)
 def test_training_equals_one_process(run_ranks, world_size, engine):
     run_ranks(train_all, world_size, engine, timeout_s=110)
 

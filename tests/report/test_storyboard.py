@@ -17,7 +17,7 @@ from drumline.report.explain.storyboard import (
     sentences,
     write_page,
 )
-from drumline.schedules.collectives import PLANS, Call
+from drumline.schedules.collectives import PLANS, CollectiveCall
 from recordings import exchange, stuck, tokens
 
 
@@ -29,7 +29,7 @@ def shown(explanation, width=80, **options):
 
 def stuck_explanation():
     call, answers = stuck()
-    other = Call(**{**vars(call), "root": 1})
+    other = CollectiveCall(**{**vars(call), "root": 1})
     return build_explanation(call, answers, find_deadlock(call, 1, other, 3.0, answers))
 
 

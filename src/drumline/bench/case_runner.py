@@ -66,7 +66,7 @@ class Runnable(Case, Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Failure:
+class CaseFailure:
     """A case that failed, and why."""
 
     case: str
@@ -94,7 +94,7 @@ class BenchResult(Generic[Row]):
     bench: ClassVar[str]
     rows: list[Row]
     machine: Mapping[str, object]
-    failed: Sequence[Failure] = ()
+    failed: Sequence[CaseFailure] = ()
 
     def to_json(self) -> dict[str, object]:
         """Return the one document."""
@@ -129,11 +129,11 @@ class Ended(Generic[C]):
     error: DrumlineError | None = None
     """why the run failed, where that says nothing about other cases"""
 
-    def failure(self, *, kept: bool) -> Failure:
+    def failure(self, *, kept: bool) -> CaseFailure:
         """Tell an error for the list of failed cases; `kept`: its logs can be looked at."""
         hint = "" if kept else "; give --out DIR to keep the logs"
         message = "" if self.error is None else self.error.message
-        return Failure(case=self.case.label, error=message + hint)
+        return CaseFailure(case=self.case.label, error=message + hint)
 
 
 def run_cases(

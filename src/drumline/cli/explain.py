@@ -16,7 +16,7 @@ from drumline.report.explain.explanation import Explanation, build_explanation, 
 from drumline.report.explain.storyboard import print_explanation, write_page
 from drumline.schedules.collectives import (
     ROOTED,
-    Call,
+    CollectiveCall,
     find_algorithm_name,
     make_mistake,
     whole_elements,
@@ -40,7 +40,7 @@ class ExplainOptions:
     ranks_per_node: int
     mismatch: bool
 
-    def read(self) -> Call:
+    def read(self) -> CollectiveCall:
         """Return the call that is meant.
 
         Raises:
@@ -61,7 +61,7 @@ class ExplainOptions:
             raise UsageError(f"--root {self.root}: {self.collective} has no root; leave it out")
         if self.ranks_per_node < 1:
             raise UsageError(f"--ranks-per-node {self.ranks_per_node}: expected 1 or more")
-        call = Call(
+        call = CollectiveCall(
             collective=self.collective,
             algorithm=algorithm,
             ranks=self.ranks,
@@ -117,13 +117,13 @@ def explain_command(
         webbrowser.open(page.absolute().as_uri())
 
 
-def _record(call: Call, out: Path | None) -> Explanation:
+def _record(call: CollectiveCall, out: Path | None) -> Explanation:
     request = {"call": asdict(call)}
     with probed("drumline.probe.record", request, ranks=call.ranks, out=out) as answers:
         return build_explanation(call, answers)
 
 
-def _record_mismatch(call: Call, out: Path | None) -> Explanation:
+def _record_mismatch(call: CollectiveCall, out: Path | None) -> Explanation:
     odd_rank, odd_call = make_mistake(call)
     request: Message = {
         "call": asdict(call),

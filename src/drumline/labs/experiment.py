@@ -25,11 +25,11 @@ from drumline.data.catalogue import MNIST, find_files
 from drumline.launch.probe import Watch
 from drumline.report.runs.record import RunRecord, read_record
 from drumline.spec.load import validate_spec
-from drumline.spec.parts import LinkSpec, Part, check_node_count, check_slow_nodes, one_word
+from drumline.spec.parts import LinkSpec, SpecPart, check_node_count, check_slow_nodes, one_word
 from drumline.spec.run_spec import RunSpec
 
 
-class LabSettings(Part):
+class LabSettings(SpecPart):
     """Where a lab's experiments run, how large they are, and from which seed."""
 
     full: bool = False

@@ -25,7 +25,7 @@ from drumline.comm.recording import Recording, RecordingChannel
 from drumline.core.errors import CommError
 from drumline.probe.exercise import Exercise, read_marks
 from drumline.probe.ranks import Probe, join_probe
-from drumline.schedules.collectives import Call
+from drumline.schedules.collectives import CollectiveCall
 
 _TURNS = 13
 ROUNDS = 4
@@ -43,7 +43,7 @@ def main() -> None:
     if "odd_call" in probe.request:
         _record_deadlock(probe)
         return
-    call = Call(**probe.request["call"])
+    call = CollectiveCall(**probe.request["call"])
     timed = _measure(call, probe.rank)  # 1, 2
     noted, span = record(call, probe.rank, watch=False)  # 3
     watched, _ = record(call, probe.rank, watch=True)  # 4
@@ -52,7 +52,7 @@ def main() -> None:
     probe.leave()
 
 
-def record(call: Call, rank: int, *, watch: bool) -> tuple[Recording, Span]:
+def record(call: CollectiveCall, rank: int, *, watch: bool) -> tuple[Recording, Span]:
     """Record the messages of a probe's collective by its channel; every rank calls this."""
     recording = Recording(watch=watch)
     exercise, channel = _begin(recording, call, rank)
@@ -64,7 +64,7 @@ def record(call: Call, rank: int, *, watch: bool) -> tuple[Recording, Span]:
 def _record_deadlock(probe: Probe) -> None:
     """Make calls that do not match, and note who waits for whom; every rank calls this."""
     odd = probe.rank == probe.request["odd_rank"]
-    call = Call(**probe.request["odd_call" if odd else "call"])
+    call = CollectiveCall(**probe.request["odd_call" if odd else "call"])
     refused = ""
     try:
         Exercise(call, probe.rank).run_checked(Communicator(checked=True, timeout_s=_AGREE_S))  # 5
@@ -86,7 +86,9 @@ def _record_deadlock(probe: Probe) -> None:
     probe.wait_for_all("answered")  # 7
 
 
-def _begin(recording: Recording, call: Call, rank: int) -> tuple[Exercise, RecordingChannel]:
+def _begin(
+    recording: Recording, call: CollectiveCall, rank: int
+) -> tuple[Exercise, RecordingChannel]:
     exercise = Exercise(call, rank)
     recording.name(exercise.buffers)
     recording.look()
@@ -107,7 +109,7 @@ def to_document(noted: Recording, watched: Recording) -> dict[str, object]:
     }
 
 
-def _measure(call: Call, rank: int) -> dict[str, object]:
+def _measure(call: CollectiveCall, rank: int) -> dict[str, object]:
     """Time the call and rounds of messages in turns."""
     channel = Channel(ranks_per_node=call.ranks_per_node)
     exercise = Exercise(call, rank)
