@@ -103,9 +103,16 @@ class _Worker:
         """Stop it or let it go on, whichever is due; false once it has ended."""
         try:
             if self._stopped_at is None:
-                self._charge()
-            else:
-                self._release_if_paid(self._stopped_at)
+                busy = self._read_busy()
+                self._owes_ns += (busy - self._busy_ns) * self._factor
+                self._busy_ns = busy
+                if self._owes_ns >= _SHORTEST_STOP_NS:
+                    signal.pidfd_send_signal(self._handle, signal.SIGSTOP)
+                    self._stopped_at = time.monotonic_ns()
+            elif (stopped_ns := time.monotonic_ns() - self._stopped_at) >= self._owes_ns:
+                signal.pidfd_send_signal(self._handle, signal.SIGCONT)
+                self._owes_ns -= stopped_ns  # a late tick is made up for
+                self._stopped_at = None
         except OSError:
             self.close()
             return False
@@ -120,21 +127,6 @@ class _Worker:
         """Look at it no more."""
         os.close(self._handle)
         os.close(self._clock)
-
-    def _charge(self) -> None:
-        busy = self._read_busy()
-        self._owes_ns += (busy - self._busy_ns) * self._factor
-        self._busy_ns = busy
-        if self._owes_ns >= _SHORTEST_STOP_NS:
-            signal.pidfd_send_signal(self._handle, signal.SIGSTOP)
-            self._stopped_at = time.monotonic_ns()
-
-    def _release_if_paid(self, stopped_at: int) -> None:
-        stopped = time.monotonic_ns() - stopped_at
-        if stopped >= self._owes_ns:
-            signal.pidfd_send_signal(self._handle, signal.SIGCONT)
-            self._owes_ns -= stopped  # a late tick is made up for
-            self._stopped_at = None
 
     def _read_busy(self) -> int:
         """Nanoseconds that its main thread has run, or waited for a core."""

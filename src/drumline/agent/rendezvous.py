@@ -71,25 +71,25 @@ class FixedRendezvous(RendezvousHandler):
 
     def next_rendezvous(self) -> RendezvousInfo:
         """Join the next round; blocks until all nodes have."""
-        here, full = self._nodes_key(self.rounds), f"round/{self.rounds}/full"
-        port = f"round/{self.rounds}/port"
+        prefix = f"round/{self.rounds}"
+        full, port = f"{prefix}/full", f"{prefix}/port"
         if self.node == 0:  # (1)
             self.workers_store = serve_store(self.host, 0, self.timeout_s)
             self.store.set(port, str(self.workers_store.port))
-        self.store.set(self._node_key(self.node), "1")
-        if self.store.add(here, 1) == self.nodes:  # (2)
+        self.store.set(f"{prefix}/{self.node}", "1")
+        if self.store.add(f"{prefix}/nodes", 1) == self.nodes:  # (2)
             self.store.set(full, "1")
         within_s = max(self.timeout_s, LONG_TIMEOUT_S) if self.rounds == 0 else self.timeout_s
         try:
             self.store.wait([full], timedelta(seconds=within_s))  # (3)
         except RuntimeError:
-            late = [node for node in range(self.nodes) if not self._has_come(node)]
+            late = [n for n in range(self.nodes) if not self.store.check([f"{prefix}/{n}"])]
             nodes = f"node{'' if len(late) == 1 else 's'} {listed(late)}"
             raise RendezvousTimeoutError(
                 f"{nodes} of {self.nodes} did not come within {within_s:g} s"
             ) from None
         info = RendezvousInfo(
-            PrefixStore(f"round/{self.rounds}", self.store),
+            PrefixStore(prefix, self.store),
             self.node,
             self.nodes,
             RendezvousStoreInfo(self.host, int(self.store.get(port))),
@@ -103,7 +103,7 @@ class FixedRendezvous(RendezvousHandler):
         Where there is no next round nobody is asked: over a link that was cut, the answer would
         never come, and this process would not see its own workers end.
         """
-        return self.store.add(self._nodes_key(self.rounds), 0) if self.restarts else 0
+        return self.store.add(f"round/{self.rounds}/nodes", 0) if self.restarts else 0
 
     def is_closed(self) -> bool:
         """Whether this rendezvous is over."""
@@ -129,15 +129,6 @@ class FixedRendezvous(RendezvousHandler):
                     self.store.wait(others, timedelta(seconds=_LEAVE_S))
         return True
 
-    def _has_come(self, node: int) -> bool:
-        return self.store.check([self._node_key(node)])
-
-    def _node_key(self, node: int) -> str:
-        return f"round/{self.rounds}/{node}"
-
-    def _nodes_key(self, number: int) -> str:
-        return f"round/{number}/nodes"
-
 
 def register_rendezvous() -> None:
     """Register the agents' `rdzv_backend="drumline"` with torch elastic."""
@@ -145,12 +136,11 @@ def register_rendezvous() -> None:
 
 
 def _create(params: RendezvousParameters) -> RendezvousHandler:
-    timeout_s = float(params.get("timeout", 300))
-    node = int(params.get("node", 0))
-    patience_s = max(timeout_s, LONG_TIMEOUT_S)
+    timeout_s, host = float(params.get("timeout", 300)), rendezvous_host()
+    node, long_s = int(params.get("node", 0)), max(timeout_s, LONG_TIMEOUT_S)
     return FixedRendezvous(
-        store=announced_store(node, Path(params.endpoint), patience_s, host=rendezvous_host()),
-        host=rendezvous_host(),
+        store=announced_store(node, Path(params.endpoint), long_s, host=host),
+        host=host,
         run_id=params.run_id,
         node=node,
         nodes=params.max_nodes,

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 _GRACE_S = 8.0  # agents give their workers five seconds
 
 
-class SessionProcess:
+class SessionProcess(subprocess.Popen[bytes]):
     """A process that leads a session of its own, so that Ctrl-C reaches us alone.
 
     What it prints goes to a file without a name, and from there into the `log` of the task that it
@@ -69,7 +69,7 @@ class SessionProcess:
         self.log: Path | None = None
         self._output = tempfile.TemporaryFile()  # noqa: SIM115  closed in close
         self._kept = 0
-        self._process = subprocess.Popen(
+        super().__init__(
             command,
             stdin=subprocess.PIPE,
             stdout=self._output,
@@ -82,20 +82,20 @@ class SessionProcess:
     @property
     def exit_code(self) -> int | None:
         """The process's exit code, None while it runs."""
-        return self._process.poll()
+        return self.poll()
 
     def write(self, content: bytes) -> None:
         """Write to its standard input; one that has ended is found elsewhere."""
-        assert self._process.stdin is not None
+        assert self.stdin is not None
         with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.write(content)
-            self._process.stdin.flush()
+            self.stdin.write(content)
+            self.stdin.flush()
 
     def end_input(self) -> None:
         """Let it find the end of its standard input."""
-        assert self._process.stdin is not None
+        assert self.stdin is not None
         with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.close()
+            self.stdin.close()
 
     def keep_output(self) -> None:
         """Put what was printed since the last time into the log, where its folder still exists."""
@@ -108,27 +108,15 @@ class SessionProcess:
             with contextlib.suppress(OSError):
                 log.write_bytes(content)
 
-    def terminate(self) -> None:
-        """Let it end by itself (SIGTERM)."""
-        self._process.terminate()
-
-    def signal(self, number: int) -> None:
-        """Send a signal to it, and to everything that it started."""
+    def kill_all(self) -> None:
+        """Send SIGKILL to it and to everything that it started, and do not wait."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, number)
-
-    def wait(self, timeout_s: float) -> None:
-        """Wait for its end.
-
-        Raises:
-            subprocess.TimeoutExpired: it still runs.
-        """
-        self._process.wait(timeout_s)
+            os.killpg(self.pid, signal.SIGKILL)
 
     def kill(self) -> None:
         """Kill what is left of it, and of everything that it started."""
-        self.signal(signal.SIGKILL)
-        self._process.wait()
+        self.kill_all()
+        self.wait()
         self.end_input()
 
     def close(self) -> None:
@@ -233,7 +221,9 @@ class Agents:
 
         The task is the first node's; `plans` are the simulated nodes, where there are several.
         """
-        if plans != self._plans or not self._would_be(task):
+        environment = self._environment(task)
+        same = all(agent.would_be(task.preload, environment) for agent in self._agents)
+        if plans != self._plans or not self._network_holds() or not same:
             self.end()
         if plans and self._network is None:
             self._network = Network(plans, trains=not task.script)
@@ -299,13 +289,6 @@ class Agents:
             agent.close()
         self._agents.clear()
         self._failed_at = None
-
-    def _would_be(self, task: AgentTask) -> bool:
-        """Whether all that run would be the same, started here and now for this task."""
-        environment = self._environment(task)
-        return self._network_holds() and all(
-            agent.would_be(task.preload, environment) for agent in self._agents
-        )
 
     def _network_holds(self) -> bool:
         return self._network is None or self._network.holds()

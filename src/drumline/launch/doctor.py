@@ -155,7 +155,10 @@ def stray_processes() -> list[tuple[int, str]]:
             if int(entry.name) == os.getpid() or entry.stat().st_uid != os.getuid():
                 continue
             folder = _scratch_of(entry)
-            if folder is None or is_held(folder) or not (folder.exists() or _is_orphan(entry)):
+            if folder is None or is_held(folder):
+                continue
+            parent = (entry / "stat").read_text().rpartition(")")[2].split()[1]
+            if not folder.exists() and parent != "1":
                 continue
             command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
         except OSError:  # it has ended meanwhile, or is not ours to look at
@@ -171,7 +174,3 @@ def _scratch_of(entry: Path) -> Path | None:
             # as that process sees it: it may live in a container with folders of its own
             return entry / "root" / os.fsdecode(value).lstrip("/")
     return None
-
-
-def _is_orphan(entry: Path) -> bool:
-    return (entry / "stat").read_text().rpartition(")")[2].split()[1] == "1"

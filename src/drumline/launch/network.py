@@ -174,15 +174,15 @@ class Network:
         with contextlib.suppress(BrokenPipeError, ValueError):
             stream.send(nodes=[plan.to_json() for plan in self._plans])
             answer = stream.receive()
-        if answer is None or "error" in answer:
-            raise self._explain(answer["error"] if answer else self._last_words())
+        if answer is None:
+            self._hub.kill()
+            lines = self._hub.communicate()[1].decode(errors="replace").strip().splitlines()
+            code = self._hub.returncode
+            raise self._explain(lines[-1] if lines else f"the hub ended with code {code}")
+        if "error" in answer:
+            raise self._explain(answer["error"])
         spaces: list[str] = answer["spaces"]
         return spaces
-
-    def _last_words(self) -> str:
-        self._hub.kill()
-        lines = self._hub.communicate()[1].decode(errors="replace").strip().splitlines()
-        return lines[-1] if lines else f"the hub ended with code {self._hub.returncode}"
 
     def _explain(self, reason: str) -> CommError:
         if _NO_NETEM in reason and any(plan.delay_ms for plan in self._plans):

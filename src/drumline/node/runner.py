@@ -19,8 +19,9 @@ from pathlib import Path
 from drumline.core.errors import DrumlineError
 from drumline.core.json_lines import Message
 from drumline.core.lock import FileLock
+from drumline.launch.preflight import list_gpus
 from drumline.launch.runs import build_manifest
-from drumline.node.agent import JobAgent, default_workers, preloads_for, variables_for
+from drumline.node.agent import JobAgent, preloads_for, variables_for
 from drumline.node.folder import BusySign
 from drumline.node.job import Job, JobFolder, Phase
 
@@ -58,7 +59,8 @@ class Runner:
         self.job: Job = folder.read_job()
         self.run_dir = folder.run
         self.agent = agent or JobAgent()
-        self.workers = self.job.workers or default_workers()
+        gpus = sum(line.startswith("GPU ") for line in list_gpus() or ())
+        self.workers = self.job.workers or max(1, gpus)
         self.preload: tuple[str, ...] = ()
         self._asked_to_end = False
         self._busy = BusySign(folder.root)

@@ -164,10 +164,6 @@ _OBJECT_STORES = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az"}
 """have no folders; asked to make one, they would make a bucket"""
 
 
-def _nothing() -> None:
-    """Do nothing."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Copied:
     """What a copy took."""
@@ -199,7 +195,7 @@ class Store:
         writer: str,
         *,
         ended: bool = False,
-        moved: Callable[[], None] = _nothing,
+        moved: Callable[[], None] = lambda: None,
     ) -> Copied:
         """Copy what has changed in a run directory since this writer's last copy.
 
