@@ -12,16 +12,13 @@ A `NodeAgent` is given one task after the other:
              ◀─(2) a line──────────────── a pipe of its own: all ranks of the task ended well
              ──(3) the next task, or the end of input
 
-`Agents` are those of a run. They and their worker servers stay for the next run, which then starts
-without loading torch; unless a run has failed or was interrupted, or the next one's agents would be
-started on other nodes, with other modules, variables or in another folder. An agent whose task has
-failed ends, and its exit code tells so: nothing of a failure can reach the next run. `AgentPool`
-has the agents of many runs. The first agent may start before it is known what to do (`warm_up`):
-importing torch takes longer than reading a spec, so both happen at once.
+`Agents` and their worker servers stay for the next run, which then starts without loading torch;
+unless a run has failed or was interrupted, or the next one's would be started on other nodes, with
+other modules, variables or in another folder. The first agent may start before it is known what to
+do (`warm_up`): importing torch takes longer than reading a spec, so both happen at once.
 
 Each process asks the kernel to end it with its parent, so that even SIGKILL of any of them leaves
-nothing running below it. Several nodes are simulated ones: each agent starts inside its node, and
-the network (`network.py`) stays and ends with the agents.
+nothing running below it. On simulated nodes the network (`network.py`) stays and ends with them.
 """
 
 from __future__ import annotations
@@ -252,11 +249,7 @@ class Agents:
         return self._failed_at is None or time.monotonic() < self._failed_at + _LAST_WORDS_S
 
     def check_network(self) -> None:
-        """Tell if the network of simulated nodes went away.
-
-        Raises:
-            WorkerError: the process that holds it was ended by somebody.
-        """
+        """Raise a WorkerError if the network of simulated nodes went away."""
         if not self._network_holds():
             raise WorkerError(
                 "the process that holds the simulated network has ended, and all links with it; "
@@ -310,11 +303,7 @@ class Agents:
 
 
 class AgentPool(contextlib.ExitStack):
-    """The agents of many runs, some on this host, some on simulated nodes.
-
-    Runs that are compared alternate, so both kinds of agents stay: torch is imported once for all
-    runs of this host, and once on each node as long as the nodes are the same.
-    """
+    """The agents of many runs; those of this host stay while others train on simulated nodes."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -105,9 +105,7 @@ class OuterLauncher:
     ) -> dict[str, str]:
         """Return the environment for this rank's worker: the variables that torchrun sets.
 
-        Args:
-            environ: what there is already.
-            options: what this rank was started with, to be compared with the others'.
+        `options`: what this rank was started with, to be compared with the others'.
         """
         where = {} if options is None else {RANK_OPTIONS: json.dumps(options)}
         if self.master is not None:

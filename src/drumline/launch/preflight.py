@@ -1,8 +1,4 @@
-"""What is found out, or refused, before anything is started.
-
-NCCL without a GPU; a file by which ranks cannot meet (`init: file` never takes one that another run
-has left); a module that is not there; and what a script's workers will load, from its text.
-"""
+"""What is found out before anything is started: GPUs, a module's file, what a script will load."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Starting a probe: ranks that look at communication itself, and the files that they leave.
-
-They run on this host, or on simulated nodes with equally many ranks each.
-"""
+"""Starting a probe: ranks that look at communication itself, and the files that they leave."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from pathlib import Path
 from drumline.core.errors import RunDirError
 from drumline.core.json_lines import Message
 from drumline.core.nodes import NodePlan
-from drumline.core.rundir import PROGRESS, RunDir
+from drumline.core.rundir import PROGRESS
 from drumline.core.task import MODULE, PRELOAD, AgentTask
 from drumline.launch.agents import Agents
 from drumline.launch.mpirun import require_mpirun
@@ -53,7 +50,7 @@ def probed(
     Args:
         module: its full name.
         request: what it finds in `probe.json`.
-        ranks: how many, over all nodes.
+        ranks: how many, over all nodes, equally many on each.
         out: the run directory to keep; None: a temporary one.
         plans: the simulated nodes to run on; none: this host.
         by_mpi: let mpirun start the ranks, on this host.
@@ -87,11 +84,9 @@ def probed(
                 said = run.read_json(PROGRESS)
                 watch(None if said is None else Progress(**said))
         shutil.rmtree(run.rendezvous, ignore_errors=True)
-        yield [_read_answer(run, rank) for rank in range(ranks)]
-
-
-def _read_answer(run: RunDir, rank: int) -> Message:
-    answer = run.read_json(f"answer-{rank}.json")
-    if answer is None:
-        raise RunDirError(f"rank {rank} has ended without an answer; run it again")
-    return answer
+        answers = []
+        for rank in range(ranks):
+            if (answer := run.read_json(f"answer-{rank}.json")) is None:
+                raise RunDirError(f"rank {rank} has ended without an answer; run it again")
+            answers.append(answer)
+        yield answers
