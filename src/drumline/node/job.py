@@ -249,7 +249,8 @@ class Ticket(FileLock):
         folder = root / "jobs" / "queue"
         folder.mkdir(parents=True, exist_ok=True)
         with FileLock(folder / ".lock"):
-            last = max((_number(path) for path in folder.glob("[0-9]*")), default=0)
+            numbers = (int(path.name.partition("-")[0]) for path in folder.glob("[0-9]*"))
+            last = max(numbers, default=0)
             draft = folder / f".{job}"
             ticket = cls(draft)
             ticket.acquire()  # before anybody sees it
@@ -272,10 +273,6 @@ class Ticket(FileLock):
         """Let the next one go."""
         Path(self.path).unlink(missing_ok=True)
         self.release()
-
-
-def _number(path: Path) -> int:
-    return int(path.name.partition("-")[0])
 
 
 _MOST = 1 << 30
