@@ -53,14 +53,17 @@ _GRACE_S = 8.0  # agents give their workers five seconds
 class SessionProcess(subprocess.Popen[bytes]):
     """A process that leads a session of its own, so that Ctrl-C reaches us alone.
 
-    What it prints goes to a file without a name, and from there into the `log` of the task that it
-    works at. It inherits the files whose descriptors are in `hand_down`, beside its standard ones.
+    What it prints, on standard output unless that is another (`stdout`), goes to a file without a
+    name, and from there into the `log` of the task that it works at. It inherits the files whose
+    descriptors are in `hand_down`, beside its standard ones.
     """
 
     def __init__(
         self,
         command: Sequence[str],
         environment: Mapping[str, str],
+        *,
+        stdout: int | None = None,
         hand_down: tuple[int, ...] = (),
     ) -> None:
         self.log: Path | None = None
@@ -69,7 +72,7 @@ class SessionProcess(subprocess.Popen[bytes]):
         super().__init__(
             command,
             stdin=subprocess.PIPE,
-            stdout=self._output,
+            stdout=self._output if stdout is None else stdout,
             stderr=self._output,
             env=environment,
             pass_fds=hand_down,
@@ -97,13 +100,18 @@ class SessionProcess(subprocess.Popen[bytes]):
     def keep_output(self) -> None:
         """Put what was printed since the last time into the log, where its folder still exists."""
         log, self.log = self.log, None
+        content = self.read_output()
+        if content and log is not None and log.parent.is_dir():
+            with contextlib.suppress(OSError):
+                log.write_bytes(content)
+
+    def read_output(self) -> bytes:
+        """Return what was printed since the last time."""
         file = self._output.fileno()
         # not by reading on: where we are in the file is where the process goes on writing
         content = os.pread(file, os.fstat(file).st_size - self._kept, self._kept)
         self._kept += len(content)
-        if content and log is not None and log.parent.is_dir():
-            with contextlib.suppress(OSError):
-                log.write_bytes(content)
+        return content
 
     def kill_all(self) -> None:
         """Send SIGKILL to it and to everything that it started, and do not wait."""
