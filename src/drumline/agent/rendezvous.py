@@ -136,11 +136,11 @@ def register_rendezvous() -> None:
 
 
 def _create(params: RendezvousParameters) -> RendezvousHandler:
-    timeout_s, host = float(params.get("timeout", 300)), rendezvous_host()
-    node, long_s = int(params.get("node", 0)), max(timeout_s, LONG_TIMEOUT_S)
+    timeout_s, node = float(params.get("timeout", 300)), int(params.get("node", 0))
+    long_s = max(timeout_s, LONG_TIMEOUT_S)
     return FixedRendezvous(
-        store=announced_store(node, Path(params.endpoint), long_s, host=host),
-        host=host,
+        store=announced_store(node, Path(params.endpoint), long_s),
+        host=rendezvous_host(),
         run_id=params.run_id,
         node=node,
         nodes=params.max_nodes,
