@@ -50,11 +50,7 @@ _PRELOADS = {
 
 
 def find_module(name: str) -> Path:
-    """Find the file of the module to launch, in this folder and the path, without running it.
-
-    Raises:
-        UsageError: there is none.
-    """
+    """Find the file of a module to launch, without running it; a UsageError if there is none."""
     where, spec = [str(Path.cwd()), *sys.path], None
     parts = name.split(".")
     for depth in range(len(parts)):
@@ -70,11 +66,7 @@ def find_module(name: str) -> Path:
 
 
 def guess_preloads(path: Path) -> list[str]:
-    """Guess from a script's text which modules the workers of its launch will load.
-
-    Raises:
-        UsageError: it cannot be read.
-    """
+    """Guess from a script's text which modules the workers of its launch will load."""
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError as error:

@@ -91,11 +91,7 @@ def _git_commit() -> str | None:
 
 
 def refuse_without_gpu(spec: RunSpec) -> None:
-    """Refuse a launch that needs a GPU where there is none, before anything is started.
-
-    Raises:
-        UsageError: the backend moves GPU tensors, and nothing here speaks for a GPU.
-    """
+    """Refuse to launch by NCCL where nothing speaks for a GPU (UsageError)."""
     if spec.backend == "nccl" and not may_have_gpu():
         raise UsageError(
             "backend: nccl moves GPU tensors, and this machine has no GPU (no device file of one, "

@@ -59,11 +59,7 @@ class Terms(Record):
 
 
 def settle_terms(job: Job, workers: int) -> Terms:
-    """Settle a job's terms on its node; a spec gets the cluster's nodes and workers.
-
-    Raises:
-        SpecError: the spec does not fit them, or asks for what only simulated nodes have.
-    """
+    """Settle a job's terms; a spec gets the cluster's nodes and workers, or a SpecError."""
     if not job.spec:
         return Terms(workers=workers, timeout_s=job.timeout_s, restarts=job.restarts)
     import yaml  # a script's job needs neither, and they take a while to load
@@ -116,11 +112,7 @@ def build_task(job: Job, folder: JobFolder, terms: Terms) -> AgentTask:
 
 
 def preloads_for(job: Job) -> tuple[str, ...]:
-    """List the modules that a job's workers on this node will load; called in the job's folder.
-
-    Raises:
-        UsageError: there is no such script or module.
-    """
+    """List what a job's workers will load, in the job's folder; a UsageError without its script."""
     if not job.argv:
         return PRELOAD
     if job.argv[0] == MODULE:

@@ -154,11 +154,7 @@ class JobFolder:
         return self.path / "cancel"
 
     def create(self, job: Job, secret: str) -> None:
-        """Make the folder.
-
-        Raises:
-            ClusterError: the job is here already, or the folder cannot be written.
-        """
+        """Make the folder; a ClusterError where it is here already, or cannot be written."""
         if self.path.exists():
             raise ClusterError(f"job {self.id} is on this node already; submit it anew")
         try:
@@ -180,11 +176,7 @@ class JobFolder:
         write_atomic(self.path / "job.json", json.dumps(job.to_json(), indent=2) + "\n")
 
     def read_job(self) -> Job:
-        """Read what is to be done.
-
-        Raises:
-            UsageError: there is no such job.
-        """
+        """Read what is to be done; a UsageError where there is no such job."""
         try:
             return Job.from_json(json.loads((self.path / "job.json").read_text()))
         except OSError:
@@ -280,11 +272,7 @@ _MOST = 1 << 30
 
 
 def take_snapshot(source: Path, target: Path) -> None:
-    """Copy the node's code (`source`) to a job's folder (`target`); no tree is an empty one.
-
-    Raises:
-        ClusterError: a file cannot be copied, e.g. because the disk is full.
-    """
+    """Copy a node's code (`source`) to a job's folder (`target`); no tree is an empty one."""
     _bring(source, target, _copy_file)
 
 

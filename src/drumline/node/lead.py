@@ -185,11 +185,7 @@ class Leader(Runner):
             self._tick()
 
     def _tick(self) -> None:
-        """Hear the followers, and do what is due.
-
-        Raises:
-            Over: the job has been cancelled, or a node is lost.
-        """
+        """Hear the followers, and do what is due; `Over` at a cancellation or a lost node."""
         living = [peer for peer in self._peers.values() if peer.lost is None]
         sources: list[socket.socket | PeerConnection] = [*living]
         if self._listener is not None:

@@ -83,11 +83,7 @@ class Runner:
         self._node_asked_at: float | None = None
 
     def warm_up(self) -> None:
-        """Start this node's agent, if a warm one does not wait already; it loads torch meanwhile.
-
-        Raises:
-            UsageError: there is no such script.
-        """
+        """Start this node's agent, unless a warm one waits already; it loads torch meanwhile."""
         self.preload = preloads_for(self.job)
         if not self.agent.warm:
             self.agent.warm_up(self.preload, variables_for(self.job, self.workers))
@@ -104,11 +100,7 @@ class Runner:
         self.run_dir.write_json("manifest.json", {**manifest, "job": self.job.id})
 
     def take_node(self) -> bool:
-        """Whether no other job's ranks are on this node any more; from then on ours are.
-
-        Raises:
-            Over: they do not go.
-        """
+        """Take the node, once no other job's ranks are on it; `Over` if they do not go."""
         now = time.monotonic()
         self._node_asked_at = self._node_asked_at or now
         if self._node_lock.acquire(0):

@@ -250,11 +250,7 @@ def _variables(service: Service, lab: Path) -> dict[str, str]:
 
 
 def _find_lab() -> Path:
-    """Return JupyterLab's application folder, which lies beside the packages, not in them.
-
-    Raises:
-        ServiceError: it is not installed.
-    """
+    """Return JupyterLab's application folder, which lies beside the packages, not in them."""
     found = importlib.util.find_spec("jupyterlab")
     if found is None or found.origin is None or importlib.util.find_spec("ipykernel") is None:
         raise ServiceError("jupyterlab is not installed on the leader", missing="jupyterlab>=4.2")

@@ -262,20 +262,12 @@ class Store:
             ) from None
 
     def check(self, run: str, writer: str) -> None:
-        """See whether the storage answers.
-
-        Raises:
-            ClusterError: it does not; says why, and the way out.
-        """
+        """Raise a ClusterError, with the way out, where the storage does not answer."""
         with _explained(self.url):
             self.read_manifest(run, writer)
 
     def restore(self, manifest: Manifest, name: str, to: Path) -> None:
-        """Bring one file back, and check it.
-
-        Raises:
-            ClusterError: it is missing or damaged; says which.
-        """
+        """Bring one file back, and check it; a ClusterError where it is missing or damaged."""
         file = manifest.files[name]
         where = f"{manifest.run}/{manifest.writer}/{file.key}"
         to.parent.mkdir(parents=True, exist_ok=True)
