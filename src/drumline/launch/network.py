@@ -66,11 +66,7 @@ def missing_tools() -> list[str]:
 def find_way(*, instead: str = _ONE_NODE) -> Way:
     """Find out how a launch can make namespaces for simulated nodes here, by making one.
 
-    Args:
-        instead: what else a person can do where that is not possible.
-
-    Raises:
-        CommError: a command is missing, or nothing is allowed; says what to do.
+    A CommError says what to do where that is not possible, or what else (`instead`).
     """
     if sys.platform != "linux":
         raise CommError(f"simulated nodes are made of Linux namespaces; go to Linux, or {instead}")
