@@ -44,14 +44,15 @@ def accept_job(root: Path, job: Job, secret: str) -> JobFolder:
     folder = JobFolder(root, job.id)
     folder.create(job, secret)
     try:
-        with contextlib.ExitStack() as undo, locked(str(root), within_s=_LOCK_S):
+        with contextlib.ExitStack() as undo:
             undo.callback(shutil.rmtree, folder.path, ignore_errors=True)
-            if job.code and Code(str(root)).noted_hash() != job.code:
-                raise ClusterError(
-                    f"somebody has synced other code to node {job.node} since this job's was; "
-                    f"submit it again"
-                )
-            take_snapshot(root / "code", folder.work)
+            with locked(str(root), within_s=_LOCK_S):
+                if job.code and Code(str(root)).noted_hash() != job.code:
+                    raise ClusterError(
+                        f"somebody has synced other code to node {job.node} since this job's was; "
+                        f"submit it again"
+                    )
+                take_snapshot(root / "code", folder.work)
             undo.pop_all()
     except TimeoutError as error:
         raise ClusterError(f"{error}; submit the job again when that has ended") from None
