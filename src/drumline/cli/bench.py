@@ -55,11 +55,7 @@ class OutputOptions:
     out: Path | None
 
     def check(self) -> None:
-        """Refuse what cannot be written, before anything is measured.
-
-        Raises:
-            UsageError: there is no such folder, or it is no name of a picture.
-        """
+        """Refuse what cannot be written (UsageError), before anything is measured."""
         for option, path in (("--csv", self.csv), ("--figure", self.figure)):
             if path is not None and not path.absolute().parent.is_dir():
                 raise UsageError(
@@ -188,11 +184,7 @@ def _print_heading(console: Console, text: str) -> None:
 
 
 def _check_cases(cases: Iterable[Runnable], out: Path | None) -> None:
-    """Refuse a bench's cases that cannot run or be kept, before anything is trained.
-
-    Raises:
-        UsageError: a folder is taken, or the machine has not what a backend needs.
-    """
+    """Refuse cases that cannot run here or be kept (UsageError), before anything is trained."""
     for case in cases:
         if out is not None and (out / case.slug).exists():
             raise UsageError(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
@@ -57,19 +59,16 @@ def fetch_command(names: list[str], folder: Path | None) -> None:
         with Progress(
             TextColumn("{task.description}"), BarColumn(), DownloadColumn(), console=console
         ) as bars:
-            fetched = fetch(name, folder, _FileBars(bars))
+            fetched = fetch(name, folder, _file_bars(bars))
         kept = f", {len(fetched.kept)} were there already" if fetched.kept else ""
         console.print(f"{name}: {len(fetched.brought)} files fetched{kept}: {fetched.folder}")
 
 
-class _FileBars:
-    """A bar per file, added when the file is first heard of."""
+def _file_bars(bars: Progress) -> Callable[[str, int, int | None], None]:
+    """Show a bar per file, added when the file is first heard of."""
+    tasks = defaultdict[str, TaskID](lambda: bars.add_task(""))
 
-    def __init__(self, bars: Progress) -> None:
-        self._bars = bars
-        self._tasks: dict[str, TaskID] = {}
+    def show(file: str, done: int, total: int | None) -> None:
+        bars.update(tasks[file], description=file, completed=done, total=total)
 
-    def __call__(self, file: str, done: int, total: int | None) -> None:
-        if file not in self._tasks:
-            self._tasks[file] = self._bars.add_task(file, total=total)
-        self._bars.update(self._tasks[file], completed=done, total=total)
+    return show

@@ -13,7 +13,7 @@ import html
 import io
 import logging
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -145,6 +145,16 @@ class FigureStyle:
             panel.remove()
         return figure, axes[:count]
 
+    def scale_sizes(self, axes: Axes, sizes: Mapping[int, str], **ticks: Any) -> None:
+        """Make a panel of times over sizes logarithmic, with a tick for each size, by its label."""
+        from matplotlib.ticker import NullLocator
+
+        if min(sizes) > 0:
+            axes.set_xscale("log", base=2)
+        axes.set_yscale("log")  # has labels between powers of ten, too, where it spans few
+        axes.set_xticks(list(sizes), list(sizes.values()), **ticks)
+        axes.xaxis.set_minor_locator(NullLocator())
+
     def finish(self, axes: Axes, *, title: str, x: str, y: str, legend: bool = True) -> None:
         """Give a panel its title, units, grid and, if there is more than one thing, its legend."""
         axes.set_title(title)
@@ -170,6 +180,7 @@ class FigureStyle:
             "axes.titlesize": 10,
             "axes.labelsize": 9,
             "axes.labelpad": 7,
+            "axes.formatter.min_exponent": 4,  # on a logarithmic axis 20 is 20, not 2 × 10¹
             "legend.fontsize": 8,
             "legend.framealpha": 0.0,
             "xtick.labelsize": 8,

@@ -49,10 +49,7 @@ def _draw_sizes(plot: Plot, axes: Axes, rows: Sequence[CollectiveRow]) -> None:
     if rows:
         axes.plot([], [], "x", color=plot.ink, label=plot.label("predicted"))
     sizes = sorted({row.bytes for row in rows})
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
-    axes.set_xticks(sizes, [format_size(size) for size in sizes])
-    axes.minorticks_off()
+    plot.scale_sizes(axes, {size: format_size(size) for size in sizes})
 
 
 def draw_splits(plot: Plot, collectives: Table[CollectiveRow]) -> Figure:

@@ -20,7 +20,7 @@ each rank has noted how far its clock is ahead of rank 0's, which is taken off (
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from drumline.core.rundir import Event
@@ -38,27 +38,19 @@ def _shifted(log: Sequence[Event]) -> Iterator[Event]:
     for event in log:
         if event["event"] == "clock":  # once after each start
             ahead = event["ahead_ns"]
-        yield _shift(event, ahead) if event["event"] == "step" and ahead else event
+        if event["event"] != "step" or not ahead:
+            yield event
+            continue
+        moved: Event = {"t": event["t"] - ahead} if "t" in event else {}
+        for key, times in _TIMES.items():
+            for row in event.get(key, ()):
+                own = [value - ahead if at in times else value for at, value in enumerate(row)]
+                moved.setdefault(key, []).append(own)
+        yield {**event, **moved}
 
 
-def _shift(step: Event, ahead: int) -> Event:
-    moved: Event = {
-        "blocked": [[since - ahead, until - ahead] for since, until in step["blocked"]],
-        "spans": [
-            [op, nbytes, since - ahead, until - ahead, *rest]
-            for op, nbytes, since, until, *rest in step["spans"]
-        ],
-    }
-    if "t" in step:
-        moved["t"] = step["t"] - ahead
-    if "work" in step:
-        moved["work"] = [
-            [kind, microbatch, chunk, since - ahead, until - ahead]
-            for kind, microbatch, chunk, since, until in step["work"]
-        ]
-    return {**step, **moved}
-
-
+_TIMES = {"blocked": (0, 1), "spans": (2, 3), "work": (3, 4)}
+"""what rows of a step's event have when something began and ended, and where in the row"""
 NS = 1e-9
 
 
@@ -92,7 +84,7 @@ class Ledger:
     collectives: int = 0
     nbytes: int = 0
     """bytes that rank 0 reduced, sent or received (by RPC: sent), over the steps counted"""
-    lost_s: float = field(default=0.0)
+    lost_s: float = 0.0
 
     @property
     def blame(self) -> dict[int, float]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
+from drumline.report.page.blocks import Draw
 from drumline.report.page.table import Table
 from drumline.report.page.translator import Translator, load_texts
 from drumline.report.plots import LEDGER, FigureStyle
@@ -19,7 +20,7 @@ _SMOOTH = 40
 """a curve is drawn as means of so many pieces, over a faint line of all steps"""
 
 
-def draw_curves(curves: Table[CurvePoint], scores: Table[Score]) -> Callable[[FigureStyle], Figure]:
+def draw_curves(curves: Table[CurvePoint], scores: Table[Score]) -> Draw:
     """Draw the runs' losses over steps, samples and seconds, and accuracies where measured."""
 
     def draw(style: FigureStyle) -> Figure:
@@ -30,8 +31,11 @@ def draw_curves(curves: Table[CurvePoint], scores: Table[Score]) -> Callable[[Fi
         for panel, (key, label) in zip(axes, against.items(), strict=False):
             _draw_losses(panel, curves, key, style)
             style.finish(panel, title=title, x=label, y=y, legend=False)
+        for number, rows in enumerate(scores.groups("run").values()):
+            accuracies = [100 * row.accuracy for row in rows]
+            look: dict[str, Any] = {"color": style.color(number), "marker": style.marker(number)}
+            axes[-1].plot([row.step for row in rows], accuracies, markersize=4, **look)
         if scores.records:
-            _draw_scores(axes[-1], scores, style)
             title = say.text("runs.figures.curves.scores.title")
             style.finish(axes[-1], title=title, x=against["step"], y="%", legend=False)
         handles, labels = axes[0].get_legend_handles_labels()
@@ -53,15 +57,8 @@ def _draw_losses(axes: Axes, curves: Table[CurvePoint], key: str, style: FigureS
         if width > 1:
             axes.plot(x, y, color=color, alpha=0.25, linewidth=0.7)
             x, y = _means(x, width), _means(y, width)
-        axes.plot(
-            x,
-            y,
-            color=color,
-            label=run,
-            marker=style.marker(number),
-            markevery=max(1, len(x) // 6),
-            markersize=4,
-        )
+        marks: dict[str, Any] = {"marker": style.marker(number), "markersize": 4}
+        axes.plot(x, y, color=color, label=run, markevery=max(1, len(x) // 6), **marks)
 
 
 def _means(values: Sequence[float], width: int) -> list[float]:
@@ -69,18 +66,7 @@ def _means(values: Sequence[float], width: int) -> list[float]:
     return [sum(piece) / len(piece) for piece in pieces]
 
 
-def _draw_scores(axes: Axes, scores: Table[Score], style: FigureStyle) -> None:
-    for number, rows in enumerate(scores.groups("run").values()):
-        axes.plot(
-            [row.step for row in rows],
-            [100 * row.accuracy for row in rows],
-            color=style.color(number),
-            marker=style.marker(number),
-            markersize=4,
-        )
-
-
-def draw_ledger(ledger: Table[LedgerRow]) -> Callable[[FigureStyle], Figure]:
+def draw_ledger(ledger: Table[LedgerRow]) -> Draw:
     """Draw the runs' ledgers, a bar for each rank: what a step of it is made of."""
 
     def draw(style: FigureStyle) -> Figure:
