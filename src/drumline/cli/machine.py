@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from drumline.cli.printing import print_json
@@ -27,10 +27,8 @@ def doctor_command(*, clean: bool, as_json: bool) -> None:
         print_json({"checks": [asdict(check) for check in checks], "removed": removed})
         return
     console = Console(highlight=False)
-    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
-    table.add_column(no_wrap=True)
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
+    columns = Column(no_wrap=True), Column(no_wrap=True), Column(overflow="fold")
+    table = Table(*columns, show_header=False, box=None, padding=(0, 2, 0, 0))
     for check in checks:
         mark = Text("ok", style="green") if check.good else Text("--", style="yellow")
         rest = "" if check.good or not check.way_out else f"; {check.way_out}"

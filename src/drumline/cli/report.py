@@ -7,7 +7,7 @@ from itertools import chain
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from drumline.cli.printing import print_json, print_text
@@ -133,10 +133,8 @@ def _differences_table(tables: RunTables, say: Translator) -> Table | str:
         return say.text("runs.command.specs_unreadable")
     if not tables.differences.rows:
         return say.text("runs.command.specs_same")
-    table = narrow_table(gap=2)
-    table.add_column(say.text("runs.tables.differences.key"), overflow="fold")
-    for name in tables.compared:
-        table.add_column(name, overflow="fold")
+    names = (say.text("runs.tables.differences.key"), *tables.compared)
+    table = narrow_table(*(Column(name, overflow="fold") for name in names))
     for row in tables.differences.rows:
         table.add_row(*(Text(str(cell)) for cell in row.values()))
     return table

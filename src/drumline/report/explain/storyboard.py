@@ -16,11 +16,12 @@ from importlib.resources import files
 
 import yaml
 from rich.console import Console, Group, RenderableType
+from rich.table import Column
 from rich.text import Text
 
 from drumline.core.formatting import counted, format_bytes, name_ranks
 from drumline.report.explain.explanation import Explanation, describe_call, name_pieces
-from drumline.report.tables import narrow_table
+from drumline.report.tables import narrow_table, number_columns
 from drumline.schedules.collectives import ROOTED, Call
 from drumline.schedules.cost import Traffic, bandwidths
 from drumline.schedules.playback import Content, Move, RankContents
@@ -200,10 +201,8 @@ def _color(rank: int) -> str:
 
 def _accounts(explanation: Explanation) -> RenderableType:
     """Compare what each rank sent and received with the formulas."""
-    table = narrow_table()
-    table.add_column("rank", justify="right")
-    for name in ("sent", "bytes", "received", "bytes", "formula"):
-        table.add_column(name, justify="right" if name != "formula" else "left", no_wrap=True)
+    numbers = number_columns("rank", "sent", "bytes", "received", "bytes")
+    table = narrow_table(*numbers, Column("formula", no_wrap=True))
     for rank, noted in enumerate(explanation.counted):
         wanted = explanation.predicted[rank]
         cells, right = _traffic(noted), _traffic(wanted)
@@ -222,11 +221,9 @@ def _times(explanation: Explanation) -> RenderableType:
     timing, path, call = explanation.timing, explanation.path, explanation.call
     assert timing is not None
     ab = timing.alpha_beta
-    table = narrow_table()
+    table = narrow_table(Column(style="bold", no_wrap=True), Column())
     table.show_header = False
     table.box = None
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column()
     spread = f"{_ms(timing.shortest_s)} to {_ms(timing.longest_s)}"
     table.add_row("measured", f"{_ms(timing.measured_s)} (median; {spread})")
     if timing.round_bytes:
