@@ -30,8 +30,7 @@ from drumline.report.page.blocks import (
     excerpt,
 )
 from drumline.report.page.folder import WORDS, read_manifest, read_own_words, write_report
-from drumline.report.page.html import render_html
-from drumline.report.page.markdown import render_markdown
+from drumline.report.page.render import render_html, render_markdown
 from drumline.report.page.table import Finding, Findings, Table, milliseconds, percent, times
 from drumline.report.page.translator import Translator, check_texts, fill, load_texts
 from drumline.report.plots import PAGE_INK, FigureStyle, chinese_font

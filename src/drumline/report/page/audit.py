@@ -18,7 +18,7 @@ from typing import Any
 from drumline.core.files import hash_file
 from drumline.report.page.blocks import Report
 from drumline.report.page.folder import PAGE
-from drumline.report.page.html import render_html
+from drumline.report.page.render import render_html
 
 _SENTENCES = ("p", "li")
 _MOST = 5

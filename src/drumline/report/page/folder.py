@@ -23,8 +23,7 @@ from drumline import __version__
 from drumline.core.errors import RunDirError, UsageError
 from drumline.core.files import hash_file, write_atomic
 from drumline.report.page.blocks import Report
-from drumline.report.page.html import render_html
-from drumline.report.page.markdown import render_markdown
+from drumline.report.page.render import render_html, render_markdown
 from drumline.report.page.translator import Language, page_texts
 from drumline.report.plots import FORMATS, write_figure
 
