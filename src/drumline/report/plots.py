@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from drumline.core.errors import RunDirError
-from drumline.report.page.translator import Language, Texts, Translator
+from drumline.report.page.translator import Language
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -107,10 +107,6 @@ class FigureStyle:
     def speaks(self) -> Language:
         """The language of the text in figures: Chinese only where a font has it."""
         return self.lang if chinese_font() is not None else Language.EN
-
-    def translator(self, texts: Texts) -> Translator:
-        """Return the labels of a figure, from the texts of a package."""
-        return Translator(self.speaks, texts)
 
     def color(self, number: int) -> str:
         """Return the colour of the n-th of things that are compared."""

@@ -6,7 +6,8 @@ Its text is `report/text/<language>.yaml`; what the analysis says is chosen by w
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
@@ -25,10 +26,25 @@ from drumline.report.page.blocks import (
     TableBlock,
 )
 from drumline.report.page.table import Findings, Table, times
-from drumline.report.page.translator import Filling, Language, Sentence, Translator, page_texts
-from drumline.report.runs.plots import draw_curves, draw_ledger
-from drumline.report.runs.record import RunRecord
-from drumline.report.runs.tables import COLUMN, RunRow, RunTables, build_tables
+from drumline.report.page.translator import (
+    Filling,
+    Language,
+    Sentence,
+    Translator,
+    page_texts,
+)
+from drumline.report.plots import LEDGER, FigureStyle
+from drumline.report.runs.record import CurvePoint, RunRecord
+from drumline.report.runs.tables import (
+    COLUMN,
+    RunRow,
+    RunTables,
+    build_tables,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 
 def build_runs_report(records: Sequence[RunRecord], lang: Language) -> Report:
@@ -75,8 +91,8 @@ def _differences(tables: RunTables, say: Translator) -> list[Block]:
 def _curves(tables: RunTables, say: Translator) -> list[Block]:
     if not tables.curves.rows:
         return []
-    draw = draw_curves(tables.curves, tables.scores)
-    return [_picture("curves", draw, [tables.curves, tables.scores], say)]
+    shown = [table for table in (tables.curves, tables.scores) if table.rows]
+    return [_picture("curves", partial(_draw_curves, tables), shown, say)]
 
 
 def _time(tables: RunTables, say: Translator) -> list[Block]:
@@ -84,15 +100,14 @@ def _time(tables: RunTables, say: Translator) -> list[Block]:
         return []
     names = say.labels("runs.tables.ledger")
     return [
-        _picture("ledger", draw_ledger(tables.ledger), [tables.ledger], say),
+        _picture("ledger", partial(_draw_ledger, tables), [tables.ledger], say),
         TableBlock.of(tables.ledger, names, title=names.pop("title")),
     ]
 
 
 def _picture(name: str, draw: Draw, tables: list[Table[Any]], say: Translator) -> Picture:
     title, caption = (say.text(f"runs.figures.{name}.{part}") for part in ("title", "caption"))
-    shown = [table for table in tables if table.rows]
-    return Picture(name=name, title=title, caption=caption, draw=draw, tables=shown)
+    return Picture(name=name, title=title, caption=caption, draw=draw, tables=tables)
 
 
 def _parameters(records: Sequence[RunRecord], say: Translator) -> list[Block]:
@@ -166,3 +181,63 @@ def _of_two(a: RunRow, b: RunRow, findings: Findings, say: Translator) -> list[S
     if a.weights_sha256 and a.weights_sha256 == b.weights_sha256:
         said.append(say("runs.analysis.same_weights", **names))
     return said
+
+
+_SMOOTH = 40
+"""a curve is drawn as means of so many pieces, over a faint line of all steps"""
+
+
+def _draw_curves(tables: RunTables, style: FigureStyle) -> Figure:
+    """Draw the runs' losses over steps, samples and seconds, and accuracies where measured."""
+    say, scores = page_texts(style.speaks), tables.scores
+    against = say.labels("runs.figures.curves.against")
+    figure, axes = style.panels(len(against) + bool(scores.records), columns=2, height=2.9)
+    title, y = (say.text(f"runs.figures.curves.loss.{key}") for key in ("title", "y"))
+    for panel, (key, label) in zip(axes, against.items(), strict=False):
+        _draw_losses(panel, tables.curves, key, style)
+        style.finish(panel, title=title, x=label, y=y, legend=False)
+    for number, rows in enumerate(scores.groups("run").values()):
+        accuracies = [100 * row.accuracy for row in rows]
+        look: dict[str, Any] = {"color": style.color(number), "marker": style.marker(number)}
+        axes[-1].plot([row.step for row in rows], accuracies, markersize=4, **look)
+    if scores.records:
+        title = say.text("runs.figures.curves.scores.title")
+        style.finish(axes[-1], title=title, x=against["step"], y="%", legend=False)
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=min(4, len(labels)))
+    return figure
+
+
+def _draw_losses(axes: Axes, curves: Table[CurvePoint], key: str, style: FigureStyle) -> None:
+    for number, (run, rows) in enumerate(curves.groups("run").items()):
+        x, y = [getattr(row, key) for row in rows], [row.loss for row in rows]
+        color = style.color(number)
+        width = max(1, len(rows) // _SMOOTH)
+        if width > 1:
+            axes.plot(x, y, color=color, alpha=0.25, linewidth=0.7)
+            x, y = _means(x, width), _means(y, width)
+        marks: dict[str, Any] = {"marker": style.marker(number), "markersize": 4}
+        axes.plot(x, y, color=color, label=run, markevery=max(1, len(x) // 6), **marks)
+
+
+def _means(values: Sequence[float], width: int) -> list[float]:
+    pieces = [values[at : at + width] for at in range(0, len(values), width)]
+    return [sum(piece) / len(piece) for piece in pieces]
+
+
+def _draw_ledger(tables: RunTables, style: FigureStyle) -> Figure:
+    """Draw the runs' ledgers, a bar for each rank: what a step of it is made of."""
+    say, rows = page_texts(style.speaks), tables.ledger.records
+    figure = style.figure(height=1.1 + 0.26 * len(rows))
+    axes = figure.subplots()
+    left = [0.0] * len(rows)
+    for part, label in say.labels("runs.figures.ledger.parts").items():
+        values = [getattr(row, f"{part}_ms") for row in rows]
+        axes.barh(range(len(rows)), values, 0.8, left, color=LEDGER[part], label=label)
+        left = [a + b for a, b in zip(left, values, strict=True)]
+    axes.set_yticks(range(len(rows)), [f"{row.run}  {row.rank}" for row in rows])
+    axes.invert_yaxis()
+    style.finish(axes, **say.labels("runs.figures.ledger.bars"), legend=False)
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=4)
+    return figure
