@@ -100,18 +100,13 @@ class Ledger:
     def to_json(self) -> dict[str, object]:
         """Return the accounts as plain values, times per step in milliseconds."""
         steps = max(1, self.steps)
-        blame = self.blame
         rows = []
         for row in self.ranks:
             seconds = {**asdict(row), "exposed_s": row.exposed_s}
-            rows.append(
-                {"rank": row.rank, "lost_time_share": round(blame[row.rank], 4)}
-                | {
-                    f"{key[:-2]}_ms": round(value * 1000 / steps, 4)
-                    for key, value in seconds.items()
-                    if key.endswith("_s")
-                }
-            )
+            del seconds["rank"]
+            times = {f"{key[:-2]}_ms": round(s * 1000 / steps, 4) for key, s in seconds.items()}
+            share = round(self.blame[row.rank], 4)
+            rows.append({"rank": row.rank, "lost_time_share": share, **times})
         return {
             "steps": self.steps,
             "bytes_per_step": self.nbytes // steps,
@@ -126,7 +121,15 @@ def compute_ledger(events: Sequence[Sequence[Event]], *, last: int | None = None
     ledger = Ledger(ranks=[RankLedger(rank) for rank in range(len(events))])
     warm = warm_steps(events)
     for steps in warm if last is None else warm[-last:]:
-        _account_step(ledger, steps)
+        ledger.steps += 1
+        for row, step in zip(ledger.ranks, steps, strict=True):
+            row.total_s += step["total"] * NS
+            row.data_s += step["data"] * NS
+        for ranks, rounds in _collectives(steps).items():
+            for spans in rounds:
+                _account_collective(ledger, steps, dict(zip(ranks, spans, strict=True)))
+    for row in ledger.ranks:
+        row.compute_s = row.total_s - row.data_s - row.exposed_s
     ledger.lost_s = sum(row.exposed_s for row in ledger.ranks)
     return ledger
 
@@ -192,19 +195,6 @@ def _steps(log: Sequence[Event]) -> dict[int, Event]:
             steps[event["step"]] = {**event, "first": True} if first else event
             first = False
     return steps
-
-
-def _account_step(ledger: Ledger, steps: list[Event]) -> None:
-    ledger.steps += 1
-    for row, step in zip(ledger.ranks, steps, strict=True):
-        row.total_s += step["total"] * NS
-        row.data_s += step["data"] * NS
-    exposed_before = [row.exposed_s for row in ledger.ranks]
-    for ranks, rounds in _collectives(steps).items():
-        for spans in rounds:
-            _account_collective(ledger, steps, dict(zip(ranks, spans, strict=True)))
-    for row, step, before in zip(ledger.ranks, steps, exposed_before, strict=True):
-        row.compute_s += (step["total"] - step["data"]) * NS - (row.exposed_s - before)
 
 
 def _collectives(steps: list[Event]) -> dict[tuple[int, ...], Iterator[tuple[Any, ...]]]:
