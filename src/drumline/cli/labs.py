@@ -6,14 +6,13 @@ import contextlib
 import math
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import typer
 from rich.console import Console
 from rich.padding import Padding
-from rich.status import Status as Spinner
 from rich.table import Table
 from rich.text import Text
 
@@ -190,15 +189,12 @@ def check_command(
 @contextlib.contextmanager
 def _watched(console: Console, language: Language) -> Iterator[Watch]:
     """Print each verdict as it comes; on a terminal also what is being checked."""
-    with contextlib.ExitStack() as stack:
-        spinner: Spinner | None = None
-        if console.is_terminal and not console.quiet:
-            spinner = stack.enter_context(console.status(lab_label("starting", language)))
+    with console.status(lab_label("starting", language)) as spinner:
 
         def watch(told: str | Verdict) -> None:
             if isinstance(told, Verdict):
                 console.print(_line(told, language))
-            elif spinner is not None:
+            else:
                 title = check_title(told, language)
                 spinner.update(lab_label("checking", language).format(title=title))
 
@@ -270,18 +266,14 @@ def _say(console: Console, text: str, before: str = "") -> None:
 
 
 def _row(verdict: Verdict, language: Language) -> dict[str, object]:
-    told = explain_verdict(verdict, language)
+    told = asdict(explain_verdict(verdict, language))
+    del told["language"]
     return {
         "check": verdict.check,
         "title": check_title(verdict.check, language),
         "status": str(verdict.status),
         "mistake": verdict.mistake,
-        "expected": told.expected,
-        "seen": told.seen,
-        "belief": told.belief,
-        "read": list(told.read),
-        "section": told.section,
-        "picture": list(told.picture),
+        **told,
         "facts": {name: _plain(value) for name, value in verdict.facts.items()},
         "seconds": verdict.seconds,
     }
