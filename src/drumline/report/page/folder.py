@@ -54,14 +54,13 @@ def write_report(
     about = {"format": FORMAT, "drumline": __version__, "made": made, "lang": report.lang}
     manifest = {**about, **facts}
     _make_room(folder, manifest, names)
+    for table in report.tables:
+        write_atomic(folder / table.file, table.to_csv())
     for picture, files in zip(pictures, figures, strict=True):
         tell(picture.name)
         write_figure(picture.draw, [folder / file for file in files], report.lang)
-    texts = {table.file: table.to_csv() for table in report.tables}
-    texts[TEXT] = render_markdown(report)
-    texts[PAGE] = render_html(report, version=__version__, made=made)
-    for name, text in texts.items():
-        write_atomic(folder / name, text)
+    write_atomic(folder / TEXT, render_markdown(report))
+    write_atomic(folder / PAGE, render_html(report, version=__version__, made=made))
     _write_manifest(folder, manifest, {name: hash_file(folder / name) for name in sorted(names)})
     return folder / PAGE
 
