@@ -36,14 +36,14 @@ $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/pip
 	$(PIP) -e '.[$(EXTRAS)]'
 	@touch $@ $(VENV)/.installed
 
-# without what takes long and is shown by a quicker test, too
+# the quick tests: those that take longer are marked slow and run by test-long
 test: install-dev
 	@scripts/system-packages
 	$(PYTEST)
 
 test-long: install-dev
 	@scripts/system-packages
-	$(PYTEST) -m soak
+	$(PYTEST) -m slow
 
 test-all: test test-long
 

@@ -21,7 +21,7 @@ from drumline.core.nodes import NodePlan
 from drumline.probe.collectives import build_exercise
 from drumline.report.intervals import quartiles
 from drumline.report.plots import FigureStyle
-from drumline.schedules.collectives import BY_BACKEND, PLANS, Call
+from drumline.schedules.collectives import BY_BACKEND, PLANS, CollectiveCall
 
 
 def turn(ns, wire, *, began=0, size=16, algorithm="ring", backend="gloo"):
@@ -149,18 +149,18 @@ def test_parts_are_rounded_up_and_ranks_measure_what_rows_say(collective, asked,
     ],
 )
 def test_the_limit_of_a_link(algorithm, rates, seconds):
-    call = Call(collective="all_reduce", algorithm=algorithm, ranks=4, elements=250_000)
+    call = CollectiveCall(collective="all_reduce", algorithm=algorithm, ranks=4, elements=250_000)
     assert limit_s(call, nodes(*rates)) == pytest.approx(seconds)
 
 
 def test_no_limit_without_a_shaped_link():
-    call = Call(collective="all_reduce", algorithm="ring", ranks=4, elements=4)
+    call = CollectiveCall(collective="all_reduce", algorithm="ring", ranks=4, elements=4)
     assert limit_s(call, ()) is None
     assert limit_s(call, nodes(None, None)) is None
 
 
 def test_what_the_backend_sends_is_its_own_business():
-    call = Call(collective="all_reduce", algorithm="native", ranks=4, elements=4)
+    call = CollectiveCall(collective="all_reduce", algorithm="native", ranks=4, elements=4)
     assert payload(call, 4) is None
 
 

@@ -46,7 +46,7 @@ def test_all_rivals_on_the_loopback(drumline):
     assert not (drumline.folder / "runs").exists()
 
 
-@pytest.mark.soak
+@pytest.mark.slow
 def test_mpi_takes_turns_with_the_others(drumline):
     pytest.importorskip("mpi4py", reason="the extra [mpi] is not installed")
     document = bench(
@@ -70,6 +70,7 @@ def test_nccl_wants_a_gpu_for_each_rank(drumline):
     )
 
 
+@pytest.mark.slow
 def test_shaped_links(drumline):
     need_namespaces()
     document = bench(
@@ -101,7 +102,7 @@ def test_a_barrier_has_no_size(drumline):
     assert "dissemination" in {row["algorithm"] for row in rows}
 
 
-@pytest.mark.soak
+@pytest.mark.slow
 def test_the_table_fits_a_terminal(drumline):
     words = ("collectives", "sizes=4,64KiB,1MiB", "rounds=2", "workers=2,3")
     answer = drumline("bench", *words, COLUMNS="80", NO_COLOR="1")
@@ -127,6 +128,7 @@ def test_a_narrow_terminal_gets_fewer_columns_and_sizes_are_those_asked_for(drum
     ]
 
 
+@pytest.mark.slow
 def test_aggregation_without_and_with_a_bottleneck(drumline):
     need_namespaces()
     document = bench(

@@ -26,6 +26,7 @@ def bench(drumline, *words, code=0):
     return answer
 
 
+@pytest.mark.slow
 def test_forms_on_this_host(drumline):
     answer = bench(
         drumline,
@@ -73,7 +74,7 @@ def test_forms_on_this_host(drumline):
     assert "exists already; name a folder of its own" in again.err
 
 
-@pytest.mark.soak
+@pytest.mark.slow
 def test_bytes_that_leave_simulated_nodes(drumline):
     need_namespaces()
     words = ("nodes=2", "link=100mbit", "forms=pipeline", "microbatches=4", "schedules=1f1b")
@@ -83,7 +84,7 @@ def test_bytes_that_leave_simulated_nodes(drumline):
         assert ACTIVATIONS <= sent <= 1.2 * ACTIVATIONS + 10_000
 
 
-@pytest.mark.soak
+@pytest.mark.slow
 def test_a_case_that_fails_is_named_and_the_others_are_shown(drumline):
     words = ("model=faulty:build", "data.samples=400", "batch=40", "steps=4", "microbatches=1")
     forms = "forms=alone,data,pipeline"

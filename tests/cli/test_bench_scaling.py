@@ -17,6 +17,7 @@ def bench(drumline, *words, code=0):
     return answer
 
 
+@pytest.mark.slow
 def test_one_and_two_workers(drumline):
     words = (*SMALL, "workers=2,1", "kinds=chunked_ring", "repeats=2", "mode=weak")
     files = ("--csv", "rows.csv", "--figure", "f.png", "--out", "kept")
@@ -57,7 +58,7 @@ def test_one_and_two_workers(drumline):
     assert not (drumline.folder / "runs").exists()
 
 
-@pytest.mark.soak
+@pytest.mark.slow
 def test_a_table_and_sentences(drumline):
     words = (*SMALL, "workers=2,3", "kinds=ddp", "repeats=1", "mode=strong")
     lines = bench(drumline, *words).out.splitlines()
@@ -68,7 +69,7 @@ def test_a_table_and_sentences(drumline):
     assert any("strong ddp ×3: " in line for line in lines)
 
 
-@pytest.mark.soak
+@pytest.mark.slow
 def test_too_few_samples_for_a_grown_batch(drumline):
     words = (*SMALL, "workers=1,2", "kinds=ddp", "mode=weak", "batch=300", "repeats=1")
     answer = bench(drumline, *words, code=2)
@@ -77,7 +78,7 @@ def test_too_few_samples_for_a_grown_batch(drumline):
     )
 
 
-@pytest.mark.soak
+@pytest.mark.slow
 def test_nodes_behind_a_narrow_link(drumline):
     need_namespaces()
     words = ("model=mlp", "data.samples=400", "batch=40", "steps=5", "nodes=1,2", "link=20mbit")
@@ -92,7 +93,7 @@ def test_nodes_behind_a_narrow_link(drumline):
     assert 0 < two["efficiency"] < 1
 
 
-@pytest.mark.soak
+@pytest.mark.slow
 def test_a_run_that_fails_is_named_and_the_others_are_shown(drumline):
     words = ("model=faulty:build", "data.samples=400", "batch=40", "steps=4", "repeats=1")
     answer = drumline(

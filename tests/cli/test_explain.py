@@ -44,7 +44,7 @@ def test_the_steps_are_printed_with_accounts_and_a_hint(drumline):
         pytest.param(
             ("all_to_all", "--ranks", "2"),
             {0: [[0, 1], [0, 2]], 1: [[1, 1], [1, 2]]},
-            marks=pytest.mark.soak,
+            marks=pytest.mark.slow,
         ),
         (
             ("all_reduce", "--algorithm", "hierarchical", "--ranks", "4", "--size", "1KiB"),
@@ -53,7 +53,7 @@ def test_the_steps_are_printed_with_accounts_and_a_hint(drumline):
         pytest.param(
             ("barrier", "--ranks", "5"),
             {rank: [[0, 31]] for rank in range(5)},
-            marks=pytest.mark.soak,
+            marks=pytest.mark.slow,
         ),
     ],
 )
@@ -71,7 +71,7 @@ def test_it_ends_with_the_result_and_as_many_messages_as_the_formulas_say(drumli
     assert document["timing"]["predicted_s"] > 0
 
 
-@pytest.mark.soak
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "why"),
     [
@@ -118,7 +118,7 @@ def test_a_killed_rank_is_told_without_a_log_that_is_gone(drumline):
     assert str(drumline.temporary) not in err
 
 
-@pytest.mark.soak
+@pytest.mark.slow
 def test_two_roots_both_send_first(drumline):
     dead = explained(drumline, "broadcast", "--ranks", "2", "--mismatch")["deadlock"]
     assert dead["circle"] == [0, 1]
@@ -126,7 +126,7 @@ def test_two_roots_both_send_first(drumline):
     assert dead["calls"] == ["broadcast with root 0 by tree", "broadcast with root 1 by tree"]
 
 
-@pytest.mark.soak
+@pytest.mark.slow
 def test_the_run_directory_can_be_kept(drumline):
     answer = drumline("explain", "barrier", "--ranks", "2", "--out", "kept")
     assert answer.code == 0, answer.err

@@ -23,7 +23,7 @@ from drumline.core.errors import ClusterError
 from drumline.core.nodes import address_of
 from sshd import wait_until
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 HOSTILE = dict.fromkeys(
     ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"),
     "http://127.0.0.1:9",
@@ -158,7 +158,6 @@ def test_a_node_that_dies_during_a_job_ends_it_for_all(fragile, node):
     wait_until(lambda: not fragile.ranks(), "no rank goes on alone", 30)
 
 
-@pytest.mark.soak
 def test_a_requirement_that_does_not_install(fragile):
     fragile.up()
     (fragile.drumline.project / "bad.txt").write_text("./no-such-wheel-7f.whl\n")

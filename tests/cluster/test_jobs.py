@@ -228,6 +228,7 @@ def test_what_is_killed_ends_the_job_everywhere(nodes, victim):
         assert ended.error.startswith("node 1 (10.77.0.2) was lost: it has ")
 
 
+@pytest.mark.slow
 def test_jobs_wait_in_line_survive_the_laptop_and_can_be_cancelled(nodes, tmp_path):
     async def submit_all():
         return [

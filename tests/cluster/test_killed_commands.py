@@ -79,6 +79,7 @@ def doomed(tmp_path):
     assert made.processes() == []
 
 
+@pytest.mark.slow
 def test_up_goes_on_and_down_leaves_nothing(doomed):
     doomed.kill(MAKING, "up")
     doomed.kill(KNOWN, "up")
@@ -99,6 +100,7 @@ def test_up_goes_on_and_down_leaves_nothing(doomed):
     doomed.check_nothing_is_left()
 
 
+@pytest.mark.slow
 def test_ansible_ends_with_up_though_it_has_nothing_to_say(doomed):
     playbook = "- hosts: drumline\n  gather_facts: false\n  tasks:\n"
     playbook += "    - {name: think it over, ansible.builtin.command: sleep 600}\n"
@@ -111,7 +113,7 @@ def test_ansible_ends_with_up_though_it_has_nothing_to_say(doomed):
     doomed.check_nothing_is_left()
 
 
-@pytest.mark.soak
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("then", ["up", "down"])
 def test_at_any_moment(doomed, then):

@@ -32,7 +32,7 @@ from drumline.cluster.files.storage import fetch_run
 from drumline.cluster.ssh.keys import Origin, read_pins
 from sshd import wait_until
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 SCAN = """
 import socket, struct, sys
 for port in range(1, 65536):

@@ -114,6 +114,7 @@ def python_says(machine, code):
     ).stdout.strip()
 
 
+@pytest.mark.slow
 def test_nodes_get_their_environment_once(nodes, project, monkeypatch, tmp_path):
     monkeypatch.setenv("ANSIBLE_FORKS", "nonsense")  # a user's own settings are not ours
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -33,7 +33,7 @@ def under_mpirun(ranks, folder, *words):
     )
 
 
-@pytest.mark.parametrize("ranks", [pytest.param(2, marks=pytest.mark.soak), 3])
+@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_everything_equals_torch(tmp_path, ranks):
     done = under_mpirun(ranks, tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -42,7 +42,8 @@ def test_everything_equals_torch(tmp_path, ranks):
     assert len({digest for _, digest in lines}) == 1, "ranks have different bits"
 
 
-@pytest.mark.parametrize("when", [pytest.param("before", marks=pytest.mark.soak), "within"])
+@pytest.mark.slow
+@pytest.mark.parametrize("when", [pytest.param("before", marks=pytest.mark.slow), "within"])
 def test_a_rank_that_stops_is_named(tmp_path, when):
     done = under_mpirun(3, tmp_path, when)
     assert done.returncode != 0

@@ -64,7 +64,7 @@ def test_quick_commands(drumline, page, language):
     assert run(drumline, quick) == []
 
 
-@pytest.mark.soak
+@pytest.mark.slow
 @pytest.mark.timeout(2400)
 @pytest.mark.parametrize(("page", "language"), cases(slow=True))
 def test_all_commands(drumline, page, language):
@@ -72,7 +72,7 @@ def test_all_commands(drumline, page, language):
     assert run(drumline, every) == []
 
 
-@pytest.mark.soak
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_commands_for_ec2(drumline, tmp_path):
     """A cluster on Amazon EC2: at a server that answers like EC2, with simulated machines."""

@@ -41,7 +41,7 @@ def test_the_script_gives_the_same_under_drumline_and_torchrun(run_here):
     assert ours.left == theirs.left == ["runs"]
 
 
-@pytest.mark.soak
+@pytest.mark.slow
 def test_lightning_and_hydra_run_alone(run_here):
     done = run_here("python", LIGHTNING, "max_epochs=1", "hidden1=64", "hidden2=64")
     assert accuracy_in(done.lines) > 80
@@ -49,6 +49,7 @@ def test_lightning_and_hydra_run_alone(run_here):
     assert done.left == []
 
 
+@pytest.mark.slow
 def test_lightning_joins_the_ranks_and_takes_the_hook(run_here):
     words = ["max_epochs=1", "devices=2"]
     plain = run_here("drumline", "run", "-j", "1x2", LIGHTNING, *words, "strategy=ddp")
@@ -62,6 +63,7 @@ def test_lightning_joins_the_ranks_and_takes_the_hook(run_here):
     assert "averaged" not in plain.stdout
 
 
+@pytest.mark.slow
 def test_accelerate_joins_the_ranks_and_takes_the_hook(run_here):
     done = run_here(
         *("drumline", "run", "-j", "1x2", EXAMPLES / "accelerate_train.py"),
@@ -72,7 +74,7 @@ def test_accelerate_joins_the_ranks_and_takes_the_hook(run_here):
     assert done.left == ["runs"]
 
 
-@pytest.mark.parametrize("workers", [2, pytest.param(3, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("workers", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_the_library_gives_the_weights_of_plain_ddp(run_here, workers):
     done = run_here("drumline", "run", "-j", f"1x{workers}", EXAMPLES / "library_use.py")
     for rank in range(workers):
@@ -84,6 +86,7 @@ def test_the_library_gives_the_weights_of_plain_ddp(run_here, workers):
     assert done.left == ["runs"]
 
 
+@pytest.mark.slow
 def test_one_form_of_the_library_can_be_chosen(run_here):
     words = ["--form", "wrapper", "--kind", "parameter_server", "--steps", 5]
     done = run_here("drumline", "run", "-j", "1x2", EXAMPLES / "library_use.py", *words)

@@ -14,11 +14,11 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 SPECS = sorted((EXAMPLES / "specs").glob("*.yaml"))
 
 
-QUICK = ("slow_link", "label_skew", "mesh")
+QUICK = ("slow_link", "mesh")
 
 
-def quick_or_soak(spec):
-    return pytest.param(spec, marks=() if spec.stem in QUICK else pytest.mark.soak)
+def quick_or_slow(spec):
+    return pytest.param(spec, marks=() if spec.stem in QUICK else pytest.mark.slow)
 
 
 def train(run_here, *words, **options):
@@ -26,7 +26,7 @@ def train(run_here, *words, **options):
     return json.loads(done.stdout), done.left
 
 
-@pytest.mark.parametrize("spec", list(map(quick_or_soak, SPECS)), ids=lambda path: path.stem)
+@pytest.mark.parametrize("spec", list(map(quick_or_slow, SPECS)), ids=lambda path: path.stem)
 def test_each_spec_trains(run_here, spec):
     if spec.stem == "slow_link":
         need_namespaces()
@@ -35,6 +35,7 @@ def test_each_spec_trains(run_here, spec):
     assert left == ["runs"]
 
 
+@pytest.mark.slow
 def test_the_slow_rank_is_named(run_here):
     summary, _ = train(run_here, EXAMPLES / "specs" / "slow_rank.yaml", "max_steps=10")
     blame = {rank["rank"]: rank["caused_ms"] for rank in summary["ledger"]["ranks"]}
@@ -42,7 +43,7 @@ def test_the_slow_rank_is_named(run_here):
     assert blame[1] > 40
 
 
-@pytest.mark.soak
+@pytest.mark.slow
 def test_both_strategies_of_the_comparison_learn_alike(run_here):
     spec = EXAMPLES / "specs" / "ring_vs_ddp.yaml"
     ring, _ = train(run_here, spec, "epochs=1")

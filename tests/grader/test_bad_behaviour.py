@@ -64,7 +64,7 @@ def test_in_a_function(ask, submission, body, mistake, fact):
         ("def broken(:", "raises"),
         ("import nowhere_at_all", "raises"),
         ("import sys; sys.exit()", "exits"),
-        pytest.param("while True: pass", "hangs", marks=pytest.mark.soak),
+        pytest.param("while True: pass", "hangs", marks=pytest.mark.slow),
         ("import os; os._exit(1)", "died"),
     ],
     ids=["syntax", "import-error", "exit", "hang", "os._exit"],

@@ -58,7 +58,7 @@ FAMOUS = {
     "gradients-lost",
     "bytes-zero",
 }
-"""made in every run of the tests; the others by `make soak`"""
+"""made in every run of the tests; the others by `make test-long`"""
 
 
 def test_the_famous_ones_exist():
@@ -66,7 +66,7 @@ def test_the_famous_ones_exist():
 
 
 def marked(wrong: Wrong) -> object:
-    rare = [] if str(wrong) in FAMOUS else [pytest.mark.soak]
+    rare = [] if str(wrong) in FAMOUS else [pytest.mark.slow]
     return pytest.param(wrong, id=str(wrong), marks=rare)
 
 

@@ -140,7 +140,7 @@ def test_ctrl_c_leaves_nothing(drumline, tmp_path):
     assert said.strip().endswith("interrupted")
 
 
-@pytest.mark.soak
+@pytest.mark.slow
 @pytest.mark.parametrize("lab", [1, 2, 3, 4])
 def test_the_students_own_tests(lab, tmp_path):
     """They tell holes, pass for the solution, and need no drumline."""

@@ -73,7 +73,7 @@ def test_pictures_can_be_drawn(whole):
             assert all(axes.get_title() or axes.get_xlabel() for axes in figure.axes[1:])
 
 
-@pytest.mark.soak
+@pytest.mark.slow
 @pytest.mark.parametrize("number", LABS)
 def test_pictures_can_be_drawn_from_what_is_left(number, tmp_path):
     results = make_runs(LABS[number], tmp_path, without=_most_of(number))

@@ -124,7 +124,13 @@ def analysis_of(page):
     return html.unescape(re.sub(r"<data [^>]*>[^<]*</data>|<[^>]*>", "", part))
 
 
-@pytest.mark.parametrize("number", [1, 2, 3, 4])
+@pytest.mark.parametrize(
+    "number",
+    [
+        pytest.param(number, marks=() if number == 2 else pytest.mark.slow)
+        for number in (1, 2, 3, 4)
+    ],
+)
 def test_a_reader_sees_the_whole_report_and_the_numbers_of_its_files(number, tmp_path):
     results = make(number, tmp_path / "lab")
     for lang in ("zh", "en"):

@@ -99,6 +99,7 @@ def test_simulated_nodes_are_not_made_by_hand(drumline, word, key):
         assert answer.err.endswith(f"so leave {key} out\n")
 
 
+@pytest.mark.slow
 def test_a_peer_that_never_comes_is_named_in_every_terminal(drumline):
     port = free_port()
     job = (*JOB, "max_steps=5", "timeout_s=3")

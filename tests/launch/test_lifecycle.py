@@ -45,7 +45,7 @@ def test_a_rank_that_dies_without_a_word_is_named(drumline, deed, words):
     assert answer.err.startswith(f"drumline: rank 1 {words}")
 
 
-@pytest.mark.parametrize("deed", [pytest.param("sleep", marks=pytest.mark.soak), "stop"])
+@pytest.mark.parametrize("deed", [pytest.param("sleep", marks=pytest.mark.slow), "stop"])
 def test_a_rank_that_stops_answering_is_named_within_the_timeout(drumline, deed):
     fault = f"1:6:{deed}"
     answer = drumline("train", *JOB, "epochs=2", "timeout_s=4", FAULT=fault, timeout_s=30)
@@ -89,7 +89,7 @@ def test_kill_nine_of_the_launcher_leaves_nothing(drumline):
     drumline.kill(process)
 
 
-@pytest.mark.soak
+@pytest.mark.slow
 def test_resume_after_kill_nine_of_the_launcher(drumline):
     job = (*JOB, "init=tcp", "epochs=3")
     calm = drumline.train(*job, "name=calm")
@@ -99,7 +99,7 @@ def test_resume_after_kill_nine_of_the_launcher(drumline):
     assert drumline.train("resume=run-1")["weights_sha256"] == calm["weights_sha256"]
 
 
-@pytest.mark.soak
+@pytest.mark.slow
 def test_a_failed_resume_puts_everything_back(drumline):
     drumline.train(*JOB, "max_steps=5")
     run = drumline.folder / "runs" / "run-1"
@@ -128,7 +128,7 @@ def test_meeting_by_a_named_file_leaves_its_neighbours_alone(drumline):
     assert not (drumline.folder / "meet").exists()
 
 
-@pytest.mark.soak
+@pytest.mark.slow
 def test_a_dead_rank_of_another_node_has_its_right_number(drumline):
     need_namespaces()
     answer = drumline("train", *JOB, "nodes=2", "workers=2", "epochs=2", FAULT="3:4:kill")
@@ -211,7 +211,7 @@ def test_resume_ends_with_the_bits_of_a_run_that_never_stopped(drumline):
     assert longer["steps"] == 40
 
 
-@pytest.mark.soak
+@pytest.mark.slow
 def test_resume_where_each_rank_has_an_optimizer_state_of_its_own(drumline):
     job = (*JOB, "strategy.of=parameters", "optimizer.momentum=0.9", "epochs=2")
     calm = drumline.train(*job, "name=calm")
@@ -219,7 +219,7 @@ def test_resume_where_each_rank_has_an_optimizer_state_of_its_own(drumline):
     assert drumline.train("resume=broken-1")["weights_sha256"] == calm["weights_sha256"]
 
 
-@pytest.mark.soak
+@pytest.mark.slow
 def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(drumline):
     job = (*JOB, "epochs=2", "name=run")
     calm = drumline.train(*job, "name=calm")
@@ -236,6 +236,7 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(drumline):
     assert again["weights_sha256"] == calm["weights_sha256"]
 
 
+@pytest.mark.slow
 def test_two_runs_at_the_same_moment_do_not_meet(drumline):
     with ThreadPoolExecutor(2) as pool:
         first, second = pool.map(
@@ -245,6 +246,7 @@ def test_two_runs_at_the_same_moment_do_not_meet(drumline):
     assert {Path(first["run_dir"]).name, Path(second["run_dir"]).name} == {"run-1", "run-2"}
 
 
+@pytest.mark.slow
 def test_every_way_to_meet_gives_the_same_weights(drumline):
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -274,7 +276,7 @@ def test_a_stale_meeting_file_is_refused(drumline):
     assert not (drumline.folder / "runs").exists()
 
 
-@pytest.mark.soak
+@pytest.mark.slow
 def test_nodes_each_have_an_agent(drumline):
     need_namespaces()
     result = drumline.train(*JOB, "nodes=2", "workers=2", "max_steps=5")
@@ -283,7 +285,7 @@ def test_nodes_each_have_an_agent(drumline):
     assert result["weights_sha256"] == expected["weights_sha256"]
 
 
-@pytest.mark.soak
+@pytest.mark.slow
 def test_restart_across_nodes(drumline):
     need_namespaces()
     job = (*JOB, "nodes=2", "workers=1", "epochs=2", "init=tcp")
@@ -296,8 +298,9 @@ def bin_folder() -> Path:
     return Path(sys.executable).parent
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "launcher", ["torchrun", "mpirun", pytest.param("srun", marks=pytest.mark.soak)]
+    "launcher", ["torchrun", "mpirun", pytest.param("srun", marks=pytest.mark.slow)]
 )
 def test_joins_under_another_launcher(drumline, launcher):
     words = ["-m", "drumline", "train", *JOB, "max_steps=5", "--json"]

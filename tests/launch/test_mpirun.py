@@ -35,7 +35,7 @@ def in_dev_shm():
     return {path.name for path in Path("/dev/shm").iterdir() if not path.name.startswith("sem.")}
 
 
-@pytest.mark.soak
+@pytest.mark.slow
 def test_ends_with_the_weights_of_one_process_and_joins_too(drumline):
     job = (*JOB, "max_steps=20", "dtype=float64", "model=mlp")
     alone = drumline.train(*job, "workers=1")
@@ -57,7 +57,7 @@ def test_ends_with_the_weights_of_one_process_and_joins_too(drumline):
     assert started["weights_sha256"] in done.stdout
 
 
-@pytest.mark.soak
+@pytest.mark.slow
 def test_a_crash_and_a_kill_are_told_by_rank(drumline):
     answer = drumline("train", *MPI_JOB, "workers=3", "epochs=2", FAULT="1:4:raise")
     assert answer.code == 1
@@ -69,7 +69,7 @@ def test_a_crash_and_a_kill_are_told_by_rank(drumline):
     assert answer.err.startswith("drumline: rank 1 was killed by SIGKILL")
 
 
-@pytest.mark.soak
+@pytest.mark.slow
 def test_a_kill_of_the_process_above_a_rank_is_told_by_rank(drumline):
     process = drumline.start("train", *MPI_JOB, "epochs=50", FAULT="0:30:sleep")
     run = drumline.folder / "runs" / "run-1"
@@ -82,14 +82,14 @@ def test_a_kill_of_the_process_above_a_rank_is_told_by_rank(drumline):
     assert err.startswith("drumline: rank 1 was killed by SIGKILL")
 
 
-@pytest.mark.soak
+@pytest.mark.slow
 def test_a_rank_that_stops_answering_is_named_within_the_timeout(drumline):
     answer = drumline("train", *MPI_JOB, "epochs=2", "timeout_s=4", FAULT="1:6:sleep", timeout_s=40)
     assert answer.code == 1
     assert answer.err.startswith("drumline: rank 1 stopped answering: rank 0 waited")
 
 
-@pytest.mark.soak
+@pytest.mark.slow
 def test_interrupt_and_kill_nine_leave_nothing(drumline):
     before = in_dev_shm()
     process = drumline.start("train", *MPI_JOB, "epochs=50", FAULT="0:30:sleep")

@@ -50,6 +50,7 @@ def test_runs_with_one_agents_share_a_server_until_one_fails(drumline, launcher)
     assert after.server != first.server
 
 
+@pytest.mark.slow
 def test_kill_nine_between_two_runs_is_noticed_and_leaves_nothing(drumline, launcher):
     first = launcher.train()
     kill(first.server)

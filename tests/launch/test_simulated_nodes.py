@@ -81,7 +81,7 @@ def test_nodes_train_the_weights_of_one_process_at_the_links_rate(drumline):
     assert table[2:4] == [["0", "0"], ["1", "1"]]
 
 
-@pytest.mark.soak
+@pytest.mark.slow
 @pytest.mark.parametrize("init", ["tcp", "file"])
 def test_every_way_to_meet(drumline, init):
     """`env` is what all other tests have."""
@@ -107,7 +107,7 @@ def listeners(pid: int) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("fault", ["cut", "stop"])
+@pytest.mark.parametrize("fault", [pytest.param("cut", marks=pytest.mark.slow), "stop"])
 def test_silence_is_told_by_node_within_the_timeout(drumline, fault):
     if fault == "cut" and os.geteuid() != 0:
         pytest.skip("only root enters the hub's namespace by its number")
@@ -131,7 +131,12 @@ def test_silence_is_told_by_node_within_the_timeout(drumline, fault):
 
 
 @pytest.mark.parametrize(
-    "victim", [pytest.param("hub", marks=pytest.mark.soak), "launcher", "agent"]
+    "victim",
+    [
+        pytest.param("hub", marks=pytest.mark.slow),
+        "launcher",
+        pytest.param("agent", marks=pytest.mark.slow),
+    ],
 )
 def test_kill_nine_leaves_nothing(drumline, victim):
     process = drumline.start("train", *TWO, "epochs=2000", "slow_nodes.1.cpu=0.2")
@@ -171,7 +176,7 @@ def test_without_root(drumline):
     assert (run / "summary.json").stat().st_uid == run.stat().st_uid
 
 
-@pytest.mark.soak
+@pytest.mark.slow
 def test_a_script_runs_on_nodes_too(drumline):
     (drumline.folder / "hello.py").write_text(
         "import os, torch, torch.distributed as dist\n"

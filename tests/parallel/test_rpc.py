@@ -163,7 +163,7 @@ def train_all_cases(rank, world_size, cases):
     return found
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3, pytest.param(4, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("world_size", [1, 2, 3, pytest.param(4, marks=pytest.mark.slow)])
 def test_equals_one_process(tmp_path, world_size):
     cases = CASES if world_size > 1 else ["sgd, microbatches"]
     with Team(world_size, folder=tmp_path) as team:
@@ -393,7 +393,7 @@ def signal_oneself(number):
         (1, "forward", signal.SIGKILL),
         (2, "backward", signal.SIGKILL),
         (1, "forward", signal.SIGSTOP),
-        pytest.param(2, "backward", signal.SIGSTOP, marks=pytest.mark.soak),
+        pytest.param(2, "backward", signal.SIGSTOP, marks=pytest.mark.slow),
         (0, "forward", signal.SIGKILL),
         (0, "backward", signal.SIGSTOP),
     ],

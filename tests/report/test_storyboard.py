@@ -16,7 +16,7 @@ from drumline.report.explain.storyboard import (
     render_page,
     sentences,
 )
-from drumline.schedules.collectives import PLANS, Call
+from drumline.schedules.collectives import PLANS, CollectiveCall
 from recordings import exchange, stuck, tokens
 
 
@@ -28,7 +28,7 @@ def shown(explanation, width=80, **options):
 
 def stuck_explanation():
     call, answers = stuck()
-    other = Call(**{**vars(call), "root": 1})
+    other = CollectiveCall(**{**vars(call), "root": 1})
     return build_explanation(call, answers, find_deadlock(call, 1, other, 3.0, answers))
 
 

@@ -49,6 +49,7 @@ def test_shm_ends_with_the_weights_of_one_process(run_ranks, alone, world_size):
         assert difference <= 1e-12, f"{difference} in {case}"
 
 
+@pytest.mark.slow
 def test_auto_says_what_it_picks_and_why(drumline):
     answer = drumline("train", *JOB, "max_steps=5")
     assert answer.code == 0, answer.err
@@ -63,6 +64,7 @@ def test_auto_says_what_it_picks_and_why(drumline):
     assert "backend gloo: ring is made of plain messages" in answer.out
 
 
+@pytest.mark.slow
 def test_a_peer_lost_in_shared_memory_is_told_as_any_other(drumline):
     answer = drumline("train", *JOB, "workers=3", "epochs=2", "backend=shm", FAULT="1:4:raise")
     assert answer.err.startswith("drumline: rank 1 failed:\n  Traceback")

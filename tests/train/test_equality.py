@@ -47,7 +47,10 @@ def alone(tmp_path_factory):
     return run_ranks(train_all, 1, cases(), folder=tmp_path_factory.mktemp("alone"))[0]
 
 
-@pytest.mark.parametrize("world_size", [2, 3, 4])
+@pytest.mark.parametrize(
+    "world_size",
+    [2, pytest.param(3, marks=pytest.mark.slow), pytest.param(4, marks=pytest.mark.slow)],
+)
 def test_all_strategies_end_with_the_weights_of_one_process(run_ranks, alone, world_size):
     by_rank = run_ranks(train_all, world_size, cases(), timeout_s=110)
     for index, case in enumerate(cases()):

@@ -66,6 +66,7 @@ def train(layers: int, limit: int) -> str:
     return str(json.loads(answer.stdout))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux limits memory")
 def test_what_does_not_fit_is_explained_and_its_half_fits() -> None:
     # 16.8 MB a layer, three times over: 201 MB for four of them, 101 MB for two

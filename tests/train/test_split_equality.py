@@ -127,10 +127,12 @@ def test_two_ranks(run_ranks):
     compare(run_ranks, 2, given)
 
 
+@pytest.mark.slow
 def test_three_ranks(run_ranks):
     compare(run_ranks, 3, cases(PIPELINES[:3] + TENSORS))
 
 
+@pytest.mark.slow
 def test_four_ranks(run_ranks):
     compare(run_ranks, 4, cases(PIPELINES[:3], models=("cnn", "gpt")) + cases(TENSORS + MESHES))
 

@@ -32,6 +32,7 @@ def events(run, rank):
     return [json.loads(line) for line in text.splitlines()]
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_in_another_split(drumline):
     """By pipeline, tensor, rpc and in one process, five steps each: as if it had never changed."""
     runs = drumline.folder / "runs"
@@ -46,6 +47,7 @@ def test_a_run_goes_on_in_another_split(drumline):
     assert last["mesh"] == {"data": 1, "pipeline": 1, "tensor": 1}
 
 
+@pytest.mark.slow
 def test_a_model_that_is_too_large_for_one_rank_trains_when_it_is_split(drumline):
     """300 MB of parameters, in a budget of 270 MB for each rank."""
     job = ("model=gpt-mini", "model.width=512", "model.layers=24", "model.tied=false")
@@ -60,8 +62,10 @@ def test_a_model_that_is_too_large_for_one_rank_trains_when_it_is_split(drumline
     assert split["parameters"] > 75_000_000
 
 
-@pytest.mark.parametrize("kind", ["pipeline", pytest.param("rpc", marks=pytest.mark.soak)])
-@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("kind", ["pipeline", pytest.param("rpc", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "sent", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.slow)]
+)
 def test_a_stage_that_is_lost_is_named(drumline, kind, sent):
     job = ("model=mlp", "epochs=500", "timeout_s=4", "evaluate=false")
     job = (*job, "checkpoint.every_steps=100000")  # while one writes, the others are patient
@@ -129,6 +133,7 @@ def test_models_that_cannot_be_split_so_are_told(drumline, words, said):
     assert "Traceback" not in answer.err
 
 
+@pytest.mark.slow
 def test_pipelines_on_simulated_nodes_train_to_the_same_weights(drumline):
     need_namespaces()
     runs = drumline.folder / "runs"

@@ -48,6 +48,7 @@ def test_a_diverging_learning_rate_names_the_broken_parameter(drumline):
     assert "lower the learning rate" in answer.err
 
 
+@pytest.mark.slow
 def test_a_full_disk_loses_nothing(drumline):
     """In a mount namespace of its own: a tiny file system that fills up during the run."""
     probe = subprocess.run(["unshare", "-Urm", "true"], capture_output=True, check=False)

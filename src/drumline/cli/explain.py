@@ -17,7 +17,7 @@ from drumline.report.explain.explanation import Explanation, build_explanation, 
 from drumline.report.explain.storyboard import print_explanation, render_page
 from drumline.schedules.collectives import (
     ROOTED,
-    Call,
+    CollectiveCall,
     find_algorithm_name,
     make_mistake,
     whole_elements,
@@ -41,7 +41,7 @@ class ExplainOptions:
     ranks_per_node: int
     mismatch: bool
 
-    def read(self) -> Call:
+    def read(self) -> CollectiveCall:
         """Return the call that is meant; UsageError: there is no such call."""
         algorithm = find_algorithm_name(self.collective, self.algorithm)
         if not 1 <= self.ranks <= MAX_RANKS:
@@ -58,7 +58,7 @@ class ExplainOptions:
             raise UsageError(f"--root {self.root}: {self.collective} has no root; leave it out")
         if self.ranks_per_node < 1:
             raise UsageError(f"--ranks-per-node {self.ranks_per_node}: expected 1 or more")
-        call = Call(
+        call = CollectiveCall(
             collective=self.collective,
             algorithm=algorithm,
             ranks=self.ranks,
@@ -114,7 +114,7 @@ def explain_command(
         webbrowser.open(page.absolute().as_uri())
 
 
-def _record(call: Call, out: Path | None, *, mismatch: bool) -> Explanation:
+def _record(call: CollectiveCall, out: Path | None, *, mismatch: bool) -> Explanation:
     request: Message = {"call": asdict(call)}
     odd_rank, odd_call = make_mistake(call) if mismatch else (0, call)
     if mismatch:

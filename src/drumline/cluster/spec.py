@@ -20,7 +20,7 @@ from drumline.core.errors import UsageError
 from drumline.core.formatting import listed
 from drumline.core.task import MAX_WORKERS
 from drumline.spec.load import read_file
-from drumline.spec.parts import ClashError, LinkSpec, Part
+from drumline.spec.parts import ClashError, LinkSpec, SpecPart
 
 MAX_NODES = 64
 LONGEST_HOURS = 24 * 30
@@ -40,7 +40,7 @@ def _check_name(name: str) -> str:
 Name = Annotated[str, AfterValidator(_check_name)]
 
 
-class EnvironmentSpec(Part):
+class EnvironmentSpec(SpecPart):
     """What the nodes' Python environment is made of."""
 
     python: str = "auto"
@@ -52,7 +52,7 @@ class EnvironmentSpec(Part):
     """an Ansible playbook of your own, run after ours"""
 
 
-class Ec2Spec(Part):
+class Ec2Spec(SpecPart):
     """Machines of Amazon EC2."""
 
     region: str | None = None
@@ -84,7 +84,7 @@ class Ec2Spec(Part):
     """machines close to each other; a single node has none"""
 
 
-class HostSpec(Part):
+class HostSpec(SpecPart):
     """A machine that you own."""
 
     host: str
@@ -100,7 +100,7 @@ class HostSpec(Part):
     known_hosts has"""
 
 
-class SshSpec(Part):
+class SshSpec(SpecPart):
     """Machines that you own, reached by SSH."""
 
     hosts: tuple[HostSpec, ...] = ()
@@ -108,7 +108,7 @@ class SshSpec(Part):
     """the folder on them that everything goes to"""
 
 
-class TwinSpec(Part):
+class TwinSpec(SpecPart):
     """Simulated nodes on this machine, each with an SSH server: to rehearse without an account."""
 
     link: LinkSpec = LinkSpec()
@@ -116,7 +116,7 @@ class TwinSpec(Part):
     """how long a node takes to boot, to see what waiting looks like"""
 
 
-class ClusterSpec(Part):
+class ClusterSpec(SpecPart):
     """A cluster."""
 
     name: Name = "drumline"

@@ -33,7 +33,13 @@ from drumline.core.errors import CommError, UsageError
 from drumline.parallel.aggregate import BY_PRIMITIVES
 from drumline.probe.exercise import CPU, Exercise, weights
 from drumline.probe.ranks import Probe, affordable_rounds, join_probe
-from drumline.schedules.collectives import COMPOSED, FLOAT32_BYTES, NATIVE, Call, whole_elements
+from drumline.schedules.collectives import (
+    COMPOSED,
+    FLOAT32_BYTES,
+    NATIVE,
+    CollectiveCall,
+    whole_elements,
+)
 
 _IDLE_TURNS = 5
 
@@ -98,7 +104,7 @@ class Rival:
                     )
 
 
-def _expected(call: Call, rank: int) -> dict[str, dict[tuple[int, int], float]]:
+def _expected(call: CollectiveCall, rank: int) -> dict[str, dict[tuple[int, int], float]]:
     """Return what a rank's buffers must hold: by name, the value of each stretch of elements."""
     part, every = call.part, float(2**call.ranks - 1)
     parts = {(k * part, (k + 1) * part): 2.0**k for k in range(call.ranks)}
@@ -233,7 +239,7 @@ def build_exercise(
     collective: str, size: int, *, rank: int, ranks: int, device: torch.device = CPU
 ) -> Exercise:
     """Build a rank's part of a probe's collective of so many bytes, rounded up to fit all ranks."""
-    call = Call(
+    call = CollectiveCall(
         collective=collective,
         algorithm=NATIVE,  # each rival has its own
         ranks=ranks,

@@ -20,7 +20,7 @@ from torch.distributed import ProcessGroup
 
 from drumline.comm import ALGORITHMS, Channel, Communicator, Op
 from drumline.comm.pieces import Pieces
-from drumline.schedules.collectives import ROOTED, Call
+from drumline.schedules.collectives import ROOTED, CollectiveCall
 
 CPU = torch.device("cpu")
 MAX_RANKS = 16
@@ -67,7 +67,7 @@ def weights(start: int, count: int, rank: int) -> Tensor:
 class Exercise:
     """One rank's part of a call."""
 
-    call: Call
+    call: CollectiveCall
     rank: int
     brings: Brings = mark
     device: torch.device = CPU

@@ -27,7 +27,7 @@ from drumline.comm.recording import Recording, RecordingChannel
 from drumline.core.errors import CommError
 from drumline.probe.exercise import Exercise, read_marks
 from drumline.probe.ranks import Probe, join_probe
-from drumline.schedules.collectives import Call
+from drumline.schedules.collectives import CollectiveCall
 
 _TURNS = 13
 ROUNDS = 4
@@ -46,7 +46,7 @@ def main() -> None:
     if "odd_call" in probe.request:
         _record_deadlock(probe)
         return
-    call = Call(**probe.request["call"])
+    call = CollectiveCall(**probe.request["call"])
     timed = _measure(call, probe.rank)  # 1, 2
     noted, span = record(call, probe.rank, watch=False)  # 3
     watched, _ = record(call, probe.rank, watch=True)  # 4
@@ -55,7 +55,7 @@ def main() -> None:
     probe.leave()
 
 
-def record(call: Call, rank: int, *, watch: bool) -> tuple[Recording, Span]:
+def record(call: CollectiveCall, rank: int, *, watch: bool) -> tuple[Recording, Span]:
     """Record the messages of a probe's collective by its channel; every rank calls this."""
     recording = Recording(watch=watch)
     exercise, channel = _begin(recording, call, rank)
@@ -67,14 +67,14 @@ def record(call: Call, rank: int, *, watch: bool) -> tuple[Recording, Span]:
 def _record_deadlock(probe: Probe) -> None:
     """Make calls that do not match, and note who waits for whom; every rank calls this."""
     odd = probe.rank == probe.request["odd_rank"]
-    call = Call(**probe.request["odd_call" if odd else "call"])
+    call = CollectiveCall(**probe.request["odd_call" if odd else "call"])
     refused = ""
     try:
         Exercise(call, probe.rank).run_checked(Communicator(checked=True, timeout_s=_AGREE_S))  # 5
     except CommError as error:
         refused = error.message
     probe.wait_for_all("checked")
-    recording = Recording(patience_s=probe.request["patience_s"])
+    recording = Recording(timeout_s=probe.request["patience_s"])
     exercise, channel = _begin(recording, call, probe.rank)
     began = time.monotonic_ns()
     try:
@@ -89,7 +89,9 @@ def _record_deadlock(probe: Probe) -> None:
     probe.wait_for_all("answered")  # 7
 
 
-def _begin(recording: Recording, call: Call, rank: int) -> tuple[Exercise, RecordingChannel]:
+def _begin(
+    recording: Recording, call: CollectiveCall, rank: int
+) -> tuple[Exercise, RecordingChannel]:
     exercise = Exercise(call, rank)
     recording.name(exercise.buffers)
     recording.look()
@@ -110,7 +112,7 @@ def to_document(noted: Recording, watched: Recording) -> dict[str, object]:
     }
 
 
-def _measure(call: Call, rank: int) -> dict[str, object]:
+def _measure(call: CollectiveCall, rank: int) -> dict[str, object]:
     """Time the call and rounds of messages in turns."""
     channel = Channel(ranks_per_node=call.ranks_per_node)
     exercise = Exercise(call, rank)

@@ -17,7 +17,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 
-from drumline.bench.model_parallel.spec import Case, ModelParallelSpec, plan_cases
+from drumline.bench.model_parallel.spec import ModelParallelCase, ModelParallelSpec, plan_cases
 from drumline.core.errors import UsageError
 from drumline.labs.experiment import LabSettings, Options, Training, place_ranks
 
@@ -46,7 +46,7 @@ def plan_experiments(settings: LabSettings) -> Sequence[Training]:
     return found
 
 
-def plan_named_cases(settings: LabSettings) -> list[tuple[str, Case]]:
+def plan_named_cases(settings: LabSettings) -> list[tuple[str, ModelParallelCase]]:
     """Return lab 4's cases by the names of their runs; the first is repeated at the end.
 
     Raises:
@@ -62,7 +62,7 @@ def plan_named_cases(settings: LabSettings) -> list[tuple[str, Case]]:
     return list(named.items())
 
 
-def _cases(settings: LabSettings) -> Iterator[Case]:
+def _cases(settings: LabSettings) -> Iterator[ModelParallelCase]:
     wishes: list[Options] = [{"forms": _FORMS, "microbatches": _ALL}]
     if not settings.full:
         swept = {"forms": ("rpc", "pipeline"), "schedules": (SWEPT,), "microbatches": _ALL}

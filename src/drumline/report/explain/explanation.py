@@ -15,12 +15,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 
 from drumline.core.formatting import format_bytes
-from drumline.schedules.collectives import ROOTED, Call
+from drumline.schedules.collectives import ROOTED, CollectiveCall
 from drumline.schedules.cost import (
     AlphaBeta,
     CriticalPath,
     Point,
-    Traffic,
+    RankTraffic,
     bandwidths,
     critical_path,
     fit,
@@ -62,9 +62,9 @@ class Wait:
 class Deadlock:
     """How the ranks of a call came to a stop."""
 
-    call: Call
+    call: CollectiveCall
     odd_rank: int
-    odd_call: Call
+    odd_call: CollectiveCall
     waits: list[Wait]
     circle: list[int]
     """ranks that wait for each other in turn; empty where there is no circle"""
@@ -85,7 +85,11 @@ class Deadlock:
 
 
 def find_deadlock(
-    call: Call, odd_rank: int, odd_call: Call, patience_s: float, answers: Sequence[Answer]
+    call: CollectiveCall,
+    odd_rank: int,
+    odd_call: CollectiveCall,
+    patience_s: float,
+    answers: Sequence[Answer],
 ) -> Deadlock:
     """Read from the ranks' notes on an explained collective who waits for whom."""
     stuck = {
@@ -129,7 +133,7 @@ def find_circle(waits_for: dict[int, int]) -> list[int]:
     return []
 
 
-def describe_call(call: Call) -> str:
+def describe_call(call: CollectiveCall) -> str:
     """Write the call that is explained: `broadcast with root 0 by tree`."""
     root = f" with root {call.root}" if call.collective in ROOTED else ""
     return f"{call.collective}{root} by {call.algorithm}"
@@ -155,15 +159,15 @@ class Explanation:
     """What a real run of a collective did, and what it cost."""
 
     playback: Playback
-    counted: list[Traffic]
-    predicted: list[Traffic]
+    counted: list[RankTraffic]
+    predicted: list[RankTraffic]
     path: CriticalPath
     timing: Timing | None = None
     """None where it never came to an end"""
     deadlock: Deadlock | None = None
 
     @property
-    def call(self) -> Call:
+    def call(self) -> CollectiveCall:
         """The call that it is about."""
         return self.playback.call
 
@@ -214,7 +218,7 @@ class Explanation:
 
 
 def build_explanation(
-    call: Call, answers: Sequence[Answer], deadlock: Deadlock | None = None
+    call: CollectiveCall, answers: Sequence[Answer], deadlock: Deadlock | None = None
 ) -> Explanation:
     """Build the explanation of a collective from what its recorded ranks have left."""
     return Explanation(
@@ -227,12 +231,12 @@ def build_explanation(
     )
 
 
-def count_traffic(answer: Answer) -> Traffic:
+def count_traffic(answer: Answer) -> RankTraffic:
     """Count the messages that a rank of an explained collective has sent and received."""
     done = [note for note in answer["messages"] if note["ended_ns"] is not None]
     sent = [note["nbytes"] for note in done if note["kind"] == "send"]
     received = [note["nbytes"] for note in done if note["kind"] == "recv"]
-    return Traffic(
+    return RankTraffic(
         sent_messages=len(sent),
         sent_bytes=sum(sent),
         received_messages=len(received),

@@ -22,8 +22,8 @@ from rich.text import Text
 from drumline.core.formatting import counted, format_bytes, name_ranks
 from drumline.report.explain.explanation import Explanation, describe_call, name_pieces
 from drumline.report.tables import narrow_table, number_columns
-from drumline.schedules.collectives import ROOTED, Call
-from drumline.schedules.cost import Traffic, bandwidths
+from drumline.schedules.collectives import ROOTED, CollectiveCall
+from drumline.schedules.cost import RankTraffic, bandwidths
 from drumline.schedules.playback import Content, Move, RankContents
 
 RANK_COLORS = ("cyan", "magenta", "yellow", "green", "blue", "red", "bright_cyan", "bright_magenta")
@@ -40,7 +40,7 @@ def sentences() -> dict[str, dict[str, str]]:
     return sections
 
 
-def _describe(call: Call) -> dict[str, str]:
+def _describe(call: CollectiveCall) -> dict[str, str]:
     """Say what an explained collective does, how, and where to read it."""
     say = sentences()
     return {
@@ -76,7 +76,7 @@ def _parts(explanation: Explanation, width: int) -> Iterator[RenderableType]:
         yield _times(explanation)
 
 
-def _title(call: Call) -> Text:
+def _title(call: CollectiveCall) -> Text:
     """Return the title of an explained collective: the call, what it does and how."""
     nodes = f", {call.ranks_per_node} a node" if call.algorithm == "hierarchical" else ""
     root = f", root {call.root}" if call.collective in ROOTED else ""
@@ -211,7 +211,7 @@ def _accounts(explanation: Explanation) -> RenderableType:
     return Group(Text("messages and bytes of each rank", style="bold"), table, "")
 
 
-def _traffic(t: Traffic) -> tuple[str, ...]:
+def _traffic(t: RankTraffic) -> tuple[str, ...]:
     counts = (t.sent_messages, t.sent_bytes, t.received_messages, t.received_bytes)
     return tuple(f"{count:,}" for count in counts)
 
