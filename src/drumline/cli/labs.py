@@ -13,7 +13,7 @@ from typing import Any
 import typer
 from rich.console import Console
 from rich.padding import Padding
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 import drumline
@@ -56,11 +56,10 @@ def list_command(lang: Language | None, *, as_json: bool) -> None:
     if as_json:
         print_json(rows)
         return
-    table, shown = Table(box=None, pad_edge=False, header_style="dim"), _LISTED
-    for name in shown:
-        table.add_column(lab_label(name, language), overflow="fold")
+    columns = [Column(lab_label(name, language), overflow="fold") for name in _LISTED]
+    table = Table(*columns, box=None, pad_edge=False, header_style="dim")
     for row in rows:
-        table.add_row(*(str(row[name]) for name in shown))
+        table.add_row(*(str(row[name]) for name in _LISTED))
     Console().print(table)
 
 

@@ -119,7 +119,7 @@ def _measure(call: CollectiveCall, rank: int) -> dict[str, object]:
     # up to what the collective moves; one rank alone has no neighbour
     sizes = [*_SIZES[:-1], max(_SIZES[-1], call.nbytes)] if channel.size > 1 else []
     balls = [torch.zeros(2, nbytes, dtype=torch.uint8) for nbytes in sizes]
-    work: list[Work] = [exercise.run, *(partial(_pass_around, ball) for ball in balls)]
+    work: list[Work] = [exercise.run, *(partial(_pass_around, *ball) for ball in balls)]
     turns = [[_timed(each, channel) for each in work] for _ in range(_TURNS)]
     spans, *rounds = zip(*turns[1:], strict=True)  # the first one touches memory that is new
     told = [
@@ -137,13 +137,12 @@ def _timed(work: Work, channel: Channel) -> Span:
     return began, time.monotonic_ns()
 
 
-def _pass_around(buffers: Tensor, channel: Channel) -> None:
+def _pass_around(sent: Tensor, received: Tensor, channel: Channel) -> None:
     """Pass a message to the right neighbour a few times, as all ranks do at the same time.
 
     That is what a round of an algorithm is, with the cores and links as busy as they are in one;
     alpha and beta are fitted to such rounds.
     """
-    sent, received = buffers
     right, left = (channel.rank + 1) % channel.size, (channel.rank - 1) % channel.size
     for _ in range(ROUNDS):
         channel.exchange(sent, right, received, left)

@@ -79,12 +79,11 @@ class TableBlock:
     def cells(self) -> Iterator[list[CellRef]]:
         """Give each row's cells."""
         for row in range(len(self.table.rows)) if self.rows is None else self.rows:
-            refs = [self.table.cell_at(row, each.key, each.form) for each in self.columns]
-            labels = (column.labels for column in self.columns)
-            yield [
-                replace(ref, text=own.get(ref.text, ref.text))
-                for ref, own in zip(refs, labels, strict=True)
-            ]
+            yield [self._cell(row, column) for column in self.columns]
+
+    def _cell(self, row: int, column: Column) -> CellRef:
+        ref = self.table.cell_at(row, column.key, column.form)
+        return replace(ref, text=column.labels.get(ref.text, ref.text))
 
 
 Draw = Callable[[FigureStyle], "Figure"]
