@@ -23,9 +23,9 @@ from drumline.cli.printing import print_json, print_text
 from drumline.core.errors import DrumlineError, LabError, UsageError
 from drumline.core.formatting import format_seconds
 from drumline.labs.catalogue import LABS, find_lab, recognise_lab, start_lab
-from drumline.labs.check import Result, Watch, check_lab
+from drumline.labs.check import CheckResult, Watch, check_lab
 from drumline.labs.explanation import (
-    Explanation,
+    VerdictExplanation,
     check_title,
     explain_verdict,
     lab_label,
@@ -172,7 +172,7 @@ def check_command(
         raise typer.Exit(1)
 
 
-def _write_junit(path: Path, result: Result, language: Language) -> None:
+def _write_junit(path: Path, result: CheckResult, language: Language) -> None:
     try:
         write_junit(path, result, language)
     except OSError as error:
@@ -210,7 +210,7 @@ def _line(verdict: Verdict, language: Language) -> Text:
     return line
 
 
-def _explain_all(console: Console, result: Result, language: Language) -> None:
+def _explain_all(console: Console, result: CheckResult, language: Language) -> None:
     for verdict in result.verdicts:
         if verdict.status is Status.TO_DO:
             _head(console, verdict, language)
@@ -246,7 +246,9 @@ def _head(console: Console, verdict: Verdict, language: Language) -> None:
     )
 
 
-def _explain(console: Console, told: Explanation, verdict: Verdict, language: Language) -> None:
+def _explain(
+    console: Console, told: VerdictExplanation, verdict: Verdict, language: Language
+) -> None:
     def say(name: str, text: str) -> None:
         if text:
             _say(console, text, lab_label(name, language) + lab_label("colon", language))
@@ -270,7 +272,7 @@ def _say(console: Console, text: str, before: str = "") -> None:
     console.print(Padding(line, (0, 0, 0, 4), expand=False))
 
 
-def _document(result: Result, language: Language) -> dict[str, object]:
+def _document(result: CheckResult, language: Language) -> dict[str, object]:
     return {
         "lab": result.lab,
         "folder": str(result.folder),

@@ -34,7 +34,7 @@ from drumline.comm.group import interface_towards, pin_interface
 from drumline.comm.store import LOOPBACK
 from drumline.core.json_lines import Message
 from drumline.grader.fork import Fork, fork, watch_forks
-from drumline.grader.submission import EndedElsewhere, Outcome, Submission, outcome_of
+from drumline.grader.submission import CheckOutcome, EndedElsewhere, Submission, outcome_of
 
 LEADER = 0
 _LAST_S = 1.0  # what a rank that is about to end gets, once another one has told of a failure
@@ -115,22 +115,24 @@ def _gather(
             one.kill()
 
 
-def _first_problem(forks: list[Fork], asked: int, submission: Submission) -> Outcome | None:
+def _first_problem(forks: list[Fork], asked: int, submission: Submission) -> CheckOutcome | None:
     """Tell what went wrong on ranks: the cause, as others fail because one did."""
     for rank, one in enumerate(forks):
         if one.ended and one.answer is None:
-            died = Outcome.wrong("died", how=one.how_it_ended(), rank=rank)
+            died = CheckOutcome.wrong("died", how=one.how_it_ended(), rank=rank)
             return replace(died, output=one.output)
     failed = [rank for rank, one in enumerate(forks) if one.answer and "outcome" in one.answer]
     if failed:
         first = min(failed, key=lambda rank: forks[rank].answer["when"])
-        found = Outcome(**forks[first].answer["outcome"])
+        found = CheckOutcome(**forks[first].answer["outcome"])
         facts = {**found.facts, "rank": first}
         return replace(found, facts=facts, output=forks[first].output)
     late = {rank: one for rank, one in enumerate(forks[:asked]) if one.answer is None}
     lines = [f"rank {rank}: {one.current_line(submission.folder)}" for rank, one in late.items()]
     where = "; ".join(lines)
-    return Outcome.wrong("hangs", timeout_s=submission.timeout_s, where=where) if late else None
+    return (
+        CheckOutcome.wrong("hangs", timeout_s=submission.timeout_s, where=where) if late else None
+    )
 
 
 def _answer(

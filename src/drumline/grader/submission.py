@@ -1,4 +1,4 @@
-"""`Submission`: a student's folder; and `Outcome`: how a check of it ended, and on which line."""
+"""`Submission`: a student's folder; and `CheckOutcome`: how a check of it ended, and on which line."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Submission:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class CheckOutcome:
     """How a check ended."""
 
     status: Status = "pass"
@@ -79,18 +79,20 @@ class Wrong(Exception):  # noqa: N818  raised to end a check, not an error of ou
     def __init__(self, mistake: str, *, picture: Sequence[str] = (), **facts: Any) -> None:
         super().__init__(mistake)
         self.mistake = mistake
-        self.outcome = Outcome(status="wrong", mistake=mistake, facts=facts, picture=list(picture))
+        self.outcome = CheckOutcome(
+            status="wrong", mistake=mistake, facts=facts, picture=list(picture)
+        )
 
 
 class EndedElsewhere(Exception):  # noqa: N818  raised to end a check, not an error of ours
     """The check has ended in another process, and this is how."""
 
-    def __init__(self, outcome: Outcome) -> None:
+    def __init__(self, outcome: CheckOutcome) -> None:
         super().__init__(outcome.mistake)
         self.outcome = outcome
 
 
-def outcome_of(error: BaseException, folder: Path) -> Outcome:
+def outcome_of(error: BaseException, folder: Path) -> CheckOutcome:
     """Turn the error that ended a check of a student's code into an outcome."""
     if isinstance(error, Wrong | EndedElsewhere):
         return error.outcome
@@ -98,10 +100,10 @@ def outcome_of(error: BaseException, folder: Path) -> Outcome:
     theirs = [frame for frame in frames if is_inside(frame.filename, folder)]
     where = _format_frame(theirs[-1]) if theirs else ""
     if isinstance(error, NotImplementedError) and where:
-        return Outcome(status="to do", facts={"hole": _shorten(str(error)), "where": where})
+        return CheckOutcome(status="to do", facts={"hole": _shorten(str(error)), "where": where})
     if isinstance(error, SystemExit):
-        return Outcome.wrong("exits", code=_shorten(str(error.code)), where=where or "?")
-    return Outcome.wrong(
+        return CheckOutcome.wrong("exits", code=_shorten(str(error.code)), where=where or "?")
+    return CheckOutcome.wrong(
         "raises",
         kind=type(error).__name__,
         message=_shorten(str(error)) or "—",
