@@ -15,14 +15,14 @@ from drumline.labs.data_parallel.plots import draw_averaging, draw_overlap
 from drumline.labs.experiment import LabSettings, Training
 from drumline.labs.optimizers import LAB as OPTIMIZERS
 from drumline.labs.optimizers.convergence import RateRow, describe_rates
-from drumline.labs.plots import Plot, error_bars
+from drumline.labs.plots import Plot
 from drumline.labs.repeats import smoothed
 from drumline.labs.runner import load_lab
 from drumline.labs.text import lab_text
 from drumline.report.intervals import Interval
 from drumline.report.page.blocks import Picture
 from drumline.report.page.table import Findings, Table
-from drumline.report.plots import FigureStyle, render_inline
+from drumline.report.plots import FigureStyle, error_bars, render_inline
 from drumline.report.runs.record import CurvePoint
 from drumline.spec.load import read_options
 from lab_runs import SAMPLES, make_runs, quotes_of, words_of, wrong_quotes

@@ -138,7 +138,14 @@ def _answer(request: Message, scratch: Path) -> Iterator[Message]:
             continue
         yield {"event": "begin", "check": check.name}
         started = time.monotonic()
-        found = _ask_if_possible(check, submission, broken, deadline)
+        missing = next((file for file in check.files if file in broken), None)
+        if started > deadline:
+            found = CheckOutcome(status="not run", mistake="out-of-time")
+        elif missing is not None:
+            facts = {"file": f"{missing}.py"}
+            found = CheckOutcome(status="not run", mistake="needs-import", facts=facts)
+        else:
+            found = _ask(check, submission)
         if check.imports is not None and found.status != "pass":
             broken.add(check.imports)
         seconds = round(time.monotonic() - started, 3)
@@ -154,19 +161,6 @@ def _warm_up(submission: Submission) -> None:
             texts.append(file.read_bytes())
     if any(b"torch.optim" in text for text in texts):
         importlib.import_module("torch._dynamo")
-
-
-def _ask_if_possible(
-    check: CodeCheck, submission: Submission, broken: set[str], deadline: float
-) -> CheckOutcome:
-    if time.monotonic() > deadline:
-        return CheckOutcome(status="not run", mistake="out-of-time")
-    for file in check.files:
-        if file in broken:
-            return CheckOutcome(
-                status="not run", mistake="needs-import", facts={"file": f"{file}.py"}
-            )
-    return _ask(check, submission)
 
 
 def _ask(check: CodeCheck, submission: Submission) -> CheckOutcome:

@@ -119,11 +119,6 @@ def seed_names(name: str, of: DataParallelPlan) -> list[str]:
     return [f"{name}-{number}" for number in range(1, of.repeats + 1)]
 
 
-def workers_name(workers: int, of: DataParallelPlan) -> str:
-    """Name lab 3's runs on so many workers; on all of them they are those that shuffle."""
-    return "shuffle" if workers == of.ranks else f"workers{workers}"
-
-
 def batch_name(batch: int, rule: str) -> str:
     """Name lab 3's run of another global batch, at the `same` learning rate or a `scaled` one."""
     return "shuffle-1" if batch == BATCH else f"batch{batch}-{rule}"

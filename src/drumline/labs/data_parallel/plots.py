@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from drumline.labs.data_parallel.experiments import CORES
-from drumline.labs.plots import Plot, Style, middles
+from drumline.labs.plots import Plot, Style
 from drumline.labs.repeats import CurveRow, ScoreRow
 from drumline.report.page.table import Table
+from drumline.report.plots import middles
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
