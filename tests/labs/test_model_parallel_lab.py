@@ -18,7 +18,7 @@ from drumline.labs.model_parallel.cases import (
     pick_typical,
     share_together,
 )
-from drumline.labs.model_parallel.chapters import compare_steps, say_against_data
+from drumline.labs.model_parallel.chapters import compare_steps, compare_with_data
 from drumline.labs.model_parallel.experiments import AGAIN, plan_named_cases
 from drumline.labs.text import lab_text
 from drumline.report.intervals import Interval, Order
@@ -104,7 +104,7 @@ def said_against_data(rows):
         tables={},
     )
     chapter.tabulate("forms", FormRow, rows)
-    say_against_data(chapter, find_cases(chapter))
+    compare_with_data(chapter, find_cases(chapter))
     (said,) = map(str, chapter.sentences)
     return said
 

@@ -22,9 +22,9 @@ from drumline.cli.printing import print_json, print_text
 from drumline.core.errors import DrumlineError, LabError, UsageError
 from drumline.core.formatting import format_seconds
 from drumline.labs.catalogue import LABS, find_lab, recognise_lab, start_lab
-from drumline.labs.check import Result, Watch, check_lab
+from drumline.labs.check import CheckResult, Watch, check_lab
 from drumline.labs.explanation import (
-    Explanation,
+    VerdictExplanation,
     check_title,
     explain_verdict,
     lab_label,
@@ -204,7 +204,7 @@ def _line(verdict: Verdict, language: Language) -> Text:
     return line
 
 
-def _explain_all(console: Console, result: Result, language: Language) -> None:
+def _explain_all(console: Console, result: CheckResult, language: Language) -> None:
     for verdict in result.verdicts:
         if verdict.status not in (Status.TO_DO, Status.WRONG):
             continue
@@ -234,7 +234,9 @@ def _explain_all(console: Console, result: Result, language: Language) -> None:
         console.print(source, markup=False, soft_wrap=True)
 
 
-def _explain(console: Console, told: Explanation, verdict: Verdict, language: Language) -> None:
+def _explain(
+    console: Console, told: VerdictExplanation, verdict: Verdict, language: Language
+) -> None:
     def say(name: str, text: str, *, empty: bool = False) -> None:
         if text or empty:
             _say(console, text, lab_label(name, language) + lab_label("colon", language))

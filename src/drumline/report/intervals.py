@@ -48,6 +48,11 @@ class Interval:
         return Interval(middle=self.middle * factor, low=low, high=high)
 
 
+def middle_of(value: float | Interval) -> float:
+    """Return a measured value without its interval."""
+    return value.middle if isinstance(value, Interval) else value
+
+
 def interval_cells(key: str, of: Interval | None) -> dict[str, float | None]:
     """Return a measured value with its interval as cells of a report's table, by column."""
     middle, low, high = (None, None, None) if of is None else (of.middle, of.low, of.high)

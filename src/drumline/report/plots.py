@@ -12,13 +12,15 @@ import functools
 import html
 import io
 import logging
+import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from drumline.core.errors import RunDirError
+from drumline.report.intervals import Interval, middle_of
 from drumline.report.page.translator import Language
 
 if TYPE_CHECKING:
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
 
     from drumline.report.page.blocks import Picture
 
-
+Values = Sequence[Interval | float | None]
 PAGE_INK = "#010203"
 """no colour of ours: what has it on the page becomes the text's own"""
 FILE_INK = "#1f2328"
@@ -96,6 +98,25 @@ def chinese_font() -> str | None:
     return next((name for name in _CHINESE if name in known), None)
 
 
+def middles(values: Iterable[Interval | float | None], scale: float = 1.0) -> list[float]:
+    """Return what a figure draws of measured values; nan, which is not drawn, for None."""
+    return [math.nan if value is None else scale * middle_of(value) for value in values]
+
+
+def error_bars(values: Values, scale: float = 1.0) -> list[list[float]] | None:
+    """Return intervals as error bars of a figure, down and up; None: all are unknown.
+
+    One that is unknown reaches nowhere: nan, which is not drawn.
+    """
+    unknown = Interval(middle=math.nan, low=None, high=None)
+    ends = [value if isinstance(value, Interval) else unknown for value in values]
+    bars = [
+        [math.nan if one.low is None else scale * max(one.middle - one.low, 0.0) for one in ends],
+        [math.nan if one.high is None else scale * max(one.high - one.middle, 0.0) for one in ends],
+    ]
+    return None if all(math.isnan(bar) for side in bars for bar in side) else bars
+
+
 @dataclass(frozen=True, kw_only=True)
 class FigureStyle:
     """Draws in one language, with one ink."""
@@ -162,6 +183,27 @@ class FigureStyle:
             axes.spines[side].set_visible(False)
         if legend and len(axes.get_legend_handles_labels()[0]) > 1:
             axes.legend()
+
+    def points(
+        self,
+        axes: Axes,
+        across: Sequence[float],
+        values: Values,
+        *,
+        number: int,
+        scale: float = 1.0,
+        bars: bool = True,
+        **style: Any,
+    ) -> None:
+        """Draw values on a line, each with a marker and, if `bars`, the bar of its interval.
+
+        The rest are keyword arguments of matplotlib.
+        """
+        style = {"color": self.color(number), "marker": self.marker(number), **style}
+        if bars:
+            style = {"yerr": error_bars(values, scale), "capsize": 2, **style}
+        draw = axes.errorbar if bars else axes.plot
+        draw(across, middles(values, scale), **style)
 
     @contextlib.contextmanager
     def drawing(self, **more: Any) -> Iterator[None]:
