@@ -48,7 +48,6 @@ class RunProgress:
         self.epochs: list[Event] = []
         self.notes: list[str] = []
         self.total_steps: int | None = None
-        self.steps_per_epoch = 1
         self.started = time.monotonic()
 
     @property
@@ -97,7 +96,6 @@ class RunProgress:
                     ended.append(event)
                 elif event["event"] == "ready":
                     self.total_steps = event["total_steps"]
-                    self.steps_per_epoch = event["steps_per_epoch"]
                 self._note(rank.rank, event)
         self.epochs += ended
         return ended
