@@ -17,12 +17,15 @@ from __future__ import annotations
 import os
 import pwd
 import shutil
+import stat
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from drumline.core.errors import ClusterError
 from drumline.core.json_lines import Message
 
 
@@ -77,6 +80,7 @@ LIMITS = _HERE.parents[1] / "life" / "limits.sh"
 _SBIN = "/usr/local/sbin:/usr/sbin:/sbin"
 _PATH = "/usr/local/bin:/usr/bin:/bin"
 _NO_SHELLS = ("nologin", "false")
+_TRIES, _PAUSE_S = 40, 0.05  # at a folder into which a process that was just killed still writes
 _POWER_OFF = "#!/bin/sh\nkill -TERM 1\n"
 
 
@@ -222,3 +226,23 @@ def _quoted(value: str) -> str:
 def _write(path: Path, text: str, *, mode: int) -> None:
     path.write_text(text, errors="surrogateescape")
     path.chmod(mode)
+
+
+def remove_folder(path: Path) -> None:
+    """Remove a twin node's folder with everything in it, read-only folders too."""
+    reason: object = ""
+    for _ in range(_TRIES):
+        try:
+            for folder, names, _ in os.walk(path):
+                for name in names:  # before they are walked through
+                    if not os.path.islink(inner := os.path.join(folder, name)):
+                        os.chmod(inner, stat.S_IRWXU)
+            shutil.rmtree(path)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            reason = error
+        if not path.exists():
+            return
+        time.sleep(_PAUSE_S)
+    raise ClusterError(f"cannot remove {path}: {reason}; remove it by hand, then run down again")

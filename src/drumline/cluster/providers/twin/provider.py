@@ -10,10 +10,8 @@ import contextlib
 import json
 import os
 import re
-import shutil
 import signal
 import socket
-import stat
 import subprocess
 import sys
 import time
@@ -26,7 +24,12 @@ import drumline
 from drumline.cluster.home import ClusterHome, clusters_root
 from drumline.cluster.providers import Machine, Plan, Provider, Reporter, Resource
 from drumline.cluster.providers.twin import reach
-from drumline.cluster.providers.twin.folder import NodeOrder, find_server, login_name
+from drumline.cluster.providers.twin.folder import (
+    NodeOrder,
+    find_server,
+    login_name,
+    remove_folder,
+)
 from drumline.cluster.spec import ClusterSpec
 from drumline.cluster.ssh.keys import cluster_key, host_key, public_key
 from drumline.cluster.ssh.remote import last_line
@@ -141,7 +144,12 @@ class Control:
         end_processes(self.home, within_s=_END_S)
         self._make_folder()
         module = ["-S", "-s", "-P", "-m", "drumline.cluster.providers.twin.host", str(self.home)]
-        command = ["setsid", "--fork", *_make_of(find_twin_way()), sys.executable, *module]
+        make = " ".join(find_twin_way().make)
+        if os.geteuid() == 0:
+            # Root that may not make networks gets another number inside: the SSH server of a root
+            # wants to become other users, and there are none in that user namespace.
+            make = make.replace("--map-current-user", "--map-user=1000 --map-group=1000")
+        command = ["setsid", "--fork", *make.split(), sys.executable, *module]
         if reason := self._launch([*command, *(["--until-empty"] if until_empty else [])]):
             raise ClusterError(f"simulated nodes cannot be made: {reason}")
 
@@ -246,20 +254,7 @@ def find_twin_way() -> Way:
         raise ClusterError(error.message) from None
 
 
-def _make_of(way: Way) -> list[str]:
-    """What to put before the host's command.
-
-    Root that may not make networks gets another number inside: the SSH server of a root wants to
-    become other users, and there are none in that user namespace.
-    """
-    if not way.by_user_namespace or os.geteuid() != 0:
-        return list(way.make)
-    other = ["--map-user=1000", "--map-group=1000"]
-    return [one for arg in way.make for one in (other if arg == "--map-current-user" else [arg])]
-
-
 _STOP_S = 15.0
-_TRIES, _PAUSE_S = 40, 0.05  # at a folder into which a process that was just killed still writes
 
 
 class TwinProvider(Provider):
@@ -290,7 +285,7 @@ class TwinProvider(Provider):
         # looked at again: the host may have ended just before, with all that it held
         orders = [self._order(node) for node in self._missing()]
         for order in orders:
-            _remove_folder(order.path)  # a machine that is made again begins with an empty disk
+            remove_folder(order.path)  # a machine that is made again begins with an empty disk
             report(order.name, "starts")
         if orders:
             self._control.add(orders)
@@ -401,24 +396,4 @@ def _remove(home: Path, report: Reporter) -> None:
         )
     for name in there:
         report(name, "removed")
-    _remove_folder(home)
-
-
-def _remove_folder(path: Path) -> None:
-    """Remove a folder with everything in it, read-only folders too."""
-    reason: object = ""
-    for _ in range(_TRIES):
-        try:
-            for folder, names, _ in os.walk(path):
-                for name in names:  # before they are walked through
-                    if not os.path.islink(inner := os.path.join(folder, name)):
-                        os.chmod(inner, stat.S_IRWXU)
-            shutil.rmtree(path)
-        except FileNotFoundError:
-            pass
-        except OSError as error:
-            reason = error
-        if not path.exists():
-            return
-        time.sleep(_PAUSE_S)
-    raise ClusterError(f"cannot remove {path}: {reason}; remove it by hand, then run down again")
+    remove_folder(home)
