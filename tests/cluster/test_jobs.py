@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from drumline.cluster.jobs.follow import JobFollower
-from drumline.cluster.jobs.submit import Request, cancel, newest_job, start_job, status, submit
+from drumline.cluster.jobs.submit import cancel, newest_job, start_job, status, submit
 from drumline.core.errors import ClusterError, UsageError
 from drumline.core.rundir import read_events
+from drumline.node.job import Request
 from drumline.report.ledger.accounts import compute_ledger
 from local_nodes import LocalNodes, has_clocks
 from namespaces import need_namespaces

@@ -22,7 +22,7 @@ def pulled(tmp_path):
 
 def offer(leader, pulled):
     say = lambda *_: None  # noqa: E731
-    return asyncio.run(offer_checkpoints(leader, "j1", pulled=pulled, storage=None, report=say))
+    return asyncio.run(offer_checkpoints(leader, "j1", pulled=pulled, storage=None, note=say))
 
 
 def test_the_newest_checkpoint_goes_to_the_leader(tmp_path, pulled):

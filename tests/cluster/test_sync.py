@@ -49,7 +49,7 @@ def write(folder: Path, **files: str) -> None:
 
 def sync(project, home, *nodes, say=lambda *_: None):
     async def main():
-        return await sync_folder(nodes, project, home, report=say)
+        return await sync_folder(nodes, project, home, note=say)
 
     return asyncio.run(main())
 
@@ -161,7 +161,7 @@ def test_links_that_lead_outside(project, home, node, tmp_path):
     (project / "nowhere").symlink_to("/no/such/file")
     os.mkfifo(project / "pipe")
     said = []
-    sync(project, home, node, say=lambda *words: said.append(words[1]))
+    sync(project, home, node, say=said.append)
     code = Path(node.machine.root) / "code"
     assert tree(code) == {
         "absolute": ("link", "target"),
@@ -208,11 +208,11 @@ def test_a_file_that_changes_meanwhile(project, home, node, monkeypatch):
 
     monkeypatch.setattr(sync_module, "scan_project", scan_then_change)
     said = []
-    sync(project, home, node, say=lambda *words: said.append(words[1]))
+    sync(project, home, node, say=said.append)
     code = Path(node.machine.root) / "code"
     assert [line for line in said if "meanwhile" in line] == [
-        "other changed meanwhile; looking again (1)",
-        "other changed meanwhile; looking again (2)",
+        "sync: other changed meanwhile; looking again (1)",
+        "sync: other changed meanwhile; looking again (2)",
     ]
     assert (code / "other").read_text() == "again"
     assert (project / "log").read_text().startswith((code / "log").read_text())
@@ -303,7 +303,7 @@ def test_the_package_goes_first_and_then_the_folder(servers, project, home):
         async with Fleet.open(machines, home, timeout_s=20) as fleet:
             first = await fleet.all(push_package)
             again = await fleet.all(push_package)
-            synced = await sync_folder(fleet.remotes, project, home, report=lambda *_: None)
+            synced = await sync_folder(fleet.remotes, project, home, note=lambda _: None)
             root = fleet.leader.machine.root
             words = ["env", f"PYTHONPATH={root}/lib", "python3", "-c"]
             done = await fleet.leader.run(

@@ -130,7 +130,7 @@ async def _logs(
     if not follow:
         await follower.run(fleet.remotes, once=True)
         return 0
-    return print_end(job_id, await follow_to_end(spec, home, fleet, follower, note=print_note))
+    return print_end(job_id, await follow_to_end(spec, home, fleet, follower, print_note))
 
 
 def _check_rank(jobs: list[Message], rank: int) -> None:

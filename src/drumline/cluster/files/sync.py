@@ -13,8 +13,8 @@ from pathlib import Path
 
 from drumline.cluster.files.manifest import FolderManifest, scan_project
 from drumline.cluster.home import ClusterHome
-from drumline.cluster.providers import Machine, Reporter
-from drumline.cluster.ssh.remote import NodeSession, Remote, all_of, host_error, last_line
+from drumline.cluster.providers import Machine
+from drumline.cluster.ssh.remote import NodeSession, Note, Remote, all_of, host_error, last_line
 from drumline.core.errors import HostError, UsageError
 from drumline.core.formatting import counted, format_bytes
 from drumline.core.json_lines import FRAME_BYTES, Message, pack_frames
@@ -48,7 +48,7 @@ async def sync_folder(
     folder: Path,
     home: ClusterHome,
     *,
-    report: Reporter,
+    note: Note,
     apart: Path | None = None,
 ) -> list[Synced]:
     """Sync the project's folder to R/code of all nodes; `push_package` must have been called.
@@ -59,12 +59,12 @@ async def sync_folder(
         UsageError: the folder cannot be sent; the nodes are as they were.
         HostError: a node is lost, or cannot take it; the others are as they were, or finished.
     """
-    sync = _Sync(folder, home.sync, report, apart, _Packer())
+    sync = _Sync(folder, home.sync, note, apart, _Packer())
     for number in range(ROUNDS):
         results, changed = await sync.round(remotes)
         if not changed:
             return results
-        report("sync", f"{changed[0]} changed meanwhile; looking again ({number + 1})")
+        note(f"sync: {changed[0]} changed meanwhile; looking again ({number + 1})")
     raise UsageError(
         f"{changed[0]} keeps changing while it is sent; wait until that has ended, or write it "
         f"into .drumlineignore"
@@ -77,7 +77,7 @@ class _Sync:
 
     folder: Path
     cache: Path
-    report: Reporter
+    note: Note
     apart: Path | None
     packer: _Packer
 
@@ -86,8 +86,8 @@ class _Sync:
         sessions = await NodeSession.start_all(remotes, _command)
         try:
             manifest = await asyncio.to_thread(scan_project, self.folder, self.cache, self.apart)
-            for note in manifest.notes:
-                self.report("sync", note)
+            for what in manifest.notes:
+                self.note(f"sync: {what}")
             results = await all_of(self._one(session, manifest) for session in sessions)
         finally:
             for session in sessions:
@@ -113,7 +113,7 @@ class _Sync:
         size = sum(entry.size for entry in wanted)
         if wanted:
             files = counted(len(wanted), "file")
-            self.report(machine.name, f"{files} to send ({format_bytes(size)})")
+            self.note(f"{machine.name}: {files} to send ({format_bytes(size)})")
         blocks = self.packer.blocks(manifest.root, wanted)
         try:
             while block := await asyncio.to_thread(next, blocks, b""):

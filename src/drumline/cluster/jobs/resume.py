@@ -15,8 +15,7 @@ from typing import IO
 
 from drumline.cluster.files.storage import fetch_run, latest_run
 from drumline.cluster.life.limits import kept_busy
-from drumline.cluster.providers import Reporter
-from drumline.cluster.ssh.remote import Remote, host_error
+from drumline.cluster.ssh.remote import Note, Remote, host_error
 from drumline.core.errors import UsageError
 from drumline.node.storage import shown_url
 
@@ -26,18 +25,13 @@ _ASK_S, _WRITE_S = 30.0, 300.0
 
 
 async def offer_checkpoints(
-    leader: Remote, job: str, *, pulled: Path | None, storage: str | None, report: Reporter
+    leader: Remote, job: str, *, pulled: Path | None, storage: str | None, note: Note
 ) -> str:
     """Bring an earlier job's checkpoints to the leader, for a job that resumes; returns the path.
 
     `job`: its id, or `latest`: the one that the storage got last.
     `pulled`: where its results are on this machine, if they are.
     `storage`: where run directories are copied to, if anywhere.
-
-    Raises:
-        UsageError: nobody has them.
-        HostError: the leader does not take them.
-        ClusterError: the copy in the storage is damaged, or cannot be read.
     """
     if job == LATEST:
         job = await asyncio.to_thread(_latest, storage)
@@ -46,16 +40,16 @@ async def offer_checkpoints(
     if (await leader.run(there, timeout_s=_ASK_S)).code == 0:
         return place
     if pulled is not None and any((pulled / "run" / "checkpoints").glob("step-*")):
-        return await _send(leader, job, pulled / "run", report)
+        return await _send(leader, job, pulled / "run", note)
     if storage is None:
         raise UsageError(
             f"nobody has checkpoints of {job}: not the leader, and it was not pulled; name another "
             f"job (drumline status), or a storage in cluster.yaml"
         )
     with tempfile.TemporaryDirectory() as folder:
-        report(job, f"from {shown_url(storage)}")
+        note(f"{job}: from {shown_url(storage)}")
         run = await asyncio.to_thread(fetch_run, storage, job, Path(folder) / "run")
-        return await _send(leader, job, run, report)
+        return await _send(leader, job, run, note)
 
 
 def _latest(storage: str | None) -> str:
@@ -69,13 +63,13 @@ def _latest(storage: str | None) -> str:
     return found.run
 
 
-async def _send(leader: Remote, job: str, run: Path, report: Reporter) -> str:
+async def _send(leader: Remote, job: str, run: Path, note: Note) -> str:
     """Bring the newest checkpoint to the leader."""
     steps = sorted((run / "checkpoints").glob("step-*"))
     if not steps:
         raise UsageError(f"{job} has no checkpoint to go on from; start a new run")
     place = f"resumed/{job}"
-    report(job, f"{steps[-1].name} to {leader.machine.name}")
+    note(f"{job}: {steps[-1].name} to {leader.machine.name}")
     target = f"{leader.machine.root}/{place}/checkpoints"
     with await asyncio.to_thread(_pack, steps[-1]) as packed:
         process = await leader.start(

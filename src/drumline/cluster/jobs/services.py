@@ -18,7 +18,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from drumline.cluster.jobs.submit import Request
 from drumline.cluster.life.limits import touch_busy
 from drumline.cluster.providers import Reporter
 from drumline.cluster.ssh.remote import (
@@ -31,6 +30,7 @@ from drumline.cluster.ssh.remote import (
 )
 from drumline.core.errors import DrumlineError, HostError
 from drumline.core.json_lines import Message
+from drumline.node.job import Request
 
 ServiceName = Literal["jupyter", "tensorboard"]
 _PAGES: dict[ServiceName, tuple[str, str]] = {

@@ -18,14 +18,12 @@ from drumline.cluster.life.limits import GONE, cluster_gone, find_gone
 from drumline.cluster.providers import Machine, Reporter
 from drumline.cluster.spec import ClusterSpec
 from drumline.cluster.ssh.connection import Connection
-from drumline.cluster.ssh.remote import Remote, all_of, raise_for_all
+from drumline.cluster.ssh.remote import Note, Remote, all_of, raise_for_all
 from drumline.cluster.ssh.transport import wait_for_banner
 from drumline.core.errors import DrumlineError, HostError, UsageError
 
 N = TypeVar("N")
 T = TypeVar("T")
-Note = Callable[[str], None]
-"""tells a person a line"""
 
 _AGAIN_S = 1.0
 

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from drumline.cluster.ssh.connection import RemoteProcess
 
 T = TypeVar("T")
+Note = Callable[[str], None]
+"""tells a person a line"""
 _FINISH_S = 10.0
 
 
