@@ -38,7 +38,8 @@ _NARROW = 60
 def status_command(which: str | None, *, as_json: bool) -> None:
     """Run `drumline status`: show the cluster's nodes, costs and jobs."""
     spec, home = find_cluster(which)
-    machines = home.read_facts().machines
+    facts = home.read_facts()
+    machines, deadline = facts.machines, facts.deadline
     if not machines:
         raise no_nodes(home)
     jobs, lost = run_on(reached(spec, home, machines), _ask)
@@ -48,15 +49,12 @@ def status_command(which: str | None, *, as_json: bool) -> None:
         states[error.fields["node"]] = GONE if gone else "silent"
     over = set(states.values()) == {GONE}
     troubles = [cluster_gone(home).message] if over else [error.message for error in lost]
-    deadline = home.read_facts().deadline
-    cost = sum(
-        line.usd for line in bill([*home.read_facts().former, *machines], time.time(), deadline)
-    )
+    cost = sum(line.usd for line in bill([*facts.former, *machines], time.time(), deadline))
     if as_json:
         nodes = [{**machine.to_json(), "state": states[machine.node]} for machine in machines]
-        facts = {"cluster": spec.name, "provider": spec.provider, "nodes": nodes}
+        made = {"cluster": spec.name, "provider": spec.provider, "nodes": nodes}
         trouble = "; ".join(troubles) or None
-        print_json({**facts, "deadline": deadline, "usd": cost, "jobs": jobs, "trouble": trouble})
+        print_json({**made, "deadline": deadline, "usd": cost, "jobs": jobs, "trouble": trouble})
         return
     console = Console(highlight=False)
     print_machines(console, machines, states)
@@ -124,21 +122,15 @@ async def _logs(
 ) -> int:
     job_id = job or await newest_job(fleet.remotes)
     if rank is not None:
-        found = [each for each in await status(fleet.remotes) if each["id"] == job_id]
-        _check_rank(found, rank)
+        for each in await status(fleet.remotes):
+            workers = each["state"]["workers"] or each["workers"]
+            if each["id"] == job_id and workers is not None:  # else it is not known yet
+                refuse_rank(job_id, rank, range(len(each["addresses"]) * int(workers)))
     follower = JobFollower(job_id, printer, rank=rank)
     if not follow:
         await follower.run(fleet.remotes, once=True)
         return 0
     return print_end(job_id, await follow_to_end(spec, home, fleet, follower, print_note))
-
-
-def _check_rank(jobs: list[Message], rank: int) -> None:
-    """Refuse a rank that a job does not have, as soon as it is known how many it has."""
-    for job in jobs:
-        workers = job["state"]["workers"] or job["workers"]
-        if workers is not None:
-            refuse_rank(str(job["id"]), rank, range(len(job["addresses"]) * int(workers)))
 
 
 def cancel_command(job: str | None, which: str | None) -> None:
@@ -160,9 +152,8 @@ def _job_table(jobs: list[Message], *, narrow: bool) -> Table:
         table.add_column(name, overflow="fold", no_wrap=name != "what")
     for job in jobs:
         state = JobState.from_json(job["state"])
-        took = ""
-        if state.started is not None:
-            took = format_seconds((state.ended or time.time()) - state.started)
+        seconds = (state.ended or time.time()) - (state.started or 0.0)
+        took = "" if state.started is None else format_seconds(seconds)
         code = "" if state.code is None else str(state.code)
         title = () if narrow else (str(job["title"]),)
         table.add_row(str(job["id"]), state.phase, code, took, *title)
@@ -176,12 +167,7 @@ def _kept_jobs(home: ClusterHome) -> dict[str, Path]:
 
 
 def _print_kept(home: ClusterHome, job: str | None, *, follow: bool, rank: int | None) -> int:
-    """Print what was pulled of a job; returns the exit code: where it is followed, the job's own.
-
-    Raises:
-        UsageError: nothing was pulled of it, or there is no such rank.
-        ClusterError: it is to be followed, but its end is not known.
-    """
+    """Print what was pulled of a job; returns the exit code: the job's own where it is followed."""
     kept = _kept_jobs(home)
     if job is None and kept:
         job = list(kept)[-1]
@@ -198,7 +184,10 @@ def _print_kept(home: ClusterHome, job: str | None, *, follow: bool, rank: int |
                 print(f"[{number}] {line}")
     if not follow:
         return 0
-    state = _state(kept[job])
+    try:
+        state = JobState.from_json(json.loads((kept[job] / "state.json").read_text()))
+    except (OSError, ValueError):
+        state = JobState()
     if not state.over:
         raise ClusterError(
             f"{job} was {state.phase} when it was pulled last; the nodes are gone, and nobody "
@@ -209,10 +198,3 @@ def _print_kept(home: ClusterHome, job: str | None, *, follow: bool, rank: int |
 
 def _log_files(folder: Path) -> Path:
     return folder / "run" / "logs"
-
-
-def _state(folder: Path) -> JobState:
-    try:
-        return JobState.from_json(json.loads((folder / "state.json").read_text()))
-    except (OSError, ValueError):
-        return JobState()

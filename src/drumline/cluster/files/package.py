@@ -10,7 +10,6 @@ Nothing but python3 and tar need be there.
 from __future__ import annotations
 
 import functools
-import gzip
 import hashlib
 import io
 import shlex
@@ -37,21 +36,19 @@ class Package:
         """The same for the same files."""
         digest = hashlib.sha256()
         for name, content in self.files:
-            digest.update(f"{name}\0{len(content)}\0".encode())
-            digest.update(content)
+            digest.update(f"{name}\0{len(content)}\0".encode() + content)
         return digest.hexdigest()[:16]
 
     @functools.cached_property
     def archive(self) -> bytes:
         """All of it as tar.gz."""
-        raw = io.BytesIO()
-        with tarfile.open(fileobj=raw, mode="w") as tar:
+        packed = io.BytesIO()
+        with tarfile.open(fileobj=packed, mode="w:gz", compresslevel=6) as tar:
             for name, content in self.files:
                 info = tarfile.TarInfo(name)
                 info.size = len(content)
-                info.mode = 0o644
                 tar.addfile(info, io.BytesIO(content))
-        return gzip.compress(raw.getvalue(), 6, mtime=0)
+        return packed.getvalue()
 
 
 @functools.cache
@@ -92,9 +89,6 @@ async def push_package(remote: Remote, package: Package | None = None) -> bool:
 def _reason(stderr: bytes) -> str:
     """Return the line that says why: tar complains of each file, and sums that up at the end."""
     for line in stderr.decode(errors="replace").splitlines():
-        if line.endswith(_FULL):
+        if line.endswith(("No space left on device", "Disk quota exceeded")):
             return f"{line.removeprefix('tar: ')}; make room there, then again: drumline up"
     return last_line(stderr)
-
-
-_FULL = ("No space left on device", "Disk quota exceeded")

@@ -1,7 +1,7 @@
 """The permanent storage of a cluster: run directories that outlive the nodes.
 
     during and after a run   node (its own role)  ──▶  storage      `keep_copies`
-    or by the laptop         pull, then           ──▶  storage      `upload_run`
+    or by the laptop         pull, then           ──▶  storage      `store_run`
     another cluster          storage ──▶ a run directory again      `latest_run`, `fetch_run`
 
 What lies there, and why it is whole at every moment, says `drumline.node.storage`.
@@ -9,11 +9,13 @@ What lies there, and why it is whole at every moment, says `drumline.node.storag
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from drumline.cluster.providers import Reporter
 from drumline.cluster.ssh.remote import Remote, all_of, node_python
 from drumline.core.errors import ClusterError, HostError
 from drumline.core.formatting import listed
@@ -31,14 +33,11 @@ class StoredRun:
     """A run that the storage has."""
 
     run: str
-    written: float
-    """when it was copied last, in seconds of the epoch"""
     changed: float
-    """when the newest of its files was"""
+    """when the newest of its files was, in seconds of the epoch"""
     ended: bool
-    """whether it had ended then"""
+    """whether it had ended when it was copied last"""
     files: int
-    bytes: int
     resumable: bool
     """whether it has a checkpoint"""
 
@@ -86,15 +85,43 @@ def upload_run(folder: Path, url: str, run: str, *, ended: bool = True) -> Copie
     return Store(url).copy(folder, run, LAPTOP, ended=ended)
 
 
-def seen_here(url: str, run: str) -> bool:
+def store_run(
+    url: str, job_id: str, folder: Path, report: Reporter, *, stored: bool, ended: bool
+) -> None:
+    """Copy a pulled job's run from here to the storage, unless its nodes have done so (`stored`).
+
+    Raises:
+        ClusterError: the storage refuses, and the nodes have not stored it either.
+    """
+    try:
+        if stored and _seen_here(Store(url), job_id):
+            return
+        report(job_id, f"to {shown_url(url)}")
+        upload_run(folder / "run", url, job_id, ended=ended)
+    except ClusterError as error:
+        if not stored:
+            raise
+        report(job_id, f"the nodes have stored it, but from here: {error.message}")
+
+
+def _seen_here(store: Store, run: str) -> bool:
     """Whether the laptop sees, at the storage's URL, the files that the nodes have stored there.
 
     A folder of the nodes' own disks has the same address, and goes with them.
     """
-    store = Store(url)
     if not store.is_folder:
         return True
     return any(copy.ended for copy in store.manifests(run) if copy.writer != LAPTOP)
+
+
+def stored_by_nodes(folder: Path, *, nodes: int) -> bool:
+    """Whether as many nodes say in a pulled job that they brought all of it to the storage."""
+    notes = [folder / "storage.json", *folder.glob("nodes/*/storage.json")]
+    try:
+        told = [json.loads(note.read_text()) for note in notes]
+    except (OSError, ValueError):
+        return False
+    return len(told) >= nodes and all(note["ended"] and not note["error"] for note in told)
 
 
 def stored_runs(url: str) -> list[StoredRun]:
@@ -105,11 +132,9 @@ def stored_runs(url: str) -> list[StoredRun]:
     return [
         StoredRun(
             run=run,
-            written=copies[0].written,
             changed=max((one.mtime for copy in copies for one in copy.files.values()), default=0.0),
             ended=all(copy.ended for copy in copies),
             files=len(chosen := _choose(copies)),
-            bytes=sum(copy.files[name].bytes for name, copy in chosen.items()),
             resumable=any(name.startswith("checkpoints/step-") for name in chosen),
         )
         for run, copies in runs.items()
@@ -126,12 +151,7 @@ def latest_run(url: str) -> StoredRun | None:
 
 
 def fetch_run(url: str, run: str, into: Path) -> Path:
-    """Download the files of a run from the cluster's storage: all of them, verified, or none.
-
-    Raises:
-        ClusterError: there is no such run, its copy is damaged or incomplete (says which file), or
-            `into` exists already.
-    """
+    """Download the files of a run from the cluster's storage: all of them, verified, or none."""
     if into.exists():
         raise ClusterError(f"{into} exists already; choose another folder for the copy of {run}")
     store = Store(url)

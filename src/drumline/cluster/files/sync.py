@@ -7,7 +7,8 @@ hash, nothing else is sent. `drumline.node.receive` draws the exchange.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterator, Sequence
+import functools
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -24,7 +25,8 @@ ROUNDS = 3
 """so often a folder that changes meanwhile is looked at again"""
 _ANSWER_S, _WRITE_S, _END_S = 900.0, 300.0, 20.0  # a node may have many files to scan
 _STALLED = "stalled"
-_SMALL, _KEPT = 1 << 16, 1 << 26
+_SMALL, _KEPT = 1 << 16, 1 << 10
+Pack = Callable[[Path, Entry], bytes]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +61,8 @@ async def sync_folder(
         UsageError: the folder cannot be sent; the nodes are as they were.
         HostError: a node is lost, or cannot take it; the others are as they were, or finished.
     """
-    sync = _Sync(folder, home.sync, note, apart, _Packer())
+    pack = functools.lru_cache(_KEPT)(_pack_small)  # the other nodes get the same
+    sync = _Sync(folder, home.sync, note, apart, pack)
     for number in range(ROUNDS):
         results, changed = await sync.round(remotes)
         if not changed:
@@ -79,7 +82,8 @@ class _Sync:
     cache: Path
     note: Note
     apart: Path | None
-    packer: _Packer
+    pack: Pack
+    """gives the frames of a small file"""
 
     async def round(self, remotes: Sequence[Remote]) -> tuple[list[Synced], list[str]]:
         """Scan once, and send it to all; returns the files that have changed meanwhile."""
@@ -114,7 +118,7 @@ class _Sync:
         if wanted:
             files = counted(len(wanted), "file")
             self.note(f"{machine.name}: {files} to send ({format_bytes(size)})")
-        blocks = self.packer.blocks(manifest.root, wanted)
+        blocks = _blocks(self.pack, manifest.root, wanted)
         try:
             while block := await asyncio.to_thread(next, blocks, b""):
                 await _within(session, session.process.write(block))
@@ -130,36 +134,22 @@ class _Sync:
         return replace(synced, sent=len(wanted), sent_bytes=size, removed=removed), changed
 
 
-class _Packer:
-    """Files as frames. Those of small files are kept for the other nodes, up to a limit."""
+def _blocks(pack: Pack, root: Path, entries: Sequence[Entry]) -> Iterator[bytes]:
+    """Give the frames of files, in blocks worth sending."""
+    block = bytearray()
+    for entry in entries:
+        large = entry.size > _SMALL
+        for frame in pack_frames(_read(root, entry)) if large else [pack(root, entry)]:
+            block += frame
+            if len(block) >= FRAME_BYTES:
+                yield bytes(block)
+                block.clear()
+    if block:
+        yield bytes(block)
 
-    def __init__(self) -> None:
-        self._small: dict[str, bytes] = {}
-        self._kept = 0
 
-    def blocks(self, root: Path, entries: Sequence[Entry]) -> Iterator[bytes]:
-        """Give the frames of files, in blocks worth sending."""
-        block = bytearray()
-        for entry in entries:
-            for frame in self._frames(root, entry):
-                block += frame
-                if len(block) >= FRAME_BYTES:
-                    yield bytes(block)
-                    block.clear()
-        if block:
-            yield bytes(block)
-
-    def _frames(self, root: Path, entry: Entry) -> Iterator[bytes]:
-        if entry.size > _SMALL:
-            yield from pack_frames(_read(root, entry))
-            return
-        known = self._small.get(entry.digest)
-        if known is None:
-            known = b"".join(pack_frames(_read(root, entry)))
-            if self._kept < _KEPT:
-                self._kept += len(known)
-                self._small[entry.digest] = known
-        yield known
+def _pack_small(root: Path, entry: Entry) -> bytes:
+    return b"".join(pack_frames(_read(root, entry)))
 
 
 def _read(root: Path, entry: Entry) -> Iterator[bytes]:
@@ -199,17 +189,11 @@ async def _answer(session: NodeSession) -> Message:
     if answer is None:
         done = await session.finish(_END_S)
         said = last_line(done.stderr) if done else ""
-        raise host_error(
-            session.machine,
-            "sync",
-            f"the receiver ended with code {done.code if done else 'unknown'}"
-            + (f": {said}" if said else "")
-            + "; bring the package there again: drumline up",
-        )
+        why = f"the receiver ended with code {done.code if done else 'unknown'}"
+        why += f": {said}" if said else ""
+        why += "; bring the package there again: drumline up"
+        raise host_error(session.machine, "sync", why)
     if "error" in answer:
-        raise host_error(
-            session.machine,
-            "sync",
-            f"the folder cannot be put there: {answer['error']}; R/code is as it was",
-        )
+        why = f"the folder cannot be put there: {answer['error']}; R/code is as it was"
+        raise host_error(session.machine, "sync", why)
     return answer

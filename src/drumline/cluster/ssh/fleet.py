@@ -53,7 +53,6 @@ class Fleet:
     ) -> AsyncIterator[Fleet]:
         """Wait for all machines' SSH servers, and connect to each, all at once.
 
-        `home`: The cluster's folder, which has the key and the pinned host keys.
         `auth_retry_s`: How long one that answers, but lets nobody in, is tried again: a machine
         that boots may have its SSH server before its user.
         `lost`: Takes why some cannot be reached; the fleet is the others then, if any.
@@ -88,21 +87,22 @@ class Fleet:
         Raises:
             HostError: what failed, with its nodes; the others have finished.
         """
-        return await all_of(_named(function, one) for one in self.remotes)
 
+        async def call(remote: Remote) -> T:
+            machine = remote.machine
+            try:
+                return await function(remote)
+            except DrumlineError as error:
+                if "node" in error.fields:
+                    raise
+                text = f"{machine.name} ({machine.host}): {error.message}"
+                fields = {**error.fields, "node": machine.node, "host": machine.host}
+                raise HostError(text, **fields) from error
+            except Exception as error:
+                error.add_note(f"on {machine.name}")
+                raise
 
-async def _named(function: Callable[[Remote], Awaitable[T]], remote: Remote) -> T:
-    try:
-        return await function(remote)
-    except DrumlineError as error:
-        if "node" in error.fields:
-            raise
-        machine = remote.machine
-        fields = {**error.fields, "node": machine.node, "host": machine.host}
-        raise HostError(f"{machine.name} ({machine.host}): {error.message}", **fields) from error
-    except Exception as error:
-        error.add_note(f"on {remote.machine.name}")
-        raise
+        return await all_of(map(call, self.remotes))
 
 
 async def _connect(
@@ -224,11 +224,7 @@ def no_nodes(home: ClusterHome) -> UsageError:
 
 
 def refuse_silent(spec: ClusterSpec, home: ClusterHome, machine: Machine) -> None:
-    """Say what is known of a node that does not answer: OpenSSH knows only that it does not.
-
-    Raises:
-        HostError: it does not answer, or has ended.
-    """
+    """Say what is known of a node that does not answer: OpenSSH knows only that it does not."""
 
     async def check() -> None:
         try:
