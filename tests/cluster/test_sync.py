@@ -17,8 +17,7 @@ import pytest
 import drumline
 from drumline.cluster.files import sync as sync_module
 from drumline.cluster.files.manifest import scan_project
-from drumline.cluster.files.package import push_package
-from drumline.cluster.files.sync import sync_folder
+from drumline.cluster.files.sync import push_package, sync_folder
 from drumline.cluster.ssh.fleet import Fleet
 from drumline.cluster.ssh.remote import NodeSession
 from drumline.core.errors import HostError, UsageError

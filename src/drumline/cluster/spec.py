@@ -191,12 +191,7 @@ FILE = Path("cluster.yaml")
 
 
 def read_cluster(file: Path | None, overrides: Iterable[str] = ()) -> ClusterSpec:
-    """Read the spec of a cluster that is to be made; `file` None is ./cluster.yaml.
-
-    Raises:
-        UsageError: there is no such file.
-        SpecError: it does not make sense; says which line, and the way out.
-    """
+    """Read the spec of a cluster that is to be made; `file` None is ./cluster.yaml."""
     path = FILE if file is None else file
     if not path.exists():
         raise UsageError(

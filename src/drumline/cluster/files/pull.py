@@ -248,11 +248,7 @@ class Puller:
     async def pull(self, only: Callable[[str], bool] | None = None) -> Pulled:
         """Bring what is new. A node that does not answer does not keep the others' from coming.
 
-        Args:
-            only: says of a file's name below the job's folder whether to bring it; None: all.
-
-        Raises:
-            ClusterError: the leader has no such job, or no node answers.
+        `only`: says of a file's name below the job's folder whether to bring it; None: all.
         """
         silent = await self._all(self.remotes, self._list)
         if only is not None:
@@ -276,11 +272,7 @@ class Puller:
         )
 
     async def watch(self, on_pull: Callable[[Pulled], None], *, every_s: float = 3.0) -> Pulled:
-        """Pull every few seconds, until the job has ended and everything is here.
-
-        Raises:
-            HostError: the leader does not answer any more: nobody else knows of the end.
-        """
+        """Pull every few seconds, until the job has ended and everything is here."""
         while True:
             pulled = await self.pull()
             on_pull(pulled)

@@ -206,9 +206,6 @@ async def follow_to_end(
     """Follow a submitted job, also where connections are lost: the job does not need us.
 
     `sessions` stream the job already; `view` draws its training.
-
-    Raises:
-        HostError: the cluster is gone, or cannot be reached any more.
     """
     try:
         if sessions:

@@ -17,12 +17,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from drumline.cluster.files.package import push_package
-from drumline.cluster.files.storage import keep_copies
-from drumline.cluster.files.sync import sync_folder
+from drumline.cluster.files.storage import keep_copies, offer_checkpoints
+from drumline.cluster.files.sync import push_package, sync_folder
 from drumline.cluster.home import ClusterHome
 from drumline.cluster.jobs.follow import JobFollower, RunView, Show, follow_to_end
-from drumline.cluster.jobs.resume import offer_checkpoints
 from drumline.cluster.providers import Machine
 from drumline.cluster.spec import ClusterSpec
 from drumline.cluster.ssh.fleet import Fleet, connected, run_on

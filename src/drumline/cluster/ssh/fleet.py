@@ -1,7 +1,8 @@
 """`Fleet`: all nodes of a cluster, connected at once, one connection each, kept while it is open.
 
-async with Fleet.open(machines, home, timeout_s=300, say=say) as fleet:
-    await fleet.all(lambda remote: remote.run(["nvidia-smi"]))
+Commands connect to a cluster that is up, and run a coroutine over its nodes:
+
+    run_on(connected(spec, home), lambda fleet: fleet.all(push_package))
 """
 
 from __future__ import annotations
@@ -56,9 +57,6 @@ class Fleet:
         `auth_retry_s`: How long one that answers, but lets nobody in, is tried again: a machine
         that boots may have its SSH server before its user.
         `lost`: Takes why some cannot be reached; the fleet is the others then, if any.
-
-        Raises:
-            HostError: some cannot be reached; names all of them, each with the reason.
         """
         opened: list[Connection] = []
 
@@ -82,11 +80,7 @@ class Fleet:
         return self.remotes[0]
 
     async def all(self, function: Callable[[Remote], Awaitable[T]]) -> list[T]:
-        """Call a function for each node, all at once; returns its results in node order.
-
-        Raises:
-            HostError: what failed, with its nodes; the others have finished.
-        """
+        """Call a function for each node, all at once; returns its results in node order."""
 
         async def call(remote: Remote) -> T:
             machine = remote.machine
