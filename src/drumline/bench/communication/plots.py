@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from drumline.bench.communication.aggregation import AggregationRow
 from drumline.bench.communication.collectives import CollectiveRow
-from drumline.bench.communication.tables import collectives_title, format_size
+from drumline.bench.communication.tables import collectives_title
+from drumline.core.formatting import format_size
 from drumline.report.plots import LEDGER, FigureStyle
 
 if TYPE_CHECKING:
