@@ -27,7 +27,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import secrets
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -67,13 +66,6 @@ class Request(Record):
     restarts: int = 0
     keep_warm: bool = True
     """whether an agent that has loaded torch is to wait on each node for the next job"""
-
-    def job_id(self) -> str:
-        """Make up an id: the script's name or the title, and a few digits."""
-        args = [arg for arg in self.argv if arg != "-m"]
-        name = self.title or (args[0] if args else "train")
-        stem = re.sub(r"[^A-Za-z0-9]+", "-", name.rpartition("/")[2].removesuffix(".py"))
-        return f"{stem.strip('-')[:40] or 'job'}-{secrets.token_hex(3)}".lower()
 
 
 @dataclass(frozen=True, kw_only=True)

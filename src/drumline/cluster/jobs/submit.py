@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import getpass
 import json
+import re
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -52,7 +53,7 @@ class Submission:
     def __init__(
         self, spec: ClusterSpec, home: ClusterHome, request: Request, *, note: Note
     ) -> None:
-        self.job_id = request.job_id()
+        self.job_id = make_job_id(request)
         self.folder = home.results(self.job_id)
         """where its results are pulled to"""
         self.started = False
@@ -149,6 +150,14 @@ class _QueueNotice:
             self._timer = loop.call_later(_QUEUED_S, self._note, "waits for the job before it")
 
 
+def make_job_id(request: Request) -> str:
+    """Make up a job's id: the script's name or the title, and a few digits."""
+    args = [arg for arg in request.argv if arg != "-m"]
+    name = request.title or (args[0] if args else "train")
+    stem = re.sub(r"[^A-Za-z0-9]+", "-", name.rpartition("/")[2].removesuffix(".py"))
+    return f"{stem.strip('-')[:40] or 'job'}-{secrets.token_hex(3)}".lower()
+
+
 async def submit(remotes: Sequence[Remote], request: Request, *, job_id: str | None = None) -> str:
     """Submit a job to all nodes of a cluster, and return its id; it runs on without the laptop.
 
@@ -157,7 +166,7 @@ async def submit(remotes: Sequence[Remote], request: Request, *, job_id: str | N
     Raises:
         ClusterError: it could not be started; holds what each node says. Nothing runs then.
     """
-    job_id = job_id or request.job_id()
+    job_id = job_id or make_job_id(request)
     sessions = await start_job(remotes, request, job_id)
     await all_of(session.finish() for session in sessions)
     return job_id
