@@ -46,6 +46,7 @@ class StoredRun:
     ended: bool
     """whether it had ended when it was copied last"""
     files: int
+    bytes: int
     resumable: bool
     """whether it has a checkpoint"""
 
@@ -139,6 +140,7 @@ def stored_runs(url: str) -> list[StoredRun]:
             changed=max((one.mtime for copy in copies for one in copy.files.values()), default=0.0),
             ended=all(copy.ended for copy in copies),
             files=len(chosen := _choose(copies)),
+            bytes=sum(copy.files[name].bytes for name, copy in chosen.items()),
             resumable=any(name.startswith("checkpoints/step-") for name in chosen),
         )
         for run, copies in runs.items()
