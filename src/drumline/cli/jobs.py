@@ -11,6 +11,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from drumline.cli.app import print_json
 from drumline.cli.cluster import describe_limits
 from drumline.cli.cluster_display import (
     Printer,
@@ -19,7 +20,6 @@ from drumline.cli.cluster_display import (
     print_note,
     refuse_rank,
 )
-from drumline.cli.printing import print_json
 from drumline.cluster.home import ClusterHome
 from drumline.cluster.jobs.follow import JobFollower, follow_to_end
 from drumline.cluster.jobs.submit import cancel, newest_job, status
