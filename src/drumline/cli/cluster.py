@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.prompt import Confirm
 from rich.table import Table
 
+from drumline.cli.app import print_json
 from drumline.cli.cluster_display import NodeRows, print_machines
-from drumline.cli.printing import print_json
 from drumline.cluster.home import ClusterHome
 from drumline.cluster.life.limits import describe_deadline
 from drumline.cluster.life.receipt import Receipt

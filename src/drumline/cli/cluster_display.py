@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from drumline.cli.printing import print_text
+from drumline.cli.app import print_text
 from drumline.core.errors import DrumlineError, UsageError
 from drumline.core.formatting import format_seconds, name_ranks
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from drumline.cli.app import print_json
 from drumline.cli.cluster import describe_limits
 from drumline.cli.cluster_display import (
     NodeRows,
@@ -22,7 +23,6 @@ from drumline.cli.cluster_display import (
     print_note,
     refuse_rank,
 )
-from drumline.cli.printing import print_json
 from drumline.cluster.files.pull import Pulled, Puller
 from drumline.cluster.files.storage import store_run, stored_by_nodes
 from drumline.cluster.home import ClusterHome
