@@ -256,7 +256,7 @@ def _pull_first(spec: ClusterSpec, home: ClusterHome, rows: NodeRows, give_up: l
     Raises:
         ClusterError: a node that is there does not give it; says how to go on without.
     """
-    from drumline.cli.pull import pull_all
+    from drumline.cli.jobs import pull_all
     from drumline.cluster.life.down import find_own
     from drumline.cluster.providers import build_provider
 

@@ -136,11 +136,7 @@ def print_end(job_id: str, state: JobState) -> int:
 
 
 def refuse_rank(job_id: str, rank: int | None, ranks: Collection[int]) -> None:
-    """Refuse a `--rank` that a cluster's job does not have.
-
-    Raises:
-        UsageError: names those that it has.
-    """
+    """Refuse a `--rank` that a cluster's job does not have."""
     if rank is None or rank in ranks:
         return
     if isinstance(ranks, range) and len(ranks) > 2:

@@ -53,11 +53,7 @@ def run_command(
 
 
 def _plan_links(nodes: int, workers: int, rate: str | None) -> tuple[NodePlan, ...]:
-    """Lay out the simulated nodes of a script's run.
-
-    Raises:
-        UsageError: the rate is none, or there is one node only, which has no link.
-    """
+    """Lay out the simulated nodes of a script's run."""
     link = {} if rate is None else {"link": {"rate": rate}}
     values = {"nodes": nodes, "workers": 1, "data": {"batch": nodes}, **link}
     if link and nodes == 1:
@@ -103,7 +99,4 @@ def _follow(run: RunDir, task: AgentTask, plans: tuple[NodePlan, ...], *, world_
     seconds = time.monotonic() - started
     run.write_json("summary.json", {"world_size": world_size, "time_s": seconds})
     ranks = "the one rank is" if world_size == 1 else f"all {world_size} ranks are"
-    console.print(
-        f"{ranks} done in {format_seconds(seconds)}; logs: {run.logs}",
-        markup=False,
-    )
+    console.print(f"{ranks} done in {format_seconds(seconds)}; logs: {run.logs}", markup=False)

@@ -11,11 +11,12 @@ from rich.console import Console
 
 from drumline.cli.cluster_display import Printer, print_end, print_note
 from drumline.cli.display import Display, build_display, print_result
-from drumline.cluster.jobs.submit import Request, Submission
+from drumline.cluster.jobs.submit import Submission
 from drumline.cluster.spec import ClusterSpec, find_cluster
 from drumline.core.errors import InterruptError, UsageError
 from drumline.core.rundir import RunDir
 from drumline.core.task import MODULE
+from drumline.node.job import Request
 from drumline.spec.load import dump_spec, load_spec, read_run_spec
 
 _SPEC_ENDS = (".yaml", ".yml")

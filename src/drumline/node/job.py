@@ -53,31 +53,40 @@ JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job(Record):
+class Request(Record):
+    """What somebody wants to run on all nodes of a cluster."""
+
+    argv: tuple[str, ...] = ()
+    """a script below the synced folder, or -m and a module, with arguments"""
+    spec: str = ""
+    """or a spec to train by, as YAML; its nodes and workers are set to the cluster's"""
+    resume: str = ""
+    """a run directory on the leader, below its own folder (jobs/train-3f9a/run), from whose newest
+    checkpoint a spec's training goes on"""
+    code: str = ""
+    """the hash of the code that was synced for it: nodes that have other code by then refuse the
+    job; "": whatever is there"""
+    title: str = ""
+    workers: int | None = None
+    """ranks on each node; None: one for each GPU, or one"""
+    timeout_s: float = 300.0
+    """how long agents wait for each other at the start (a spec has its own)"""
+    restarts: int = 0
+    keep_warm: bool = True
+    """whether an agent that has loaded torch is to wait on each node for the next job"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job(Request):
     """One node's part of a job."""
 
     id: str
-    title: str
     node: int
     addresses: tuple[str, ...]
     """where nodes reach each other, in node order; the first is the leader's"""
-    argv: tuple[str, ...] = ()
-    """a script below work/, or -m and a module, with arguments"""
-    spec: str = ""
-    """or a spec to train by, as YAML"""
-    resume: str = ""
-    """a run directory on the leader, below its own folder, from whose checkpoints to go on"""
-    code: str = ""
-    """the hash of the code that was synced for it; "": whatever is there"""
-    workers: int | None = None
-    """ranks on each node; None: one for each GPU, or one"""
     port: int = 0
     """where the leader listens for the others"""
-    timeout_s: float = 300.0
-    """how long agents wait for each other"""
-    restarts: int = 0
     keep_warm: bool = False
-    """whether an agent is to wait for the next job when this one has ended"""
     submitted: float = 0.0
     user: str = ""
 
