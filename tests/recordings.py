@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from drumline.schedules.collectives import Call
+from drumline.schedules.collectives import CollectiveCall
 
 TENSOR = [{"name": "tensor", "elements": 4}]
 
@@ -46,7 +46,7 @@ def answer(rank, rooms, messages, events, looks, **more):
 
 def exchange():
     """all_reduce by halving of two ranks: each sends half, adds, and sends its sum back."""
-    call = Call(
+    call = CollectiveCall(
         collective="all_reduce",
         algorithm="halving_doubling",
         ranks=2,
@@ -93,7 +93,9 @@ def exchange():
 
 def stuck():
     """broadcast in which both ranks think that they are the root: both only send."""
-    call = Call(collective="broadcast", algorithm="tree", ranks=2, elements=4, element_bytes=8)
+    call = CollectiveCall(
+        collective="broadcast", algorithm="tree", ranks=2, elements=4, element_bytes=8
+    )
     answers = [
         answer(
             rank,
@@ -110,7 +112,7 @@ def stuck():
 
 def tokens():
     """barrier by dissemination of two ranks: one byte each way, nothing marked."""
-    call = Call(collective="barrier", algorithm="dissemination", ranks=2, element_bytes=8)
+    call = CollectiveCall(collective="barrier", algorithm="dissemination", ranks=2, element_bytes=8)
     answers = [
         answer(
             rank,

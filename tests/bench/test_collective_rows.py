@@ -16,10 +16,12 @@ from drumline.bench.communication.collectives import (
     payload,
     predict_rows,
 )
+from drumline.bench.communication.plots import draw_collectives
 from drumline.core.nodes import NodePlan
 from drumline.probe.collectives import build_exercise
 from drumline.report.intervals import quartiles
-from drumline.schedules.collectives import BY_BACKEND, PLANS, Call
+from drumline.report.plots import FigureStyle
+from drumline.schedules.collectives import BY_BACKEND, PLANS, CollectiveCall
 
 
 def turn(ns, wire, *, began=0, size=16, algorithm="ring", backend="gloo"):
@@ -147,18 +149,18 @@ def test_parts_are_rounded_up_and_ranks_measure_what_rows_say(collective, asked,
     ],
 )
 def test_the_limit_of_a_link(algorithm, rates, seconds):
-    call = Call(collective="all_reduce", algorithm=algorithm, ranks=4, elements=250_000)
+    call = CollectiveCall(collective="all_reduce", algorithm=algorithm, ranks=4, elements=250_000)
     assert limit_s(call, nodes(*rates)) == pytest.approx(seconds)
 
 
 def test_no_limit_without_a_shaped_link():
-    call = Call(collective="all_reduce", algorithm="ring", ranks=4, elements=4)
+    call = CollectiveCall(collective="all_reduce", algorithm="ring", ranks=4, elements=4)
     assert limit_s(call, ()) is None
     assert limit_s(call, nodes(None, None)) is None
 
 
 def test_what_the_backend_sends_is_its_own_business():
-    call = Call(collective="all_reduce", algorithm="native", ranks=4, elements=4)
+    call = CollectiveCall(collective="all_reduce", algorithm="native", ranks=4, elements=4)
     assert payload(call, 4) is None
 
 
@@ -208,3 +210,13 @@ def test_rivals_do_not_predict_each_other():
 def test_quartiles():
     assert quartiles([3.0]) == (3.0, 3.0, 3.0)
     assert quartiles([1.0, 2.0, 3.0, 4.0, 5.0]) == (2.0, 3.0, 4.0)
+
+
+def test_times_within_a_decade_have_more_than_one_label():
+    style = FigureStyle()
+    with style.drawing():
+        (axes,) = draw_collectives(style, [row(2**16, 0.0021), row(2**20, 0.0062)]).axes
+        labels = (*axes.yaxis.get_majorticklabels(), *axes.yaxis.get_minorticklabels())
+        numbers = {"".join(filter(str.isdigit, label.get_text())) for label in labels}
+    assert {"2", "3", "6"} <= numbers
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["64KiB", "1MiB"]

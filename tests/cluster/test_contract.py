@@ -35,7 +35,7 @@ class Ground:
 
     def provider(self) -> Provider:
         """A new one each time, as each command has."""
-        return build_provider(self.spec, self.home, creates=True)
+        return build_provider(self.spec, self.home)
 
     def say(self, who: str, what: str) -> None:
         self.said.append((who, what))
@@ -79,7 +79,7 @@ def ssh(tmp_path, monkeypatch):
 
 @pytest.fixture
 def twin(tmp_path, monkeypatch):
-    from drumline.cluster.providers.twin.control import find_processes
+    from drumline.cluster.providers.twin.provider import find_processes
 
     need_twins()
     monkeypatch.setenv("DRUMLINE_HOME", str(tmp_path / "home"))

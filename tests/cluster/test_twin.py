@@ -13,20 +13,22 @@ import uuid
 from pathlib import Path
 
 import pytest
-from twins import Twin, make_key, need_twins, wait_for_banner
+from twins import Twin, enter, make_key, need_twins, wait_for_banner
 
 from drumline.cluster.home import HOME, ClusterHome
 from drumline.cluster.providers import Machine
-from drumline.cluster.providers.twin.control import (
+from drumline.cluster.providers.twin.folder import LIMITS
+from drumline.cluster.providers.twin.provider import (
     Control,
+    TwinProvider,
     check_server,
     find_processes,
     find_twin_way,
     processes_of,
+    reap,
 )
-from drumline.cluster.providers.twin.folder import LIMITS
-from drumline.cluster.providers.twin.provider import TwinProvider, reap
 from drumline.cluster.spec import ClusterSpec
+from drumline.cluster.ssh.keys import cluster_key, host_key
 from drumline.core.errors import ClusterError
 from drumline.core.nodes import address_of
 from drumline.node.services import start_time
@@ -45,17 +47,13 @@ class Rig:
 
     def __init__(self, folder: Path, **spec: object) -> None:
         os.environ[HOME] = str(folder / "home with ö")
-        self.keys = folder / "keys"
         self.home = ClusterHome.of("rehearsal")
         self.home.make()
         self.spec = ClusterSpec(**{"name": "rehearsal", "nodes": 2, **spec})
-        pairs = [make_key(self.keys, f"worker{node}") for node in range(self.spec.nodes)]
-        client = make_key(self.keys, "client")[1]
-        self.provider = TwinProvider(
-            self.spec, self.home, public_key=client, host_keys=[private for private, _ in pairs]
-        )
-        known = [f"{address_of(node)} {public}\n" for node, (_, public) in enumerate(pairs)]
-        (self.keys / "known_hosts").write_text("".join(known))
+        self.provider = TwinProvider(self.spec, self.home)
+        nodes = range(self.spec.nodes)
+        known = [f"{address_of(node)} {host_key(self.home, node).public}\n" for node in nodes]
+        self.home.known_hosts.write_text("".join(known))
         self.control = Control(self.home.twin.resolve())
 
     def spaces(self) -> set[str]:
@@ -65,9 +63,9 @@ class Rig:
 
     def _client(self, machine: Machine, *options: str) -> list[str]:
         proxy = shlex.join(machine.proxy).replace("%", "%%")
-        words = ["ssh", "-F", "none", "-i", str(self.keys / "client"), "-o", "BatchMode=yes"]
+        words = ["ssh", "-F", "none", "-i", str(cluster_key(self.home)), "-o", "BatchMode=yes"]
         words += ["-o", f"ProxyCommand={proxy}", "-o", "StrictHostKeyChecking=yes", *options]
-        words += ["-o", f'UserKnownHostsFile="{self.keys}/known_hosts"', "-o", "LogLevel=ERROR"]
+        words += ["-o", f'UserKnownHostsFile="{self.home.known_hosts}"', "-o", "LogLevel=ERROR"]
         return [*words, f"{machine.user}@{machine.host}"]
 
     def ssh(self, machine: Machine, command: str, *options: str) -> subprocess.CompletedProcess:
@@ -180,13 +178,15 @@ def test_twin_nodes_are_machines_of_their_own(rig, monkeypatch):
     assert "rate 100Mbit" in rate
 
     # only with the right keys, on both sides
-    make_key(there.keys, "stranger")
-    words = there.ssh(first, "true", "-o", "IdentitiesOnly=yes", "-i", str(there.keys / "stranger"))
+    key = cluster_key(there.home)
+    make_key(there.home.ssh, "stranger")
+    stranger = ("-o", "IdentitiesOnly=yes", "-i", str(there.home.ssh / "stranger"))
+    words = there.ssh(first, "true", *stranger)
     assert words.returncode == 0, "the client's key is also offered"
-    os.rename(there.keys / "client", there.keys / "away")
-    os.rename(there.keys / "stranger", there.keys / "client")
+    os.rename(key, there.home.ssh / "away")
+    os.rename(there.home.ssh / "stranger", key)
     assert "Permission denied" in there.ssh(first, "true").stderr
-    os.rename(there.keys / "away", there.keys / "client")
+    os.rename(there.home.ssh / "away", key)
     impostor = first.at(host=second.host)
     assert "Host key verification failed" in there.ssh(impostor, "true").stderr
 
@@ -239,7 +239,7 @@ def test_twin_what_dies_is_gone_and_made_anew(rig):
 
     # a link is cut, and heals
     probe = "import socket; socket.create_connection(('10.77.0.2', 22), 1)"
-    ask = [*there.control.enter("worker0"), sys.executable, "-I", "-S", "-c", probe]
+    ask = [*enter(there.control.home, "worker0"), sys.executable, "-I", "-S", "-c", probe]
     assert subprocess.run(ask, capture_output=True, timeout=20).returncode == 0
     there.control.ask("cut", name="worker1")
     assert subprocess.run(ask, capture_output=True, timeout=20).returncode == 1
@@ -315,7 +315,7 @@ def test_twin_nodes_come_and_go_with_any_addresses(tmp_path):
         with twin.control.dial() as line:
             line.sendall(b"nonsense\n")
             assert b"error" in line.recv(999)
-        assert {node["name"] for node in twin.control.status()} == {"laptop", "outside", "i-0abc"}
+        assert {node["name"] for node in twin.status()} == {"laptop", "outside", "i-0abc"}
     wait_until(lambda: not processes_of(twin.home), "all to be gone")
 
 
@@ -395,14 +395,12 @@ def test_twin_works_for_ordinary_users(tmp_path, who):
 
 
 def test_twin_says_what_is_missing(monkeypatch, tmp_path):
-    monkeypatch.setattr("drumline.cluster.providers.twin.control.find_server", lambda: None)
+    monkeypatch.setattr("drumline.cluster.providers.twin.provider.find_server", lambda: None)
     with pytest.raises(ClusterError, match="apt-get install openssh-server"):
         check_server()
     with pytest.raises(ClusterError, match=r"do not answer .* run drumline up"):
         Control(tmp_path).ask("status")
-    with pytest.raises(ClusterError, match="no simulated node worker0"):
-        Control(tmp_path).enter("worker0")
-    found = "drumline.cluster.providers.twin.control.find_server"
+    found = "drumline.cluster.providers.twin.provider.find_server"
     monkeypatch.setattr(found, lambda: sys.executable)
     with pytest.raises(ClusterError, match="a colon in it; set DRUMLINE_HOME"):
         Control(tmp_path / "a:b").start()

@@ -12,7 +12,7 @@ from drumline.comm.recording import Recording, RecordingChannel
 from drumline.probe.exercise import Exercise, mark, read_marks
 from drumline.probe.record import record, to_document
 from drumline.report.explain.explanation import count_traffic
-from drumline.schedules.collectives import IN_PARTS, PLANS, ROOTED, Call
+from drumline.schedules.collectives import IN_PARTS, PLANS, ROOTED, CollectiveCall
 from drumline.schedules.cost import critical_path, traffic
 from drumline.schedules.playback import build_playback
 from ranks import Team
@@ -50,7 +50,7 @@ def record_all(rank, world_size, calls):
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5])
 def test_messages_and_bytes_are_those_of_the_formulas(teams, n):
     calls = [
-        Call(
+        CollectiveCall(
             collective=collective,
             algorithm=algorithm,
             ranks=n,
@@ -69,7 +69,7 @@ def test_messages_and_bytes_are_those_of_the_formulas(teams, n):
 
 def test_pieces_of_several_segments(teams):
     calls = [
-        Call(collective=c, algorithm=a, ranks=2, elements=elements, element_bytes=8)
+        CollectiveCall(collective=c, algorithm=a, ranks=2, elements=elements, element_bytes=8)
         for c, a in PAIRS
         if a in ("ring", "chunked_ring")
         for elements in (10_001, 400_000)
@@ -80,7 +80,7 @@ def test_pieces_of_several_segments(teams):
 
 
 def watch_ring(rank, world_size):
-    call = Call(
+    call = CollectiveCall(
         collective="all_reduce", algorithm="chunked_ring", ranks=3, elements=6, element_bytes=8
     )
     return to_document(*[record(call, rank, watch=True)[0]] * 2)
@@ -125,7 +125,7 @@ def test_every_algorithm_plays_back_to_its_result(teams, n):
     """The last holdings are what the collective is for, in terms of pieces and owners."""
     root = 1
     calls = [
-        Call(
+        CollectiveCall(
             collective=collective,
             algorithm=algorithm,
             ranks=n,
@@ -176,7 +176,9 @@ def results(rank, world_size, calls):
 
 def test_recording_changes_no_result(teams):
     calls = [
-        Call(collective=c, algorithm=a, ranks=4, elements=20, element_bytes=8, ranks_per_node=3)
+        CollectiveCall(
+            collective=c, algorithm=a, ranks=4, elements=20, element_bytes=8, ranks_per_node=3
+        )
         for c, a in PAIRS
     ]
     assert all(all(same) for same in teams(4).call(results, calls))

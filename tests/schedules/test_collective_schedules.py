@@ -11,7 +11,7 @@ from drumline.schedules.collectives import (
     DEFAULTS,
     IN_PARTS,
     PLANS,
-    Call,
+    CollectiveCall,
     find_algorithm_name,
     make_mistake,
     plan,
@@ -23,7 +23,7 @@ PAIRS = [(collective, name) for collective in PLANS for name in PLANS[collective
 
 def rounds(collective, algorithm, ranks, elements=12, **more):
     """The rounds as `0>1:size` words."""
-    call = Call(
+    call = CollectiveCall(
         collective=collective,
         algorithm=algorithm,
         ranks=ranks,
@@ -119,7 +119,7 @@ def test_long_pieces_travel_in_segments():
 
 
 calls = st.builds(
-    lambda pair, ranks, elements, element_bytes, root, ranks_per_node: Call(
+    lambda pair, ranks, elements, element_bytes, root, ranks_per_node: CollectiveCall(
         collective=pair[0],
         algorithm=pair[1],
         ranks=ranks,

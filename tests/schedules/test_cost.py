@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drumline.schedules.collectives import PLANS, Call
+from drumline.schedules.collectives import PLANS, CollectiveCall
 from drumline.schedules.cost import (
     AlphaBeta,
     CriticalPath,
     Point,
-    Traffic,
+    RankTraffic,
     bandwidths,
     bus_factor,
     critical_path,
@@ -25,7 +25,7 @@ PAIRS = [(collective, name) for collective in PLANS for name in PLANS[collective
 
 
 def call(collective, algorithm, ranks, nbytes, **more):
-    return Call(
+    return CollectiveCall(
         collective=collective,
         algorithm=algorithm,
         ranks=ranks,
@@ -88,13 +88,14 @@ def test_two_levels_are_trees_around_a_ring():
 def test_literal_traffic():
     assert (
         traffic(call("all_reduce", "chunked_ring", 4, 1024))
-        == [Traffic(sent_messages=6, sent_bytes=1536, received_messages=6, received_bytes=1536)] * 4
+        == [RankTraffic(sent_messages=6, sent_bytes=1536, received_messages=6, received_bytes=1536)]
+        * 4
     )
     assert traffic(call("scatter", "tree", 4, 400)) == [
-        Traffic(sent_messages=2, sent_bytes=300),
-        Traffic(received_messages=1, received_bytes=100),
-        Traffic(sent_messages=1, sent_bytes=100, received_messages=1, received_bytes=200),
-        Traffic(received_messages=1, received_bytes=100),
+        RankTraffic(sent_messages=2, sent_bytes=300),
+        RankTraffic(received_messages=1, received_bytes=100),
+        RankTraffic(sent_messages=1, sent_bytes=100, received_messages=1, received_bytes=200),
+        RankTraffic(received_messages=1, received_bytes=100),
     ]
 
 

@@ -13,8 +13,8 @@ from drumline.report.explain.explanation import (
     find_deadlock,
     name_pieces,
 )
-from drumline.schedules.collectives import Call
-from drumline.schedules.cost import Traffic
+from drumline.schedules.collectives import CollectiveCall
+from drumline.schedules.cost import RankTraffic
 from drumline.schedules.playback import BufferRow, Content, build_playback
 from recordings import answer, exchange, held, note, stuck, tokens
 
@@ -51,7 +51,9 @@ def test_a_barrier_shows_who_has_been_heard_of():
 
 def chain():
     """Rank 0 sends to 1, and 1 on to 2, in two parts: the second overtakes nothing."""
-    call = Call(collective="broadcast", algorithm="ring", ranks=3, elements=4, element_bytes=8)
+    call = CollectiveCall(
+        collective="broadcast", algorithm="ring", ranks=3, elements=4, element_bytes=8
+    )
     room = [{"name": "tensor", "elements": 4}]
     everybody = (0, 1, 2)
 
@@ -114,7 +116,9 @@ def test_parts_follow_each_other_on_the_way():
 
 
 def test_what_lies_beside_is_shown_while_it_is_news():
-    call = Call(collective="gather", algorithm="tree", ranks=2, elements=4, element_bytes=8)
+    call = CollectiveCall(
+        collective="gather", algorithm="tree", ranks=2, elements=4, element_bytes=8
+    )
     rooms = [
         {"name": "tensor", "elements": 2},
         {"name": "target", "elements": 4},
@@ -142,7 +146,7 @@ def test_what_lies_beside_is_shown_while_it_is_news():
 def test_accounts_and_times():
     explanation = build_explanation(*exchange())
     assert explanation.counted == explanation.predicted
-    assert explanation.counted[0] == Traffic(
+    assert explanation.counted[0] == RankTraffic(
         sent_messages=2, sent_bytes=32, received_messages=2, received_bytes=32
     )
     assert explanation.path == (2, 32)
@@ -168,7 +172,7 @@ def test_the_document_is_plain_and_whole():
 
 def test_both_send_first():
     call, answers = stuck()
-    other = Call(**{**vars(call), "root": 1})
+    other = CollectiveCall(**{**vars(call), "root": 1})
     deadlock = find_deadlock(call, 1, other, 3.0, answers)
     assert [wait.sentence for wait in deadlock.waits] == [
         "rank 0 waits to send message 1 (32 B) to rank 1, which never asks for it",

@@ -20,8 +20,8 @@ from drumline.spec.parts import (
     DataSpec,
     LinkSpec,
     ModelSpec,
-    Part,
     SlowNode,
+    SpecPart,
     check_node_count,
     check_slow_nodes,
     one_word,
@@ -89,7 +89,7 @@ Size = Annotated[int, BeforeValidator(_check_size, json_schema_input_type=int | 
 Workers = Annotated[int, Field(ge=1, le=MAX_WORKERS)]
 
 
-class BenchLinks(Part):
+class BenchLinks(SpecPart):
     """What joins the ranks of a bench."""
 
     link: Annotated[LinkSpec, one_word(LinkSpec, "rate")] = LinkSpec()
@@ -136,6 +136,11 @@ class BenchSpec(BenchPlace):
 
     rounds: int | None = Field(default=None, ge=1, le=10_000)
     """how often each is measured (default: as often as a few seconds allow)"""
+
+    @classmethod
+    def build(cls, options: Mapping[str, object]) -> Self:
+        """Build the spec of a bench that a lab measures by; its own options are right."""
+        return cls.model_validate(options)
 
 
 class CollectivesSpec(BenchSpec):

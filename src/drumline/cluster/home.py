@@ -112,11 +112,10 @@ class ClusterHome:
         write_atomic(self.facts_file, content + "\n")
 
     def _read(self) -> Message:
-        try:
+        with contextlib.suppress(FileNotFoundError):
             values: Message = json.loads(self.facts_file.read_text())
-        except FileNotFoundError:
-            return {}
-        return values
+            return values
+        return {}
 
     def cluster_id(self) -> str:
         """Return the cluster's id, made on first use; the next cluster of this name has another."""
@@ -126,14 +125,26 @@ class ClusterHome:
             self.note(id=known)
         return known
 
+    def results(self, job_id: str) -> Path:
+        """Return where a job's results are pulled to by default: in the runs of the project."""
+        folder = Path(self.read_facts().folder)
+        return (folder if folder.is_dir() else Path.cwd()) / "runs" / job_id
+
+    def note_pulled(self, job_id: str, into: Path) -> None:
+        """Note where a job's results were pulled to."""
+        note = self.jobs / job_id / "pulled"
+        note.parent.mkdir(parents=True, exist_ok=True)
+        note.write_text(str(into.absolute()))
+
+    def pulled(self) -> dict[str, Path]:
+        """Return the folders that jobs were pulled to, as far as they are still there."""
+        noted = {note.parent.name: Path(note.read_text()) for note in self.jobs.glob("*/pulled")}
+        return {job_id: folder for job_id, folder in noted.items() if folder.is_dir()}
+
 
 @contextlib.contextmanager
 def locked(home: ClusterHome) -> Iterator[None]:
-    """Hold the cluster's lock: only one command changes a cluster at a time.
-
-    Raises:
-        ClusterError: another command holds it; says which, whose and since when.
-    """
+    """Hold the cluster's lock: only one command changes a cluster at a time."""
     lock = FileLock(home.lock)
     while True:
         home.make()
@@ -147,20 +158,21 @@ def locked(home: ClusterHome) -> Iterator[None]:
                 break
         lock.release()  # `down` has removed the file in between
     with lock:
-        command = " ".join(["drumline", *sys.argv[1:2]])
-        holder = {"pid": os.getpid(), "what": command, "user": _user(), "at": time.time()}
+        try:
+            user = getpass.getuser()
+        except (KeyError, OSError):  # a user without a name
+            user = f"user {os.getuid()}"
+        holder = {
+            "pid": os.getpid(),
+            "what": " ".join(["drumline", *sys.argv[1:2]]),
+            "user": f"{user} on {socket.gethostname()}",
+            "at": time.time(),
+        }
         lock.write_holder(json.dumps(holder))
         try:
             yield
         finally:
             lock.write_holder("")
-
-
-def _user() -> str:
-    try:
-        return f"{getpass.getuser()} on {socket.gethostname()}"
-    except (KeyError, OSError):  # a user without a name
-        return f"user {os.getuid()} on {socket.gethostname()}"
 
 
 def _describe(note: str) -> str:

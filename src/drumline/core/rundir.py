@@ -44,6 +44,7 @@ from typing import Any, Literal, Self
 
 from drumline.core.errors import RunDirError, UsageError
 from drumline.core.files import GrowingFile, write_atomic
+from drumline.core.lock import FileLock
 
 PROGRESS = "progress.json"
 """how far the ranks of a probe have come"""
@@ -68,6 +69,7 @@ EventKind = Literal[
 ]
 
 FLUSH_EVERY_S = 0.2
+_LOCK_S = 0.2  # somebody who only looks at a run holds it for a moment
 
 
 @dataclass(frozen=True)
@@ -116,6 +118,23 @@ class RunDir:
     def word(self, *, root: Path) -> str:
         """Return what `open` finds it by: its name where it is under `root`, else its path."""
         return self.path.name if self.path.parent == root.absolute() else str(self.path)
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the directory against other launchers; the kernel lets go if we die.
+
+        Raises:
+            UsageError: another launcher holds it.
+        """
+        lock = FileLock(self.path, flags=os.O_RDONLY)
+        if not lock.acquire(_LOCK_S):
+            raise UsageError(
+                f"{self.path.name} is being trained by another command right now; wait for it"
+            )
+        try:
+            yield
+        finally:
+            lock.release()
 
     @property
     def spec_file(self) -> Path:

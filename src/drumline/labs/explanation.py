@@ -20,9 +20,10 @@ import yaml
 
 from drumline.core.json_lines import Message
 from drumline.labs.catalogue import task_sheet
-from drumline.labs.check import Result
+from drumline.labs.check import CheckResult
+from drumline.labs.text import read_texts
 from drumline.launch.grader import Status, Verdict
-from drumline.report.page.translator import Language, Texts, load_texts
+from drumline.report.page.translator import Language
 
 _PARTS = ("expected", "seen", "belief")
 """of what is said about a mistake: what should have come out, what did, the misunderstanding"""
@@ -55,17 +56,8 @@ def load_pointers() -> Mapping[str, Pointer]:
     )
 
 
-def load_verdict_texts() -> Texts:
-    """Read the text on verdicts of `lab check`: labels, titles of checks, mistakes.
-
-    Raises:
-        ValueError: the languages differ in their keys, or something is no text.
-    """
-    return load_texts("drumline.labs", "text/verdicts")
-
-
 @dataclass(frozen=True, kw_only=True)
-class Explanation:
+class VerdictExplanation:
     """All that is said about one verdict, in one language."""
 
     language: Language
@@ -90,14 +82,14 @@ class Explanation:
         return lab_label("semicolon", self.language).join(places)
 
 
-def explain_verdict(verdict: Verdict, language: Language) -> Explanation:
+def explain_verdict(verdict: Verdict, language: Language) -> VerdictExplanation:
     """Explain the verdict of one check to a student; one that passed needs no explanation."""
     if verdict.status is Status.PASS:
-        return Explanation(language=language)
+        return VerdictExplanation(language=language)
     if verdict.status is Status.TO_DO:
-        return Explanation(language=language, seen=_fill("{where}", verdict.facts))
+        return VerdictExplanation(language=language, seen=_fill("{where}", verdict.facts))
     mistake = verdict.mistake or "raises"
-    texts, pointer = load_verdict_texts()[language], load_pointers()[mistake]
+    texts, pointer = read_texts("verdicts")[language], load_pointers()[mistake]
     expected, seen, belief = (
         _fill(texts[f"mistakes.{mistake}.{part}"], verdict.facts) for part in _PARTS
     )
@@ -114,7 +106,7 @@ def explain_verdict(verdict: Verdict, language: Language) -> Explanation:
     before = ""
     if mistake in ("raises", "exits", "died") and "rank" in verdict.facts:
         before = lab_label("on rank", language).format(rank=verdict.facts["rank"])
-    return Explanation(
+    return VerdictExplanation(
         language=language,
         expected=expected,
         seen=before + seen,
@@ -130,12 +122,12 @@ def check_title(check: str, language: Language) -> str:
     module, _, what = check.rpartition(".")
     if what == "import":
         return lab_label("import", language).format(file=f"{module}.py")
-    return load_verdict_texts()[language][f"titles.{check}"]
+    return read_texts("verdicts")[language][f"titles.{check}"]
 
 
 def lab_label(name: str, language: Language) -> str:
     """Return one of the short texts that the `lab` commands print around their results."""
-    return load_verdict_texts()[language][f"labels.{name}"]
+    return read_texts("verdicts")[language][f"labels.{name}"]
 
 
 def _fill(template: str, facts: Message) -> str:
@@ -148,7 +140,7 @@ class _Missing:
         return "—"
 
 
-def write_junit(path: Path, result: Result, language: Language) -> None:
+def write_junit(path: Path, result: CheckResult, language: Language) -> None:
     """Write the verdicts of `lab check` as JUnit XML; what is to do counts as skipped."""
     skipped = result.count(Status.TO_DO) + result.count(Status.NOT_RUN)
     root = ElementTree.Element("testsuites")

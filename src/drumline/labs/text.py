@@ -19,7 +19,16 @@ from importlib.resources import files
 import yaml
 
 from drumline.report.page.table import FORMS, NumberFormat, count, plain, times
-from drumline.report.page.translator import Language, Texts, Translator, load_texts
+from drumline.report.page.translator import (
+    Filling,
+    Language,
+    Sentence,
+    Texts,
+    Translator,
+    fill,
+    find_holes,
+    load_texts,
+)
 
 SHARED = "report"
 """the text of all labs"""
@@ -28,7 +37,7 @@ _IN_POINTS = {"point_change": "+.2f", "point_gap": "+.1f", "point_size": ".2f"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finding:
+class FindingSpec:
     """What is known beforehand of a number that is computed from cells of tables."""
 
     name: str
@@ -39,14 +48,19 @@ class Finding:
     """the tables and columns that it is computed from"""
 
 
-@cache
-def load_lab_texts(lab: str) -> Texts:
-    """Read the text of a lab's report in all languages, with what all labs share.
+def read_texts(name: str) -> Texts:
+    """Read one of the labs' texts in all languages: `text/<name>/en.yaml`, `zh.yaml`.
 
     Raises:
         ValueError: the languages differ in their keys or holes, or something is no text.
     """
-    shared, own = (load_texts("drumline.labs", f"text/{name}") for name in (SHARED, lab))
+    return load_texts("drumline.labs", f"text/{name}")
+
+
+@cache
+def load_lab_texts(lab: str) -> Texts:
+    """Read the text of a lab's report in all languages, with what all labs share."""
+    shared, own = read_texts(SHARED), read_texts(lab)
     return {lang: {**shared[lang], **own[lang]} for lang in Language}
 
 
@@ -56,7 +70,7 @@ class LabText(Translator):
 
     scope: str = ""
     """the section that is looked into first"""
-    findings: Mapping[str, Finding] = field(default_factory=dict, repr=False)
+    findings: Mapping[str, FindingSpec] = field(default_factory=dict, repr=False)
 
     def text(self, key: str, default: str | None = None) -> str:
         """Return a text as it is.
@@ -72,6 +86,14 @@ class LabText(Translator):
             raise KeyError(f"no text {key!r} in {self.scope!r} or at the top ({self.lang})")
         return default
 
+    def __call__(self, key: str, /, **holes: Filling) -> Sentence:
+        """Return a text as a sentence, its holes filled."""
+        return fill(self.text(key), holes)
+
+    def holes(self, key: str) -> set[str]:
+        """Return the names in braces of a text; none where there is no text."""
+        return find_holes(self.text(key, ""))
+
     def name(self, kind: str, value: str) -> str:
         """Return what a reader reads for a value of a column."""
         return self.text(f"names.{kind}.{value}", value)
@@ -80,7 +102,7 @@ class LabText(Translator):
         """Return what a reader reads for the values of a column."""
         return self.labels(f"names.{kind}") | self.labels(f"{self.scope}.names.{kind}")
 
-    def finding(self, key: str, hole: str) -> Finding | None:
+    def finding(self, key: str, hole: str) -> FindingSpec | None:
         """Return what is known of a number in a hole of a text; None: it is no finding."""
         section = f"{self.scope}.{key}"
         while section and f"{section}.{hole}" not in self.findings:
@@ -104,11 +126,11 @@ def _factor(value: float) -> str:
 
 
 @cache
-def load_findings(lab: str) -> Mapping[str, Finding]:
+def load_findings(lab: str) -> Mapping[str, FindingSpec]:
     """Read a lab's findings.yaml, which describes the numbers that the lab computes."""
     file = files("drumline.labs").joinpath("text", lab, "findings.yaml")
     entries = yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    return {key: Finding(**entry) for key, entry in entries.items()}
+    return {key: FindingSpec(**entry) for key, entry in entries.items()}
 
 
 def lab_text(lab: str, lang: Language) -> LabText:

@@ -50,7 +50,7 @@ _TORCH = os.path.join(os.path.dirname(torch.__file__), "")
 _INIT = os.path.join(_TORCH, "nn", "init.py")
 
 
-class Scratch:
+class SharedStorage:
     """One piece of memory for any number of tensors, as large as the largest of them."""
 
     def __init__(self) -> None:
@@ -83,7 +83,7 @@ class Watch(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.scratch = Scratch()
+        self.scratch = SharedStorage()
         self.leaked = False
         """a value became a plain number, which can go anywhere"""
         self._followed: dict[int, StorageWeakRef] = {}
@@ -191,7 +191,7 @@ def _build_outline(
     spec: ModelSpec, *, classes: int, seed: int
 ) -> tuple[nn.Module, list[tuple[_Event, list[str]]]]:
     """Return the outline, and what was registered with the paths that it has in the end."""
-    with _Registrations(Scratch()) as registrations:
+    with _Registrations(SharedStorage()) as registrations:
         model = call_factory(spec, classes=classes, seed=seed)
     _leave_out(model, lambda _: False, lambda _: False)
     paths: dict[nn.Module, list[str]] = {}
@@ -244,7 +244,7 @@ class _Registrations(contextlib.AbstractContextManager["_Registrations"]):
     torch calls hooks for all modules of the process, so nothing else may build one meanwhile.
     """
 
-    def __init__(self, scratch: Scratch, plan: _Plan | None = None) -> None:
+    def __init__(self, scratch: SharedStorage, plan: _Plan | None = None) -> None:
         self.events: list[_Event] = []
         self.modules: list[nn.Module] = []
         """the one of each event"""

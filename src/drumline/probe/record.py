@@ -16,8 +16,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 
 import torch
+from torch import Tensor
 
 from drumline.comm import Channel, Communicator
 from drumline.comm.halving import dissemination_barrier
@@ -25,7 +27,7 @@ from drumline.comm.recording import Recording, RecordingChannel
 from drumline.core.errors import CommError
 from drumline.probe.exercise import Exercise, read_marks
 from drumline.probe.ranks import Probe, join_probe
-from drumline.schedules.collectives import Call
+from drumline.schedules.collectives import CollectiveCall
 
 _TURNS = 13
 ROUNDS = 4
@@ -35,6 +37,7 @@ _AGREE_S = 20.0
 
 Span = tuple[int, int]
 """when a rank began and ended"""
+Work = Callable[[Channel], None]
 
 
 def main() -> None:
@@ -43,7 +46,7 @@ def main() -> None:
     if "odd_call" in probe.request:
         _record_deadlock(probe)
         return
-    call = Call(**probe.request["call"])
+    call = CollectiveCall(**probe.request["call"])
     timed = _measure(call, probe.rank)  # 1, 2
     noted, span = record(call, probe.rank, watch=False)  # 3
     watched, _ = record(call, probe.rank, watch=True)  # 4
@@ -52,7 +55,7 @@ def main() -> None:
     probe.leave()
 
 
-def record(call: Call, rank: int, *, watch: bool) -> tuple[Recording, Span]:
+def record(call: CollectiveCall, rank: int, *, watch: bool) -> tuple[Recording, Span]:
     """Record the messages of a probe's collective by its channel; every rank calls this."""
     recording = Recording(watch=watch)
     exercise, channel = _begin(recording, call, rank)
@@ -64,14 +67,14 @@ def record(call: Call, rank: int, *, watch: bool) -> tuple[Recording, Span]:
 def _record_deadlock(probe: Probe) -> None:
     """Make calls that do not match, and note who waits for whom; every rank calls this."""
     odd = probe.rank == probe.request["odd_rank"]
-    call = Call(**probe.request["odd_call" if odd else "call"])
+    call = CollectiveCall(**probe.request["odd_call" if odd else "call"])
     refused = ""
     try:
         Exercise(call, probe.rank).run_checked(Communicator(checked=True, timeout_s=_AGREE_S))  # 5
     except CommError as error:
         refused = error.message
     probe.wait_for_all("checked")
-    recording = Recording(patience_s=probe.request["patience_s"])
+    recording = Recording(timeout_s=probe.request["patience_s"])
     exercise, channel = _begin(recording, call, probe.rank)
     began = time.monotonic_ns()
     try:
@@ -86,7 +89,9 @@ def _record_deadlock(probe: Probe) -> None:
     probe.wait_for_all("answered")  # 7
 
 
-def _begin(recording: Recording, call: Call, rank: int) -> tuple[Exercise, RecordingChannel]:
+def _begin(
+    recording: Recording, call: CollectiveCall, rank: int
+) -> tuple[Exercise, RecordingChannel]:
     exercise = Exercise(call, rank)
     recording.name(exercise.buffers)
     recording.look()
@@ -107,25 +112,24 @@ def to_document(noted: Recording, watched: Recording) -> dict[str, object]:
     }
 
 
-def _measure(call: Call, rank: int) -> dict[str, object]:
+def _measure(call: CollectiveCall, rank: int) -> dict[str, object]:
     """Time the call and rounds of messages in turns."""
     channel = Channel(ranks_per_node=call.ranks_per_node)
     exercise = Exercise(call, rank)
-    balls = {nbytes: Ball(nbytes) for nbytes in _round_sizes(channel, call.nbytes)}
-    spans: list[Span] = []
-    rounds: dict[int, list[Span]] = {nbytes: [] for nbytes in balls}
-    for turn in range(_TURNS):
-        span = _timed(exercise.run, channel)
-        passed = {nbytes: _timed(ball.pass_around, channel) for nbytes, ball in balls.items()}
-        if turn > 0:  # the first one touches memory that is new
-            spans.append(span)
-            for nbytes in balls:
-                rounds[nbytes].append(passed[nbytes])
-    told = [{"rounds": ROUNDS, "nbytes": size, "spans": each} for size, each in rounds.items()]
+    # up to what the collective moves; one rank alone has no neighbour
+    sizes = [*_SIZES[:-1], max(_SIZES[-1], call.nbytes)] if channel.size > 1 else []
+    balls = [torch.zeros(2, nbytes, dtype=torch.uint8) for nbytes in sizes]
+    work: list[Work] = [exercise.run, *(partial(_pass_around, *ball) for ball in balls)]
+    turns = [[_timed(each, channel) for each in work] for _ in range(_TURNS)]
+    spans, *rounds = zip(*turns[1:], strict=True)  # the first one touches memory that is new
+    told = [
+        {"rounds": ROUNDS, "nbytes": nbytes, "spans": each}
+        for nbytes, each in zip(sizes, rounds, strict=True)
+    ]
     return {"spans": spans, "rounds": told}
 
 
-def _timed(work: Callable[[Channel], None], channel: Channel) -> Span:
+def _timed(work: Work, channel: Channel) -> Span:
     """Do something once all ranks are there; returns when this rank began and ended."""
     dissemination_barrier(Channel(channel.group))
     began = time.monotonic_ns()
@@ -133,27 +137,15 @@ def _timed(work: Callable[[Channel], None], channel: Channel) -> Span:
     return began, time.monotonic_ns()
 
 
-def _round_sizes(channel: Channel, nbytes: int) -> list[int]:
-    """Return the sizes to measure, up to what the collective moves; none for one rank alone."""
-    return [*_SIZES[:-1], max(_SIZES[-1], nbytes)] if channel.size > 1 else []
-
-
-class Ball:
-    """A message that all ranks pass to their right neighbours at the same time.
+def _pass_around(sent: Tensor, received: Tensor, channel: Channel) -> None:
+    """Pass a message to the right neighbour a few times, as all ranks do at the same time.
 
     That is what a round of an algorithm is, with the cores and links as busy as they are in one;
     alpha and beta are fitted to such rounds.
     """
-
-    def __init__(self, nbytes: int) -> None:
-        self._ball = torch.zeros(nbytes, dtype=torch.uint8)
-        self._room = torch.zeros(nbytes, dtype=torch.uint8)
-
-    def pass_around(self, channel: Channel) -> None:
-        """Send it to the right a few times; every rank calls this."""
-        right, left = (channel.rank + 1) % channel.size, (channel.rank - 1) % channel.size
-        for _ in range(ROUNDS):
-            channel.exchange(self._ball, right, self._room, left)
+    right, left = (channel.rank + 1) % channel.size, (channel.rank - 1) % channel.size
+    for _ in range(ROUNDS):
+        channel.exchange(sent, right, received, left)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from types import MappingProxyType
 from drumline.core.errors import UsageError
 from drumline.core.formatting import nearest
 from drumline.schedules.rounds import (
-    Message,
+    PlannedMessage,
     Rounds,
     chain,
     chain_segment_bytes,
@@ -62,7 +62,7 @@ DEFAULTS: Mapping[str, str] = MappingProxyType(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Call:
+class CollectiveCall:
     """One call of a collective, as all ranks make it."""
 
     collective: str
@@ -97,7 +97,7 @@ def whole_elements(collective: str, ranks: int, nbytes: int, element_bytes: int)
     return -(-nbytes // (parts * element_bytes)) * parts
 
 
-def plan(call: Call) -> Rounds:
+def plan(call: CollectiveCall) -> Rounds:
     """Return the schedule of a collective, its rounds; empty messages are not sent, and not listed.
 
     Raises:
@@ -126,7 +126,7 @@ def _known(name: str, among: Collection[str], what: str) -> str:
     raise UsageError(f"no {what} {name!r} among {', '.join(among)}; {hint}")
 
 
-def _chunked_ring(n: int, call: Call) -> Rounds:
+def _chunked_ring(n: int, call: CollectiveCall) -> Rounds:
     sizes = even(call.elements, n)
     scatter = round_ring(n, sizes, ahead=1, element_bytes=call.element_bytes)
     return scatter + round_ring(n, sizes, ahead=0, element_bytes=call.element_bytes)
@@ -135,7 +135,7 @@ def _chunked_ring(n: int, call: Call) -> Rounds:
 class _Halving:
     """Recursive halving and doubling among the 2^k ranks that play, and the pairs beside them."""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: CollectiveCall) -> None:
         self.size = 1 << call.ranks.bit_length() - 1
         self.pairs = call.ranks - self.size
         self.call = call
@@ -146,7 +146,7 @@ class _Halving:
 
     def inwards(self, size: int) -> Rounds:
         """The even rank of each pair hands something to the odd one, which plays for both."""
-        return [[Message(2 * k, 2 * k + 1, size) for k in range(self.pairs)]]
+        return [[PlannedMessage(2 * k, 2 * k + 1, size) for k in range(self.pairs)]]
 
     def double(self, sizes: Sequence[int]) -> Rounds:
         """All-gather: each exchanges all it has with ever farther partners."""
@@ -156,7 +156,7 @@ class _Halving:
             starts = [player // have * have for player in range(self.size)]
             rounds.append(
                 [
-                    Message(
+                    PlannedMessage(
                         self.place(player),
                         self.place(player ^ have),
                         bounds[start + have] - bounds[start],
@@ -192,7 +192,7 @@ class _Halving:
 class _Levels:
     """Two-level algorithms: trees inside the nodes, something else between their leaders."""
 
-    def __init__(self, call: Call, root: int = 0) -> None:
+    def __init__(self, call: CollectiveCall, root: int = 0) -> None:
         m, n = call.ranks_per_node or call.ranks, call.ranks
         self.call = replace(call, elements=1) if call.collective == "barrier" else call
         self.nodes = [range(start, min(start + m, n)) for start in range(0, n, m)]
@@ -218,13 +218,13 @@ class _Levels:
         return reverse(self.inside()) + rename(rounds, self.leaders) + self.inside()
 
 
-def _segments(call: Call) -> list[int]:
+def _segments(call: CollectiveCall) -> list[int]:
     """The segments of a chain."""
     nbytes = chain_segment_bytes(call.elements * call.element_bytes, call.ranks)
     return cut(call.elements, call.element_bytes, nbytes)
 
 
-PLANS: Mapping[str, Mapping[str, Callable[[Call], Rounds]]] = MappingProxyType(
+PLANS: Mapping[str, Mapping[str, Callable[[CollectiveCall], Rounds]]] = MappingProxyType(
     {
         "broadcast": {
             "linear": lambda c: star(c.ranks, c.root, c.elements),
@@ -268,7 +268,7 @@ PLANS: Mapping[str, Mapping[str, Callable[[Call], Rounds]]] = MappingProxyType(
             "linear": lambda c: up_and_down(star(c.ranks, 0, c.elements)),
             "tree": lambda c: up_and_down(tree(c.ranks, 0, lambda _: c.elements)),
             "ring": lambda c: [
-                [Message(r, (r + 1) % c.ranks, c.elements) for r in range(c.ranks)]
+                [PlannedMessage(r, (r + 1) % c.ranks, c.elements) for r in range(c.ranks)]
                 for _ in range(c.ranks - 1)
             ],
             "chunked_ring": lambda c: _chunked_ring(c.ranks, c),
@@ -290,7 +290,7 @@ PLANS: Mapping[str, Mapping[str, Callable[[Call], Rounds]]] = MappingProxyType(
 """the schedule of each algorithm; the same names as in `drumline.comm.ALGORITHMS`"""
 
 
-def make_mistake(call: Call) -> tuple[int, Call]:
+def make_mistake(call: CollectiveCall) -> tuple[int, CollectiveCall]:
     """Return the rank that makes a mismatched call of a collective, and the call that it makes.
 
     Both kinds are what people really write: `root=rank`, where a rank takes itself for the root;

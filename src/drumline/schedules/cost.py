@@ -36,7 +36,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from drumline.schedules.collectives import IN_PARTS, Call, plan
+from drumline.schedules.collectives import IN_PARTS, CollectiveCall, plan
 from drumline.schedules.rounds import SMALL_BYTES
 
 _ON_A_RING = frozenset({"ring", "chunked_ring", "hierarchical"})
@@ -44,7 +44,7 @@ _IN_PIECES = frozenset({"all_reduce", "all_gather", "reduce_scatter"})
 
 
 @dataclass(frozen=True, kw_only=True)
-class Traffic:
+class RankTraffic:
     """What one rank sends and receives in a call."""
 
     sent_messages: int = 0
@@ -82,7 +82,7 @@ class AlphaBeta:
         return self.alpha_s * path.rounds + self.beta_s_per_byte * path.nbytes
 
 
-def traffic(call: Call) -> list[Traffic]:
+def traffic(call: CollectiveCall) -> list[RankTraffic]:
     """Return what each rank sends and receives in the schedule of a collective, in rank order."""
     sent: list[list[int]] = [[] for _ in range(call.ranks)]
     received: list[list[int]] = [[] for _ in range(call.ranks)]
@@ -91,7 +91,7 @@ def traffic(call: Call) -> list[Traffic]:
             sent[message.source].append(message.size)
             received[message.target].append(message.size)
     return [
-        Traffic(
+        RankTraffic(
             sent_messages=len(out),
             sent_bytes=sum(out),
             received_messages=len(come),
@@ -101,7 +101,7 @@ def traffic(call: Call) -> list[Traffic]:
     ]
 
 
-def critical_path(call: Call) -> CriticalPath:
+def critical_path(call: CollectiveCall) -> CriticalPath:
     """Return the rounds of a collective's schedule, and the bytes of each one's largest message.
 
     The bytes are added up over the rounds.
@@ -110,7 +110,7 @@ def critical_path(call: Call) -> CriticalPath:
     return CriticalPath(len(rounds), sum(max(message.size for message in now) for now in rounds))
 
 
-def waiting_path(call: Call) -> CriticalPath:
+def waiting_path(call: CollectiveCall) -> CriticalPath:
     """Return a schedule's critical path with the segments of a piece on a ring as one round.
 
     They follow each other on the link, and none waits for the one before it to be answered: what

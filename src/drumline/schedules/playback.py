@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from drumline.schedules.collectives import Call
+from drumline.schedules.collectives import CollectiveCall
 
 Answer = dict[str, Any]
 """what one rank left"""
@@ -89,7 +89,7 @@ class History:
         return parts
 
     def holding(
-        self, steps: Mapping[int, int], step: int, pieces: Pieces, call: Call
+        self, steps: Mapping[int, int], step: int, pieces: Pieces, call: CollectiveCall
     ) -> RankContents:
         """What this rank held when the messages of a step were taken in; each note has a step."""
         held = self.at(self._moment(steps, step))
@@ -133,7 +133,7 @@ def _contents(run: Sequence[int], pieces: Pieces) -> Iterator[Content]:
 
 
 def _lay_out(
-    runs: Sequence[Sequence[int]], elements: int, pieces: Pieces, call: Call
+    runs: Sequence[Sequence[int]], elements: int, pieces: Pieces, call: CollectiveCall
 ) -> list[Content | None]:
     """Put a room's content in the order in which it lies there, with gaps."""
     cells: list[Content | None] = []
@@ -180,7 +180,7 @@ class Move:
 class Playback:
     """A recorded call, ready to be shown."""
 
-    call: Call
+    call: CollectiveCall
     pieces: Pieces
     moves: list[Move]
     holdings: list[list[RankContents]]
@@ -192,7 +192,7 @@ class Playback:
         return len(self.holdings) - 1
 
 
-def build_playback(call: Call, answers: Sequence[Answer]) -> Playback:
+def build_playback(call: CollectiveCall, answers: Sequence[Answer]) -> Playback:
     """Build the playback of a collective's schedule from the ranks' answers."""
     began = min(answer["recorded"][0] for answer in answers)
     moves, by_note = _match(answers, began)
@@ -310,7 +310,7 @@ def _arrivals(answers: Sequence[Answer], by_note: _ByNote) -> list[list[RankCont
     ]
 
 
-def _cut_pieces(call: Call, histories: Sequence[History]) -> Pieces:
+def _cut_pieces(call: CollectiveCall, histories: Sequence[History]) -> Pieces:
     """Cut where any rank ever held one thing on one side and another on the other."""
     bounds = {0, call.nbytes // call.element_bytes}
     for history in histories:

@@ -18,7 +18,7 @@ SMALL_BYTES = 2**16
 """what is never cut: a message costs more than its overlap brings"""
 
 
-class Message(NamedTuple):
+class PlannedMessage(NamedTuple):
     """One message; its size is in elements while a schedule is made, and in bytes in the end."""
 
     source: int
@@ -26,13 +26,13 @@ class Message(NamedTuple):
     size: int
 
 
-Round = list[Message]
+Round = list[PlannedMessage]
 Rounds = list[Round]
 
 
 def star(n: int, root: int, size: int) -> Rounds:
     """Schedule a star: the root sends to everybody, one after the other."""
-    return [[Message(root, other, size)] for other in range(n) if other != root]
+    return [[PlannedMessage(root, other, size)] for other in range(n) if other != root]
 
 
 def tree(n: int, root: int, size: Callable[[int], int]) -> Rounds:
@@ -43,7 +43,9 @@ def tree(n: int, root: int, size: Callable[[int], int]) -> Rounds:
         parents = (v for v in range(0, n, 2 * below) if v + below < n)  # counted from the root
         rounds.append(
             [
-                Message((v + root) % n, (v + below + root) % n, size(min(below, n - v - below)))
+                PlannedMessage(
+                    (v + root) % n, (v + below + root) % n, size(min(below, n - v - below))
+                )
                 for v in parents
             ]
         )
@@ -54,7 +56,7 @@ def chain(n: int, first: int, parts: Sequence[int]) -> Rounds:
     """Schedule a chain from neighbour to neighbour: link i carries part t−i in round t."""
     return [
         [
-            Message((first + i) % n, (first + i + 1) % n, parts[t - i])
+            PlannedMessage((first + i) % n, (first + i + 1) % n, parts[t - i])
             for i in range(n - 1)
             if 0 <= t - i < len(parts)
         ]
@@ -68,19 +70,19 @@ def round_ring(n: int, sizes: Sequence[int], *, ahead: int, element_bytes: int) 
     for step in range(n - 1):
         pieces = [cut(sizes[(r - ahead - step) % n], element_bytes) for r in range(n)]
         for parts in zip_longest(*pieces, fillvalue=0):
-            rounds.append([Message(r, (r + 1) % n, part) for r, part in enumerate(parts)])
+            rounds.append([PlannedMessage(r, (r + 1) % n, part) for r, part in enumerate(parts)])
     return rounds
 
 
 def pairwise(n: int, size: int) -> Rounds:
     """Schedule pairwise messages: everybody sends to the next, then to the one after, and so on."""
-    return [[Message(r, (r + step) % n, size) for r in range(n)] for step in range(1, n)]
+    return [[PlannedMessage(r, (r + step) % n, size) for r in range(n)] for step in range(1, n)]
 
 
 def dissemination(n: int) -> Rounds:
     """Schedule a dissemination barrier: a byte to the rank at distance 1, 2, 4, … on the right."""
     distances = (1 << bit for bit in range((n - 1).bit_length()))
-    return [[Message(r, (r + distance) % n, 1) for r in range(n)] for distance in distances]
+    return [[PlannedMessage(r, (r + distance) % n, 1) for r in range(n)] for distance in distances]
 
 
 def even(elements: int, n: int) -> list[int]:
@@ -109,12 +111,14 @@ def cut(elements: int, element_bytes: int, nbytes: int | None = None) -> list[in
 
 def reverse(rounds: Rounds) -> Rounds:
     """Run a schedule backwards: what went down comes up, what was gathered is scattered."""
-    return [[Message(m.target, m.source, m.size) for m in now] for now in reversed(rounds)]
+    return [[PlannedMessage(m.target, m.source, m.size) for m in now] for now in reversed(rounds)]
 
 
 def rename(rounds: Iterable[Round], names: Sequence[int]) -> Rounds:
     """Rename the ranks of a schedule: those given take the places of 0, 1, 2, …"""
-    return [[Message(names[m.source], names[m.target], m.size) for m in now] for now in rounds]
+    return [
+        [PlannedMessage(names[m.source], names[m.target], m.size) for m in now] for now in rounds
+    ]
 
 
 def up_and_down(down: Rounds) -> Rounds:

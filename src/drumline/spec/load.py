@@ -16,11 +16,11 @@ from pydantic import ValidationError
 
 from drumline.core.errors import SpecError
 from drumline.core.rundir import RunDir
-from drumline.spec.parts import Part
+from drumline.spec.parts import SpecPart
 from drumline.spec.run_spec import SHORTHAND, RunSpec
 from drumline.spec.validation_errors import KeyPath, Places, explain_error
 
-P = TypeVar("P", bound=Part)
+P = TypeVar("P", bound=SpecPart)
 _EXAMPLE = "drumline train model=cnn workers=2 strategy.kind=ring"
 
 

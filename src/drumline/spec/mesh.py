@@ -21,14 +21,14 @@ from typing import Literal
 from pydantic import Field
 
 from drumline.core.formatting import counted
-from drumline.spec.parts import ClashError, Part
+from drumline.spec.parts import ClashError, SpecPart
 
 Axis = Literal["data", "pipeline", "tensor"]
 AXES: tuple[Axis, ...] = ("data", "pipeline", "tensor")
 _OPEN: dict[str, Axis] = {"pipeline": "pipeline", "rpc": "pipeline", "tensor": "tensor"}
 
 
-class MeshSpec(Part):
+class MeshSpec(SpecPart):
     """How many ways data, layers and the insides of layers are split; what is not said follows."""
 
     data: int | None = Field(default=None, ge=1)

@@ -26,7 +26,7 @@ class ClashError(ValueError):
         self.keys = keys
 
 
-class Part(BaseModel):
+class SpecPart(BaseModel):
     """A frozen part of a spec that refuses unknown keys."""
 
     model_config = ConfigDict(
@@ -38,7 +38,7 @@ class Part(BaseModel):
     )
 
 
-def one_word(part: type[Part], key: str) -> BeforeValidator:
+def one_word(part: type[SpecPart], key: str) -> BeforeValidator:
     """Let a part of a spec be one word, which stands for the given key; the schema says so too."""
     word: Any = part.model_fields[key].annotation
     return BeforeValidator(
@@ -47,7 +47,7 @@ def one_word(part: type[Part], key: str) -> BeforeValidator:
     )
 
 
-class ModelSpec(Part):
+class ModelSpec(SpecPart):
     """Which model; other keys are passed to its factory (`model: {name: cnn, dropout: 0}`)."""
 
     model_config = ConfigDict(extra="allow")
@@ -61,7 +61,7 @@ class ModelSpec(Part):
         return dict(self.model_extra or {})
 
 
-class PartitionSpec(Part):
+class PartitionSpec(SpecPart):
     """Which samples each rank trains on."""
 
     kind: PartitionKind = "shuffle"
@@ -102,7 +102,7 @@ class PartitionSpec(Part):
         return self
 
 
-class DataSpec(Part):
+class DataSpec(SpecPart):
     """Which data, in what batches, and who sees which samples."""
 
     name: Literal["mnist-mini", "mnist", "fashion-mnist", "synthetic", "shakespeare"] = "mnist-mini"
@@ -120,7 +120,7 @@ class DataSpec(Part):
     """characters per sample of text data"""
 
 
-class OptimizerSpec(Part):
+class OptimizerSpec(SpecPart):
     """How weights move."""
 
     name: Literal["gd", "sgd", "adam"] = "sgd"
@@ -171,7 +171,7 @@ class OptimizerSpec(Part):
         return self
 
 
-class ScheduleSpec(Part):
+class ScheduleSpec(SpecPart):
     """How the learning rate changes over the run."""
 
     name: Literal["constant", "linear", "cosine", "step"] = "constant"
@@ -186,7 +186,7 @@ class ScheduleSpec(Part):
     """step: epochs between two factors"""
 
 
-class CheckpointSpec(Part):
+class CheckpointSpec(SpecPart):
     """When the state is written."""
 
     every_steps: int | None = Field(default=None, ge=1)
@@ -195,7 +195,7 @@ class CheckpointSpec(Part):
     """how many of the newest to keep; two survive damage to one"""
 
 
-class SlowRank(Part):
+class SlowRank(SpecPart):
     """A rank that is slowed on purpose."""
 
     delay_ms: float = Field(default=0.0, ge=0)
@@ -237,7 +237,7 @@ Rate = Annotated[
 ]
 
 
-class LinkSpec(Part):
+class LinkSpec(SpecPart):
     """The link of each simulated node to the switch that joins them."""
 
     rate: Rate | None = None
@@ -246,7 +246,7 @@ class LinkSpec(Part):
     """what a packet takes longer over the link, in either direction (needs the kernel's netem)"""
 
 
-class SlowNode(Part):
+class SlowNode(SpecPart):
     """A simulated node that is slowed on purpose: by its link, or by its CPU."""
 
     rate: Rate | None = None

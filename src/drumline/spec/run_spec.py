@@ -25,11 +25,11 @@ from drumline.spec.parts import (
     LinkSpec,
     ModelSpec,
     OptimizerSpec,
-    Part,
     PartitionSpec,
     ScheduleSpec,
     SlowNode,
     SlowRank,
+    SpecPart,
     check_node_count,
     check_slow_nodes,
     one_word,
@@ -81,7 +81,7 @@ def _check_init(value: str) -> str:
     return value
 
 
-class RunSpec(Part):
+class RunSpec(SpecPart):
     """Everything that decides what a run computes, and how ranks share it."""
 
     name: str = Field(default="run", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=80)

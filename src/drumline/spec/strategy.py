@@ -17,7 +17,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from drumline.core.formatting import counted
 from drumline.spec.mesh import Mesh
-from drumline.spec.parts import Bytes, ClashError, Part
+from drumline.spec.parts import Bytes, ClashError, SpecPart
 
 if TYPE_CHECKING:
     from drumline.spec.run_spec import RunSpec
@@ -72,7 +72,7 @@ def _counts(item: object) -> bool:
     return isinstance(item, int) and not isinstance(item, bool) and item >= 1
 
 
-class StrategySpec(Part):
+class StrategySpec(SpecPart):
     """How ranks cooperate."""
 
     kind: StrategyKind = "ddp"

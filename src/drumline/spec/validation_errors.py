@@ -15,7 +15,7 @@ from typing import Any, get_args
 from pydantic_core import ErrorDetails
 
 from drumline.core.formatting import nearest
-from drumline.spec.parts import ClashError, Part
+from drumline.spec.parts import ClashError, SpecPart
 from drumline.spec.run_spec import SHORTHAND, RunSpec
 
 KeyPath = tuple[str, ...]
@@ -79,7 +79,7 @@ _EXAMPLES = {
 _LIKE, _MUCH_LIKE = 0.6, 0.8
 
 
-def explain_error(detail: ErrorDetails, places: Places, spec: type[Part] = RunSpec) -> str:
+def explain_error(detail: ErrorDetails, places: Places, spec: type[SpecPart] = RunSpec) -> str:
     """Turn one of pydantic's errors into a sentence for the person who wrote the spec.
 
     `spec` is the class that the values are for; its keys are those that can have been meant.
@@ -118,7 +118,7 @@ def _wrong_value(path: KeyPath, error: Exception, places: Places) -> str:
     return f"{where}: {own}{error}" if where is not None else f"{own}{error}"
 
 
-def _wrong_type(path: KeyPath, detail: ErrorDetails, spec: type[Part]) -> str:
+def _wrong_type(path: KeyPath, detail: ErrorDetails, spec: type[SpecPart]) -> str:
     kind, value = detail["type"], detail["input"]
     if kind == "missing":  # of a list, whose items are numbered; pydantic shows the whole list
         path = path[:-1]
@@ -140,7 +140,7 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}…"
 
 
-def _example(path: KeyPath, spec: type[Part]) -> str | None:
+def _example(path: KeyPath, spec: type[SpecPart]) -> str | None:
     """Write a key with a value that fits: its default, or one from the table."""
     while path and path[-1].isdigit():  # an item of a list: show the list
         path = path[:-1]
@@ -150,7 +150,7 @@ def _example(path: KeyPath, spec: type[Part]) -> str | None:
         part = _part_at(path[:-1], spec)
         field = part.model_fields.get(path[-1]) if part is not None else None
         default = field.default if field is not None else None
-        if isinstance(default, Part):
+        if isinstance(default, SpecPart):
             default = getattr(default, SHORTHAND[path])
         value = default if isinstance(default, str) else json.dumps(default)
         if value == "null" or field is None:
@@ -168,7 +168,7 @@ def _place(path: KeyPath, places: Places) -> str:
     return f"{where}: " if where is not None else ""
 
 
-def _nearest_key(path: KeyPath, spec: type[Part]) -> str:
+def _nearest_key(path: KeyPath, spec: type[SpecPart]) -> str:
     """Suggest the key that was meant: one like it here, or the same word, or nearly, elsewhere."""
     *above, word = path
     siblings = list(getattr(_part_at(path[:-1], spec), "model_fields", ()))
@@ -182,15 +182,15 @@ def _nearest_key(path: KeyPath, spec: type[Part]) -> str:
     return f"the keys here are {', '.join(siblings)}"
 
 
-def _all_keys(part: type[Part], prefix: str = "") -> Iterator[str]:
+def _all_keys(part: type[SpecPart], prefix: str = "") -> Iterator[str]:
     """Name every key of the spec, from the top down to those of its parts."""
     for name, field in part.model_fields.items():
         yield f"{prefix}{name}"
-        if isinstance(field.annotation, type) and issubclass(field.annotation, Part):
+        if isinstance(field.annotation, type) and issubclass(field.annotation, SpecPart):
             yield from _all_keys(field.annotation, f"{prefix}{name}.")
 
 
-def _part_at(path: KeyPath, spec: type[Part]) -> type[Part] | None:
+def _part_at(path: KeyPath, spec: type[SpecPart]) -> type[SpecPart] | None:
     """Find the class of the part that a path leads to; dict entries count as parts."""
     part = spec
     rest = list(path)
@@ -200,7 +200,7 @@ def _part_at(path: KeyPath, spec: type[Part]) -> type[Part] | None:
         if get_args(inner) and rest:  # dict[int, SlowRank]: the next word is a key of the dict
             rest.pop(0)
             inner = get_args(inner)[-1]
-        if not (isinstance(inner, type) and issubclass(inner, Part)):
+        if not (isinstance(inner, type) and issubclass(inner, SpecPart)):
             return None
         part = inner
     return part

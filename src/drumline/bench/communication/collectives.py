@@ -32,7 +32,13 @@ from drumline.bench.specs import CollectivesSpec
 from drumline.core.nodes import NodePlan
 from drumline.launch.probe import Watch, probed
 from drumline.report.intervals import quartiles
-from drumline.schedules.collectives import BY_BACKEND, FLOAT32_BYTES, Call, plan, whole_elements
+from drumline.schedules.collectives import (
+    BY_BACKEND,
+    FLOAT32_BYTES,
+    CollectiveCall,
+    plan,
+    whole_elements,
+)
 from drumline.schedules.cost import (
     AlphaBeta,
     CriticalPath,
@@ -126,7 +132,7 @@ def build_rows(
         turns.setdefault((turn.algorithm, turn.backend, turn.size), []).append(number)
     rows = []
     for (algorithm, backend, size), numbers in turns.items():
-        call = Call(
+        call = CollectiveCall(
             collective=collective,
             algorithm=algorithm,
             ranks=ranks,
@@ -183,7 +189,7 @@ def _wire_bytes(turns: Sequence[Turn]) -> int | None:
     return int(statistics.median(counts)) if len(counts) == len(turns) else None
 
 
-def payload(call: Call, nodes: int) -> list[int] | None:
+def payload(call: CollectiveCall, nodes: int) -> list[int] | None:
     """Return each node's bytes to others in a benched collective; on one node, all ranks'."""
     if call.algorithm in BY_BACKEND:
         return None
@@ -196,7 +202,7 @@ def payload(call: Call, nodes: int) -> list[int] | None:
     return sent
 
 
-def limit_s(call: Call, plans: Sequence[NodePlan]) -> float | None:
+def limit_s(call: CollectiveCall, plans: Sequence[NodePlan]) -> float | None:
     """Return the least time of a benched collective on its shaped links; None: none is shaped.
 
     Each node's link carries what its ranks send to other nodes, and at the same time what they
@@ -224,7 +230,7 @@ def limit_s(call: Call, plans: Sequence[NodePlan]) -> float | None:
     return max(times)
 
 
-def _least_bytes(call: Call, nodes: int) -> float:
+def _least_bytes(call: CollectiveCall, nodes: int) -> float:
     """What must cross a node's link, whatever the algorithm: nccl-tests' factor, between nodes."""
     return call.nbytes * bus_factor(call.collective, nodes)
 
@@ -234,7 +240,7 @@ def path_of(row: CollectiveRow) -> CriticalPath:
     if row.algorithm in BY_BACKEND:
         return CriticalPath(1, round(row.size * bus_factor(row.collective, row.ranks)))
     return waiting_path(
-        Call(
+        CollectiveCall(
             collective=row.collective,
             algorithm=row.algorithm,
             ranks=row.ranks,

@@ -24,12 +24,12 @@ from pathlib import Path
 
 from drumline.bench.case_runner import (
     BenchResult,
-    Failure,
+    CaseFailure,
     Skipped,
     describe_machine,
     run_cases,
 )
-from drumline.bench.model_parallel.spec import Case, CasePlan, ModelParallelSpec
+from drumline.bench.model_parallel.spec import CasePlan, ModelParallelCase, ModelParallelSpec
 from drumline.core.errors import RunDirError, UsageError
 from drumline.core.rundir import Event, RunDir
 from drumline.launch.probe import Watch
@@ -82,7 +82,7 @@ class CaseRow:
     run_dir: str | None
 
 
-def build_case_row(case: Case, run: RunDir, *, kept: bool) -> CaseRow:
+def build_case_row(case: ModelParallelCase, run: RunDir, *, kept: bool) -> CaseRow:
     """Build `bench model-parallel`'s row of a finished run: what it cost."""
     spec = case.spec
     events = run.read_rank_events(spec.world_size)
@@ -195,7 +195,7 @@ class ModelParallelResult(BenchResult[CaseRow]):
     rows: list[CaseRow]
     skipped: list[Skipped]
     """those that do not fit and that nobody asked for"""
-    failed: list[Failure]
+    failed: list[CaseFailure]
     machine: Mapping[str, object]
 
 
@@ -209,7 +209,7 @@ def run_model_parallel(
         InterruptError: Ctrl-C; nothing is left but what `out` keeps.
     """
     rows: list[CaseRow] = []
-    skipped, failed = list(plan.skipped), list[Failure]()
+    skipped, failed = list(plan.skipped), list[CaseFailure]()
     kept = out is not None
     with contextlib.closing(run_cases(plan.cases, out=out, watch=watch)) as every:
         for ended in every:
@@ -233,7 +233,7 @@ def run_model_parallel(
     )
 
 
-def _write_trace(path: Path, run: RunDir, case: Case) -> None:
+def _write_trace(path: Path, run: RunDir, case: ModelParallelCase) -> None:
     trace = build_trace(run.read_rank_events(case.spec.world_size))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

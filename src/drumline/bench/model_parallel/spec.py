@@ -152,7 +152,7 @@ _WITHOUT_ENGINE = ("alone", "rpc")  # one is plain, the other PyTorch's in any c
 
 
 @dataclass(frozen=True, kw_only=True)
-class Case:
+class ModelParallelCase:
     """One form of training, and the run that it is."""
 
     form: Form
@@ -178,7 +178,7 @@ class Case:
 class CasePlan:
     """The cases to run, and those that do not fit."""
 
-    cases: list[Case] = field(default_factory=list)
+    cases: list[ModelParallelCase] = field(default_factory=list)
     skipped: list[Skipped] = field(default_factory=list)
 
 
@@ -224,7 +224,7 @@ def _case(
     engine: Engine | None,
     schedule: Schedule | None,
     microbatches: int | None,
-) -> Case:
+) -> ModelParallelCase:
     strategy: dict[str, object] = {"kind": form if form in ("rpc", "pipeline", "tensor") else None}
     mesh: dict[str, int] = {}
     if form in ("alone", "data", "mixed"):
@@ -255,7 +255,7 @@ def _case(
             ),
         }
     )
-    return Case(
+    return ModelParallelCase(
         form=form,
         spec=run,
         engine=engine,

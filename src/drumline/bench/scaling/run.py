@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from drumline.bench.case_runner import BenchResult, Failure, describe_machine, run_cases
+from drumline.bench.case_runner import BenchResult, CaseFailure, describe_machine, run_cases
 from drumline.bench.scaling.rows import ScalingFit, ScalingRow, build_scaling_rows, fit_series
 from drumline.bench.scaling.spec import Repeat, ScalingSpec
 from drumline.bench.scaling.study import Study, read_times
@@ -40,7 +40,7 @@ class ScalingResult(BenchResult[ScalingRow]):
     """what stays serial in each series"""
     notes: list[str]
     """what must be known to read the numbers"""
-    failed: list[Failure]
+    failed: list[CaseFailure]
     machine: Mapping[str, object]
 
 
@@ -56,7 +56,7 @@ def run_scaling(
         InterruptError: Ctrl-C; nothing is left but what `out` keeps.
     """
     study = Study(spec, [run.case for run in runs if run.round == 0], count_cores())
-    load, failed = round(os.getloadavg()[0], 2), list[Failure]()
+    load, failed = round(os.getloadavg()[0], 2), list[CaseFailure]()
     with contextlib.closing(run_cases(runs, out=out, watch=watch)) as every:
         for ended in every:
             case = ended.case.case
@@ -73,7 +73,7 @@ def run_scaling(
 
 
 def build_scaling_result(
-    study: Study, *, load: float, failed: Sequence[Failure], kept: bool
+    study: Study, *, load: float, failed: Sequence[CaseFailure], kept: bool
 ) -> ScalingResult:
     """Build the result of `bench scaling` from the runs of its study."""
     rows, fits = build_scaling_rows(study, kept=kept), fit_series(study)

@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from drumline.bench.communication.tables import format_size
 from drumline.labs.communication.experiments import DELAY_MS
-from drumline.labs.plots import Plot, Style, error_bars, middles
+from drumline.labs.plots import Plot, Style
 from drumline.report.page.table import Table
-from drumline.report.plots import LEDGER
+from drumline.report.plots import LEDGER, error_bars, middles
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from drumline.labs.communication.collectives import AggregationRow, CollectiveRow, StrategyRow
-    from drumline.labs.communication.training import DelayRow
+    from drumline.labs.communication.chapters import (
+        AllReduceRow,
+        BottleneckRow,
+        DelayRow,
+        RankStepRow,
+    )
     from drumline.labs.repeats import LossRow
 
 _WORST = 0.05
@@ -24,7 +27,7 @@ _HIGHEST_LOSS = 3.0
 """a loss beyond that says only that training diverged"""
 
 
-def draw_sizes(plot: Plot, collectives: Table[CollectiveRow]) -> Figure:
+def draw_sizes(plot: Plot, collectives: Table[AllReduceRow]) -> Figure:
     """Draw lab 2's figure of all_reduce: time over size by algorithm, predictions as crosses."""
     ranks = sorted({row.ranks for row in collectives.records})
     figure, panels = plot.panels(len(ranks), height=3.6)
@@ -35,7 +38,7 @@ def draw_sizes(plot: Plot, collectives: Table[CollectiveRow]) -> Figure:
     return figure
 
 
-def _draw_sizes(plot: Plot, axes: Axes, rows: Sequence[CollectiveRow]) -> None:
+def _draw_sizes(plot: Plot, axes: Axes, rows: Sequence[AllReduceRow]) -> None:
     for number, algorithm in enumerate(dict.fromkeys(row.algorithm for row in rows)):
         own = [row for row in rows if row.algorithm == algorithm]
         times = [row.ms for row in own]
@@ -48,19 +51,16 @@ def _draw_sizes(plot: Plot, axes: Axes, rows: Sequence[CollectiveRow]) -> None:
             axes.plot(*zip(*kept, strict=True), "x", color=plot.color(number), ms=6)
     if rows:
         axes.plot([], [], "x", color=plot.ink, label=plot.label("predicted"))
-    sizes = sorted({row.bytes for row in rows})
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
-    axes.set_xticks(sizes, [format_size(size) for size in sizes])
-    axes.minorticks_off()
+    sizes = dict(sorted({row.bytes: row.size for row in rows}.items()))
+    plot.scale_sizes(axes, sizes)
 
 
-def draw_splits(plot: Plot, collectives: Table[CollectiveRow]) -> Figure:
+def draw_splits(plot: Plot, collectives: Table[AllReduceRow]) -> Figure:
     """Draw lab 2's figure of wait and transfer by algorithm, a panel for each ranks and size."""
     rows = collectives.records
     algorithms = list(collectives.groups("algorithm"))
-    ranks, sizes = sorted({row.ranks for row in rows}), sorted({row.bytes for row in rows})
-    places = [(count, size) for count in ranks for size in sizes]
+    sizes = dict(sorted({row.bytes: row.size for row in rows}.items()))
+    places = [(count, size) for count in sorted({row.ranks for row in rows}) for size in sizes]
     figure, panels = plot.panels(len(places), columns=len(sizes), height=2.6)
     for number, (axes, (count, size)) in enumerate(zip(panels, places, strict=True)):
         _draw_split(plot, axes, collectives.where(ranks=count, bytes=size), algorithms)
@@ -68,13 +68,13 @@ def draw_splits(plot: Plot, collectives: Table[CollectiveRow]) -> Figure:
         names = [plot.name("algorithm", algorithm) if first else "" for algorithm in algorithms]
         axes.set_yticks(range(len(algorithms)), names)
         axes.invert_yaxis()
-        plot.panel(axes, "panel", legend=False, ranks=count, size=format_size(size))
+        plot.panel(axes, "panel", legend=False, ranks=count, size=sizes[size])
     plot.legend(figure, panels[0], columns=3)
     return figure
 
 
 def _draw_split(
-    plot: Plot, axes: Axes, rows: Sequence[CollectiveRow], algorithms: Sequence[str]
+    plot: Plot, axes: Axes, rows: Sequence[AllReduceRow], algorithms: Sequence[str]
 ) -> None:
     at = [algorithms.index(row.algorithm) for row in rows]
     before = [0.0] * len(rows)
@@ -90,9 +90,7 @@ def _draw_split(
     axes.plot(x, y, "x", color=plot.ink, ms=5, label=plot.label("predicted"))
 
 
-def draw_strategies(
-    plot: Plot, aggregation: Table[AggregationRow], _: Table[StrategyRow]
-) -> Figure:
+def draw_strategies(plot: Plot, aggregation: Table[RankStepRow], _: Table[BottleneckRow]) -> Figure:
     """Draw lab 2's figure of strategies: per situation, each rank's wait and transfer."""
     situations, kinds = aggregation.groups("situation"), list(aggregation.groups("kind"))
     ranks = sorted(aggregation.groups("rank"))

@@ -3,8 +3,6 @@
 A stage has the model's own submodules under their own paths (`blocks.0` of the model is `blocks.0`
 of the stage), so its parameters have the names that they have in the whole model, and checkpoints
 of any split fit together. Its forward is the code that `torch.fx` writes for its operations.
-
-`Chunks` holds the several stages of one rank in an interleaved schedule.
 """
 
 from __future__ import annotations
@@ -31,11 +29,7 @@ class Stage(nn.Module):
         self._drumline_forwards: dict[bool, Callable[[nn.Module, Tensor], Any]] = {}
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map the tensor that comes in to the one that goes out.
-
-        Raises:
-            UsageError: what comes out is not a tensor, so it cannot go to the next stage.
-        """
+        """Map the tensor that comes in to the one that goes out."""
         out = self._drumline_forwards[self.training](self, x)
         if not isinstance(out, Tensor):
             raise UsageError(
@@ -50,17 +44,8 @@ def build_stage(model: nn.Module, layers: Sequence[Layer], first: int, last: int
 
     It shares the model's tensors, with one exception: of a parameter with several names (tied
     weights) the stage with the first name has the tensor itself; another one has a copy, as it
-    would in another process.
-
-    Args:
-        model: the one whose layers these are, or another one of the same build, in which the
-            stage's own weights are there (`build_partial`).
-        layers: from `find_layers`.
-        first: the first layer of the stage.
-        last: the first one after it.
-
-    Raises:
-        UsageError: the stage would have no parameter to train.
+    would in another process. The model is the one whose layers these are, or another of the same
+    build, in which the stage's own weights are there (`build_partial`).
     """
     stage = assemble_stage(model, layers, first, last)
     if not any(parameter.requires_grad for parameter in stage.parameters()):
@@ -168,7 +153,7 @@ def _place(stage: nn.Module, path: str, model: nn.Module, memo: dict[int, Any]) 
 
 
 class Chunks(nn.Module):
-    """The stages that a rank holds, as one module to train, save and load; they are not called."""
+    """The stages of a rank in an interleaved schedule, as one module to train, save and load."""
 
     def __init__(self, stages: Sequence[nn.Module]) -> None:
         super().__init__()

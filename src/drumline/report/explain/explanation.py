@@ -15,12 +15,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 
 from drumline.core.formatting import format_bytes
-from drumline.schedules.collectives import ROOTED, Call
+from drumline.schedules.collectives import ROOTED, CollectiveCall
 from drumline.schedules.cost import (
     AlphaBeta,
     CriticalPath,
     Point,
-    Traffic,
+    RankTraffic,
     bandwidths,
     critical_path,
     fit,
@@ -49,24 +49,22 @@ class Wait:
     @property
     def sentence(self) -> str:
         """Say it as a sentence."""
-        size = format_bytes(self.nbytes)
-        if self.kind == "send":
-            deed = f"send message {self.number} ({size}) to rank {self.peer}"
-            never = "asks for it"
-        else:
-            deed = f"receive message {self.number} ({size}) from rank {self.peer}"
-            never = "sends it"
+        sends = self.kind == "send"
+        deed, by, answer = ("send", "to", "asks for") if sends else ("receive", "from", "sends")
         why = "never" if self.peer_waits else "has left its call and never"
-        return f"rank {self.rank} waits to {deed}, which {why} {never}"
+        return (
+            f"rank {self.rank} waits to {deed} message {self.number} "
+            f"({format_bytes(self.nbytes)}) {by} rank {self.peer}, which {why} {answer} it"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Deadlock:
     """How the ranks of a call came to a stop."""
 
-    call: Call
+    call: CollectiveCall
     odd_rank: int
-    odd_call: Call
+    odd_call: CollectiveCall
     waits: list[Wait]
     circle: list[int]
     """ranks that wait for each other in turn; empty where there is no circle"""
@@ -75,9 +73,23 @@ class Deadlock:
     """what a communicator says that compares calls first"""
     patience_s: float
 
+    def to_json(self) -> dict[str, object]:
+        """Return all of it as plain values, calls and waits as sentences."""
+        plain = asdict(self)
+        del plain["call"], plain["odd_call"]
+        return {
+            **plain,
+            "calls": [describe_call(self.call), describe_call(self.odd_call)],
+            "waits": [{**asdict(wait), "sentence": wait.sentence} for wait in self.waits],
+        }
+
 
 def find_deadlock(
-    call: Call, odd_rank: int, odd_call: Call, patience_s: float, answers: Sequence[Answer]
+    call: CollectiveCall,
+    odd_rank: int,
+    odd_call: CollectiveCall,
+    patience_s: float,
+    answers: Sequence[Answer],
 ) -> Deadlock:
     """Read from the ranks' notes on an explained collective who waits for whom."""
     stuck = {
@@ -121,7 +133,7 @@ def find_circle(waits_for: dict[int, int]) -> list[int]:
     return []
 
 
-def describe_call(call: Call) -> str:
+def describe_call(call: CollectiveCall) -> str:
     """Write the call that is explained: `broadcast with root 0 by tree`."""
     root = f" with root {call.root}" if call.collective in ROOTED else ""
     return f"{call.collective}{root} by {call.algorithm}"
@@ -147,15 +159,15 @@ class Explanation:
     """What a real run of a collective did, and what it cost."""
 
     playback: Playback
-    counted: list[Traffic]
-    predicted: list[Traffic]
+    counted: list[RankTraffic]
+    predicted: list[RankTraffic]
     path: CriticalPath
     timing: Timing | None = None
     """None where it never came to an end"""
     deadlock: Deadlock | None = None
 
     @property
-    def call(self) -> Call:
+    def call(self) -> CollectiveCall:
         """The call that it is about."""
         return self.playback.call
 
@@ -187,39 +199,26 @@ class Explanation:
             "moves": [asdict(move) for move in playback.moves],
             "holdings": [[asdict(held) for held in now] for now in playback.holdings],
             "traffic": [
-                {"rank": rank, "counted": asdict(counted), "predicted": asdict(predicted)}
-                for rank, (counted, predicted) in enumerate(
-                    zip(self.counted, self.predicted, strict=True)
-                )
+                {"rank": rank, "counted": asdict(self.counted[rank]), "predicted": asdict(each)}
+                for rank, each in enumerate(self.predicted)
             ],
             "rounds": self.path.rounds,
             "critical_bytes": self.path.nbytes,
-            "timing": self._plain_timing(),
-            "deadlock": None if self.deadlock is None else _plain_deadlock(self.deadlock),
+            "timing": None if self.timing is None else self._plain_timing(self.timing),
+            "deadlock": None if self.deadlock is None else self.deadlock.to_json(),
         }
 
-    def _plain_timing(self) -> dict[str, object] | None:
-        if self.timing is None:
-            return None
-        call = self.call
-        algorithm, bus = bandwidths(
-            call.collective, call.ranks, call.nbytes, self.timing.measured_s
-        )
-        plain = asdict(self.timing)
+    def _plain_timing(self, timing: Timing) -> dict[str, object]:
+        call, plain = self.call, asdict(timing)
+        own, bus = bandwidths(call.collective, call.ranks, call.nbytes, timing.measured_s)
         alpha_beta, round_bytes = plain.pop("alpha_beta"), plain.pop("round_bytes")
-        return {
-            **plain,
-            "predicted_s": self.predicted_s,
-            "crowd": self.crowd,
-            **alpha_beta,
-            "round_bytes": round_bytes,
-            "algorithm_bandwidth": algorithm,
-            "bus_bandwidth": bus,
-        }
+        expected = {"predicted_s": self.predicted_s, "crowd": self.crowd, **alpha_beta}
+        rates = {"algorithm_bandwidth": own, "bus_bandwidth": bus}
+        return {**plain, **expected, "round_bytes": round_bytes, **rates}
 
 
 def build_explanation(
-    call: Call, answers: Sequence[Answer], deadlock: Deadlock | None = None
+    call: CollectiveCall, answers: Sequence[Answer], deadlock: Deadlock | None = None
 ) -> Explanation:
     """Build the explanation of a collective from what its recorded ranks have left."""
     return Explanation(
@@ -232,12 +231,12 @@ def build_explanation(
     )
 
 
-def count_traffic(answer: Answer) -> Traffic:
+def count_traffic(answer: Answer) -> RankTraffic:
     """Count the messages that a rank of an explained collective has sent and received."""
     done = [note for note in answer["messages"] if note["ended_ns"] is not None]
     sent = [note["nbytes"] for note in done if note["kind"] == "send"]
     received = [note["nbytes"] for note in done if note["kind"] == "recv"]
-    return Traffic(
+    return RankTraffic(
         sent_messages=len(sent),
         sent_bytes=sum(sent),
         received_messages=len(received),
@@ -254,13 +253,12 @@ def name_pieces(count: int) -> list[str]:
 def _time(answers: Sequence[Answer]) -> Timing:
     lasted = _lengths([answer["spans"] for answer in answers])
     points = list(_points(answers))
-    alone = AlphaBeta(alpha_s=0.0, beta_s_per_byte=0.0)
     return Timing(
         measured_s=statistics.median(lasted),
         shortest_s=min(lasted),
         longest_s=max(lasted),
         recorded_s=_length([answer["recorded"] for answer in answers]),
-        alpha_beta=fit(points) if points else alone,
+        alpha_beta=fit(points) if points else AlphaBeta(alpha_s=0.0, beta_s_per_byte=0.0),
         round_bytes=sorted({timed["nbytes"] for timed in answers[0]["rounds"]}),
     )
 
@@ -282,15 +280,3 @@ def _lengths(spans: Sequence[Sequence[Sequence[int]]]) -> list[float]:
 def _length(spans: Sequence[Sequence[int]]) -> float:
     """From the moment that the last rank was there to the last one's end."""
     return (max(end for _, end in spans) - max(began for began, _ in spans)) * _NANO
-
-
-def _plain_deadlock(deadlock: Deadlock) -> dict[str, object]:
-    return {
-        "odd_rank": deadlock.odd_rank,
-        "calls": [describe_call(deadlock.call), describe_call(deadlock.odd_call)],
-        "waits": [{**asdict(wait), "sentence": wait.sentence} for wait in deadlock.waits],
-        "circle": deadlock.circle,
-        "finished": deadlock.finished,
-        "checked": deadlock.checked,
-        "patience_s": deadlock.patience_s,
-    }

@@ -12,12 +12,16 @@ idempotent: after a crash, the same call returns the same instance.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from importlib import resources
+
+from jinja2 import Environment, StrictUndefined
 
 from drumline.cluster.providers import Reporter
-from drumline.cluster.providers.ec2.cloud import AwsValues, Cloud, CloudWriter, error_kind
+from drumline.cluster.providers.ec2.cloud import AwsValues, Cloud, CloudWriter, error_kind, refusal
 from drumline.cluster.providers.ec2.inventory import (
     LIVE,
     STOPPED,
@@ -28,107 +32,34 @@ from drumline.cluster.providers.ec2.inventory import (
     instances,
     of_cluster,
     tag_specifications,
-    tags_of,
 )
 from drumline.cluster.providers.ec2.offerings import Image, ZoneSubnet
 from drumline.cluster.providers.ec2.removal import end_instances
 from drumline.cluster.spec import ClusterSpec
+from drumline.cluster.ssh.keys import KeyPair
 from drumline.core.errors import CloudError
 
 USER_DATA_BYTES = 16_384
 """EC2 takes no more"""
 
 
-@dataclass(frozen=True, kw_only=True)
-class LaunchPlan:
-    """What exists before nodes do, and holds for all of them."""
+def cloud_config(spec: ClusterSpec, *, authorized_key: str, host_key: KeyPair, hours: float) -> str:
+    """Return the #cloud-config of an EC2 node; always the same text for the same node.
 
-    spec: ClusterSpec
-    identity: str
-    image: Image
-    security_group: str
-    key_name: str
-    placement_group: str | None
-
-
-def _launch_request(
-    plan: LaunchPlan, node: int, place: ZoneSubnet, *, token: str, user_data: str
-) -> AwsValues:
-    """Return the parameters of RunInstances for one node.
-
-    It ends itself by shutting down (`terminate`), its disks end with it and are encrypted, its
-    metadata service asks for a token (IMDSv2) and answers no further than the node itself, and all
-    that comes of the request is tagged by it.
+    `hours`: after so long since boot it ends itself.
     """
-    size = len(user_data.encode())
-    if size > USER_DATA_BYTES:
-        raise CloudError(
-            f"what node {node} is told at boot has {size} bytes, and EC2 takes {USER_DATA_BYTES}; "
-            f"this is a defect of drumline: please report it",
-            kind="other",
-        )
-    ec2 = plan.spec.ec2
-    kinds = ["instance", "volume", "network-interface"]
-    request: AwsValues = {
-        "MinCount": 1,
-        "MaxCount": 1,
-        "ClientToken": token,
-        "ImageId": plan.image.identity,
-        "InstanceType": ec2.instance_type,
-        "KeyName": plan.key_name,
-        "UserData": user_data,
-        "InstanceInitiatedShutdownBehavior": "terminate",
-        "MetadataOptions": {
-            "HttpEndpoint": "enabled",
-            "HttpTokens": "required",
-            "HttpPutResponseHopLimit": 1,
-        },
-        "NetworkInterfaces": [
-            {
-                "DeviceIndex": 0,
-                "SubnetId": place.subnet,
-                "Groups": [plan.security_group],
-                "AssociatePublicIpAddress": place.public,
-                "DeleteOnTermination": True,
-            }
-        ],
-        "BlockDeviceMappings": _disks(plan.image, ec2.disk_gb),
-    }
-    if plan.placement_group is not None:
-        request["Placement"] = {"GroupName": plan.placement_group}
-    if ec2.instance_profile is not None:
-        key = "Arn" if ec2.instance_profile.startswith("arn:") else "Name"
-        request["IamInstanceProfile"] = {key: ec2.instance_profile}
-    if ec2.spot:
-        kinds.append("spot-instances-request")
-        request["InstanceMarketOptions"] = _market(ec2.max_price_usd)
-    tags = tags_of(plan.spec.name, plan.identity, node)
-    request["TagSpecifications"] = tag_specifications(kinds, tags)
-    return request
-
-
-def _disks(image: Image, disk_gb: int) -> list[AwsValues]:
-    sizes: Mapping[str, int] = {**image.disks, image.root_device: disk_gb}
-    return [
-        {
-            "DeviceName": device,
-            "Ebs": {
-                "VolumeSize": size,
-                "VolumeType": "gp3",
-                "Encrypted": True,
-                "DeleteOnTermination": True,
-            },
-        }
-        for device, size in sizes.items()
-    ]
-
-
-def _market(max_price_usd: float | None) -> AwsValues:
-    """Return what makes it a spot request: once, and gone when the market takes it back."""
-    options = {"SpotInstanceType": "one-time", "InstanceInterruptionBehavior": "terminate"}
-    if max_price_usd is not None:
-        options["MaxPrice"] = f"{max_price_usd:.6f}".rstrip("0").rstrip(".")
-    return {"MarketType": "spot", "SpotOptions": options}
+    text = resources.files("drumline.cluster.providers.ec2").joinpath("cloud-config.yaml")
+    limits_script = resources.files("drumline.cluster.life").joinpath("limits.sh")
+    template = Environment(undefined=StrictUndefined).from_string(text.read_text())
+    return template.render(
+        user=spec.ec2.user,
+        folder=f"/home/{spec.ec2.user}/drumline",
+        authorized_key=authorized_key,
+        host_key=host_key,
+        limits_script=limits_script.read_text(),  # simulated nodes run the same one
+        seconds=math.ceil(hours * 3600),
+        idle="never" if spec.idle_minutes is None else f"{spec.idle_minutes:g}",
+    )
 
 
 MOVE_ON = ("capacity", "unsupported", "spot-price")
@@ -138,29 +69,31 @@ _POLL_S = 2
 _AT_ONCE = 8
 _ATTEMPTS = 20
 
-UserData = Callable[[int], str]
-"""what a node is told at boot"""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Launcher:
-    """Launches nodes as planned."""
+    """Launches nodes; its fields are what exists before them, and holds for all of them."""
 
     writer: CloudWriter
-    plan: LaunchPlan
-    user_data: UserData
+    spec: ClusterSpec
+    identity: str
+    image: Image
+    security_group: str
+    key_name: str
+    placement_group: str | None
+    user_data: Callable[[int], str]
+    """what a node is told at boot"""
 
     def launch(
         self, missing: Sequence[int], places: Sequence[ZoneSubnet], *, fixed: bool
     ) -> list[InventoryItem]:
         """Launch the missing nodes in the first zone that has room for all of them; return them.
 
-        `places`: zones in the order to try.
         `fixed`: other nodes are there already, so that there is just the one zone.
         """
         refused: dict[str, CloudError] = {}
         # first the zone of a launch that may have arrived without our knowing
-        intents = self.writer.journal.open_intents(_LAUNCH)
+        intents = self.writer.journal.open_intents("run_instances")
         unsure = {str(intent.what.get("zone")) for intent in intents}
         for place in sorted(places, key=lambda place: place.zone not in unsure):
             try:
@@ -177,7 +110,7 @@ class Launcher:
             raise last
         told = ", ".join(f"{zone}: {error.fields['code']}" for zone, error in refused.items())
         raise CloudError(
-            f"no zone has {len(missing)} {self.plan.spec.ec2.instance_type} ({told}). The last: "
+            f"no zone has {len(missing)} {self.spec.ec2.instance_type} ({told}). The last: "
             f"{last.message}",
             **last.fields,
         )
@@ -203,20 +136,18 @@ class Launcher:
 
     def _launch_one(self, node: int, place: ZoneSubnet, used: set[str]) -> InventoryItem:
         """Launch one node; where its token was used up by an instance that is gone, by the next."""
-        identity = self.plan.identity
-        user_data = self.user_data(node)
+        request = self._request(node, place)
         for attempt in range(_ATTEMPTS):
-            token = client_token(identity, node, place.zone, attempt)
+            token = client_token(self.identity, node, place.zone, attempt)
             if token in used:
                 continue
-            request = _launch_request(self.plan, node, place, token=token, user_data=user_data)
             try:
                 answer = self.writer.call(
-                    _LAUNCH,
-                    request,
+                    "run_instances",
+                    {**request, "ClientToken": token},
                     note={"node": node, "zone": place.zone, "token": token},
                     result=lambda answer: {"instance": answer["Instances"][0]["InstanceId"]},
-                    what=self.plan.spec.ec2.instance_type,
+                    what=self.spec.ec2.instance_type,
                     zone=place.zone,
                 )
             except CloudError as error:
@@ -230,11 +161,7 @@ class Launcher:
             if there.state in LIVE:
                 self.writer.report(f"worker{node}", f"launched as {there.identity} in {place.zone}")
                 return there
-        raise CloudError(
-            f"node {node} was launched {_ATTEMPTS} times and ended each time; look at why with aws "
-            f"ec2 describe-instances, remove the cluster with drumline down, then try again",
-            kind="other",
-        )
+        raise refusal("launched-in-vain", node=node, attempts=_ATTEMPTS)
 
     def _end_those_of(self, missing: Sequence[int], place: ZoneSubnet) -> None:
         """End what this zone has given: a cluster is in one zone."""
@@ -251,10 +178,61 @@ class Launcher:
             end_instances(self.writer, made)
 
     def _filters(self) -> list[Filter]:
-        return of_cluster(self.plan.spec.name, self.plan.identity)
+        return of_cluster(self.spec.name, self.identity)
 
+    def _request(self, node: int, place: ZoneSubnet) -> AwsValues:
+        """Return the parameters of RunInstances for one node, but for its client token.
 
-_LAUNCH = "run_instances"
+        It ends itself by shutting down (`terminate`), its disks end with it and are encrypted, its
+        metadata service asks for a token (IMDSv2) and answers no further than the node itself, and
+        all that comes of the request is tagged by it.
+        """
+        ec2, user_data = self.spec.ec2, self.user_data(node)
+        if (size := len(user_data.encode())) > USER_DATA_BYTES:
+            raise refusal("user-data", node=node, size=size, most=USER_DATA_BYTES)
+        sizes = {**self.image.disks, self.image.root_device: ec2.disk_gb}
+        disk = {"VolumeType": "gp3", "Encrypted": True, "DeleteOnTermination": True}
+        kinds = ["instance", "volume", "network-interface"]
+        request: AwsValues = {
+            "MinCount": 1,
+            "MaxCount": 1,
+            "ImageId": self.image.identity,
+            "InstanceType": ec2.instance_type,
+            "KeyName": self.key_name,
+            "UserData": user_data,
+            "InstanceInitiatedShutdownBehavior": "terminate",
+            "MetadataOptions": {
+                "HttpEndpoint": "enabled",
+                "HttpTokens": "required",
+                "HttpPutResponseHopLimit": 1,
+            },
+            "NetworkInterfaces": [
+                {
+                    "DeviceIndex": 0,
+                    "SubnetId": place.subnet,
+                    "Groups": [self.security_group],
+                    "AssociatePublicIpAddress": place.public,
+                    "DeleteOnTermination": True,
+                }
+            ],
+            "BlockDeviceMappings": [
+                {"DeviceName": device, "Ebs": {**disk, "VolumeSize": size}}
+                for device, size in sizes.items()
+            ],
+        }
+        if self.placement_group is not None:
+            request["Placement"] = {"GroupName": self.placement_group}
+        if ec2.instance_profile is not None:
+            key = "Arn" if ec2.instance_profile.startswith("arn:") else "Name"
+            request["IamInstanceProfile"] = {key: ec2.instance_profile}
+        if ec2.spot:  # once, and gone when the market takes it back
+            kinds.append("spot-instances-request")
+            options = {"SpotInstanceType": "one-time", "InstanceInterruptionBehavior": "terminate"}
+            if ec2.max_price_usd is not None:
+                options["MaxPrice"] = f"{ec2.max_price_usd:.6f}".rstrip("0").rstrip(".")
+            request["InstanceMarketOptions"] = {"MarketType": "spot", "SpotOptions": options}
+        tags = tag_specifications(kinds, self.spec.name, self.identity, node)
+        return {**request, "TagSpecifications": tags}
 
 
 def wait_running(
@@ -263,9 +241,6 @@ def wait_running(
     """Wait until the EC2 instances of all nodes run; returns the instances that exist then.
 
     `expected`: which instance each node is; EC2's listings may not show it yet.
-
-    Raises:
-        CloudError: one ended at once, was stopped, or does not come in time; says which and why.
     """
     told: dict[int, str] = {}
     for _ in range(RUN_WITHIN_S // _POLL_S):
@@ -276,7 +251,12 @@ def wait_running(
             there = existing.get(identity)
             states[node] = "coming" if there is None else there.state
             if there is not None and not there.live:
-                raise _ended(node, there)
+                reason = there.described.get("StateReason", {})
+                code = str(reason.get("Code", ""))
+                why = reason.get("Message") or "EC2 gives no reason"
+                if "InsufficientInstanceCapacity" in code:
+                    raise refusal("ended-for-capacity", node=node, item=there, why=why, code=code)
+                raise refusal("ended-at-once", node=node, item=there, why=why, code=code)
         for node, state in states.items():
             if told.get(node) != state:
                 report(f"worker{node}", state)
@@ -285,27 +265,16 @@ def wait_running(
             return [item for item in existing.values() if item.live]
         cloud.sleep(_POLL_S)
     late = ", ".join(f"worker{node} is {state}" for node, state in told.items())
-    raise CloudError(
-        f"not all nodes run after {RUN_WITHIN_S} s: {late}; run this again to wait longer, or "
-        f"drumline down",
-        kind="timeout",
-    )
+    raise refusal("not-running", seconds=RUN_WITHIN_S, late=late)
 
 
 def places_of(places: Sequence[ZoneSubnet], there: Mapping[int, InventoryItem]) -> list[ZoneSubnet]:
     """Return the availability zone and subnet of the EC2 instances that exist already."""
     first = there[min(there)].described
-    zone = first["Placement"]["AvailabilityZone"]
-    subnet = first.get("SubnetId", "")
+    zone, subnet = first["Placement"]["AvailabilityZone"], first.get("SubnetId", "")
+    vpc, public = first.get("VpcId", ""), "PublicIpAddress" in first
     same = [place for place in places if place.subnet == subnet]
-    return same or [
-        ZoneSubnet(
-            zone=zone,
-            subnet=subnet,
-            vpc=first.get("VpcId", ""),
-            public="PublicIpAddress" in first,
-        )
-    ]
+    return same or [ZoneSubnet(zone=zone, subnet=subnet, vpc=vpc, public=public)]
 
 
 def by_node(existing: Sequence[InventoryItem]) -> dict[int, InventoryItem]:
@@ -321,24 +290,4 @@ def refuse_stopped(existing: Sequence[InventoryItem]) -> None:
     if stopped:
         names = ", ".join(f"worker{one.node} ({one.identity}) is {one.state}" for one in stopped)
         ids = " ".join(one.identity for one in stopped)
-        raise CloudError(
-            f"{names}, which drumline never does; start it again (aws ec2 start-instances "
-            f"--instance-ids {ids}) or give it up with what is on it (aws ec2 terminate-instances "
-            f"--instance-ids {ids}), then run drumline up again; drumline down removes it, too",
-            kind="stopped",
-            node=stopped[0].node,
-        )
-
-
-def _ended(node: int, item: InventoryItem) -> CloudError:
-    """Say why a node ended as soon as it was launched."""
-    reason = item.described.get("StateReason", {})
-    code, message = str(reason.get("Code", "")), reason.get("Message") or "EC2 gives no reason"
-    short = "InsufficientInstanceCapacity" in code
-    return CloudError(
-        f"worker{node} ({item.identity}) ended as soon as it was launched: {message}; run this "
-        f"again to replace it{', or take other ec2.zones' if short else ''}",
-        kind="capacity" if short else "other",
-        code=code,
-        node=node,
-    )
+        raise refusal("stopped", names=names, ids=ids, node=stopped[0].node)

@@ -3,9 +3,8 @@
     create:  what exists? ─▶ type, zones, image ─▶ key pair ─▶ security group ─▶ placement group
              ─▶ nodes ─▶ they run
 
-Reading comes first, so that what cannot work is refused before anything exists. Then each step
-creates what is missing. Tags alone say what exists; the folder on this machine only adds the id,
-and what was about to happen when the process died.
+Reading comes first, so that what cannot work is refused before anything exists. Tags alone say what
+exists; the folder on this machine only adds the id, and what was about to happen.
 """
 
 from __future__ import annotations
@@ -14,13 +13,14 @@ import contextlib
 import os
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 import boto3
 
 from drumline.cluster.home import ClusterHome
 from drumline.cluster.life.journal import Journal
 from drumline.cluster.providers import Machine, Plan, Provider, Reporter, Resource
-from drumline.cluster.providers.ec2.cloud import Cloud, CloudWriter, Sleep, open_session
+from drumline.cluster.providers.ec2.cloud import Cloud, CloudWriter, Sleep, open_session, refusal
 from drumline.cluster.providers.ec2.inventory import (
     InventoryItem,
     instances,
@@ -30,9 +30,8 @@ from drumline.cluster.providers.ec2.inventory import (
 )
 from drumline.cluster.providers.ec2.launch import (
     Launcher,
-    LaunchPlan,
-    UserData,
     by_node,
+    cloud_config,
     places_of,
     refuse_stopped,
     wait_running,
@@ -46,11 +45,12 @@ from drumline.cluster.providers.ec2.offerings import (
     find_places,
     type_facts,
 )
-from drumline.cluster.providers.ec2.prices import Cost, cost_of, node_price
+from drumline.cluster.providers.ec2.prices import node_price, plan_cost, read_prices
 from drumline.cluster.providers.ec2.removal import end_instances, remove_all
 from drumline.cluster.providers.ec2.shared_resources import SharedResources, refuse_another_id
 from drumline.cluster.spec import ClusterSpec
-from drumline.core.errors import CloudError, RunDirError
+from drumline.cluster.ssh.keys import check_key, cluster_key, host_key, public_key
+from drumline.core.errors import RunDirError
 
 
 def _missing_resources(
@@ -85,12 +85,8 @@ def _missing_resources(
 class Ec2Provider(Provider):
     """Machines of EC2, for one cluster.
 
-    Args:
-        home: the cluster's folder here; may be empty, and need not exist to remove a cluster.
-        public_key: who is let in, as in authorized_keys.
-        user_data: what each node is told at boot; asked for while nodes are launched, and the same
-            for the same node each time, as far as that goes.
-        session: of AWS; default: what the spec and the environment say.
+    `home` may be empty, and need not exist to remove a cluster. The default `session` of AWS is
+    what the spec and the environment say.
     """
 
     def __init__(
@@ -98,59 +94,47 @@ class Ec2Provider(Provider):
         spec: ClusterSpec,
         home: ClusterHome,
         *,
-        public_key: str,
-        user_data: UserData,
         session: boto3.Session | None = None,
         sleep: Sleep = time.sleep,
     ) -> None:
         super().__init__(spec, home)
-        self._public_key = public_key
-        self._user_data = user_data
         ec2 = spec.ec2
         session = session or open_session(profile=ec2.profile, region=ec2.region)
         self.cloud = Cloud(session, region=ec2.region, sleep=sleep)
         self._adopted: str | None = None
 
-    def hours(self) -> float:
-        """Return after how long the nodes must end themselves: `max_hours`, or the budget."""
-        return self._cost().hours
-
     def plan(self) -> Plan:
         """Say what `create` would do; changes nothing."""
-        existing = self._existing()
-        identity = self._known_id()
-        refuse_another_id(self._spec.name, identity or "", existing)
+        spec, existing = self._spec, self._existing()
+        refuse_another_id(spec.name, self._known_id() or "", existing)
         refuse_stopped(existing)
-        facts = type_facts(self.cloud, self._spec.ec2.instance_type)
-        places = find_places(self.cloud, self._spec.ec2)
-        image = find_image(self.cloud, self._spec.ec2, facts)
-        cost = self._cost(public=places[0].public, ask_market=True)
-        notes = [*filter(None, [cost.doubt]), *cost.notes]
-        if self._spec.nodes > 1 and self._spec.ec2.placement_group and not facts.placement:
-            notes.append(f"no placement group: {self._spec.ec2.instance_type} cannot be in one")
+        facts = type_facts(self.cloud, spec.ec2.instance_type)
+        places = find_places(self.cloud, spec.ec2)
+        image = find_image(self.cloud, spec.ec2, facts)
+        cost = plan_cost(self.cloud, spec, public=places[0].public, ask_market=True)
+        notes = [*cost.notes]
+        if spec.nodes > 1 and spec.ec2.placement_group and not facts.placement:
+            notes.append(f"no placement group: {spec.ec2.instance_type} cannot be in one")
         if not places[0].public:
             notes.append(f"{places[0].subnet} gives no public addresses: reach its private ones")
-        return Plan(
-            resources=tuple(_missing_resources(self._spec, existing, facts, places, image)),
+        return replace(
+            cost,
+            resources=tuple(_missing_resources(spec, existing, facts, places, image)),
             exists=tuple(item.resource() for item in existing),
-            price_usd=(cost.node_usd or 0.0) * self._spec.nodes,
-            priced=cost.priced,
-            hours=cost.hours,
             notes=tuple(notes),
         )
 
     def create(self, report: Reporter) -> list[Machine]:
         """Make what is missing, and return all machines in node order; they may be booting yet.
 
-        Raises:
-            CloudError: AWS refuses, or the name is in use; what was made stays, for `create` to
-                continue with, or `remove` to remove.
+        What was made stays where AWS refuses, for `create` to continue with, or for `remove`.
         """
         existing = self._existing()
         refuse_another_id(self._spec.name, self._known_id() or "", existing)
-        self._refuse_fewer(existing)
-        refuse_stopped(existing)
         nodes = by_node(existing)
+        if nodes and max(nodes) >= self._spec.nodes:
+            raise refusal("fewer-nodes", there=max(nodes) + 1, nodes=self._spec.nodes)
+        refuse_stopped(existing)
         if set(range(self._spec.nodes)) <= set(nodes):
             # let in who calls now, who may have moved since, and nobody else
             network = allowed_network(self._spec.ec2)
@@ -182,22 +166,14 @@ class Ec2Provider(Provider):
     def remove(self, report: Reporter) -> None:
         """Remove everything of this cluster; blocks until EC2 says that it is gone.
 
-        Where this machine does not know the cluster's id, the name decides.
-
-        Raises:
-            CloudError: there are several clusters of this name, or something does not go away.
+        Where this machine does not know the cluster's id, the name decides, if it is of one only.
         """
         identity = self._known_id()
         if identity is None:
             ids = sorted({item.cluster_id for item in self._existing()})
             if len(ids) > 1:
-                raise CloudError(
-                    f"there are {len(ids)} clusters called {self._spec.name!r}, and none is this "
-                    f"machine's: {', '.join(ids)}; say which with drumline down --id, or remove "
-                    f"all that drumline ever made with drumline reap",
-                    kind="name-in-use",
-                    ids=", ".join(ids),
-                )
+                several, name = ", ".join(ids), self._spec.name
+                raise refusal("name-of-several", count=len(ids), cluster=name, ids=several)
         journal = Journal(self._home.journal if self._home.path.is_dir() else None)
         writer = CloudWriter(self.cloud, journal, report)
         remove_all(writer, of_cluster(self._spec.name, identity))
@@ -206,20 +182,17 @@ class Ec2Provider(Provider):
         """Take over a cluster of this name that another machine has made."""
         ids = sorted({item.cluster_id for item in self._existing()})
         if identity not in ids:
-            raise CloudError(
-                f"there is no cluster {self._spec.name!r} with id {identity!r} in "
-                f"{self.cloud.region}; there is {', '.join(ids) or 'none of that name'}",
-                kind="not-found",
-            )
+            name, there = self._spec.name, ", ".join(ids) or "none of that name"
+            region = self.cloud.region
+            raise refusal("id-unknown", cluster=name, identity=identity, region=region, there=there)
         self._adopted = identity
-        with contextlib.suppress(
-            OSError, RunDirError
-        ):  # a full disk here keeps nothing alive there
+        with contextlib.suppress(OSError, RunDirError):  # our full disk keeps nothing alive there
             self._home.make()
             self._home.note(id=identity)
 
     def settle(self) -> ClusterSpec:
         """Return the spec with the region and the profile that the environment names today."""
+        self._authorized_key()  # a wrong key file must not cost a machine
         profile = self._spec.ec2.profile or os.environ.get("AWS_PROFILE")
         settled = {"region": self.cloud.region, "profile": profile}
         ec2 = self._spec.ec2.model_copy(update=settled)
@@ -232,24 +205,25 @@ class Ec2Provider(Provider):
         image = find_image(self.cloud, spec.ec2, facts)
         if there:
             places = places_of(places, there)
-        if doubt := self._cost(public=places[0].public).doubt:
+        plan_cost(self.cloud, spec, public=places[0].public)  # refuses a budget that is too small
+        if doubt := read_prices(self.cloud.region).doubt:
             report("prices", doubt)
         network = allowed_network(spec.ec2)
 
         # Nothing was made up to here. From now on the id is on the disk.
         self._home.make()
-        identity = self._home.cluster_id()
-        writer, shared = self._writer(report), self._shared(report)
+        shared = self._shared(report)
         grouped = spec.nodes > 1 and spec.ec2.placement_group and facts.placement
-        work = LaunchPlan(
+        launcher = Launcher(
+            writer=self._writer(report),
             spec=spec,
-            identity=identity,
+            identity=self._home.cluster_id(),
             image=image,
-            key_name=shared.key_pair(self._public_key, existing),
+            key_name=shared.key_pair(self._authorized_key(), existing),
             security_group=shared.security_group(places[0].vpc, network, existing),
             placement_group=shared.placement_group(existing) if grouped else None,
+            user_data=self._user_data,
         )
-        launcher = Launcher(writer=writer, plan=work, user_data=self._user_data)
         missing = [node for node in range(spec.nodes) if node not in there]
         return launcher.launch(missing, places, fixed=bool(there))
 
@@ -263,23 +237,24 @@ class Ec2Provider(Provider):
         end_instances(self._writer(report), doubles)
         return kept
 
+    def _authorized_key(self) -> str:
+        """Return the public half of the key that we sign in with, made where none is given."""
+        given = self._spec.ec2.key_file
+        return public_key(cluster_key(self._home) if given is None else check_key(given))
+
+    def _user_data(self, node: int) -> str:
+        return cloud_config(
+            self._spec,
+            authorized_key=self._authorized_key(),
+            host_key=host_key(self._home, node),
+            hours=plan_cost(self.cloud, self._spec).hours,
+        )
+
     def _writer(self, report: Reporter) -> CloudWriter:
         return CloudWriter(self.cloud, Journal(self._home.journal), report)
 
     def _shared(self, report: Reporter) -> SharedResources:
         return SharedResources(self._writer(report), self._spec.name, self._home.cluster_id())
-
-    def _refuse_fewer(self, existing: Sequence[InventoryItem]) -> None:
-        there = by_node(existing)
-        if there and max(there) >= self._spec.nodes:
-            raise CloudError(
-                f"the cluster has {max(there) + 1} nodes, but nodes is {self._spec.nodes}; write "
-                f"nodes: {max(there) + 1}, or drumline down first",
-                kind="name-in-use",
-            )
-
-    def _cost(self, *, public: bool = True, ask_market: bool = False) -> Cost:
-        return cost_of(self.cloud, self._spec, public=public, ask_market=ask_market)
 
     def _price(self, instance_type: str | None, *, public: bool = True) -> float:
         kind = instance_type
