@@ -16,7 +16,6 @@ from drumline.core.task import MAX_WORKERS
 from drumline.schedules.collectives import COMPOSED, FLOAT32_BYTES, NATIVE, PLANS
 from drumline.spec.parts import (
     Bytes,
-    ClashError,
     DataSpec,
     LinkSpec,
     ModelSpec,
@@ -24,6 +23,7 @@ from drumline.spec.parts import (
     SpecPart,
     check_node_count,
     check_slow_nodes,
+    clash,
     one_word,
     plan_nodes,
 )
@@ -68,7 +68,9 @@ def check_names(given: Iterable[str], known: Iterable[str], what: str, key: str)
     for name in given:
         if name not in known:
             hint = nearest(name, known, "name one of them")
-            raise ClashError(f"no {what} {name!r} among {', '.join(known)}; {hint}", key)
+            raise clash(
+                "no_such_name", what=what, name=name, known=", ".join(known), hint=hint, key=key
+            )
 
 
 def _check_kinds(kinds: tuple[str, ...]) -> tuple[str, ...]:
@@ -123,12 +125,9 @@ class BenchPlace(BenchLinks):
         return self
 
     def _check_ranks(self, workers: int) -> None:
-        if not 2 <= self.nodes * workers <= MAX_RANKS:
-            raise ClashError(
-                f"nodes={self.nodes} workers={workers} makes {self.nodes * workers} ranks, but "
-                f"communication needs 2, and {MAX_RANKS} is what a bench takes at most",
-                *("workers", "nodes"),
-            )
+        ranks = self.nodes * workers
+        if not 2 <= ranks <= MAX_RANKS:
+            raise clash("bench_ranks", spec=self, workers=workers, ranks=ranks, most=MAX_RANKS)
 
 
 class BenchSpec(BenchPlace):
@@ -171,15 +170,9 @@ class CollectivesSpec(BenchSpec):
             self._check_ranks(workers)
         if not self.usable_backends:
             name, why = next(iter(self.unusable_backends.items()))
-            raise ClashError(
-                f"{name} {why}; add backends=gloo, or set nodes=1", *("backends", "nodes")
-            )
+            raise clash("bench_backends", name=name, why=why)
         if self.uses("nccl") and NATIVE not in self.named_algorithms:
-            raise ClashError(
-                "nccl has collectives of its own only, since it queues plain messages behind each "
-                "other; add native to algorithms, or leave nccl out",
-                *("algorithms", "backends"),
-            )
+            raise clash("nccl_has_native_alone")
         return self
 
     @property
@@ -261,16 +254,9 @@ class AggregationSpec(BenchSpec):
         if ":" not in name:
             check_names([name], BUILTIN_MODELS, "model", "model.name")
         if self.bottleneck is not None and self.slow_nodes:
-            raise ClashError(
-                "bottleneck and slow_nodes both say which node is slow; drop one of the two",
-                *("bottleneck", "slow_nodes"),
-            )
+            raise clash("two_bottlenecks")
         if self.bottleneck is not None and not self.bottleneck < self.nodes > 1:
-            raise ClashError(
-                f"bottleneck names node {self.bottleneck}, but nodes run from 0 to "
-                f"{self.nodes - 1}, and one alone has no others; name one of those or raise nodes",
-                *("bottleneck", "nodes"),
-            )
+            raise clash("no_such_bottleneck", spec=self, last=self.nodes - 1)
         return self
 
     @property
@@ -331,11 +317,6 @@ def check_trained(model: ModelSpec, data: DataSpec) -> None:
         check_names([name], BUILTIN_MODELS, "model", "model.name")
         if (name in TEXT_MODELS) != text:
             what, fix = ("text", "mnist-mini") if text else ("images", "shakespeare")
-            raise ClashError(
-                f"{name} does not read {data.name} ({what}); set data={fix}",
-                *("data.name", "model.name"),
-            )
+            raise clash("bench_data", model=name, data=data.name, what=what, fix=fix)
     if "batch" in data.model_fields_set:
-        raise ClashError(
-            f"the batch is a word of its own here; write batch={data.batch}", "data.batch"
-        )
+        raise clash("bench_batch", batch=data.batch)

@@ -15,7 +15,7 @@ from drumline.bench.case_runner import Skipped
 from drumline.bench.specs import BenchPlace, Each, check_trained, settle_data
 from drumline.core.task import MAX_WORKERS
 from drumline.spec.load import validate_spec
-from drumline.spec.parts import ClashError, DataSpec, ModelSpec, one_word
+from drumline.spec.parts import DataSpec, ModelSpec, clash, one_word
 from drumline.spec.run_spec import RunSpec
 from drumline.spec.strategy import Schedule
 
@@ -119,11 +119,11 @@ class ModelParallelSpec(BenchPlace):
         check_trained(self.model, self.data)
         for form in self.forms:
             if self.asked_for(form) and (why := self.refusal(form)):
-                raise ClashError(why, "forms", "workers", "nodes", "model", "model.layers")
+                raise clash("bench_form", why=why, key="forms")
         if self.asked_for("pipeline", "interleaved") and "interleaved" in self.schedules:
             why = self.refusal("pipeline", "interleaved")
             if why:
-                raise ClashError(why, "schedules", "workers", "nodes", "model", "model.layers")
+                raise clash("bench_form", why=why, key="schedules")
         self._check_batch()
         return self
 
@@ -135,17 +135,9 @@ class ModelParallelSpec(BenchPlace):
             if self.batch % (copies * count):
                 of = f" of {copies} copies" if copies > 1 else ""
                 near = max(1, round(self.batch / (copies * count))) * copies * count
-                raise ClashError(
-                    f"a batch of {self.batch} cannot be cut into {count} equal microbatches{of}; "
-                    f"set batch={near}, or other microbatches",
-                    *("microbatches", "batch"),
-                )
+                raise clash("bench_microbatches", spec=self, count=count, of=of, near=near)
         if self.batch < self.ranks and "data" in self.forms:
-            raise ClashError(
-                f"batch is {self.batch}, less than one sample for each of {self.ranks} ranks; "
-                f"set batch={self.ranks} or more, or fewer workers",
-                *("batch", "workers", "nodes"),
-            )
+            raise clash("bench_batch_too_small", spec=self, ranks=self.ranks, fewer="workers")
 
 
 _WITHOUT_ENGINE = ("alone", "rpc")  # one is plain, the other PyTorch's in any case

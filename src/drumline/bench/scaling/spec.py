@@ -34,11 +34,11 @@ from drumline.bench.specs import (
 from drumline.core.processes import count_cores
 from drumline.spec.load import validate_spec
 from drumline.spec.parts import (
-    ClashError,
     DataSpec,
     ModelSpec,
     check_node_count,
     check_slow_nodes,
+    clash,
     one_word,
 )
 from drumline.spec.run_spec import RunSpec
@@ -58,11 +58,7 @@ def _rising(counts: tuple[int, ...]) -> tuple[int, ...]:
 def _check_kinds(kinds: tuple[str, ...]) -> None:
     for kind in kinds:
         if kind in SPLIT_KINDS:
-            raise ClashError(
-                f"{kind} splits the model, but scaling is about ranks that each have all of it; "
-                f"compare it with drumline bench model-parallel, and leave it out here",
-                "kinds",
-            )
+            raise clash("scaling_splits_model", kind=kind)
     check_names(kinds, DATA_KINDS, "strategy", "kinds")
 
 
@@ -143,12 +139,8 @@ class ScalingSpec(BenchLinks):
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if len(self.workers) > 1 and len(self.nodes) > 1:
-            raise ClashError(
-                f"workers and nodes both have several counts ({_commas(self.workers)} and "
-                f"{_commas(self.nodes)}), and one study varies one of them; give the other one "
-                f"number, e.g. workers=1",
-                *("nodes", "workers"),
-            )
+            counts = {"workers": _commas(self.workers), "nodes": _commas(self.nodes)}
+            raise clash("scaling_varies_both", **counts)
         _check_kinds(self.kinds)
         check_slow_nodes(max(self.nodes), self.link, self.slow_nodes)
         check_trained(self.model, self.data)
@@ -159,19 +151,11 @@ class ScalingSpec(BenchLinks):
         most = max(count.ranks for count in self.counts) if "strong" in self.mode else 0
         ranks = max(most, self.base.ranks)
         if self.batch < ranks:
-            raise ClashError(
-                f"batch is {self.batch}, less than one sample for each of {ranks} ranks; "
-                f"set batch={ranks} or more, or fewer {self.varies}",
-                *("batch", "workers", "nodes"),
-            )
+            raise clash("bench_batch_too_small", spec=self, ranks=ranks, fewer=self.varies)
         base = self.base.ranks
         if "weak" in self.mode and self.batch % base:
-            raise ClashError(
-                f"in weak scaling all ranks have as much to do at every count, but a batch of "
-                f"{self.batch} does not share out to {base} ranks; set "
-                f"batch={-(-self.batch // base) * base}, or mode=strong",
-                *("batch", "mode", "workers", "nodes"),
-            )
+            fix = -(-self.batch // base) * base
+            raise clash("weak_scaling_batch", spec=self, ranks=base, fix=fix)
 
 
 def _commas(counts: tuple[int, ...]) -> str:
