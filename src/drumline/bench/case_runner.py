@@ -14,11 +14,11 @@ import os
 import platform
 import shutil
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, TypeVar
 
-from pydantic import BaseModel
+from pydantic_core import to_jsonable_python
 
 from drumline.core.errors import (
     CheckpointError,
@@ -99,25 +99,12 @@ class BenchResult(Generic[Row]):
 
     def to_json(self) -> dict[str, object]:
         """Return the one document."""
-        document = _to_plain(self)
-        assert isinstance(document, dict)
-        return {"bench": self.bench, **document}
+        return {"bench": self.bench, **to_jsonable_python(self)}
 
     def to_csv(self) -> str:
         """Return the rows, of which there must be one."""
         columns = [field.name for field in fields(self.rows[0]) if field.name not in _NO_COLUMNS]
         return write_csv(columns, ([getattr(row, key) for key in columns] for row in self.rows))
-
-
-def _to_plain(value: object) -> object:
-    """Return specs and dataclasses, and lists and mappings of them, as JSON has them."""
-    if isinstance(value, BaseModel):
-        return value.model_dump(mode="json")
-    if is_dataclass(value):
-        return {field.name: _to_plain(getattr(value, field.name)) for field in fields(value)}
-    if isinstance(value, Mapping):
-        return {key: _to_plain(each) for key, each in value.items()}
-    return list(map(_to_plain, value)) if isinstance(value, list | tuple) else value
 
 
 @dataclass(frozen=True, kw_only=True)

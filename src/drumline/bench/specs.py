@@ -6,7 +6,7 @@ Those of the benches that train, model-parallel and scaling, are in their folder
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
@@ -14,6 +14,7 @@ from drumline.core.formatting import nearest, parse_bytes
 from drumline.core.nodes import MAX_NODES, NodePlan
 from drumline.core.task import MAX_WORKERS
 from drumline.schedules.collectives import COMPOSED, FLOAT32_BYTES, NATIVE, PLANS
+from drumline.spec.load import validate_spec
 from drumline.spec.parts import (
     Bytes,
     DataSpec,
@@ -27,8 +28,12 @@ from drumline.spec.parts import (
     one_word,
     plan_nodes,
 )
-from drumline.spec.run_spec import BUILTIN_MODELS, TEXT_DATA, TEXT_MODELS
+from drumline.spec.run_spec import BUILTIN_MODELS, TEXT_DATA, TEXT_MODELS, RunSpec
 from drumline.spec.strategy import DATA_KINDS
+
+if TYPE_CHECKING:
+    from drumline.bench.model_parallel.spec import ModelParallelSpec
+    from drumline.bench.scaling.spec import ScalingSpec
 
 MAX_RANKS = 16
 """the values that ranks bring are powers of two, whose sums float32 holds exactly"""
@@ -100,15 +105,6 @@ class BenchLinks(SpecPart):
     """nodes to slow on purpose, e.g. {2: {rate: 100mbit, cpu: 0.5}}"""
     timeout_s: float = Field(default=60.0, ge=1, le=86400)
     """how long a rank waits for the others before it gives up"""
-
-    def place_run(self, *, nodes: int, workers: int) -> dict[str, object]:
-        """Return where a training run of the bench runs, as keys of its spec.
-
-        One node has no link, and only nodes that are there can be slow.
-        """
-        slow_nodes = {node: slow for node, slow in self.slow_nodes.items() if node < nodes}
-        links = {"link": self.link, "slow_nodes": slow_nodes} if nodes > 1 else {}
-        return {"nodes": nodes, "workers": workers, **links, "timeout_s": self.timeout_s}
 
 
 class BenchPlace(BenchLinks):
@@ -287,6 +283,35 @@ _BOTTLENECKS: dict[str, Callable[[SlowNode], SlowNode]] = {
     "slow cpu": lambda slow: SlowNode(cpu=slow.cpu),
     "slow link": lambda slow: SlowNode(rate=slow.rate, delay_ms=slow.delay_ms),
 }
+
+
+def build_run(
+    spec: ModelParallelSpec | ScalingSpec, *, batch: int, nodes: int, workers: int, **keys: object
+) -> RunSpec:
+    """Build the training run of a bench's case: its model and data, timed, and nothing beside.
+
+    One node has no link, and only nodes that are there can be slow; one rank has no use for a
+    backend.
+
+    Raises:
+        SpecError: the keys make no run.
+    """
+    slow_nodes = {node: slow for node, slow in spec.slow_nodes.items() if node < nodes}
+    return validate_spec(
+        {
+            "model": spec.model.model_dump(mode="json"),
+            "data": {**spec.data.model_dump(mode="json"), "batch": batch},
+            "max_steps": spec.steps,
+            "evaluate": False,
+            "device": spec.device,
+            "backend": "auto" if nodes * workers == 1 else spec.backend,
+            "nodes": nodes,
+            "workers": workers,
+            **({"link": spec.link, "slow_nodes": slow_nodes} if nodes > 1 else {}),
+            "timeout_s": spec.timeout_s,
+            **keys,
+        }
+    )
 
 
 def settle_data(values: Mapping[str, object], default: Mapping[str, object]) -> dict[str, object]:

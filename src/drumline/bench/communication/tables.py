@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from operator import itemgetter
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from drumline.bench.communication.aggregation import AggregationRow
 from drumline.bench.communication.collectives import CollectiveFit, CollectiveRow
-from drumline.bench.fitting_table import KEPT, FittingColumn, FittingTable
+from drumline.bench.fitting_table import KEPT, FittingColumn, FittingTable, format_known
 
 _MOST_RANKS = 4
 
@@ -31,57 +32,68 @@ def collectives_table(rows: Sequence[CollectiveRow]) -> RenderableType:
     """Show `bench collectives`' rows by size and rival; times are the slowest rank's."""
     shaped = any(row.link_share is not None for row in rows)
     counts = len({row.ranks for row in rows}) > 1
+    firsts = {(row.ranks, row.asked_size): row for row in reversed(rows)}
 
-    def column(
-        name: str, write: Callable[[CollectiveRow], str], leaves: int = KEPT
-    ) -> FittingColumn:
-        return FittingColumn(name=name, cells=[write(row) for row in rows], leaves=leaves)
+    def size(row: CollectiveRow) -> str:
+        """Return the size that was asked for, in the first row of each group."""
+        first = firsts[row.ranks, row.asked_size]
+        return format_size(row.asked_size) if first is row else ""
 
-    columns = [
-        FittingColumn(name="size", cells=_sizes(rows)),
-        FittingColumn(name="algorithm", cells=[row.algorithm for row in rows], justify="left"),
-        FittingColumn(name="on", cells=[row.backend for row in rows], justify="left"),
-        *([column("ranks", lambda row: str(row.ranks))] if counts else []),
-        column("ms", lambda row: _format_time(row.median_s)),
-        column("quartiles", _quartiles, leaves=5),
-        column("alg", lambda row: _bandwidth(row.algorithm_bandwidth), leaves=2),
-        column("bus", lambda row: _bandwidth(row.bus_bandwidth), leaves=4),
-        column("wire", _wire, leaves=1),
-        *([column("link", lambda row: _share(row.link_share), leaves=6)] if shaped else []),
-        column("pred.", lambda row: _signed(row.prediction_error), leaves=3),
+    columns: list[FittingColumn[CollectiveRow]] = [
+        FittingColumn("size", size),
+        FittingColumn("algorithm", lambda row: row.algorithm, justify="left"),
+        FittingColumn("on", lambda row: row.backend, justify="left"),
+        FittingColumn("ranks", lambda row: str(row.ranks)),
+        FittingColumn("ms", lambda row: _format_time(row.median_s)),
+        FittingColumn("quartiles", _quartiles, leaves=5),
+        FittingColumn("alg", lambda row: _bandwidth(row.algorithm_bandwidth), leaves=2),
+        FittingColumn("bus", lambda row: _bandwidth(row.bus_bandwidth), leaves=4),
+        FittingColumn("wire", _wire, leaves=1),
+        FittingColumn("link", lambda row: format_known("{:.0%}", row.link_share, ""), leaves=6),
+        FittingColumn(
+            "pred.", lambda row: format_known("{:+.0%}", row.prediction_error, ""), leaves=3
+        ),
     ]
-    gap = 1 if shaped or counts else 2
-    table = FittingTable(columns=columns, gap=gap, elsewhere="--json, --csv")
+    hidden = {"ranks": not counts, "link": not shaped}
+    table = FittingTable(
+        rows=rows,
+        columns=[column for column in columns if not hidden.get(column.name)],
+        gap=1 if shaped or counts else 2,
+        elsewhere="--json, --csv",
+    )
     notes = [_legend(rows[0], shaped), *_rounded(rows)]
     return Group(Text(collectives_title(rows), style="bold"), table, Text("\n".join(notes)))
 
 
 def fits_table(fits: Sequence[CollectiveFit]) -> RenderableType:
     """Show `bench collectives`' fits: what a message costs by each rival, what a byte adds."""
-    betas = [fit.beta_s_per_byte for fit in fits]
-    errors = [(fit.alpha_error_s, fit.beta_error_s_per_byte) for fit in fits]
-    alpha_errors = ["?" if error is None else f"{error * 1e6:.0f}" for error, _ in errors]
-    beta_errors = ["?" if error is None else f"{error * 1e9:.2g}" for _, error in errors]
-    columns = [
-        FittingColumn(name="algorithm", cells=[fit.algorithm for fit in fits], justify="left"),
-        FittingColumn(name="on", cells=[fit.backend for fit in fits], justify="left"),
-        FittingColumn(name="ranks", cells=[str(fit.ranks) for fit in fits], leaves=3),
-        FittingColumn(name="alpha µs", cells=[f"{fit.alpha_s * 1e6:.0f}" for fit in fits]),
-        FittingColumn(name="±", cells=alpha_errors, leaves=2, told="the errors (±)"),
-        FittingColumn(name="beta ns/B", cells=[f"{beta * 1e9:.3g}" for beta in betas]),
-        FittingColumn(name="±", cells=beta_errors, leaves=2, told="the errors (±)"),
-        FittingColumn(
-            name="that is MB/s",
-            cells=[f"{1e-6 / beta:,.0f}" if beta else "" for beta in betas],
-            leaves=1,
-            told="MB/s",
-        ),
+
+    def alpha_error(fit: CollectiveFit) -> str:
+        return "?" if fit.alpha_error_s is None else f"{fit.alpha_error_s * 1e6:.0f}"
+
+    def beta_error(fit: CollectiveFit) -> str:
+        error = fit.beta_error_s_per_byte
+        return "?" if error is None else f"{error * 1e9:.2g}"
+
+    def megabytes_per_s(fit: CollectiveFit) -> str:
+        return f"{1e-6 / fit.beta_s_per_byte:,.0f}" if fit.beta_s_per_byte else ""
+
+    errors = "the errors (±)"
+    columns: list[FittingColumn[CollectiveFit]] = [
+        FittingColumn("algorithm", lambda fit: fit.algorithm, justify="left"),
+        FittingColumn("on", lambda fit: fit.backend, justify="left"),
+        FittingColumn("ranks", lambda fit: str(fit.ranks), leaves=3),
+        FittingColumn("alpha µs", lambda fit: f"{fit.alpha_s * 1e6:.0f}"),
+        FittingColumn("±", alpha_error, leaves=2, told=errors),
+        FittingColumn("beta ns/B", lambda fit: f"{fit.beta_s_per_byte * 1e9:.3g}"),
+        FittingColumn("±", beta_error, leaves=2, told=errors),
+        FittingColumn("that is MB/s", megabytes_per_s, leaves=1, told="MB/s"),
     ]
-    table = FittingTable(columns=columns)
     note = (
         "fitted to all sizes: time = alpha · rounds + beta · bytes on the critical path\n"
         "(one round where only the backend knows the messages, as by native)"
     )
+    table = FittingTable(rows=fits, columns=columns)
     return Group(Text("what a message costs", style="bold"), table, Text(note))
 
 
@@ -89,55 +101,41 @@ def aggregation_table(rows: Sequence[AggregationRow]) -> RenderableType:
     """Show `bench aggregation`'s steps, and what each rank waits and transfers."""
     ranks = sorted({row.rank for row in rows})
     shown = ranks if len(ranks) <= _MOST_RANKS else []
+    heads = [
+        "strategy",
+        "step",
+        "× even",
+        *([f"rank {rank}" for rank in shown] or ["least", "most"]),
+    ]
+    columns = [
+        FittingColumn(
+            name,
+            itemgetter(number),
+            justify="left" if number == 0 else "right",
+            leaves=len(heads) - number if number > 2 else KEPT,  # the last rank first
+        )
+        for number, name in enumerate(heads)
+    ]
+    even = {row.kind: row.step_ms for row in rows if row.situation == "even"}
     parts: list[RenderableType] = []
     for situation in dict.fromkeys(row.situation for row in rows):
         own = [row for row in rows if row.situation == situation]
-        names = [f"rank {rank}" for rank in shown] or ["least", "most"]
         cells: list[list[str]] = []
         for kind in dict.fromkeys(row.kind for row in own):
             of_kind = [row for row in own if row.kind == kind]
-            even = next((row.step_ms for row in rows if _is_even(row, kind)), None)
             step = of_kind[0].step_ms
             lost = [row.wait_ms + row.transfer_ms for row in of_kind]
             ends = shown or [lost.index(min(lost)), lost.index(max(lost))]
-            own_parts = [_split(of_kind[rank]) for rank in ends]
-            cells.append([kind, f"{step:.1f}", f"{step / even:.2f}" if even else "", *own_parts])
-        heads = ["strategy", "step", "× even", *names]
-        columns = [
-            FittingColumn(
-                name=name,
-                cells=column,
-                justify="left" if number == 0 else "right",
-                leaves=len(heads) - number if number > 2 else KEPT,  # the last rank first
-            )
-            for number, (name, column) in enumerate(
-                zip(heads, zip(*cells, strict=True), strict=True)
-            )
-        ]
-        table = FittingTable(columns=columns, elsewhere="--json, --csv")
+            own_parts = [f"{of_kind[k].wait_ms:.1f}+{of_kind[k].transfer_ms:.1f}" for k in ends]
+            over_even = f"{step / even[kind]:.2f}" if even.get(kind) else ""
+            cells.append([kind, f"{step:.1f}", over_even, *own_parts])
+        table = FittingTable(rows=cells, columns=columns, elsewhere="--json, --csv")
         parts += [Text(situation, style="bold"), table, Text()]
     note = (
         "ms per step: wait + transfer of each rank. Wait: until the last rank arrives\n"
         "at a bucket; transfer: after that. step: the slowest rank's median, with compute."
     )
     return Group(*parts, Text(note))
-
-
-def _is_even(row: AggregationRow, kind: str) -> bool:
-    return row.situation == "even" and row.kind == kind
-
-
-def _split(row: AggregationRow) -> str:
-    return f"{row.wait_ms:.1f}+{row.transfer_ms:.1f}"
-
-
-def _sizes(rows: Sequence[CollectiveRow]) -> list[str]:
-    """The size that was asked for, in the first row of each group."""
-    groups = [(row.ranks, row.asked_size) for row in rows]
-    return [
-        "" if number and groups[number - 1] == group else format_size(group[1])
-        for number, group in enumerate(groups)
-    ]
 
 
 def _rounded(rows: Sequence[CollectiveRow]) -> list[str]:
@@ -162,10 +160,6 @@ def _wire(row: CollectiveRow) -> str:
     return "" if row.wire_bytes is None else _short(max(row.wire_bytes))
 
 
-def _signed(error: float | None) -> str:
-    return "" if error is None else f"{error:+.0%}"
-
-
 def collectives_title(rows: Sequence[CollectiveRow]) -> str:
     """Return the title of `bench collectives`: which collective, on how many ranks."""
     where = f" on {rows[0].nodes} nodes" if rows[0].nodes > 1 else ""
@@ -188,10 +182,6 @@ def _legend(row: CollectiveRow, shaped: bool) -> str:
 def _bandwidth(bytes_per_s: float) -> str:
     megabytes = bytes_per_s / 1e6
     return f"{megabytes:.0f}" if megabytes >= 9.95 else f"{megabytes:.1f}"
-
-
-def _share(value: float | None) -> str:
-    return "" if value is None else f"{value:.0%}"
 
 
 def _short(count: int) -> str:

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from drumline.bench.fitting_table import NOTHING, format_known
 from drumline.bench.model_parallel.rows import CaseRow
-from drumline.bench.model_parallel.table import NOTHING
 from drumline.report.plots import COLORS, FigureStyle
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ def _of_ranks(values: Sequence[Sequence[float] | None], form: str = "{:.0f}") ->
 
 
 def _write(values: Sequence[float | None], form: str = "{:.0f}") -> list[str]:
-    return [NOTHING if value is None else form.format(value) for value in values]
+    return [format_known(form, value) for value in values]
 
 
 def _scaled(values: Sequence[float] | None, factor: float) -> list[float] | None:

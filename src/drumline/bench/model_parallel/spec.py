@@ -12,9 +12,8 @@ from typing import Annotated, Any, Literal, Self, get_args
 from pydantic import Field, model_validator
 
 from drumline.bench.case_runner import Skipped
-from drumline.bench.specs import BenchPlace, Each, check_trained, settle_data
+from drumline.bench.specs import BenchPlace, Each, build_run, check_trained, settle_data
 from drumline.core.task import MAX_WORKERS
-from drumline.spec.load import validate_spec
 from drumline.spec.parts import DataSpec, ModelSpec, clash, one_word
 from drumline.spec.run_spec import RunSpec
 from drumline.spec.strategy import Schedule
@@ -228,24 +227,16 @@ def _case(
     strategy |= {"schedule": schedule, "microbatches": microbatches}
     if schedule == "interleaved":
         strategy["chunks"] = CHUNKS
-    run = validate_spec(
-        {
-            "name": form,
-            "model": spec.model.model_dump(mode="json"),
-            "data": {**spec.data.model_dump(mode="json"), "batch": spec.batch},
-            "strategy": strategy,
-            "mesh": mesh,
-            "max_steps": spec.steps,
-            "evaluate": False,
-            "device": spec.device,
-            "threads": spec.threads or max(1, (os.cpu_count() or 1) // spec.ranks),
-            # one rank has no use for nodes, nor for a backend
-            "backend": "auto" if form == "alone" else spec.backend,
-            **spec.place_run(
-                nodes=1 if form == "alone" else spec.nodes,
-                workers=1 if form == "alone" else spec.workers,
-            ),
-        }
+    alone = form == "alone"
+    run = build_run(
+        spec,
+        name=form,
+        batch=spec.batch,
+        strategy=strategy,
+        mesh=mesh,
+        threads=spec.threads or max(1, (os.cpu_count() or 1) // spec.ranks),
+        nodes=1 if alone else spec.nodes,
+        workers=1 if alone else spec.workers,
     )
     return ModelParallelCase(
         form=form,

@@ -2,37 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from drumline.bench.fitting_table import KEPT, FittingColumn, FittingTable
+from drumline.bench.fitting_table import NOTHING, FittingColumn, FittingTable, format_known
 from drumline.bench.model_parallel.rows import CaseRow
+from drumline.core.formatting import format_bytes
 
-NOTHING = "—"
 _AGREE = 1e-4
 """in float32 the losses of a batch differ by rounding, which is far less early in a training"""
 
 
 def model_table(rows: Sequence[CaseRow], *, nodes: int) -> RenderableType:
     """Show `bench model-parallel`'s table of what each form costs."""
-
-    def column(name: str, write: Callable[[CaseRow], str], leaves: int = KEPT) -> FittingColumn:
-        return FittingColumn(name=name, cells=[write(row) for row in rows], leaves=leaves)
-
-    columns = [
-        FittingColumn(name="form", cells=[row.case for row in rows], justify="left"),
-        column("ms", lambda row: milliseconds(row.median_s)),
-        column("samples/s", lambda row: f"{row.samples_per_s:.0f}", leaves=1),
-        column("speed", _speed, leaves=6),
-        column("MB", lambda row: _megabytes(row.peak_bytes), leaves=7),
-        column("bytes", lambda row: _bytes(_carried(row)), leaves=5),
-        column("bubble", _bubble, leaves=4),
-        column("idle", lambda row: _idle(row.idle_s), leaves=2),
-        column("loss", lambda row: f"{row.loss:.4f}", leaves=3),
+    columns: list[FittingColumn[CaseRow]] = [
+        FittingColumn("form", lambda row: row.case, justify="left"),
+        FittingColumn("ms", lambda row: milliseconds(row.median_s)),
+        FittingColumn("samples/s", lambda row: f"{row.samples_per_s:.0f}", leaves=1),
+        FittingColumn("speed", lambda row: format_known("{:.2f}×", row.speedup), leaves=6),
+        FittingColumn("MB", _megabytes, leaves=7),
+        FittingColumn("bytes", _bytes, leaves=5),
+        FittingColumn("bubble", _bubble, leaves=4),
+        FittingColumn("idle", _idle, leaves=2),
+        FittingColumn("loss", lambda row: f"{row.loss:.4f}", leaves=3),
     ]
-    table = FittingTable(columns=columns, gap=1, elsewhere="--json, --csv")
+    table = FittingTable(rows=rows, columns=columns, gap=1, elsewhere="--json, --csv")
     return Group(table, Text(_legend(nodes)))
 
 
@@ -54,12 +50,6 @@ def describe_agreement(rows: Sequence[CaseRow]) -> str | None:
     return text
 
 
-def _carried(row: CaseRow) -> int | None:
-    """Return the bytes per step that the busiest node sent, or the busiest rank handed over."""
-    found = row.link_bytes or row.payload_bytes
-    return None if found is None else max(found)
-
-
 def _legend(nodes: int) -> str:
     sender = "node" if nodes > 1 else "rank"
     return "\n".join(
@@ -77,22 +67,14 @@ def milliseconds(seconds: float) -> str:
     return f"{seconds * 1e3:.1f}" if seconds < 0.09995 else f"{seconds * 1e3:.0f}"
 
 
-def _speed(row: CaseRow) -> str:
-    return NOTHING if row.speedup is None else f"{row.speedup:.2f}×"
+def _megabytes(row: CaseRow) -> str:
+    return NOTHING if row.peak_bytes is None else f"{max(row.peak_bytes) / 1e6:.0f}"
 
 
-def _megabytes(peaks: Sequence[int] | None) -> str:
-    return NOTHING if peaks is None else f"{max(peaks) / 1e6:.0f}"
-
-
-def _bytes(count: int | None) -> str:
-    """Write a count in seven characters: `812 B`, `98.3 kB`, `4.2 MB`."""
-    if count is None:
-        return NOTHING
-    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= 0.9995 * scale:
-            return f"{count / scale:.3g} {unit}"
-    return f"{count} B"
+def _bytes(row: CaseRow) -> str:
+    """Write the bytes per step that the busiest node sent, or the busiest rank handed over."""
+    sent = row.link_bytes or row.payload_bytes
+    return NOTHING if sent is None else format_bytes(max(sent))
 
 
 def _bubble(row: CaseRow) -> str:
@@ -101,5 +83,5 @@ def _bubble(row: CaseRow) -> str:
     return f"{100 * row.bubble:.0f}|{row.bubble_theory:.0%}"
 
 
-def _idle(seconds: Sequence[float] | None) -> str:
-    return NOTHING if seconds is None else milliseconds(max(seconds))
+def _idle(row: CaseRow) -> str:
+    return NOTHING if row.idle_s is None else milliseconds(max(row.idle_s))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from drumline.bench.scaling.laws import fit_rounds
 from drumline.bench.scaling.spec import Mode, ScalingCase
 from drumline.bench.scaling.study import Study, lost_shares, mean_parts
-from drumline.report.intervals import median_interval, quartiles
+from drumline.report.intervals import interval_cells, median_interval, quartiles
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,11 +160,7 @@ def _row(study: Study, mode: Mode, kind: str, case: ScalingCase, *, kept: bool) 
         step_low_s=step_low,
         step_high_s=step_high,
         samples_per_s=batch / time.middle,
-        compute_s=parts.compute,
-        data_s=parts.data,
-        wait_s=parts.wait,
-        transfer_s=parts.transfer,
-        other_s=parts.other,
+        **{f"{name}_s": seconds for name, seconds in parts._asdict().items()},
         crowded=study.crowded(case),
         run_dirs=[times.path for times in runs] if kept else None,
     )
@@ -175,31 +172,11 @@ def _compare(row: ScalingRow, study: Study, case: ScalingCase, base: ScalingCase
     speedups = study.speedups(case, base)
     speedup = median_interval(list(speedups.values())) if speedups else None
     smallest = median_interval([times.median_s for times in study.of(base)]).middle
-    lost = lost_shares(
-        mean_parts(study.of(case)),
-        mean_parts(study.of(base)),
-        times=row.times,
-        work=study.work(case),
-    )
-    row = replace(
-        row,
-        ideal_s=smallest * study.work(case) / row.times,
-        lost=lost.total,
-        lost_compute=lost.compute,
-        lost_data=lost.data,
-        lost_wait=lost.wait,
-        lost_transfer=lost.transfer,
-        lost_other=lost.other,
-    )
-    if speedup is None:
-        return row
-    efficiency = speedup.scaled(1 / row.times)
-    return replace(
-        row,
-        speedup=speedup.middle,
-        speedup_low=speedup.low,
-        speedup_high=speedup.high,
-        efficiency=efficiency.middle,
-        efficiency_low=efficiency.low,
-        efficiency_high=efficiency.high,
-    )
+    work = study.work(case)
+    parts, needed = mean_parts(study.of(case)), mean_parts(study.of(base))
+    lost = lost_shares(parts, needed, times=row.times, work=work)
+    efficiency = None if speedup is None else speedup.scaled(1 / row.times)
+    cells: dict[str, Any] = interval_cells("speedup", speedup)
+    cells |= interval_cells("efficiency", efficiency)
+    cells |= {f"lost_{name}": share for name, share in lost._asdict().items()}
+    return replace(row, ideal_s=smallest * work / row.times, lost=lost.total, **cells)

@@ -27,12 +27,12 @@ from drumline.bench.specs import (
     Each,
     Listed,
     Workers,
+    build_run,
     check_names,
     check_trained,
     settle_data,
 )
 from drumline.core.processes import count_cores
-from drumline.spec.load import validate_spec
 from drumline.spec.parts import (
     DataSpec,
     ModelSpec,
@@ -252,20 +252,14 @@ def _build_case(spec: ScalingSpec, kind: str, mode: Mode | None, count: Count) -
     strategy: dict[str, object] = {"kind": kind}
     if kind == ALONE:  # nothing is put into buckets, since nothing will be sent
         strategy = {"kind": "allreduce", "bucketed": False}
-    batch = spec.batch_of(mode or "strong", count)
-    run = validate_spec(
-        {
-            "name": kind,
-            "model": spec.model.model_dump(mode="json"),
-            "data": {**spec.data.model_dump(mode="json"), "batch": batch},
-            "strategy": strategy,
-            "max_steps": spec.steps,
-            "checkpoint": {"every_steps": spec.steps},  # none between the steps that are timed
-            "evaluate": False,
-            "threads": spec.threads,
-            "device": spec.device,
-            "backend": "auto" if kind == ALONE else spec.backend,
-            **spec.place_run(nodes=count.nodes, workers=count.workers),
-        }
+    run = build_run(
+        spec,
+        name=kind,
+        batch=spec.batch_of(mode or "strong", count),
+        strategy=strategy,
+        checkpoint={"every_steps": spec.steps},  # none between the steps that are timed
+        threads=spec.threads,
+        nodes=count.nodes,
+        workers=count.workers,
     )
     return ScalingCase(kind=kind, mode=mode, count=count, spec=run)

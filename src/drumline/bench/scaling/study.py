@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from drumline.bench.scaling.spec import Count, Mode, ScalingCase, ScalingSpec
 from drumline.core.errors import UsageError
@@ -27,8 +28,7 @@ _WHOLE = 0.95
 """of a batch: a step with less is the last of an epoch, which has what is left"""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Parts:
+class Parts(NamedTuple):
     """What a step is made of: seconds per step, or shares; means over ranks and steps."""
 
     compute: float
@@ -41,7 +41,7 @@ class Parts:
     @property
     def total(self) -> float:
         """All of them."""
-        return self.compute + self.data + self.wait + self.transfer + self.other
+        return sum(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,9 +118,7 @@ def whole_steps(events: Sequence[Sequence[Event]], *, batch: int) -> list[list[E
 
 def mean_parts(runs: Iterable[RunTimes]) -> Parts:
     """Return what a step of `bench scaling` is made of, over all rounds."""
-    names = [field.name for field in fields(Parts)]
-    every = [times.parts for times in runs]
-    return Parts(**{name: statistics.fmean(getattr(one, name) for one in every) for name in names})
+    return Parts(*map(statistics.fmean, zip(*(times.parts for times in runs), strict=True)))
 
 
 def lost_shares(parts: Parts, base: Parts, *, times: float, work: float) -> Parts:
@@ -128,13 +126,9 @@ def lost_shares(parts: Parts, base: Parts, *, times: float, work: float) -> Part
 
     There are `times` as many ranks as there, and a step is `work` times as much.
     """
-    names = [field.name for field in fields(Parts)]
     whole = times * parts.total
     return Parts(
-        **{
-            name: (times * getattr(parts, name) - work * getattr(base, name)) / whole
-            for name in names
-        }
+        *((times * own - work * its) / whole for own, its in zip(parts, base, strict=True))
     )
 
 
