@@ -12,6 +12,7 @@ fused multiply-add converts and normalises a batch.
 from __future__ import annotations
 
 import lzma
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, Self
@@ -99,11 +100,9 @@ class ImageSplit:
 
     def to(self, device: torch.device | str) -> Self:
         """Return the split with images and labels on the device."""
-        moved = type(self).__new__(type(self))
-        moved.labels = self.labels
+        moved = copy(self)
         moved.images = self.images.to(device)
         moved._targets = self._targets.to(device)
-        moved._scale = self._scale
         moved._offset = self._offset.to(device)
         return moved
 

@@ -91,14 +91,8 @@ class Places(nn.Module):
 class GPT(nn.Module):
     """Tokens to the scores of the token that follows each of them.
 
-    Args:
-        classes: how many tokens there are (the vocabulary).
-        layers: how many blocks.
-        heads: into how many parts attention cuts the width.
-        width: how many features a token has.
-        dropout: share of the features that is zeroed while training.
-        context: the longest sequence.
-        tied: use the token embedding as the head, too.
+    `classes` is the vocabulary, `layers` the number of blocks, `width` the features of a token,
+    `context` the longest sequence; `tied` uses the token embedding as the head, too.
     """
 
     def __init__(
