@@ -129,11 +129,8 @@ def run_cases(
 ) -> Generator[Ended[T], None, None]:
     """Train a bench's cases one after the other; gives each as soon as its ranks have ended.
 
-    Args:
-        cases: what to train, in this order.
-        out: keep the run directories there, by the cases' slugs; None: in a temporary folder, each
-            until the next case is asked for.
-        watch: called a few times a second with the progress: share, now, case.
+    `out` keeps the run directories, by the cases' slugs; None: they are in a temporary folder, each
+    until the next case is asked for.
 
     Raises:
         InterruptError: Ctrl-C; no process is left, and no file but what `out` keeps.
@@ -161,16 +158,12 @@ def run_each(
 
     Args:
         cases: in order.
-        run: runs a case in its own folder, and tells how far it is.
+        run: runs a case in its own folder in `folder`, and tells how far it is.
         folder: holds the folders of all, by the cases' slugs.
         watch: called with the progress of all.
         noun: what a case is called, before its number.
-        of_a_case: errors that say nothing about the other cases.
-        interrupted: what is left after Ctrl-C.
-
-    Raises:
-        InterruptError: Ctrl-C.
-        DrumlineError: another error.
+        of_a_case: errors that say nothing about the other cases; others are raised.
+        interrupted: what the InterruptError after Ctrl-C says is left.
     """
     with AgentPool() as agents:
         for number, case in enumerate(cases):

@@ -83,14 +83,10 @@ def _check_kinds(kinds: tuple[str, ...]) -> tuple[str, ...]:
     return kinds
 
 
-def _once(items: tuple[Any, ...]) -> tuple[Any, ...]:
-    return tuple(dict.fromkeys(items))
-
-
 T = TypeVar("T")
 Listed = Annotated[tuple[T, ...], BeforeValidator(_split), Field(min_length=1)]
 """written with commas between the items"""
-Each = Annotated[Listed[T], AfterValidator(_once)]
+Each = Annotated[Listed[T], AfterValidator(lambda items: tuple(dict.fromkeys(items)))]
 """a list whose items count once"""
 Size = Annotated[int, BeforeValidator(_check_size, json_schema_input_type=int | str)]
 Workers = Annotated[int, Field(ge=1, le=MAX_WORKERS)]

@@ -43,7 +43,7 @@ _ON_A_RING = frozenset({"ring", "chunked_ring", "hierarchical"})
 _IN_PIECES = frozenset({"all_reduce", "all_gather", "reduce_scatter"})
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class RankTraffic:
     """What one rank sends and receives in a call."""
 
@@ -91,21 +91,13 @@ def traffic(call: CollectiveCall) -> list[RankTraffic]:
             sent[message.source].append(message.size)
             received[message.target].append(message.size)
     return [
-        RankTraffic(
-            sent_messages=len(out),
-            sent_bytes=sum(out),
-            received_messages=len(come),
-            received_bytes=sum(come),
-        )
+        RankTraffic(len(out), sum(out), len(come), sum(come))
         for out, come in zip(sent, received, strict=True)
     ]
 
 
 def critical_path(call: CollectiveCall) -> CriticalPath:
-    """Return the rounds of a collective's schedule, and the bytes of each one's largest message.
-
-    The bytes are added up over the rounds.
-    """
+    """Return a schedule's rounds, and the bytes of each one's largest message, added up."""
     rounds = plan(call)
     return CriticalPath(len(rounds), sum(max(message.size for message in now) for now in rounds))
 

@@ -85,24 +85,19 @@ def explain_error(detail: ErrorDetails, places: Places, spec: type[SpecPart] = R
     `spec` is the class that the values are for; its keys are those that can have been meant.
     """
     path = tuple(str(part) for part in detail["loc"] if part != "[key]")
+    key, place = ".".join(path), _place(path, places)
     match detail["type"]:
         case "extra_forbidden" | "invalid_key":
-            return (
-                f"{_place(path, places)}unknown key {'.'.join(path)!r}; {_nearest_key(path, spec)}"
-            )
+            return f"{place}unknown key {key!r}; {_nearest_key(path, spec)}"
         case "literal_error":
-            return f"{_place(path, places)}{_wrong_choice(path, detail)}"
+            choices = str(detail["ctx"]["expected"]).replace("'", "")
+            names = choices.replace(" or ", ", ").split(", ")
+            fix = nearest(str(detail["input"]), names, "choose one of these")
+            return f"{place}{key} is {_shown(detail['input'])}, but must be {choices}; {fix}"
         case "value_error":
             return _wrong_value(path, detail["ctx"]["error"], places)
         case _:
-            return f"{_place(path, places)}{_wrong_type(path, detail, spec)}"
-
-
-def _wrong_choice(path: KeyPath, detail: ErrorDetails) -> str:
-    choices = str(detail["ctx"]["expected"]).replace("'", "")
-    names = choices.replace(" or ", ", ").split(", ")
-    fix = nearest(str(detail["input"]), names, "choose one of these")
-    return f"{'.'.join(path)} is {_shown(detail['input'])}, but must be {choices}; {fix}"
+            return f"{place}{_wrong_type(path, detail, spec)}"
 
 
 def _wrong_value(path: KeyPath, error: Exception, places: Places) -> str:
@@ -164,8 +159,7 @@ def _place(path: KeyPath, places: Places) -> str:
         if path[:length] in places:
             return f"{places[path[:length]]}: "
     inside = (where for key, where in places.items() if path and key[: len(path)] == path)
-    where = next(inside, None)
-    return f"{where}: " if where is not None else ""
+    return next((f"{where}: " for where in inside), "")
 
 
 def _nearest_key(path: KeyPath, spec: type[SpecPart]) -> str:

@@ -51,18 +51,7 @@ _MOST_BY_ITSELF = 8
 """ranks, where the user does not say how many"""
 
 
-def _rising(counts: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(sorted(set(counts)))
-
-
-def _check_kinds(kinds: tuple[str, ...]) -> None:
-    for kind in kinds:
-        if kind in SPLIT_KINDS:
-            raise clash("scaling_splits_model", kind=kind)
-    check_names(kinds, DATA_KINDS, "strategy", "kinds")
-
-
-Rising = AfterValidator(_rising)
+Rising = AfterValidator(lambda counts: tuple(sorted(set(counts))))
 
 
 @dataclass(frozen=True, order=True)
@@ -139,9 +128,12 @@ class ScalingSpec(BenchLinks):
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if len(self.workers) > 1 and len(self.nodes) > 1:
-            counts = {"workers": _commas(self.workers), "nodes": _commas(self.nodes)}
-            raise clash("scaling_varies_both", **counts)
-        _check_kinds(self.kinds)
+            workers, nodes = (",".join(map(str, counts)) for counts in (self.workers, self.nodes))
+            raise clash("scaling_varies_both", workers=workers, nodes=nodes)
+        for kind in self.kinds:
+            if kind in SPLIT_KINDS:
+                raise clash("scaling_splits_model", kind=kind)
+        check_names(self.kinds, DATA_KINDS, "strategy", "kinds")
         check_slow_nodes(max(self.nodes), self.link, self.slow_nodes)
         check_trained(self.model, self.data)
         self._check_batch()
@@ -156,10 +148,6 @@ class ScalingSpec(BenchLinks):
         if "weak" in self.mode and self.batch % base:
             fix = -(-self.batch // base) * base
             raise clash("weak_scaling_batch", spec=self, ranks=base, fix=fix)
-
-
-def _commas(counts: tuple[int, ...]) -> str:
-    return ",".join(map(str, counts))
 
 
 def _up_to(cores: int) -> list[int]:

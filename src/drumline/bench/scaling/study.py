@@ -144,8 +144,7 @@ class Study:
 
     def add(self, case: ScalingCase, number: int, times: RunTimes) -> None:
         """Note a run."""
-        own = self.runs.setdefault(case.label, {})
-        own[number] = times
+        own = {**self.runs.get(case.label, {}), number: times}
         self.runs[case.label] = dict(sorted(own.items()))
 
     def find(self, mode: Mode, kind: str, count: Count) -> ScalingCase | None:

@@ -201,17 +201,13 @@ def _describe_fit(fit: ScalingFit) -> str:
     elif fit.share > 1:
         cause = "" if compare(serial, 1) is Order.MORE else "; or it is noise"
         told += f", more than everything: more ranks are slower, which no law knows of{cause}"
-    elif fit.law == "Amdahl" and _least(serial) > _SEEN:
+    elif fit.law == "Amdahl" and (fit.share if fit.share_low is None else fit.share_low) > _SEEN:
         told += f", so no number of ranks is faster than {1 / fit.share:.3g}×"
     if fit.crowded:
         told += "; ranks that take turns on cores count as serial here"
     elif fit.points > 1 and fit.error > _OFF:
         told += f"; it is off by {fit.error:.0%}, so the law does not describe this well"
     return told
-
-
-def _least(interval: Interval) -> float:
-    return interval.middle if interval.low is None else interval.low
 
 
 def percent(share: float) -> str:
