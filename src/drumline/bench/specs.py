@@ -310,16 +310,19 @@ def build_run(
     )
 
 
-def settle_data(values: Mapping[str, object], default: Mapping[str, object]) -> dict[str, object]:
-    """Fill in the keys of a bench's spec: its own model, and data that the model can read.
+def settle_keys(values: Any, *, model: Mapping[str, object], workers: object) -> Any:
+    """Fill in the keys of a bench's spec: its own model, data that the model can read, workers.
 
-    `default` is the model where none is named; other keys of it are added to these.
+    `model` is the one where none is named; other keys of it are added to these. `workers` is how
+    many there are on one node; on each of several there is one.
     """
-    settled = dict(values)
-    model = settled.get("model", {})
-    if isinstance(model, dict) and "name" not in model:
-        settled["model"] = model = {**default, **model}
-    name = model.get("name") if isinstance(model, dict) else model
+    if not isinstance(values, dict):
+        return values
+    settled = {"workers": workers if values.get("nodes", 1) == 1 else 1, **values}
+    given = settled.get("model", {})
+    if isinstance(given, dict) and "name" not in given:
+        settled["model"] = given = {**model, **given}
+    name = given.get("name") if isinstance(given, dict) else given
     data = settled.get("data", {})
     if isinstance(data, dict) and "name" not in data:
         own = "shakespeare" if name in TEXT_MODELS else "mnist-mini"

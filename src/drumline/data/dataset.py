@@ -56,19 +56,15 @@ class Split(Protocol):
     @property
     def labels(self) -> npt.NDArray[np.int64] | None:
         """The label of each sample, or None where samples have none."""
-        ...
 
     def __len__(self) -> int:
         """Return the number of samples."""
-        ...
 
     def batch(self, indices: Indices) -> tuple[Tensor, Tensor]:
         """Return inputs and targets of these samples, on the split's device."""
-        ...
 
     def to(self, device: torch.device | str) -> Self:
         """Return the split with its samples on the device."""
-        ...
 
 
 class ImageSplit:

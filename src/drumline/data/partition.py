@@ -269,11 +269,9 @@ class Indexable(Protocol[T_co]):
 
     def __len__(self) -> int:
         """Return the number of samples."""
-        ...
 
     def __getitem__(self, index: int, /) -> T_co:
         """Return one sample."""
-        ...
 
 
 class Partition(Generic[T_co]):

@@ -30,8 +30,8 @@ class ClashError(ValueError):
 
 
 def clash(name: str, /, **values: object) -> ClashError:
-    """Return the error for keys of a spec that do not go together, by its name in clashes.yaml."""
-    found = _read_clashes()[name]
+    """Return the error for keys of a spec that do not go together, by its name in messages.yaml."""
+    found = read_messages().clashes[name]
     return ClashError(found.says.format(**values), *(key.format(**values) for key in found.about))
 
 
@@ -40,10 +40,17 @@ class _Clash(BaseModel):
     about: list[str]
 
 
+class _Messages(BaseModel):
+    wanted: dict[str, str]
+    examples: dict[str, str]
+    clashes: dict[str, _Clash]
+
+
 @cache
-def _read_clashes() -> dict[str, _Clash]:
-    text = Path(__file__).with_name("clashes.yaml").read_text(encoding="utf-8")
-    return {name: _Clash(**entry) for name, entry in yaml.safe_load(text).items()}
+def read_messages() -> _Messages:
+    """Read what errors in a spec say."""
+    text = Path(__file__).with_name("messages.yaml").read_text(encoding="utf-8")
+    return _Messages.model_validate(yaml.safe_load(text))
 
 
 class SpecPart(BaseModel):
@@ -250,18 +257,16 @@ def plan_nodes(
     nodes: int, link: LinkSpec, slow_nodes: Mapping[int, SlowNode]
 ) -> tuple[NodePlan, ...]:
     """Lay out the simulated nodes of a run spec; none where all workers are on one node."""
-    if nodes == 1:
-        return ()
-    return tuple(_plan(node, link, slow_nodes.get(node, SlowNode())) for node in range(nodes))
-
-
-def _plan(node: int, link: LinkSpec, slow: SlowNode) -> NodePlan:
-    return NodePlan(
-        node=node,
-        address=address_of(node),
-        rate=link.rate if slow.rate is None else slow.rate,
-        delay_ms=link.delay_ms if slow.delay_ms is None else slow.delay_ms,
-        cpu=slow.cpu,
+    slow = [slow_nodes.get(node, SlowNode()) for node in range(nodes if nodes > 1 else 0)]
+    return tuple(
+        NodePlan(
+            node=node,
+            address=address_of(node),
+            rate=link.rate if own.rate is None else own.rate,
+            delay_ms=link.delay_ms if own.delay_ms is None else own.delay_ms,
+            cpu=own.cpu,
+        )
+        for node, own in enumerate(slow)
     )
 
 

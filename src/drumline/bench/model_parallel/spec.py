@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Self, get_args
 from pydantic import Field, model_validator
 
 from drumline.bench.case_runner import Skipped
-from drumline.bench.specs import BenchPlace, Each, build_run, check_trained, settle_data
+from drumline.bench.specs import BenchPlace, Each, build_run, check_trained, settle_keys
 from drumline.core.task import MAX_WORKERS
 from drumline.spec.parts import DataSpec, ModelSpec, clash, one_word
 from drumline.spec.run_spec import RunSpec
@@ -105,12 +105,7 @@ class ModelParallelSpec(BenchPlace):
     @classmethod
     def _settle(cls, values: Any) -> Any:
         """Fill in what follows from other keys: the data from the model, workers from nodes."""
-        if not isinstance(values, dict):
-            return values
-        settled = settle_data(values, _MODEL)
-        if settled.get("nodes", 1) != 1 and "workers" not in settled:
-            settled["workers"] = 1
-        return settled
+        return settle_keys(values, model=_MODEL, workers=2)
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -143,21 +138,29 @@ _WITHOUT_ENGINE = ("alone", "rpc")  # one is plain, the other PyTorch's in any c
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelParallelCase:
-    """One form of training, and the run that it is."""
+class Variant:
+    """One form of training, and how."""
 
     form: Form
-    spec: RunSpec
     engine: Engine | None = None
     schedule: Schedule | None = None
     microbatches: int | None = None
-    asked: bool
-    """named by the user; else one that does not fit is left out"""
 
     @property
     def label(self) -> str:
         """What people call it: `pipeline 1f1b ×4`."""
-        return _label(self.form, self.engine, self.schedule, self.microbatches)
+        count = None if self.microbatches is None else f"×{self.microbatches}"
+        engine = "torch" if self.engine == "torch" else None
+        return " ".join(part for part in (self.form, self.schedule, count, engine) if part)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelParallelCase(Variant):
+    """A variant, and the run that it is."""
+
+    spec: RunSpec
+    asked: bool
+    """named by the user; else one that does not fit is left out"""
 
     @property
     def slug(self) -> str:
@@ -182,13 +185,13 @@ def plan_cases(spec: ModelParallelSpec) -> CasePlan:
     plan = CasePlan()
     for form in spec.forms:
         for engine in (None,) if form in _WITHOUT_ENGINE else spec.engines:
-            for schedule, microbatches in _cuts(spec, form):
+            for schedule, count in _cuts(spec, form):
+                variant = Variant(form=form, engine=engine, schedule=schedule, microbatches=count)
                 why = spec.refusal(form, schedule)
                 if why is None:
-                    plan.cases.append(_case(spec, form, engine, schedule, microbatches))
+                    plan.cases.append(_build_case(spec, variant))
                 else:
-                    label = _label(form, engine, schedule, microbatches)
-                    plan.skipped.append(Skipped(case=label, why=why))
+                    plan.skipped.append(Skipped(case=variant.label, why=why))
     return plan
 
 
@@ -209,13 +212,8 @@ def _cuts(spec: ModelParallelSpec, form: Form) -> Iterator[tuple[Schedule | None
         yield None, None
 
 
-def _case(
-    spec: ModelParallelSpec,
-    form: Form,
-    engine: Engine | None,
-    schedule: Schedule | None,
-    microbatches: int | None,
-) -> ModelParallelCase:
+def _build_case(spec: ModelParallelSpec, variant: Variant) -> ModelParallelCase:
+    form, engine, schedule = variant.form, variant.engine, variant.schedule
     strategy: dict[str, object] = {"kind": form if form in ("rpc", "pipeline", "tensor") else None}
     mesh: dict[str, int] = {}
     if form in ("alone", "data", "mixed"):
@@ -224,7 +222,7 @@ def _case(
         mesh = {"data": MIXED_COPIES, "pipeline": spec.ranks // MIXED_COPIES}
     if engine is not None and form != "data":
         strategy["engine"] = engine
-    strategy |= {"schedule": schedule, "microbatches": microbatches}
+    strategy |= {"schedule": schedule, "microbatches": variant.microbatches}
     if schedule == "interleaved":
         strategy["chunks"] = CHUNKS
     alone = form == "alone"
@@ -238,19 +236,4 @@ def _case(
         nodes=1 if alone else spec.nodes,
         workers=1 if alone else spec.workers,
     )
-    return ModelParallelCase(
-        form=form,
-        spec=run,
-        engine=engine,
-        schedule=schedule,
-        microbatches=microbatches,
-        asked=spec.asked_for(form, schedule),
-    )
-
-
-def _label(
-    form: Form, engine: Engine | None, schedule: Schedule | None, microbatches: int | None
-) -> str:
-    parts = [form, schedule, None if microbatches is None else f"×{microbatches}"]
-    parts.append("torch" if engine == "torch" else None)
-    return " ".join(part for part in parts if part)
+    return ModelParallelCase(**vars(variant), spec=run, asked=spec.asked_for(form, schedule))

@@ -134,7 +134,7 @@ def _draw_lines(
     """Draw a line for each strategy, beside the ideal; counts that crowd the cores are shaded."""
     own = [row for row in result.rows if row.mode == mode]
     varies = "nodes" if len({row.nodes for row in own}) > 1 else "workers"
-    counts = sorted({_count(row, varies) for row in own})
+    counts = sorted({getattr(row, varies) for row in own})
     kinds = list(dict.fromkeys(row.kind for row in own))
     room = (counts[-1] - counts[0]) or 1
     top = _draw_ideal(style, axes, panel, own, counts)
@@ -142,7 +142,7 @@ def _draw_lines(
         line = [row for row in own if row.kind == kind and panel.values(row)[0] is not None]
         shift = (number - (len(kinds) - 1) / 2) * _DODGE * room
         axes.errorbar(
-            [_count(row, varies) + shift for row in line],
+            [getattr(row, varies) + shift for row in line],
             panel.points(line),
             yerr=panel.errors(line),
             color=style.color(number),
@@ -219,13 +219,9 @@ def _between(counts: Sequence[int]) -> list[float]:
     return [counts[0] + (counts[-1] - counts[0]) * part / 60 for part in range(61)]
 
 
-def _count(row: ScalingRow, varies: str) -> int:
-    return row.nodes if varies == "nodes" else row.workers
-
-
 def _shade(axes: Axes, rows: Sequence[ScalingRow], varies: str, room: float) -> None:
-    crowded = [_count(row, varies) for row in rows if row.crowded]
-    free = [_count(row, varies) for row in rows if not row.crowded]
+    crowded = [getattr(row, varies) for row in rows if row.crowded]
+    free = [getattr(row, varies) for row in rows if not row.crowded]
     if crowded:
         start = (max(free) + min(crowded)) / 2 if free else min(crowded) - room
         label = "more threads than cores"

@@ -30,7 +30,7 @@ from drumline.bench.specs import (
     build_run,
     check_names,
     check_trained,
-    settle_data,
+    settle_keys,
 )
 from drumline.core.processes import count_cores
 from drumline.spec.parts import (
@@ -117,13 +117,10 @@ class ScalingSpec(BenchLinks):
     @classmethod
     def _settle(cls, values: Any) -> Any:
         """Fill in what follows from other keys: the data from the model, workers from nodes."""
-        if not isinstance(values, dict):
-            return values
-        settled = settle_data(values, _MODEL)
-        if "workers" not in settled:
-            several = settled.get("nodes", 1) != 1
-            settled["workers"] = [1] if several else _up_to(min(count_cores(), _MOST_BY_ITSELF))
-        return settled
+        cores = min(count_cores(), _MOST_BY_ITSELF)
+        # 1, 2, 4, … as far as there are cores, but 2 in any case
+        workers = [2**power for power in range(max(2, cores.bit_length()))]
+        return settle_keys(values, model=_MODEL, workers=workers)
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -148,14 +145,6 @@ class ScalingSpec(BenchLinks):
         if "weak" in self.mode and self.batch % base:
             fix = -(-self.batch // base) * base
             raise clash("weak_scaling_batch", spec=self, ranks=base, fix=fix)
-
-
-def _up_to(cores: int) -> list[int]:
-    """1, 2, 4, … as far as there are cores, but 2 in any case."""
-    counts = [1, 2]
-    while counts[-1] * 2 <= cores:
-        counts.append(counts[-1] * 2)
-    return counts
 
 
 ALONE = "alone"
