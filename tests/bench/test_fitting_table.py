@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from drumline.bench.communication.tables import aggregation_table, collectives_table, fits_table
+from drumline.bench.communication.display import aggregation_table, collectives_table, fits_table
 from drumline.bench.fitting_table import FittingColumn, FittingTable
-from drumline.bench.model_parallel.table import _legend as model_legend
+from drumline.bench.model_parallel.display import _legend as model_legend
 from drumline.bench.scaling.table import _legend as scaling_legend
 
 TABLE = FittingTable(

@@ -6,9 +6,14 @@ import itertools
 
 import pytest
 
-from drumline.bench.scaling.rows import build_scaling_rows, fit_series
+from drumline.bench.scaling.rows import (
+    Parts,
+    build_scaling_rows,
+    fit_series,
+    lost_shares,
+    whole_steps,
+)
 from drumline.bench.scaling.spec import Count, plan_rounds, plan_scaling
-from drumline.bench.scaling.study import Parts, lost_shares, whole_steps
 from drumline.core.errors import SpecError, UsageError
 from scalings import by_law, make_document, make_study, read
 

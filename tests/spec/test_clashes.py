@@ -1,4 +1,4 @@
-"""The clashes of messages.yaml and the checks that cite them: none is missing, none is left over."""
+"""The clashes of messages.yaml and the checks that cite them: none missing, none left over."""
 
 import re
 from pathlib import Path

@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from drumline.bench.fitting_table import NOTHING, FittingColumn, FittingTable, format_known
-from drumline.bench.model_parallel.table import milliseconds
+from drumline.bench.model_parallel.display import milliseconds
 from drumline.bench.scaling.rows import ScalingFit, ScalingRow
 from drumline.bench.scaling.spec import ScalingSpec
 from drumline.core.formatting import counted, listed

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-from drumline.bench.communication.tables import format_size
+from drumline.bench.communication.display import format_size
 from drumline.labs.chapter import Chapter
 from drumline.labs.communication.plots import draw_sizes, draw_splits, draw_strategies
 from drumline.labs.experiment import Measured, Results

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from drumline.bench.communication.tables import format_size
+from drumline.bench.communication.display import format_size
 from drumline.labs.communication.experiments import DELAY_MS
 from drumline.labs.plots import Plot, Style, error_bars, middles
 from drumline.report.page.table import Table
