@@ -107,7 +107,13 @@ class GPT(nn.Module):
         tied: bool = True,
     ) -> None:
         super().__init__()
-        _check(heads, width, dropout)
+        if heads < 1 or width % heads:
+            raise UsageError(
+                f"gpt-mini cannot cut width {width} into {heads} heads of equal size; "
+                f"set model.heads to a divisor of {width}, e.g. {gcd(heads, width)}"
+            )
+        if not 0 <= dropout < 1:
+            raise UsageError(f"dropout must lie in [0, 1), got {dropout}; set model.dropout=0")
         self.tokens = nn.Embedding(classes, width)
         self.places = Places(context)
         self.positions = nn.Embedding(context, width)
@@ -137,13 +143,3 @@ class GPT(nn.Module):
                 nn.init.normal_(module.weight, std=std)
             if isinstance(module, nn.Linear) and module.bias is not None:
                 nn.init.zeros_(module.bias)
-
-
-def _check(heads: int, width: int, dropout: float) -> None:
-    if heads < 1 or width % heads:
-        raise UsageError(
-            f"gpt-mini cannot cut width {width} into {heads} heads of equal size; "
-            f"set model.heads to a divisor of {width}, e.g. {gcd(heads, width)}"
-        )
-    if not 0 <= dropout < 1:
-        raise UsageError(f"dropout must lie in [0, 1), got {dropout}; set model.dropout=0")

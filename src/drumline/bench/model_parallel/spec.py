@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 from drumline.bench.case_runner import Skipped
 from drumline.bench.specs import BenchPlace, Each, build_run, check_trained, settle_keys
 from drumline.core.task import MAX_WORKERS
-from drumline.spec.parts import DataSpec, ModelSpec, clash, one_word
+from drumline.spec.parts import ClashError, DataSpec, ModelSpec, clash, one_word
 from drumline.spec.run_spec import RunSpec
 from drumline.spec.strategy import Schedule
 
@@ -77,22 +77,20 @@ class ModelParallelSpec(BenchPlace):
             return "schedules" in self.model_fields_set
         return "forms" in self.model_fields_set
 
-    def refusal(self, form: Form, schedule: Schedule | None = None) -> str | None:
+    def refusal(self, form: Form, schedule: Schedule | None = None) -> ClashError | None:
         """Say why a case cannot be, as far as the spec shows; None: it can."""
+        key = "forms" if schedule is None else "schedules"
         if form == "mixed" and (self.ranks < LEAST_MIXED or self.ranks % MIXED_COPIES):
-            return (
-                f"mixed is {MIXED_COPIES} copies of a pipeline, which takes {LEAST_MIXED} ranks or "
-                f"more, an even number, but {self.ranks} will start; set workers="
-                f"{-(-LEAST_MIXED // self.nodes)}"
-            )
+            numbers = {"copies": MIXED_COPIES, "least": LEAST_MIXED}
+            workers = -(-LEAST_MIXED // self.nodes)
+            return clash("mixed_ranks", spec=self, key=key, workers=workers, **numbers)
         layers = cuttable_layers(self.model)
         parts = self._parts(form) * (CHUNKS if schedule == "interleaved" else 1)
         if layers is not None and parts > layers:
             what = schedule or form
             fix = "raise model.layers" if self.model.name == "gpt-mini" else "choose another model"
-            return (
-                f"{what} needs {parts} parts, but {self.model.name} can be cut into {layers} at "
-                f"most; {fix}, or set fewer workers"
+            return clash(
+                "too_few_layers", spec=self, key=key, what=what, parts=parts, layers=layers, fix=fix
             )
         return None
 
@@ -113,11 +111,11 @@ class ModelParallelSpec(BenchPlace):
         check_trained(self.model, self.data)
         for form in self.forms:
             if self.asked_for(form) and (why := self.refusal(form)):
-                raise clash("bench_form", why=why, key="forms")
+                raise why
         if self.asked_for("pipeline", "interleaved") and "interleaved" in self.schedules:
             why = self.refusal("pipeline", "interleaved")
             if why:
-                raise clash("bench_form", why=why, key="schedules")
+                raise why
         self._check_batch()
         return self
 
@@ -191,7 +189,7 @@ def plan_cases(spec: ModelParallelSpec) -> CasePlan:
                 if why is None:
                     plan.cases.append(_build_case(spec, variant))
                 else:
-                    plan.skipped.append(Skipped(case=variant.label, why=why))
+                    plan.skipped.append(Skipped(case=variant.label, why=str(why)))
     return plan
 
 
