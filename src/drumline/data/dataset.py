@@ -126,7 +126,6 @@ class TextSplit:
         self.tokens = tokens
         self.vocabulary = vocabulary
         self.sequence = sequence
-        self.samples = samples
         self._windows = tokens.unfold(0, sequence + 1, sequence)[:samples]  # a view
 
     def __len__(self) -> int:
@@ -140,12 +139,10 @@ class TextSplit:
 
     def to(self, device: torch.device | str) -> Self:
         """Return the split with its text on the device."""
-        return type(self)(
-            self.tokens.to(device),
-            vocabulary=self.vocabulary,
-            sequence=self.sequence,
-            samples=self.samples,
-        )
+        moved = copy(self)
+        moved.tokens = self.tokens.to(device)
+        moved._windows = moved.tokens.unfold(0, self.sequence + 1, self.sequence)[: len(self)]
+        return moved
 
     def decode(self, tokens: Tensor) -> str:
         """Return the characters of a row of tokens."""

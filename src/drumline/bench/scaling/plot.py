@@ -86,15 +86,12 @@ def draw_scaling(style: FigureStyle, result: ScalingResult) -> Figure:
         ledger = figure.add_subplot(grid[-1, wide * line : wide * (line + 1)])
         _draw_ledger(style, ledger, bars[mode], mode)
     lines = figure.axes[0].get_legend_handles_labels()
-    figure.legend(*lines, loc="outside upper center", ncols=6, title=_title(result))
+    trained = f"{result.spec.model.name} on {result.spec.data.name}"
+    rounds = counted(rows[0].rounds, "round")
+    title = f"{trained}: median of {rounds}, 95 % intervals by Student's t"
+    figure.legend(*lines, loc="outside upper center", ncols=6, title=title)
     figure.legend(*ledger.get_legend_handles_labels(), loc="outside lower center", ncols=4)
     return figure
-
-
-def _title(result: ScalingResult) -> str:
-    spec, rounds = result.spec, counted(result.rows[0].rounds, "round")
-    trained = f"{spec.model.name} on {spec.data.name}"
-    return f"{trained}: median of {rounds}, 95 % intervals by Student's t"
 
 
 def _panels(mode: str, first: ScalingRow) -> list[_Panel]:
