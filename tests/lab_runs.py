@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 
+from drumline.bench.case_runner import Measurement
 from drumline.core.rundir import RunDir
 from drumline.data import BatchPlan
 from drumline.data.coverage import coverage
 from drumline.labs.chapter import Lab, WriteUp
-from drumline.labs.experiment import LabSettings, Measurement, Results, Training
+from drumline.labs.experiment import LabSettings, Results, Training
 from drumline.report.page.blocks import Paragraph, Picture, Report, Section, TableBlock
 from drumline.report.page.markdown import render_markdown
 from drumline.report.page.table import CellRef

@@ -8,8 +8,7 @@ import time
 import pytest
 from rich.console import Console
 
-from drumline.cli.connection import refuse_rank
-from drumline.cli.node_table import NodeRows, print_machines
+from drumline.cli.cluster_display import NodeRows, print_machines, refuse_rank
 from drumline.cluster.providers import Machine
 from drumline.core.errors import UsageError
 

@@ -54,7 +54,6 @@ def aws(stand_in, monkeypatch, tmp_path):
 def ec2_cluster(aws, tmp_path):
     """Make a provider: ec2_cluster(nodes=2, home=…, ec2={…}, session=…, **spec)."""
     from ec2_lists import IMAGE
-    from ec2_stand_in import PUBLIC_KEY
 
     from drumline.cluster.home import ClusterHome
     from drumline.cluster.providers.ec2.provider import Ec2Provider
@@ -66,8 +65,6 @@ def ec2_cluster(aws, tmp_path):
         return Ec2Provider(
             ClusterSpec.model_validate(wanted),
             home or ClusterHome.of(wanted["name"]),
-            public_key=PUBLIC_KEY,
-            user_data=lambda node: f"#cloud-config\n# node {node}\n",
             session=session or aws.shared_session(),
             sleep=lambda seconds: None,
         )

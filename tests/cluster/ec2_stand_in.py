@@ -45,7 +45,6 @@ from moto.moto_server.werkzeug_app import (
 )
 from werkzeug.serving import make_server
 
-PUBLIC_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJcT7Zc1Vv9wqXkQ0pGZ2xk8vKf0o1wT1q0uO0M8c3dE lab"
 STATUS = {
     "InsufficientInstanceCapacity": 500,
     "UnauthorizedOperation": 403,

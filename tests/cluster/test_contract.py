@@ -35,7 +35,7 @@ class Ground:
 
     def provider(self) -> Provider:
         """A new one each time, as each command has."""
-        return build_provider(self.spec, self.home, creates=True)
+        return build_provider(self.spec, self.home)
 
     def say(self, who: str, what: str) -> None:
         self.said.append((who, what))

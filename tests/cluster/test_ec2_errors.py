@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from importlib.resources import files
+
 import pytest
 from ec2_lists import IMAGE, REGION
 
@@ -177,7 +180,7 @@ def provider(ec2: dict, **environment) -> Ec2Provider:
         }
     )
     home = ClusterHome.of("lab")
-    return Ec2Provider(spec, home, public_key="", user_data=str, sleep=lambda seconds: None)
+    return Ec2Provider(spec, home, sleep=lambda seconds: None)
 
 
 def test_no_credentials(aws, monkeypatch):
@@ -253,3 +256,12 @@ def test_no_code_is_of_two_kinds():
     assert kind_of("InvalidGroup.NotFound") == "not-found"
     assert kind_of("InvalidKeyPair.Duplicate") == "duplicate"
     assert kind_of("Nonsense") == "other"
+
+
+def test_every_refusal_of_ours_has_its_sentence_and_every_sentence_its_use():
+    sources = [
+        one for one in files("drumline.cluster.providers.ec2").iterdir() if ".py" in one.name
+    ]
+    text = "".join(one.read_text() for one in sources if one.is_file())
+    used = re.findall(r"(?:refusal|_explained)\(\s*\"([a-z-]+)\"", text)
+    assert set(used) == set(known_errors().refused)

@@ -17,7 +17,6 @@ from pathlib import Path
 
 import pytest
 from ec2_lists import IMAGE
-from ec2_stand_in import PUBLIC_KEY
 
 from drumline.cluster.home import ClusterHome
 from drumline.cluster.providers.ec2.removal import reap
@@ -238,7 +237,7 @@ from drumline.cluster.providers.ec2.provider import Ec2Provider
 from drumline.cluster.home import ClusterHome
 from drumline.cluster.spec import ClusterSpec
 
-number, when, how, image, key = int(sys.argv[1]), *sys.argv[2:]
+number, when, how, image = int(sys.argv[1]), *sys.argv[2:]
 session, count = boto3.Session(), 0
 
 def end():
@@ -262,10 +261,7 @@ spec = ClusterSpec.model_validate(
     {"name": "lab", "provider": "ec2", "nodes": 2,
      "ec2": {"allow_from": "203.0.113.7/32", "ami": image}}
 )
-provider = Ec2Provider(
-    spec, ClusterHome.of("lab"), public_key=key,
-    user_data=lambda node: f"#cloud-config\\n# node {node}\\n", session=session,
-)
+provider = Ec2Provider(spec, ClusterHome.of("lab"), session=session)
 provider.create(lambda who, what: None)
 """
 
@@ -275,7 +271,7 @@ def test_processes_that_are_killed(aws, ec2_cluster, tmp_path):
     environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
 
     def run(number: int, when: str, how: str) -> int:
-        words = [sys.executable, "-c", _CLIENT, str(number), when, how, IMAGE, PUBLIC_KEY]
+        words = [sys.executable, "-c", _CLIENT, str(number), when, how, IMAGE]
         return subprocess.run(words, env=environment, timeout=60, check=False).returncode
 
     ec2_cluster(home=ClusterHome(tmp_path / "probe" / "lab")).create(quiet)

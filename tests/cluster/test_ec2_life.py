@@ -11,6 +11,7 @@ from ec2_lists import IMAGE, REGION
 from drumline.cluster.home import ClusterHome
 from drumline.cluster.providers.ec2.offerings import find_own_address
 from drumline.cluster.providers.ec2.removal import all_regions, reap
+from drumline.cluster.ssh.keys import host_key
 from drumline.core.errors import CloudError
 
 
@@ -53,7 +54,8 @@ def test_from_nothing_to_nothing(aws, ec2_cluster):
     assert all(machine.host != machine.address for machine in machines)
     assert cluster.machines() == machines
     assert sorted(fact["tags"]["drumline:node"] for fact in launched) == ["0", "1", "2"]
-    assert "# node 1" in next(f for f in launched if f["tags"]["drumline:node"] == "1")["user_data"]
+    second = next(fact for fact in launched if fact["tags"]["drumline:node"] == "1")
+    assert host_key(ClusterHome.of("lab"), 1).public.strip() in second["user_data"]
     assert ("worker1", "pending") in said
     assert ("worker1", "running") in said
     assert cluster.plan().resources == ()

@@ -13,8 +13,10 @@ import pytest
 import yaml
 
 from drumline.cluster.life import limits
-from drumline.cluster.providers.ec2.launch import USER_DATA_BYTES
-from drumline.cluster.providers.ec2.user_data import NodeBoot, cloud_config, limits_script
+from drumline.cluster.providers.ec2.launch import USER_DATA_BYTES, cloud_config
+from drumline.cluster.providers.twin.folder import LIMITS
+from drumline.cluster.spec import ClusterSpec
+from drumline.cluster.ssh.keys import KeyPair
 from drumline.core.errors import HostError
 from local_remote import bare_node
 
@@ -103,28 +105,24 @@ def test_a_node_that_is_set_up_is_not_idle(tmp_path, monkeypatch):
     assert (tmp_path / "a node" / "limits" / "busy").exists()
 
 
-def boot(**changes) -> NodeBoot:
-    return NodeBoot(
-        **{
-            "user": "ubuntu",
-            "authorized_key": "ssh-ed25519 AAAA lab\n",
-            "host_key_private": HOST_KEY,
-            "host_key_public": "ssh-ed25519 BBBB worker0",
-            "hours": 2.5,
-            "idle_minutes": 60.0,
-            **changes,
-        }
+def told(*, user: str = "ubuntu", idle_minutes: float | None = 60.0) -> str:
+    spec = ClusterSpec(name="lab", provider="ec2", idle_minutes=idle_minutes, ec2={"user": user})
+    return cloud_config(
+        spec,
+        authorized_key="ssh-ed25519 AAAA lab\n",
+        host_key=KeyPair(private=HOST_KEY, public="ssh-ed25519 BBBB worker0"),
+        hours=2.5,
     )
 
 
 def elsewhere(folder: Path, *, user: str = "ubuntu", **changes) -> str:
     """What a node is told, but about another folder than R."""
-    return cloud_config(boot(user=user, **changes)).replace(f"/home/{user}/drumline", str(folder))
+    return told(user=user, **changes).replace(f"/home/{user}/drumline", str(folder))
 
 
 def test_what_a_node_is_told():
-    text = cloud_config(boot())
-    assert text == cloud_config(boot()), "the same each time, for the client token's sake"
+    text = told()
+    assert text == told(), "the same each time, for the client token's sake"
     assert text.startswith("#cloud-config\n")
     assert len(text.encode()) < USER_DATA_BYTES * 3 // 4
     config = yaml.safe_load(text)
@@ -132,7 +130,7 @@ def test_what_a_node_is_told():
     assert config["ssh_keys"]["ed25519_public"] == "ssh-ed25519 BBBB worker0"
     assert config["ssh_authorized_keys"] == ["ssh-ed25519 AAAA lab"]
     files = {file["path"]: file for file in config["write_files"]}
-    assert files["/usr/local/sbin/drumline-limits"]["content"] == limits_script()
+    assert files["/usr/local/sbin/drumline-limits"]["content"] == LIMITS.read_text()
     service = files["/etc/systemd/system/drumline-limits.service"]["content"]
     assert "drumline-limits /home/ubuntu/drumline/limits /usr/bin/systemctl poweroff" in service
     assert "shutdown --no-wall -h" in files["/usr/local/sbin/drumline-fallback"]["content"]

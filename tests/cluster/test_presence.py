@@ -9,15 +9,15 @@ import time
 
 import pytest
 
-from drumline.cli import connection, tunnels
+from drumline.cli import tunnels
 from drumline.cli.cluster import extend_command
-from drumline.cli.connection import reached
 from drumline.cli.jobs import logs_command, status_command
-from drumline.cli.pull import note_place
 from drumline.cluster.home import ClusterHome
 from drumline.cluster.life.up import write_spec
 from drumline.cluster.providers import Machine
 from drumline.cluster.spec import ClusterSpec
+from drumline.cluster.ssh import fleet
+from drumline.cluster.ssh.fleet import reached
 from drumline.core.errors import ClusterError, DrumlineError, HostError, UsageError
 from sshd import free_port
 
@@ -29,7 +29,7 @@ def lab(tmp_path, monkeypatch):
     """A cluster of simulated nodes, none of which runs any more."""
     monkeypatch.setenv("DRUMLINE_HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(connection, "_LOOK_S", 0.05)
+    monkeypatch.setattr(fleet, "_LOOK_S", 0.05)
     home = ClusterHome.of("lab")
     home.make()
     write_spec(home, ClusterSpec(name="lab", provider="twin"))
@@ -49,7 +49,7 @@ def pull_job(home, folder, *, phase="done", code=0):
         (folder / "run" / "logs" / f"rank-{rank}.log").write_text(f"I was {rank}\n")
     state = {"phase": phase, "code": code, "error": "rank 1 failed" if code else None}
     (folder / "state.json").write_text(json.dumps(state))
-    note_place(home, folder.name, folder)
+    home.note_pulled(folder.name, folder)
 
 
 def test_a_cluster_that_has_ended_is_told_so_by_every_command(lab, capsys, monkeypatch):
@@ -67,7 +67,7 @@ def test_a_cluster_that_has_ended_is_told_so_by_every_command(lab, capsys, monke
         logs_command(None, None, follow=True, rank=None)
     if shutil.which("ssh") is None:
         pytest.skip("no ssh here; install openssh-client")
-    monkeypatch.setattr(tunnels, "_ANSWER_S", 0.05)
+    monkeypatch.setattr(fleet, "_TRY_S", 0.05)
     with pytest.raises(HostError, match=r"worker1 \(h\): has ended at the limit.*drumline up"):
         tunnels.ssh_command("worker1", [], None)
 
@@ -112,8 +112,8 @@ def test_a_node_that_does_not_answer_does_not_hide_the_others(servers):
     servers.home.note(machines=[one.to_json() for one in machines])
 
     async def look():
-        async with reached(spec, servers.home, machines, timeout_s=0.5) as (fleet, lost):
-            return [remote.machine.node for remote in fleet.remotes], lost
+        async with reached(spec, servers.home, machines, timeout_s=0.5) as (opened, lost):
+            return [remote.machine.node for remote in opened.remotes], lost
 
     nodes, (error,) = asyncio.run(look())
     assert nodes == [0]

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from drumline.cli.submit import TrainingView
 from drumline.cluster.files.pull import NOTE, Pulled, Puller
+from drumline.cluster.jobs.follow import drawn
 from drumline.core.errors import ClusterError, HostError
 from drumline.node.job import JobFolder
 from drumline.node.send import list_job
@@ -207,14 +207,22 @@ def test_some_files_only(nodes, tmp_path):
     assert (some.files, rest.files, some.phase) == (2, 7, "running")
 
 
-def test_a_display_pulls_no_checkpoint_of_a_run_that_goes_on(nodes, tmp_path, monkeypatch):
-    monkeypatch.setattr(TrainingView, "_update", lambda self: None)
-    monkeypatch.setattr("drumline.cli.submit.default_folder", lambda *_: tmp_path / "j1")
-    monkeypatch.setattr("drumline.cli.submit.note_place", lambda *_: None)
-    view = TrainingView(None, "j1")
+class NoView:
+    def __init__(self, folder):
+        self.folder = folder
+
+    def update(self):
+        pass
+
+    def close(self):
+        pass
+
+
+def test_a_display_pulls_no_checkpoint_of_a_run_that_goes_on(nodes, tmp_path):
+    view = NoView(tmp_path / "j1")
 
     async def show():
-        async with view.shown(nodes):
+        async with drawn(view, nodes, "j1"):
             pass
 
     asyncio.run(show())

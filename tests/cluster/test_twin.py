@@ -27,6 +27,7 @@ from drumline.cluster.providers.twin.control import (
 from drumline.cluster.providers.twin.folder import LIMITS
 from drumline.cluster.providers.twin.provider import TwinProvider, reap
 from drumline.cluster.spec import ClusterSpec
+from drumline.cluster.ssh.keys import cluster_key, host_key
 from drumline.core.errors import ClusterError
 from drumline.core.nodes import address_of
 from drumline.node.services import start_time
@@ -45,17 +46,13 @@ class Rig:
 
     def __init__(self, folder: Path, **spec: object) -> None:
         os.environ[HOME] = str(folder / "home with ö")
-        self.keys = folder / "keys"
         self.home = ClusterHome.of("rehearsal")
         self.home.make()
         self.spec = ClusterSpec(**{"name": "rehearsal", "nodes": 2, **spec})
-        pairs = [make_key(self.keys, f"worker{node}") for node in range(self.spec.nodes)]
-        client = make_key(self.keys, "client")[1]
-        self.provider = TwinProvider(
-            self.spec, self.home, public_key=client, host_keys=[private for private, _ in pairs]
-        )
-        known = [f"{address_of(node)} {public}\n" for node, (_, public) in enumerate(pairs)]
-        (self.keys / "known_hosts").write_text("".join(known))
+        self.provider = TwinProvider(self.spec, self.home)
+        nodes = range(self.spec.nodes)
+        known = [f"{address_of(node)} {host_key(self.home, node).public}\n" for node in nodes]
+        self.home.known_hosts.write_text("".join(known))
         self.control = Control(self.home.twin.resolve())
 
     def spaces(self) -> set[str]:
@@ -65,9 +62,9 @@ class Rig:
 
     def _client(self, machine: Machine, *options: str) -> list[str]:
         proxy = shlex.join(machine.proxy).replace("%", "%%")
-        words = ["ssh", "-F", "none", "-i", str(self.keys / "client"), "-o", "BatchMode=yes"]
+        words = ["ssh", "-F", "none", "-i", str(cluster_key(self.home)), "-o", "BatchMode=yes"]
         words += ["-o", f"ProxyCommand={proxy}", "-o", "StrictHostKeyChecking=yes", *options]
-        words += ["-o", f'UserKnownHostsFile="{self.keys}/known_hosts"', "-o", "LogLevel=ERROR"]
+        words += ["-o", f'UserKnownHostsFile="{self.home.known_hosts}"', "-o", "LogLevel=ERROR"]
         return [*words, f"{machine.user}@{machine.host}"]
 
     def ssh(self, machine: Machine, command: str, *options: str) -> subprocess.CompletedProcess:
@@ -180,13 +177,15 @@ def test_twin_nodes_are_machines_of_their_own(rig, monkeypatch):
     assert "rate 100Mbit" in rate
 
     # only with the right keys, on both sides
-    make_key(there.keys, "stranger")
-    words = there.ssh(first, "true", "-o", "IdentitiesOnly=yes", "-i", str(there.keys / "stranger"))
+    key = cluster_key(there.home)
+    make_key(there.home.ssh, "stranger")
+    stranger = ("-o", "IdentitiesOnly=yes", "-i", str(there.home.ssh / "stranger"))
+    words = there.ssh(first, "true", *stranger)
     assert words.returncode == 0, "the client's key is also offered"
-    os.rename(there.keys / "client", there.keys / "away")
-    os.rename(there.keys / "stranger", there.keys / "client")
+    os.rename(key, there.home.ssh / "away")
+    os.rename(there.home.ssh / "stranger", key)
     assert "Permission denied" in there.ssh(first, "true").stderr
-    os.rename(there.keys / "away", there.keys / "client")
+    os.rename(there.home.ssh / "away", key)
     impostor = first.at(host=second.host)
     assert "Host key verification failed" in there.ssh(impostor, "true").stderr
 

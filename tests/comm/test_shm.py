@@ -13,7 +13,7 @@ from torch import nn
 
 from backends import check_all, short_group
 from drumline.comm.shm import SharingError, ShmGroup, share_segment
-from drumline.comm.shm.arithmetic import share_of
+from drumline.comm.shm.arena import share_of
 from drumline.core.errors import CommError
 from drumline.train.rank import describe_error
 

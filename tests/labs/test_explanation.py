@@ -16,7 +16,8 @@ from drumline.cli.app import app, lab_app
 from drumline.cli.main import main  # noqa: F401  commands hang themselves on the app
 from drumline.grader.server import CHECKS
 from drumline.labs.catalogue import LABS, starter_files
-from drumline.labs.explanation import load_pointers, load_verdict_texts
+from drumline.labs.explanation import load_pointers
+from drumline.labs.text import read_texts
 from drumline.report.page.translator import Language
 from drumline.spec.load import load_spec, read_options
 from wrong import SOLUTIONS
@@ -33,7 +34,7 @@ def fields(text: str) -> set[str]:
 
 
 def test_both_languages_say_the_same_facts():
-    english, chinese = (load_verdict_texts()[language] for language in Language)
+    english, chinese = (read_texts("verdicts")[language] for language in Language)
     assert list(english) == list(chinese)
     for key, en in english.items():
         zh = chinese[key]
@@ -45,7 +46,7 @@ def test_both_languages_say_the_same_facts():
 
 
 def test_every_check_and_mistake_has_its_text():
-    keys = set(load_verdict_texts()[Language.EN])
+    keys = set(read_texts("verdicts")[Language.EN])
     names = {check.name for checks in CHECKS.values() for check in checks}
     titles = {f"titles.{name}" for name in names if not name.endswith(".import")}
     assert {key for key in keys if key.startswith("titles.")} == titles

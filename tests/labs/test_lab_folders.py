@@ -8,12 +8,11 @@ import re
 import pytest
 
 from drumline.core.errors import LabError, UsageError
-from drumline.labs.experiment import LabSettings
 from drumline.labs.report import build_report
-from drumline.labs.runner import load_lab, lock_lab, run_lab
+from drumline.labs.runner import LabRequest, load_lab, lock_lab, run_lab
 from drumline.labs.verify import verify_report
 from drumline.report.page.html import render_html
-from drumline.report.page.translator import Language, Translator
+from drumline.report.page.translator import Language
 from lab_documents import documents
 from lab_runs import make_runs
 
@@ -24,8 +23,7 @@ def run(number, folder):
     def watch(progress):
         raise AssertionError(progress)
 
-    say = Translator("en")
-    run_lab(number, LabSettings(), folder, say, reuse=False, watch=watch, tell=lambda _: None)
+    run_lab(LabRequest(number=number, folder=folder), watch=watch, on_figure=lambda _: None)
 
 
 def test_runs_that_are_no_labs_are_not_replaced(tmp_path):

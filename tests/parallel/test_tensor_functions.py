@@ -8,16 +8,9 @@ from hypothesis import strategies as st
 
 from drumline.comm import Meter
 from drumline.core.errors import UsageError
-from drumline.parallel.tensor import (
-    Exchange,
-    Share,
-    enter_split,
-    even_spans,
-    gather_shares,
-    keep_share,
-    sum_partial,
-)
-from drumline.parallel.tensor.shares import chunk_spans
+from drumline.parallel.tensor.exchange import Exchange
+from drumline.parallel.tensor.functions import enter_split, gather_shares, keep_share, sum_partial
+from drumline.parallel.tensor.shares import Share, chunk_spans, even_spans
 
 
 def test_blocks_are_dealt_out_in_order_and_as_evenly_as_they_go():

@@ -9,14 +9,13 @@ from torch import nn
 from drumline.comm import Meter
 from drumline.core.errors import UsageError
 from drumline.models.gpt import Attention
-from drumline.parallel.tensor import (
+from drumline.parallel.tensor.exchange import Exchange, shares_of
+from drumline.parallel.tensor.layers import (
     ChannelConv2d,
     ColumnLinear,
-    Exchange,
     HeadAttention,
     RowLinear,
     ShareDropout,
-    shares_of,
 )
 
 CLOSE = 1e-12
@@ -71,7 +70,7 @@ def check_linear(rank, world_size):
             column = ColumnLinear(linear, Exchange())
             assert_same(copy.deepcopy(linear), column, inputs(3, 2, 5))
             assert column.weight.shape[0] == column.outputs.length()
-            assert ("bias" in column.shares()) == bias
+            assert ("bias" in column.shares) == bias
             pair = seeded(
                 lambda f=features, b=bias: nn.ModuleDict(
                     {"first": nn.Linear(4, f, bias=b), "second": nn.Linear(f, 5, bias=b)}
@@ -83,7 +82,7 @@ def check_linear(rank, world_size):
                     "second": RowLinear(pair["second"], Exchange()),
                 }
             )
-            assert list(split["second"].shares()) == ["weight"]
+            assert list(split["second"].shares) == ["weight"]
             assert_same(pair, split, inputs(6, 4), lambda m, x: m["second"](m["first"](x).relu()))
 
 

@@ -14,7 +14,9 @@ from drumline.core.errors import UsageError
 from drumline.models import build_model
 from drumline.optim import build_optimizer
 from drumline.parallel import Axes, DataParallel, build_axes, clip_split_gradients, describe_shard
-from drumline.parallel.tensor import How, Rule, apply_tensor_parallel, build_plan, shares_of
+from drumline.parallel.tensor import apply_tensor_parallel
+from drumline.parallel.tensor.exchange import shares_of
+from drumline.parallel.tensor.plan import How, Rule, build_plan
 from drumline.spec.mesh import Mesh
 from drumline.spec.parts import ModelSpec, OptimizerSpec
 from drumline.train.checkpoint.snapshot import load_model, take_snapshot
@@ -426,7 +428,8 @@ from drumline.optim import SGD
 from drumline.parallel import postpone_dynamo
 from drumline.spec.mesh import Mesh
 from drumline.parallel import build_axes, clip_split_gradients
-from drumline.parallel.tensor import ColumnLinear, Exchange
+from drumline.parallel.tensor.exchange import Exchange
+from drumline.parallel.tensor.layers import ColumnLinear
 from drumline.parallel import describe_shard
 dist.init_process_group("gloo", store=serve_store("127.0.0.1", 0, 10), rank=0, world_size=1)
 postpone_dynamo()

@@ -134,7 +134,7 @@ def _create(params: RendezvousParameters) -> RendezvousHandler:
     node = int(params.get("node", 0))
     patience_s = max(timeout_s, LONG_TIMEOUT_S)
     return FixedRendezvous(
-        store=announced_store(node, Path(params.endpoint), patience_s, host=rendezvous_host()),
+        store=announced_store(node, Path(params.endpoint), patience_s),
         host=rendezvous_host(),
         run_id=params.run_id,
         node=node,

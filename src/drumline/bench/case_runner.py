@@ -4,22 +4,24 @@
         if ended.error is None:
             rows.append(read_something(ended.run))        the directory is there until the next turn
 
-A case is anything with a label for people and a slug for files; most have the spec of a run.
+A case has a label for people, a slug for files, and the spec of a run or of a whole bench.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import platform
 import shutil
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 from pydantic_core import to_jsonable_python
 
+from drumline.bench.specs import BenchSpec
 from drumline.core.errors import (
     CheckpointError,
     CommError,
@@ -29,6 +31,7 @@ from drumline.core.errors import (
     UsageError,
     WorkerError,
 )
+from drumline.core.files import write_atomic
 from drumline.core.rundir import RunDir
 from drumline.core.scratch import Scratch
 from drumline.launch.agents import AgentPool
@@ -46,8 +49,8 @@ _OF_A_CASE = (WorkerError, CommError, DivergenceError, CheckpointError, UsageErr
 """errors that say nothing about the other cases"""
 
 
-class Case(Protocol):
-    """What the loop needs to know of a case."""
+class Runnable(Protocol):
+    """A case that is a training run."""
 
     @property
     def label(self) -> str:
@@ -57,13 +60,36 @@ class Case(Protocol):
     def slug(self) -> str:
         """What its run directory is called; each case has another one."""
 
-
-class Runnable(Case, Protocol):
-    """A case that is a training run."""
-
     @property
     def spec(self) -> RunSpec:
         """The run that it is."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NamedCase:
+    """A case with one name, for people and for files."""
+
+    name: str
+    """unique among the cases: `adam-seed1`"""
+
+    @property
+    def label(self) -> str:
+        """What people call it."""
+        return self.name
+
+    @property
+    def slug(self) -> str:
+        """What its run directory or document is called."""
+        return self.name
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measurement(NamedCase):
+    """A case that is a whole bench: it leaves the bench's document, `<name>.json`."""
+
+    bench: Callable[..., BenchResult[Any]]
+    """runs it: `bench(spec, out=None, watch=…)`"""
+    spec: BenchSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +108,7 @@ class Skipped:
     why: str
 
 
-C = TypeVar("C", bound=Case)
+C = TypeVar("C", bound="Runnable | Measurement")
 T = TypeVar("T", bound=Runnable)
 Row = TypeVar("Row", bound="DataclassInstance")
 _NO_COLUMNS = ("times_s", "losses", "cuts", "mesh")
@@ -138,7 +164,7 @@ def run_cases(
     """
     with contextlib.ExitStack() as stack:
         folder = out or stack.enter_context(Scratch()).path
-        for ended in run_each(cases, train_case, folder, watch, noun="case "):
+        for ended in run_each(cases, folder, watch, noun="case "):
             yield ended
             if out is None:
                 shutil.rmtree(ended.run.path, ignore_errors=True)
@@ -146,11 +172,12 @@ def run_cases(
 
 def run_each(
     cases: Sequence[C],
-    run: Callable[[C, Path, AgentPool, Watch], None],
     folder: Path,
     watch: Watch,
     *,
     noun: str = "",
+    done: Collection[str] = (),
+    replaces: bool = False,
     of_a_case: tuple[type[DrumlineError], ...] = _OF_A_CASE,
     interrupted: str = "nothing is left running",
 ) -> Iterator[Ended[C]]:
@@ -158,44 +185,56 @@ def run_each(
 
     Args:
         cases: in order.
-        run: runs a case in its own folder in `folder`, and tells how far it is.
-        folder: holds the folders of all, by the cases' slugs.
+        folder: holds the folders of all, by the cases' slugs, and the documents of benches.
         watch: called with the progress of all.
         noun: what a case is called, before its number.
+        done: slugs of cases that are not run again.
+        replaces: whether what an earlier try left in the folder goes.
         of_a_case: errors that say nothing about the other cases; others are raised.
         interrupted: what the InterruptError after Ctrl-C says is left.
     """
     with AgentPool() as agents:
         for number, case in enumerate(cases):
-            told = f"{noun}{number + 1} of {len(cases)}: {case.label}"
+            label = f"{noun}{number + 1} of {len(cases)}: {case.label}"
 
-            def tell(said: Progress | None, number: int = number, told: str = told) -> None:
-                share = 0.0 if said is None else said.share
-                now = told if said is None else f"{told}, {said.now}"
-                watch(Progress(share=(number + share) / len(cases), now=now, case=told))
+            def show(own: Progress | None, number: int = number, label: str = label) -> None:
+                share = 0.0 if own is None else own.share
+                now = label if own is None else f"{label}, {own.now}"
+                watch(Progress(share=(number + share) / len(cases), now=now, case=label))
 
             path = folder / case.slug
             error = None
             try:
-                run(case, path, agents, tell)
+                if case.slug not in done:
+                    if replaces:
+                        show(None)
+                        shutil.rmtree(path, ignore_errors=True)
+                        _document_file(path).unlink(missing_ok=True)
+                    _run_case(case, path, agents, show)
             except (InterruptError, KeyboardInterrupt):
-                raise InterruptError(f"interrupted in {told}; {interrupted}") from None
+                raise InterruptError(f"interrupted in {label}; {interrupted}") from None
             except of_a_case as found:
                 error = found
             yield Ended(case=case, run=RunDir(path.absolute()), error=error)
 
 
-def train_case(case: Runnable, path: Path, agents: AgentPool, watch: Watch) -> None:
-    """Train a bench's case in a new run directory; blocks until its ranks have ended.
+def _run_case(case: Runnable | Measurement, path: Path, agents: AgentPool, watch: Watch) -> None:
+    """Train in a new run directory, or measure; blocks until the case's ranks have ended.
 
     Raises:
         DrumlineError: the run failed.
     """
+    if isinstance(case, Measurement):
+        result = case.bench(case.spec, out=None, watch=watch)
+        write_atomic(_document_file(path), json.dumps(result.to_json()) + "\n")
+        return
     with new_run(case.spec, path) as run:
-        tell = followed(
-            run, case.spec, lambda said: watch(Progress(share=said.share, now=said.now))
-        )
-        follow_training(run, case.spec, agents.of(case.spec), tell)
+        show = followed(run, case.spec, lambda own: watch(Progress(share=own.share, now=own.now)))
+        follow_training(run, case.spec, agents.of(case.spec), show)
+
+
+def _document_file(path: Path) -> Path:
+    return path.with_name(f"{path.name}.json")
 
 
 def describe_machine(argv: list[str]) -> dict[str, object]:

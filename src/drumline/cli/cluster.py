@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import sys
 import time
@@ -13,7 +12,7 @@ from rich.console import Console
 from rich.prompt import Confirm
 from rich.table import Table
 
-from drumline.cli.node_table import NodeRows, print_machines
+from drumline.cli.cluster_display import NodeRows, print_machines
 from drumline.cli.printing import print_json
 from drumline.cluster.home import ClusterHome
 from drumline.cluster.life.limits import describe_deadline
@@ -136,9 +135,9 @@ def down_command(
 
 def extend_command(by: str, which: str | None, *, as_json: bool) -> None:
     """Run `drumline extend`: move the nodes' deadline."""
-    from drumline.cli.connection import connected
     from drumline.cluster.home import locked
     from drumline.cluster.life.limits import parse_duration, set_limits
+    from drumline.cluster.ssh.fleet import Fleet, connected, run_on
 
     seconds = parse_duration(by)
     spec, home = find_cluster(which)
@@ -157,11 +156,10 @@ def extend_command(by: str, which: str | None, *, as_json: bool) -> None:
                 f"{LONGEST_HOURS // 24} days from now at most; extend by less, and again later"
             )
 
-        async def move() -> None:
-            async with connected(spec, home) as fleet:
-                await fleet.all(lambda one: set_limits(one, deadline, spec.idle_minutes))
+        async def move(fleet: Fleet) -> None:
+            await fleet.all(lambda one: set_limits(one, deadline, spec.idle_minutes))
 
-        asyncio.run(move())
+        run_on(connected(spec, home), move)
         home.note(deadline=deadline)
     price = sum(machine.price_usd for machine in home.read_facts().machines)
     if as_json:

@@ -2,36 +2,31 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
 import time
-from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
 from drumline.cli.cluster import describe_limits
-from drumline.cli.connection import (
+from drumline.cli.cluster_display import (
     Printer,
-    connected,
-    no_nodes,
     print_end,
+    print_machines,
     print_note,
-    reached,
     refuse_rank,
 )
-from drumline.cli.node_table import print_machines
 from drumline.cli.printing import print_json
-from drumline.cli.submit import follow_to_end
 from drumline.cluster.home import ClusterHome
-from drumline.cluster.jobs.follow import JobFollower
+from drumline.cluster.jobs.follow import JobFollower, follow_to_end
 from drumline.cluster.jobs.submit import cancel, newest_job, status
 from drumline.cluster.life.limits import GONE, cluster_gone
 from drumline.cluster.life.receipt import bill
-from drumline.cluster.providers import Machine
 from drumline.cluster.spec import FILE, ClusterSpec, find_cluster, read_cluster
+from drumline.cluster.ssh.fleet import Fleet, connected, no_nodes, reached, run_on
 from drumline.core.errors import ClusterError, HostError, UsageError
 from drumline.core.formatting import format_seconds
 from drumline.core.json_lines import Message
@@ -46,7 +41,7 @@ def status_command(which: str | None, *, as_json: bool) -> None:
     machines = home.read_facts().machines
     if not machines:
         raise no_nodes(home)
-    jobs, lost = asyncio.run(_ask(spec, home, machines))
+    jobs, lost = run_on(reached(spec, home, machines), _ask)
     states = {machine.node: "alive" for machine in machines}
     for error in lost:
         gone = error.fields.get("reason") == GONE
@@ -80,18 +75,16 @@ def status_command(which: str | None, *, as_json: bool) -> None:
 
 
 async def _ask(
-    spec: ClusterSpec, home: ClusterHome, machines: Sequence[Machine]
+    nodes: tuple[Fleet, list[HostError]],
 ) -> tuple[list[Message], list[HostError]]:
     """Return the jobs, and why nodes do not tell of any."""
-    async with reached(spec, home, machines) as (fleet, lost):
-        jobs: list[Message] = []
-        for remote in fleet.remotes:  # the first that answers knows them all
-            try:
-                jobs = await status([remote])
-                break
-            except HostError as error:
-                lost.append(error)
-        return jobs, lost
+    fleet, lost = nodes
+    for remote in fleet.remotes:  # the first that answers knows them all
+        try:
+            return await status([remote]), lost
+        except HostError as error:
+            lost.append(error)
+    return [], lost
 
 
 def logs_command(job: str | None, which: str | None, *, follow: bool, rank: int | None) -> None:
@@ -106,7 +99,8 @@ def logs_command(job: str | None, which: str | None, *, follow: bool, rank: int 
         code = _print_kept(home, job, follow=follow, rank=rank)
     else:
         try:
-            code = asyncio.run(_logs(spec, home, printer, job, follow=follow, rank=rank))
+            work = partial(_logs, spec, home, printer, job, follow=follow, rank=rank)
+            code = run_on(connected(spec, home, note=print_note), work)
         except HostError as error:
             kept = _kept_jobs(home)
             if printer.lines or not kept or job not in (None, *kept):
@@ -123,20 +117,20 @@ async def _logs(
     home: ClusterHome,
     printer: Printer,
     job: str | None,
+    fleet: Fleet,
     *,
     follow: bool,
     rank: int | None,
 ) -> int:
-    async with connected(spec, home, some=True) as fleet:
-        job_id = job or await newest_job(fleet.remotes)
-        if rank is not None:
-            found = [each for each in await status(fleet.remotes) if each["id"] == job_id]
-            _check_rank(found, rank)
-        following = JobFollower(job_id, printer, rank=rank)
-        if not follow:
-            await following.run(fleet.remotes, once=True)
-            return 0
-        return print_end(job_id, await follow_to_end(spec, home, fleet, following))
+    job_id = job or await newest_job(fleet.remotes)
+    if rank is not None:
+        found = [each for each in await status(fleet.remotes) if each["id"] == job_id]
+        _check_rank(found, rank)
+    follower = JobFollower(job_id, printer, rank=rank)
+    if not follow:
+        await follower.run(fleet.remotes, once=True)
+        return 0
+    return print_end(job_id, await follow_to_end(spec, home, fleet, follower, note=print_note))
 
 
 def _check_rank(jobs: list[Message], rank: int) -> None:
@@ -151,12 +145,11 @@ def cancel_command(job: str | None, which: str | None) -> None:
     """Run `drumline cancel`: end a job."""
     spec, home = find_cluster(which)
 
-    async def end() -> tuple[str, JobState]:
-        async with connected(spec, home, some=True) as fleet:
-            job_id = job or await newest_job(fleet.remotes)
-            return job_id, await cancel(fleet.remotes, job_id)
+    async def end(fleet: Fleet) -> tuple[str, JobState]:
+        job_id = job or await newest_job(fleet.remotes)
+        return job_id, await cancel(fleet.remotes, job_id)
 
-    job_id, state = asyncio.run(end())
+    job_id, state = run_on(connected(spec, home, note=print_note), end)
     early = "" if state.phase == "cancelled" else ": it has ended by itself"
     print(f"{job_id} is {state.phase}{early}")
 
@@ -178,9 +171,8 @@ def _job_table(jobs: list[Message], *, narrow: bool) -> Table:
 
 def _kept_jobs(home: ClusterHome) -> dict[str, Path]:
     """Return the folders of the jobs whose logs are here, the newest last."""
-    noted = {path.parent.name: Path(path.read_text()) for path in home.jobs.glob("*/pulled")}
-    kept = {name: folder for name, folder in noted.items() if _log_files(folder).is_dir()}
-    return dict(sorted(kept.items(), key=lambda item: _log_files(item[1]).stat().st_mtime))
+    kept = [item for item in home.pulled().items() if _log_files(item[1]).is_dir()]
+    return dict(sorted(kept, key=lambda item: _log_files(item[1]).stat().st_mtime))
 
 
 def _print_kept(home: ClusterHome, job: str | None, *, follow: bool, rank: int | None) -> int:

@@ -24,7 +24,6 @@ from drumline.core.errors import DrumlineError, LabError, UsageError
 from drumline.core.formatting import format_seconds
 from drumline.labs.catalogue import LABS, find_lab, recognise_lab, start_lab
 from drumline.labs.check import Result, Watch, check_lab
-from drumline.labs.experiment import LabSettings
 from drumline.labs.explanation import (
     Explanation,
     check_title,
@@ -32,12 +31,11 @@ from drumline.labs.explanation import (
     lab_label,
     write_junit,
 )
-from drumline.labs.runner import run_lab
+from drumline.labs.runner import LabRequest, run_lab
 from drumline.labs.verify import verify_report
 from drumline.launch.grader import Status, Verdict
 from drumline.launch.probe import Progress
-from drumline.report.page.translator import Language, Translator, load_texts
-from drumline.spec.load import read_options
+from drumline.report.page.translator import Language
 
 
 def list_command(lang: Language | None, *, as_json: bool) -> None:
@@ -83,7 +81,6 @@ def start_command(number: int, folder: Path, lang: Language | None) -> None:
 
 
 LAB_FOLDERS = Path("labs")
-_EXAMPLE = "drumline lab run 2 nodes=4 link=100mbit"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,28 +96,25 @@ class LabRunOptions:
 
 def run_command(number: int, args: list[str], options: LabRunOptions) -> None:
     """Run `drumline lab run`: run a lab, write it up, and say where the page is."""
-    find_lab(number)
-    say = Translator(options.lang, load_texts("drumline.labs", "text/report"))
-    settings = read_options(LabSettings, args, _EXAMPLE)
-    if options.full:
-        settings = settings.model_copy(update={"full": True})
-    folder = options.out or LAB_FOLDERS / str(number)
     with watched() as watch:
-        page, results = run_lab(
-            number,
-            settings,
-            folder,
-            say,
-            reuse=options.reuse,
+        written = run_lab(
+            LabRequest(
+                number=number,
+                args=args,
+                full=options.full,
+                folder=options.out or LAB_FOLDERS / str(number),
+                lang=options.lang,
+                reuse=options.reuse,
+            ),
             watch=watch,
-            tell=lambda name: watch(Progress(share=1.0, now=f"drawing {name}")),
+            on_figure=lambda name: watch(Progress(share=1.0, now=f"drawing {name}")),
         )
     if options.as_json:
-        print_json({"lab": number, "page": str(page), "failed": results.failed})
+        print_json({"lab": number, "page": str(written.page), "failed": written.failed})
     else:
-        print_text(Console(), str(say("written", page=str(page), folder=str(folder))))
-    if results.failed:
-        told = [f"{name}: {why}" for name, why in results.failed.items()]
+        print_text(Console(), written.message)
+    if written.failed:
+        told = [f"{name}: {why}" for name, why in written.failed.items()]
         raise LabError(
             f"{len(told)} experiments failed, and are missing from the report:\n" + "\n".join(told)
         )

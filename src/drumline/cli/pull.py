@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import sys
 from collections.abc import Container
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 
-from drumline.cli.connection import connected
-from drumline.cli.node_table import NodeRows
+from drumline.cli.cluster_display import NodeRows, print_note
 from drumline.cluster.files.pull import Pulled, Puller
 from drumline.cluster.files.storage import seen_here, upload_run
 from drumline.cluster.home import ClusterHome
 from drumline.cluster.jobs.submit import status
 from drumline.cluster.providers import Reporter
 from drumline.cluster.spec import ClusterSpec, find_cluster
-from drumline.cluster.ssh.fleet import Fleet
+from drumline.cluster.ssh.fleet import Fleet, connected, run_on
 from drumline.core.errors import ClusterError, HostError, UsageError
 from drumline.core.formatting import counted, format_bytes
 from drumline.node.job import JOB_ID
@@ -31,7 +30,8 @@ def pull_command(job: str | None, which: str | None, *, into: Path | None, watch
     spec, home = find_cluster(which)
     console = Console(stderr=True, highlight=False)
     with NodeRows(console, f"{home.name}: pull") as rows:
-        found = asyncio.run(_pull(spec, home, rows.report, job=job, into=into, watch=watch))
+        work = partial(_pull, spec, home, rows.report, job=job, into=into, watch=watch)
+        found = run_on(connected(spec, home, note=print_note), work)
     for job_id, (folder, pulled) in found.items():
         size = format_bytes(pulled.bytes)
         news = counted(pulled.files, "file")
@@ -46,9 +46,9 @@ def pull_all(spec: ClusterSpec, home: ClusterHome, report: Reporter, among: Cont
     Raises:
         ClusterError: not all of it is here.
     """
-    work = _pull(spec, home, report, job=None, into=None, watch=False, must=False, among=among)
-    silent = [why for _, pulled in asyncio.run(work).values() for why in pulled.silent]
-    if silent:
+    work = partial(_pull, spec, home, report, must=False)
+    found = run_on(connected(spec, home, among=among), work)
+    if silent := [why for _, pulled in found.values() for why in pulled.silent]:
         raise ClusterError("; ".join(dict.fromkeys(silent)))
 
 
@@ -56,28 +56,27 @@ async def _pull(
     spec: ClusterSpec,
     home: ClusterHome,
     report: Reporter,
+    fleet: Fleet,
     *,
-    job: str | None,
-    into: Path | None,
-    watch: bool,
+    job: str | None = None,
+    into: Path | None = None,
+    watch: bool = False,
     must: bool = True,
-    among: Container[str] | None = None,
 ) -> dict[str, tuple[Path, Pulled]]:
-    async with connected(spec, home, among=among, some=must) as fleet:
-        jobs = [_trusted(str(each["id"])) for each in await status(fleet.remotes)]
-        if job is not None and job not in jobs:
-            known = f"there are {', '.join(jobs)}" if jobs else "there is none yet"
-            raise UsageError(f"no job {job}; {known}")
-        wanted = jobs if job is None else [job]
-        if not wanted and must:
-            raise UsageError("there is no job yet; start one with: drumline submit -- train.py")
-        if into is not None and len(wanted) > 1:
-            raise UsageError(f"--into is for one job; name one of {', '.join(wanted)}")
-        work = (
-            _pull_one(spec, home, fleet, report, each, into or default_folder(home, each), watch)
-            for each in wanted
-        )
-        return dict(zip(wanted, await asyncio.gather(*work), strict=True))
+    jobs = [_trusted(str(each["id"])) for each in await status(fleet.remotes)]
+    if job is not None and job not in jobs:
+        known = f"there are {', '.join(jobs)}" if jobs else "there is none yet"
+        raise UsageError(f"no job {job}; {known}")
+    wanted = jobs if job is None else [job]
+    if not wanted and must:
+        raise UsageError("there is no job yet; start one with: drumline submit -- train.py")
+    if into is not None and len(wanted) > 1:
+        raise UsageError(f"--into is for one job; name one of {', '.join(wanted)}")
+    work = (
+        _pull_one(spec, home, fleet, report, each, into or home.results(each), watch)
+        for each in wanted
+    )
+    return dict(zip(wanted, await asyncio.gather(*work), strict=True))
 
 
 async def _pull_one(
@@ -97,7 +96,7 @@ async def _pull_one(
     async with Puller(fleet.remotes, job_id, into) as puller:
         pulled = await (puller.watch(tell) if watch else puller.pull())
     tell(pulled)
-    note_place(home, job_id, into)
+    home.note_pulled(job_id, into)
     if spec.storage is not None and (into / "run").is_dir():
         stored = stored_by_nodes(into, nodes=len(fleet.remotes))
         store_run(spec.storage, job_id, into, report, stored=stored, ended=pulled.ended)
@@ -127,12 +126,6 @@ def _phase(pulled: Pulled) -> str:
     return pulled.phase or "no word from its leader"
 
 
-def default_folder(home: ClusterHome, job_id: str) -> Path:
-    """Return where `drumline pull` puts a job: in the runs of the folder of the cluster."""
-    folder = Path(home.read_facts().folder)
-    return (folder if folder.is_dir() else Path.cwd()) / "runs" / job_id
-
-
 def _trusted(job_id: str) -> str:
     """Refuse an id that leads out of the folder for results: it comes from a node.
 
@@ -152,19 +145,3 @@ def stored_by_nodes(folder: Path, *, nodes: int) -> bool:
     except (OSError, ValueError):
         return False
     return len(told) >= nodes and all(note["ended"] and not note["error"] for note in told)
-
-
-def pulled_folder(home: ClusterHome, job_id: str) -> Path | None:
-    """Return where a job's results were pulled to; None where they were not, or are gone."""
-    with contextlib.suppress(OSError):
-        folder = Path((home.jobs / job_id / "pulled").read_text())
-        if folder.is_dir():
-            return folder
-    return None
-
-
-def note_place(home: ClusterHome, job_id: str, into: Path) -> None:
-    """Note in the cluster's home where a job's results were pulled to."""
-    note = home.jobs / job_id / "pulled"
-    note.parent.mkdir(parents=True, exist_ok=True)
-    note.write_text(str(into.absolute()))

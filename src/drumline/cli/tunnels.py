@@ -11,8 +11,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from drumline.cli.connection import connected, no_nodes
-from drumline.cli.node_table import NodeRows
+from drumline.cli.cluster_display import NodeRows
 from drumline.cluster.home import ClusterHome
 from drumline.cluster.jobs.services import (
     MissingServiceError,
@@ -22,16 +21,11 @@ from drumline.cluster.jobs.services import (
     stay_busy,
 )
 from drumline.cluster.jobs.submit import submit
-from drumline.cluster.life.limits import find_gone
-from drumline.cluster.providers import Machine
 from drumline.cluster.provision.provision import Provisioner
 from drumline.cluster.spec import ClusterSpec, find_cluster
-from drumline.cluster.ssh.fleet import Fleet, report_nothing
-from drumline.cluster.ssh.transport import wait_for_banner
-from drumline.core.errors import HostError, UsageError
+from drumline.cluster.ssh.fleet import Fleet, connected, no_nodes, refuse_silent, run_on
+from drumline.core.errors import UsageError
 from drumline.core.formatting import listed
-
-_ANSWER_S = 10.0
 
 
 def ssh_command(node: str, command: list[str], which: str | None) -> None:
@@ -46,38 +40,25 @@ def ssh_command(node: str, command: list[str], which: str | None) -> None:
     program = shutil.which("ssh")
     if program is None:
         raise UsageError("ssh is not here; install it (apt-get install openssh-client)")
-    asyncio.run(_refuse_silent(spec, home, machines[node]))
+    refuse_silent(spec, home, machines[node])
     os.execv(program, [program, "-F", str(home.ssh_config), node, *command])
-
-
-async def _refuse_silent(spec: ClusterSpec, home: ClusterHome, machine: Machine) -> None:
-    """Say what is known of a node that does not answer: OpenSSH knows only that it does not.
-
-    Raises:
-        HostError: it does not answer, or has ended.
-    """
-    try:
-        await wait_for_banner(machine, timeout_s=_ANSWER_S, report=report_nothing)
-    except HostError:
-        for gone in await find_gone(spec, home, [machine]):
-            raise gone from None
-        raise
 
 
 def jupyter_command(which: str | None, *, browser: bool) -> None:
     """Run `drumline jupyter`: open the leader's JupyterLab, start what notebooks ask for."""
-    asyncio.run(_serve(which, "jupyter", browser=browser))
+    _serve_page(which, "jupyter", browser=browser)
 
 
 def tensorboard_command(which: str | None, *, browser: bool) -> None:
     """Run `drumline tensorboard`: open TensorBoard of the leader."""
-    asyncio.run(_serve(which, "tensorboard", browser=browser))
+    _serve_page(which, "tensorboard", browser=browser)
 
 
-async def _serve(which: str | None, name: ServiceName, *, browser: bool) -> None:
+def _serve_page(which: str | None, name: ServiceName, *, browser: bool) -> None:
     spec, home = find_cluster(which)
     console = Console(stderr=True, highlight=False)
-    async with connected(spec, home) as fleet:
+
+    async def serve(fleet: Fleet) -> None:
         with NodeRows(console, name) as rows:
             try:
                 service = await open_service(fleet.leader, name, rows.report)
@@ -92,6 +73,8 @@ async def _serve(which: str | None, name: ServiceName, *, browser: bool) -> None
         if name == "jupyter":  # its notebooks may ask for runs
             tasks.append(serve_requests(fleet.remotes, partial(submit, fleet.remotes)))
         await asyncio.gather(*tasks)
+
+    run_on(connected(spec, home), serve)
 
 
 def _show(home: ClusterHome, url: str) -> None:

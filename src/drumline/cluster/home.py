@@ -126,6 +126,22 @@ class ClusterHome:
             self.note(id=known)
         return known
 
+    def results(self, job_id: str) -> Path:
+        """Return where a job's results are pulled to by default: in the runs of the project."""
+        folder = Path(self.read_facts().folder)
+        return (folder if folder.is_dir() else Path.cwd()) / "runs" / job_id
+
+    def note_pulled(self, job_id: str, into: Path) -> None:
+        """Note where a job's results were pulled to."""
+        note = self.jobs / job_id / "pulled"
+        note.parent.mkdir(parents=True, exist_ok=True)
+        note.write_text(str(into.absolute()))
+
+    def pulled(self) -> dict[str, Path]:
+        """Return the folders that jobs were pulled to, as far as they are still there."""
+        noted = {note.parent.name: Path(note.read_text()) for note in self.jobs.glob("*/pulled")}
+        return {job_id: folder for job_id, folder in noted.items() if folder.is_dir()}
+
 
 @contextlib.contextmanager
 def locked(home: ClusterHome) -> Iterator[None]:

@@ -6,7 +6,7 @@ Each rank writes what it is about to call into the store, and reads what the oth
     …/7/<rank>               all_reduce(float32[4], sum)   broadcast(float32[4], root 0)
                              └──────────── both ranks see both, and raise ───────────┘
 
-It costs two round trips to the store a call, so it is for small groups and small beginnings.
+It costs two round trips to the store a call, so it is for small groups.
 """
 
 from __future__ import annotations
@@ -31,14 +31,7 @@ class Agreement:
     def __init__(
         self, store: Store, members: Sequence[int], rank: int, *, timeout_s: float
     ) -> None:
-        """Begin at call 0; every member must do so.
-
-        Args:
-            store: what all members see.
-            members: the names of all, by which errors call them.
-            rank: which of the members this is.
-            timeout_s: how long the others may take to come to a call.
-        """
+        """Begin at call 0; every member must. `rank` is this one's place among the members."""
         self._store = store
         self._members = members
         self._rank = rank
@@ -56,24 +49,17 @@ class Agreement:
         return cls(_get_default_store(), ranks, dist.get_rank(group), timeout_s=timeout_s)
 
     def check(self, call: str) -> None:
-        """Return once all ranks are about to make this call.
+        """Return once all ranks are about to make this call; every rank calls this, and it blocks.
 
-        Every rank calls this; it blocks until the last one has.
-
-        Raises:
-            CommError: another rank makes another call, or none within the timeout.
+        If another rank makes another call, or none within the timeout, all raise a CommError.
         """
         calls = self.compare(call)
         if len(set(calls)) > 1:
             raise self._explain_difference(calls)
 
     def compare(self, call: str) -> list[str]:
-        """Return what each rank gave; every rank calls this, and it blocks until the last one has.
-
-        Raises:
-            CommError: a rank has not come within the timeout.
-        """
-        keys = [self._key(self._calls, place) for place in range(len(self._members))]
+        """Return what each rank gave; every rank calls this, and it blocks until the last has."""
+        keys = [f"{self._prefix}/{self._calls}/{place}" for place in range(len(self._members))]
         self._store.set(keys[self._rank], call)
         try:
             self._store.wait(keys, self._timeout)
@@ -84,11 +70,8 @@ class Agreement:
         self._last = call
         if self._calls % _TIDY == 0:  # everybody has read all but the newest
             for old in range(self._calls - _TIDY - 1, self._calls - 1):
-                self._store.delete_key(self._key(old, self._rank))
+                self._store.delete_key(f"{self._prefix}/{old}/{self._rank}")
         return calls
-
-    def _key(self, call: int, place: int) -> str:
-        return f"{self._prefix}/{call}/{place}"
 
     def _explain_absence(self, call: str, keys: list[str]) -> CommError:
         missing = [

@@ -50,13 +50,10 @@ class Channel:
         ranks_per_node: int | None = None,
         family: int | None = None,
     ) -> None:
-        """Make the channel of this rank.
+        """Make the channel of this rank among `members`, by default all ranks of the group.
 
-        Args:
-            group: torch's process group; None is the default one.
-            members: the ranks of the group that take part, this one among them; None: all.
-            ranks_per_node: how many ranks, counted from the first, share a node; None: all do.
-            family: channels of one family are used by one thread; None: a new family.
+        So many ranks, counted from the first, share a node; None: all do. Channels of one `family`
+        are used by one thread; None: a new family.
         """
         if dist.get_backend(group) == "nccl":
             raise UsageError(
@@ -85,11 +82,7 @@ class Channel:
         return [dist.get_global_rank(group, member) for member in self.members]
 
     def among(self, ranks: Sequence[int]) -> Channel:
-        """Return the channel of some of these ranks; only they may call this.
-
-        Raises:
-            UsageError: there are no such ranks, or this one is none of them.
-        """
+        """Return the channel of some of these ranks; only they may call this."""
         _check_members(ranks, self.rank, self.size)
         members = [self.members[rank] for rank in ranks]
         return Channel(self.group, members, family=self._family)

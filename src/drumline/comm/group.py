@@ -55,11 +55,7 @@ class BackendContext:
 
 
 def choose_backend(wanted: str, here: BackendContext) -> BackendChoice:
-    """Choose the process group's backend, the spec's or the best that works; every rank calls this.
-
-    Raises:
-        UsageError: what is wanted cannot move this rank's tensors.
-    """
+    """Choose the process group's backend, the spec's or the best that works; all ranks call it."""
     on_gpu = here.device.type == "cuda"
     match wanted:
         case "gloo":
@@ -145,10 +141,7 @@ def pin_interface(leader: str) -> None:
 
 
 def interface_towards(leader: str) -> str | None:
-    """Return the network interface that leads to the leader, for gloo and NCCL.
-
-    Asks the kernel's routes: connects a UDP socket (sends nothing) and matches its own address.
-    """
+    """Return the interface that leads to the leader: that of a UDP socket, which sends nothing."""
     if sys.platform != "linux":
         return "lo0" if leader in (LOOPBACK, "localhost", "::1") else None
     try:
@@ -160,11 +153,7 @@ def interface_towards(leader: str) -> str | None:
         return None
     if own.startswith("127.") or own == "::1":
         return "lo"
-    return next((name for name in _interfaces() if _address_of(name) == own), None)
-
-
-def _interfaces() -> list[str]:
-    return [name for _, name in socket.if_nameindex()]
+    return next((name for _, name in socket.if_nameindex() if _address_of(name) == own), None)
 
 
 def _address_of(name: str) -> str | None:

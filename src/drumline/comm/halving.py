@@ -9,8 +9,6 @@ log2(n) rounds instead of the ring's n−1, and the same (n−1)/n·b bytes: the
 sizes (Thakur, Rabenseifner & Gropp 2005). Where n is no power of two, the first ranks pair up: the
 even one of each pair hands its part to the odd one, which plays for both, and gets the result back.
 This costs b more bytes on those ranks.
-
-The dissemination barrier, with the same doubling distances, is here, too.
 """
 
 from __future__ import annotations
@@ -43,10 +41,9 @@ def all_reduce(channel: Channel, tensor: Tensor, op: Op) -> None:
 def reduce_scatter(channel: Channel, pieces: Pieces, op: Op) -> None:
     """Reduce-scatter by recursive halving: combine everybody's piece k at rank k, in place.
 
-    The other pieces hold parts of sums then.
-
-    Every rank calls this; it blocks until its own piece is done. log2(n) messages and (n−1)/n·b
-    bytes per rank where n is a power of two. Memory: half a buffer.
+    The other pieces hold parts of sums then. Every rank calls this; it blocks until its own piece
+    is done. log2(n) messages and (n−1)/n·b bytes per rank where n is a power of two. Memory: half a
+    buffer.
     """
     team = _Team(channel)
     team.collect(pieces.flat, op)

@@ -62,10 +62,7 @@ def broadcast(channel: Channel, tensor: Tensor, root: int) -> None:
 
 
 def barrier(channel: Channel) -> None:
-    """Block until every rank has called this, by messages inside nodes and between them.
-
-    Messages of one byte: a tree up, dissemination between nodes, a tree down.
-    """
+    """Block until every rank calls this: a tree up, dissemination between nodes, a tree down."""
     inside, leaders = _levels(channel)
     token = torch.zeros(1, dtype=torch.uint8)
     tree.reduce(inside, token, 0, Op.MAX)  # (1)

@@ -127,8 +127,7 @@ def all_reduce(channel: Channel, tensor: Tensor, op: Op) -> None:
 def all_to_all(channel: Channel, target: Pieces, source: Pieces) -> None:
     """Exchange all-to-all, all at once: send piece k to rank k, and collect this rank's pieces.
 
-    Every rank calls this; it blocks until all is sent and received. Each rank sends n−1 pieces, all
-    at once.
+    Every rank calls this; it blocks until all is sent and received. Each rank sends n−1 pieces.
     """
     others = _others(channel, channel.rank)
     arriving = [channel.irecv(target[peer], peer) for peer in others]
@@ -139,10 +138,7 @@ def all_to_all(channel: Channel, target: Pieces, source: Pieces) -> None:
 
 
 def barrier(channel: Channel) -> None:
-    """Block until every rank has called this, by messages to rank 0 and back.
-
-    Messages of one byte: n−1 to rank 0 and n−1 back.
-    """
+    """Block until every rank has called this, by n−1 messages of a byte to rank 0, and n−1 back."""
     all_reduce(channel, torch.zeros(1, dtype=torch.uint8), Op.SUM)
 
 

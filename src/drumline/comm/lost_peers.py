@@ -39,10 +39,7 @@ _CLOSED_PORT = 9
 
 
 def unreachable_nodes(within_s: float = 1.0) -> list[int]:
-    """Return the simulated nodes that are lost as peers: those that do not answer.
-
-    None where there are no simulated nodes.
-    """
+    """Return the simulated nodes, if there are any, that are lost as peers: they do not answer."""
     waiting: dict[socket.socket, int] = {}
     lost = []
     for node, address in enumerate(node_addresses()):

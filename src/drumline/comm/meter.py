@@ -2,8 +2,6 @@
 
 All times are nanoseconds of the monotonic clock, which all processes of one host share. From one
 rank's times nothing can be said about waiting; the ledger puts the ranks' times side by side.
-
-`InterfaceCounter` reads the bytes that really left, headers included, from the kernel.
 """
 
 from __future__ import annotations
@@ -64,11 +62,7 @@ class Meter:
         *,
         blocks: bool = False,
     ) -> None:
-        """Note a collective or message that ends now.
-
-        `arrived_ns` is since when this rank takes part, `blocks` whether it did nothing else
-        meanwhile; without `ranks` all take part.
-        """
+        """Note a collective or message that ends now; it `blocks` if this rank did nothing else."""
         ended_ns = time.monotonic_ns()
         self.spans.append(Span(op, nbytes, arrived_ns, ended_ns, ranks))
         if blocks:

@@ -68,11 +68,7 @@ def describe(tensor: Tensor) -> str:
 
 
 def check_tensors(collective: str, *given: object) -> None:
-    """Check that what a collective is given are tensors.
-
-    Raises:
-        UsageError: one is something else.
-    """
+    """Refuse what a collective is given, if it is no tensor (UsageError)."""
     for each in given:
         if not isinstance(each, Tensor):
             raise UsageError(
@@ -84,11 +80,7 @@ def check_tensors(collective: str, *given: object) -> None:
 def check_parts(
     collective: str, parts: Sequence[Tensor], ranks: int, like: Tensor | None = None
 ) -> None:
-    """Check that a collective is given a part for each rank, all of one type and shape.
-
-    Raises:
-        UsageError: it is not so.
-    """
+    """Check that a collective is given a part for each rank, all of one type and shape."""
     if not isinstance(parts, Sequence | Tensor):
         raise UsageError(
             f"{collective}: expected a list with a part for each of {ranks} ranks, got "

@@ -55,10 +55,7 @@ class Room:
     def __init__(self, name: str, tensor: Tensor, *, named: bool) -> None:
         """Take all of the memory that a tensor is a part of; keeps it from being used again.
 
-        Args:
-            name: what to call it.
-            tensor: any part of it.
-            named: whether it is the caller's, and has content; in an inbox only messages have.
+        A `named` one is the caller's, and has content; in an inbox only messages have.
         """
         storage = tensor.untyped_storage()
         count = storage.nbytes() // tensor.element_size()
@@ -91,7 +88,7 @@ class Recording:
 
     watch: bool = True
     """also keep what the rooms held after each event; costs time"""
-    patience_s: float | None = None
+    timeout_s: float | None = None
     """how long to wait for one message; None: as long as the group does"""
     notes: list[Note] = field(default_factory=list)
     events: list[tuple[Literal["posted", "done"], int]] = field(default_factory=list)
@@ -221,11 +218,11 @@ class _Noted:
 
     def wait(self) -> None:
         """Wait, and note when it was over."""
-        note, patience_s = self._recording.notes[self._number], self._recording.patience_s
+        note, timeout_s = self._recording.notes[self._number], self._recording.timeout_s
         self._recording.look()
         note.waited_ns = time.monotonic_ns()
-        if patience_s is None:
+        if timeout_s is None:
             self._handle.wait()
         else:
-            self._handle.wait(timedelta(seconds=patience_s))
+            self._handle.wait(timedelta(seconds=timeout_s))
         self._recording.done(self._number)

@@ -45,11 +45,7 @@ class Op(StrEnum):
 
 
 def read_op(collective: str, op: Op | str, dtype: torch.dtype) -> Op:
-    """Return the reduce operation that is meant, by itself or by name, where this type has it.
-
-    Raises:
-        UsageError: there is no such operation, or not of this type.
-    """
+    """Return the reduce operation that is meant, by itself or by name, if this type has it."""
     name, known = op.lower() if isinstance(op, str) else "", [each.value for each in Op]
     if name not in known:
         hint = nearest(name, known, "name one of them, or give a drumline.comm.Op")
@@ -85,8 +81,7 @@ def op_name(op: ReduceOp | ReduceOp.RedOpType) -> str:
 def check_op(op: str, tensor: Tensor) -> None:
     """Refuse a reduce operation that this type does not have, before anybody waits for this rank.
 
-    Raises:
-        TypeError: an average of truth values, or bits of what is no whole number.
+    That is a TypeError: an average of truth values, or bits of what is no whole number.
     """
     whole = not (tensor.is_floating_point() or tensor.is_complex())
     if tensor.dtype == torch.bool if op == "AVG" else (op in _OF_BITS and not whole):

@@ -116,10 +116,8 @@ def chunked_all_reduce(channel: Channel, tensor: Tensor, op: Op) -> None:
 def reduce_scatter(channel: Channel, pieces: Pieces, op: Op) -> None:
     """Reduce-scatter on a ring: combine everybody's piece k at rank k, in place.
 
-    The other pieces hold parts of sums then.
-
-    Every rank calls this; it blocks until its own piece is done.
-    Messages per rank: n−1 pieces. Memory: two pieces.
+    The other pieces hold parts of sums then. Every rank calls this; it blocks until its own piece
+    is done. Messages per rank: n−1 pieces. Memory: two pieces.
 
     Step s of n−1: send piece r−1−s, which just grew; receive piece r−2−s and fold it in. A segment
     leaves as soon as it is combined, while the next one still arrives. Room for a step's segments

@@ -28,6 +28,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from datetime import timedelta
 from pathlib import Path
+from typing import TypeVar
 from urllib.parse import urlsplit
 
 from torch.distributed import FileStore, PrefixStore, Store, TCPStore
@@ -36,6 +37,7 @@ from drumline.core.errors import CommError, PeerError, UsageError
 from drumline.core.formatting import listed, name_ranks
 from drumline.core.nodes import node_addresses
 
+T = TypeVar("T")
 LOOPBACK = "127.0.0.1"
 _ANSWER_S = 2.0
 _LINGER_S = 0.5
@@ -43,11 +45,7 @@ _SAME = "the same"
 
 
 def serve_store(host: str, port: int, timeout_s: float) -> TCPStore:
-    """Serve the process group's TCP store on `host` alone; port 0 takes a free one.
-
-    Raises:
-        CommError: the port is taken, or the address is not one of this machine's.
-    """
+    """Serve the process group's TCP store on `host` alone; port 0 takes a free one."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -95,17 +93,10 @@ def join_store(host: str, port: int, timeout_s: float) -> TCPStore:
 
 
 def build_store(init: str, *, rank: int, rendezvous: Path, tag: str, timeout_s: float) -> Store:
-    """Open the process group's store that `init` names; every rank calls this, the leader serves.
+    """Open the process group's store that `init` names; every rank calls this, rank 0 serves.
 
-    Args:
-        init: env, tcp, tcp://HOST:PORT, file or file:///PATH.
-        rank: this rank; rank 0 is the leader.
-        rendezvous: a folder that all ranks see, for `tcp` and `file` without an address.
-        tag: new each time the group starts; a used rendezvous is not used again.
-        timeout_s: how long to wait for the others.
-
-    Raises:
-        CommError: the store cannot be opened, or nobody serves it.
+    `init` is env, tcp, tcp://HOST:PORT, file or file:///PATH. Without an address ranks meet in the
+    folder `rendezvous`, which all see, under a `tag` that is new each time the group starts.
     """
     if init == "env":
         return _env_store(rank, timeout_s)
@@ -113,9 +104,7 @@ def build_store(init: str, *, rank: int, rendezvous: Path, tag: str, timeout_s: 
         path = Path(init.removeprefix("file://")) if init != "file" else rendezvous / "store"
         return PrefixStore(tag, _open_file_store(path))
     if init == "tcp":
-        return announced_store(
-            rank, rendezvous / f"address.{tag}", timeout_s, host=rendezvous_host()
-        )
+        return announced_store(rank, rendezvous / f"address.{tag}", timeout_s)
     url = urlsplit(init)
     host, port = url.hostname or LOOPBACK, url.port or 0
     opener = serve_store if rank == 0 else join_store
@@ -159,8 +148,9 @@ def rendezvous_host() -> str:
     return next(iter(node_addresses()), LOOPBACK)
 
 
-def announced_store(rank: int, note: Path, timeout_s: float, host: str = LOOPBACK) -> TCPStore:
-    """Open a TCP store at `host`: rank 0 takes a free port, and leaves a note for the others."""
+def announced_store(rank: int, note: Path, timeout_s: float) -> TCPStore:
+    """Open a TCP store where rank 0 takes a free port, and leaves a note for the others."""
+    host = rendezvous_host()
     if rank == 0:
         store = serve_store(host, 0, timeout_s)
         note.parent.mkdir(parents=True, exist_ok=True)
@@ -174,6 +164,20 @@ def announced_store(rank: int, note: Path, timeout_s: float, host: str = LOOPBAC
             raise CommError(f"rank 0 left no address in {note} within {timeout_s:g} s")
         time.sleep(0.005)
     return join_store(host, int(note.read_text()), timeout_s)
+
+
+def run_on_daemon(work: Callable[[], T]) -> Future[T]:
+    """Run what asks a store on a thread that may stay for good: over a cut link it never ends."""
+    done: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            done.set_result(work())
+        except Exception as error:
+            done.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return done
 
 
 class StoreBarrier:
@@ -191,28 +195,23 @@ class StoreBarrier:
         """told apart from an earlier group at the same store, as torchrun's restarts have it"""
 
     def gather(self, what: str, within_s: float) -> None:
-        """Wait until every rank has called this with the same label; every rank must.
-
-        Raises:
-            PeerError: some have not come in time; says which.
-        """
-        keys = {rank: f"{self.session}/{what}/{rank}" for rank in range(self._world_size)}
-        self.store.set(keys[self._rank], "1")
-        self._wait(keys, what, within_s)
+        """Wait until every rank has called this with the same label; every rank must."""
+        self._leave(what, "1", within_s)
 
     def all_gather(self, what: str, value: str, within_s: float) -> list[str]:
-        """Return the values of all ranks, in rank order; every rank calls this with its own.
+        """Return the values of all ranks, in rank order; every rank calls this with its own."""
+        keys = self._leave(what, value, within_s)
+        return [value.decode() for value in self.store.multi_get(keys)]
 
-        Raises:
-            PeerError: some have not come in time; says which.
-        """
+    def _leave(self, what: str, value: str, within_s: float) -> list[str]:
+        """Leave a value at the store; return the keys of all ranks' once they are there."""
         keys = {rank: f"{self.session}/{what}/{rank}" for rank in range(self._world_size)}
         self.store.set(keys[self._rank], value)
         self._wait(keys, what, within_s)
-        return [value.decode() for value in self.store.multi_get(list(keys.values()))]
+        return list(keys.values())
 
     def _wait(self, keys: Mapping[int, str], what: str, within_s: float) -> None:
-        """Wait for the keys that ranks leave at the store."""
+        """Wait for the keys that ranks leave at the store; a PeerError names who has not come."""
         if not keys:
             return
         try:
@@ -232,17 +231,12 @@ class StoreBarrier:
 
     def _find_missing(self, keys: Mapping[int, str]) -> list[int]:
         """Ask the store who is missing; where it does not answer, we are the one cut off."""
-        found: Future[list[int]] = Future()
 
-        def ask() -> None:
-            try:
-                found.set_result([r for r, key in keys.items() if not self.store.check([key])])
-            except RuntimeError as error:
-                found.set_exception(error)
+        def ask() -> list[int]:
+            return [rank for rank, key in keys.items() if not self.store.check([key])]
 
-        threading.Thread(target=ask, daemon=True).start()  # over a cut link it never returns
         try:
-            return found.result(timeout=_ANSWER_S)
+            return run_on_daemon(ask).result(timeout=_ANSWER_S)  # over a cut link it never returns
         except TimeoutError:
             raise PeerError(
                 f"rank {self._name(self._rank)} gets no answer from where ranks meet, at rank "
@@ -258,13 +252,7 @@ class StoreBarrier:
     def agree(self, arguments: Mapping[str, str], within_s: float) -> None:
         """Make sure that all ranks were started with the same arguments; every rank calls this.
 
-        Args:
-            arguments: what this rank was started with, by key.
-            within_s: how long to wait for the others.
-
-        Raises:
-            UsageError: another rank has other arguments; all ranks say which, and what each has.
-            PeerError: some have not come in time; says which.
+        If one has others, all ranks raise a UsageError that says which, and what each has.
         """
         first, others = "arguments/0", {r: f"arguments/{r}" for r in range(1, self._world_size)}
         if self._rank == 0:

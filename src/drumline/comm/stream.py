@@ -10,9 +10,6 @@ The operations release Python's lock while they wait for the network and while t
 
 With GPU tensors the thread also has a CUDA stream of its own: it waits until the tensors handed in
 are computed, and for the end of the operation itself, so that begin and end are real times.
-
-PyTorch asks a backend for a `Work`: `wait()` for callers of `async_op=True`, `get_future()` for
-DDP (`PendingWork`).
 """
 
 from __future__ import annotations
@@ -90,17 +87,6 @@ class CommStream:
                 done.set_result(None)
 
 
-class Pending:
-    """An asynchronous call."""
-
-    def __init__(self, future: Future[None]) -> None:
-        self._future = future
-
-    def wait(self) -> None:
-        """Block until it is done; raises what went wrong."""
-        self._future.result()
-
-
 _LIBRARY = re.compile(r"(/\S*/lib(?:gomp|iomp5|omp)[^/\s]*\.so\S*)$", re.MULTILINE)
 
 
@@ -110,8 +96,6 @@ def _work_alone() -> None:
     OpenMP makes a team of N threads for every thread that computes. A communication thread that
     adds up gradients would bring N more to cores that backward has taken already.
     `torch.set_num_threads` is no help: it changes the default of all threads, and MKL's.
-
-    Does nothing where the library is not found: it costs speed then, and nothing else.
     """
     torch.get_num_threads()  # torch settles the number of a new thread at its first use
     with contextlib.suppress(OSError):
@@ -121,7 +105,7 @@ def _work_alone() -> None:
 
 
 class PendingWork(dist.Work):
-    """A collective that may still run."""
+    """A collective that may still run: PyTorch's callers `wait()`, DDP wants a future."""
 
     def __init__(self, done: Future[None], tensors: list[Tensor]) -> None:
         super().__init__()

@@ -44,8 +44,18 @@ def reduce(channel: Channel, tensor: Tensor, root: int, op: Op) -> None:
     Messages: up to log2(n) in, one out, of b bytes each. Inner ranks need one buffer per child, and
     one for their own sum.
     """
-    _reduce(channel, tensor, root, op)
-    if channel.rank == root:
+    place = _Place(channel, root)
+    inbox = [torch.empty_like(tensor) for _ in place.children]
+    arriving = [
+        channel.irecv(room, child) for room, child in zip(inbox, place.children, strict=True)
+    ]
+    total = tensor if channel.rank == root or not inbox else tensor.clone()
+    for room, handle in reversed(list(zip(inbox, arriving, strict=True))):  # small subtrees first
+        handle.wait()
+        op.combine(total, room)
+    if channel.rank != root:
+        channel.send(total, place.above)
+    else:
         op.finish(tensor, channel.size)
 
 
@@ -62,10 +72,9 @@ def all_reduce(channel: Channel, tensor: Tensor, op: Op) -> None:
 def scatter(channel: Channel, out: Tensor, source: Tensor | None, root: int) -> None:
     """Scatter down a binomial tree: rank k gets the root's k-th piece.
 
-    A message carries the pieces of a whole subtree.
-
-    Every rank calls this; the root with all pieces, one after the other in `source`.
-    The root sends log2(n) messages, (n−1) pieces in all; inner ranks need room for their subtree.
+    Every rank calls this; the root with all pieces, one after the other in `source`. A message
+    carries the pieces of a whole subtree: the root sends log2(n), (n−1) pieces in all; inner ranks
+    need room for their subtree.
     """
     place = _Place(channel, root)
     if source is not None:
@@ -100,25 +109,8 @@ def gather(channel: Channel, tensor: Tensor, target: Tensor | None, root: int) -
 
 
 def barrier(channel: Channel) -> None:
-    """Block until every rank has called this, by messages up a binomial tree, and down again.
-
-    2·log2(n) rounds of one byte.
-    """
+    """Block until every rank calls this: 2·log2(n) rounds of one byte, up the tree and down."""
     all_reduce(channel, torch.zeros(1, dtype=torch.uint8), Op.SUM)
-
-
-def _reduce(channel: Channel, tensor: Tensor, root: int, op: Op) -> None:
-    place = _Place(channel, root)
-    inbox = [torch.empty_like(tensor) for _ in place.children]
-    arriving = [
-        channel.irecv(room, child) for room, child in zip(inbox, place.children, strict=True)
-    ]
-    total = tensor if channel.rank == root or not inbox else tensor.clone()
-    for room, handle in reversed(list(zip(inbox, arriving, strict=True))):  # small subtrees first
-        handle.wait()
-        op.combine(total, room)
-    if channel.rank != root:
-        channel.send(total, place.above)
 
 
 class _Place:

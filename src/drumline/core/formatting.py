@@ -63,6 +63,14 @@ def format_rate(rate: int) -> str:
     return f"{rate}bit"
 
 
+def format_size(nbytes: int) -> str:
+    """Format a size so that `parse_bytes` reads the same back: `64KiB`, `1MiB`, `100B`."""
+    for unit, scale in (("MiB", 2**20), ("KiB", 2**10)):
+        if nbytes >= scale and nbytes % scale == 0:
+            return f"{nbytes // scale}{unit}"
+    return f"{nbytes}B"
+
+
 def format_bytes(count: float) -> str:
     """Format a size with three significant digits: `1.66 MB`."""
     for unit in ("B", "kB", "MB", "GB"):

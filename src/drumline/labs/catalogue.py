@@ -13,7 +13,8 @@ from typing import Literal
 import yaml
 
 from drumline.core.errors import DrumlineError, UsageError
-from drumline.report.page.translator import Language, Texts, load_texts
+from drumline.labs.text import read_texts
+from drumline.report.page.translator import Language
 
 MARK = "lab.json"
 """which lab a folder is of, and the language it was started in"""
@@ -35,7 +36,7 @@ class Entry:
 
     def text(self, what: Literal["title", "about", "needs"], language: Language) -> str:
         """Return what it is called, what a student does in it, or what its checks start."""
-        return _texts()[language][f"{self.name}.{what}"]
+        return read_texts("catalogue")[language][f"{self.name}.{what}"]
 
 
 LABS: tuple[Entry, ...] = (
@@ -44,10 +45,6 @@ LABS: tuple[Entry, ...] = (
     Entry(3, "data-parallel", "data_parallel", ("samplers", "replicas")),
     Entry(4, "model-parallel", "model_parallel", ("two_parts",)),
 )
-
-
-def _texts() -> Texts:
-    return load_texts("drumline.labs", "text/catalogue")
 
 
 def find_lab(number: int) -> Entry:
@@ -64,7 +61,7 @@ def find_lab(number: int) -> Entry:
 
 def task_sheet(language: Language) -> str:
     """Return the file name of the task sheet that every lab gives to students."""
-    return _texts()[language]["task"]
+    return read_texts("catalogue")[language]["task"]
 
 
 def _starters(lab: Entry) -> Traversable:

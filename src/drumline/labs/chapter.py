@@ -16,7 +16,7 @@ runs do not allow is not written: a sentence with a hole that is None, a chapter
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -26,8 +26,7 @@ from drumline.labs.text import LabText, lab_text
 from drumline.report.intervals import Interval
 from drumline.report.page.blocks import Block, Column, Markdown, Paragraph, Picture, TableBlock
 from drumline.report.page.table import FORMS, CellRef, Findings, NumberFormat, Table
-from drumline.report.page.translator import Filling, Language, Sentence, Text, find_holes
-from drumline.report.plots import FigureStyle
+from drumline.report.page.translator import Filling, Language, Sentence, Text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -48,11 +47,16 @@ class Chapter:
     results: list[Block] = field(default_factory=list)
     sentences: list[Text] = field(default_factory=list)
 
+    @classmethod
+    def alone(cls, text: LabText) -> Chapter:
+        """Return an empty chapter that shares nothing with others of a lab."""
+        return cls(text=text, findings=Findings(), tables={})
+
     def tabulate(
         self, name: str, row_type: type[R], rows: Iterable[R], *, key: str = "key"
     ) -> Table[R]:
         """Make a table, one CSV file, which can then be shown, drawn and quoted."""
-        table = Table(name, row_type, rows, key=key)
+        table = Table(name, row_type, list(rows), key=key)
         self.tables[name] = table
         return table
 
@@ -97,14 +101,10 @@ class Chapter:
         """Show a figure, drawn from tables: `draw(plot, *tables)`; holes are its title's."""
         text = self.text.within(f"figures.{name}")
 
-        def drawn(style: FigureStyle) -> Figure:
-            plot = Plot(lang=style.lang, ink=style.ink, text=replace(text, lang=style.speaks))
-            return draw(plot, *tables)
-
         picture = Picture(
             name=name,
             title=self._part(f"figures.{name}.title", holes),
-            draw=drawn,
+            draw=lambda style: draw(Plot.of(style, text), *tables),
             caption=self._part(f"figures.{name}.caption", holes),
             tables=list(tables),
         )
@@ -112,9 +112,9 @@ class Chapter:
 
     def _part(self, key: str, holes: Mapping[str, object]) -> Text:
         """Return one of several texts that share their holes; there may be none."""
-        if not (template := self.text.text(key, "")):
+        if not self.text.text(key, ""):
             return ""
-        return self.write(key, **{name: holes[name] for name in _hole_names(template)}) or ""
+        return self.write(key, **{name: holes[name] for name in self._rows_of(key)}) or ""
 
     def say(self, key: str, /, **holes: object) -> None:
         """Add a sentence to the analysis, as a point of its own; not where a hole is None."""
@@ -131,14 +131,17 @@ class Chapter:
         Raises:
             ValueError: these are not the holes of the text.
         """
-        template = self.text.text(key)
-        if _hole_names(template) != holes.keys():
-            wanted = sorted(find_holes(template))
-            raise ValueError(f"{self.text.scope}.{key} has {wanted}, not {[*holes]}")
+        wanted = self.text.holes(key)
+        if self._rows_of(key) != holes.keys():
+            raise ValueError(f"{self.text.scope}.{key} has {sorted(wanted)}, not {[*holes]}")
         if any(filling is None for filling in holes.values()):
             return None
         filled = {name: self._note(key, name, holes) for name in holes}
-        return self.text(key, **{hole: self._fill(hole, filled) for hole in find_holes(template)})
+        return self.text(key, **{hole: self._fill(hole, filled) for hole in wanted})
+
+    def _rows_of(self, key: str) -> set[str]:
+        """Return what is to be given to fill a text: a row for all of its cells."""
+        return {hole.partition(".")[0] for hole in self.text.holes(key)}
 
     def _note(self, key: str, name: str, holes: Mapping[str, object]) -> object:
         """Return what fills a hole; a number that was computed is noted, and quoted."""
@@ -233,11 +236,6 @@ class Lab:
             analysis=_analysis(written),
             tables=[*tables.values(), *noted],
         )
-
-
-def _hole_names(template: str) -> set[str]:
-    """Return what is to be given to fill a text: a row for all of its cells."""
-    return {hole.partition(".")[0] for hole in find_holes(template)}
 
 
 def _heading(chapter: Chapter) -> list[Block]:

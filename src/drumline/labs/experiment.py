@@ -11,20 +11,20 @@ without measuring.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, cast
 
 from pydantic import AfterValidator, Field, model_validator
 
+from drumline.bench.case_runner import Measurement, NamedCase
 from drumline.core.errors import DataError, DivergenceError
 from drumline.core.nodes import MAX_NODES
-from drumline.core.rundir import RunDir, read_events
+from drumline.core.rundir import RunDir
 from drumline.data.catalogue import MNIST, find_files
-from drumline.launch.probe import Watch
 from drumline.report.runs.record import RunRecord, read_record
-from drumline.spec.load import validate_spec
+from drumline.spec.load import read_options, validate_spec
 from drumline.spec.parts import LinkSpec, SpecPart, check_node_count, check_slow_nodes, one_word
 from drumline.spec.run_spec import RunSpec
 
@@ -49,28 +49,22 @@ class LabSettings(SpecPart):
         return self
 
 
+def read_settings(args: Sequence[str], *, full: bool) -> LabSettings:
+    """Read a lab's settings from `key=value` arguments.
+
+    Raises:
+        SpecError: they make none; says which one, and the way out.
+    """
+    settings = read_options(LabSettings, args, "drumline lab run 2 nodes=4 link=100mbit")
+    return settings.model_copy(update={"full": True}) if full else settings
+
+
 Measured = dict[str, Any]
 """the document of a bench, or one of its rows, as JSON has it"""
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Named:
-    name: str
-    """of its folder or file, unique in the lab: `adam-seed1`"""
-
-    @property
-    def label(self) -> str:
-        """What people call it."""
-        return self.name
-
-    @property
-    def slug(self) -> str:
-        """What its run directory is called."""
-        return self.name
-
-
-@dataclass(frozen=True, kw_only=True)
-class Training(_Named):
+class Training(NamedCase):
     """A training run."""
 
     spec: RunSpec
@@ -78,15 +72,6 @@ class Training(_Named):
     """that its loss runs away is a result, and no failure"""
     exact: bool = True
     """whether training again gives the same bits; not where threads add up as they come"""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Measurement(_Named):
-    """A bench, or anything else that measures and gives one JSON document."""
-
-    measure: Callable[[Watch], Measured]
-    options: Mapping[str, object]
-    """its spec as plain values: what it depends on"""
 
 
 Experiment = Training | Measurement
@@ -116,8 +101,8 @@ class Results:
         """Whether a training run ended because its loss became NaN or infinite."""
         return any(
             event["event"] == "error" and event.get("type") == DivergenceError.__name__
-            for log in (runs_folder(self.folder) / name / "events").glob("rank-*.jsonl")
-            for event in read_events(log)
+            for log in self.until_then(name).events
+            for event in log
         )
 
     def until_then(self, name: str) -> RunRecord:

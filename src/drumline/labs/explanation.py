@@ -21,8 +21,9 @@ import yaml
 from drumline.core.json_lines import Message
 from drumline.labs.catalogue import task_sheet
 from drumline.labs.check import Result
+from drumline.labs.text import read_texts
 from drumline.launch.grader import Status, Verdict
-from drumline.report.page.translator import Language, Texts, load_texts
+from drumline.report.page.translator import Language
 
 _PARTS = ("expected", "seen", "belief")
 """of what is said about a mistake: what should have come out, what did, the misunderstanding"""
@@ -53,15 +54,6 @@ def load_pointers() -> Mapping[str, Pointer]:
             for name, entry in mistakes.items()
         }
     )
-
-
-def load_verdict_texts() -> Texts:
-    """Read the text on verdicts of `lab check`: labels, titles of checks, mistakes.
-
-    Raises:
-        ValueError: the languages differ in their keys, or something is no text.
-    """
-    return load_texts("drumline.labs", "text/verdicts")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +89,7 @@ def explain_verdict(verdict: Verdict, language: Language) -> Explanation:
     if verdict.status is Status.TO_DO:
         return Explanation(language=language, seen=_fill("{where}", verdict.facts))
     mistake = verdict.mistake or "raises"
-    texts, pointer = load_verdict_texts()[language], load_pointers()[mistake]
+    texts, pointer = read_texts("verdicts")[language], load_pointers()[mistake]
     expected, seen, belief = (
         _fill(texts[f"mistakes.{mistake}.{part}"], verdict.facts) for part in _PARTS
     )
@@ -130,12 +122,12 @@ def check_title(check: str, language: Language) -> str:
     module, _, what = check.rpartition(".")
     if what == "import":
         return lab_label("import", language).format(file=f"{module}.py")
-    return load_verdict_texts()[language][f"titles.{check}"]
+    return read_texts("verdicts")[language][f"titles.{check}"]
 
 
 def lab_label(name: str, language: Language) -> str:
     """Return one of the short texts that the `lab` commands print around their results."""
-    return load_verdict_texts()[language][f"labels.{name}"]
+    return read_texts("verdicts")[language][f"labels.{name}"]
 
 
 def _fill(template: str, facts: Message) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from drumline.labs.repeats import middle_of
@@ -52,6 +52,11 @@ class Plot(FigureStyle):
     """A style, and the text of one figure in the language that figures can be written in."""
 
     text: LabText
+
+    @classmethod
+    def of(cls, style: FigureStyle, text: LabText) -> Plot:
+        """Add the text of a figure to the style that it is drawn in."""
+        return cls(lang=style.lang, ink=style.ink, text=replace(text, lang=style.speaks))
 
     def label(self, key: str, /, **values: object) -> str:
         """Return a label, its holes filled."""

@@ -31,7 +31,7 @@ from drumline.report.page.blocks import (
     excerpt,
 )
 from drumline.report.page.folder import WORDS
-from drumline.report.page.table import Findings, seconds
+from drumline.report.page.table import seconds
 from drumline.report.page.translator import Language
 from drumline.report.plots import chinese_font
 
@@ -58,7 +58,7 @@ def build_report(
     text = lab_text(SHARED, lang)
     entry = find_lab(lab.number)
     found = lab.write_up(results, lang)
-    parameters = Chapter(text=text.within("parameters"), findings=Findings(), tables={})
+    parameters = Chapter.alone(text.within("parameters"))
     _write_parameters(parameters, results, lab.experiments(results.settings), machine)
     written = OwnWords(file=WORDS, text=own_words)
     command = f"drumline lab run {lab.number}{_options(results.settings)}"

@@ -5,24 +5,30 @@ from __future__ import annotations
 import contextlib
 import importlib
 import json
-import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from drumline.bench.case_runner import describe_machine, run_each, train_case
+from drumline.bench.case_runner import describe_machine, run_each
 from drumline.core.errors import DivergenceError, DrumlineError, LabError, RunDirError, UsageError
-from drumline.core.files import write_atomic
 from drumline.core.lock import FileLock
 from drumline.core.rundir import RunDir
 from drumline.labs.catalogue import find_lab
 from drumline.labs.chapter import Lab
-from drumline.labs.experiment import Experiment, LabSettings, Results, Training, runs_folder
+from drumline.labs.experiment import (
+    Experiment,
+    LabSettings,
+    Results,
+    Training,
+    read_settings,
+    runs_folder,
+)
 from drumline.labs.report import build_report
-from drumline.launch.agents import AgentPool
+from drumline.labs.text import SHARED, lab_text
 from drumline.launch.probe import Watch
 from drumline.report.page.folder import MANIFEST, WORDS, check_place, read_own_words, write_report
-from drumline.report.page.translator import Translator
+from drumline.report.page.translator import Language
 from drumline.spec.load import read_run_spec
 
 
@@ -36,37 +42,59 @@ def load_lab(number: int) -> Lab:
     return lab
 
 
-def run_lab(
-    number: int,
-    settings: LabSettings,
-    folder: Path,
-    say: Translator,
-    *,
-    reuse: bool,
-    watch: Watch,
-    tell: Callable[[str], None],
-) -> tuple[Path, Results]:
-    """Run a lab's experiments and write its report; returns the page, and what was found.
+@dataclass(frozen=True, kw_only=True)
+class LabRequest:
+    """Which lab to run, how, and where its report goes."""
+
+    number: int
+    args: Sequence[str] = ()
+    """its settings, `key=value` each"""
+    full: bool = False
+    """the long form"""
+    folder: Path
+    lang: Language = Language.EN
+    reuse: bool = False
+    """whether what came to its end before, by the same settings, is left alone"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WrittenLab:
+    """A lab that was run, and its report."""
+
+    page: Path
+    message: str
+    """where the report is, in its language"""
+    failed: dict[str, str]
+    """the experiments that are missing from it, and why"""
+
+
+def run_lab(request: LabRequest, *, watch: Watch, on_figure: Callable[[str], None]) -> WrittenLab:
+    """Run a lab's experiments and write its report.
+
+    `watch` is called with their progress, `on_figure` with the name of each figure.
 
     Raises:
         DrumlineError: nothing could be run or written.
     """
-    lab = load_lab(number)
-    check_place(folder, number)  # what cannot be written is told before anything is measured
+    lab, folder, lang = load_lab(request.number), request.folder, request.lang
+    settings = read_settings(request.args, full=request.full)
+    check_place(folder, lab.number)  # what cannot be written is told before anything is measured
     _check_runs(folder)
-    own_words = read_own_words(folder, say.lang)
+    own_words = read_own_words(folder, lang)
     experiments = lab.experiments(settings)
     with lock_lab(folder):
-        results = run_experiments(experiments, settings, folder, reuse=reuse, watch=watch)
+        results = run_experiments(experiments, settings, folder, reuse=request.reuse, watch=watch)
         machine = describe_machine(sys.argv)
-        report = build_report(lab, results, machine, own_words, say.lang)
+        report = build_report(lab, results, machine, own_words, lang)
         facts = {
-            "lab": number,
+            "lab": lab.number,
             "settings": settings.model_dump(mode="json"),
             "machine": machine,
             "experiments": [_fact(one, results) for one in experiments],
         }
-        return write_report(report, folder, facts, tell=tell), results
+        page = write_report(report, folder, facts, tell=on_figure)
+    written = lab_text(SHARED, lang)("written", page=str(page), folder=str(folder))
+    return WrittenLab(page=page, message=str(written), failed=results.failed)
 
 
 def _check_runs(folder: Path) -> None:
@@ -138,36 +166,32 @@ def run_experiments(
     runs = runs_folder(folder)
     _make(runs)
 
-    def run(experiment: Experiment, path: Path, agents: AgentPool, tell: Watch) -> None:
-        done = results.has(experiment.name) or results.diverged(experiment.name)
-        if reuse and done and _same(experiment, runs):
-            return
-        tell(None)
-        shutil.rmtree(path, ignore_errors=True)  # what an earlier try left
-        document = runs / f"{experiment.name}.json"
-        document.unlink(missing_ok=True)
-        if isinstance(experiment, Training):
-            train_case(experiment, path, agents, tell)
-        else:
-            found = experiment.measure(tell) | {"words": experiment.options}
-            write_atomic(document, json.dumps(found) + "\n")
-
-    left = f"what is done stays in {runs}: go on with --reuse"
-    errors = (DrumlineError,)
-    for ended in run_each(experiments, run, runs, watch, of_a_case=errors, interrupted=left):
+    every = run_each(
+        experiments,
+        runs,
+        watch,
+        done=[one.name for one in experiments if reuse and _is_done(one, results)],
+        replaces=True,
+        of_a_case=(DrumlineError,),
+        interrupted=f"what is done stays in {runs}: go on with --reuse",
+    )
+    for ended in every:
         expected = isinstance(ended.case, Training) and ended.case.may_diverge
         if ended.error and not (expected and isinstance(ended.error, DivergenceError)):
             results.failed[ended.case.name] = ended.error.message
     return results
 
 
-def _same(experiment: Experiment, runs: Path) -> bool:
-    """Whether what is there was made by the same spec."""
+def _is_done(experiment: Experiment, results: Results) -> bool:
+    """Whether an experiment came to its end before, by the same spec."""
+    if not (results.has(experiment.name) or results.diverged(experiment.name)):
+        return False
+    path = runs_folder(results.folder) / experiment.name
     with contextlib.suppress(OSError, ValueError, DrumlineError):
         if isinstance(experiment, Training):
-            return read_run_spec(RunDir(runs / experiment.name)) == experiment.spec
-        document = json.loads((runs / f"{experiment.name}.json").read_text(encoding="utf-8"))
-        return bool(document.get("words") == experiment.options)
+            return read_run_spec(RunDir(path)) == experiment.spec
+        document = json.loads(path.with_name(f"{path.name}.json").read_text(encoding="utf-8"))
+        return bool(document.get("spec") == experiment.spec.model_dump(mode="json"))
     return False
 
 

@@ -19,7 +19,16 @@ from importlib.resources import files
 import yaml
 
 from drumline.report.page.table import FORMS, NumberFormat, count, plain, times
-from drumline.report.page.translator import Language, Texts, Translator, load_texts
+from drumline.report.page.translator import (
+    Filling,
+    Language,
+    Sentence,
+    Texts,
+    Translator,
+    fill,
+    find_holes,
+    load_texts,
+)
 
 SHARED = "report"
 """the text of all labs"""
@@ -39,14 +48,19 @@ class Finding:
     """the tables and columns that it is computed from"""
 
 
-@cache
-def load_lab_texts(lab: str) -> Texts:
-    """Read the text of a lab's report in all languages, with what all labs share.
+def read_texts(name: str) -> Texts:
+    """Read one of the labs' texts in all languages: `text/<name>/en.yaml`, `zh.yaml`.
 
     Raises:
         ValueError: the languages differ in their keys or holes, or something is no text.
     """
-    shared, own = (load_texts("drumline.labs", f"text/{name}") for name in (SHARED, lab))
+    return load_texts("drumline.labs", f"text/{name}")
+
+
+@cache
+def load_lab_texts(lab: str) -> Texts:
+    """Read the text of a lab's report in all languages, with what all labs share."""
+    shared, own = read_texts(SHARED), read_texts(lab)
     return {lang: {**shared[lang], **own[lang]} for lang in Language}
 
 
@@ -71,6 +85,14 @@ class LabText(Translator):
         if default is None:
             raise KeyError(f"no text {key!r} in {self.scope!r} or at the top ({self.lang})")
         return default
+
+    def __call__(self, key: str, /, **holes: Filling) -> Sentence:
+        """Return a text as a sentence, its holes filled."""
+        return fill(self.text(key), holes)
+
+    def holes(self, key: str) -> set[str]:
+        """Return the names in braces of a text; none where there is no text."""
+        return find_holes(self.text(key, ""))
 
     def name(self, kind: str, value: str) -> str:
         """Return what a reader reads for a value of a column."""

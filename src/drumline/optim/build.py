@@ -59,11 +59,8 @@ def lr_at(
     spec: ScheduleSpec, *, base_lr: float, step: int, total_steps: int, steps_per_epoch: int
 ) -> float:
     """Return the optimizer's learning rate at a step; steps count from 0 over the whole run."""
-    return base_lr * _warmup(spec, step) * _shape(spec, step, total_steps, steps_per_epoch)
-
-
-def _warmup(spec: ScheduleSpec, step: int) -> float:
-    return min(1.0, (step + 1) / (spec.warmup_steps + 1))
+    warmup = min(1.0, (step + 1) / (spec.warmup_steps + 1))
+    return base_lr * warmup * _shape(spec, step, total_steps, steps_per_epoch)
 
 
 def _shape(spec: ScheduleSpec, step: int, total_steps: int, steps_per_epoch: int) -> float:

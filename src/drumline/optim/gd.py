@@ -54,13 +54,10 @@ class GD(ForeachOptimizer):
     ) -> float:
         """Set each `.grad` to the gradient of the mean loss over `total` samples; return that mean.
 
-        Gradients of before are dropped, and the weights stay where they are until `step`.
-
-        Args:
-            chunks: the samples, each in one chunk; chunks may differ in size.
-            summed_loss: gives the SUM of the losses of a chunk's samples (`reduction="sum"`).
-            total: how many samples there are in all chunks together. Where ranks share the data and
-                add up their gradients afterwards: in those of all ranks.
+        Gradients of before are dropped, and the weights stay where they are until `step`. Chunks
+        may differ in size; `summed_loss` gives the SUM of the losses of a chunk's samples
+        (`reduction="sum"`). `total` counts the samples of all chunks, and of all ranks, where these
+        share the data and add up their gradients afterwards.
         """
         require(total >= 1, "total", total, "the number of samples, 1 or more")
         self.zero_grad()

@@ -20,12 +20,9 @@ With `compress`, gradients are computed and used in 32 bits, and travel in 16:
 
 The price of (1) is at the other end: what is below n·3e-8 becomes 0 in fp16, and what is below
 n·6e-5 has fewer than 11 bits. SGD hardly sees that beside the larger gradients; where all are so
-small, or for Adam, which divides by a gradient's size, bf16 is there: it has no such end. Scaling
-each bucket by the largest gradient of all ranks would spare this, and cost one more message.
-
-What is beyond 65504 becomes infinite, and so on every rank: `drumline train` stops there and says
-so. Programs that use the aggregators as a library find it in their gradients, where, for example,
-torch's GradScaler looks for it.
+small, or for Adam, which divides by a gradient's size, bf16 is there: it has no such end. What is
+beyond 65504 becomes infinite on every rank: `drumline train` stops there and says so, and torch's
+GradScaler looks for it in other programs.
 """
 
 from __future__ import annotations
@@ -60,34 +57,12 @@ from drumline.spec.strategy import Compress
 FORMATS: Mapping[Compress, torch.dtype] = MappingProxyType(
     {"fp16": torch.float16, "bf16": torch.bfloat16}
 )
-_WIDE = (torch.float32, torch.float64)
-
-
-def _compressible(flat: Tensor, compress: Compress) -> bool:
-    """Tell whether a tensor gets smaller; one of 16 bits already is sent as it is."""
-    return compress in FORMATS and flat.dtype in _WIDE
-
-
-def pack(flat: Tensor, compress: Compress, ranks: int) -> Tensor:
-    """Compress this rank's part of the mean gradient to 16 bits (1, 2); divides `flat` in place."""
-    return flat.div_(ranks).to(FORMATS[compress])
-
-
-def unpack(sent: Tensor, flat: Tensor, times: int) -> None:
-    """Put the compressed mean gradient back into `flat`, so many times (4)."""
-    flat.copy_(sent)
-    if times > 1:
-        flat.mul_(times)
-
-
+_WIDE = (torch.float32, torch.float64)  # what gets smaller; 16 bits are sent as they are
 Average = Literal["mean", "sum"]
 
 
 def all_reduce(tensor: Tensor, group: ProcessGroup | None = None) -> None:
-    """Aggregate gradients: sum `tensor` over the group, in place, by the backend's own all-reduce.
-
-    Every rank of the group calls this; it blocks until this rank holds the sum.
-    """
+    """Sum gradients over the group, in place, by the backend's all-reduce; all call, it blocks."""
     dist.all_reduce(tensor, group=group)
 
 
@@ -124,13 +99,11 @@ class Aggregator:
     meter: Meter | None = None
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            hint = nearest(str(self.kind), KINDS, "name one of them")
-            raise UsageError(f"no aggregator {self.kind!r} among {', '.join(KINDS)}; {hint}")
-        if self.compress not in get_args(Compress):
-            known = get_args(Compress)
-            hint = nearest(str(self.compress), known, "name one of them")
-            raise UsageError(f"no compress {self.compress!r} among {', '.join(known)}; {hint}")
+        named = {"aggregator": (self.kind, KINDS), "compress": (self.compress, get_args(Compress))}
+        for what, (given, known) in named.items():
+            if given not in known:
+                hint = nearest(str(given), known, "name one of them")
+                raise UsageError(f"no {what} {given!r} among {', '.join(known)}; {hint}")
 
     @property
     def world_size(self) -> int:
@@ -162,10 +135,12 @@ class Aggregator:
     def _reduce(self, flat: Tensor) -> int:
         """Leave the mean or the sum in `flat`; return how large what was sent is."""
         ranks = self.world_size
-        if _compressible(flat, self.compress):
-            sent = pack(flat, self.compress, ranks)
-            self._sum(sent)
-            unpack(sent, flat, times=ranks if self.average == "sum" else 1)
+        if self.compress in FORMATS and flat.dtype in _WIDE:
+            sent = flat.div_(ranks).to(FORMATS[self.compress])  # (1) (2)
+            self._sum(sent)  # (3)
+            flat.copy_(sent)  # (4)
+            if self.average == "sum":
+                flat.mul_(ranks)
             return sent.nbytes
         self._sum(flat)
         if self.average == "mean":

@@ -36,11 +36,6 @@ class Axes:
         """Whether this rank's loss counts: one rank of each copy of the model has it."""
         return self.stage == self.mesh.pipeline - 1 and self.share == 0
 
-    @property
-    def loss_rank(self) -> int:
-        """The rank of this copy of the model whose loss counts."""
-        return self.mesh.rank(self.replica, self.mesh.pipeline - 1, 0)
-
 
 def build_axes(mesh: Mesh, *, timeout_s: float) -> Axes:
     """Make the process groups of all axes of a mesh; every rank calls this at the same point."""
@@ -49,8 +44,17 @@ def build_axes(mesh: Mesh, *, timeout_s: float) -> Axes:
     per_copy = mesh.pipeline * mesh.tensor
     copies = [list(range(k * per_copy, (k + 1) * per_copy)) for k in range(mesh.data)]
 
-    def mine(groups: Iterable[list[int]]) -> ProcessGroup | None:
-        return _build_groups(list(groups), rank, timedelta(seconds=timeout_s))
+    def mine(all_groups: Iterable[list[int]]) -> ProcessGroup | None:
+        """Make groups on all ranks alike, and return the one that this rank is in."""
+        groups = list(all_groups)
+        if len(groups) == 1:
+            return dist.group.WORLD if len(groups[0]) > 1 else None
+        found = None
+        for group in groups:
+            if len(group) > 1:
+                made = dist.new_group(group, timeout=timedelta(seconds=timeout_s))
+                found = made if rank in group else found
+        return found
 
     return Axes(
         mesh=mesh,
@@ -62,15 +66,3 @@ def build_axes(mesh: Mesh, *, timeout_s: float) -> Axes:
         tensor=mine(mesh.groups("tensor")),
         model=mine(copies),
     )
-
-
-def _build_groups(groups: list[list[int]], rank: int, timeout: timedelta) -> ProcessGroup | None:
-    """Make groups on all ranks alike, and return the one that this rank is in."""
-    if len(groups) == 1:
-        return dist.group.WORLD if len(groups[0]) > 1 else None
-    found = None
-    for group in groups:
-        if len(group) > 1:
-            made = dist.new_group(group, timeout=timeout)
-            found = made if rank in group else found
-    return found

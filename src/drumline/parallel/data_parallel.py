@@ -141,12 +141,8 @@ def check_same_model(module: nn.Module, group: ProcessGroup | None = None) -> No
     """Check that replicas have parameters and buffers of the same names, types and shapes.
 
     Where they differ (a factory that draws a size at random, or asks for its rank, is enough), the
-    first exchange of weights would hang, or worse.
-
+    first exchange of weights would hang, or worse: so a CommError names the first that does.
     Every rank of the group calls this, and it blocks until all have; large groups skip it.
-
-    Raises:
-        CommError: they differ; the message names the first one that does, and the ranks.
     """
     if not 1 < dist.get_world_size(group) <= SMALL:
         return

@@ -2,8 +2,7 @@
 
 torch's compiler takes more than a second to import, and two things pull it in that do not use it:
 building an optimizer (its methods are marked "do not compile", and applying the mark imports the
-compiler) and building DDP (which asks the compiler for one setting). A run that never compiles
-should not pay for that at every start. So:
+compiler) and building DDP (which asks the compiler for one setting). So:
 
 - `postpone_dynamo` lets marked methods run unmarked until somebody imports the compiler; from then
   on they go torch's own way;

@@ -49,12 +49,8 @@ def comm_hook(
 ) -> tuple[HookState, Hook]:
     """Return the (state, hook) pair that `DistributedDataParallel.register_comm_hook` takes.
 
-    Args:
-        kind: one of the aggregators, e.g. allreduce, ring, chunked_ring.
-        average: mean, as DDP does by itself, or sum.
-        compress: fp16 or bf16 to send 16 bits for each element; on CPUs, too.
-        group: the group that DDP was given (default: all ranks).
-        meter: records when each bucket's collective began and ended.
+    `kind` is an aggregator (allreduce, ring, chunked_ring, …), and `group` the one that DDP was
+    given. With `compress` fp16 or bf16, 16 bits are sent for each element, on CPUs, too.
     """
     aggregate = Aggregator(kind=kind, average=average, compress=compress, group=group, meter=meter)
     return HookState(aggregate), _run_hook

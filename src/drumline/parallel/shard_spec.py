@@ -8,13 +8,23 @@ A checkpoint is written in these, whatever the split was, so that any other spli
 
 An optimizer's state has tensors of the parameters' shapes (momentum, say): they are gathered and
 cut as the parameters of these names are.
+
+`clip_split_gradients` clips by the norm of all parts together, in which each parameter counts once:
+a tied one where it is listed first, one that all shares hold in the first of them.
+
+    |g|² =   Σ over parts   |own parameters' gradients|²
+           + Σ over shares  |own shares' gradients|²
+
+The square root, and what is scaled by it, are the same bits on every rank.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
+import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from drumline.parallel.axes import Axes
@@ -53,10 +63,7 @@ class ShardSpec:
         return tuple(tensor.shape) if share is None else share.whole_shape(tensor)
 
     def counts(self, name: str) -> bool:
-        """Tell whether this rank's parameter counts in a sum over the ranks of a copy.
-
-        Each parameter, or share of one, does on one rank.
-        """
+        """Tell whether this rank's parameter counts in a sum over a copy's ranks: on one it is."""
         first = self.exchange is None or self.exchange.rank == 0
         return name not in self.aliases and (first or name in self.shares)
 
@@ -82,3 +89,27 @@ def describe_shard(
         shares=shares_of(model),
         exchange=None if axes.tensor is None else Exchange(group=axes.tensor),  # not metered
     )
+
+
+def clip_split_gradients(
+    model: nn.Module, max_norm: float, axes: Axes, counts: Callable[[str], bool]
+) -> Tensor:
+    """Clip a split model's gradients to a norm of at most `max_norm` in all; return what it was.
+
+    Every rank of a copy of the model calls this, and blocks for one all-reduce of 8 bytes. The same
+    as `nn.utils.clip_grad_norm_` of one process. `counts` is `ShardSpec.counts`.
+    """
+    named = model.named_parameters()
+    squares = sum_squares(p.grad for name, p in named if p.grad is not None and counts(name))
+    squares = squares.to(next(model.parameters()).device)
+    if axes.model is not None:
+        dist.all_reduce(squares, group=axes.model)
+    norm = squares.sqrt()
+    nn.utils.clip_grads_with_norm_(model.parameters(), max_norm, norm)
+    return norm
+
+
+def sum_squares(tensors: Iterable[Tensor]) -> Tensor:
+    """Add up the squares of all elements of gradients, in float64, for a split model's norm."""
+    norms = [torch.linalg.vector_norm(tensor, dtype=torch.float64) for tensor in tensors]
+    return torch.stack(norms).square().sum() if norms else torch.zeros((), dtype=torch.float64)

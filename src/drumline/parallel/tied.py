@@ -21,11 +21,7 @@ from drumline.parallel.axes import Axes
 
 
 def tied_names(model: nn.Module) -> list[tuple[str, ...]]:
-    """Find tied parameters of a model to train in parallel: groups of names, in the model's order.
-
-    Where such names end up in different stages, each stage has a copy under its own name, and the
-    copies stay equal if each gets the sum of all their gradients.
-    """
+    """Find tied parameters of a model to be split: groups of names, in the model's order."""
     names: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names.setdefault(id(parameter), []).append(name)

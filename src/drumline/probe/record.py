@@ -71,7 +71,7 @@ def _record_deadlock(probe: Probe) -> None:
     except CommError as error:
         refused = error.message
     probe.wait_for_all("checked")
-    recording = Recording(patience_s=probe.request["patience_s"])
+    recording = Recording(timeout_s=probe.request["patience_s"])
     exercise, channel = _begin(recording, call, probe.rank)
     began = time.monotonic_ns()
     try:

@@ -1,17 +1,14 @@
 """What a rank computes on: a GPU or the CPU, its threads, its memory.
 
-`_settle_bf16`: some virtual machines announce AMX tile instructions and then trap on them; oneDNN
-trusts the announcement and the process dies of SIGILL. So a child tries one small product in bf16
-first, and where it dies, oneDNN is told to use plain AVX-512.
+`_child_survives`: some virtual machines announce AMX tile instructions and then trap on them;
+oneDNN trusts the announcement and the process dies of SIGILL. So a child tries one small product in
+bf16 first, and where it dies, oneDNN is told to use plain AVX-512.
 
-`_keep_freed_memory`: a training step allocates and frees the same megabytes of activations over and
-over. glibc gives large blocks back to the kernel each time and gets them back empty, page by page:
+`_set_malloc`: a training step allocates and frees the same megabytes of activations over and over.
+glibc gives large blocks back to the kernel each time and gets them back empty, page by page:
 thousands of page faults a step. Told to keep them, it reuses the same pages; the process stays at
 its peak size. Kept blocks have gaps between them that nothing fits into, so a process whose memory
 is limited gives each large block back instead: it would reach its limit long before it needs that.
-
-`Footprint`: Linux keeps the highest resident size of a process, and lets it be set back; a GPU's
-allocator does the same. Where neither is known, nothing is told.
 
 `memory_budget`: so that a laptop can show what otherwise takes a large GPU: a model that does not
 fit into one worker, and does fit into two with half of it each. The kernel counts what the process
@@ -36,7 +33,6 @@ from torch import Tensor, nn
 
 from drumline.core.errors import UsageError
 from drumline.core.formatting import format_bytes
-from drumline.core.processes import count_cores
 from drumline.core.rundir import EventWriter
 from drumline.data import Dataset, build_dataset
 from drumline.models import build_outline
@@ -64,47 +60,23 @@ _OWN_BY_RPC = 144 * _MB  # each rank has threads that serve calls
 
 
 def prepare_device(spec: RunSpec, rank: RankInfo, events: EventWriter) -> torch.device:
-    """Pick the device that this rank trains on and make it ready, before the first product."""
-    device = _pick_device(spec.device, rank)
-    if spec.precision == "bf16" and device.type == "cpu":
-        note = _settle_bf16()
-        if note is not None:
-            events.write("note", text=note)
-    _keep_freed_memory()
-    return device
-
-
-def _pick_device(wanted: str, rank: RankInfo) -> torch.device:
-    """Choose the GPU of this local rank (shared, where there are fewer), or the CPU.
-
-    Raises:
-        UsageError: a GPU is asked for and there is none.
-    """
-    if wanted == "cuda" and not torch.cuda.is_available():
-        raise UsageError("device: cuda, but PyTorch sees no GPU here; set device=cpu")
-    if wanted == "cpu" or not torch.cuda.is_available():
-        return torch.device("cpu")
-    device = torch.device("cuda", rank.local_rank % torch.cuda.device_count())
-    torch.cuda.set_device(device)
-    return device
-
-
-def set_threads(spec: RunSpec, ranks_here: int) -> int:
-    """Share the cores among the ranks that train on this host, unless the spec says how many."""
-    threads = spec.threads or max(1, count_cores() // ranks_here)
-    torch.set_num_threads(threads)
-    return threads
-
-
-def _settle_bf16() -> str | None:
-    """Make bf16 products safe in this process; returns a note where something had to be done.
+    """Pick the device to train on, and make it ready: a GPU (shared, if there are few), or the CPU.
 
     To be called before the first product, and before this process has threads.
     """
-    if _ISA_VARIABLE in os.environ or _child_survives():
-        return None
-    os.environ[_ISA_VARIABLE] = "AVX512_CORE_BF16"
-    return "this CPU traps on AMX instructions that it announces; bf16 uses AVX-512 instead"
+    has_gpu = torch.cuda.is_available()
+    if spec.device == "cuda" and not has_gpu:
+        raise UsageError("device: cuda, but PyTorch sees no GPU here; set device=cpu")
+    device = torch.device("cpu")
+    if spec.device != "cpu" and has_gpu:
+        device = torch.device("cuda", rank.local_rank % torch.cuda.device_count())
+        torch.cuda.set_device(device)
+    elif spec.precision == "bf16" and _ISA_VARIABLE not in os.environ and not _child_survives():
+        os.environ[_ISA_VARIABLE] = "AVX512_CORE_BF16"
+        text = "this CPU traps on AMX instructions that it announces; bf16 uses AVX-512 instead"
+        events.write("note", text=text)
+    _set_malloc(mmap_threshold=_LARGEST, trim_threshold=_NEVER)
+    return device
 
 
 def _child_survives() -> bool:
@@ -120,27 +92,17 @@ def _child_survives() -> bool:
     return not (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGILL)
 
 
-def _keep_freed_memory() -> None:
-    """Ask the C library to keep what is freed; does nothing where it is not glibc."""
-    _set_malloc_option(_M_MMAP_THRESHOLD, _LARGEST)
-    _set_malloc_option(_M_TRIM_THRESHOLD, _NEVER)
-
-
-def _give_back_freed_memory() -> None:
-    """Ask the C library to give large blocks back; does nothing where it is not glibc."""
-    _set_malloc_option(_M_MMAP_THRESHOLD, _LARGE)
-    _set_malloc_option(_M_TRIM_THRESHOLD, _LARGE)
-
-
-def _set_malloc_option(parameter: int, value: int) -> None:
+def _set_malloc(*, mmap_threshold: int, trim_threshold: int) -> None:
+    """Tell the C library how large a freed block it gives back, if it is glibc."""
     with contextlib.suppress(AttributeError, OSError):
         library = ctypes.CDLL(None)
         library.gnu_get_libc_version  # noqa: B018  only glibc has it
-        library.mallopt(parameter, value)
+        library.mallopt(_M_MMAP_THRESHOLD, mmap_threshold)
+        library.mallopt(_M_TRIM_THRESHOLD, trim_threshold)
 
 
 class Footprint:
-    """Begin to watch now; ask for the peak at the end."""
+    """The peak of memory from now on, as far as the kernel and a GPU's allocator tell it."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -162,11 +124,7 @@ class Footprint:
 
 
 def limit_memory(nbytes: int) -> None:
-    """Limit this training process to so many bytes of memory beyond what it has now.
-
-    Raises:
-        UsageError: this system has no such limit, or the user's own one is lower.
-    """
+    """Limit this training process to so many bytes of memory beyond what it has now."""
     held = _read_status("VmData")
     if held is None:
         raise UsageError(
@@ -174,8 +132,7 @@ def limit_memory(nbytes: int) -> None:
         )
     import resource  # not on every system
 
-    _give_back_freed_memory()
-
+    _set_malloc(mmap_threshold=_LARGE, trim_threshold=_LARGE)
     _, highest = resource.getrlimit(resource.RLIMIT_DATA)
     if highest not in (resource.RLIM_INFINITY, -1) and held + nbytes > highest:
         raise UsageError(
@@ -193,31 +150,24 @@ def memory_budget(spec: RunSpec) -> Iterator[list[nn.Module]]:
     while it is empty, the sentence is about what any rank needs.
     """
     held: list[nn.Module] = []
-    if spec.memory_bytes is not None:
-        limit_memory(spec.memory_bytes)
+    limit = spec.memory_bytes
+    if limit is None:
+        yield held
+        return
+    limit_memory(limit)
     try:
         yield held
     except Exception as error:
-        if spec.memory_bytes is None:
+        if not _is_out_of_memory(error):
             raise
-        if not held and _is_out_of_memory(error):
-            raise _explain_beginning(spec) from None
         if not held:
-            raise
-        explained = explain_memory(
-            error, limit=spec.memory_bytes, model=held[-1], optimizer=spec.optimizer
-        )
-        if explained is None:
-            raise
-        raise explained from None
+            raise _explain_beginning(spec, limit) from None
+        explained = explain_memory(error, limit=limit, model=held[-1], optimizer=spec.optimizer)
+        raise explained or error from None
 
 
 def check_room(spec: RunSpec) -> None:
-    """Check that what was loaded for training leaves room for threads, where memory is limited.
-
-    Raises:
-        MemoryError: it does not; here this can still be told.
-    """
+    """Raise a MemoryError, while it can still be told, if loading left threads no room."""
     if spec.memory_bytes is None:
         return
     import resource
@@ -227,7 +177,7 @@ def check_room(spec: RunSpec) -> None:
         raise MemoryError
 
 
-def _explain_beginning(spec: RunSpec) -> UsageError:
+def _explain_beginning(spec: RunSpec, limit: int) -> UsageError:
     """Say how much memory would do, where it was too little even to begin.
 
     Lifts the limit, and loads the data once more to see what that takes: only for a process that
@@ -247,16 +197,15 @@ def _explain_beginning(spec: RunSpec) -> UsageError:
     activations = _activations(outline, data, max(1, spec.data.batch // spec.axes.data)) // parts
     own = _OWN_BY_RPC if spec.strategy.kind == "rpc" else _OWN
     own += _THREAD * torch.get_num_threads()
-    assert spec.memory_bytes is not None
     needed = loading + model + activations + own
-    enough = ceil(max(needed, spec.memory_bytes) * _HEADROOM / _MB)
+    enough = ceil(max(needed, limit) * _HEADROOM / _MB)
     return UsageError(
-        f"this rank may take {format_bytes(spec.memory_bytes)} of memory "
-        f"(memory_bytes={spec.memory_bytes}), which is too little to begin: loading "
-        f"{spec.data.name} takes {format_bytes(loading)}, threads and torch itself about "
-        f"{format_bytes(own)}, a rank's part of the model {format_bytes(model)} and its "
-        f"activations {format_bytes(activations)}; set memory_bytes={enough}MB",
-        limit=spec.memory_bytes,
+        f"this rank may take {format_bytes(limit)} of memory (memory_bytes={limit}), which is too "
+        f"little to begin: loading {spec.data.name} takes {format_bytes(loading)}, threads and "
+        f"torch itself about {format_bytes(own)}, a rank's part of the model "
+        f"{format_bytes(model)} and its activations {format_bytes(activations)}; set "
+        f"memory_bytes={enough}MB",
+        limit=limit,
         needed=needed,
     )
 
@@ -264,10 +213,7 @@ def _explain_beginning(spec: RunSpec) -> UsageError:
 def explain_memory(
     error: BaseException, *, limit: int, model: nn.Module, optimizer: OptimizerSpec
 ) -> UsageError | None:
-    """Say what did not fit into memory in training, and the way out; None if that was not it.
-
-    `model` is all that this rank was to hold, or its outline.
-    """
+    """Say what of a rank's model, or outline, did not fit into memory; None if that was not it."""
     if not _is_out_of_memory(error):
         return None
     parameters, gradients, state = _shares(model, optimizer)
@@ -292,7 +238,8 @@ def _shares(model: nn.Module, optimizer: OptimizerSpec) -> tuple[int, int, int]:
     """How many bytes parameters, gradients and the optimizer's state take."""
     parameters = sum(p.nbytes for p in model.parameters())
     gradients = sum(p.nbytes for p in model.parameters() if p.requires_grad)
-    return parameters, gradients, gradients * _tensors_per_parameter(optimizer)
+    per_parameter = 2 if optimizer.name == "adam" else int(optimizer.momentum > 0)
+    return parameters, gradients, gradients * per_parameter
 
 
 def _activations(outline: nn.Module, data: Dataset, samples: int) -> int:
@@ -322,8 +269,3 @@ def _read_status(field: str) -> int | None:
         if found:
             return int(found.group(1)) * 1024
     return None
-
-
-def _tensors_per_parameter(optimizer: OptimizerSpec) -> int:
-    """How many tensors of a parameter's size the optimizer keeps for it."""
-    return 2 if optimizer.name == "adam" else int(optimizer.momentum > 0)

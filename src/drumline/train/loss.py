@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
+from torch.nn.modules.module import register_module_forward_hook
 
 from drumline.core.errors import DivergenceError, UsageError
 from drumline.train.runners.base import ModelRunner, StepInputs
@@ -33,24 +33,17 @@ class Score:
 
 
 def loss_sum(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return the training loss: cross-entropy summed over predictions (samples, or characters).
-
-    Raises:
-        UsageError: the model gives something else than one score per class for each of them.
-    """
+    """Return the training loss: cross-entropy summed over predictions (samples, or characters)."""
     try:
         return F.cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction="sum")
     except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
-        raise _explain_scores(logits, targets) from error
-
-
-def _explain_scores(logits: object, targets: Tensor) -> UsageError:
-    got = f"a tensor of {list(logits.shape)}" if isinstance(logits, Tensor) else repr(type(logits))
-    wanted = [*targets.shape, "classes"]
-    return UsageError(
-        f"the model gives {got} where [{', '.join(map(str, wanted))}] is needed: one score per "
-        f"class, at least {int(targets.max()) + 1} here; mend its last layer"
-    )
+        tensor = isinstance(logits, Tensor)  # a model may give anything
+        got = f"a tensor of {list(logits.shape)}" if tensor else repr(type(logits))
+        wanted = ", ".join(map(str, [*targets.shape, "classes"]))
+        raise UsageError(
+            f"the model gives {got} where [{wanted}] is needed: one score per class, at least "
+            f"{int(targets.max()) + 1} here; mend its last layer"
+        ) from error
 
 
 def average_loss(own: Sequence[float], device: torch.device) -> float:
@@ -86,12 +79,9 @@ def evaluate(runner: ModelRunner) -> Score:
 
 
 def check_loss(loss: float, runner: ModelRunner, step: StepInputs, inputs: Tensor | None) -> None:
-    """Stop the run if the loss is NaN or infinite.
+    """Stop the run if the loss is NaN or infinite; the error names the first bad tensor.
 
     `inputs` is None where the model is a stage, whose inputs are gone.
-
-    Raises:
-        DivergenceError: names step, rank and the first bad tensor.
     """
     if loss - loss == 0:  # neither NaN nor infinite
         return
@@ -111,12 +101,10 @@ def check_gradients(runner: ModelRunner, step: StepInputs) -> None:
     """Stop the run if a gradient that was sent in 16 bits is NaN or infinite.
 
     The ranks that averaged it hold the same bits, so they stop together, before they step.
-
-    Raises:
-        DivergenceError: names step, rank and parameter.
     """
-    compress, rank = runner.context.compress, runner.context.rank.rank
-    if compress == "none":
+    context, rank = runner.context, runner.context.rank.rank
+    compress = context.spec.strategy.compress
+    if compress == "none" or context.axes.mesh.data == 1:
         return
     named = runner.model.named_parameters()
     grads = {name: p.grad for name, p in named if p.grad is not None}
@@ -138,11 +126,7 @@ def check_gradients(runner: ModelRunner, step: StepInputs) -> None:
 
 @torch.no_grad()
 def check_weights(model: nn.Module, *, step: int, rank: int) -> None:
-    """Stop the run if a parameter is NaN or infinite, before it gets into a checkpoint.
-
-    Raises:
-        DivergenceError: names step, rank and parameter.
-    """
+    """Stop the run if a parameter is NaN or infinite, before it gets into a checkpoint."""
     for name, param in model.named_parameters():
         if _bad(param):
             raise DivergenceError(
@@ -164,26 +148,16 @@ def _first_bad_tensor(model: nn.Module, inputs: Tensor | None) -> str:
             return f"parameter {name} (an earlier update broke it)"
     if inputs is None:
         return "an activation (its parameters are finite)"
-    return _first_bad_output(model, inputs) or "the loss itself"
-
-
-def _first_bad_output(model: nn.Module, inputs: Tensor) -> str | None:
+    names = {module: name or "the model" for name, module in model.named_modules()}
     found: list[str] = []
 
-    def watch(name: str, module: nn.Module) -> RemovableHandle:
-        def look(_module: nn.Module, _args: object, output: object) -> None:
-            if isinstance(output, Tensor) and _bad(output):
-                found.append(f"the output of {name or 'the model'} ({type(module).__name__})")
+    def check_output(module: nn.Module, _args: object, output: object) -> None:
+        if module in names and isinstance(output, Tensor) and _bad(output):
+            found.append(f"the output of {names[module]} ({type(module).__name__})")
 
-        return module.register_forward_hook(look)
-
-    handles = [watch(name, module) for name, module in model.named_modules()]
-    try:
+    with register_module_forward_hook(check_output):
         model(inputs)
-    finally:
-        for handle in handles:
-            handle.remove()
-    return found[0] if found else None
+    return found[0] if found else "the loss itself"
 
 
 def _bad(tensor: Tensor) -> bool:

@@ -1,4 +1,4 @@
-"""The process group: ranks rendezvous at a store, choose a backend, join, and leave together."""
+"""The process group: ranks rendezvous at a store, choose a backend, and join."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from drumline.comm import (
     rendezvous_host,
     this_host,
 )
+from drumline.core.processes import count_cores
 from drumline.core.rundir import EventWriter, RunDir
 from drumline.core.task import LONG_TIMEOUT_S, RANK_OPTIONS
 from drumline.spec.run_spec import RunSpec
 from drumline.spec.strategy import MESSAGE_KINDS
-from drumline.train.device import set_threads
 from drumline.train.rank import RankInfo
 
 
@@ -51,7 +51,9 @@ def rendezvous(
 
     They learn which of them share a host, and share out its cores.
     """
-    init = _settle_init(spec)
+    init = spec.init
+    if init == "env" and spec.backend == "mpi" and "MASTER_ADDR" not in os.environ:
+        init = "tcp"  # mpirun names no address, so they leave a note instead
     store = build_store(
         init,
         rank=rank.rank,
@@ -65,9 +67,15 @@ def rendezvous(
     barrier.gather("come", spec.timeout_s)
     told = barrier.all_gather("say where it is", json.dumps(asdict(this_host())), spec.timeout_s)
     hosts = [Host(**json.loads(host)) for host in told]
-    threads = set_threads(spec, ranks_with(hosts, hosts[rank.rank]))
+    threads = spec.threads or max(1, count_cores() // ranks_with(hosts, hosts[rank.rank]))
+    torch.set_num_threads(threads)
     events.write("setup", device=str(device), threads=threads)
-    return Ranks(barrier=barrier, hosts=hosts, leader=_leader(init))
+    leader = rendezvous_host()
+    if init == "env":
+        leader = os.environ.get("MASTER_ADDR", LOOPBACK)
+    elif init.startswith("tcp://"):
+        leader = urlsplit(init).hostname or LOOPBACK
+    return Ranks(barrier=barrier, hosts=hosts, leader=leader)
 
 
 def join_ranks(
@@ -103,22 +111,3 @@ def join_ranks(
     ahead = measure_clock(store, clocks, rank=rank.rank, within_s=spec.timeout_s)
     events.write("clock", ahead_ns=ahead)
     return choice
-
-
-def _settle_init(spec: RunSpec) -> str:
-    """Return how ranks meet; mpirun names no address, so they leave a note instead."""
-    told_where = spec.init != "env" or "MASTER_ADDR" in os.environ
-    return spec.init if told_where or spec.backend != "mpi" else "tcp"
-
-
-def _leader(init: str) -> str:
-    """The address that ranks were told, or where they meet without one."""
-    if init.startswith("tcp://"):
-        return urlsplit(init).hostname or LOOPBACK
-    return os.environ.get("MASTER_ADDR", LOOPBACK) if init == "env" else rendezvous_host()
-
-
-def leave_ranks() -> None:
-    """Wait for the other ranks at the end of training, and leave the process group."""
-    dist.barrier()
-    dist.destroy_process_group()

@@ -16,7 +16,7 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -66,12 +66,9 @@ class RankInfo:
         return name_rank(rank, nodes=self.nodes, world_size=self.world_size)
 
 
-def _read_rank_info(environ: Mapping[str, str] = os.environ) -> RankInfo:
-    """Find out which rank this process is.
-
-    Raises:
-        CommError: no launcher has set the variables, or they are not numbers that fit.
-    """
+def _read_rank_info() -> RankInfo:
+    """Find out from the launcher's variables which rank this process is."""
+    environ = os.environ
     try:
         rank, world_size = int(environ["RANK"]), int(environ["WORLD_SIZE"])
         info = RankInfo(
@@ -179,12 +176,9 @@ def _write_failure(events: EventWriter, error: BaseException, *, rank: int) -> N
 
 
 def _refuse_to_repeat(run: RunDir, attempt: int, world_size: int) -> None:
-    """Give up at once where the attempt before ended in an error that would only come again.
+    """Raise the attempt before's error again at once, where it would only come again.
 
     A worker that died may live next time; a wrong option or a loss that is NaN stays what it is.
-
-    Raises:
-        DrumlineError: that same error.
     """
     if attempt == 0:
         return
@@ -204,7 +198,7 @@ def describe_error(error: BaseException) -> dict[str, object]:
     """
     if isinstance(error, DrumlineError):
         return {**error.to_record(), "expected": True, "consequence": False}
-    return {
+    record = {
         "type": type(error).__name__,
         "message": str(error),
         "exit_code": 1,
@@ -213,8 +207,12 @@ def describe_error(error: BaseException) -> dict[str, object]:
         ),
         "expected": False,
         "consequence": _is_consequence(error),
-        **_describe_silence(error),
+        "timed_out": _TIMED_OUT.search(str(error)) is not None,
     }
+    if record["timed_out"]:  # do simulated nodes not answer either?
+        record["unreachable"] = unreachable_nodes() if record["consequence"] else []
+        record["lost"] = list(error.ranks) if isinstance(error, LostPeerError) else []
+    return record
 
 
 def _users_part(trace: TracebackType | None) -> TracebackType | None:
@@ -225,17 +223,6 @@ def _users_part(trace: TracebackType | None) -> TracebackType | None:
     while here is not None and here.tb_frame.f_code.co_filename.startswith(tuple(packages)):
         here = here.tb_next
     return here or trace
-
-
-def _describe_silence(error: BaseException) -> dict[str, object]:
-    """Say whether the others were silent, and which simulated nodes do not answer either."""
-    if not _TIMED_OUT.search(str(error)):
-        return {"timed_out": False}
-    return {
-        "timed_out": True,
-        "unreachable": unreachable_nodes() if _is_consequence(error) else [],
-        "lost": list(error.ranks) if isinstance(error, LostPeerError) else [],
-    }
 
 
 def _is_consequence(error: BaseException) -> bool:

@@ -28,6 +28,11 @@ def write_summary(
     """Write a training run's coverage of samples, and then its summary, which means `done`."""
     spec, mesh = context.spec, context.axes.mesh
     state, score = result.state, result.score
+    if mesh.splits_model:  # the whole model is in its checkpoint only
+        store = CheckpointStore(run.checkpoints, keep=spec.checkpoint.keep)
+        weights = store.at(state.step).weights_sha256()
+    else:
+        weights = weights_sha256(runner.model)
     run.write_json("coverage.json", asdict(coverage(context.sampler.plan, state.step)))
     run.write_json(
         "summary.json",
@@ -49,15 +54,6 @@ def write_summary(
             "train_s": state.train_s,
             "samples_per_s": state.samples / state.train_s if state.train_s else 0.0,
             "mesh": asdict(mesh),
-            "weights_sha256": _hash_weights(run, runner, state.step),
+            "weights_sha256": weights,
         },
     )
-
-
-def _hash_weights(run: RunDir, runner: ModelRunner, step: int) -> str:
-    """Hash the whole model, which a split run has in its checkpoint only."""
-    context = runner.context
-    if not context.axes.mesh.splits_model:
-        return weights_sha256(runner.model)
-    store = CheckpointStore(run.checkpoints, keep=context.spec.checkpoint.keep)
-    return store.at(step).weights_sha256()

@@ -25,6 +25,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from drumline.comm import InterfaceCounter
@@ -40,7 +41,7 @@ from drumline.train.checkpoint.distributed import RunCheckpoints
 from drumline.train.checkpoint.store import TrainState
 from drumline.train.device import Footprint, check_room, memory_budget, prepare_device
 from drumline.train.loss import Score, average_loss, check_gradients, check_loss, evaluate, loss_sum
-from drumline.train.process_group import join_ranks, leave_ranks, rendezvous
+from drumline.train.process_group import join_ranks, rendezvous
 from drumline.train.rank import RankInfo, rank_process
 from drumline.train.runners.base import (
     Loss,
@@ -108,7 +109,8 @@ def train(run: RunDir, spec: RunSpec, rank: RankInfo, events: EventWriter) -> No
     # DDP's destructor must not meet gloo's threads: free it before the group (torch can deadlock)
     del trainer, runner, context
     gc.collect()
-    leave_ranks()
+    dist.barrier()
+    dist.destroy_process_group()
 
 
 @dataclass

@@ -15,6 +15,7 @@ from rich.text import Text
 from drumline.bench.communication.aggregation import AggregationRow
 from drumline.bench.communication.collectives import CollectiveFit, CollectiveRow
 from drumline.bench.fitting_table import KEPT, FittingColumn, FittingTable, format_known
+from drumline.core.formatting import format_size
 from drumline.report.plots import LEDGER, FigureStyle
 
 if TYPE_CHECKING:
@@ -22,14 +23,6 @@ if TYPE_CHECKING:
 
 
 _MOST_RANKS = 4
-
-
-def format_size(nbytes: int) -> str:
-    """Write the size of a benched message as it is given: `64KiB`, `1MiB`, `100B`."""
-    for unit, scale in (("MiB", 2**20), ("KiB", 2**10)):
-        if nbytes >= scale and nbytes % scale == 0:
-            return f"{nbytes // scale}{unit}"
-    return f"{nbytes}B"
 
 
 def _format_time(seconds: float) -> str:

@@ -8,6 +8,14 @@ Hashing is what takes time, so the digests of files that have not changed since 
 A file counts as unchanged while its size, inode and times are the same; one that was changed less
 than two seconds before the scan is not put into the cache, since some file systems' clocks tick
 as slowly as that.
+
+What is ignored follows git's own rules (gitignore(5)), and `.drumlineignore`, of the same syntax,
+wins over `.gitignore`:
+
+    rules of .git/info/exclude  <  .gitignore from the repository's top down  <  .drumlineignore
+
+Git's index is not asked: a file that was added in spite of a pattern stays here, unless
+`.drumlineignore` takes it back (`!file`).
 """
 
 from __future__ import annotations
@@ -17,18 +25,191 @@ import functools
 import hashlib
 import json
 import os
+import re
 import stat
 import time
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from drumline.cluster.files.ignore import ALWAYS, GIT, OURS, RESULTS, Ignored
 from drumline.cluster.home import clusters_root
 from drumline.core.errors import UsageError
 from drumline.core.files import write_atomic
 from drumline.node.folder import Entry
+
+GIT, OURS = ".gitignore", ".drumlineignore"
+ALWAYS = frozenset({".git", "__pycache__"})
+"""never travel, whatever the files say"""
+RESULTS = "runs"
+"""nor does this folder of the root: what was pulled is not to travel back"""
+
+_CLASSES = {
+    "alnum": "a-zA-Z0-9",
+    "alpha": "a-zA-Z",
+    "blank": r" \t",
+    "digit": "0-9",
+    "lower": "a-z",
+    "upper": "A-Z",
+    "space": r"\s",
+    "xdigit": "0-9A-Fa-f",
+    "punct": r"!-/:-@\[-`{-~",
+}
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One line of an ignore file."""
+
+    regex: re.Pattern[str]
+    takes_back: bool
+    folders_only: bool
+    anchored: bool
+    """matched against the path from the file's folder; else against the name alone"""
+
+
+class Rules:
+    """One ignore file: says of a path whether it is left out, taken back, or neither."""
+
+    def __init__(self, text: str, base: str = "", above: str = "") -> None:
+        self._base = base  # its folder, as seen from the project's, with a slash at its end
+        self._above = above  # the project's folder, as seen from this file's, where it lies above
+        self._all = list(_parse(text))[::-1]
+        # One look at all patterns together clears nearly every path
+        self._names, self._paths = (
+            re.compile("|".join(rule.regex.pattern for rule in self._all if rule.anchored == path))
+            for path in (False, True)
+        )
+
+    def judge(self, path: str, name: str, is_folder: bool) -> bool | None:
+        """Return True where the path is left out, False where it is taken back, else None."""
+        path = self._above + path[len(self._base) :]
+        if self._names.fullmatch(name) or self._paths.fullmatch(path):
+            for rule in self._all:
+                fits = rule.regex.fullmatch(path if rule.anchored else name)
+                if fits and (is_folder or not rule.folders_only):
+                    return not rule.takes_back
+        return None
+
+
+@dataclass(frozen=True)
+class Ignored:
+    """All rules that hold in one folder, those that win first."""
+
+    ours: tuple[Rules, ...] = ()
+    git: tuple[Rules, ...] = ()
+
+    @classmethod
+    def of(cls, folder: Path) -> Ignored:
+        """Read what holds in a project's folder before its own files: those of a repository."""
+        folders = [folder, *folder.parents]
+        top = next((one for one in folders if (one / ".git").exists()), None)
+        if top is None:
+            return cls()
+        files = [one / GIT for one in folders[1 : folders.index(top) + 1]]
+        files.append(top / ".git" / "info" / "exclude")
+        found: list[Rules] = []
+        for file in files:
+            base = top if file.name == "exclude" else file.parent
+            above = folder.relative_to(base).as_posix() + "/" if folder != base else ""
+            with contextlib.suppress(OSError):
+                found.append(Rules(file.read_text(errors="surrogateescape"), above=above))
+        return cls(git=tuple(found))
+
+    def inside(self, texts: dict[str, str], base: str) -> Ignored:
+        """Return what holds in a folder that has these ignore files, by their names."""
+        rules = {name: (Rules(text, base),) for name, text in texts.items()}
+        return Ignored(rules.get(OURS, ()) + self.ours, rules.get(GIT, ()) + self.git)
+
+    def leaves_out(self, path: str, name: str, is_folder: bool) -> bool:
+        """Whether a path stays here; the folders above it are known not to."""
+        for rules in (*self.ours, *self.git):
+            verdict = rules.judge(path, name, is_folder)
+            if verdict is not None:
+                return verdict
+        return False
+
+
+def _parse(text: str) -> Iterator[Rule]:
+    """Read the lines of an ignore file."""
+    for raw in text.removeprefix("\ufeff").split("\n"):
+        line = raw.removesuffix("\r")
+        bare = line.rstrip(" ")
+        if bare != line:  # a backslash holds one space at the end
+            held = len(bare) - len(bare.rstrip("\\"))
+            line = bare + " " * (held % 2)
+        if not line or line.startswith("#"):
+            continue
+        takes_back = line.startswith("!")
+        line = line[takes_back:]
+        folders_only = line.endswith("/")
+        line = line.removesuffix("/")
+        anchored = "/" in line
+        line = line.removeprefix("/")
+        if line and (regex := _translate(line)) is not None:
+            yield Rule(re.compile(f"(?s:{regex})"), takes_back, folders_only, anchored)
+
+
+def _translate(pattern: str) -> str | None:
+    """Return a pattern as a regular expression for a whole path; None for one that fits nothing."""
+    out, at = [], 0
+    while at < len(pattern):
+        char = pattern[at]
+        if char == "*":
+            end = len(pattern) - len(pattern[at:].lstrip("*"))
+            whole = (at == 0 or pattern[at - 1] == "/") and end - at > 1
+            if whole and pattern[end : end + 1] in ("", "/"):  # **/ or /**: any number of folders
+                out.append("(?:.*/)?" if pattern[end:] else ".*")
+                end += 1
+            else:
+                out.append("[^/]*")
+            at = end
+        elif char == "[":
+            found = _bracket(pattern, at + 1)
+            if found is None:
+                return None
+            at = found[0]
+            out.append(found[1])
+        elif char == "\\" and at + 1 == len(pattern):
+            return None
+        else:
+            at += char == "\\"
+            out.append("[^/]" if char == "?" else re.escape(pattern[at]))
+            at += 1
+    return "".join(out)
+
+
+def _bracket(pattern: str, at: int) -> tuple[int, str] | None:
+    """Read a set of characters after its [; returns where it ends, and its regular expression."""
+    negated = pattern[at : at + 1] in ("!", "^")
+    at += negated
+    parts, first = [], True
+    while at < len(pattern) and (first or pattern[at] != "]"):
+        first = False
+        if pattern.startswith("[:", at) and (end := pattern.find(":]", at)) > 0:
+            if pattern[at + 2 : end] not in _CLASSES:
+                return None
+            parts.append(_CLASSES[pattern[at + 2 : end]])
+            at = end + 2
+            continue
+        at += pattern[at] == "\\"
+        low = pattern[at : at + 1]
+        at += 1
+        high = low
+        if pattern[at : at + 1] == "-" and pattern[at + 1 : at + 2] not in ("", "]"):
+            at += 1 + (pattern[at + 1] == "\\")
+            high = pattern[at : at + 1]
+            at += 1
+        if low and low <= high:
+            parts.append(f"{re.escape(low)}-{re.escape(high)}")
+    if at >= len(pattern):
+        return None
+    chars = "".join(parts)
+    if not chars:
+        return at + 1, "[^/]" if negated else "(?!)"
+    return at + 1, f"(?!/)[{'^' if negated else ''}{chars}]"
+
 
 _FRESH_NS = 2_000_000_000
 
@@ -53,11 +234,6 @@ class FolderManifest:
     def hash(self) -> str:
         """The same for the same content."""
         return hashlib.sha256(self.packed).hexdigest()
-
-    @property
-    def size(self) -> int:
-        """Bytes of all files."""
-        return sum(entry.size for entry in self.entries)
 
 
 def scan_project(
@@ -146,16 +322,13 @@ class _Scan:
         names = {thing.name for thing in things}
         if base and "pyvenv.cfg" in names:
             return
-        texts = {name: _read(f"{full}/{name}") for name in (GIT, OURS) if name in names}
-        if texts:
+        if texts := {name: _read(f"{full}/{name}") for name in {GIT, OURS} & names}:
             ignored = ignored.inside(texts, base)
         count = len(self.entries)
         for thing in things:
-            if thing.name in ALWAYS:
-                continue
             is_folder = thing.is_dir(follow_symlinks=False)
             path = base + thing.name
-            if is_folder and path == RESULTS:
+            if thing.name in ALWAYS or (is_folder and path == RESULTS):
                 continue
             if ignored.leaves_out(path, thing.name, is_folder):
                 continue
@@ -177,10 +350,8 @@ class _Scan:
         self.entries.append(Entry(path, "file", executable, found.st_size, digest))
 
     def _link(self, thing: os.DirEntry[str], path: str) -> None:
-        target = os.readlink(thing.path)
-        goal = os.path.realpath(thing.path)
-        here = os.path.dirname(path)
-        leads = os.path.normpath(os.path.join(here, target))
+        target, goal = os.readlink(thing.path), os.path.realpath(thing.path)
+        leads = os.path.normpath(os.path.join(os.path.dirname(path), target))
         if goal == self.root or goal.startswith(self.root + "/"):
             if os.path.isabs(target) or leads.startswith(".."):
                 target = os.path.relpath(goal, os.path.dirname(thing.path))

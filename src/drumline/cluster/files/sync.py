@@ -7,7 +7,7 @@ hash, nothing else is sent. `drumline.node.receive` draws the exchange.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from drumline.cluster.providers import Machine, Reporter
 from drumline.cluster.ssh.remote import NodeSession, Remote, all_of, host_error, last_line
 from drumline.core.errors import HostError, UsageError
 from drumline.core.formatting import counted, format_bytes
-from drumline.core.json_lines import FRAME_BYTES, Message, encode, pack_frames
+from drumline.core.json_lines import FRAME_BYTES, Message, pack_frames
 from drumline.node.folder import Entry
 
 ROUNDS = 3
@@ -102,12 +102,13 @@ class _Sync:
     ) -> tuple[Synced, list[str]]:
         machine, entries = session.machine, manifest.entries
         synced = Synced(node=machine.node, hash=manifest.hash, files=len(entries))
-        await _write(session, encode(hash=manifest.hash))
+        await _within(session, session.send(hash=manifest.hash))
         if (await _answer(session)).get("same"):
             await session.finish(_END_S)
             return synced, []
         packed = await asyncio.to_thread(lambda: manifest.compressed)
-        await _write(session, encode(manifest=len(packed)) + packed)
+        await _within(session, session.send(manifest=len(packed)))
+        await _within(session, session.process.write(packed))
         wanted = [entries[number] for number in (await _answer(session))["want"]]
         size = sum(entry.size for entry in wanted)
         if wanted:
@@ -116,7 +117,7 @@ class _Sync:
         blocks = self.packer.blocks(manifest.root, wanted)
         try:
             while block := await asyncio.to_thread(next, blocks, b""):
-                await _write(session, block)
+                await _within(session, session.process.write(block))
         except HostError as error:
             if error.fields.get("reason") != _STALLED:
                 await _answer(session)  # it may have said why it takes no more
@@ -178,9 +179,9 @@ def _command(remote: Remote) -> list[str]:
     return ["env", f"PYTHONPATH={root}/lib", "python3", "-S", "-m", "drumline.node.receive", root]
 
 
-async def _write(session: NodeSession, content: bytes) -> None:
+async def _within(session: NodeSession, writing: Awaitable[None]) -> None:
     try:
-        await asyncio.wait_for(session.process.write(content), _WRITE_S)
+        await asyncio.wait_for(writing, _WRITE_S)
     except TimeoutError:
         raise _stalled(session.machine, f"it has taken nothing for {_WRITE_S:.0f} s") from None
 

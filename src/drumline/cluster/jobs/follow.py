@@ -3,6 +3,9 @@
 Each node streams what its own ranks print (`drumline.node.control`). What was printed before we
 connected is buffered until all nodes have sent theirs, and sorted; from then on lines are shown as
 they arrive.
+
+A job is followed to its end over as many connections as that takes. One that trains by a spec is
+shown as a run on this machine would be: its events are pulled as they grow (`RunView`).
 """
 
 from __future__ import annotations
@@ -10,11 +13,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
 
+from drumline.cluster.files.pull import Puller
+from drumline.cluster.home import ClusterHome
+from drumline.cluster.life.limits import GONE
+from drumline.cluster.spec import ClusterSpec
+from drumline.cluster.ssh.fleet import Fleet, Note, connected
 from drumline.cluster.ssh.remote import NodeSession, Remote, node_command, revive
-from drumline.core.errors import HostError
+from drumline.core.errors import ClusterError, HostError
 from drumline.core.json_lines import Message
 from drumline.node.job import JobState
 
@@ -186,3 +197,108 @@ class JobFollower:
         return node_command(
             remote.machine, "control", "tail", self.job_id, "--from", offsets, *options
         )
+
+
+_RETRY_S, _PAUSE_S = 180.0, 2.0
+
+
+async def follow_to_end(
+    spec: ClusterSpec,
+    home: ClusterHome,
+    fleet: Fleet,
+    follower: JobFollower,
+    *,
+    note: Note,
+    sessions: Sequence[NodeSession] = (),
+    view: RunView | None = None,
+) -> JobState:
+    """Follow a submitted job, also where connections are lost: the job does not need us.
+
+    `sessions` stream the job already; `view` draws its training.
+
+    Raises:
+        HostError: the cluster is gone, or cannot be reached any more.
+    """
+    try:
+        if sessions:
+            return await follower.listen(sessions)
+        return await _follow(fleet, follower, view)
+    except HostError as error:
+        lost, told, until = error, "", time.monotonic() + _RETRY_S
+    while time.monotonic() < until:
+        if not home.read_facts().machines:
+            raise HostError(
+                f"the cluster {home.name} was removed meanwhile, and {follower.job_id} with it; "
+                f"what was pulled of it shows: drumline logs {follower.job_id}",
+                reason=GONE,
+            )
+        if lost.message != told:
+            note(f"{lost.message}; connecting again")
+        told = lost.message
+        try:
+            async with connected(spec, home, note=note) as again:
+                return await _follow(again, follower, view)
+        except HostError as error:
+            if error.fields.get("reason") == GONE:
+                raise
+            lost = error
+            await asyncio.sleep(_PAUSE_S)
+    raise lost
+
+
+async def _follow(fleet: Fleet, follower: JobFollower, view: RunView | None) -> JobState:
+    if view is None:
+        return await follower.run(fleet.remotes)
+    async with drawn(view, fleet.remotes, follower.job_id):
+        return await follower.run(fleet.remotes)
+
+
+_EVERY_S = 0.5
+_GROWING = ("run/events/", "run/logs/")
+_SMALL = ("state.json", "run/spec.yaml", "run/manifest.json", "run/summary.json")
+
+
+class RunView(Protocol):
+    """Draws a job's run, as far as it is on this machine."""
+
+    folder: Path
+    """the job's, where its results are pulled to"""
+
+    def update(self) -> None:
+        """Draw what is new."""
+
+    def close(self) -> None:
+        """End the drawing; another `update` begins anew."""
+
+
+@contextlib.asynccontextmanager
+async def drawn(view: RunView, remotes: Sequence[Remote], job_id: str) -> AsyncIterator[None]:
+    """Pull a job's run and draw it while the context lasts; at the run's end all of it is here."""
+    async with Puller(remotes, job_id, view.folder) as puller:
+        over = asyncio.Event()
+        drawing = asyncio.create_task(_draw(view, puller, over))
+        try:
+            yield
+        finally:
+            over.set()  # a pull that was cut short could not be continued
+            try:
+                await drawing
+            finally:
+                view.close()
+
+
+async def _draw(view: RunView, puller: Puller, over: asyncio.Event) -> None:
+    """Pull what is drawn, and draw it, until it is over; an ended run's other files then.
+
+    Checkpoints of a run that goes on stay on the nodes: they may be large, and change.
+    """
+    last = False
+    while not last:
+        last = over.is_set()
+        with contextlib.suppress(ClusterError):  # the job's own connection tells of that
+            pulled = await puller.pull(lambda name: name in _SMALL or name.startswith(_GROWING))
+            if last and pulled.ended:
+                await puller.pull()
+        view.update()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(over.wait(), _EVERY_S)

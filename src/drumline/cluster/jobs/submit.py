@@ -1,6 +1,7 @@
 """Jobs of a cluster: submit, cancel, list. One command per node, on all nodes at once.
 
-The files are on the nodes already. What happens there is `drumline.node.submit` and its neighbours.
+A `Submission` is all of `drumline submit`: files, checkpoints, the job, following it to its end.
+What happens on the nodes is `drumline.node.submit` and its neighbours.
 """
 
 from __future__ import annotations
@@ -14,9 +15,18 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
+from drumline.cluster.files.package import push_package
+from drumline.cluster.files.storage import keep_copies
+from drumline.cluster.files.sync import sync_folder
+from drumline.cluster.home import ClusterHome
+from drumline.cluster.jobs.follow import JobFollower, RunView, Show, follow_to_end
+from drumline.cluster.jobs.resume import offer_checkpoints
 from drumline.cluster.providers import Machine
+from drumline.cluster.spec import ClusterSpec
+from drumline.cluster.ssh.fleet import Fleet, Note, connected, run_on
 from drumline.cluster.ssh.remote import (
     Done,
     NodeSession,
@@ -28,8 +38,10 @@ from drumline.cluster.ssh.remote import (
     revive,
 )
 from drumline.core.errors import DrumlineError, HostError, UsageError
+from drumline.core.formatting import counted, format_bytes
 from drumline.core.json_lines import Message
 from drumline.node.job import Job, JobState
+from drumline.node.storage import shown_url
 
 _ANSWER_S = 60.0
 _TAKE_S = 300.0
@@ -66,6 +78,125 @@ class Request:
         name = self.title or (args[0] if args else "train")
         stem = re.sub(r"[^A-Za-z0-9]+", "-", name.rpartition("/")[2].removesuffix(".py"))
         return f"{stem.strip('-')[:40] or 'job'}-{secrets.token_hex(3)}".lower()
+
+
+_QUEUED_S = 3.0
+
+
+class Submission:
+    """One job on its way to the nodes of a cluster, and to its end."""
+
+    def __init__(
+        self, spec: ClusterSpec, home: ClusterHome, request: Request, *, note: Note
+    ) -> None:
+        self.job_id = request.job_id()
+        self.folder = home.results(self.job_id)
+        """where its results are pulled to"""
+        self.started = False
+        self._spec = spec
+        self._home = home
+        self._request = request
+        self._note = note
+
+    def run(
+        self, show: Show, *, view: RunView | None, detach: bool, resume: str | None
+    ) -> JobState | None:
+        """Start the job, and follow it to its end; None where it is to go on alone (`detach`).
+
+        `view`: draws the run of a job that trains by a spec.
+        `resume`: a job whose checkpoints it goes on from.
+        """
+
+        async def work(fleet: Fleet) -> JobState | None:
+            request = replace(self._request, code=await self._sync(fleet))
+            if resume is not None:
+                request = replace(request, resume=await self._offer_checkpoints(fleet, resume))
+            sessions: list[NodeSession] = []
+            if detach or view is not None:
+                await submit(fleet.remotes, request, job_id=self.job_id)
+            else:
+                sessions = await start_job(fleet.remotes, request, self.job_id, follow=True)
+            self.started = True
+            if detach:
+                await self._keep_copies(fleet, check=False)
+                return None
+            if view is not None:
+                self._home.note_pulled(self.job_id, view.folder)
+            keeping = asyncio.create_task(self._keep_copies(fleet))
+            follower = JobFollower(self.job_id, show, changed=_QueueNotice(self._note))
+            try:
+                state = await follow_to_end(
+                    self._spec,
+                    self._home,
+                    fleet,
+                    follower,
+                    note=self._note,
+                    sessions=sessions,
+                    view=view,
+                )
+                await keeping
+            finally:
+                keeping.cancel()
+            return state
+
+        return run_on(connected(self._spec, self._home), work)
+
+    def _report(self, who: str, what: str) -> None:
+        self._note(f"{who}: {what}")
+
+    async def _sync(self, fleet: Fleet) -> str:
+        """Bring the folder to all nodes; returns what its content is known by."""
+        await fleet.all(push_package)
+        apart = self._spec.storage_folder
+        found = await sync_folder(
+            fleet.remotes, Path.cwd(), self._home, report=self._report, apart=apart
+        )
+        sent = format_bytes(max(each.sent_bytes for each in found))
+        files, nodes = counted(found[0].files, "file"), counted(len(found), "node")
+        self._note(f"{self.job_id}: {files} on {nodes}, {sent} of them new")
+        return found[0].hash
+
+    async def _offer_checkpoints(self, fleet: Fleet, job: str) -> str:
+        return await offer_checkpoints(
+            fleet.leader,
+            job,
+            pulled=self._home.pulled().get(job),
+            storage=self._spec.storage,
+            report=self._report,
+        )
+
+    async def _keep_copies(self, fleet: Fleet, *, check: bool = True) -> None:
+        """Let the nodes copy the run to the storage; where they may not, `pull` does it."""
+        url = self._spec.storage
+        if url is None:
+            return
+        try:
+            await keep_copies(fleet.remotes, url, self.job_id, check=check)
+        except HostError as error:
+            self._note(
+                f"{error.message}; drumline pull copies it from here instead, and so does down"
+            )
+        else:
+            if not check:
+                self._note(
+                    f"nodes that may write to {shown_url(url)} copy the run there as it grows; "
+                    f"drumline pull and drumline down copy what they may not"
+                )
+
+
+class _QueueNotice:
+    """Says that a job waits for others, where it does."""
+
+    def __init__(self, note: Note) -> None:
+        self._note = note
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __call__(self, state: JobState) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if state.phase == "queued":
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(_QUEUED_S, self._note, "waits for the job before it")
 
 
 async def submit(remotes: Sequence[Remote], request: Request, *, job_id: str | None = None) -> str:

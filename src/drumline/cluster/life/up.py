@@ -79,7 +79,7 @@ def bring_up(spec: ClusterSpec, folder: Path, report: Reporter) -> Standing:
     home = ClusterHome.of(spec.name)
     with locked(home):
         read_environment_files(spec.environment, folder)  # a wrong name must not cost a machine
-        provider = build_provider(spec, home, creates=True)
+        provider = build_provider(spec, home)
         spec = provider.settle()
         _refuse_another(spec, home)
         noted = home.read_facts().machines

@@ -165,43 +165,16 @@ class Provider(ABC):
         """Refuse machines that are others than those that the cluster is on."""
 
 
-def build_provider(spec: ClusterSpec, home: ClusterHome, *, creates: bool = False) -> Provider:
-    """Build the provider of machines that a cluster's spec names: ec2, ssh or twin.
-
-    `home`: the cluster's folder; its keys are made where they are missing, if it creates.
-    `creates`: whether machines are to be made; looking and removing need no keys.
-    """
+def build_provider(spec: ClusterSpec, home: ClusterHome) -> Provider:
+    """Build the provider of machines that a cluster's spec names; loads what it alone needs."""
     if spec.provider == "ssh":
         from drumline.cluster.providers.ssh import SshHosts
 
         return SshHosts(spec, home)
-    from drumline.cluster.ssh.keys import check_key, cluster_key, host_key, public_key
-
     if spec.provider == "twin":
         from drumline.cluster.providers.twin.provider import TwinProvider
 
-        own = public_key(cluster_key(home)) if creates else ""
-        keys = [host_key(home, node).private for node in range(spec.nodes)] if creates else []
-        return TwinProvider(spec, home, public_key=own, host_keys=keys)
+        return TwinProvider(spec, home)
     from drumline.cluster.providers.ec2.provider import Ec2Provider
-    from drumline.cluster.providers.ec2.user_data import NodeBoot, cloud_config
 
-    own = ""
-    if creates:
-        given = spec.ec2.key_file
-        own = public_key(cluster_key(home) if given is None else check_key(given))
-
-    def user_data(node: int) -> str:
-        pair = host_key(home, node)
-        boot = NodeBoot(
-            user=spec.ec2.user,
-            authorized_key=own,
-            host_key_private=pair.private,
-            host_key_public=pair.public,
-            hours=provider.hours(),
-            idle_minutes=spec.idle_minutes,
-        )
-        return cloud_config(boot)
-
-    provider = Ec2Provider(spec, home, public_key=own, user_data=user_data)
-    return provider
+    return Ec2Provider(spec, home)

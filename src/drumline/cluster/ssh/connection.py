@@ -5,15 +5,22 @@
 
 The user's own SSH configuration is never read. Keepalive every five seconds; after three without an
 answer the node is lost, and everything that waits for it fails with its name.
+
+A command that runs over a connection is a `RemoteProcess`, with its standard streams.
 """
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import contextlib
+import functools
+import posixpath
 import shlex
+import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from importlib.resources import files
 from typing import Any, Self
 
 import asyncssh
@@ -22,10 +29,93 @@ from drumline.cluster.home import ClusterHome
 from drumline.cluster.providers import Machine
 from drumline.cluster.ssh.config import ALIVE_COUNT, ALIVE_S
 from drumline.cluster.ssh.keys import KEY, Pin, check_key, fingerprint, host_key_alias, read_pins
-from drumline.cluster.ssh.process import Process, RemoteProcess, command_line
-from drumline.cluster.ssh.remote import Done, host_error
+from drumline.cluster.ssh.remote import Done, host_error, last_line
 from drumline.cluster.ssh.transport import Transport
 from drumline.core.errors import ClusterError, HostError
+
+_PIECE = 1 << 16
+_TAIL = 1 << 16  # as much of the standard error is kept where the output is streamed
+
+
+@functools.cache
+def _hangup() -> str:
+    """Return the source of `drumline.node.hangup` without its docstrings."""
+    tree = ast.parse(files("drumline.node").joinpath("hangup.py").read_text())
+    for part in ast.walk(tree):
+        if isinstance(part, ast.Module | ast.FunctionDef) and ast.get_docstring(part):
+            part.body = part.body[1:]
+    return ast.unparse(tree)
+
+
+class RemoteProcess:
+    """A running command. It is ended when it is stopped, or when the connection ends.
+
+    `error_for` makes the error for what went wrong: the connection knows why it was lost.
+    """
+
+    def __init__(
+        self,
+        process: asyncssh.SSHClientProcess[bytes],
+        error_for: Callable[[str], HostError],
+        release: Callable[[], None],
+    ) -> None:
+        self._process = process
+        self._error_for = error_for
+        self._stderr = bytearray()
+        self._listening = asyncio.create_task(self._listen())
+        self._closed = asyncio.create_task(process.wait_closed())
+        self._closed.add_done_callback(lambda _: release())
+
+    async def write(self, content: bytes) -> None:
+        """Write to its standard input; waits while the node is slower than we are."""
+        try:
+            self._process.stdin.write(content)
+            await self._process.stdin.drain()
+        except (OSError, asyncssh.Error):
+            await asyncio.wait([self._listening], timeout=1.0)
+            said = last_line(self._stderr)
+            ending = f"; it said: {said}" if said else ""
+            raise self._error_for(
+                f"the command ended before it had read its input{ending}"
+            ) from None
+
+    async def end_input(self) -> None:
+        """Close its standard input."""
+        with contextlib.suppress(OSError, asyncssh.Error):
+            self._process.stdin.write_eof()
+
+    async def read(self) -> bytes:
+        """Read what its standard output has next; b"" at its end."""
+        try:
+            return await self._process.stdout.read(_PIECE)
+        except (OSError, asyncssh.Error):
+            raise self._error_for("the connection broke while a command ran") from None
+
+    async def wait(self) -> Done:
+        """Wait for its end; `stdout` is what nobody has read."""
+        stdout = []
+        while piece := await self.read():
+            stdout.append(piece)
+        await asyncio.wait([self._listening])
+        await self._process.wait_closed()
+        code = self._process.exit_status
+        if self._process.exit_signal is not None:
+            name = self._process.exit_signal[0]
+            code = 128 + int(getattr(signal, f"SIG{name}", 0))
+        if code is None:
+            raise self._error_for("the connection broke while a command ran")
+        return Done(code=code, stdout=b"".join(stdout), stderr=bytes(self._stderr))
+
+    def stop(self) -> None:
+        """End it: it gets SIGHUP."""
+        self._process.close()
+
+    async def _listen(self) -> None:
+        with contextlib.suppress(OSError, asyncssh.Error):
+            while piece := await self._process.stderr.read(_PIECE):
+                self._stderr += piece
+                del self._stderr[:-_TAIL]
+
 
 SIGN_IN_S = 20.0
 _KINDS = [
@@ -87,17 +177,14 @@ def _sign_in_options(machine: Machine, home: ClusterHome, pins: Sequence[Pin]) -
 
 
 async def _why_refused(
-    machine: Machine,
-    error: BaseException,
-    client: ClientEvents,
-    transport: Transport,
-    pins: Sequence[Pin],
+    error: BaseException, client: ClientEvents, transport: Transport, pins: Sequence[Pin]
 ) -> HostError | None:
     """Say what a failed connection means; None for what is not ours to say."""
+    machine = transport.machine
+    refused = functools.partial(host_error, machine)
     if client.shown:
         pinned = " or ".join(fingerprint(pin.key) for pin in pins)
-        return host_error(
-            machine,
+        return refused(
             "impostor",
             f"an impostor is refused: it shows the host key {client.shown}, but "
             f" {pinned} is pinned, so another machine answers there or someone is in between; "
@@ -107,21 +194,16 @@ async def _why_refused(
         key = {None: "the cluster's key", "": "any key of your agent and ~/.ssh"}.get(
             machine.key_file, f"the key {machine.key_file}"
         )
-        return host_error(
-            machine,
+        return refused(
             "auth",
             f"it refuses {machine.user} with {key}; check user and key_file, and that the key is "
             f"in its ~/.ssh/authorized_keys",
         )
     if isinstance(error, TimeoutError):
-        return host_error(
-            machine, "silent", f"it does not let us in within {SIGN_IN_S:.0f} s, nor refuses"
-        )
+        return refused("silent", f"it does not let us in within {SIGN_IN_S:.0f} s, nor refuses")
     if isinstance(error, OSError | asyncssh.Error):
         proxy = f"; {await transport.proxy_end()}" if machine.proxy else ""
-        return host_error(
-            machine, "lost", f"the connection broke while signing in ({error}){proxy}"
-        )
+        return refused("lost", f"the connection broke while signing in ({error}){proxy}")
     return None
 
 
@@ -161,7 +243,6 @@ class Connection:
     ) -> Self:
         """Connect to a machine whose SSH server answers.
 
-        `home`: The cluster's folder, which has the key and the pins.
         `pins`: The keys that it may prove itself with; default: those of `known_hosts`.
 
         Raises:
@@ -187,7 +268,7 @@ class Connection:
                     **options,
                 )
         except BaseException as error:
-            told = await _why_refused(machine, error, client, transport, pins)
+            told = await _why_refused(error, client, transport, pins)
             await transport.close()
             if told is None:
                 raise
@@ -203,36 +284,26 @@ class Connection:
     async def run(
         self, argv: Sequence[str], *, given: bytes = b"", timeout_s: float | None = None
     ) -> Done:
-        """Run a command to its end, with `given` as its input; never raises for its exit code.
-
-        A caller that is canceled ends the command on the node, too.
-        """
+        """Run a command to its end; a caller that is canceled ends it on the node, too."""
         process = await self.start(argv)
+        feeding = asyncio.create_task(self._feed(process, given))
         try:
             async with asyncio.timeout(timeout_s):
-                feeding = asyncio.create_task(self._feed(process, given))
-                try:
-                    return await process.wait()
-                finally:
-                    feeding.cancel()
+                return await process.wait()
         except TimeoutError:
             raise self._error(
                 f"{shlex.join(argv)[:80]} has not ended within {timeout_s:g} s", "timeout"
             ) from None
         finally:
+            feeding.cancel()
             process.stop()
 
     async def start(self, argv: Sequence[str]) -> RemoteProcess:
         """Start a command; it gets a hang-up when it is stopped, or when the connection ends."""
-        return await self._start(command_line(argv))
+        return await self._start(["python3", "-ISc", _hangup(), *argv])
 
     async def forward(self, port: int, *, local: int = 0) -> int:
-        """Make 127.0.0.1:port of the node reachable as 127.0.0.1:local here; returns `local`.
-
-        Raises:
-            ClusterError: the local port is taken.
-            HostError: the connection is lost.
-        """
+        """Make 127.0.0.1:port of the node reachable as 127.0.0.1:local here; returns `local`."""
         try:
             listener = await self._ssh.forward_local_port("127.0.0.1", local, "127.0.0.1", port)
         except OSError as error:
@@ -261,7 +332,7 @@ class Connection:
                 await process.write(given)
             await process.end_input()
 
-    async def _start(self, line: str) -> RemoteProcess:
+    async def _start(self, argv: Sequence[str]) -> RemoteProcess:
         try:
             async with asyncio.timeout(CHANNEL_S):
                 await self._channels.acquire()
@@ -272,7 +343,7 @@ class Connection:
                 "busy",
             ) from None
         try:
-            process = await self._open_session(line)
+            process = await self._open_session("exec " + shlex.join(argv))
         except BaseException as error:
             self._channels.release()
             if isinstance(error, OSError | asyncssh.Error):
@@ -280,7 +351,7 @@ class Connection:
             raise
         return RemoteProcess(process, self._error, self._channels.release)
 
-    async def _open_session(self, line: str) -> Process:
+    async def _open_session(self, line: str) -> asyncssh.SSHClientProcess[bytes]:
         """Open a session; the server counts one that was just ended until its process is gone."""
         deadline = time.monotonic() + SESSION_S
         while True:
@@ -301,7 +372,7 @@ class Connection:
         return host_error(self.machine, reason, what)
 
     async def _find_root(self) -> str:
-        process = await self._start("exec " + shlex.join(["sh", "-c", _ASK]))
+        process = await self._start(["sh", "-c", _ASK])
         try:
             async with asyncio.timeout(SIGN_IN_S):
                 await process.end_input()
@@ -324,8 +395,6 @@ class Connection:
         if python != "True":
             raise self._error("it has no python3 of 3.8 or newer; install one", "no-python")
         root = self.machine.root
-        if root == "~" or root.startswith("~/"):
-            root = folder + root[1:]
-        if not root.startswith("/"):
-            root = f"{folder}/{root}"
-        return root
+        if root == "~":
+            return folder
+        return posixpath.join(folder, root.removeprefix("~/"))  # an absolute one stays as it is

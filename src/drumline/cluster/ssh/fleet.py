@@ -9,17 +9,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Container, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import TypeVar
 
 from drumline.cluster.home import ClusterHome
+from drumline.cluster.life.limits import GONE, cluster_gone, find_gone
 from drumline.cluster.providers import Machine, Reporter
+from drumline.cluster.spec import ClusterSpec
 from drumline.cluster.ssh.connection import Connection
-from drumline.cluster.ssh.remote import Remote, all_of
+from drumline.cluster.ssh.remote import Remote, all_of, raise_for_all
 from drumline.cluster.ssh.transport import wait_for_banner
-from drumline.core.errors import DrumlineError, HostError
+from drumline.core.errors import DrumlineError, HostError, UsageError
 
+N = TypeVar("N")
 T = TypeVar("T")
+Note = Callable[[str], None]
+"""tells a person a line"""
 
 _AGAIN_S = 1.0
 
@@ -121,3 +127,117 @@ async def _connect(
             report(machine.name, "connected")
             return connection
         await asyncio.sleep(_AGAIN_S)
+
+
+_CONNECT_S = 30.0
+_TRY_S = 10.0
+_LOOK_S = 3.0  # after so long without all nodes the provider is asked whether they are there
+
+
+def run_on(nodes: AbstractAsyncContextManager[N], work: Callable[[N], Awaitable[T]]) -> T:
+    """Run an operation on a cluster's nodes, in an event loop of its own.
+
+    `nodes`: connects to them: `connected` or `reached`.
+    """
+
+    async def run() -> T:
+        async with nodes as opened:
+            return await work(opened)
+
+    return asyncio.run(run())
+
+
+@contextlib.asynccontextmanager
+async def connected(
+    spec: ClusterSpec,
+    home: ClusterHome,
+    *,
+    among: Container[str] | None = None,
+    note: Note | None = None,
+) -> AsyncIterator[Fleet]:
+    """Connect to the cluster's nodes of the last `up`, or to those `among` these.
+
+    `note`: be content with those that answer, and tell by this which do not.
+
+    Raises:
+        UsageError: there are none yet.
+        HostError: some do not answer, or none does, or they have ended: then `reason` is gone.
+    """
+    machines = [one for one in home.read_facts().machines if among is None or one.identity in among]
+    if not machines:
+        raise no_nodes(home)
+    timeout_s = _TRY_S if note and len(machines) > 1 else _CONNECT_S
+    async with reached(spec, home, machines, timeout_s=timeout_s) as (fleet, lost):
+        if not fleet.remotes and all(error.fields.get("reason") == GONE for error in lost):
+            raise cluster_gone(home)
+        if note is None or not fleet.remotes:
+            raise_for_all(lost)
+        else:
+            for error in lost:
+                note(f"drumline: {error.message}")
+        yield fleet
+
+
+@contextlib.asynccontextmanager
+async def reached(
+    spec: ClusterSpec,
+    home: ClusterHome,
+    machines: Sequence[Machine],
+    *,
+    timeout_s: float = _TRY_S,
+) -> AsyncIterator[tuple[Fleet, list[HostError]]]:
+    """Connect to the nodes that let us in; gives what keeps us from the others.
+
+    The provider is asked only where not all are there at once: it may be slow to answer.
+    """
+    lost: list[HostError] = []
+    async with contextlib.AsyncExitStack() as stack:
+
+        def opening(some: Sequence[Machine]) -> asyncio.Task[Fleet]:
+            fleet = Fleet.open(some, home, timeout_s=timeout_s, lost=lost)
+            return asyncio.create_task(stack.enter_async_context(fleet))
+
+        task = opening(machines)
+        try:
+            await asyncio.wait([task], timeout=_LOOK_S)
+            if lost or not task.done():
+                asking = asyncio.create_task(find_gone(spec, home, machines))
+                if not task.done():
+                    await asyncio.wait([task, asking], return_when=asyncio.FIRST_COMPLETED)
+                gone = await asking if lost or not task.done() else []
+                asking.cancel()  # where all have come meanwhile
+                nodes = {error.fields["node"] for error in gone}
+                if gone and not task.done():  # do not wait for those
+                    task.cancel()
+                    await asyncio.wait([task])
+                    lost.clear()
+                    task = opening([one for one in machines if one.node not in nodes])
+                await asyncio.wait([task])
+                lost[:] = [error for error in lost if error.fields["node"] not in nodes] + gone
+            yield await task, sorted(lost, key=lambda error: int(error.fields["node"]))
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+
+
+def no_nodes(home: ClusterHome) -> UsageError:
+    """Return the error for a cluster whose `up` has made no nodes yet."""
+    return UsageError(f"{home.name} has no nodes yet; make them with: drumline up")
+
+
+def refuse_silent(spec: ClusterSpec, home: ClusterHome, machine: Machine) -> None:
+    """Say what is known of a node that does not answer: OpenSSH knows only that it does not.
+
+    Raises:
+        HostError: it does not answer, or has ended.
+    """
+
+    async def check() -> None:
+        try:
+            await wait_for_banner(machine, timeout_s=_TRY_S, report=report_nothing)
+        except HostError:
+            for gone in await find_gone(spec, home, [machine]):
+                raise gone from None
+            raise
+
+    asyncio.run(check())

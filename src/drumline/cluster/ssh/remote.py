@@ -19,7 +19,7 @@ from drumline.core.json_lines import HEADER, JsonLines, Message, encode, unpack_
 
 if TYPE_CHECKING:
     from drumline.cluster.providers import Machine
-    from drumline.cluster.ssh.process import RemoteProcess
+    from drumline.cluster.ssh.connection import RemoteProcess
 
 T = TypeVar("T")
 _FINISH_S = 10.0

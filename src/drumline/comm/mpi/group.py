@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup, Store
 
-from drumline.comm.mpi.calls import Calls
+from drumline.comm.mpi.calls import Collectives, Message, RequestWaiter
 from drumline.comm.mpi.library import (
     combinable,
     communicator,
@@ -28,7 +28,6 @@ from drumline.comm.mpi.library import (
     to_combine,
     to_move,
 )
-from drumline.comm.mpi.requests import Message, RequestWaiter
 from drumline.comm.reduce_op import check_op, finish, op_name
 
 
@@ -47,7 +46,7 @@ class MpiGroup(ProcessGroup):
         super().__init__(comm.Get_rank(), comm.Get_size())  # type: ignore[call-arg]
         self._comm = comm
         self._waiter = RequestWaiter(store, comm.Get_rank(), names, timeout.total_seconds())
-        self._calls = Calls(comm, self._waiter)
+        self._collectives = Collectives(comm, self._waiter)
 
     def getBackendName(self) -> str:  # noqa: N802  torch's name
         """Name the backend."""
@@ -66,7 +65,7 @@ class MpiGroup(ProcessGroup):
                 finish(op, whole, self.size())
                 put_back(whole, tensor)
 
-        return self._calls.submit("all_reduce", job, tensors)
+        return self._collectives.submit("all_reduce", job, tensors)
 
     def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:
         """Combine several tensors over all ranks, one after the other."""
@@ -87,7 +86,7 @@ class MpiGroup(ProcessGroup):
             finish(op, whole, self.size())
             put_back(whole, tensor)
 
-        return self._calls.submit("reduce", job, tensors)
+        return self._collectives.submit("reduce", job, tensors)
 
     def broadcast(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:
         """Give every rank the root's tensor."""
@@ -98,7 +97,7 @@ class MpiGroup(ProcessGroup):
             self._comm.Bcast(to_move(whole), root)
             put_back(whole, tensor)
 
-        return self._calls.submit("broadcast", job, tensors)
+        return self._collectives.submit("broadcast", job, tensors)
 
     def allgather(
         self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None
@@ -111,7 +110,7 @@ class MpiGroup(ProcessGroup):
             self._comm.Allgather(to_move(tensor.contiguous()), to_move(whole))
             _split_into(whole, parts)
 
-        return self._calls.submit("all_gather", job, parts)
+        return self._collectives.submit("all_gather", job, parts)
 
     def all_gather_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> dist.Work:
         """Give every rank every rank's tensor, in one."""
@@ -121,7 +120,7 @@ class MpiGroup(ProcessGroup):
             self._comm.Allgather(to_move(tensor.contiguous()), to_move(whole))
             put_back(whole, output)
 
-        return self._calls.submit("all_gather", job, [output])
+        return self._collectives.submit("all_gather", job, [output])
 
     def reduce_scatter(
         self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any = None
@@ -141,7 +140,7 @@ class MpiGroup(ProcessGroup):
             finish(op, mine, self.size())
             put_back(mine, output)
 
-        return self._calls.submit("reduce_scatter", job, [output])
+        return self._collectives.submit("reduce_scatter", job, [output])
 
     def gather(
         self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None
@@ -158,7 +157,7 @@ class MpiGroup(ProcessGroup):
             if whole is not None:
                 _split_into(whole, outputs[0])
 
-        return self._calls.submit("gather", job, outputs[0] if outputs else [])
+        return self._collectives.submit("gather", job, outputs[0] if outputs else [])
 
     def scatter(
         self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any = None
@@ -172,7 +171,7 @@ class MpiGroup(ProcessGroup):
             self._comm.Scatter(None if given is None else to_move(given), to_move(whole), root)
             put_back(whole, output)
 
-        return self._calls.submit("scatter", job, outputs)
+        return self._collectives.submit("scatter", job, outputs)
 
     def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> dist.Work:
         """Give rank k the k-th tensor of every rank."""
@@ -183,7 +182,7 @@ class MpiGroup(ProcessGroup):
             self._exchange(given, whole, _numels(inputs), _numels(outputs))
             _split_into(whole, outputs)
 
-        return self._calls.submit("all_to_all", job, outputs)
+        return self._collectives.submit("all_to_all", job, outputs)
 
     def all_to_all_single(
         self,
@@ -204,7 +203,7 @@ class MpiGroup(ProcessGroup):
             self._exchange(given, whole, *counts)
             put_back(whole, output)
 
-        return self._calls.submit("all_to_all", job, [output])
+        return self._collectives.submit("all_to_all", job, [output])
 
     _allgather_base = all_gather_single  # as torch before 2.13 calls them
     _reduce_scatter_base = reduce_scatter_single
@@ -212,7 +211,9 @@ class MpiGroup(ProcessGroup):
 
     def barrier(self, opts: Any = None) -> dist.Work:
         """Wait until every rank is here."""
-        return self._calls.submit("barrier", lambda: None, [])  # each collective begins with one
+        return self._collectives.submit(
+            "barrier", lambda: None, []
+        )  # each collective begins with one
 
     def send(self, tensors: list[Tensor], to: int, tag: int = 0) -> dist.Work:
         """Send a tensor to a rank of the group."""
@@ -230,7 +231,7 @@ class MpiGroup(ProcessGroup):
 
     def shutdown(self) -> None:
         """Let queued collectives end."""
-        self._calls.close()
+        self._collectives.close()
 
     def _receive(self, tensor: Tensor, source: int | None, tag: int) -> dist.Work:
         whole = tensor.contiguous()

@@ -23,11 +23,7 @@ _MAX_TAG = 32767  # what every MPI allows
 
 
 def load_mpi() -> Any:
-    """Return `mpi4py.MPI`; loading it starts MPI in this process.
-
-    Raises:
-        CommError: it is not installed, or it cannot be used from several threads.
-    """
+    """Return `mpi4py.MPI`; loading it starts MPI in this process."""
     try:
         from mpi4py import MPI
     except ImportError as error:
@@ -43,11 +39,7 @@ def load_mpi() -> Any:
 
 
 def communicator(rank: int, names: Sequence[int], world_size: int, group: str) -> Any:
-    """Return an MPI communicator of the given ranks of the run; just those ranks call this.
-
-    Raises:
-        CommError: mpirun has not started them, or as other ranks than the run's.
-    """
+    """Return an MPI communicator of the given ranks of the run; just those ranks call this."""
     start = f"drumline train backend=mpi, or mpirun -n {world_size} drumline train backend=mpi"
     if world_size > 1 and not any(name in os.environ for name in _STARTED_BY_MPI):
         raise CommError(f"backend: mpi needs ranks that mpirun has started; start with {start}")

@@ -12,20 +12,19 @@ never copied in or out (`Place`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.distributed import PrefixStore, Store
 
-from drumline.comm.shm.arithmetic import blocks, share_of
 from drumline.comm.shm.barrier import ShmBarrier, barrier_bytes
 from drumline.comm.shm.segment import HEAD_BYTES, ProcessWatch, Segment, share_segment
 
 HALF_BYTES = 2**20
 """how much of a tensor passes through shared memory at once"""
-_LINE_BYTES = 64
+_LINE_BYTES = 64  # a cache line: no two ranks write to the same one
 _MAX_VIEWS = 512
 _BLOCK_BYTES = 2**18  # read, added and written back while it is in a core's cache
 
@@ -46,11 +45,7 @@ class Arena:
     def __init__(
         self, store: Store, rank: int, names: Sequence[int], timeout_s: float, half_bytes: int
     ) -> None:
-        """Map the memory; every rank of the group does.
-
-        Raises:
-            SharingError: the ranks are not all on one host.
-        """
+        """Map the memory; every rank of the group does, on one host (else a SharingError)."""
         self.rank, self.size, self.half_bytes = rank, len(names), half_bytes
         self._store = store
         before = _round_up(barrier_bytes(self.size))
@@ -145,3 +140,19 @@ class Arena:
 
 def _round_up(nbytes: int) -> int:
     return -(-nbytes // _LINE_BYTES) * _LINE_BYTES
+
+
+def share_of(rank: int, size: int, numel: int, itemsize: int) -> slice:
+    """Return the part of a tensor in shared memory that one rank adds up: whole cache lines."""
+    per_line = max(1, _LINE_BYTES // itemsize)
+    lines = -(-numel // per_line)
+    small, larger = divmod(lines, size)
+    begin = rank * small + min(rank, larger)
+    end = begin + small + (rank < larger)
+    return slice(min(numel, begin * per_line), min(numel, end * per_line))
+
+
+def blocks(part: slice, block: int) -> Iterator[slice]:
+    """Cut a part of shared memory into blocks of so many elements, to stay in a core's cache."""
+    for begin in range(part.start, part.stop, block):
+        yield slice(begin, min(begin + block, part.stop))

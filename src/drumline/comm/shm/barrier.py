@@ -110,15 +110,9 @@ class ShmBarrier:
         timeout_s: float,
         watch: ProcessWatch,
     ) -> None:
-        """Lay the barrier over shared memory.
+        """Lay the barrier over shared memory, all zeros, at the same offset in all ranks.
 
-        Args:
-            memory: mapped by all ranks, all zeros.
-            offset: where the barrier begins in it, the same in all ranks.
-            rank: this rank in the group.
-            names: by rank in the group, the rank in the run, for error messages.
-            timeout_s: how long to wait for the others.
-            watch: tells of processes that ended.
+        `names` has the rank in the run of each rank in the group, for error messages.
         """
         size = len(names)
         base = ctypes.addressof(ctypes.c_char.from_buffer(memory, offset))
@@ -145,8 +139,7 @@ class ShmBarrier:
     def wait(self, call: bytes | None = None) -> None:
         """Wait until every rank of the group is here.
 
-        Args:
-            call: what this rank is about to do, `CALL_BYTES` long; checked against the others'.
+        `call` is what this rank is about to do, `CALL_BYTES` long.
 
         Raises:
             LostPeerError: a rank has ended, or did not come in time.

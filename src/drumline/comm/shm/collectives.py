@@ -14,22 +14,51 @@ n ranks, a tensor of b bytes; what each rank reads and writes, and how many barr
     all_gather                         b in, n·b out                         1 barrier
     reduce_scatter                     n·b in, n·b added                     1 barrier
 
-All tensors are flat and contiguous; `group` sees to that.
+All tensors are flat and contiguous; `group` sees to that. They are combined in rank order, so that
+every rank gets the same bits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
 
-from drumline.comm.shm.arena import Arena, Place
-from drumline.comm.shm.arithmetic import combine, share_of
+from drumline.comm.reduce_op import finish
+from drumline.comm.shm.arena import Arena, share_of
 from drumline.comm.shm.barrier import CALL_BYTES
 
 _ONE_SHOT_BYTES = 2**15  # up to here, adding everything oneself is cheaper than barrier twice
+Combine = Callable[..., Tensor]
+"""combine(a, b, out=c)"""
+
+COMBINE: Mapping[str, Combine] = MappingProxyType(
+    {
+        "SUM": torch.add,
+        "AVG": torch.add,
+        "PRODUCT": torch.mul,
+        "MIN": torch.minimum,
+        "MAX": torch.maximum,
+        "BAND": torch.bitwise_and,
+        "BOR": torch.bitwise_or,
+        "BXOR": torch.bitwise_xor,
+    }
+)
+
+
+def combine(op: str, parts: Sequence[Tensor], total: Tensor) -> None:
+    """Combine parts of shared memory in rank order, into `total`, which may be the first."""
+    if len(parts) == 1:
+        total.copy_(parts[0])
+    else:
+        function = COMBINE[op]
+        function(parts[0], parts[1], out=total)
+        for part in parts[2:]:
+            function(total, part, out=total)
+    finish(op, total, len(parts))
 
 
 def barrier(arena: Arena) -> None:
@@ -44,7 +73,10 @@ def all_reduce(arena: Arena, flat: Tensor, op: str) -> None:
     call = _call("all_reduce", op, flat.dtype, flat.numel(), where)
     if place is not None:
         arena.barrier.wait(call)
-        _combine_place(place, op)
+        for total, *others in place.shares:
+            combine(op, [total, *others], total)
+            for other in others:
+                other.copy_(total)
         arena.barrier.wait()
         return
     for piece in _pieces(arena, flat):
@@ -121,14 +153,6 @@ def _combine_share(arena: Arena, rows: list[Tensor], op: str) -> None:
     total = rows[0]
     mine = share_of(arena.rank, arena.size, total.numel(), total.itemsize)
     combine(op, [row[mine] for row in rows], total[mine])
-
-
-def _combine_place(place: Place, op: str) -> None:
-    """Combine this rank's share of a tensor in shared memory, and write it to every rank's."""
-    for total, *others in place.shares:
-        combine(op, [total, *others], total)
-        for other in others:
-            other.copy_(total)
 
 
 def _pieces(arena: Arena, flat: Tensor) -> Iterator[Tensor]:

@@ -34,7 +34,6 @@ from drumline.comm.pieces import flatten, in_place, put_back
 from drumline.comm.reduce_op import check_op, op_name
 from drumline.comm.shm import collectives
 from drumline.comm.shm.arena import HALF_BYTES, Arena
-from drumline.comm.shm.arithmetic import COMBINE
 from drumline.comm.stream import CommStream, PendingWork
 
 NAME = "shm"
@@ -66,15 +65,8 @@ class ShmGroup(ProcessGroup):
     ) -> None:
         """Map the memory and connect gloo; every rank of the group does, and waits for the others.
 
-        Args:
-            store: where they meet.
-            rank: this rank in the group.
-            names: by rank in the group, the rank in the run.
-            timeout: how long to wait for another rank.
-            half_bytes: how much of a tensor passes through shared memory at once.
-
-        Raises:
-            SharingError: the ranks are not all on one host.
+        `names` has the rank in the run of each rank in the group. Where they are not all on one
+        host, this is a SharingError.
         """
         super().__init__(rank, len(names))  # type: ignore[call-arg]
         self._arena = Arena(
@@ -86,10 +78,7 @@ class ShmGroup(ProcessGroup):
         self._calls = InOrder()
 
     def allocate(self, numel: int, dtype: torch.dtype) -> Tensor:
-        """Return a tensor of zeros whose all_reduce copies nothing.
-
-        Every rank calls this with the same arguments. The memory is kept until the group ends.
-        """
+        """Return zeros whose all_reduce copies nothing; all ranks call this. Kept to the end."""
         return self._arena.allocate(numel, dtype)
 
     def getBackendName(self) -> str:  # noqa: N802  torch's name
@@ -220,8 +209,10 @@ class ShmGroup(ProcessGroup):
 
 def _known(op: Any) -> str:
     name = op_name(op)
-    if name not in COMBINE:
-        raise ValueError(f"{name} is not among {', '.join(COMBINE)}; use backend gloo or nccl")
+    if name not in collectives.COMBINE:
+        raise ValueError(
+            f"{name} is not among {', '.join(collectives.COMBINE)}; use backend gloo or nccl"
+        )
     return name
 
 
@@ -255,27 +246,28 @@ class InOrder:
         self._stream = CommStream()
         self._order = threading.Lock()
         self._running = threading.Lock()
+        self._ended: Future[None] = Future()
+        """of a collective that has ended before its caller gets it"""
+        self._ended.set_result(None)
         self._latest: Future[None] | None = None
         self._closed = False
 
     def run(self, collective: Collective, tensors: list[Tensor], *, blocking: bool) -> dist.Work:
         """Run a collective now (blocking, and nothing is queued), or queue it."""
         with self._order:  # threads of autograd call here, too
-            idle = self._latest is None or self._latest.done()
-            queued = None
+            done, idle = self._ended, self._latest is None or self._latest.done()
             if not idle or not (blocking or self._closed):
-                queued = self._latest = self._stream.submit(lambda: self._guarded(collective))
+                done = self._latest = self._stream.submit(partial(self._guarded, collective))
             else:
                 self._running.acquire()
-        if queued is None:
+        if done is self._ended:
             try:
                 collective()
             finally:
                 self._running.release()
-            return EndedWork(tensors)
-        if blocking:
-            queued.result()
-        return PendingWork(queued, tensors)
+        elif blocking:
+            done.result()
+        return PendingWork(done, tensors)
 
     def close(self) -> None:
         """Let queued collectives end, and the thread with them; no other starts."""
@@ -285,33 +277,3 @@ class InOrder:
     def _guarded(self, collective: Collective) -> None:
         with self._running:
             collective()
-
-
-class EndedWork(dist.Work):
-    """A collective that has ended before its caller got this."""
-
-    def __init__(self, tensors: list[Tensor]) -> None:
-        super().__init__()
-        self._tensors = tensors
-
-    def wait(self, timeout: timedelta | None = None) -> bool:
-        """Return at once."""
-        return True
-
-    def is_completed(self) -> bool:
-        """It has ended."""
-        return True
-
-    def is_success(self) -> bool:
-        """It has ended well; else its caller had got the error."""
-        return True
-
-    def result(self) -> list[Tensor]:
-        """Return the tensors that hold the result."""
-        return self._tensors
-
-    def get_future(self) -> torch.futures.Future[list[Tensor]]:
-        """Return the same as one of PyTorch's futures."""
-        answer: torch.futures.Future[list[Tensor]] = torch.futures.Future()
-        answer.set_result(self._tensors)
-        return answer

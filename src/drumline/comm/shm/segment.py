@@ -50,8 +50,7 @@ class Segment:
 def share_segment(store: Store, rank: int, size: int, nbytes: int) -> Segment:
     """Map `nbytes` of shared memory (after the head) in a group's ranks; every rank calls this.
 
-    Raises:
-        SharingError: they are not all on one host, or the system has no such memory.
+    Where they are not all on one host, or the system has no such memory, all raise a SharingError.
     """
     total = -(-(HEAD_BYTES + nbytes) // _PAGE) * _PAGE
     descriptor = -1

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from drumline.labs.chapter import Lab
-from drumline.labs.communication.collectives import write_collectives, write_strategies
+from drumline.labs.communication.chapters import (
+    write_choices,
+    write_collectives,
+    write_delays,
+    write_strategies,
+)
 from drumline.labs.communication.experiments import plan_experiments
-from drumline.labs.communication.training import write_choices, write_delays
 
 LAB = Lab(
     number=2,

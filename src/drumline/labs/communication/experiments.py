@@ -14,13 +14,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from types import MappingProxyType
 
+from drumline.bench.case_runner import Measurement
 from drumline.bench.communication.aggregation import run_aggregation
 from drumline.bench.communication.collectives import run_collectives
 from drumline.bench.specs import AggregationSpec, CollectivesSpec
 from drumline.labs.experiment import (
     Experiment,
     LabSettings,
-    Measurement,
     Options,
     Training,
     build_training,
@@ -79,12 +79,8 @@ def _collectives(settings: LabSettings) -> Measurement:
     if settings.nodes > 1:
         options = {**options, **place_ranks(settings, settings.nodes), "workers": [1]}
     rounds = {} if settings.full else {"rounds": 6}
-    spec = CollectivesSpec.model_validate({**options, **rounds})
-    return Measurement(
-        name="collectives",
-        measure=lambda watch: run_collectives(spec, out=None, watch=watch).to_json(),
-        options=spec.model_dump(mode="json"),
-    )
+    spec = CollectivesSpec.build({**options, **rounds})
+    return Measurement(name="collectives", bench=run_collectives, spec=spec)
 
 
 def _aggregation(settings: LabSettings) -> Measurement:
@@ -98,13 +94,9 @@ def _aggregation(settings: LabSettings) -> Measurement:
         "rounds": 60 if settings.full else 12,
     }
     if settings.link.rate is not None:
-        options["link"] = settings.link.model_dump(mode="json")
-    spec = AggregationSpec.model_validate(options)
-    return Measurement(
-        name="aggregation",
-        measure=lambda watch: run_aggregation(spec, out=None, watch=watch).to_json(),
-        options=spec.model_dump(mode="json"),
-    )
+        options["link"] = settings.link
+    spec = AggregationSpec.build(options)
+    return Measurement(name="aggregation", bench=run_aggregation, spec=spec)
 
 
 def _train(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from drumline.bench.communication.display import format_size
 from drumline.labs.communication.experiments import DELAY_MS
 from drumline.labs.plots import Plot, Style, error_bars, middles
 from drumline.report.page.table import Table
@@ -15,8 +14,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from drumline.labs.communication.collectives import AggregationRow, CollectiveRow, StrategyRow
-    from drumline.labs.communication.training import DelayRow
+    from drumline.labs.communication.chapters import (
+        AggregationRow,
+        CollectiveRow,
+        DelayRow,
+        StrategyRow,
+    )
     from drumline.labs.repeats import LossRow
 
 _WORST = 0.05
@@ -48,10 +51,10 @@ def _draw_sizes(plot: Plot, axes: Axes, rows: Sequence[CollectiveRow]) -> None:
             axes.plot(*zip(*kept, strict=True), "x", color=plot.color(number), ms=6)
     if rows:
         axes.plot([], [], "x", color=plot.ink, label=plot.label("predicted"))
-    sizes = sorted({row.bytes for row in rows})
+    sizes = dict(sorted({row.bytes: row.size for row in rows}.items()))
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
-    axes.set_xticks(sizes, [format_size(size) for size in sizes])
+    axes.set_xticks(list(sizes), list(sizes.values()))
     axes.minorticks_off()
 
 
@@ -59,8 +62,8 @@ def draw_splits(plot: Plot, collectives: Table[CollectiveRow]) -> Figure:
     """Draw lab 2's figure of wait and transfer by algorithm, a panel for each ranks and size."""
     rows = collectives.records
     algorithms = list(collectives.groups("algorithm"))
-    ranks, sizes = sorted({row.ranks for row in rows}), sorted({row.bytes for row in rows})
-    places = [(count, size) for count in ranks for size in sizes]
+    sizes = dict(sorted({row.bytes: row.size for row in rows}.items()))
+    places = [(count, size) for count in sorted({row.ranks for row in rows}) for size in sizes]
     figure, panels = plot.panels(len(places), columns=len(sizes), height=2.6)
     for number, (axes, (count, size)) in enumerate(zip(panels, places, strict=True)):
         _draw_split(plot, axes, collectives.where(ranks=count, bytes=size), algorithms)
@@ -68,7 +71,7 @@ def draw_splits(plot: Plot, collectives: Table[CollectiveRow]) -> Figure:
         names = [plot.name("algorithm", algorithm) if first else "" for algorithm in algorithms]
         axes.set_yticks(range(len(algorithms)), names)
         axes.invert_yaxis()
-        plot.panel(axes, "panel", legend=False, ranks=count, size=format_size(size))
+        plot.panel(axes, "panel", legend=False, ranks=count, size=sizes[size])
     plot.legend(figure, panels[0], columns=3)
     return figure
 

@@ -1,9 +1,8 @@
 """Pipeline parallelism: schedules, our executor of them, and PyTorch's behind the same words."""
 
 from drumline.parallel.pipeline.engine import TorchEngine
-from drumline.parallel.pipeline.executor import Executor
+from drumline.parallel.pipeline.executor import Executor, check_schedule, read_instructions
 from drumline.parallel.pipeline.schedule import SCHEDULES, peak_live
-from drumline.parallel.pipeline.validate import check_schedule, read_instructions
 
 __all__ = [
     "SCHEDULES",

@@ -28,9 +28,8 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
 from drumline.core.errors import UsageError
-from drumline.parallel.pipeline.executor import NoSync
+from drumline.parallel.pipeline.executor import NoSync, check_schedule
 from drumline.parallel.pipeline.p2p_link import TensorMeta
-from drumline.parallel.pipeline.validate import check_schedule
 from drumline.parallel.split import Microbatch, SumLoss
 
 
@@ -47,16 +46,10 @@ class TorchEngine:
         recompute: bool = False,
         no_sync: NoSync | None = None,
     ) -> None:
-        """Make the engine of this rank.
+        """Make the engine of this rank, of a group that has the stages in order; as `Executor`.
 
-        Args:
-            chunks: this rank's parts of the model; chunk c is virtual stage c*stages + rank.
-            group: the stages in order.
-            device: where the chunks are; the group's backend must be able to send from there.
-            schedule: one of `SCHEDULES`.
-            recompute: keep only inputs, and run a chunk again for its backward.
-            no_sync: a data-parallel wrapper's, to put around all backwards; PyTorch does not say
-                which one is the last, so the wrapper averages when all are over.
+        The group's backend must be able to send from the device. `no_sync` is put around all
+        backwards: PyTorch does not say which is the last, so the wrapper averages after all.
         """
         from torch.distributed import pipelining
 
@@ -72,10 +65,7 @@ class TorchEngine:
         self._for_prediction: dict[TensorMeta, Any] = {}
 
     def train(self, microbatches: Sequence[Microbatch], loss: SumLoss, scale: float) -> list[float]:
-        """Run forward and backward of all microbatches; gradients are added to `.grad`.
-
-        The same as `Executor.train`.
-        """
+        """Run forward and backward of all microbatches; the same as `Executor.train`."""
         if not microbatches:
             raise UsageError("a pipeline needs microbatches, but got 0; cut the batch into some")
         self._loss.loss, self._loss.scale = loss, scale

@@ -8,10 +8,10 @@
     Backward            ──>  .grad of parameters; gradient of the input; it is dropped
     SendGradient        ──>  gradient of the input          ──>  gradients, to the stage before
 
-Saved forwards are kept in one place, so that live microbatches are counted, not computed.
-
 The loss is a sum over predictions, and its gradient is `scale`: what the last stage starts backward
 with in place of a message. So microbatches of different sizes add up to the gradient of the mean.
+
+`schedule.py` trusts its arguments, so that the algorithms stay short: they are checked here.
 """
 
 from __future__ import annotations
@@ -29,9 +29,12 @@ from torch import Tensor, nn
 
 from drumline.comm import Channel, Meter
 from drumline.comm.meter import NoteWork
+from drumline.core.errors import UsageError
+from drumline.core.formatting import nearest
 from drumline.parallel.pipeline.p2p_link import P2PLink, TensorMeta
 from drumline.parallel.pipeline.saved_forward import Checkpointed, Run, SavedForward
 from drumline.parallel.pipeline.schedule import (
+    SCHEDULES,
     Backward,
     Forward,
     Instruction,
@@ -40,8 +43,40 @@ from drumline.parallel.pipeline.schedule import (
     SendActivation,
     SendGradient,
 )
-from drumline.parallel.pipeline.validate import check_schedule, read_instructions
 from drumline.parallel.split import Microbatch, SumLoss
+
+
+def check_schedule(schedule: str, *, stages: int, chunks: int) -> None:
+    """Refuse a pipeline schedule that nobody knows, or that cannot have so many chunks a rank."""
+    if schedule not in SCHEDULES:
+        hint = nearest(schedule, SCHEDULES, "name one of them")
+        raise UsageError(f"no schedule {schedule!r} among {', '.join(SCHEDULES)}; {hint}")
+    if chunks < 1 or stages < 1:
+        raise UsageError(
+            f"a pipeline of {stages} stages with {chunks} chunks each has nothing to run; give "
+            f"every rank at least one chunk of the model"
+        )
+    if chunks > 1 and schedule != "interleaved":
+        raise UsageError(
+            f"schedule {schedule} has one chunk a rank, but this rank got {chunks}; set "
+            f"schedule=interleaved, or cut the model into {stages} parts instead of "
+            f"{stages * chunks}"
+        )
+
+
+def read_instructions(
+    schedule: str, stage: int, stages: int, microbatches: int, chunks: int
+) -> tuple[Instruction, ...]:
+    """Return the instructions of a rank in a pipeline schedule; without microbatches, refuse."""
+    check_schedule(schedule, stages=stages, chunks=chunks)
+    if microbatches < 1:
+        raise UsageError(
+            f"a pipeline needs microbatches, but got {microbatches}; cut the batch into at least "
+            f"one, better {4 * stages} or more for {stages} stages"
+        )
+    more = (chunks,) if schedule == "interleaved" else ()
+    return tuple(SCHEDULES[schedule](stage, stages, microbatches, *more))
+
 
 NoSync = Callable[[], AbstractContextManager[None]]
 Key = tuple[int, int]
@@ -92,16 +127,11 @@ class Executor:
         no_sync: NoSync | None = None,
         meter: Meter | None = None,
     ) -> None:
-        """Make the executor of this rank.
+        """Make the executor of this rank, of a channel that has the stages in order.
 
-        Args:
-            chunks: this rank's parts of the model; chunk c is virtual stage c*stages + rank.
-            channel: the stages in order.
-            schedule: one of `SCHEDULES`.
-            recompute: keep only inputs, and run a chunk again for its backward.
-            note: is told of each forward and backward.
-            no_sync: a data-parallel wrapper's, to put around all backwards of a chunk but the last.
-            meter: is told of each message.
+        Chunk c is virtual stage c*stages + rank. With `recompute` only inputs are kept, and a chunk
+        runs again for its backward. `no_sync` is a data-parallel wrapper's, to put around all
+        backwards of a chunk but the last. `note` is told of computations, `meter` of messages.
         """
         check_schedule(schedule, stages=channel.size, chunks=len(chunks))
         self._chunks = tuple(chunks)
@@ -110,51 +140,29 @@ class Executor:
         self._saved_forward = Checkpointed if recompute else SavedForward
         self._note = note
         self._no_sync: NoSync = no_sync or contextlib.nullcontext
-        self._device = _device_of(chunks)
+        tensors = [t for chunk in chunks for t in (*chunk.parameters(), *chunk.buffers())]
+        self._device = tensors[0].device if tensors else torch.device("cpu")
         before, behind = (self._stage - 1) % self._stages, (self._stage + 1) % self._stages
-        window = self._stages * len(chunks)
-        self._activations = P2PLink(
-            channel,
-            to=behind,
-            source=before,
-            window=window,
-            device=self._device,
-            meter=meter,
-        )
-        self._gradients = P2PLink(
-            Channel(channel.group, channel.members, ranks_per_node=channel.ranks_per_node),
-            to=before,
-            source=behind,
-            window=window,
-            device=self._device,
-            meter=meter,
-        )
+        link = partial(P2PLink, window=self._stages * len(chunks), device=self._device, meter=meter)
+        self._activations = link(channel, to=behind, source=before)
+        back = Channel(channel.group, channel.members, ranks_per_node=channel.ranks_per_node)
+        self._gradients = link(back, to=before, source=behind)
         self._plans: dict[int, tuple[Instruction, ...]] = {}
-        self._peak_live = 0
+        self.peak_live = 0
+        """how many forwards waited for their backward at most in the latest `train`, counted"""
         self._begin(_NOTHING)
-
-    @property
-    def peak_live(self) -> int:
-        """How many forwards waited for their backward at most in the latest `train`, counted."""
-        return self._peak_live
 
     def train(self, microbatches: Sequence[Microbatch], loss: SumLoss, scale: float) -> list[float]:
         """Run forward and backward of all microbatches; gradients are added to `.grad`.
 
-        Every rank calls this with the same microbatches: the first stage uses the inputs, the last
-        one the targets, and all the inputs' shapes. It blocks until this rank's part is done.
-
-        Args:
-            microbatches: inputs and targets of each; they may differ in size.
-            loss: gives the summed loss of logits and targets.
-            scale: what the sum is multiplied by to become the loss whose gradient is wanted.
-
-        Returns:
-            the summed loss of each microbatch on the last stage, an empty list on the others.
+        Every rank calls this with the same microbatches, which may differ in size: the first stage
+        uses the inputs, the last one the targets, and all the inputs' shapes. It blocks until this
+        rank's part is done. `scale` times the summed loss is the loss whose gradient is wanted.
+        Returns the summed loss of each microbatch on the last stage, none on the others.
         """
         inputs, targets = zip(*microbatches, strict=True) if microbatches else ((), ())
         batch = _Batch(inputs=inputs, targets=targets, loss=loss, scale=scale)
-        self._peak_live = 0
+        self.peak_live = 0
         losses = self._carry_out(self._plan(len(microbatches)), batch)
         return torch.stack(losses).tolist() if losses else []
 
@@ -162,8 +170,7 @@ class Executor:
     def predict(self, inputs: Tensor) -> Tensor | None:
         """Run forward only, and return the logits on the last stage, None on the others.
 
-        Every rank calls this with the same inputs. Whether dropout and the like are at work is the
-        caller's to say, by `eval()`.
+        Every rank calls this with the same inputs, in whatever mode (`eval()`) the chunks are.
         """
         forwards = [each for each in self._plan(1) if isinstance(each, _FORWARD_ONLY)]
         logits = self._carry_out(forwards, _Batch(inputs=(inputs,)))
@@ -228,7 +235,7 @@ class Executor:
             self._made[key] = output
         if batch.trains:
             self._live[key] = saved
-            self._peak_live = max(self._peak_live, len(self._live))
+            self.peak_live = max(self.peak_live, len(self._live))
             self._gradients.know(batch.topic(at), TensorMeta.of(output))
 
     def _send_activation(self, at: Instruction) -> None:
@@ -273,10 +280,3 @@ _NOTED: Mapping[type[Instruction], str] = MappingProxyType(
 
 def _run_with_loss(run: Run, loss: SumLoss, targets: Tensor, inputs: Tensor) -> Tensor:
     return loss(run(inputs), targets)
-
-
-def _device_of(chunks: Sequence[nn.Module]) -> torch.device:
-    for chunk in chunks:
-        for tensor in (*chunk.parameters(), *chunk.buffers()):
-            return tensor.device
-    return torch.device("cpu")

@@ -79,14 +79,11 @@ class P2PLink:
         self._coming: deque[Hashable] = deque()
         self._posted: deque[tuple[Tensor, Handle]] = deque()
         self._sent: deque[tuple[Handle, ...]] = deque()
-        self._looped: deque[Tensor] = deque()  # where both neighbours are this rank itself
+        self._loops = to == channel.rank  # both neighbours are this rank itself
+        self._looped: deque[Tensor] = deque()
 
     def expect(self, topics: Iterable[Hashable]) -> None:
-        """Say what will come, in order.
-
-        A topic stands for all tensors that have one form. Both sides may name it differently, as
-        long as they tell the same ones apart.
-        """
+        """Say what will come, in order; a topic stands for all tensors that have one form."""
         self._coming = deque(topics)
         self._post()
 
@@ -130,10 +127,6 @@ class P2PLink:
         while self._sent:
             wait_all(self._sent.popleft())
 
-    @property
-    def _loops(self) -> bool:
-        return self._to == self._channel.rank
-
     def _send_header(self, topic: Hashable, form: TensorMeta) -> list[Handle]:
         """Send a header ahead of the first tensor of a topic (1)."""
         if topic not in self._sent_meta:
@@ -153,12 +146,9 @@ class P2PLink:
             if form is None or self._loops:
                 return
             self._coming.popleft()
-            buffer = torch.empty(form.shape, dtype=form.dtype, pin_memory=self._on_gpu)
+            on_gpu = self._device.type == "cuda"
+            buffer = torch.empty(form.shape, dtype=form.dtype, pin_memory=on_gpu)
             self._posted.append((buffer, self._channel.irecv(buffer, self._source)))
-
-    @property
-    def _on_gpu(self) -> bool:
-        return self._device.type == "cuda"
 
 
 def _on_host(tensor: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ the input and the random state, and computes forward again when backward comes (
 the same numbers again; layers that count their calls, as batch norm does, count twice.
 
 PyTorch's own `torch.utils.checkpoint` does the same for any part of a graph, and imports the
-compiler. Here a chunk is a whole graph, and a page is enough.
+compiler.
 """
 
 from __future__ import annotations

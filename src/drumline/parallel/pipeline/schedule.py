@@ -1,7 +1,6 @@
 """Pipeline schedules: what each stage does, in which order, as a list of small instructions.
 
-A batch is cut into microbatches, so that the stages of a model can work on different ones at the
-same time. A schedule is a pure function of the stage's number; `executor.py` carries it out.
+A schedule is a pure function of the stage's number; `executor.py` carries it out.
 
 - `gpipe`: Huang et al. 2019, "GPipe: Efficient Training of Giant Neural Networks using Pipeline
   Parallelism". All forwards, then all backwards.
@@ -13,8 +12,8 @@ same time. A schedule is a pure function of the stage's number; `executor.py` ca
 The bubble is the share of a step in which a stage has nothing to do. With p stages and m
 microbatches it is (p-1)/(m+p-1) for `gpipe` and for `one_f_one_b`, which differ in memory: m and at
 most p microbatches are live at a time. With v chunks a rank, a stage waits for p-1 chunks where it
-waited for p-1 whole stages, so `interleaved` idles 1/v as long: (p-1)/(v*m+p-1).
-The formula is `spec.strategy.bubble`, for those who compare it with what was measured.
+waited for p-1 whole stages, so `interleaved` idles 1/v as long: (p-1)/(v*m+p-1)
+(`spec.strategy.bubble`).
 
 In the diagrams F2 and B2 are forward and backward of microbatch 2; both are drawn as one tick.
 """

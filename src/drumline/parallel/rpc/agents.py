@@ -25,10 +25,8 @@ by its broken connection, at once; one that is stopped, or cut off, by its missi
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
 import os
-import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -45,6 +43,7 @@ from torch.futures import Future
 from drumline.comm import LOOPBACK, StoreBarrier
 from drumline.comm.group import interface_towards
 from drumline.comm.lost_peers import LostPeerError
+from drumline.comm.store import run_on_daemon
 from drumline.core.errors import CommError
 from drumline.core.formatting import name_ranks
 from drumline.core.task import LONG_TIMEOUT_S
@@ -79,21 +78,23 @@ def join_rpc(
             else:
                 model = RpcModel(agents, part, …)
 
-    Args:
-        store: the one that all ranks have met at; whoever serves it keeps it until all have left.
-        rank: this rank; rank 0 is the leader.
-        world_size: how many ranks there are.
-        timeout_s: how long a call may take, and a rank be silent.
-        leader: the leader's address; calls are taken on the interface that leads there.
+    Whoever serves the store keeps it until all have left. A call may take `timeout_s`, and a rank
+    be silent for as long. Calls are taken on the interface that leads to the `leader`'s address.
 
     Raises:
         PeerError: some rank has not come in time; says which.
         LostPeerError: some rank has come, and gone again.
         CommError: no interface leads to the leader, or this process has joined before.
     """
-    _refuse_a_second_time()
+    if here.joined:
+        raise CommError(
+            "this process has joined RPC agents before, and torch binds RRefs to the first for "
+            "good; keep them until the end, or start new processes"
+        )
     _pin_interface(leader)
-    _import_distributed_optim()
+    with warnings.catch_warnings():  # what the leader sends functions of, before calls come
+        warnings.filterwarnings("ignore", r"`torch\.jit\.\w+` is deprecated", DeprecationWarning)
+        import torch.distributed.optim  # noqa: F401
     own = _connect("rpc", store, timeout_s)
     StoreBarrier(own, rank=rank, world_size=world_size).gather("join the RPC agents", timeout_s)
     heartbeat = Heartbeat(
@@ -102,22 +103,19 @@ def join_rpc(
         world_size=world_size,
         timeout_s=timeout_s,
     )
-    try:
-        agent = _start_agent(PrefixStore("agent", own), rank, world_size, timeout_s)
-    except RuntimeError as error:
-        raise heartbeat.wait_for_loss(timeout_s) or error from None
-    return Agents(agent, own, heartbeat, rank=rank, world_size=world_size)
-
-
-def _start_agent(store: Store, rank: int, world_size: int, timeout_s: float) -> Any:
     options = rpc.TensorPipeRpcBackendOptions(
         num_worker_threads=1, rpc_timeout=timeout_s, _transports=["uv"], _channels=["basic"]
     )
     dist_autograd._init(rank)
-    agent = rpc.TensorPipeAgent(store, _worker_name(rank), rank, world_size, options, {}, [])
+    try:
+        agent = rpc.TensorPipeAgent(
+            PrefixStore("agent", own), _worker_name(rank), rank, world_size, options, {}, []
+        )
+    except RuntimeError as error:
+        raise heartbeat.wait_for_loss(timeout_s) or error from None
     rpc.api._init_rpc_states(agent)
     here.joined = True
-    return agent
+    return Agents(agent, own, heartbeat, rank=rank, world_size=world_size)
 
 
 def _connect(prefix: str, store: Store, timeout_s: float) -> Store:
@@ -126,14 +124,6 @@ def _connect(prefix: str, store: Store, timeout_s: float) -> Store:
     connected = PrefixStore(prefix, store if clone is None else clone())
     connected.set_timeout(timedelta(seconds=timeout_s))
     return connected
-
-
-def _refuse_a_second_time() -> None:
-    if here.joined:
-        raise CommError(
-            "this process has joined RPC agents before, and torch binds RRefs to the first for "
-            "good; keep them until the end, or start new processes"
-        )
 
 
 def _pin_interface(leader: str) -> None:
@@ -146,13 +136,6 @@ def _pin_interface(leader: str) -> None:
             f"set {_INTERFACE} to the name of the right one"
         )
     os.environ[_INTERFACE] = name
-
-
-def _import_distributed_optim() -> None:
-    """Import what the leader will send functions of, before calls come, without its warnings."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", r"`torch\.jit\.\w+` is deprecated", DeprecationWarning)
-        import torch.distributed.optim  # noqa: F401
 
 
 class Agents:
@@ -186,11 +169,7 @@ class Agents:
         self._gather("offer its part", LONG_TIMEOUT_S)
 
     def serve(self, part: object) -> None:
-        """Offer a part, and block until the leader leaves; every rank but the leader's.
-
-        Raises:
-            LostPeerError: a rank is gone, or was silent for `timeout_s`.
-        """
+        """Offer a part, and block until the leader leaves, or a rank is lost (LostPeerError)."""
         self.offer(part)
         while not self._heartbeat.done.wait(self._heartbeat.every_s):
             self._heartbeat.check()
@@ -233,12 +212,7 @@ class Agents:
             raise
 
     def leave(self) -> None:
-        """End this rank's agent when all ranks have come to do so; every rank calls this.
-
-        Raises:
-            LostPeerError: a rank is gone, or was silent for `timeout_s`.
-            PeerError: a rank did not come to leave within `timeout_s`.
-        """
+        """End this rank's agent when all ranks have come to do so, within `timeout_s`; all call."""
         if self.rank == 0:
             self._heartbeat.announce_done()
         try:
@@ -262,27 +236,22 @@ class Agents:
     def _end(self, without: Sequence[int] = ()) -> None:
         """Shut the agent down; the leader, whose process may serve the store, goes last."""
         here.offer = None
-        _run_bounded(partial(rpc.shutdown, graceful=False))
-        _run_bounded(partial(self._wait_for_departures, set(range(self.world_size)) - set(without)))
 
-    def _wait_for_departures(self, to: set[int]) -> None:
-        self._store.set(f"left/{self.rank}", "1")
-        if self.rank == 0:
-            self._store.wait([f"left/{other}" for other in to], timedelta(seconds=_SHUTDOWN_S))
+        def wait_for_departures() -> None:
+            self._store.set(f"left/{self.rank}", "1")
+            if self.rank == 0:
+                others = set(range(self.world_size)) - set(without)
+                marks = [f"left/{other}" for other in others]
+                self._store.wait(marks, timedelta(seconds=_SHUTDOWN_S))
+
+        for step in (partial(rpc.shutdown, graceful=False), wait_for_departures):
+            with contextlib.suppress(RuntimeError, TimeoutError):  # nobody may be there to answer
+                run_on_daemon(step).result(_SHUTDOWN_S)
 
     def _gather(self, what: str, within_s: float) -> None:
         """Wait until every rank has come to the same point; ends early when one is lost."""
-        gathered: concurrent.futures.Future[None] = concurrent.futures.Future()
-
-        def wait() -> None:
-            try:
-                self._barrier.gather(what, within_s)
-            except (RuntimeError, CommError) as error:
-                gathered.set_exception(error)
-            else:
-                gathered.set_result(None)
-
-        threading.Thread(target=wait, daemon=True).start()  # a stopped store never answers
+        # on a thread: a stopped store never answers
+        gathered = run_on_daemon(partial(self._barrier.gather, what, within_s))
         while True:
             with contextlib.suppress(TimeoutError):
                 return gathered.result(timeout=self._heartbeat.every_s)
@@ -291,7 +260,7 @@ class Agents:
     def _find_loss(self, error: RuntimeError) -> LostPeerError | None:
         """Find out whether a call failed for a lost rank: ask all, and listen for their beats."""
         others = range(1, self.world_size) if self.rank == 0 else [0]
-        calls = {other: self._ask(other) for other in others}
+        calls = {other: _ask(other, min(_ANSWER_S, self.timeout_s)) for other in others}
         answers = {other: _outcome_of(call) for other, call in calls.items()}
         gone = [other for other, answer in answers.items() if answer == "gone"]
         if gone:
@@ -303,13 +272,12 @@ class Agents:
             return None
         return self._heartbeat.wait_for_loss(self.timeout_s + 4 * self._heartbeat.every_s)
 
-    def _ask(self, other: int) -> Future[None] | None:
-        call: Future[None] | None = None
-        with contextlib.suppress(RuntimeError):
-            call = rpc.rpc_async(
-                _worker_name(other), _answer, timeout=min(_ANSWER_S, self.timeout_s)
-            )
-        return call
+
+def _ask(other: int, timeout_s: float) -> Future[None] | None:
+    call: Future[None] | None = None
+    with contextlib.suppress(RuntimeError):
+        call = rpc.rpc_async(_worker_name(other), _answer, timeout=timeout_s)
+    return call
 
 
 def _outcome_of(call: Future[None] | None) -> str:
@@ -320,18 +288,6 @@ def _outcome_of(call: Future[None] | None) -> str:
     except RuntimeError as error:
         return "silent" if _TIMED_OUT in str(error) else "gone"
     return "answers"
-
-
-def _run_bounded(step: Callable[[], object]) -> None:
-    """Take a step of leaving, but not for long: nobody may be there to answer."""
-
-    def run() -> None:
-        with contextlib.suppress(RuntimeError):
-            step()
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    thread.join(_SHUTDOWN_S)
 
 
 def _answer() -> None:

@@ -51,11 +51,7 @@ class Heartbeat:
         self._thread.start()
 
     def check(self) -> None:
-        """Return if nobody is missing.
-
-        Raises:
-            LostPeerError: some rank is gone, or has not been heard of for `timeout_s`.
-        """
+        """Raise a LostPeerError if some rank is gone, or has not been heard of for `timeout_s`."""
         self._notice_a_stalled_store()
         if self._loss is not None:
             raise self._loss

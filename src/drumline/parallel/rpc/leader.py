@@ -8,7 +8,7 @@
             model = RpcModel(agents, part, optimizer=partial(build_optimizer, spec))
             losses = model.train(microbatches, loss_sum, scale=1 / predictions)
 
-One step, all of it driven by the leader:
+One step:
 
     1. begin      every owner forgets its last gradients and sets its learning rate
     2. forward    microbatches leave one after the other; the parts pass them on (see `parts`)
@@ -17,8 +17,7 @@ One step, all of it driven by the leader:
     5. tied, clip where asked for: gradients change in place
     6. update     every owner steps its own optimizer
 
-With one microbatch the parts compute in turn, and one rank works at a time. With several they
-overlap, in forward (2) and again in backward (4):
+With one microbatch one rank works at a time. With several they overlap, in (2) and again in (4):
 
     1 microbatch    rank 0  F F F F . . . . . . . . B B B B
                     rank 1  . . . . F F F F B B B B . . . .
@@ -53,6 +52,8 @@ from drumline.parallel.rpc.agents import Agents
 from drumline.parallel.rpc.parts import Inbox, Part, Pass, Traffic, ask, hand_on
 from drumline.parallel.split import Microbatch, SumLoss
 
+BuildOptimizer = Callable[[list[torch.nn.Parameter]], Optimizer]
+
 
 class RpcModel:
     """The parts of a model behind RRefs; only the leader has it."""
@@ -74,11 +75,14 @@ class RpcModel:
         Args:
             agents: of all ranks.
             own: part 0.
-            optimizer: makes the optimizer of a part from its parameters, on the owner.
+            optimizer: makes a part's optimizer from its parameters; sent to the owners, so it must
+                be a function of a module, or a `functools.partial` of one.
             clip_norm: the norm of all parts' gradients together that a step may have at most.
             tied: names of parameters that are copies of one; their gradients are added up.
             overlap: let microbatches follow each other at once; else each waits for the one before.
         """
+        from torch.distributed.optim import DistributedOptimizer
+
         self._agents = agents
         self._own = own
         self._clip_norm = clip_norm
@@ -94,8 +98,11 @@ class RpcModel:
                 ask(part, Part.link, following).wait()
             self.names: list[list[str]] = [ask(part, Part.names).wait() for part in self.parts]
             """of the parameters that each part trains, in the order of its optimizer's state"""
-            self._ties = _find_ties(self.parts, self.names, tied)
-            self._optimizers = PartOptimizers(self.parts, optimizer)
+            self._ties = [_find_tie(self.parts, self.names, copies) for copies in tied]
+            refs = [ref for part in self.parts for ref in ask(part, Part.parameter_refs).wait()]
+            with _quiet():
+                # a class of torch.optim would be exchanged for its TorchScript form: wrapped, not
+                self._optimizers = DistributedOptimizer(partial(optimizer), refs)
 
     def train(
         self,
@@ -115,15 +122,15 @@ class RpcModel:
             scale: what gradients are multiplied by: 1 ÷ the predictions of all microbatches.
             lr: the learning rate from now on; None: as it was.
             seed: of this step's random numbers, such as dropout's; None: they just go on.
-
-        Raises:
-            LostPeerError: a rank is gone, or was silent for `timeout_s`.
         """
         if not microbatches:
             raise UsageError("a step needs at least one microbatch, got none")
         with self._agents.watching(), dist_autograd.context() as context:
-            begun = self._optimizers.begin(lr)  # (1)
-            seeds = _seeds(seed, len(microbatches))
+            begun = [ask(ref, _begin, lr) for ref in self._optimizers.remote_optimizers]  # (1)
+            seeds = [
+                None if seed is None else seed * 1_000_003 + number
+                for number in range(len(microbatches))
+            ]
             jobs = [Pass(microbatch=i, training=True, seed=s) for i, s in enumerate(seeds)]
             calls = [
                 self._send(job, inputs)  # (2)
@@ -192,47 +199,8 @@ def _wait(calls: Sequence[Future[None]]) -> None:
         call.wait()
 
 
-def _seeds(seed: int | None, count: int) -> list[int | None]:
-    return [None if seed is None else seed * 1_000_003 + number for number in range(count)]
-
-
-BuildOptimizer = Callable[[list[torch.nn.Parameter]], Optimizer]
-
-
-class PartOptimizers:
-    """The optimizers of all parts, as the leader sees them.
-
-    `DistributedOptimizer` makes an optimizer on every owner of parameters, and steps them all with
-    the gradients of one autograd context. What it lacks is here: a learning rate that changes, and
-    gradients of the last step that must not come again.
-    """
-
-    def __init__(self, parts: Sequence[Any], build: BuildOptimizer) -> None:
-        """Let each owner build its optimizer.
-
-        Args:
-            parts: RRefs to the parts.
-            build: makes an optimizer from parameters; sent to the owners, so it must be a function
-                of a module, or a `functools.partial` of one: `partial(build_optimizer, spec)`.
-        """
-        from torch.distributed.optim import DistributedOptimizer
-
-        parameters = [ref for part in parts for ref in ask(part, Part.parameter_refs).wait()]
-        with _quiet():
-            # a class of torch.optim would be exchanged for its TorchScript form: wrapped, it is not
-            self._optimizer = DistributedOptimizer(partial(build), parameters)
-
-    def begin(self, lr: float | None) -> list[Future[None]]:
-        """Forget the last gradients, and set the learning rate; does not wait."""
-        return [ask(ref, _begin, lr) for ref in self._optimizer.remote_optimizers]
-
-    def step(self, context: int) -> None:
-        """Let every owner take a step with its gradients of an autograd context."""
-        self._optimizer.step(context)
-
-
 def _begin(local: Any, lr: float | None) -> None:
-    """Run on the owner; `local` is torch's _LocalOptimizer, whose `optim` `build` has made."""
+    """Do on an owner what DistributedOptimizer lacks; `local` is torch's _LocalOptimizer."""
     local.optim.zero_grad()
     if lr is not None:
         for group in local.optim.param_groups:
@@ -254,23 +222,8 @@ Tie = list[tuple[int, str]]
 """the parts that hold a copy, each with the name that it has there"""
 
 
-def _find_ties(
-    parts: Sequence[Any], names: Sequence[Sequence[str]], tied: Sequence[tuple[str, ...]]
-) -> list[Tie]:
-    """Look up who holds the copies.
-
-    Args:
-        parts: RRefs to the parts.
-        names: of each part's parameters.
-        tied: the names that one parameter has; the same name may also be in several parts.
-
-    Raises:
-        UsageError: a name that no part has, or copies that differ.
-    """
-    return [_find(parts, names, copies) for copies in tied]
-
-
-def _find(parts: Sequence[Any], names: Sequence[Sequence[str]], copies: tuple[str, ...]) -> Tie:
+def _find_tie(parts: Sequence[Any], names: Sequence[Sequence[str]], copies: tuple[str, ...]) -> Tie:
+    """Look up which parts hold the parameter of these names, and check that copies are equal."""
     for name in copies:
         if not any(name in held for held in names):
             raise UsageError(
@@ -289,15 +242,11 @@ def _find(parts: Sequence[Any], names: Sequence[Sequence[str]], copies: tuple[st
 
 
 def _sum_tied(parts: Sequence[Any], tie: Tie) -> int:
-    """Give all copies the sum of their gradients; return how many bytes the leader has sent.
-
-    They are added up in the order of the parts.
-    """
+    """Give all copies the sum of their gradients, in part order; return the bytes sent for it."""
     calls = [ask(parts[part], Part.gradient, name) for part, name in tie]
     found = [gradient for call in calls if (gradient := call.wait()) is not None]
     if not found:
         return 0
     total = torch.stack(found).sum(0)
-    for done in [ask(parts[part], Part.put_gradient, name, total) for part, name in tie]:
-        done.wait()
+    _wait([ask(parts[part], Part.put_gradient, name, total) for part, name in tie])
     return total.nbytes * sum(part > 0 for part, _ in tie)

@@ -29,6 +29,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 import torch
@@ -38,7 +39,7 @@ from torch import Tensor, nn
 from torch.futures import Future
 
 from drumline.comm.meter import NoteWork
-from drumline.parallel.norm import sum_squares
+from drumline.parallel.shard_spec import sum_squares
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -88,13 +89,10 @@ class Part:
         device: torch.device | str = "cpu",
         note: NoteWork | None = None,
     ) -> None:
-        """Wrap a module.
+        """Wrap a module that maps one tensor to one; its parameters have the whole model's names.
 
-        Args:
-            module: maps one tensor to one tensor; its parameters have the whole model's names.
-            number: which part it is, counted from 0: the rank that owns it.
-            device: where it computes. Between ranks tensors lie in host memory.
-            note: called on this rank with the span of each forward and backward.
+        `number` is also the rank that owns it. `note` is called there with the span of each forward
+        and backward. Between ranks tensors lie in host memory.
         """
         self.module = module.to(device)
         self.number = number
@@ -115,8 +113,9 @@ class Part:
         self.module.train(job.training)
         with torch.set_grad_enabled(job.training):
             outputs = self.module(tensor.to(self._device)).cpu()
-        if self._note is not None:
-            self._note_spans(self._note, job, outputs, began)
+        if (note := self._note) is not None:
+            note("forward", job.microbatch, _CHUNK, began, time.monotonic_ns())
+            _note_backward(outputs, partial(note, "backward", job.microbatch, _CHUNK))
         if job.training and not self._next.is_owner():
             self.traffic.activation_bytes += outputs.nbytes
         return hand_on(self._next, job, outputs)
@@ -174,14 +173,6 @@ class Part:
         found, self.traffic = self.traffic, Traffic()
         return found
 
-    def _note_spans(self, note: NoteWork, job: Pass, outputs: Tensor, began: int) -> None:
-        note("forward", job.microbatch, _CHUNK, began, time.monotonic_ns())
-
-        def finish(began_ns: int, ended_ns: int) -> None:
-            note("backward", job.microbatch, _CHUNK, began_ns, ended_ns)
-
-        _note_backward(outputs, finish)
-
 
 class Inbox:
     """Where the last part's results arrive, on the leader."""
@@ -227,8 +218,7 @@ def ask(
     `ask(part, Part.settle, context)` is `part.rpc_async().settle(context)`, which first asks the
     owner for the type, but checked when it is written.
     """
-    arguments = (target, method, *args)
-    call: Future[T] = rpc.rpc_async(target.owner(), _call, args=arguments, kwargs=kwargs)
+    call: Future[T] = rpc.rpc_async(target.owner(), _call, (target, method, *args), kwargs)
     return call
 
 

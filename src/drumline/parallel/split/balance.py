@@ -37,9 +37,6 @@ def partition(costs: Sequence[float], parts: int) -> list[int]:
     Both ends are among them. Of several such partitions it takes one whose counts of layers are
     most even (the smallest sum of squares), and of these the one whose first parts are the
     smallest. By dynamic programming, in parts · layers² steps.
-
-    Raises:
-        UsageError: there are not enough layers for the parts.
     """
     count = len(costs)
     if not 1 <= parts <= count:
@@ -80,11 +77,7 @@ def _most_even(cost: Sequence[Sequence[float]], parts: int, limit: float) -> lis
 
 
 def parse_balance(balance: Sequence[int], layers: Sequence[Layer], parts: int) -> list[int]:
-    """Turn the number of layers of each stage of a split model, as written, into cut points.
-
-    Raises:
-        UsageError: they are not as many as the stages, or do not add up to the layers.
-    """
+    """Turn the number of layers of each stage of a split model, as written, into cut points."""
     names = f"{counted(len(layers), 'layer')} ({', '.join(layer.name for layer in layers)})"
     fix = f"give {parts} numbers that add up to {len(layers)}"
     if parts == 1:
@@ -108,10 +101,7 @@ def parse_balance(balance: Sequence[int], layers: Sequence[Layer], parts: int) -
 
 
 def count_bytes(model: nn.Module, layers: Sequence[Layer]) -> list[int]:
-    """Return how many bytes each layer's parameters take, to split by; one with two names once.
-
-    The weights may be on the meta device.
-    """
+    """Return how many bytes each layer's parameters take, to split by; one with two names once."""
     parameters = dict(model.named_parameters(remove_duplicate=False))
     return [sum(p.nbytes for p in {parameters[name] for name in n.parameters}) for n in layers]
 
@@ -128,9 +118,8 @@ def measure_times(
 
     Each layer is tried on a copy of its own, so weights, gradients, running statistics and the
     random state stay as they are. Weights on the meta device are made up for their layer's turn,
-    so that a model can be measured that would not fit into memory.
-
-    The loss counts as the last layer's.
+    so that a model can be measured that would not fit into memory. The loss counts as the last
+    layer's.
     """
 
     def now() -> float:

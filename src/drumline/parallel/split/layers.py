@@ -54,10 +54,7 @@ def find_layers(model: nn.Module) -> list[Layer]:
 
     Weights may be on the meta device. Names that forward does not use are in the last layer, so
     that all layers together have all names; one that shares its tensor with a name in use is with
-    that one.
-
-    Raises:
-        UsageError: it cannot be traced, or nowhere be cut.
+    that one. A model that cannot be traced, or nowhere be cut, is refused (UsageError).
     """
     training, evaluation = trace_model(model)
     state = _State(

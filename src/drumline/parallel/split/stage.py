@@ -31,11 +31,7 @@ class Stage(nn.Module):
         self._drumline_forwards: dict[bool, Callable[[nn.Module, Tensor], Any]] = {}
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map the tensor that comes in to the one that goes out.
-
-        Raises:
-            UsageError: what comes out is not a tensor, so it cannot go to the next stage.
-        """
+        """Map the tensor that comes in to the one that goes out."""
         out = self._drumline_forwards[self.training](self, x)
         if not isinstance(out, Tensor):
             raise UsageError(
@@ -50,17 +46,8 @@ def build_stage(model: nn.Module, layers: Sequence[Layer], first: int, last: int
 
     It shares the model's tensors, with one exception: of a parameter with several names (tied
     weights) the stage with the first name has the tensor itself; another one has a copy, as it
-    would in another process.
-
-    Args:
-        model: the one whose layers these are, or another one of the same build, in which the
-            stage's own weights are there (`build_partial`).
-        layers: from `find_layers`.
-        first: the first layer of the stage.
-        last: the first one after it.
-
-    Raises:
-        UsageError: the stage would have no parameter to train.
+    would in another process. The model is the one whose layers these are, or another of the same
+    build, in which the stage's own weights are there (`build_partial`).
     """
     stage = assemble_stage(model, layers, first, last)
     if not any(parameter.requires_grad for parameter in stage.parameters()):

@@ -7,8 +7,6 @@ nn.Sequential is the exception: it only calls its members, so these are the oper
 The stand-in has no values. A forward that asks for one (`if x.sum() > 0`, `range(x.shape[0])`)
 cannot be traced, and some things leave no trace (`torch.no_grad()`, random numbers made on the
 spot). All of them are refused here with the line, since a cut model would compute something else.
-
-What depends on `self.training` is seen by tracing twice, as in training and as in evaluation.
 """
 
 from __future__ import annotations
@@ -52,10 +50,8 @@ class Trace:
 def trace_model(model: nn.Module) -> tuple[Trace, Trace]:
     """Trace a model to split, in training and in evaluation; both have the same operations.
 
-    Neither the model nor the random state changes.
-
-    Raises:
-        UsageError: it cannot be traced, or a trace would not be the whole truth.
+    Neither the model nor the random state changes. A model whose trace would not be the whole
+    truth is refused (UsageError).
     """
     _check_calls(model)
     with torch.random.fork_rng(devices=[]):

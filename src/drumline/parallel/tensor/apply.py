@@ -6,13 +6,13 @@
         loss(model(x), y).backward()
         clip_split_gradients(model, 1.0, …)        not torch's: that knows this rank's shares only
         optimizer.step()
-    Holding.gather                                 whole tensors again, for a checkpoint
+    ShardSpec.gather                               whole tensors again, for a checkpoint
 
 What the loop must keep to:
 
 - All ranks of the group get the same batch and compute the same loss. Gradients of replicated
   parameters then come out alike on every rank, to the bit, and need no averaging within the group.
-- All ranks of the group start each step from the same random state; see `dropout`.
+- All ranks of the group start each step from the same random state; see `layers`.
 - The optimizer is built after the split: the parameters are new ones.
 """
 
@@ -52,13 +52,8 @@ def apply_tensor_parallel(
 
     Every rank of the group calls this with the same whole model; weights are taken from its first
     rank. With one rank the model stays as it is. A model that is a single layer is not changed but
-    replaced, so go on with what is returned.
-
-    Args:
-        model: the whole model.
-        group: the ranks to split it over.
-        engine: our own layers, or PyTorch's DTensor behind the same plan.
-        meter: where the collectives are noted (DTensor's own are not).
+    replaced, so go on with what is returned. The engine is our own layers, or PyTorch's DTensor
+    behind the same plan.
 
     Raises:
         UsageError: no layer can be split, there are more ranks than heads, the model is split

@@ -19,9 +19,8 @@ keeps its shares as plain parameters, and makes DTensors of them (no copy) while
     weight, a plain share ─▶ DTensor.from_local ─▶ the parallelized nn.Linear ─▶ output
     weight.grad, plain    ◀───────────── backward ◀──────────────────────────────
 
-The training loop treats them as it treats our own layers. DTensor's collectives are not metered. It
-works out shapes with fake tensors, which import torch's compiler: that cannot be postponed, so all
-of DTensor is imported only here, where it is asked for.
+DTensor's collectives are not metered. It works out shapes with fake tensors, which import torch's
+compiler: that cannot be postponed, so all of DTensor is imported only where it is asked for.
 """
 
 from __future__ import annotations
@@ -51,14 +50,12 @@ class DTensorLinear(SplitLayer):
         from torch.distributed.tensor import DTensor, Shard
         from torch.distributed.tensor.parallel import parallelize_module
 
-        super().__init__()
-        self.exchange = exchange
+        super().__init__(exchange)
         self._mesh = mesh
         trained = {name: param.requires_grad for name, param in linear.named_parameters()}
         parallelize_module(linear, mesh, style, src_data_rank=None)
         self._linear = (linear,)  # in a tuple, so that its parameters do not count as ours
         self._whole: dict[str, dict[str, Any]] = {}
-        self._shares: dict[str, Share] = {}
         for name, param in [*linear.named_parameters()]:
             assert isinstance(param, DTensor)
             self._whole[name] = {
@@ -68,7 +65,7 @@ class DTensorLinear(SplitLayer):
             }
             (placement,) = param.placements
             if isinstance(placement, Shard):
-                self._shares[name] = Share.chunked(
+                self.shares[name] = Share.chunked(
                     dim=placement.dim,
                     size=param.shape[placement.dim],
                     ranks=exchange.ranks,
@@ -90,18 +87,11 @@ class DTensorLinear(SplitLayer):
         # a copy of a plain output, since autograd forbids to change DTensor's own view in place
         return y if isinstance(y, DTensor) else y.clone()
 
-    def shares(self) -> dict[str, Share]:
-        """Return how each split parameter is cut."""
-        return self._shares
-
 
 def split_by_engine(model: nn.Module, plan: Plan, exchange: Exchange) -> dict[int, nn.Module]:
     """Make this rank's share of each layer that DTensor can split, by the id of the whole layer.
 
     Every rank of the group calls this with the same plan and weights; nothing travels.
-
-    Raises:
-        UsageError: the plan splits nothing that DTensor can.
     """
     from torch.distributed.device_mesh import DeviceMesh
 

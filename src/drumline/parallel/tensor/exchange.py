@@ -2,8 +2,6 @@
 
 Nothing overlaps here: the layer that comes next needs the result. So all the time of a span that
 the meter gets is time in which this rank did nothing else, and bytes are those of the result.
-
-`SplitLayer` is what all layers that exchange so have in common.
 """
 
 from __future__ import annotations
@@ -61,17 +59,13 @@ class Exchange:
         )
 
     def sum(self, partial: Tensor) -> Tensor:
-        """Return the sum over the ranks; the same bits on each.
-
-        Every rank of the group calls this with the same shape; it blocks until the sum is here.
-        """
+        """Return the sum over the ranks, the same bits on each; all call this, and it blocks."""
         return self._metered("tensor_all_reduce", self._sum, partial)
 
     def gather(self, part: Tensor, share: Share) -> Tensor:
-        """Return the whole tensor of which every rank gives a share.
+        """Return the whole tensor of which every rank gives a share; all call this, and it blocks.
 
-        Every rank of the group calls this, with a part as long as its share; it blocks until the
-        whole is here. Shorter parts travel padded to the longest, since backends want equal sizes.
+        Shorter parts travel padded to the longest, since backends want equal sizes.
         """
         return self._metered("tensor_all_gather", lambda x: self._gather(x, share), part)
 
@@ -96,7 +90,13 @@ class Exchange:
 
     def _gather(self, part: Tensor, share: Share) -> Tensor:
         lengths = share.lengths
-        padded = _padded(part, share.dim, max(lengths))
+        if part.shape[share.dim] == max(lengths):
+            padded = part.contiguous()
+        else:
+            shape = list(part.shape)
+            shape[share.dim] = max(lengths)
+            padded = part.new_zeros(shape)
+            padded.narrow(share.dim, 0, part.shape[share.dim]).copy_(part)
         parts = [torch.empty_like(padded) for _ in lengths]
         dist.all_gather(parts, padded, group=self.group)
         return share.join(
@@ -104,24 +104,29 @@ class Exchange:
         )
 
 
-def _padded(part: Tensor, dim: int, length: int) -> Tensor:
-    if part.shape[dim] == length:
-        return part.contiguous()
-    shape = list(part.shape)
-    shape[dim] = length
-    padded = part.new_zeros(shape)
-    padded.narrow(dim, 0, part.shape[dim]).copy_(part)
-    return padded
-
-
 class SplitLayer(nn.Module):
     """What all split layers have: their ranks, and for each split parameter the share held."""
 
-    exchange: Exchange
+    weight: nn.Parameter
+    bias: nn.Parameter | None
 
-    def shares(self) -> dict[str, Share]:
-        """Return the share held of each parameter that is split; the others are replicated."""
-        raise NotImplementedError
+    def __init__(self, exchange: Exchange) -> None:
+        super().__init__()
+        self.exchange = exchange
+        self.shares: dict[str, Share] = {}
+        """by parameter; those that are not split are replicated"""
+
+    def hold(self, whole: nn.Linear | nn.Conv2d, **shares: Share) -> None:
+        """Take this rank's shares of weight and bias, or replicas of them; frozen stays frozen."""
+        self.bias = None
+        for name, parameter in whole.named_parameters():
+            part = parameter.detach()
+            if name in shares:
+                self.shares[name] = shares[name]
+                part = shares[name].take(part)
+            else:
+                part = part.clone()
+            setattr(self, name, nn.Parameter(part, requires_grad=parameter.requires_grad))
 
 
 def shares_of(model: nn.Module) -> dict[str, Share]:
@@ -130,12 +135,5 @@ def shares_of(model: nn.Module) -> dict[str, Share]:
         f"{prefix}.{name}".lstrip("."): share
         for prefix, layer in model.named_modules(remove_duplicate=False)
         if isinstance(layer, SplitLayer)
-        for name, share in layer.shares().items()
+        for name, share in layer.shares.items()
     }
-
-
-def own_part(parameter: Tensor, share: Share | None) -> nn.Parameter:
-    """Make a tensor-parallel parameter: this rank's share, or a replica; frozen stays frozen."""
-    whole = parameter.detach()
-    part = whole.clone() if share is None else share.take(whole)
-    return nn.Parameter(part, requires_grad=parameter.requires_grad)

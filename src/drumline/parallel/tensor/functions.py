@@ -24,9 +24,9 @@ A pair of layers between f and g, with one all-reduce in each direction and noth
     forward:   (1) nothing travels  (2) own features  (3) own part of the sum  (4) all-reduce
     backward:  (4) nothing travels  (3) (2) own shares of the gradients        (1) all-reduce
 
-f is g's backward and g is f's; gathering and keeping are each other's. They are written so, and
-second derivatives come out right, too. What lies outside must be computed alike on each rank: the
-gradient that comes back to a border is then the same on all of them.
+Each is written as the other's backward, so second derivatives come out right, too. What lies
+outside must be computed alike on each rank: the gradient that comes back to a border is then the
+same on all of them.
 """
 
 from __future__ import annotations
@@ -41,10 +41,7 @@ from drumline.parallel.tensor.shares import Share
 
 
 def enter_split(x: Tensor, exchange: Exchange) -> Tensor:
-    """f: hand a replica into a tensor-parallel region; backward sums the ranks' gradients.
-
-    Every rank of the group calls this, and runs backward through it, which blocks.
-    """
+    """f: hand a replica into a tensor-parallel region; backward adds gradients up, which blocks."""
     entered: Tensor = _Enter.apply(x, exchange)  # type: ignore[no-untyped-call]
     return entered
 

@@ -44,24 +44,17 @@ from torch import Tensor, nn
 
 from drumline.core.errors import UsageError
 from drumline.core.formatting import counted
-from drumline.parallel.tensor.exchange import Exchange, SplitLayer, own_part
-from drumline.parallel.tensor.functions import (
-    enter_split,
-    gather_shares,
-    sum_partial,
-)
+from drumline.parallel.tensor.exchange import Exchange, SplitLayer
+from drumline.parallel.tensor.functions import enter_split, gather_shares, sum_partial
 from drumline.parallel.tensor.shares import Share
 
 
 class ColumnLinear(SplitLayer):
-    """A linear layer of which each rank computes some of the outputs.
+    """A linear layer of which each rank computes some of the outputs; `linear` is the whole one.
 
-    Args:
-        linear: the whole layer, the same on all ranks.
-        exchange: with the ranks that hold the other shares.
-        gather: give the whole output; else this rank's share, for a `RowLinear` with equal blocks.
-        blocks: deal the outputs out in so many equal blocks (heads), not one by one.
-        repeats: the outputs are so many parts one after another (q, k, v), each dealt out.
+    With `gather` it gives the whole output, else this rank's share, for a `RowLinear` with equal
+    blocks. Outputs are dealt out in so many equal `blocks` (heads), not one by one; they may be
+    several parts one after another (`repeats`: q, k, v), each dealt out.
     """
 
     def __init__(
@@ -73,23 +66,17 @@ class ColumnLinear(SplitLayer):
         blocks: int | None = None,
         repeats: int = 1,
     ) -> None:
-        super().__init__()
-        self.exchange = exchange
+        super().__init__(exchange)
         self.gather = gather
         self.outputs = exchange.share(
             dim=0, size=linear.out_features, blocks=blocks, repeats=repeats
         )
-        self.weight = own_part(linear.weight, self.outputs)
-        self.bias = None if linear.bias is None else own_part(linear.bias, self.outputs)
+        self.hold(linear, weight=self.outputs, bias=self.outputs)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [..., in] to [..., out], or to this rank's share of the outputs."""
         y = F.linear(enter_split(x, self.exchange), self.weight, self.bias)
         return gather_shares(y, self.outputs.along(-1), self.exchange) if self.gather else y
-
-    def shares(self) -> dict[str, Share]:
-        """Return how weight and bias are split: by rows of torch's [out, in]."""
-        return {"weight": self.outputs} | ({} if self.bias is None else {"bias": self.outputs})
 
     def extra_repr(self) -> str:
         """Return what `print(model)` says of the layer."""
@@ -97,29 +84,20 @@ class ColumnLinear(SplitLayer):
 
 
 class RowLinear(SplitLayer):
-    """A linear layer of which each rank takes some of the inputs.
+    """A linear layer of which each rank takes some of the inputs; `linear` is the whole one.
 
-    Args:
-        linear: the whole layer, the same on all ranks.
-        exchange: with the ranks that hold the other shares.
-        blocks: deal the inputs out in so many equal blocks, those of the layer before.
+    Inputs are dealt out in so many equal `blocks`, those of the layer before.
     """
 
     def __init__(self, linear: nn.Linear, exchange: Exchange, *, blocks: int | None = None) -> None:
-        super().__init__()
-        self.exchange = exchange
+        super().__init__(exchange)
         self.inputs = exchange.share(dim=1, size=linear.in_features, blocks=blocks)
-        self.weight = own_part(linear.weight, self.inputs)
-        self.bias = None if linear.bias is None else own_part(linear.bias, None)
+        self.hold(linear, weight=self.inputs)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map this rank's share of [..., in] to the whole [..., out]."""
         y = sum_partial(F.linear(x, self.weight), self.exchange)
         return y if self.bias is None else y + self.bias.to(y.dtype)
-
-    def shares(self) -> dict[str, Share]:
-        """Return how the weight is split: by columns of torch's [out, in]."""
-        return {"weight": self.inputs}
 
     def extra_repr(self) -> str:
         """Return what `print(model)` says of the layer."""
@@ -131,44 +109,25 @@ CHANNELS = -3
 
 
 class ChannelConv2d(SplitLayer):
-    """A convolution of which each rank computes some of the output channels.
+    """A convolution of which each rank computes some of the output channels, if it can be split.
 
-    Args:
-        conv: the whole layer, the same on all ranks.
-        exchange: with the ranks that hold the other shares.
-        gather: give all channels; else this rank's share of them.
-
-    Raises:
-        UsageError: it has fewer channels than there are ranks, is grouped, or pads other than with
-            zeros.
+    With `gather` it gives all channels, else this rank's share of them.
     """
 
     def __init__(self, conv: nn.Conv2d, exchange: Exchange, *, gather: bool = True) -> None:
         if (why := unsplittable(conv, exchange.ranks)) is not None:
             raise UsageError(f"a convolution cannot be split by channels: {why}; leave it whole")
-        super().__init__()
-        self.exchange = exchange
+        super().__init__(exchange)
         self.gather = gather
         self.outputs = exchange.share(dim=0, size=conv.out_channels)
         self.stride, self.padding, self.dilation = conv.stride, conv.padding, conv.dilation
-        self.weight = own_part(conv.weight, self.outputs)
-        self.bias = None if conv.bias is None else own_part(conv.bias, self.outputs)
+        self.hold(conv, weight=self.outputs, bias=self.outputs)
 
     def forward(self, images: Tensor) -> Tensor:
         """Map [b, in, h, w] to [b, out, h', w'], or to this rank's share of the channels."""
-        y = F.conv2d(
-            enter_split(images, self.exchange),
-            self.weight,
-            self.bias,
-            self.stride,
-            self.padding,
-            self.dilation,
-        )
+        x = enter_split(images, self.exchange)
+        y = F.conv2d(x, self.weight, self.bias, self.stride, self.padding, self.dilation)
         return gather_shares(y, self.outputs.along(CHANNELS), self.exchange) if self.gather else y
-
-    def shares(self) -> dict[str, Share]:
-        """Return how weight and bias are split: by filters."""
-        return {"weight": self.outputs} | ({} if self.bias is None else {"bias": self.outputs})
 
     def extra_repr(self) -> str:
         """Return what `print(model)` says of the layer."""
@@ -187,21 +146,13 @@ def unsplittable(conv: nn.Conv2d, ranks: int) -> str | None:
 
 
 def _draw_mask(part: Tensor, share: Share, p: float) -> Tensor:
-    """Draw dropout's factors, 0 or 1/(1−p), for the whole of which `part` is a share; keep ours.
-
-    Every rank calls this from the same random state.
-    """
+    """Draw dropout's factors, 0 or 1/(1−p), for the whole of which `part` is a share; keep ours."""
     ones = torch.ones(share.whole_shape(part), dtype=part.dtype, device=part.device)
     return share.take(F.dropout(ones, p))
 
 
 class ShareDropout(nn.Module):
-    """Dropout over this rank's share of the last dimension.
-
-    Args:
-        p: the share of the features that is zeroed while training.
-        blocks: this rank's share of the blocks that the features come in (channels, say).
-    """
+    """Dropout over this rank's share of the last dimension, which comes in blocks (channels)."""
 
     def __init__(self, p: float, blocks: Share) -> None:
         super().__init__()
@@ -230,15 +181,7 @@ class FusedAttention(Protocol):
 
 
 class HeadAttention(nn.Module):
-    """Causal attention of which each rank computes some of the heads.
-
-    Args:
-        attention: the whole layer, the same on all ranks.
-        exchange: with the ranks that have the other heads.
-
-    Raises:
-        UsageError: there are more ranks than heads.
-    """
+    """Causal attention of which each rank computes some of the heads; `attention` has them all."""
 
     def __init__(self, attention: FusedAttention, exchange: Exchange) -> None:
         super().__init__()

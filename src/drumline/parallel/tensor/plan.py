@@ -63,13 +63,16 @@ Plan = dict[str, Rule]
 
 
 def build_plan(model: nn.Module, ranks: int) -> Plan:
-    """Plan a model's tensor parallelism over so many ranks; layers that are too small stay whole.
-
-    Raises:
-        UsageError: there is attention with fewer heads than ranks.
-    """
+    """Plan a model's tensor parallelism over so many ranks; layers too small for it stay whole."""
+    places = Counter(
+        id(parameter)
+        for module in model.modules()
+        for parameter in module._parameters.values()
+        if parameter is not None
+    )
+    tied = {which for which, times in places.items() if times > 1}
     plan: Plan = {}
-    _walk(model, "", ranks, _tied(model), plan)
+    _walk(model, "", ranks, tied, plan)
     return plan
 
 
@@ -111,23 +114,9 @@ def _may_change(module: nn.Module, tied: set[int]) -> bool:
 
 
 def _reaches_into_children(module: nn.Module) -> bool:
-    """Tell whether it is one of torch's own composites (attention, transformer layers).
-
-    Those use the weights of their layers directly, past the layers' own forward.
-    """
+    """Tell whether it is a composite of torch's that uses the weights of its layers directly."""
     containers = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
     return type(module).__module__.startswith("torch.nn.") and not isinstance(module, containers)
-
-
-def _tied(model: nn.Module) -> set[int]:
-    """Return the ids of parameters that stand in more than one place."""
-    places = Counter(
-        id(parameter)
-        for module in model.modules()
-        for parameter in module._parameters.values()
-        if parameter is not None
-    )
-    return {which for which, times in places.items() if times > 1}
 
 
 def _join(prefix: str, name: str) -> str:
@@ -168,15 +157,14 @@ def _cnn(model: Any, ranks: int) -> Plan | None:
     )
 
 
-def _attention(model: Any, ranks: int) -> Plan:
+def _attention(model: Any, ranks: int, name: str = "") -> Plan:
     check_heads(model.heads, model.qkv.in_features, ranks)
-    return {"": Rule(how=How.HEADS, blocks=model.heads)}
+    return {name: Rule(how=How.HEADS, blocks=model.heads)}
 
 
 def _block(model: Any, ranks: int) -> Plan:
-    check_heads(model.attention.heads, model.attention.qkv.in_features, ranks)
     pair = _pair("fc1", "fc2", model.fc1.out_features)
-    return {"attention": Rule(how=How.HEADS, blocks=model.attention.heads)} | pair
+    return _attention(model.attention, ranks, "attention") | pair
 
 
 def _gathered(model: Any, name: str, ranks: int) -> Plan:

@@ -69,11 +69,7 @@ class Share:
         blocks: int | None = None,
         repeats: int = 1,
     ) -> Share:
-        """Split a dimension in equal blocks (features, unless a number of blocks is given).
-
-        Raises:
-            UsageError: the dimension does not consist of so many blocks.
-        """
+        """Split a dimension in equal blocks (features, unless a number of blocks is given)."""
         blocks = size // repeats if blocks is None else blocks
         if blocks < 1 or size % (blocks * repeats):
             raise UsageError(

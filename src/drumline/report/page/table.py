@@ -206,6 +206,11 @@ def percent(value: float) -> str:
     return f"{shown:.1f} %" if abs(shown) < 9.95 else f"{shown:.0f} %"
 
 
+def change(value: float) -> str:
+    """Write by which share something is more or less on a report's page: `-12 %`."""
+    return f"{100 * value:+.0f} %"
+
+
 def points(value: float) -> str:
     """Write an accuracy on a report's page, a share with two decimals: `97.50 %`."""
     return f"{100 * value:.2f} %"

@@ -1,4 +1,1 @@
-"""Checkpoints: snapshots of model and optimizer, the files and the disks that hold them.
-
-`distributed` is what the training loop uses: all ranks write and restore together.
-"""
+"""Checkpoints: snapshots of model and optimizer, their files, and `distributed` over all ranks."""

@@ -16,7 +16,6 @@ import json
 import secrets
 import shutil
 import time
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -77,11 +76,7 @@ class RunCheckpoints:
         self._disks.wait()  # waiting for the writer is no part of the next step
 
     def restore(self, runner: ModelRunner, total_steps: int) -> TrainState | None:
-        """Load the newest whole checkpoint; None where none was ever written.
-
-        Raises:
-            UsageError: it is beyond the steps that the run is to have.
-        """
+        """Load the newest whole checkpoint, if there is one; refuse one beyond the run's steps."""
         found = self._newest()
         if found is None:
             return None
@@ -193,8 +188,9 @@ class Disks:
         self._put(torch.tensor([len(header)]), to)
         self._put(_tensor(header), to)
         for file in files:
-            for chunk in _chunks(file):
-                self._put(_tensor(chunk), to)
+            with file.open("rb") as content:
+                while chunk := content.read(_CHUNK):
+                    self._put(_tensor(chunk), to)
 
     def _receive(self, folder: Path, sender: int) -> None:
         size = self._take(torch.empty(1, dtype=torch.int64), sender)
@@ -220,12 +216,6 @@ def _hash(file: Path) -> str:
         return hash_file(file)
     except OSError:
         return ""
-
-
-def _chunks(file: Path) -> Iterator[bytes]:
-    with file.open("rb") as content:
-        while chunk := content.read(_CHUNK):
-            yield chunk
 
 
 def _tensor(content: bytes) -> Tensor:

@@ -75,15 +75,15 @@ class Snapshot:
     scalars: OptimizerScalars
 
 
-def take_snapshot(model: nn.Module, optimizer: Optimizer, holding: ShardSpec) -> Snapshot:
+def take_snapshot(model: nn.Module, optimizer: Optimizer, shard: ShardSpec) -> Snapshot:
     """Take a checkpoint's snapshot of what this rank holds; all ranks that share a tensor call it.
 
     A rank that does not write only takes part: it keeps its shares, and lets go of each whole.
     """
 
     def gather(name: str, tensor: Tensor) -> Tensor:
-        whole = holding.gather(name, tensor)
-        return whole if holding.writes else tensor
+        whole = shard.gather(name, tensor)
+        return whole if shard.writes else tensor
 
     tensors: dict[str, Tensor] = {}
     numbers: dict[str, object] = {}
@@ -109,46 +109,49 @@ def take_snapshot(model: nn.Module, optimizer: Optimizer, holding: ShardSpec) ->
     )
 
 
-def load_model(model: nn.Module, holding: ShardSpec, saved: Mapping[str, Tensor]) -> None:
+def load_model(model: nn.Module, shard: ShardSpec, saved: Mapping[str, Tensor]) -> None:
     """Fill a model with what a checkpoint holds for it, one tensor at a time.
 
-    Raises:
-        ValueError: a tensor is missing, left over, or of another shape.
+    It is a ValueError if a tensor is missing, left over, or of another shape.
     """
     own = model.state_dict()
     if missing := sorted(own.keys() - saved.keys()):
         raise ValueError(f"it has no {missing[0]}")
-    if holding.parts == 1 and (left := sorted(saved.keys() - own.keys())):
+    if shard.parts == 1 and (left := sorted(saved.keys() - own.keys())):
         raise ValueError(f"the model has no {left[0]}")
     for name, tensor in own.items():
-        whole, shape = saved[name], holding.whole_shape(name, tensor)
+        whole, shape = saved[name], shard.whole_shape(name, tensor)
         if tuple(whole.shape) != shape:
             raise ValueError(f"{name} is {list(whole.shape)} there, {list(shape)} here")
-        tensor.copy_(holding.cut(name, whole))
+        tensor.copy_(shard.cut(name, whole))
 
 
 def load_optimizer(
     optimizer: Optimizer,
     model: nn.Module,
-    holding: ShardSpec,
+    shard: ShardSpec,
     saved: Mapping[str, Tensor],
     scalars: OptimizerScalars,
 ) -> None:
     """Fill an optimizer from a checkpoint, for the parameters that it has, and read no more."""
     names: dict[Tensor, str] = {param: name for name, param in model.named_parameters()}
     numbers = scalars["state"]
-    fields = _fields_by_parameter([*saved, *numbers])
+    fields: dict[str, list[str]] = {}
+    for key in [*saved, *numbers]:
+        name, _, field = key.rpartition(":")
+        fields.setdefault(name, []).append(field)
+    params = [param for group in optimizer.param_groups for param in group["params"]]
     state: dict[int, dict[str, object]] = {}
-    for index, param in enumerate(_params(optimizer)):
+    for index, param in enumerate(params):
         name = names[param]
-        where = name if name in fields else holding.aliases.get(name, name)
+        where = name if name in fields else shard.aliases.get(name, name)
         values = {
             field: numbers[key] if (key := f"{where}:{field}") in numbers else saved[key]
             for field in fields.get(where, ())
         }
         if values:
             state[index] = {
-                field: holding.cut(name, value)
+                field: shard.cut(name, value)
                 if isinstance(value, Tensor) and value.dim() == param.dim() > 0
                 else value
                 for field, value in values.items()
@@ -157,19 +160,6 @@ def load_optimizer(
     for group, options in zip(groups, scalars["groups"], strict=True):
         group.update(options)
     optimizer.load_state_dict({"state": state, "param_groups": groups})
-
-
-def _fields_by_parameter(keys: Iterable[str]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    for key in keys:
-        name, _, field = key.rpartition(":")
-        found.setdefault(name, []).append(field)
-    return found
-
-
-def _params(optimizer: Optimizer) -> Iterator[Tensor]:
-    for group in optimizer.param_groups:
-        yield from group["params"]
 
 
 @dataclass(frozen=True)
@@ -217,10 +207,7 @@ class TensorFiles(Mapping[str, Tensor]):
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write a checkpoint's tensors in the plain layout.
-
-    Only what is not in it, or lies in another, is copied.
-    """
+    """Write a checkpoint's tensors in the plain layout; what is not in it, or shared, is copied."""
     plain: dict[str, Tensor] = {}
     seen: set[int] = set()
     for name, tensor in tensors.items():

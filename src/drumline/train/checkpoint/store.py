@@ -18,7 +18,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,10 +66,10 @@ class Checkpoint:
     scalars: Mapping[str, OptimizerScalars]
     """by file"""
 
-    def load_model(self, model: nn.Module, holding: ShardSpec = WHOLE) -> None:
+    def load_model(self, model: nn.Module, shard: ShardSpec = WHOLE) -> None:
         """Put parameters and buffers into a model, or into the part of it that a rank holds."""
         try:
-            load_model(model, holding, self._tensors("model*"))
+            load_model(model, shard, self._tensors("model*"))
         except ValueError as error:
             raise CheckpointError(
                 f"{self.path} does not fit the model: {error}; resume with the model that wrote it"
@@ -83,7 +83,7 @@ class Checkpoint:
         self,
         optimizer: Optimizer,
         model: nn.Module,
-        holding: ShardSpec = WHOLE,
+        shard: ShardSpec = WHOLE,
         rank: int | None = None,
     ) -> None:
         """Put its state into an optimizer; `rank` where each rank has a state of its own."""
@@ -92,7 +92,7 @@ class Checkpoint:
         for path in sorted(self.path.glob(f"{which}.safetensors")):
             saved = self.scalars[path.name]
             scalars = {"groups": saved["groups"], "state": {**scalars["state"], **saved["state"]}}
-        load_optimizer(optimizer, model, holding, self._tensors(which), scalars)
+        load_optimizer(optimizer, model, shard, self._tensors(which), scalars)
 
     def _tensors(self, which: str) -> TensorFiles:
         return TensorFiles(sorted(self.path.glob(f"{which}.safetensors")))
@@ -109,7 +109,7 @@ class CheckpointStore:
         self,
         state: TrainState,
         snapshot: Snapshot,
-        holding: ShardSpec = WHOLE,
+        shard: ShardSpec = WHOLE,
         *,
         rank: int,
         shared: bool = True,
@@ -118,25 +118,24 @@ class CheckpointStore:
     ) -> Path | None:
         """Write a checkpoint; every rank calls this. Returns its path on the leader.
 
-        Args:
-            state: how far the run has come.
-            snapshot: this rank's part, whole where this rank writes it.
-            holding: which part that is, and whether this rank writes it.
-            rank: this rank.
-            shared: whether copies of a part have the same optimizer state; else each is written.
-            barrier: blocks until every rank has come (called only where several ranks write).
-            gather: called in its place where ranks write to several disks; brings what they have
-                written into a folder to the leader's.
+        The snapshot is of this rank's part, whole where this rank writes it. Unless the optimizer
+        state of a part's copies is `shared`, each is written. Where several ranks write, `barrier`
+        blocks until all have come; or `gather`, where they write to several disks, brings what they
+        have written into a folder to the leader's.
         """
         draft = self._folder / f".draft-{state.step:09d}"
-        suffix = f"-part-{holding.part}" if holding.parts > 1 else ""
+        suffix = f"-part-{shard.part}" if shard.parts > 1 else ""
         try:
-            if holding.writes or not shared:
+            if shard.writes or not shared:
                 draft.mkdir(parents=True, exist_ok=True)
-                _write_optimizer(draft, snapshot, suffix if shared else f"-rank-{rank}")
-            if holding.writes:
+                own = suffix if shared else f"-rank-{rank}"
+                path = draft / f"optimizer{own}.safetensors"
+                write_tensors(path, snapshot.optimizer)
+                scalars = json.dumps(snapshot.scalars).encode()
+                _write_synced(path.with_name(f"{path.name}.json"), scalars)
+            if shard.writes:
                 write_tensors(draft / f"model{suffix}.safetensors", snapshot.model)
-            if holding.parts > 1 or not shared:
+            if shard.parts > 1 or not shared:
                 barrier() if gather is None else gather(draft)
             return self._publish(draft, state) if rank == 0 else None
         except OSError as error:
@@ -148,12 +147,9 @@ class CheckpointStore:
         """Return the newest checkpoint whose hashes are right; None where none was ever written.
 
         Damaged ones are told to `damaged` and set aside (`damaged-…`), so that they neither count
-        as newest again nor push out good ones.
-
-        Raises:
-            CheckpointError: there are some, and all of them are damaged.
+        as newest again nor push out good ones. If all are damaged, that is a CheckpointError.
         """
-        paths = list(self._paths())
+        paths = self._paths()
         for path in paths:
             try:
                 return _read(path)
@@ -203,26 +199,21 @@ class CheckpointStore:
             shutil.rmtree(final, ignore_errors=True)
             draft.rename(final)
         fsync(self._folder)
-        self._drop_old()
+        left = self._folder.glob(".draft-*")  # by a killed writer
+        for old in [*self._paths()[self._keep :], *left]:
+            shutil.rmtree(old, ignore_errors=True)
         return final
 
-    def _drop_old(self) -> None:
-        for path in list(self._paths())[self._keep :]:
-            shutil.rmtree(path, ignore_errors=True)
-        for draft in self._folder.glob(".draft-*"):  # left by a killed writer
-            shutil.rmtree(draft, ignore_errors=True)
-
-    def _paths(self) -> Iterator[Path]:
-        yield from sorted(self._folder.glob("step-*"), reverse=True)
+    def _paths(self) -> list[Path]:
+        return sorted(self._folder.glob("step-*"), reverse=True)
 
     def _explain(self, error: OSError, step: int) -> CheckpointError:
-        kept = next(iter(self._paths()), None)
-        rescue = (
-            f"the one before it, {kept.name}, is untouched: make room and continue with "
-            f"drumline train resume={self._folder.parent}"
-            if kept is not None
-            else "make room and start again"
-        )
+        rescue = "make room and start again"
+        if kept := self._paths():
+            rescue = (
+                f"the one before it, {kept[0].name}, is untouched: make room and continue with "
+                f"drumline train resume={self._folder.parent}"
+            )
         reason = "no space left on the disk" if error.errno == errno.ENOSPC else error.strerror
         return CheckpointError(f"cannot write the checkpoint of step {step}: {reason}; {rescue}")
 
@@ -244,13 +235,6 @@ def _is_whole(path: Path) -> bool:
     except (OSError, ValueError, KeyError, TypeError):
         return False
     return True
-
-
-def _write_optimizer(folder: Path, snapshot: Snapshot, suffix: str) -> None:
-    """Write the tensors of an optimizer, and beside them what is not a tensor."""
-    path = folder / f"optimizer{suffix}.safetensors"
-    write_tensors(path, snapshot.optimizer)
-    _write_synced(path.with_name(f"{path.name}.json"), json.dumps(snapshot.scalars).encode())
 
 
 def _write_synced(path: Path, content: bytes) -> None:

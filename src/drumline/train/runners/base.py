@@ -43,7 +43,6 @@ from drumline.parallel import (
     postpone_dynamo,
 )
 from drumline.spec.run_spec import RunSpec
-from drumline.spec.strategy import Compress
 from drumline.train.rank import RankInfo
 
 Indices = npt.NDArray[np.int64]
@@ -70,18 +69,6 @@ class TrainContext:
         """How long this rank sleeps in each step, where it is slowed on purpose."""
         slow = self.spec.slow_ranks.get(self.rank.rank)
         return 0.0 if slow is None else slow.delay_ms / 1000
-
-    @property
-    def compress(self) -> Compress:
-        """In which format gradients are sent, where any are."""
-        return "none" if self.axes.mesh.data == 1 else self.spec.strategy.compress
-
-    @property
-    def example(self) -> tuple[Tensor, Tensor]:
-        """A microbatch, to measure layers with."""
-        train = self.data.train
-        samples = self.spec.data.batch // (self.axes.mesh.data * self.spec.microbatches)
-        return train.batch(np.arange(max(1, min(samples, len(train)))))
 
     def cut_batch(self, indices: Indices, pieces: int) -> list[Indices]:
         """Cut the samples of a step into pieces, as equal as they go, none of them empty.
@@ -115,7 +102,7 @@ class TrainContext:
     def strategy(self, model: nn.Module) -> Strategy:
         """Average gradients over the copies of what this rank holds."""
         if self.axes.mesh.data == 1 < self.axes.mesh.size:
-            return Strategy(model)
+            return Strategy(module=model)
         return build_strategy(self.spec.strategy, model, self.meter, self.axes.data)
 
     def optimizer(self, model: nn.Module) -> Optimizer:
@@ -124,12 +111,10 @@ class TrainContext:
 
 
 def load_data_and_model(spec: RunSpec, held: list[nn.Module]) -> tuple[Dataset, nn.Module]:
-    """Load the data and build the model for a runner, before this rank needs the others.
+    """Load the data and build the whole model, before this rank needs the others.
 
-    Returns:
-        the data, and the whole model; without weights, where it is to be cut by layers.
-
-    Where memory is limited, `held` gets the model's outline before the model is built.
+    A model that is to be cut by layers has no weights yet. Where memory is limited, `held` gets the
+    model's outline before the model is built.
     """
     dtype = getattr(torch, spec.dtype)
     data = build_dataset(spec.data, seed=spec.seed, dtype=dtype)
@@ -161,7 +146,12 @@ def build_context(
         world_size=axes.mesh.data,
         seed=spec.seed,
     )
-    _refuse_engine(spec, device)
+    by_torch = spec.strategy.engine == "torch" and spec.axes.splits_model
+    if by_torch and device.type == "cuda" and dist.get_backend() != "nccl":
+        raise UsageError(
+            f"strategy.engine=torch sends GPU tensors, which {dist.get_backend()} cannot and NCCL "
+            f"can, with a GPU for each rank; set strategy.engine=drumline, or device=cpu"
+        )
     postpone_dynamo()
     return TrainContext(
         spec=spec,
@@ -174,16 +164,6 @@ def build_context(
         meter=Meter(),
         leader=leader,
     )
-
-
-def _refuse_engine(spec: RunSpec, device: torch.device) -> None:
-    """PyTorch's engines hand the backend what they have, and gloo cannot send from a GPU."""
-    by_torch = spec.strategy.engine == "torch" and spec.axes.splits_model
-    if by_torch and device.type == "cuda" and dist.get_backend() != "nccl":
-        raise UsageError(
-            f"strategy.engine=torch sends GPU tensors, which {dist.get_backend()} cannot and NCCL "
-            f"can, with a GPU for each rank; set strategy.engine=drumline, or device=cpu"
-        )
 
 
 class StepTimes(TypedDict):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -35,11 +36,6 @@ class Cuts:
     """part k has the layers bounds[k] to bounds[k + 1] - 1"""
     tied: Sequence[tuple[str, ...]]
 
-    @property
-    def parts(self) -> int:
-        """How many parts there are."""
-        return len(self.bounds) - 1
-
     def names_of(self, part: int) -> set[str]:
         """Return the parameters and buffers of a part."""
         mine = self.layers[self.bounds[part] : self.bounds[part + 1]]
@@ -48,7 +44,8 @@ class Cuts:
     @property
     def part_of(self) -> dict[str, int]:
         """In which part each parameter or buffer is."""
-        return {name: part for part in range(self.parts) for name in self.names_of(part)}
+        parts = range(len(self.bounds) - 1)
+        return {name: part for part in parts for name in self.names_of(part)}
 
     @property
     def tied_apart(self) -> list[tuple[str, ...]]:
@@ -65,13 +62,9 @@ class Cuts:
 
 
 def plan_cuts(context: TrainContext, outline: nn.Module, parts: int) -> Cuts:
-    """Decide where runners cut the model; every rank calls this, and gets the same answer.
-
-    Raises:
-        UsageError: it cannot be cut into so many parts.
-    """
-    layers = find_layers(outline)
-    balance = context.spec.strategy.balance
+    """Decide where runners cut the model; every rank calls this, and gets the same answer."""
+    layers, spec, train = find_layers(outline), context.spec, context.data.train
+    balance = spec.strategy.balance
     if not isinstance(balance, str):
         bounds = parse_balance(balance, layers, parts)
     elif balance == "bytes":
@@ -80,7 +73,9 @@ def plan_cuts(context: TrainContext, outline: nn.Module, parts: int) -> Cuts:
         partition([1.0] * len(layers), parts)  # refuses before anybody waits for the times
         times = torch.zeros(len(layers), dtype=torch.float64, device=context.device)
         if dist.get_rank() == 0 and parts > 1:
-            measured = measure_times(outline, layers, context.example, loss_sum)
+            samples = spec.data.batch // (context.axes.mesh.data * spec.microbatches)
+            microbatch = train.batch(np.arange(max(1, min(samples, len(train)))))
+            measured = measure_times(outline, layers, microbatch, loss_sum)
             times += torch.tensor(measured).to(times)
         dist.broadcast(times, src=0)
         bounds = partition(times.tolist(), parts)

@@ -88,10 +88,7 @@ class PipelineRunner(ModelRunner):
 
 
 def build_pipeline_runner(context: TrainContext, outline: nn.Module) -> PipelineRunner:
-    """Build the pipeline's runner: cut the model by layers, take this rank's stage.
-
-    Every rank calls this.
-    """
+    """Build the pipeline's runner: cut the model, take this rank's stage; every rank calls this."""
     spec, axes = context.spec, context.axes
     stages = axes.mesh.pipeline
     per_rank = spec.strategy.chunks or 2 if spec.strategy.schedule == "interleaved" else 1

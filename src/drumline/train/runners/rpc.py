@@ -12,7 +12,7 @@ So every rank goes through the same loop, writes its events, and saves its own p
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
@@ -23,7 +23,7 @@ from torch.optim import Optimizer
 from drumline.comm import Meter, Span
 from drumline.optim import build_optimizer
 from drumline.parallel import describe_shard
-from drumline.parallel.rpc import Agents, Part, RpcModel, Traffic, join_rpc
+from drumline.parallel.rpc import Agents, Part, RpcModel, join_rpc
 from drumline.train.loss import check_loss, loss_sum
 from drumline.train.runners.base import Loss, ModelRunner, StepInputs, TrainContext
 from drumline.train.runners.cuts import build_parts, plan_cuts
@@ -52,14 +52,8 @@ def note_calls(meter: Meter, part: int, parts: int, began: int, sent: int) -> No
 
     A part is idle from the end of one piece of work to the beginning of the next, which a call from
     another part begins: the part before it in forward, the one behind it in backward. The last part
-    gets its gradients from the leader, whose time of sending nobody notes.
-
-    Args:
-        meter: has the work; gets the messages.
-        part: this rank's.
-        parts: how many there are.
-        began: when the step did.
-        sent: bytes of the tensors that this rank has sent; shared out evenly over its calls.
+    gets its gradients from the leader, whose time of sending nobody notes. The bytes that this
+    rank has `sent` since the step `began` are shared out evenly over its calls.
     """
     idle_since = began
     came, went = [], []
@@ -87,25 +81,8 @@ class RpcRunner(ModelRunner):
 
     agents: Agents
     part: Part
-    tied: list[tuple[str, ...]]
-    leader: RpcModel | None = field(init=False)
+    leader: RpcModel | None
     """only rank 0 has it"""
-
-    def __post_init__(self) -> None:
-        prepared.optimizer = self.optimizer
-        leader = None
-        if self.context.rank.rank == 0:
-            leader = RpcModel(
-                self.agents,
-                self.part,
-                optimizer=_take_prepared,
-                clip_norm=self.context.spec.clip_norm,
-                tied=self.tied,
-                overlap=self.context.spec.microbatches > 1,
-            )
-        else:
-            self.agents.offer(self.part)
-        object.__setattr__(self, "leader", leader)
 
     @property
     def counts(self) -> bool:
@@ -128,8 +105,8 @@ class RpcRunner(ModelRunner):
         if parts > 1:
             with self.agents.listening():
                 dist.broadcast(told, src=0)
-        rank = self.context.rank.rank
-        note_calls(self.context.meter, rank, parts, began, self._take_traffic().nbytes)
+        traffic = self.part.take_traffic() if self.leader is None else self.leader.take_traffic()
+        note_calls(self.context.meter, self.context.rank.rank, parts, began, traffic.nbytes)
         total, predictions = told.tolist()
         return Loss(total=total, predictions=round(predictions))
 
@@ -143,10 +120,6 @@ class RpcRunner(ModelRunner):
     def close(self) -> None:
         """Leave RPC, all ranks together."""
         self.agents.leave()
-
-    def _take_traffic(self) -> Traffic:
-        """Return what this rank has sent since this was last called."""
-        return self.part.take_traffic() if self.leader is None else self.leader.take_traffic()
 
     def _lead(self, leader: RpcModel, step: StepInputs) -> tuple[float, int]:
         pieces = self.context.cut_batch(step.batch.indices, self.context.spec.microbatches)
@@ -166,10 +139,7 @@ class RpcRunner(ModelRunner):
 
 
 def build_rpc_runner(context: TrainContext, outline: nn.Module) -> RpcRunner:
-    """Build the RPC runner: cut the model by layers, take this rank's part.
-
-    Every rank calls this.
-    """
+    """Build the RPC runner: cut the model, take this rank's part; every rank calls this."""
     spec, rank = context.spec, context.rank
     agents = join_rpc(
         _get_default_store(),
@@ -181,15 +151,28 @@ def build_rpc_runner(context: TrainContext, outline: nn.Module) -> RpcRunner:
     cuts = plan_cuts(context, outline, rank.world_size)
     (module,) = build_parts(context, cuts, [rank.rank])
     part = Part(module, number=rank.rank, device=context.device, note=context.meter.note_work)
+    prepared.optimizer = build_optimizer(spec.optimizer, part.trained().values())
+    leader = None
+    if rank.leads:
+        leader = RpcModel(
+            agents,
+            part,
+            optimizer=_take_prepared,
+            clip_norm=spec.clip_norm,
+            tied=cuts.tied_apart,
+            overlap=spec.microbatches > 1,
+        )
+    else:
+        agents.offer(part)
     return RpcRunner(
         context=context,
         model=module,
         agents=agents,
         part=part,
-        optimizer=build_optimizer(spec.optimizer, part.trained().values()),
+        leader=leader,
+        optimizer=prepared.optimizer,
         shard=describe_shard(
             module, context.axes, tied=cuts.tied, parts=rank.world_size, part=rank.rank
         ),
-        tied=cuts.tied_apart,
         cuts=cuts.describe(),
     )

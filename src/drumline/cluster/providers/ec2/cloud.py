@@ -65,10 +65,7 @@ class Cloud:
         self.session = session
         self.region: str = region or session.region_name or ""
         if not self.region:
-            raise CloudError(
-                "no AWS region is set; write one: ec2: {region: us-east-1}, or set AWS_REGION",
-                kind="region",
-            )
+            raise refusal("region-unset")
         self._clients: dict[str, BaseClient] = {}
 
     def client(self, service: str) -> BaseClient:
@@ -166,21 +163,31 @@ class _Answered(BaseModel):
     sentence: str = ""
 
 
-class _Unanswered(BaseModel):
-    errors: tuple[str, ...]
+class _Refused(BaseModel):
     kind: str
     sentence: str
+
+
+class _Unanswered(_Refused):
+    errors: tuple[str, ...]
 
 
 class _Errors(BaseModel):
     answered: dict[str, _Answered]
     unanswered: tuple[_Unanswered, ...]
+    refused: dict[str, _Refused]
 
 
 @functools.cache
 def known_errors() -> _Errors:
-    """Read the AWS error codes that we can explain, with their way out (`errors.yaml`)."""
+    """Read the errors of AWS that we can explain, and our own, with their way out."""
     return _Errors.model_validate(yaml.safe_load(_read("errors.yaml")))
+
+
+def refusal(name: str, /, **values: Any) -> CloudError:
+    """Return an error of our own about AWS, by its name in `errors.yaml`; it keeps the values."""
+    found = known_errors().refused[name]
+    return CloudError(found.sentence.format(**values), **{"kind": found.kind, **values})
 
 
 def error_kind(error: CloudError) -> str:
@@ -275,9 +282,7 @@ def partition_of(region: str | None) -> str:
         region = session.region_name
         return "aws" if region is None else str(session.get_partition_for_region(region))
     except UnknownRegionError:
-        raise CloudError(
-            f"AWS has no region {region!r}; write one such as eu-central-1", kind="region"
-        ) from None
+        raise refusal("region-unknown", region=region) from None
 
 
 def _read(name: str) -> str:

@@ -12,12 +12,16 @@ idempotent: after a crash, the same call returns the same instance.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from importlib import resources
+
+from jinja2 import Environment, StrictUndefined
 
 from drumline.cluster.providers import Reporter
-from drumline.cluster.providers.ec2.cloud import AwsValues, Cloud, CloudWriter, error_kind
+from drumline.cluster.providers.ec2.cloud import AwsValues, Cloud, CloudWriter, error_kind, refusal
 from drumline.cluster.providers.ec2.inventory import (
     LIVE,
     STOPPED,
@@ -33,10 +37,30 @@ from drumline.cluster.providers.ec2.inventory import (
 from drumline.cluster.providers.ec2.offerings import Image, ZoneSubnet
 from drumline.cluster.providers.ec2.removal import end_instances
 from drumline.cluster.spec import ClusterSpec
+from drumline.cluster.ssh.keys import KeyPair
 from drumline.core.errors import CloudError
 
 USER_DATA_BYTES = 16_384
 """EC2 takes no more"""
+
+
+def cloud_config(spec: ClusterSpec, *, authorized_key: str, host_key: KeyPair, hours: float) -> str:
+    """Return the #cloud-config of an EC2 node; always the same text for the same node.
+
+    `hours`: after so long since boot it ends itself.
+    """
+    text = resources.files("drumline.cluster.providers.ec2").joinpath("cloud-config.yaml")
+    limits_script = resources.files("drumline.cluster.life").joinpath("limits.sh")
+    template = Environment(undefined=StrictUndefined).from_string(text.read_text())
+    return template.render(
+        user=spec.ec2.user,
+        folder=f"/home/{spec.ec2.user}/drumline",
+        authorized_key=authorized_key,
+        host_key=host_key,
+        limits_script=limits_script.read_text(),  # simulated nodes run the same one
+        seconds=math.ceil(hours * 3600),
+        idle="never" if spec.idle_minutes is None else f"{spec.idle_minutes:g}",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,11 +86,7 @@ def _launch_request(
     """
     size = len(user_data.encode())
     if size > USER_DATA_BYTES:
-        raise CloudError(
-            f"what node {node} is told at boot has {size} bytes, and EC2 takes {USER_DATA_BYTES}; "
-            f"this is a defect of drumline: please report it",
-            kind="other",
-        )
+        raise refusal("user-data", node=node, size=size, most=USER_DATA_BYTES)
     ec2 = plan.spec.ec2
     kinds = ["instance", "volume", "network-interface"]
     request: AwsValues = {
@@ -138,9 +158,6 @@ _POLL_S = 2
 _AT_ONCE = 8
 _ATTEMPTS = 20
 
-UserData = Callable[[int], str]
-"""what a node is told at boot"""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Launcher:
@@ -148,7 +165,8 @@ class Launcher:
 
     writer: CloudWriter
     plan: LaunchPlan
-    user_data: UserData
+    user_data: Callable[[int], str]
+    """what a node is told at boot"""
 
     def launch(
         self, missing: Sequence[int], places: Sequence[ZoneSubnet], *, fixed: bool
@@ -230,11 +248,7 @@ class Launcher:
             if there.state in LIVE:
                 self.writer.report(f"worker{node}", f"launched as {there.identity} in {place.zone}")
                 return there
-        raise CloudError(
-            f"node {node} was launched {_ATTEMPTS} times and ended each time; look at why with aws "
-            f"ec2 describe-instances, remove the cluster with drumline down, then try again",
-            kind="other",
-        )
+        raise refusal("launched-in-vain", node=node, attempts=_ATTEMPTS)
 
     def _end_those_of(self, missing: Sequence[int], place: ZoneSubnet) -> None:
         """End what this zone has given: a cluster is in one zone."""
@@ -276,7 +290,18 @@ def wait_running(
             there = existing.get(identity)
             states[node] = "coming" if there is None else there.state
             if there is not None and not there.live:
-                raise _ended(node, there)
+                reason = there.described.get("StateReason", {})
+                code, why = str(reason.get("Code", "")), reason.get("Message")
+                short = "InsufficientInstanceCapacity" in code
+                raise refusal(
+                    "ended-at-once",
+                    **({"kind": "capacity"} if short else {}),
+                    node=node,
+                    item=there,
+                    why=why or "EC2 gives no reason",
+                    elsewhere=", or take other ec2.zones" if short else "",
+                    code=code,
+                )
         for node, state in states.items():
             if told.get(node) != state:
                 report(f"worker{node}", state)
@@ -285,11 +310,7 @@ def wait_running(
             return [item for item in existing.values() if item.live]
         cloud.sleep(_POLL_S)
     late = ", ".join(f"worker{node} is {state}" for node, state in told.items())
-    raise CloudError(
-        f"not all nodes run after {RUN_WITHIN_S} s: {late}; run this again to wait longer, or "
-        f"drumline down",
-        kind="timeout",
-    )
+    raise refusal("not-running", seconds=RUN_WITHIN_S, late=late)
 
 
 def places_of(places: Sequence[ZoneSubnet], there: Mapping[int, InventoryItem]) -> list[ZoneSubnet]:
@@ -321,24 +342,4 @@ def refuse_stopped(existing: Sequence[InventoryItem]) -> None:
     if stopped:
         names = ", ".join(f"worker{one.node} ({one.identity}) is {one.state}" for one in stopped)
         ids = " ".join(one.identity for one in stopped)
-        raise CloudError(
-            f"{names}, which drumline never does; start it again (aws ec2 start-instances "
-            f"--instance-ids {ids}) or give it up with what is on it (aws ec2 terminate-instances "
-            f"--instance-ids {ids}), then run drumline up again; drumline down removes it, too",
-            kind="stopped",
-            node=stopped[0].node,
-        )
-
-
-def _ended(node: int, item: InventoryItem) -> CloudError:
-    """Say why a node ended as soon as it was launched."""
-    reason = item.described.get("StateReason", {})
-    code, message = str(reason.get("Code", "")), reason.get("Message") or "EC2 gives no reason"
-    short = "InsufficientInstanceCapacity" in code
-    return CloudError(
-        f"worker{node} ({item.identity}) ended as soon as it was launched: {message}; run this "
-        f"again to replace it{', or take other ec2.zones' if short else ''}",
-        kind="capacity" if short else "other",
-        code=code,
-        node=node,
-    )
+        raise refusal("stopped", names=names, ids=ids, node=stopped[0].node)

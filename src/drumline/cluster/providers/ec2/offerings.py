@@ -18,9 +18,8 @@ import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
-from drumline.cluster.providers.ec2.cloud import AwsValues, Cloud
+from drumline.cluster.providers.ec2.cloud import AwsValues, Cloud, refusal
 from drumline.cluster.spec import Ec2Spec
 from drumline.core.errors import CloudError
 
@@ -47,24 +46,24 @@ class TypeFacts:
 
 
 @contextmanager
-def _unknown(codes: tuple[str, ...], sentence: str, *, kind: str) -> Iterator[None]:
-    """Say in a sentence of our own that EC2 does not know what was named in the spec."""
+def _explained(name: str, /, *unknown: str, **values: str) -> Iterator[None]:
+    """Say in a sentence of our own (`refusal`) that EC2 does not know what the spec names.
+
+    `unknown`: the codes of AWS, or kinds of error, that say so.
+    """
     try:
         yield
     except CloudError as error:
-        code = error.fields["code"]
-        if code not in codes:
+        code, kind, action = (error.fields[key] for key in ("code", "kind", "action"))
+        if code not in unknown and kind not in unknown:
             raise
-        raise CloudError(sentence, kind=kind, code=code, action=error.fields["action"]) from None
+        raise refusal(name, **values, code=code, action=action) from None
 
 
 def type_facts(cloud: Cloud, instance_type: str) -> TypeFacts:
     """Ask EC2 about an instance type: its architecture, GPUs, spot and placement groups."""
-    sentence = (
-        f"{cloud.region} has no machine type {instance_type!r}; check ec2.instance_type "
-        f"(g4dn.xlarge is one), or take another ec2.region"
-    )
-    with _unknown(("InvalidInstanceType", "InvalidParameterValue"), sentence, kind="unsupported"):
+    codes = ("InvalidInstanceType", "InvalidParameterValue")
+    with _explained("type-unknown", *codes, region=cloud.region, type=instance_type):
         answer = cloud.call("ec2", "describe_instance_types", InstanceTypes=[instance_type])
     facts = answer["InstanceTypes"][0]
     kinds = facts["ProcessorInfo"]["SupportedArchitectures"]
@@ -96,32 +95,23 @@ def find_image(cloud: Cloud, spec: Ec2Spec, facts: TypeFacts) -> Image:
     elif spec.ami == "auto":
         identity = _newest(cloud, spec, facts.architecture)
     else:
-        identity = _of_parameter(cloud, spec.ami)
+        codes = ("ParameterNotFound", "ValidationException")
+        with _explained("image-parameter", *codes, region=cloud.region, name=spec.ami):
+            answer = cloud.call("ssm", "get_parameter", Name=spec.ami)
+        identity = str(answer["Parameter"]["Value"])
     image = _describe(cloud, identity)
     if image.architecture != facts.architecture:
-        raise CloudError(
-            f"the image {identity} is for {image.architecture}, but {spec.instance_type} is "
-            f"{facts.architecture}; give another ec2.ami, or write ami: auto",
-            kind="image",
-        )
+        raise refusal("image-architecture", image=image, ec2=spec, facts=facts)
     least = image.disks.get(image.root_device, 0)
     if spec.disk_gb < least:
-        raise CloudError(
-            f"ec2.disk_gb is {spec.disk_gb}, but the image {identity} ({image.name}) needs "
-            f"{least}; write disk_gb: {least} or more",
-            kind="image",
-        )
+        raise refusal("image-disk", image=image, ec2=spec, least=least)
     return image
 
 
 def _newest(cloud: Cloud, spec: Ec2Spec, architecture: str) -> str:
     """Return AWS's newest deep-learning image with PyTorch on Ubuntu."""
     if spec.instance_type.partition(".")[0] in _OLD_GPUS:
-        raise CloudError(
-            f"AWS's deep-learning image does not drive the GPUs of {spec.instance_type}; give an "
-            f"ec2.ami that does, or take g4dn, g5, g6 or p4d",
-            kind="image",
-        )
+        raise refusal("image-old-gpu", ec2=spec)
     path = f"{DEEP_LEARNING}/{architecture}"
     found = {}
     for parameter in cloud.each(
@@ -130,37 +120,15 @@ def _newest(cloud: Cloud, spec: Ec2Spec, architecture: str) -> str:
         if match := _PYTORCH.search(parameter["Name"]):
             found[tuple(int(part) for part in match.groups())] = parameter["Value"]
     if not found:
-        raise CloudError(
-            f"AWS lists no deep-learning image for {architecture} in {cloud.region} (below "
-            f"{path}); give ec2.ami",
-            kind="image",
-        )
+        raise refusal("image-none", architecture=architecture, region=cloud.region, path=path)
     return str(found[max(found)])
 
 
-def _of_parameter(cloud: Cloud, name: str) -> str:
-    sentence = (
-        f"ec2.ami is {name!r}, but {cloud.region} has no such SSM parameter; write an image's "
-        f"id (ami-…), a parameter (/aws/service/…), or auto"
-    )
-    with _unknown(("ParameterNotFound", "ValidationException"), sentence, kind="image"):
-        answer = cloud.call("ssm", "get_parameter", Name=name)
-    return str(answer["Parameter"]["Value"])
-
-
 def _describe(cloud: Cloud, identity: str) -> Image:
-    try:
+    with _explained("image-unknown", "image", region=cloud.region, image=identity):
         images = cloud.call("ec2", "describe_images", ImageIds=[identity])["Images"]
-    except CloudError as error:
-        if not str(error.fields["code"]).startswith("InvalidAMIID"):
-            raise
-        images = []
     if not images:
-        raise CloudError(
-            f"{cloud.region} has no image {identity}, or it is not yours to use; each region has "
-            f"its own ids: give one of this region, or write ami: auto",
-            kind="image",
-        )
+        raise refusal("image-unknown", region=cloud.region, image=identity)
     image: AwsValues = images[0]
     mappings = image.get("BlockDeviceMappings", ())
     return Image(
@@ -199,41 +167,30 @@ def find_places(cloud: Cloud, spec: Ec2Spec) -> list[ZoneSubnet]:
             Filters=[{"Name": "instance-type", "Values": [spec.instance_type]}],
         )
     }
-    places = _subnets_by_zone(cloud, spec)
-    _refuse_unknown_zones(spec, places, offered, cloud.region)
+    places, region = _subnets_by_zone(cloud, spec), cloud.region
+    for zone in spec.zones:
+        if zone not in places:
+            there = ", ".join(sorted(places)) or "none"
+            neither = "" if zone in offered else f", and it has no {spec.instance_type} either"
+            where = {"zone": zone, "region": region}
+            raise refusal("zone-without-subnet", **where, there=there, neither=neither)
     wanted = spec.zones or tuple(sorted(places))
     fitting = [places[zone] for zone in wanted if zone in offered]
     if not fitting:
         there = f"it has it in {', '.join(sorted(offered))}" if offered else "it has it nowhere"
-        raise CloudError(
-            f"no zone of {cloud.region} that you asked for has {spec.instance_type} ({there}); "
-            f"take another ec2.instance_type, ec2.zones, ec2.subnet or ec2.region",
-            kind="unsupported",
-        )
+        raise refusal("type-nowhere", region=region, ec2=spec, there=there)
     return fitting
-
-
-def _refuse_unknown_zones(
-    spec: Ec2Spec, places: Mapping[str, ZoneSubnet], offered: set[str], region: str
-) -> None:
-    for zone in spec.zones:
-        if zone not in places:
-            raise CloudError(
-                f"ec2.zones names {zone}, where there is no subnet for this cluster in {region}; "
-                f"there are {', '.join(sorted(places)) or 'none'}"
-                f"{'' if zone in offered else f', and it has no {spec.instance_type} either'}",
-                kind="network",
-            )
 
 
 def _subnets_by_zone(cloud: Cloud, spec: Ec2Spec) -> dict[str, ZoneSubnet]:
     """Return a subnet for each zone: the given one, else the roomiest of each zone."""
+    wanted: AwsValues = {"Filters": [{"Name": "default-for-az", "Values": ["true"]}]}
     if spec.subnet is not None:
-        subnets = list(_describe_subnets(cloud, SubnetIds=[spec.subnet]))
+        wanted = {"SubnetIds": [spec.subnet]}
     elif spec.vpc is not None:
-        subnets = _describe_subnets(cloud, Filters=[{"Name": "vpc-id", "Values": [spec.vpc]}])
-    else:
-        subnets = _describe_subnets(cloud, Filters=[{"Name": "default-for-az", "Values": ["true"]}])
+        wanted = {"Filters": [{"Name": "vpc-id", "Values": [spec.vpc]}]}
+    with _explained("subnet-unknown", "not-found", region=cloud.region):
+        subnets = list(cloud.each("ec2", "describe_subnets", "Subnets", **wanted))
     places: dict[str, tuple[int, ZoneSubnet]] = {}
     for subnet in subnets:
         public = bool(subnet["MapPublicIpOnLaunch"]) or (spec.subnet is None and spec.vpc is None)
@@ -248,25 +205,8 @@ def _subnets_by_zone(cloud: Cloud, spec: Ec2Spec) -> dict[str, ZoneSubnet]:
             places[place.zone] = (free, place)
     if not places:
         where = f"the network {spec.vpc} has no subnets" if spec.vpc else "there is no default one"
-        raise CloudError(
-            f"no network for the nodes in {cloud.region}: {where}; run aws ec2 create-default-vpc, "
-            f"or give ec2.subnet",
-            kind="network",
-        )
+        raise refusal("subnet-none", region=cloud.region, where=where)
     return {zone: place for zone, (_, place) in places.items()}
-
-
-def _describe_subnets(cloud: Cloud, **params: Any) -> list[Any]:
-    try:
-        return list(cloud.each("ec2", "describe_subnets", "Subnets", **params))
-    except CloudError as error:
-        if error.fields.get("kind") == "not-found":
-            raise CloudError(
-                f"there is no such subnet in {cloud.region} ({error.fields['code']}); give an "
-                f"ec2.subnet of this region, or another ec2.region",
-                kind="network",
-            ) from None
-        raise
 
 
 def allowed_network(spec: Ec2Spec) -> str:
@@ -276,11 +216,7 @@ def allowed_network(spec: Ec2Spec) -> str:
     try:
         return str(ipaddress.ip_network(spec.allow_from))
     except ValueError as error:
-        raise CloudError(
-            f"ec2.allow_from is {spec.allow_from!r}, which is no network ({error}); write it as in "
-            f"allow_from: 203.0.113.7/32",
-            kind="network",
-        ) from None
+        raise refusal("allowed-network", ec2=spec, why=error) from None
 
 
 def find_own_address(url: str = CHECK_ADDRESS) -> str:
@@ -294,8 +230,4 @@ def find_own_address(url: str = CHECK_ADDRESS) -> str:
             text = answer.read(200).decode("ascii", errors="replace").strip()
         return str(ipaddress.IPv4Address(text))
     except (OSError, urllib.error.URLError, ValueError) as error:
-        raise CloudError(
-            f"cannot find the address that you call from by {url} ({error}); give it: ec2: "
-            f"{{allow_from: 203.0.113.7/32}}",
-            kind="network",
-        ) from None
+        raise refusal("own-address", url=url, why=error) from None

@@ -17,9 +17,9 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field
 
 from drumline.cluster.home import clusters_root
-from drumline.cluster.providers.ec2.cloud import Cloud
+from drumline.cluster.providers.ec2.cloud import Cloud, refusal
 from drumline.cluster.spec import ClusterSpec
-from drumline.core.errors import CloudError, ClusterError
+from drumline.core.errors import ClusterError
 from drumline.core.files import write_atomic
 
 HOURS_A_MONTH = 730
@@ -202,11 +202,7 @@ def cost_of(cloud: Cloud, spec: ClusterSpec, *, public: bool, ask_market: bool =
     if usd is None:
         unknown = f"the price of {ec2.instance_type} in {cloud.region} is not known"
         if spec.budget_usd is not None:
-            raise CloudError(
-                f"budget_usd cannot be kept: {unknown}; fetch it with drumline prices, or leave "
-                f"budget_usd out (max_hours ends the nodes after {spec.max_hours:g} h)",
-                kind="price",
-            )
+            raise refusal("price-unknown", unknown=unknown, spec=spec)
         hours, note = spec.max_hours, f"{unknown}; drumline prices fetches it"
         return Cost(hours=hours, priced="not known", notes=(note,), doubt=table.doubt)
     notes = ["with disk and public address; traffic out of the region is not counted"]
@@ -216,12 +212,7 @@ def cost_of(cloud: Cloud, spec: ClusterSpec, *, public: bool, ask_market: bool =
     if spec.budget_usd is not None:
         hours = min(hours, spec.budget_usd / (usd * spec.nodes))
         if hours < LEAST_HOURS:
-            raise CloudError(
-                f"budget_usd {spec.budget_usd:g} pays for {hours * 60:.1f} minutes of {spec.nodes} "
-                f"x {ec2.instance_type} at {usd * spec.nodes:.3f} USD an hour; give more, or take "
-                f"fewer or smaller nodes",
-                kind="price",
-            )
+            raise refusal("budget-small", spec=spec, minutes=hours * 60, usd=usd * spec.nodes)
     return Cost(node_usd=usd, hours=hours, priced=priced, notes=tuple(notes), doubt=table.doubt)
 
 

@@ -20,7 +20,7 @@ import boto3
 from drumline.cluster.home import ClusterHome
 from drumline.cluster.life.journal import Journal
 from drumline.cluster.providers import Machine, Plan, Provider, Reporter, Resource
-from drumline.cluster.providers.ec2.cloud import Cloud, CloudWriter, Sleep, open_session
+from drumline.cluster.providers.ec2.cloud import Cloud, CloudWriter, Sleep, open_session, refusal
 from drumline.cluster.providers.ec2.inventory import (
     InventoryItem,
     instances,
@@ -31,8 +31,8 @@ from drumline.cluster.providers.ec2.inventory import (
 from drumline.cluster.providers.ec2.launch import (
     Launcher,
     LaunchPlan,
-    UserData,
     by_node,
+    cloud_config,
     places_of,
     refuse_stopped,
     wait_running,
@@ -50,7 +50,8 @@ from drumline.cluster.providers.ec2.prices import Cost, cost_of, node_price
 from drumline.cluster.providers.ec2.removal import end_instances, remove_all
 from drumline.cluster.providers.ec2.shared_resources import SharedResources, refuse_another_id
 from drumline.cluster.spec import ClusterSpec
-from drumline.core.errors import CloudError, RunDirError
+from drumline.cluster.ssh.keys import check_key, cluster_key, host_key, public_key
+from drumline.core.errors import RunDirError
 
 
 def _missing_resources(
@@ -85,12 +86,8 @@ def _missing_resources(
 class Ec2Provider(Provider):
     """Machines of EC2, for one cluster.
 
-    Args:
-        home: the cluster's folder here; may be empty, and need not exist to remove a cluster.
-        public_key: who is let in, as in authorized_keys.
-        user_data: what each node is told at boot; asked for while nodes are launched, and the same
-            for the same node each time, as far as that goes.
-        session: of AWS; default: what the spec and the environment say.
+    `home` may be empty, and need not exist to remove a cluster. The default `session` of AWS is
+    what the spec and the environment say.
     """
 
     def __init__(
@@ -98,22 +95,14 @@ class Ec2Provider(Provider):
         spec: ClusterSpec,
         home: ClusterHome,
         *,
-        public_key: str,
-        user_data: UserData,
         session: boto3.Session | None = None,
         sleep: Sleep = time.sleep,
     ) -> None:
         super().__init__(spec, home)
-        self._public_key = public_key
-        self._user_data = user_data
         ec2 = spec.ec2
         session = session or open_session(profile=ec2.profile, region=ec2.region)
         self.cloud = Cloud(session, region=ec2.region, sleep=sleep)
         self._adopted: str | None = None
-
-    def hours(self) -> float:
-        """Return after how long the nodes must end themselves: `max_hours`, or the budget."""
-        return self._cost().hours
 
     def plan(self) -> Plan:
         """Say what `create` would do; changes nothing."""
@@ -148,9 +137,10 @@ class Ec2Provider(Provider):
         """
         existing = self._existing()
         refuse_another_id(self._spec.name, self._known_id() or "", existing)
-        self._refuse_fewer(existing)
-        refuse_stopped(existing)
         nodes = by_node(existing)
+        if nodes and max(nodes) >= self._spec.nodes:
+            raise refusal("fewer-nodes", there=max(nodes) + 1, nodes=self._spec.nodes)
+        refuse_stopped(existing)
         if set(range(self._spec.nodes)) <= set(nodes):
             # let in who calls now, who may have moved since, and nobody else
             network = allowed_network(self._spec.ec2)
@@ -191,13 +181,8 @@ class Ec2Provider(Provider):
         if identity is None:
             ids = sorted({item.cluster_id for item in self._existing()})
             if len(ids) > 1:
-                raise CloudError(
-                    f"there are {len(ids)} clusters called {self._spec.name!r}, and none is this "
-                    f"machine's: {', '.join(ids)}; say which with drumline down --id, or remove "
-                    f"all that drumline ever made with drumline reap",
-                    kind="name-in-use",
-                    ids=", ".join(ids),
-                )
+                several, name = ", ".join(ids), self._spec.name
+                raise refusal("name-of-several", count=len(ids), cluster=name, ids=several)
         journal = Journal(self._home.journal if self._home.path.is_dir() else None)
         writer = CloudWriter(self.cloud, journal, report)
         remove_all(writer, of_cluster(self._spec.name, identity))
@@ -206,11 +191,9 @@ class Ec2Provider(Provider):
         """Take over a cluster of this name that another machine has made."""
         ids = sorted({item.cluster_id for item in self._existing()})
         if identity not in ids:
-            raise CloudError(
-                f"there is no cluster {self._spec.name!r} with id {identity!r} in "
-                f"{self.cloud.region}; there is {', '.join(ids) or 'none of that name'}",
-                kind="not-found",
-            )
+            name, there = self._spec.name, ", ".join(ids) or "none of that name"
+            region = self.cloud.region
+            raise refusal("id-unknown", cluster=name, identity=identity, region=region, there=there)
         self._adopted = identity
         with contextlib.suppress(
             OSError, RunDirError
@@ -220,6 +203,7 @@ class Ec2Provider(Provider):
 
     def settle(self) -> ClusterSpec:
         """Return the spec with the region and the profile that the environment names today."""
+        self._authorized_key()  # a wrong key file must not cost a machine
         profile = self._spec.ec2.profile or os.environ.get("AWS_PROFILE")
         settled = {"region": self.cloud.region, "profile": profile}
         ec2 = self._spec.ec2.model_copy(update=settled)
@@ -245,7 +229,7 @@ class Ec2Provider(Provider):
             spec=spec,
             identity=identity,
             image=image,
-            key_name=shared.key_pair(self._public_key, existing),
+            key_name=shared.key_pair(self._authorized_key(), existing),
             security_group=shared.security_group(places[0].vpc, network, existing),
             placement_group=shared.placement_group(existing) if grouped else None,
         )
@@ -263,20 +247,24 @@ class Ec2Provider(Provider):
         end_instances(self._writer(report), doubles)
         return kept
 
+    def _authorized_key(self) -> str:
+        """Return the public half of the key that we sign in with, made where none is given."""
+        given = self._spec.ec2.key_file
+        return public_key(cluster_key(self._home) if given is None else check_key(given))
+
+    def _user_data(self, node: int) -> str:
+        return cloud_config(
+            self._spec,
+            authorized_key=self._authorized_key(),
+            host_key=host_key(self._home, node),
+            hours=self._cost().hours,
+        )
+
     def _writer(self, report: Reporter) -> CloudWriter:
         return CloudWriter(self.cloud, Journal(self._home.journal), report)
 
     def _shared(self, report: Reporter) -> SharedResources:
         return SharedResources(self._writer(report), self._spec.name, self._home.cluster_id())
-
-    def _refuse_fewer(self, existing: Sequence[InventoryItem]) -> None:
-        there = by_node(existing)
-        if there and max(there) >= self._spec.nodes:
-            raise CloudError(
-                f"the cluster has {max(there) + 1} nodes, but nodes is {self._spec.nodes}; write "
-                f"nodes: {max(there) + 1}, or drumline down first",
-                kind="name-in-use",
-            )
 
     def _cost(self, *, public: bool = True, ask_market: bool = False) -> Cost:
         return cost_of(self.cloud, self._spec, public=public, ask_market=ask_market)

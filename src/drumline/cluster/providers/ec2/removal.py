@@ -18,7 +18,7 @@ import boto3
 
 from drumline.cluster.life.journal import Journal
 from drumline.cluster.providers import Reporter, Resource
-from drumline.cluster.providers.ec2.cloud import Cloud, CloudWriter, Sleep, error_kind
+from drumline.cluster.providers.ec2.cloud import Cloud, CloudWriter, Sleep, error_kind, refusal
 from drumline.cluster.providers.ec2.inventory import (
     GONE,
     KINDS,
@@ -74,11 +74,7 @@ def remove_all(writer: CloudWriter, filters: Sequence[Filter]) -> list[Inventory
     left = read_inventory(cloud, filters)
     if left:
         names = ", ".join(f"{item.kind} {item.identity}" for item in left)
-        raise CloudError(
-            f"EC2 still lists {names} in {cloud.region} after all was removed; run drumline down "
-            f"again in a minute",
-            kind="timeout",
-        )
+        raise refusal("still-listed", names=names, region=cloud.region)
     return list(removed.values())
 
 
@@ -114,11 +110,7 @@ def end_instances(writer: CloudWriter, existing: Sequence[InventoryItem]) -> Non
         raise next(iter(refused.values()))
     if waiting:
         names = ", ".join(f"{one.identity} ({one.state})" for one in waiting.values())
-        raise CloudError(
-            f"not ended after {END_WITHIN_S} s: {names}; EC2 has been told to end them: run "
-            f"drumline down again to see to the rest",
-            kind="timeout",
-        )
+        raise refusal("not-ended", seconds=END_WITHIN_S, names=names)
 
 
 def _terminate(writer: CloudWriter, identities: list[str]) -> dict[str, CloudError]:
@@ -166,11 +158,7 @@ def _delete(writer: CloudWriter, item: InventoryItem, filters: Sequence[Filter])
             writer.cloud.sleep(_POLL_S)
         else:
             return
-    raise CloudError(
-        f"the {item.kind} {item.identity} is in use after {RELEASE_WITHIN_S} s; look at what "
-        f"else is in it (aws ec2 describe-network-interfaces), then run drumline down again",
-        kind="in-use",
-    )
+    raise refusal("still-in-use", item=item, seconds=RELEASE_WITHIN_S)
 
 
 def _name(item: InventoryItem) -> str:

@@ -15,7 +15,7 @@ import ipaddress
 from collections.abc import Sequence
 from typing import Any
 
-from drumline.cluster.providers.ec2.cloud import AwsValues, CloudWriter, error_kind
+from drumline.cluster.providers.ec2.cloud import AwsValues, CloudWriter, error_kind, refusal
 from drumline.cluster.providers.ec2.inventory import (
     InventoryItem,
     of_cluster,
@@ -116,11 +116,7 @@ class SharedResources:
             if (there := _only(existing, what)) is not None:
                 return there
             self._writer.cloud.sleep(1)
-        raise CloudError(
-            f"EC2 says that the {what} {self._name} exists, but does not list it as this "
-            f"cluster's; remove it by hand, then run this again",
-            kind="duplicate",
-        )
+        raise refusal("not-listed", what=what, name=self._name)
 
     def _tags(self, what: str) -> list[AwsValues]:
         return tag_specifications([what], tags_of(self._cluster, self._identity))
@@ -135,13 +131,8 @@ def refuse_another_id(cluster: str, identity: str, existing: Sequence[InventoryI
     others = sorted({item.cluster_id for item in existing if item.live} - {identity})
     if others:
         count = sum(item.kind == "instance" and item.live for item in existing)
-        raise CloudError(
-            f"the name {cluster!r} is in use: a cluster of another laptop or folder has it (id "
-            f"{', '.join(others)}; {count} instance(s)); take another name, or remove that one "
-            f"with drumline down --id {others[0]}",
-            kind="name-in-use",
-            ids=", ".join(others),
-        )
+        ids, first = ", ".join(others), others[0]
+        raise refusal("name-in-use", cluster=cluster, ids=ids, count=count, first=first)
 
 
 def _wanted_rules(group: str, network: str) -> list[AwsValues]:

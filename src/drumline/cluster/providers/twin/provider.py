@@ -8,7 +8,7 @@ import shutil
 import stat
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from drumline.cluster.providers.twin.control import (
 )
 from drumline.cluster.providers.twin.folder import NodeOrder, login_name
 from drumline.cluster.spec import ClusterSpec
+from drumline.cluster.ssh.keys import cluster_key, host_key, public_key
 from drumline.core.errors import ClusterError
 from drumline.core.nodes import address_of
 
@@ -37,18 +38,8 @@ _TRIES, _PAUSE_S = 40, 0.05  # at a folder into which a process that was just ki
 class TwinProvider(Provider):
     """Simulated nodes for one cluster."""
 
-    def __init__(
-        self, spec: ClusterSpec, home: ClusterHome, *, public_key: str, host_keys: Sequence[str]
-    ) -> None:
-        """Prepare; nothing is made yet.
-
-        `home`: the cluster's folder on this machine; the nodes' files go below it, too.
-        `public_key`: who is let in, as a line of authorized_keys.
-        `host_keys`: the nodes' private host keys in OpenSSH's format, one for each.
-        """
+    def __init__(self, spec: ClusterSpec, home: ClusterHome) -> None:
         super().__init__(spec, home)
-        self._public_key = public_key
-        self._host_keys = tuple(host_keys)
         self._twin = home.twin.resolve()  # the one true path, which its processes are known by
         self._control = Control(self._twin)
 
@@ -129,8 +120,8 @@ class TwinProvider(Provider):
             folder=str(self._twin / f"{_WORKER}{node}"),
             addresses=(f"{address_of(node)}/24",),
             user=login_name(),
-            host_key=self._host_keys[node],
-            public_keys=(self._public_key,),
+            host_key=host_key(self._home, node).private,
+            public_keys=(public_key(cluster_key(self._home)),),
             rate=link.rate,
             delay_ms=link.delay_ms,
             boot_s=self._spec.twin.boot_s,

@@ -1,11 +1,12 @@
-"""A cluster's nodes as a table: as they are, or a live row for each while something happens."""
+"""What a person sees of a cluster: its nodes as a table or as live rows, and a job's output."""
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from typing import Self
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Self
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -13,8 +14,13 @@ from rich.table import Table
 from rich.text import Text
 
 from drumline.cli.printing import print_text
-from drumline.cluster.providers import Machine
-from drumline.core.formatting import format_seconds
+from drumline.core.errors import DrumlineError, UsageError
+from drumline.core.formatting import format_seconds, name_ranks
+
+if TYPE_CHECKING:
+    from drumline.cluster.jobs.follow import OutputLine
+    from drumline.cluster.providers import Machine
+    from drumline.node.job import JobState
 
 _GAP = 2
 _LEFT_OUT = ("address", "id", "reached at")
@@ -97,3 +103,56 @@ class NodeRows:
             text = Text(what, overflow="ellipsis", no_wrap=True)
             table.add_row(who, text, format_seconds(waited) if waited > 2 else "")
         return Group(title, table)
+
+
+def print_note(line: str) -> None:
+    """Print a line for the person at the CLI that is not a job's output, on stderr."""
+    print(line, file=sys.stderr, flush=True)
+
+
+class Printer:
+    """Prints what ranks print, with the rank in front."""
+
+    def __init__(self) -> None:
+        self.lines = 0
+
+    def __call__(self, line: OutputLine) -> None:
+        """Print one."""
+        self.lines += 1
+        print(f"{line.prefix} {line.text}", flush=True)
+
+
+def print_end(job_id: str, state: JobState) -> int:
+    """Print how a cluster's job ended; returns the exit code of the CLI."""
+    took = ""
+    if state.started is not None and state.ended is not None:
+        took = f" after {format_seconds(state.ended - state.started)}"
+    print_note(f"{job_id} is {state.phase}{took}")
+    if state.phase == "done":
+        return 0
+    if state.error:
+        raise _JobError(state.error, code=state.code or 1)
+    return state.code or 1
+
+
+def refuse_rank(job_id: str, rank: int | None, ranks: Collection[int]) -> None:
+    """Refuse a `--rank` that a cluster's job does not have.
+
+    Raises:
+        UsageError: names those that it has.
+    """
+    if rank is None or rank in ranks:
+        return
+    if isinstance(ranks, range) and len(ranks) > 2:
+        has = f"has ranks 0 to {len(ranks) - 1}"
+    else:
+        has = f"has {name_ranks(sorted(ranks))}" if ranks else "never had any"
+    raise UsageError(f"no rank {rank}: {job_id} {has}")
+
+
+class _JobError(DrumlineError):
+    """A job that failed, with its own exit code."""
+
+    def __init__(self, message: str, *, code: int) -> None:
+        super().__init__(message)
+        self.exit_code = code  # type: ignore[misc]
