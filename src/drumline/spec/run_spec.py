@@ -2,7 +2,7 @@
 
 It is the contract between the two columns of the package: the operations column writes it into the
 run directory, every rank reads it back from there. Its parts are in `parts`; reading it from a
-file, with overrides and errors that name the line, is `spec_file`'s work.
+file, with overrides and errors that name the line, is `load`'s work.
 """
 
 from __future__ import annotations
