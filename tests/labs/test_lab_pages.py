@@ -9,20 +9,20 @@ from drumline.core.errors import UsageError
 from drumline.labs.chapter import Chapter
 from drumline.labs.data_parallel import LAB as DATA_PARALLEL
 from drumline.labs.data_parallel.experiments import ALPHA, KINDS, label_groups
-from drumline.labs.data_parallel.learning import AloneRow, AveragingRow, LocalLossRow, say_adam
+from drumline.labs.data_parallel.learning import AloneRow, AveragingRow, LocalLossRow, describe_adam
 from drumline.labs.data_parallel.partitions import OverlapRow
 from drumline.labs.data_parallel.plots import draw_averaging, draw_overlap
 from drumline.labs.experiment import LabSettings, Training
 from drumline.labs.optimizers import LAB as OPTIMIZERS
-from drumline.labs.optimizers.convergence import RateRow, say_rates
-from drumline.labs.plots import Plot, error_bars
+from drumline.labs.optimizers.convergence import RateRow, describe_rates
+from drumline.labs.plots import Plot
 from drumline.labs.repeats import smoothed
 from drumline.labs.runner import load_lab
 from drumline.labs.text import lab_text
 from drumline.report.intervals import Interval
 from drumline.report.page.blocks import Picture
 from drumline.report.page.table import Findings, Table
-from drumline.report.plots import FigureStyle, render_inline
+from drumline.report.plots import FigureStyle, error_bars, render_inline
 from drumline.report.runs.record import CurvePoint
 from drumline.spec.load import read_options
 from lab_runs import SAMPLES, make_runs, quotes_of, words_of, wrong_quotes
@@ -125,7 +125,7 @@ def test_a_rate_that_is_best_at_the_border_may_not_be_the_best():
     chapter = new_chapter("optimizers", "rates")
     chapter.tabulate("rates", RateRow, [row for own in rows.values() for row in own])
     for own in rows.values():
-        say_rates(chapter, own)
+        describe_rates(chapter, own)
     said = dict(zip(rows, map(str, chapter.sentences), strict=True))
     assert "did best with 1: 90.00 %. That is the largest rate tried" in said["adam"]
     assert "did best with 0.01: 90.00 %. That is the smallest rate tried" in said["sgd"]
@@ -165,7 +165,7 @@ def test_a_difference_between_two_accuracies_has_no_sign():
         )
         for kind, accuracy in (("shuffle", 0.953), ("by_label", 0.935))
     ]
-    say_adam(chapter, chapter.tabulate("averaging", AveragingRow, rows), "parameters")
+    describe_adam(chapter, chapter.tabulate("averaging", AveragingRow, rows), "parameters")
     (said,) = map(str, chapter.sentences)
     assert "by label ended at 93.50 % with Adam and averaged parameters, shuffle at 95.30 %" in said
     assert "a difference of 1.80 points" in said

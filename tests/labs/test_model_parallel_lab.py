@@ -18,14 +18,13 @@ from drumline.labs.model_parallel.cases import (
     pick_typical,
     share_together,
 )
-from drumline.labs.model_parallel.chapters import compare_steps, say_against_data
+from drumline.labs.model_parallel.chapters import compare_steps, compare_with_data
 from drumline.labs.model_parallel.experiments import AGAIN, plan_named_cases
 from drumline.labs.text import lab_text
 from drumline.report.intervals import Interval, Order
 from drumline.report.page.audit import audit_numbers
 from drumline.report.page.blocks import Paragraph, Picture, Report, Section, TableBlock, excerpt
-from drumline.report.page.html import render_html
-from drumline.report.page.markdown import render_markdown
+from drumline.report.page.render import render_html, render_markdown
 from drumline.report.page.table import Findings
 from drumline.report.page.translator import Language, Sentence
 from model_parallel_runs import STEPS, make_runs
@@ -105,7 +104,7 @@ def said_against_data(rows):
         tables={},
     )
     chapter.tabulate("forms", FormRow, rows)
-    say_against_data(chapter, find_cases(chapter))
+    compare_with_data(chapter, find_cases(chapter))
     (said,) = map(str, chapter.sentences)
     return said
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import pytest
 
 from drumline.labs.chapter import Chapter
-from drumline.labs.text import Finding, LabText, load_findings, load_lab_texts
+from drumline.labs.text import FindingSpec, LabText, load_findings, load_lab_texts
 from drumline.report.intervals import Interval
 from drumline.report.page.table import Findings, count, points
 from drumline.report.page.translator import Language, find_holes, load_texts
@@ -64,7 +64,9 @@ def test_every_finding_fills_a_hole_of_its_texts(name):
 
 def test_a_number_that_was_computed_is_noted_and_quoted():
     chapter = chapter_of(**{"here.step.more": "{row.steps} steps, {ratio} as many as {count}"})
-    known = {"here.step.ratio": Finding(name="{row.optimizer} over {count}", form="times", of="x")}
+    known = {
+        "here.step.ratio": FindingSpec(name="{row.optimizer} over {count}", form="times", of="x")
+    }
     chapter = replace(chapter, text=replace(chapter.text, findings=known))
     chapter.tabulate("ends", Row, [ROW])
     ratio = Interval(middle=2.5, low=2.0, high=3.0)

@@ -25,7 +25,11 @@ class _PlainHelp:
         params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
         for param in params:
             if param.param_type_name == "argument":
-                param.metavar = _argument_name(param)
+                name = param.metavar or param.name.upper()
+                if param.nargs != 1 and "…" not in name:
+                    name += "…"
+                bare = param.required or name.startswith("[")
+                param.metavar = name if bare else f"[{name}]"
                 param.display_type_rich = lambda ctx: None
             elif param.is_flag:
                 param.metavar = ""
@@ -36,13 +40,6 @@ class _PlainHelp:
         arguments = [p.metavar for p in self.get_params(ctx) if p.param_type_name == "argument"]
         commands = [self.subcommand_metavar] if isinstance(self, TyperGroup) else []
         return [self.options_metavar or "", *arguments, *commands]
-
-
-def _argument_name(param: Any) -> str:
-    name = param.metavar or param.name.upper()
-    if param.nargs != 1 and "…" not in name:
-        name += "…"
-    return name if param.required or name.startswith("[") else f"[{name}]"
 
 
 class _Command(_PlainHelp, TyperCommand):

@@ -63,11 +63,7 @@ class OutputOptions:
     out: Path | None
 
     def check(self) -> None:
-        """Refuse what cannot be written, before anything is measured.
-
-        Raises:
-            UsageError: there is no such folder, or it is no name of a picture.
-        """
+        """Refuse what cannot be written (UsageError), before anything is measured."""
         for option, path in (("--csv", self.csv), ("--figure", self.figure)):
             if path is not None and not path.absolute().parent.is_dir():
                 raise UsageError(
@@ -128,17 +124,12 @@ def model_parallel_command(args: list[str], output: OutputOptions, traces: Path 
     _check_cases(plan.cases, output.out)
     with watched(by_case=True) as watch:
         result = run_model_parallel(spec, plan, out=output.out, traces=traces, watch=watch)
-    hint = ""
-    if traces is not None and result.rows:
-        hint = f"traces: {traces}/*.json; open them in Perfetto (ui.perfetto.dev)"
-    _show(
-        result,
-        output,
-        lambda style: draw_model_parallel(style, result.rows),
-        _print_model_parallel,
-        ran=len(result.rows) + len(result.failed),
-        hint=hint,
-    )
+
+    def draw(style: FigureStyle) -> Figure:
+        return draw_model_parallel(style, result.rows)
+
+    ran = len(result.rows) + len(result.failed)
+    _show(result, output, draw, _print_model_parallel, ran=ran, traces=traces)
 
 
 def _print_model_parallel(console: Console, result: ModelParallelResult) -> None:
@@ -180,11 +171,12 @@ def _print_scaling(console: Console, result: ScalingResult) -> None:
     if result.rows:
         smallest = counted(getattr(spec, spec.varies)[0], spec.varies[:-1])
         console.print(scaling_table(result.rows, smallest=smallest))
-    for title, sentences in (
-        ("where the time went", result.losses),
-        ("what stays serial", result.laws),
-        ("to know", result.notes),
-    ):
+    told = {
+        "where the time went": result.losses,
+        "what stays serial": result.laws,
+        "to know": result.notes,
+    }
+    for title, sentences in told.items():
         if sentences:
             _print_heading(console, f"\n{title}")
         for sentence in sentences:
@@ -196,11 +188,7 @@ def _print_heading(console: Console, text: str) -> None:
 
 
 def _check_cases(cases: Iterable[Runnable], out: Path | None) -> None:
-    """Refuse a bench's cases that cannot run or be kept, before anything is trained.
-
-    Raises:
-        UsageError: a folder is taken, or the machine has not what a backend needs.
-    """
+    """Refuse cases that cannot run here or be kept (UsageError), before anything is trained."""
     for case in cases:
         if out is not None and (out / case.slug).exists():
             raise UsageError(
@@ -218,13 +206,11 @@ def _show(
     print_result: Callable[[Console, R], None],
     *,
     ran: int = 0,
-    hint: str = "",
+    traces: Path | None = None,
 ) -> None:
     """Write the files that were asked for, and print a result of `ran` cases, or its JSON.
 
-    Raises:
-        RunDirError: the CSV file cannot be written.
-        WorkerError: cases failed; names all of them.
+    WorkerError names all cases that failed.
     """
     files: list[Path] = []
     if output.csv is not None and result.rows:
@@ -244,7 +230,8 @@ def _show(
         print_text(console, f"load {load:.1f} on {cores} cores at the end")
         if files:
             print_text(console, f"written: {', '.join(map(str, files))}")
-        if hint:
+        if traces is not None and result.rows:
+            hint = f"traces: {traces}/*.json; open them in Perfetto (ui.perfetto.dev)"
             print_text(console, hint)
     if result.failed:
         told = [f"{failure.case}: {failure.error}" for failure in result.failed]

@@ -1,4 +1,4 @@
-"""`drumline runs`, `show`, `trace` and `schema`."""
+"""`drumline runs`, `show` and `trace`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from drumline.report.ledger.bubble import measure_bubble
 from drumline.report.ledger.trace import build_trace
 from drumline.report.tables import coverage_table, ledger_table, narrow_table, summary_table
 from drumline.spec.load import read_run_spec
-from drumline.spec.run_spec import RunSpec
 
 
 def runs_command(*, as_json: bool) -> None:
@@ -189,9 +188,3 @@ def _parse(steps: str) -> tuple[int, int]:
     if not first.isdigit() or not (last or first).isdigit() or int(first) > int(last or first):
         raise UsageError(f"--steps {steps} is not a range; write e.g. --steps 5-10")
     return int(first), int(last or first)
-
-
-def schema_command() -> None:
-    """Run `drumline schema`: print the JSON Schema of the run spec."""
-    schema = RunSpec.model_json_schema()
-    print_json({"$schema": "https://json-schema.org/draft/2020-12/schema", **schema})

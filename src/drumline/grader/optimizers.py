@@ -118,20 +118,12 @@ Count = Callable[[int, int], int | None]
 None: no correction"""
 
 
-def _step(step: int, _: int) -> int:
-    return step
-
-
-def _never(_: int, __: int) -> None:
-    return None
-
-
 @dataclass(frozen=True, kw_only=True)
 class _Variant:
     """Adam under a misunderstanding."""
 
-    m_by: Count = _step
-    v_by: Count = _step
+    m_by: Count = lambda step, _: step
+    v_by: Count = lambda step, _: step
     below: Callable[[Tensor, float], Tensor] = lambda v, _: v.sqrt() + _EPS
     """the denominator, of v̂ and 1 − β₂ᵗ"""
     kept: str = ""
@@ -167,9 +159,9 @@ def _misread(formula: str, **changes: Any) -> _Misunderstanding:
 
 _BIAS, _KEPT = "adam-bias-correction", "adam-correction-kept"
 _VARIANTS: Sequence[_Misunderstanding] = (
-    (_BIAS, {"missing": "m, v"}, _Variant(m_by=_never, v_by=_never)),
-    (_BIAS, {"missing": "m"}, _Variant(m_by=_never)),
-    (_BIAS, {"missing": "v"}, _Variant(v_by=_never)),
+    (_BIAS, {"missing": "m, v"}, _Variant(m_by=lambda *_: None, v_by=lambda *_: None)),
+    (_BIAS, {"missing": "m"}, _Variant(m_by=lambda *_: None)),
+    (_BIAS, {"missing": "v"}, _Variant(v_by=lambda *_: None)),
     (_KEPT, {"kept": "m, v"}, _Variant(kept="mv")),
     (_KEPT, {"kept": "m"}, _Variant(kept="m")),
     (_KEPT, {"kept": "v"}, _Variant(kept="v")),

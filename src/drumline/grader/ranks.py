@@ -34,7 +34,7 @@ from drumline.comm.group import interface_towards, pin_interface
 from drumline.comm.store import LOOPBACK
 from drumline.core.json_lines import Message
 from drumline.grader.fork import Fork, fork, watch_forks
-from drumline.grader.submission import EndedElsewhere, Outcome, Submission, outcome_of
+from drumline.grader.submission import CheckEnded, CheckOutcome, Submission, outcome_of
 
 LEADER = 0
 _LAST_S = 1.0  # what a rank that is about to end gets, once another one has told of a failure
@@ -97,40 +97,44 @@ def _gather(
     def died() -> bool:
         return any(one.ended and one.answer is None for one in forks)
 
-    def answered() -> bool:
-        return all(one.answer for one in forks[:asked])
-
     try:
-        deadline = time.monotonic() + submission.timeout_s
-        watch_forks(forks, until=deadline, enough=lambda: failed() or answered())
+        watch_forks(
+            forks,
+            until=time.monotonic() + submission.timeout_s,
+            enough=lambda: failed() or all(one.answer for one in forks[:asked]),
+        )
         if failed():
             # a rank that dies closes its connections before it can be reaped: what its peers raise
             # about that may be here first
             watch_forks(forks, until=time.monotonic() + _LAST_S, enough=died)
         if (problem := _first_problem(forks, asked, submission)) is not None:
-            raise EndedElsewhere(problem)
+            raise CheckEnded(problem)
         return [one.answer["value"] for one in forks[:asked]]
     finally:
         for one in forks:
             one.kill()
 
 
-def _first_problem(forks: list[Fork], asked: int, submission: Submission) -> Outcome | None:
+def _first_problem(forks: list[Fork], asked: int, submission: Submission) -> CheckOutcome | None:
     """Tell what went wrong on ranks: the cause, as others fail because one did."""
     for rank, one in enumerate(forks):
         if one.ended and one.answer is None:
-            died = Outcome.wrong("died", how=one.how_it_ended(), rank=rank)
+            died = CheckOutcome.wrong("died", how=one.how_it_ended(), rank=rank)
             return replace(died, output=one.output)
     failed = [rank for rank, one in enumerate(forks) if one.answer and "outcome" in one.answer]
     if failed:
         first = min(failed, key=lambda rank: forks[rank].answer["when"])
-        found = Outcome(**forks[first].answer["outcome"])
+        found = CheckOutcome(**forks[first].answer["outcome"])
         facts = {**found.facts, "rank": first}
         return replace(found, facts=facts, output=forks[first].output)
-    late = {rank: one for rank, one in enumerate(forks[:asked]) if one.answer is None}
-    lines = [f"rank {rank}: {one.current_line(submission.folder)}" for rank, one in late.items()]
-    where = "; ".join(lines)
-    return Outcome.wrong("hangs", timeout_s=submission.timeout_s, where=where) if late else None
+    late = [
+        f"rank {rank}: {one.current_line(submission.folder)}"
+        for rank, one in enumerate(forks[:asked])
+        if one.answer is None
+    ]
+    if not late:
+        return None
+    return CheckOutcome.wrong("hangs", timeout_s=submission.timeout_s, where="; ".join(late))
 
 
 def _answer(
@@ -228,20 +232,16 @@ def _describe(
         return Call(op=op, nbytes=0)
     own = next((given[name] for name in _OWN if given.get(name) is not None), None)
     peer = next((given[name] for name in _PEER if given.get(name) is not None), None)
-    outputs = given.get("tensor_list") or given.get("gather_list") or ()
+    outputs = _tensors(given.get("tensor_list") or given.get("gather_list") or ())
+    addresses = [tensor.data_ptr() for tensor in outputs if tensor.numel()]
     return Call(
         op=op,
         nbytes=sum(tensor.nbytes for tensor in _tensors(own)),
         peer=peer if isinstance(peer, int) else None,
-        aliased=_aliased(_tensors(outputs)),
+        aliased=len(set(addresses)) < len(addresses),
     )
 
 
 def _tensors(value: Any) -> list[Tensor]:
     values = value if isinstance(value, list | tuple) else [value]
     return [each for each in values if isinstance(each, Tensor)]
-
-
-def _aliased(tensors: list[Tensor]) -> bool:
-    addresses = [tensor.data_ptr() for tensor in tensors if tensor.numel()]
-    return len(set(addresses)) < len(addresses)

@@ -57,7 +57,9 @@ def check_partition(submission: Submission) -> None:
             raise fail("partition-coverage", missing=_SAMPLES - distinct)
         if max(counts) - min(counts) > 1:
             raise fail("partition-unequal")
-        if parts[0] == sorted(parts[0]) or all(map(_regular, parts)):
+        # cut from the data as they lie, in a piece or every n-th, in any order
+        regular = all(len({b - a for a, b in pairwise(sorted(part))}) == 1 for part in parts)
+        if regular or parts[0] == sorted(parts[0]):
             raise fail("partition-not-random")
 
 
@@ -130,11 +132,6 @@ def _check_indices(parts: list[list[int]], name: str) -> tuple[list[set[int]], l
             got = str(off[0]) if off else "—"
             raise Wrong("index-range", name=name, rank=rank, got=got, last=_SAMPLES - 1)
     return [set(part) for part in parts], [len(part) for part in parts]
-
-
-def _regular(part: list[int]) -> bool:
-    """Whether a part is cut from the data as they lie, in a piece or every n-th, in any order."""
-    return len({after - index for index, after in pairwise(sorted(part))}) == 1
 
 
 def _alike(seen: list[set[int]], one: int, other: int) -> bool:

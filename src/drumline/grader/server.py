@@ -6,7 +6,7 @@
            "picture": […], "output": "…", "seconds": 0.4}
           {"event": "done"}
 
-`output` is the end of what the student's code printed. A `Check` is one question to that code.
+`output` is the end of what the student's code printed. A `CodeCheck` is one question to that code.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from drumline.core.json_lines import Message
 from drumline.core.scratch import Scratch
 from drumline.grader import aggregation, optimizers, samplers, timing, training, two_parts
 from drumline.grader.fork import fork, kill_orphans, watch_forks
-from drumline.grader.submission import Outcome, Submission, outcome_of
+from drumline.grader.submission import CheckOutcome, Submission, outcome_of
 
 Question = Callable[[Submission], object]
 _LABS_WITH_OPTIM = (1,)  # in which students may build on torch.optim
@@ -35,7 +35,7 @@ _FOR_RANKS_S = 5.0  # more for a check that itself watches ranks until the timeo
 
 
 @dataclass(frozen=True, kw_only=True)
-class Check:
+class CodeCheck:
     """One question; it passes where asking raises nothing."""
 
     name: str
@@ -48,15 +48,15 @@ class Check:
     """how many processes it starts besides its own"""
 
 
-def _imports(module: str) -> Check:
-    return Check(name=f"{module}.import", ask=lambda to: to.module(module), imports=module)
+def _imports(module: str) -> CodeCheck:
+    return CodeCheck(name=f"{module}.import", ask=lambda to: to.module(module), imports=module)
 
 
-def _of(module: str, name: str, ask: Question, *more: str, ranks: int = 0) -> Check:
-    return Check(name=name, files=(module, *more), ask=ask, ranks=ranks)
+def _of(module: str, name: str, ask: Question, *more: str, ranks: int = 0) -> CodeCheck:
+    return CodeCheck(name=name, files=(module, *more), ask=ask, ranks=ranks)
 
 
-def _of_sampler(kind: str, name: str, draws: str, ask: Question) -> tuple[Check, ...]:
+def _of_sampler(kind: str, name: str, draws: str, ask: Question) -> tuple[CodeCheck, ...]:
     """The checks of one of the samplers: what it draws, in each epoch, and how much."""
     return (
         _of("samplers", f"{kind}.{draws}", ask),
@@ -65,7 +65,7 @@ def _of_sampler(kind: str, name: str, draws: str, ask: Question) -> tuple[Check,
     )
 
 
-CHECKS: Mapping[int, tuple[Check, ...]] = MappingProxyType(
+CHECKS: Mapping[int, tuple[CodeCheck, ...]] = MappingProxyType(
     {
         1: (
             _imports("optimizers"),
@@ -138,7 +138,14 @@ def _answer(request: Message, scratch: Path) -> Iterator[Message]:
             continue
         yield {"event": "begin", "check": check.name}
         started = time.monotonic()
-        found = _ask_if_possible(check, submission, broken, deadline)
+        missing = next((file for file in check.files if file in broken), None)
+        if started > deadline:
+            found = CheckOutcome(status="not run", mistake="out-of-time")
+        elif missing is not None:
+            facts = {"file": f"{missing}.py"}
+            found = CheckOutcome(status="not run", mistake="needs-import", facts=facts)
+        else:
+            found = _ask(check, submission)
         if check.imports is not None and found.status != "pass":
             broken.add(check.imports)
         seconds = round(time.monotonic() - started, 3)
@@ -156,40 +163,29 @@ def _warm_up(submission: Submission) -> None:
         importlib.import_module("torch._dynamo")
 
 
-def _ask_if_possible(
-    check: Check, submission: Submission, broken: set[str], deadline: float
-) -> Outcome:
-    if time.monotonic() > deadline:
-        return Outcome(status="not run", mistake="out-of-time")
-    for file in check.files:
-        if file in broken:
-            return Outcome(status="not run", mistake="needs-import", facts={"file": f"{file}.py"})
-    return _ask(check, submission)
-
-
-def _ask(check: Check, submission: Submission) -> Outcome:
+def _ask(check: CodeCheck, submission: Submission) -> CheckOutcome:
     """Run one check of a student's code in a fork, and leave nothing of it behind."""
     child = fork(partial(_run, check, submission), own_session=True)
     try:
         limit = submission.timeout_s + (_FOR_RANKS_S if check.ranks else 0)
         watch_forks([child], until=time.monotonic() + limit)
         if child.answer is not None:
-            found = Outcome(**child.answer)
+            found = CheckOutcome(**child.answer)
         elif child.ended:
-            found = Outcome.wrong("died", how=child.how_it_ended())
+            found = CheckOutcome.wrong("died", how=child.how_it_ended())
         else:
             where = child.current_line(submission.folder)
-            found = Outcome.wrong("hangs", timeout_s=submission.timeout_s, where=where)
+            found = CheckOutcome.wrong("hangs", timeout_s=submission.timeout_s, where=where)
     finally:
         session = child.pid
         child.kill()
         left = kill_orphans(session)
     if left and found.status == "pass":
-        found = Outcome.wrong("left-processes", count=left)
+        found = CheckOutcome.wrong("left-processes", count=left)
     return replace(found, output=(found.output or child.output)[-2_000:])
 
 
-def _run(check: Check, submission: Submission) -> Message:
+def _run(check: CodeCheck, submission: Submission) -> Message:
     """Run a check in this process, whatever the student's code does to it."""
     try:
         with contextlib.suppress(OSError):  # an earlier check may have removed it
@@ -197,4 +193,4 @@ def _run(check: Check, submission: Submission) -> Message:
         check.ask(submission)
     except BaseException as error:
         return asdict(outcome_of(error, submission.folder))
-    return asdict(Outcome())
+    return asdict(CheckOutcome())

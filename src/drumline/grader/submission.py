@@ -1,4 +1,4 @@
-"""`Submission`: a student's folder; and `Outcome`: how a check of it ended, and on which line."""
+"""`Submission`: a student's folder; and `CheckOutcome`: how a check of it ended, and where."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import linecache
 import sys
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, Self
@@ -54,7 +54,7 @@ class Submission:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class CheckOutcome:
     """How a check ended."""
 
     status: Status = "pass"
@@ -73,39 +73,38 @@ class Outcome:
         return cls(status="wrong", mistake=mistake, facts=facts)
 
 
-class Wrong(Exception):  # noqa: N818  raised to end a check, not an error of ours
-    """Something is wrong with the student's code, and this is what."""
+class CheckEnded(Exception):  # noqa: N818  raised to end a check, not an error of ours
+    """The check has ended, in this process or another, and this is how."""
 
-    def __init__(self, mistake: str, *, picture: Sequence[str] = (), **facts: Any) -> None:
-        super().__init__(mistake)
-        self.mistake = mistake
-        self.outcome = Outcome(status="wrong", mistake=mistake, facts=facts, picture=list(picture))
-
-
-class EndedElsewhere(Exception):  # noqa: N818  raised to end a check, not an error of ours
-    """The check has ended in another process, and this is how."""
-
-    def __init__(self, outcome: Outcome) -> None:
+    def __init__(self, outcome: CheckOutcome) -> None:
         super().__init__(outcome.mistake)
         self.outcome = outcome
 
 
-def outcome_of(error: BaseException, folder: Path) -> Outcome:
+class Wrong(CheckEnded):
+    """Something is wrong with the student's code, and this is what."""
+
+    def __init__(self, mistake: str, *, picture: Sequence[str] = (), **facts: Any) -> None:
+        super().__init__(replace(CheckOutcome.wrong(mistake, **facts), picture=list(picture)))
+        self.mistake = mistake
+
+
+def outcome_of(error: BaseException, folder: Path) -> CheckOutcome:
     """Turn the error that ended a check of a student's code into an outcome."""
-    if isinstance(error, Wrong | EndedElsewhere):
+    if isinstance(error, CheckEnded):
         return error.outcome
     frames = traceback.extract_tb(error.__traceback__)
     theirs = [frame for frame in frames if is_inside(frame.filename, folder)]
-    where = _format_frame(theirs[-1]) if theirs else ""
+    where = _format_last(theirs)
     if isinstance(error, NotImplementedError) and where:
-        return Outcome(status="to do", facts={"hole": _shorten(str(error)), "where": where})
+        return CheckOutcome(status="to do", facts={"hole": _shorten(str(error)), "where": where})
     if isinstance(error, SystemExit):
-        return Outcome.wrong("exits", code=_shorten(str(error.code)), where=where or "?")
-    return Outcome.wrong(
+        return CheckOutcome.wrong("exits", code=_shorten(str(error.code)), where=where or "?")
+    return CheckOutcome.wrong(
         "raises",
         kind=type(error).__name__,
         message=_shorten(str(error)) or "—",
-        where=where or _format_origin(error, frames),
+        where=where or _format_syntax_error(error) or _format_last(frames) or "?",
     )
 
 
@@ -122,16 +121,14 @@ def is_inside(file: str, folder: Path) -> bool:
     return Path(file).is_relative_to(folder)
 
 
-def _format_frame(frame: traceback.FrameSummary) -> str:
-    return format_line(frame.filename, frame.lineno or 0, frame.name)
+def _format_last(frames: Sequence[traceback.FrameSummary]) -> str:
+    return "".join(format_line(one.filename, one.lineno or 0, one.name) for one in frames[-1:])
 
 
-def _format_origin(error: BaseException, frames: Sequence[traceback.FrameSummary]) -> str:
-    """Name where an error without a line of the student's came from, such as a syntax error."""
-    if isinstance(error, SyntaxError) and error.filename:
-        code = _shorten((error.text or "").strip())
-        return f"{Path(error.filename).name}:{error.lineno}: {code}"
-    return _format_frame(frames[-1]) if frames else "?"
+def _format_syntax_error(error: BaseException) -> str:
+    if not isinstance(error, SyntaxError) or not error.filename:
+        return ""
+    return f"{Path(error.filename).name}:{error.lineno}: {_shorten((error.text or '').strip())}"
 
 
 def _shorten(text: str) -> str:

@@ -24,7 +24,7 @@ _PRINCIPLE = re.compile(r"(\d+\. )?(Principle|原理)")
 
 
 @dataclass(frozen=True)
-class Entry:
+class LabEntry:
     """One lab, as the list has it."""
 
     number: int
@@ -39,15 +39,15 @@ class Entry:
         return read_texts("catalogue")[language][f"{self.name}.{what}"]
 
 
-LABS: tuple[Entry, ...] = (
-    Entry(1, "optimizers", "optimizers", ("optimizers", "training")),
-    Entry(2, "aggregation", "communication", ("aggregation", "timing")),
-    Entry(3, "data-parallel", "data_parallel", ("samplers", "replicas")),
-    Entry(4, "model-parallel", "model_parallel", ("two_parts",)),
+LABS: tuple[LabEntry, ...] = (
+    LabEntry(1, "optimizers", "optimizers", ("optimizers", "training")),
+    LabEntry(2, "aggregation", "communication", ("aggregation", "timing")),
+    LabEntry(3, "data-parallel", "data_parallel", ("samplers", "replicas")),
+    LabEntry(4, "model-parallel", "model_parallel", ("two_parts",)),
 )
 
 
-def find_lab(number: int) -> Entry:
+def find_lab(number: int) -> LabEntry:
     """Return the catalogue's entry of a lab by its number.
 
     Raises:
@@ -64,18 +64,18 @@ def task_sheet(language: Language) -> str:
     return read_texts("catalogue")[language]["task"]
 
 
-def _starters(lab: Entry) -> Traversable:
+def _starters(lab: LabEntry) -> Traversable:
     return resources.files("drumline.labs").joinpath("starters", str(lab.number))
 
 
-def read_principle(entry: Entry, language: Language) -> str:
+def read_principle(entry: LabEntry, language: Language) -> str:
     """Return the part of a lab's task sheet that says why things work."""
     sheet = _starters(entry).joinpath(task_sheet(language)).read_text(encoding="utf-8")
     sections = [section for section in sheet.split("\n## ") if _PRINCIPLE.match(section)]
     return "\n".join(section.partition("\n")[2] for section in sections).strip()
 
 
-def read_code(entry: Entry) -> list[tuple[str, str]]:
+def read_code(entry: LabEntry) -> list[tuple[str, str]]:
     """Return the source that a lab's experiments really use: files and symbols, in order."""
     listed = resources.files("drumline.labs").joinpath("text", "code.yaml")
     symbols = yaml.safe_load(listed.read_text(encoding="utf-8"))[entry.number]
@@ -110,7 +110,7 @@ def start_lab(number: int, folder: Path, language: Language) -> list[Path]:
     return [folder / name for name in files]
 
 
-def starter_files(lab: Entry) -> dict[str, str]:
+def starter_files(lab: LabEntry) -> dict[str, str]:
     """Return the starter files that a student of a lab gets, by name."""
     entries = sorted(_starters(lab).iterdir(), key=lambda entry: entry.name)
     return {
@@ -120,7 +120,7 @@ def starter_files(lab: Entry) -> dict[str, str]:
     }
 
 
-def recognise_lab(folder: Path) -> tuple[Entry, Language]:
+def recognise_lab(folder: Path) -> tuple[LabEntry, Language]:
     """Say which lab a student's folder is of: by the mark of `start_lab`, else by its files.
 
     Raises:

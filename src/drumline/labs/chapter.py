@@ -4,7 +4,7 @@
         rates = chapter.tabulate("rates", RateRow, …)             data/rates.csv
         chapter.picture("rates", draw_rates, rates, epochs=3)     text: rates.figures.rates
         chapter.show(rates, "optimizer", "lr", "accuracy")        text: rates.tables.rates, columns
-        chapter.say("best", best=max(rates.records, …))           a point of the analysis
+        chapter.note("best", best=max(rates.records, …))           a point of the analysis
 
 Text is looked up by key (`labs/text.py`), and numbers in it are cells: of a row that fills a hole,
 `{best.accuracy}` is the cell of that column, written in the column's form, and `{best.optimizer}`
@@ -116,7 +116,7 @@ class Chapter:
             return ""
         return self.write(key, **{name: holes[name] for name in self._rows_of(key)}) or ""
 
-    def say(self, key: str, /, **holes: object) -> None:
+    def note(self, key: str, /, **holes: object) -> None:
         """Add a sentence to the analysis, as a point of its own; not where a hole is None."""
         self.add(self.write(key, **holes))
 
@@ -136,14 +136,14 @@ class Chapter:
             raise ValueError(f"{self.text.scope}.{key} has {sorted(wanted)}, not {[*holes]}")
         if any(filling is None for filling in holes.values()):
             return None
-        filled = {name: self._note(key, name, holes) for name in holes}
+        filled = {name: self._quote_number(key, name, holes) for name in holes}
         return self.text(key, **{hole: self._fill(hole, filled) for hole in wanted})
 
     def _rows_of(self, key: str) -> set[str]:
         """Return what is to be given to fill a text: a row for all of its cells."""
         return {hole.partition(".")[0] for hole in self.text.holes(key)}
 
-    def _note(self, key: str, name: str, holes: Mapping[str, object]) -> object:
+    def _quote_number(self, key: str, name: str, holes: Mapping[str, object]) -> object:
         """Return what fills a hole; a number that was computed is noted, and quoted."""
         value, finding = holes[name], self.text.finding(key, name)
         if finding is not None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from drumline.labs.catalogue import Entry
+from drumline.labs.catalogue import LabEntry
 from drumline.launch.grader import GraderProcess, Status, Verdict
 
 TIMEOUT_S = 20.0
@@ -18,7 +18,7 @@ Watch = Callable[[str | Verdict], None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Result:
+class CheckResult:
     """What all checks of a lab say of a folder."""
 
     lab: int
@@ -37,8 +37,8 @@ class Result:
 
 
 def check_lab(
-    lab: Entry, folder: Path, *, timeout_s: float = TIMEOUT_S, watch: Watch = lambda _: None
-) -> Result:
+    lab: LabEntry, folder: Path, *, timeout_s: float = TIMEOUT_S, watch: Watch = lambda _: None
+) -> CheckResult:
     """Run a lab's checks on a student's folder, in bounded time whatever the code in it does.
 
     That is `timeout_s` for one check, and five times as long for all together.
@@ -55,4 +55,4 @@ def check_lab(
             if isinstance(told, Verdict):
                 verdicts.append(told)
     seconds = time.monotonic() - began
-    return Result(lab=lab.number, folder=folder, verdicts=tuple(verdicts), seconds=seconds)
+    return CheckResult(lab=lab.number, folder=folder, verdicts=tuple(verdicts), seconds=seconds)

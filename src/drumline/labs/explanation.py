@@ -20,7 +20,7 @@ import yaml
 
 from drumline.core.json_lines import Message
 from drumline.labs.catalogue import task_sheet
-from drumline.labs.check import Result
+from drumline.labs.check import CheckResult
 from drumline.labs.text import read_texts
 from drumline.launch.grader import Status, Verdict
 from drumline.report.page.translator import Language
@@ -57,7 +57,7 @@ def load_pointers() -> Mapping[str, Pointer]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Explanation:
+class VerdictExplanation:
     """All that is said about one verdict, in one language."""
 
     language: Language
@@ -82,12 +82,12 @@ class Explanation:
         return lab_label("semicolon", self.language).join(places)
 
 
-def explain_verdict(verdict: Verdict, language: Language) -> Explanation:
+def explain_verdict(verdict: Verdict, language: Language) -> VerdictExplanation:
     """Explain the verdict of one check to a student; one that passed needs no explanation."""
     if verdict.status is Status.PASS:
-        return Explanation(language=language)
+        return VerdictExplanation(language=language)
     if verdict.status is Status.TO_DO:
-        return Explanation(language=language, seen=_fill("{where}", verdict.facts))
+        return VerdictExplanation(language=language, seen=_fill("{where}", verdict.facts))
     mistake = verdict.mistake or "raises"
     texts, pointer = read_texts("verdicts")[language], load_pointers()[mistake]
     expected, seen, belief = (
@@ -106,7 +106,7 @@ def explain_verdict(verdict: Verdict, language: Language) -> Explanation:
     before = ""
     if mistake in ("raises", "exits", "died") and "rank" in verdict.facts:
         before = lab_label("on rank", language).format(rank=verdict.facts["rank"])
-    return Explanation(
+    return VerdictExplanation(
         language=language,
         expected=expected,
         seen=before + seen,
@@ -140,7 +140,7 @@ class _Missing:
         return "—"
 
 
-def write_junit(path: Path, result: Result, language: Language) -> None:
+def write_junit(path: Path, result: CheckResult, language: Language) -> None:
     """Write the verdicts of `lab check` as JUnit XML; what is to do counts as skipped."""
     skipped = result.count(Status.TO_DO) + result.count(Status.NOT_RUN)
     root = ElementTree.Element("testsuites")

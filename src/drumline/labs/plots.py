@@ -7,44 +7,21 @@ colour and its marker; `scale` is what values are multiplied by, e.g. 100 for pe
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from drumline.labs.repeats import middle_of
 from drumline.labs.text import LabText
-from drumline.report.intervals import Interval
-from drumline.report.plots import LEDGER, FigureStyle
+from drumline.report.plots import LEDGER, FigureStyle, middles
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Values = Sequence[Interval | float | None]
 Style = dict[str, Any]
 """keyword arguments of matplotlib"""
 _DARK = 0.7
 """a cell filled beyond this share has white text"""
-
-
-def middles(values: Iterable[Interval | float | None], scale: float = 1.0) -> list[float]:
-    """Return what a lab's figure draws of measured values; nan, which is not drawn, for None."""
-    return [math.nan if value is None else scale * middle_of(value) for value in values]
-
-
-def error_bars(values: Values, scale: float = 1.0) -> list[list[float]] | None:
-    """Return intervals as a lab's figure draws them, down and up; None: all are unknown.
-
-    One that is unknown reaches nowhere: nan, which is not drawn.
-    """
-    unknown = Interval(middle=math.nan, low=None, high=None)
-    ends = [value if isinstance(value, Interval) else unknown for value in values]
-    bars = [
-        [math.nan if one.low is None else scale * max(one.middle - one.low, 0.0) for one in ends],
-        [math.nan if one.high is None else scale * max(one.high - one.middle, 0.0) for one in ends],
-    ]
-    return None if all(math.isnan(bar) for side in bars for bar in side) else bars
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,27 +89,6 @@ class Plot(FigureStyle):
         if values and len(known) == len(values):
             lows, highs = zip(*known, strict=True)
             axes.fill_between(x, lows, highs, color=color, alpha=0.18, linewidth=0)
-
-    def points(
-        self,
-        axes: Axes,
-        across: Sequence[float],
-        values: Values,
-        *,
-        number: int,
-        scale: float = 1.0,
-        bars: bool = True,
-        **style: Any,
-    ) -> None:
-        """Draw values on a line, each with a marker and, if `bars`, the bar of its interval.
-
-        The rest are keyword arguments of matplotlib.
-        """
-        style = {"color": self.color(number), "marker": self.marker(number), **style}
-        if bars:
-            style = {"yerr": error_bars(values, scale), "capsize": 2, **style}
-        draw = axes.errorbar if bars else axes.plot
-        draw(across, middles(values, scale), **style)
 
     def stacked(
         self,

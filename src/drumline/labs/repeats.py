@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from drumline.report.intervals import Interval, mean_interval, ratio_interval
+from drumline.report.intervals import Interval, mean_interval, middle_of, ratio_interval
 from drumline.report.runs.record import CurvePoint, RunRecord
 
 Runs = Mapping[str, Sequence[RunRecord]]
@@ -72,11 +72,6 @@ def extremes(
 def ratio(first: float | None, second: float | None) -> float | None:
     """Divide two of a lab's numbers; None where one is not known, or the second is 0."""
     return None if first is None or not second else first / second
-
-
-def middle_of(value: float | Interval) -> float:
-    """Return a lab's measured value without its interval."""
-    return value.middle if isinstance(value, Interval) else value
 
 
 def mean_of(values: Iterable[float | None], *, most: float = math.inf) -> Interval | None:

@@ -93,8 +93,8 @@ def run_lab(request: LabRequest, *, watch: Watch, on_figure: Callable[[str], Non
             "experiments": [_fact(one, results) for one in experiments],
         }
         page = write_report(report, folder, facts, tell=on_figure)
-    written = lab_text(SHARED, lang)("written", page=str(page), folder=str(folder))
-    return WrittenLab(page=page, message=str(written), failed=results.failed)
+    message = lab_text(SHARED, lang).text("written").format(page=page, folder=folder)
+    return WrittenLab(page=page, message=message, failed=results.failed)
 
 
 def _check_runs(folder: Path) -> None:

@@ -37,7 +37,7 @@ _IN_POINTS = {"point_change": "+.2f", "point_gap": "+.1f", "point_size": ".2f"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finding:
+class FindingSpec:
     """What is known beforehand of a number that is computed from cells of tables."""
 
     name: str
@@ -70,7 +70,7 @@ class LabText(Translator):
 
     scope: str = ""
     """the section that is looked into first"""
-    findings: Mapping[str, Finding] = field(default_factory=dict, repr=False)
+    findings: Mapping[str, FindingSpec] = field(default_factory=dict, repr=False)
 
     def text(self, key: str, default: str | None = None) -> str:
         """Return a text as it is.
@@ -102,7 +102,7 @@ class LabText(Translator):
         """Return what a reader reads for the values of a column."""
         return self.labels(f"names.{kind}") | self.labels(f"{self.scope}.names.{kind}")
 
-    def finding(self, key: str, hole: str) -> Finding | None:
+    def finding(self, key: str, hole: str) -> FindingSpec | None:
         """Return what is known of a number in a hole of a text; None: it is no finding."""
         section = f"{self.scope}.{key}"
         while section and f"{section}.{hole}" not in self.findings:
@@ -126,11 +126,11 @@ def _factor(value: float) -> str:
 
 
 @cache
-def load_findings(lab: str) -> Mapping[str, Finding]:
+def load_findings(lab: str) -> Mapping[str, FindingSpec]:
     """Read a lab's findings.yaml, which describes the numbers that the lab computes."""
     file = files("drumline.labs").joinpath("text", lab, "findings.yaml")
     entries = yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    return {key: Finding(**entry) for key, entry in entries.items()}
+    return {key: FindingSpec(**entry) for key, entry in entries.items()}
 
 
 def lab_text(lab: str, lang: Language) -> LabText:

@@ -31,14 +31,14 @@ _NOT_READ = (DrumlineError, ArithmeticError, AttributeError, LookupError, TypeEr
 
 
 @dataclass
-class Verdict:
+class Verification:
     """What is in order, and what is wrong."""
 
     checked: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
 
-def verify_report(folder: Path, *, rerun: bool, watch: Watch) -> Verdict:
+def verify_report(folder: Path, *, rerun: bool, watch: Watch) -> Verification:
     """Verify a lab's report as a grader would; blocks while it trains again.
 
     Raises:
@@ -63,7 +63,7 @@ def verify_report(folder: Path, *, rerun: bool, watch: Watch) -> Verdict:
     }
     if rerun:
         audits["training again gave the same weights"] = _train_again(manifest, settings, watch)
-    verdict = Verdict()
+    verdict = Verification()
     for what, audit in audits.items():
         problems = list(audit)
         verdict.problems += problems

@@ -12,14 +12,16 @@ import functools
 import html
 import io
 import logging
+import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from drumline.core.errors import RunDirError
-from drumline.report.page.translator import Language, Texts, Translator
+from drumline.report.intervals import Interval, middle_of
+from drumline.report.page.translator import Language
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
 
     from drumline.report.page.blocks import Picture
 
-
+Values = Sequence[Interval | float | None]
 PAGE_INK = "#010203"
 """no colour of ours: what has it on the page becomes the text's own"""
 FILE_INK = "#1f2328"
@@ -96,6 +98,25 @@ def chinese_font() -> str | None:
     return next((name for name in _CHINESE if name in known), None)
 
 
+def middles(values: Iterable[Interval | float | None], scale: float = 1.0) -> list[float]:
+    """Return what a figure draws of measured values; nan, which is not drawn, for None."""
+    return [math.nan if value is None else scale * middle_of(value) for value in values]
+
+
+def error_bars(values: Values, scale: float = 1.0) -> list[list[float]] | None:
+    """Return intervals as error bars of a figure, down and up; None: all are unknown.
+
+    One that is unknown reaches nowhere: nan, which is not drawn.
+    """
+    unknown = Interval(middle=math.nan, low=None, high=None)
+    ends = [value if isinstance(value, Interval) else unknown for value in values]
+    bars = [
+        [math.nan if one.low is None else scale * max(one.middle - one.low, 0.0) for one in ends],
+        [math.nan if one.high is None else scale * max(one.high - one.middle, 0.0) for one in ends],
+    ]
+    return None if all(math.isnan(bar) for side in bars for bar in side) else bars
+
+
 @dataclass(frozen=True, kw_only=True)
 class FigureStyle:
     """Draws in one language, with one ink."""
@@ -107,10 +128,6 @@ class FigureStyle:
     def speaks(self) -> Language:
         """The language of the text in figures: Chinese only where a font has it."""
         return self.lang if chinese_font() is not None else Language.EN
-
-    def translator(self, texts: Texts) -> Translator:
-        """Return the labels of a figure, from the texts of a package."""
-        return Translator(self.speaks, texts)
 
     def color(self, number: int) -> str:
         """Return the colour of the n-th of things that are compared."""
@@ -145,6 +162,16 @@ class FigureStyle:
             panel.remove()
         return figure, axes[:count]
 
+    def scale_sizes(self, axes: Axes, sizes: Mapping[int, str], **ticks: Any) -> None:
+        """Make a panel of times over sizes logarithmic, with a tick for each size, by its label."""
+        from matplotlib.ticker import NullLocator
+
+        if min(sizes) > 0:
+            axes.set_xscale("log", base=2)
+        axes.set_yscale("log")  # has labels between powers of ten, too, where it spans few
+        axes.set_xticks(list(sizes), list(sizes.values()), **ticks)
+        axes.xaxis.set_minor_locator(NullLocator())
+
     def finish(self, axes: Axes, *, title: str, x: str, y: str, legend: bool = True) -> None:
         """Give a panel its title, units, grid and, if there is more than one thing, its legend."""
         axes.set_title(title)
@@ -156,6 +183,27 @@ class FigureStyle:
             axes.spines[side].set_visible(False)
         if legend and len(axes.get_legend_handles_labels()[0]) > 1:
             axes.legend()
+
+    def points(
+        self,
+        axes: Axes,
+        across: Sequence[float],
+        values: Values,
+        *,
+        number: int,
+        scale: float = 1.0,
+        bars: bool = True,
+        **style: Any,
+    ) -> None:
+        """Draw values on a line, each with a marker and, if `bars`, the bar of its interval.
+
+        The rest are keyword arguments of matplotlib.
+        """
+        style = {"color": self.color(number), "marker": self.marker(number), **style}
+        if bars:
+            style = {"yerr": error_bars(values, scale), "capsize": 2, **style}
+        draw = axes.errorbar if bars else axes.plot
+        draw(across, middles(values, scale), **style)
 
     @contextlib.contextmanager
     def drawing(self, **more: Any) -> Iterator[None]:
@@ -170,6 +218,7 @@ class FigureStyle:
             "axes.titlesize": 10,
             "axes.labelsize": 9,
             "axes.labelpad": 7,
+            "axes.formatter.min_exponent": 4,  # on a logarithmic axis 20 is 20, not 2 × 10¹
             "legend.fontsize": 8,
             "legend.framealpha": 0.0,
             "xtick.labelsize": 8,

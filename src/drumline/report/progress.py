@@ -54,7 +54,6 @@ class RunProgress:
         self.epochs: list[Event] = []
         self.notes: list[str] = []
         self.total_steps: int | None = None
-        self.steps_per_epoch = 1
         self.started = time.monotonic()
 
     @property
@@ -103,7 +102,6 @@ class RunProgress:
                     ended.append(event)
                 elif event["event"] == "ready":
                     self.total_steps = event["total_steps"]
-                    self.steps_per_epoch = event["steps_per_epoch"]
                 self._note(rank.rank, event)
         self.epochs += ended
         return ended

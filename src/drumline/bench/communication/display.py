@@ -220,11 +220,7 @@ def draw_collectives(style: FigureStyle, rows: Sequence[CollectiveRow]) -> Figur
             label=f"{algorithm} on {backend}" + (f", {ranks} ranks" if several else ""),
         )
     sizes = sorted({row.asked_size for row in rows})
-    if min(sizes) > 0:
-        axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
-    axes.set_xticks(sizes, [format_size(size) for size in sizes], rotation=30)
-    axes.minorticks_off()
+    style.scale_sizes(axes, {size: format_size(size) for size in sizes}, rotation=30)
     y = "time of the slowest rank (ms): median, quartiles"
     style.finish(axes, title=collectives_title(rows), x="size", y=y, legend=False)
     axes.legend()

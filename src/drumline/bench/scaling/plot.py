@@ -18,7 +18,8 @@ from drumline.bench.scaling.rows import ScalingRow
 from drumline.bench.scaling.run import ScalingResult
 from drumline.bench.scaling.table import once_each, percent
 from drumline.core.formatting import counted
-from drumline.report.plots import LEDGER, FigureStyle
+from drumline.report.intervals import Interval
+from drumline.report.plots import LEDGER, FigureStyle, middles
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -53,20 +54,10 @@ class _Panel:
     ideal: Callable[[float, float], float]
     """what it would be by so many times as many ranks, given what it is at the smallest count"""
 
-    def points(self, rows: Sequence[ScalingRow]) -> list[float]:
-        """Return the medians, of the rows that have one."""
-        medians = [self.values(row)[0] for row in rows]
-        return [median * self.scale for median in medians if median is not None]
-
-    def errors(self, rows: Sequence[ScalingRow]) -> list[list[float]] | None:
-        """Return how far the intervals reach below and above; None: nothing tells."""
-        below, above = [], []
-        for median, low, high in map(self.values, rows):
-            if median is None or low is None or high is None:
-                return None
-            below.append((median - low) * self.scale)
-            above.append((high - median) * self.scale)
-        return [below, above]
+    def intervals(self, rows: Sequence[ScalingRow]) -> list[Interval]:
+        """Return the medians with their intervals, of the rows that have one."""
+        found = map(self.values, rows)
+        return [Interval(middle=m, low=low, high=high) for m, low, high in found if m is not None]
 
 
 def draw_scaling(style: FigureStyle, result: ScalingResult) -> Figure:
@@ -138,18 +129,19 @@ def _draw_lines(
     for number, kind in enumerate(kinds):
         line = [row for row in own if row.kind == kind and panel.values(row)[0] is not None]
         shift = (number - (len(kinds) - 1) / 2) * _DODGE * room
-        axes.errorbar(
-            [getattr(row, varies) + shift for row in line],
-            panel.points(line),
-            yerr=panel.errors(line),
-            color=style.color(number),
-            marker=style.marker(number),
+        across, values = [getattr(row, varies) + shift for row in line], panel.intervals(line)
+        style.points(
+            axes,
+            across,
+            values,
+            number=number,
+            scale=panel.scale,
             markersize=5,
             linewidth=1.2,
             capsize=3,
             label=kind,
         )
-        top = max(top, *panel.points(line), 0.0)
+        top = max(top, *middles(values, panel.scale), 0.0)
     if panel.with_laws:
         _draw_laws(style, axes, result, mode, counts, kinds)
     _shade(axes, own, varies, room)
@@ -173,7 +165,7 @@ def _draw_ideal(
     fine = _between(counts)
     top = 0.0
     for number, row in enumerate(cases):
-        (first,) = panel.points([row])
+        (first,) = middles(panel.intervals([row]), panel.scale)
         ideal = [panel.ideal(count / counts[0], first) for count in fine]
         color = style.ink if len(cases) == 1 else style.color(kinds.index(row.kind))
         label = None if number else "ideal"

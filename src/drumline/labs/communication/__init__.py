@@ -1,7 +1,5 @@
 """Lab 2: how gradients are averaged, what that costs, and what a bottleneck node does to it."""
 
-from __future__ import annotations
-
 from drumline.labs.chapter import Lab
 from drumline.labs.communication.chapters import (
     write_choices,

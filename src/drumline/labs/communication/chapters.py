@@ -38,7 +38,7 @@ _SAME_POINTS = 0.01
 
 
 @dataclass(frozen=True, kw_only=True)
-class CollectiveRow:
+class AllReduceRow:
     """One all_reduce: medians over the rounds, of the slowest rank."""
 
     algorithm: str
@@ -79,7 +79,7 @@ def write_collectives(chapter: Chapter, results: Results) -> None:
     if not measured:
         return
     rows = [_collective(row) for row in measured]
-    collectives = chapter.tabulate("collectives", CollectiveRow, rows)
+    collectives = chapter.tabulate("collectives", AllReduceRow, rows)
     chapter.picture("sizes", draw_sizes, collectives)
     chapter.picture("splits", draw_splits, collectives)
     columns = ("ms", "wait_ms", "transfer_ms", "predicted_ms", "error")
@@ -87,17 +87,17 @@ def write_collectives(chapter: Chapter, results: Results) -> None:
     if sent := list(_sent(measured)):
         table = chapter.tabulate("bytes", BytesRow, sent)
         chapter.show(table, "algorithm", "ranks", "bytes", "sent", "of_tensor")
-    _say_fastest(chapter, rows)
-    _say_waits(chapter, [row for row in rows if row.wait_ms + row.transfer_ms > 0])
-    _say_rings(chapter, sent)
+    _describe_fastest(chapter, rows)
+    _describe_waits(chapter, [row for row in rows if row.wait_ms + row.transfer_ms > 0])
+    _describe_rings(chapter, sent)
     if errors := [abs(row.error) for row in rows if row.error is not None]:
         median, worst = statistics.median(errors), max(errors)
-        chapter.say("predictions", count=len(errors), median=median, worst=worst)
+        chapter.note("predictions", count=len(errors), median=median, worst=worst)
 
 
-def _collective(row: Measured) -> CollectiveRow:
+def _collective(row: Measured) -> AllReduceRow:
     predicted = row["predicted_s"]
-    return CollectiveRow(
+    return AllReduceRow(
         algorithm=row["algorithm"],
         ranks=row["ranks"],
         bytes=row["asked_size"],
@@ -119,7 +119,7 @@ def _sent(measured: Sequence[Measured]) -> Iterator[BytesRow]:
             yield BytesRow(**what, sent=sent, of_tensor=sent / of)
 
 
-def _smallest_and_largest(rows: Sequence[CollectiveRow]) -> Iterator[list[CollectiveRow]]:
+def _smallest_and_largest(rows: Sequence[AllReduceRow]) -> Iterator[list[AllReduceRow]]:
     """Give the rows of the most ranks with the smallest tensor, and those with the largest."""
     ranks = max((row.ranks for row in rows), default=0)
     sizes = {row.bytes for row in rows}
@@ -129,13 +129,13 @@ def _smallest_and_largest(rows: Sequence[CollectiveRow]) -> Iterator[list[Collec
             yield own
 
 
-def _say_fastest(chapter: Chapter, rows: Sequence[CollectiveRow]) -> None:
+def _describe_fastest(chapter: Chapter, rows: Sequence[AllReduceRow]) -> None:
     """Name the best of all algorithms, for the smallest and the largest tensor."""
     for own in _smallest_and_largest(rows):
         best, *others = ranked(own, lambda row: row.ms)
         rivals = [row for row in others if compare(row.ms, best.ms) is not Order.MORE]
         second = rivals[0] if rivals else others[0]
-        chapter.say(
+        chapter.note(
             "fastest.level" if rivals else "fastest.ahead",
             size=best.size,
             ranks=best.ranks,
@@ -145,26 +145,26 @@ def _say_fastest(chapter: Chapter, rows: Sequence[CollectiveRow]) -> None:
         )
 
 
-def _say_waits(chapter: Chapter, rows: Sequence[CollectiveRow]) -> None:
+def _describe_waits(chapter: Chapter, rows: Sequence[AllReduceRow]) -> None:
     """Tell what of a call is waiting for the last rank, for the smallest and largest tensor."""
     for own in _smallest_and_largest(rows):
         least, *_, most = ranked(own, lambda row: row.wait_share)
         shares = {"low": least.wait_share, "high": most.wait_share}
-        chapter.say("waits", size=least.size, ranks=least.ranks, least=least, most=most, **shares)
+        chapter.note("waits", size=least.size, ranks=least.ranks, least=least, most=most, **shares)
 
 
-def _say_rings(chapter: Chapter, rows: Sequence[BytesRow]) -> None:
+def _describe_rings(chapter: Chapter, rows: Sequence[BytesRow]) -> None:
     by_algorithm = {(row.algorithm, row.ranks): row for row in rows}
     for ranks in sorted({row.ranks for row in rows}):
         whole = by_algorithm.get(("ring", ranks))
         chunks = by_algorithm.get(("chunked_ring", ranks))
         if whole is not None and chunks is not None:
             sent = ratio(whole.sent, chunks.sent)
-            chapter.say("rings", ranks=ranks, ratio=sent, whole=whole, chunks=chunks)
+            chapter.note("rings", ranks=ranks, ratio=sent, whole=whole, chunks=chunks)
 
 
 @dataclass(frozen=True, kw_only=True)
-class AggregationRow:
+class RankStepRow:
     """A step's averaging on one rank: medians."""
 
     situation: str
@@ -177,7 +177,7 @@ class AggregationRow:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StrategyRow:
+class BottleneckRow:
     """A strategy in a situation: over its ranks, and against even nodes."""
 
     situation: str
@@ -194,27 +194,27 @@ def write_strategies(chapter: Chapter, results: Results) -> None:
     measured = results.rows("aggregation")
     if not measured:
         return
-    aggregation = chapter.tabulate("aggregation", AggregationRow, map(_aggregation, measured))
-    strategies = chapter.tabulate("strategies", StrategyRow, _strategies(aggregation.records))
+    aggregation = chapter.tabulate("aggregation", RankStepRow, map(_aggregation, measured))
+    strategies = chapter.tabulate("strategies", BottleneckRow, _strategies(aggregation.records))
     chapter.picture("strategies", draw_strategies, aggregation, strategies)
     columns = ("situation", "kind", "step_ms", "over_even", "wait_share")
     ranks = ("waits_most", "waited_for")
     written = dict.fromkeys(ranks, chapter.text.text("rank").format)
     chapter.show(strategies, *columns, *ranks, forms=written)
     for situation in ("slow cpu", "slow link"):
-        _say_bottleneck(chapter, situation, strategies.where(situation=situation))
+        _describe_bottleneck(chapter, situation, strategies.where(situation=situation))
 
 
-def _aggregation(row: Measured) -> AggregationRow:
+def _aggregation(row: Measured) -> RankStepRow:
     """Read a row; those of older runs have no quartiles."""
     quartiles = {"low": row.get("step_ms_low"), "high": row.get("step_ms_high")}
     same = ("situation", "kind", "rank", "compute_ms", "wait_ms", "transfer_ms")
     step = Interval(middle=row["step_ms"], **quartiles)
-    return AggregationRow(step_ms=step, **{column: row[column] for column in same})
+    return RankStepRow(step_ms=step, **{column: row[column] for column in same})
 
 
-def _strategies(rows: Iterable[AggregationRow]) -> Iterator[StrategyRow]:
-    groups: dict[tuple[str, str], list[AggregationRow]] = {}
+def _strategies(rows: Iterable[RankStepRow]) -> Iterator[BottleneckRow]:
+    groups: dict[tuple[str, str], list[RankStepRow]] = {}
     for row in rows:
         groups.setdefault((row.situation, row.kind), []).append(row)
     for (situation, kind), ranks in groups.items():
@@ -225,7 +225,7 @@ def _strategies(rows: Iterable[AggregationRow]) -> Iterator[StrategyRow]:
         over = divide(step, even) if known else None
         if situation == "even" and over is not None:
             over = Interval(middle=over.middle, low=None, high=None)
-        yield StrategyRow(
+        yield BottleneckRow(
             situation=situation,
             kind=kind,
             step_ms=step,
@@ -236,16 +236,16 @@ def _strategies(rows: Iterable[AggregationRow]) -> Iterator[StrategyRow]:
         )
 
 
-def _say_bottleneck(chapter: Chapter, situation: str, rows: Sequence[StrategyRow]) -> None:
+def _describe_bottleneck(chapter: Chapter, situation: str, rows: Sequence[BottleneckRow]) -> None:
     known = ranked(rows, lambda row: row.over_even)
     if len(known) < 2:
         return
     what = chapter.text.text(f"bottleneck.{situation}")
     said = chapter.write("bottleneck.steps", what=what, least=known[0], most=known[-1])
     if (known[-1].wait_share or 0.0) < _WAITS:
-        chapter.say("bottleneck.transfers", said=said)
+        chapter.note("bottleneck.transfers", said=said)
     else:
-        chapter.say("bottleneck.waits", said=said, most=known[-1])
+        chapter.note("bottleneck.waits", said=said, most=known[-1])
 
 
 def _quartiles(record: RunRecord) -> Interval:
@@ -277,7 +277,7 @@ def write_delays(chapter: Chapter, results: Results) -> None:
     chapter.show(delays, "kind", *columns)
     for row in rows:
         longer = compare(row.late_ms, row.even_ms) is Order.MORE
-        chapter.say("longer" if longer else "level", row=row, **late)
+        chapter.note("longer" if longer else "level", row=row, **late)
 
 
 def _delays(results: Results) -> Iterator[DelayRow]:
@@ -334,12 +334,12 @@ def write_choices(chapter: Chapter, results: Results) -> None:
     chapter.show(how, "of", "average", "loss", "accuracy", "diverged_at")
     sent = chapter.table("compression", CompressionRow)
     chapter.show(sent, "compress", "bytes_per_step", "step_ms", "accuracy")
-    _say_choices(chapter, choices)
+    _describe_choices(chapter, choices)
     if len(compression) == len(COMPRESSED):
         full, half = compression
         bytes_sent = ratio(half.bytes_per_step, full.bytes_per_step)
         step = divide(half.step_ms, full.step_ms)
-        chapter.say("compression", ratio=bytes_sent, step=step, half=half, full=full)
+        chapter.note("compression", ratio=bytes_sent, step=step, half=half, full=full)
 
 
 def _choices(results: Results) -> Iterator[ChoiceRow]:
@@ -380,20 +380,20 @@ def _curves(results: Results) -> Iterator[LossRow]:
             yield LossRow(key=name, step=point.step, loss=point.loss)
 
 
-def _say_choices(chapter: Chapter, rows: Sequence[ChoiceRow]) -> None:
+def _describe_choices(chapter: Chapter, rows: Sequence[ChoiceRow]) -> None:
     """Compare sums with means, and gradients with parameters."""
     means = {row.of: row for row in rows if row.average == "mean" and row.accuracy is not None}
     for total in rows:
         if total.average == "sum" and total.of in means:
-            _say_sum(chapter, means[total.of], total)
-    chapter.say("means", **{of: means.get(of) for of in OF})
+            _describe_sum(chapter, means[total.of], total)
+    chapter.note("means", **{of: means.get(of) for of in OF})
 
 
-def _say_sum(chapter: Chapter, mean: ChoiceRow, total: ChoiceRow) -> None:
+def _describe_sum(chapter: Chapter, mean: ChoiceRow, total: ChoiceRow) -> None:
     holes = {"mean": mean, "sum": total, "why": chapter.text.text(f"sum.why.{mean.of}")}
     if total.diverged_at is not None:
-        chapter.say("sum.diverged", **holes)
+        chapter.note("sum.diverged", **holes)
     if total.accuracy is not None and mean.accuracy is not None:
         gap = total.accuracy - mean.accuracy
         order = "level" if abs(gap) < _SAME_POINTS else "more" if gap > 0 else "less"
-        chapter.say("sum.guessing" if total.accuracy < _CHANCE else f"sum.{order}", **holes)
+        chapter.note("sum.guessing" if total.accuracy < _CHANCE else f"sum.{order}", **holes)

@@ -6,19 +6,19 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from drumline.labs.communication.experiments import DELAY_MS
-from drumline.labs.plots import Plot, Style, error_bars, middles
+from drumline.labs.plots import Plot, Style
 from drumline.report.page.table import Table
-from drumline.report.plots import LEDGER
+from drumline.report.plots import LEDGER, error_bars, middles
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
     from drumline.labs.communication.chapters import (
-        AggregationRow,
-        CollectiveRow,
+        AllReduceRow,
+        BottleneckRow,
         DelayRow,
-        StrategyRow,
+        RankStepRow,
     )
     from drumline.labs.repeats import LossRow
 
@@ -27,7 +27,7 @@ _HIGHEST_LOSS = 3.0
 """a loss beyond that says only that training diverged"""
 
 
-def draw_sizes(plot: Plot, collectives: Table[CollectiveRow]) -> Figure:
+def draw_sizes(plot: Plot, collectives: Table[AllReduceRow]) -> Figure:
     """Draw lab 2's figure of all_reduce: time over size by algorithm, predictions as crosses."""
     ranks = sorted({row.ranks for row in collectives.records})
     figure, panels = plot.panels(len(ranks), height=3.6)
@@ -38,7 +38,7 @@ def draw_sizes(plot: Plot, collectives: Table[CollectiveRow]) -> Figure:
     return figure
 
 
-def _draw_sizes(plot: Plot, axes: Axes, rows: Sequence[CollectiveRow]) -> None:
+def _draw_sizes(plot: Plot, axes: Axes, rows: Sequence[AllReduceRow]) -> None:
     for number, algorithm in enumerate(dict.fromkeys(row.algorithm for row in rows)):
         own = [row for row in rows if row.algorithm == algorithm]
         times = [row.ms for row in own]
@@ -52,13 +52,10 @@ def _draw_sizes(plot: Plot, axes: Axes, rows: Sequence[CollectiveRow]) -> None:
     if rows:
         axes.plot([], [], "x", color=plot.ink, label=plot.label("predicted"))
     sizes = dict(sorted({row.bytes: row.size for row in rows}.items()))
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
-    axes.set_xticks(list(sizes), list(sizes.values()))
-    axes.minorticks_off()
+    plot.scale_sizes(axes, sizes)
 
 
-def draw_splits(plot: Plot, collectives: Table[CollectiveRow]) -> Figure:
+def draw_splits(plot: Plot, collectives: Table[AllReduceRow]) -> Figure:
     """Draw lab 2's figure of wait and transfer by algorithm, a panel for each ranks and size."""
     rows = collectives.records
     algorithms = list(collectives.groups("algorithm"))
@@ -77,7 +74,7 @@ def draw_splits(plot: Plot, collectives: Table[CollectiveRow]) -> Figure:
 
 
 def _draw_split(
-    plot: Plot, axes: Axes, rows: Sequence[CollectiveRow], algorithms: Sequence[str]
+    plot: Plot, axes: Axes, rows: Sequence[AllReduceRow], algorithms: Sequence[str]
 ) -> None:
     at = [algorithms.index(row.algorithm) for row in rows]
     before = [0.0] * len(rows)
@@ -93,9 +90,7 @@ def _draw_split(
     axes.plot(x, y, "x", color=plot.ink, ms=5, label=plot.label("predicted"))
 
 
-def draw_strategies(
-    plot: Plot, aggregation: Table[AggregationRow], _: Table[StrategyRow]
-) -> Figure:
+def draw_strategies(plot: Plot, aggregation: Table[RankStepRow], _: Table[BottleneckRow]) -> Figure:
     """Draw lab 2's figure of strategies: per situation, each rank's wait and transfer."""
     situations, kinds = aggregation.groups("situation"), list(aggregation.groups("kind"))
     ranks = sorted(aggregation.groups("rank"))

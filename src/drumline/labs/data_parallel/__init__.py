@@ -1,7 +1,5 @@
 """Lab 3, data parallelism: who sees which samples, what it does to learning, what it gains."""
 
-from __future__ import annotations
-
 from drumline.labs.chapter import Lab
 from drumline.labs.data_parallel.experiments import plan_experiments
 from drumline.labs.data_parallel.learning import write_averaging, write_learning

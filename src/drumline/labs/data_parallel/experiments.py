@@ -63,7 +63,7 @@ _SHARED: Options = MappingProxyType(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class DataParallelPlan:
     """How large the lab is."""
 
     ranks: int
@@ -81,7 +81,7 @@ class Plan:
         return BATCH // self.ranks
 
 
-def plan(settings: LabSettings) -> Plan:
+def plan(settings: LabSettings) -> DataParallelPlan:
     """Say how large lab 3 is with these settings: ranks, workers, repeats, epochs, batches.
 
     Raises:
@@ -97,9 +97,11 @@ def plan(settings: LabSettings) -> Plan:
     if settings.full:
         workers = tuple(sorted(counts | ({3} if ranks > 3 else set())))
         batches = (32, 64, 128, 256, 512, 1024)
-        return Plan(ranks=ranks, workers=workers, repeats=5, epochs=6, batches=batches)
+        return DataParallelPlan(ranks=ranks, workers=workers, repeats=5, epochs=6, batches=batches)
     workers = tuple(sorted(counts))
-    return Plan(ranks=ranks, workers=workers, repeats=3, epochs=4, batches=(32, 128, 512))
+    return DataParallelPlan(
+        ranks=ranks, workers=workers, repeats=3, epochs=4, batches=(32, 128, 512)
+    )
 
 
 def label_groups(ranks: int) -> tuple[tuple[int, ...], ...]:
@@ -112,14 +114,9 @@ def label_groups(ranks: int) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(range(bounds[r], bounds[r + 1])) for r in range(ranks))
 
 
-def seed_names(name: str, of: Plan) -> list[str]:
+def seed_names(name: str, of: DataParallelPlan) -> list[str]:
     """Name the repeats of one of lab 3's experiments."""
     return [f"{name}-{number}" for number in range(1, of.repeats + 1)]
-
-
-def workers_name(workers: int, of: Plan) -> str:
-    """Name lab 3's runs on so many workers; on all of them they are those that shuffle."""
-    return "shuffle" if workers == of.ranks else f"workers{workers}"
 
 
 def batch_name(batch: int, rule: str) -> str:
@@ -153,7 +150,7 @@ def plan_experiments(settings: LabSettings) -> list[Experiment]:
     return [*found, *_batches(settings, of), *_averaging(settings, of), *_alone(settings, of)]
 
 
-def _batches(settings: LabSettings, of: Plan) -> Iterator[Training]:
+def _batches(settings: LabSettings, of: DataParallelPlan) -> Iterator[Training]:
     for batch in of.batches:
         for rule, lr in (("same", LR), ("scaled", LR * batch / BATCH)):
             if batch != BATCH:
@@ -161,7 +158,7 @@ def _batches(settings: LabSettings, of: Plan) -> Iterator[Training]:
                 yield _train(settings, batch_name(batch, rule), of.ranks, changed)
 
 
-def _averaging(settings: LabSettings, of: Plan) -> Iterator[Training]:
+def _averaging(settings: LabSettings, of: DataParallelPlan) -> Iterator[Training]:
     adam = {"name": "adam", "lr": ADAM_LR, "momentum": 0.0}
     for kind, optimizer, averaged in AVERAGING:
         if (optimizer, averaged) != ("sgd", "gradients"):
@@ -170,7 +167,7 @@ def _averaging(settings: LabSettings, of: Plan) -> Iterator[Training]:
             yield _train(settings, averaging_name(kind, optimizer, averaged), of.ranks, options)
 
 
-def _alone(settings: LabSettings, of: Plan) -> Iterator[Training]:
+def _alone(settings: LabSettings, of: DataParallelPlan) -> Iterator[Training]:
     share = SAMPLES[choose_data(settings)] // of.ranks
     data: Options = {"batch": of.local_batch, "samples": share}
     yield _train(settings, alone_name(None), 1, {"data": data})
@@ -180,7 +177,7 @@ def _alone(settings: LabSettings, of: Plan) -> Iterator[Training]:
         yield _train(settings, alone_name(part), 1, {"data": data})
 
 
-def _dealt(kind: str, of: Plan) -> Options:
+def _dealt(kind: str, of: DataParallelPlan) -> Options:
     partition: dict[str, object] = {"kind": kind}
     if kind == "by_label":
         partition["labels"] = [list(labels) for labels in label_groups(of.ranks)]

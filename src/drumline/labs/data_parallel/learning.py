@@ -72,9 +72,9 @@ def write_learning(chapter: Chapter, results: Results) -> None:
     for row in rows:
         gap = repeats.accuracy_gap(runs[row.kind], runs.get(MIXED, []))
         if row.kind != MIXED and gap is not None:
-            chapter.say(f"against.{compare(gap, 0)}", row=row, base=base, gap=gap)
-    _say_test_set(chapter, runs, rows)
-    _say_waiting(chapter, rows)
+            chapter.note(f"against.{compare(gap, 0)}", row=row, base=base, gap=gap)
+    _describe_test_set(chapter, runs, rows)
+    _describe_waiting(chapter, rows)
 
 
 def _ending(kind: str, records: Sequence[RunRecord]) -> StrategyRow:
@@ -94,7 +94,7 @@ def _ending(kind: str, records: Sequence[RunRecord]) -> StrategyRow:
     )
 
 
-def _say_test_set(chapter: Chapter, runs: Runs, rows: Sequence[StrategyRow]) -> None:
+def _describe_test_set(chapter: Chapter, runs: Runs, rows: Sequence[StrategyRow]) -> None:
     """Tell how sure an accuracy can be at all, on so many test samples."""
     row = next((row for row in rows if row.accuracy is not None), None)
     data = runs[row.kind][0].spec_values.get("data", {}).get("name") if row is not None else None
@@ -103,16 +103,16 @@ def _say_test_set(chapter: Chapter, runs: Runs, rows: Sequence[StrategyRow]) -> 
     samples, share = TEST_SAMPLES[data], row.accuracy.middle
     quoted = chapter.found("samples of the test set", samples, "count", of=data)
     reach = 1.96 * math.sqrt(share * (1 - share) / samples)
-    chapter.say("test_set", samples=quoted, reach=reach)
+    chapter.note("test_set", samples=quoted, reach=reach)
 
 
-def _say_waiting(chapter: Chapter, rows: Sequence[StrategyRow]) -> None:
+def _describe_waiting(chapter: Chapter, rows: Sequence[StrategyRow]) -> None:
     """Tell of unequal parts: the rank with the most samples is the one that others wait for."""
     least, most = extremes(rows, lambda row: row.wait_share)
     if least is not None and most is not None:
         shortest, longest = least.wait_share or 0.0, most.wait_share or 0.0
         if longest >= _WAITS and longest >= 1.2 * shortest:
-            chapter.say("waiting", most=most, least=least)
+            chapter.note("waiting", most=most, least=least)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,14 +169,14 @@ def write_averaging(chapter: Chapter, results: Results) -> None:
     chapter.picture("hidden", draw_averaging, local, averaging, alone, width=WIDTH)
     chapter.show(averaging, "kind", "optimizer", "averaged", "accuracy", "test_loss")
     chapter.show(alone, "part", "samples", "accuracy")
-    _say_local(chapter, local)
+    _describe_local(chapter, local)
     one, two = (runs[SKEWED, "sgd", what] for what in ("gradients", "parameters"))
     if one is not None and two is not None and one.curve and two.curve:
         gap = repeats.largest_difference(one, two)
-        chapter.say("linear.rounding" if gap < _EQUAL else "linear.more", gap=gap)
+        chapter.note("linear.rounding" if gap < _EQUAL else "linear.more", gap=gap)
     for what in ("gradients", "parameters"):
-        say_adam(chapter, averaging, what)
-    _say_alone(chapter, alone, averaging)
+        describe_adam(chapter, averaging, what)
+    _describe_alone(chapter, alone, averaging)
 
 
 def _local_losses(results: Results) -> Iterator[LocalLossRow]:
@@ -202,14 +202,14 @@ def _alone(results: Results) -> Iterator[AloneRow]:
             )
 
 
-def _say_local(chapter: Chapter, local: Table[LocalLossRow]) -> None:
+def _describe_local(chapter: Chapter, local: Table[LocalLossRow]) -> None:
     """Compare how far ranks' own losses lie apart."""
     mixed, skewed = (_spread(local.where(kind=kind)) for kind in (MIXED, SKEWED))
     over = ratio(skewed, mixed)
     names = {"name": chapter.text.name("kind", SKEWED), "base": chapter.text.name("kind", MIXED)}
     ending = chapter.write("local.own" if (over or 0.0) > _CLEAR else "local.alike")
     spreads = {"skewed": skewed, "mixed": mixed, "ratio": over}
-    chapter.say("local.spread", **names, **spreads, ending=ending)
+    chapter.note("local.spread", **names, **spreads, ending=ending)
 
 
 def _spread(rows: Sequence[LocalLossRow]) -> float | None:
@@ -221,7 +221,7 @@ def _spread(rows: Sequence[LocalLossRow]) -> float | None:
     return statistics.fmean(gaps) if gaps else None
 
 
-def say_adam(chapter: Chapter, averaging: Table[AveragingRow], averaged: str) -> None:
+def describe_adam(chapter: Chapter, averaging: Table[AveragingRow], averaged: str) -> None:
     """Compare skewed with mixed parts under Adam, in a sentence of lab 3's report."""
     mixed, skewed = (
         averaging.first(kind=kind, optimizer="adam", averaged=averaged) for kind in (MIXED, SKEWED)
@@ -234,10 +234,12 @@ def say_adam(chapter: Chapter, averaging: Table[AveragingRow], averaged: str) ->
         chapter.write("adam.near") if near else chapter.write(f"adam.apart.{averaged}", gap=gap)
     )
     what = chapter.text.text(f"adam.{averaged}")
-    chapter.say("adam.ended", skewed=skewed, mixed=mixed, what=what, ending=ending)
+    chapter.note("adam.ended", skewed=skewed, mixed=mixed, what=what, ending=ending)
 
 
-def _say_alone(chapter: Chapter, alone: Table[AloneRow], averaging: Table[AveragingRow]) -> None:
+def _describe_alone(
+    chapter: Chapter, alone: Table[AloneRow], averaging: Table[AveragingRow]
+) -> None:
     """Tell what one part teaches by itself."""
     parts = [row for row in alone.records if row.part != "mixed"]
     best = ranked(parts, lambda row: row.accuracy, reverse=True)

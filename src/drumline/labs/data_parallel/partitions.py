@@ -89,9 +89,9 @@ def write_partitions(chapter: Chapter, results: Results) -> None:
     for row in parts.where(kind="sampling"):
         draws = sum(rank["draws"] for rank in covered[row.kind]["first_epoch"]["ranks"])
         expected = 1 - math.exp(-draws / covered[row.kind]["samples"])  # drawn with replacement
-        chapter.say("sampling", row=row, expected=expected)
-    _say_disjoint(chapter, rows)
-    _say_labels(chapter, rows, covered)
+        chapter.note("sampling", row=row, expected=expected)
+    _describe_disjoint(chapter, rows)
+    _describe_labels(chapter, rows, covered)
 
 
 def _part(kind: str, coverage: Coverage) -> PartRow:
@@ -168,23 +168,23 @@ def _overlaps(covered: Coverages) -> Iterator[OverlapRow]:
                     yield OverlapRow(kind=kind, span=span, **pair, share=share)
 
 
-def _say_disjoint(chapter: Chapter, rows: Sequence[PartRow]) -> None:
+def _describe_disjoint(chapter: Chapter, rows: Sequence[PartRow]) -> None:
     """Tell which parts stay apart for the whole run, and which only for an epoch."""
     apart = [chapter.text.name("kind", row.kind) for row in rows if not row.overlap_run]
     if apart:
-        chapter.say("apart", names=chapter.text.join(apart))
+        chapter.note("apart", names=chapter.text.join(apart))
     for row in rows:
         if row.overlap_run and not row.overlap_first_epoch:
-            chapter.say("mixing", row=row)
+            chapter.note("mixing", row=row)
 
 
-def _say_labels(chapter: Chapter, rows: Sequence[PartRow], covered: Coverages) -> None:
+def _describe_labels(chapter: Chapter, rows: Sequence[PartRow], covered: Coverages) -> None:
     """Tell where ranks' labels differ by more than chance makes them."""
     mixed = []
     for row in rows:
         if row.label_skew > _LUCK * _chance_skew(covered[row.kind]["run"]["ranks"]):
-            chapter.say("skewed", row=row)
+            chapter.note("skewed", row=row)
         else:
             mixed.append(chapter.text.name("kind", row.kind))
     if mixed:
-        chapter.say("mixed", names=chapter.text.join(mixed))
+        chapter.note("mixed", names=chapter.text.join(mixed))

@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from drumline.labs.data_parallel.experiments import CORES
-from drumline.labs.plots import Plot, Style, middles
+from drumline.labs.plots import Plot, Style
 from drumline.labs.repeats import CurveRow, ScoreRow
 from drumline.report.page.table import Table
+from drumline.report.plots import middles
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
     from drumline.labs.data_parallel.learning import AloneRow, AveragingRow, LocalLossRow
     from drumline.labs.data_parallel.partitions import LabelRow, OverlapRow, PartRow
-    from drumline.labs.data_parallel.scaling import BatchRow, ScalingRow
+    from drumline.labs.data_parallel.scaling import BatchRow, SetupRow
 
 _ROOM = 8
 """ranks whose numbers can be read in one of the small panels"""
@@ -163,7 +164,7 @@ def _draw_accuracies(
     axes.grid(visible=False, axis="y")  # numbers stand there
 
 
-def draw_scaling(plot: Plot, scaling: Table[ScalingRow]) -> Figure:
+def draw_scaling(plot: Plot, scaling: Table[SetupRow]) -> Figure:
     """Draw lab 3's figure of speed-up, efficiency, and where the time of a step went."""
     figure, (speed, efficiency, where) = plot.panels(3, height=3.2)
     told = [row for row in scaling.records if row.speedup is not None]

@@ -30,7 +30,7 @@ _APART = 0.01
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScalingRow:
+class SetupRow:
     """The same global batch on more workers, or on one process with all cores."""
 
     setup: str
@@ -65,15 +65,14 @@ class EqualTimeRow:
 def write_scaling(chapter: Chapter, results: Results) -> None:
     """Write lab 3's chapter on data parallelism against the single machine."""
     of = lab.plan(results.settings)
-    names = {str(workers): lab.workers_name(workers, of) for workers in of.workers}
-    found = results.runs(
-        {setup: lab.seed_names(name, of) for setup, name in {**names, lab.CORES: lab.CORES}.items()}
-    )
+    names = {str(workers): f"workers{workers}" for workers in of.workers}
+    names |= {str(of.ranks): "shuffle", lab.CORES: lab.CORES}  # on all workers these are one run
+    found = results.runs({setup: lab.seed_names(name, of) for setup, name in names.items()})
     setups = {setup: records for setup, records in found.items() if records[0].step_s}
     if "1" not in setups:
         return
     rows = [_scaling(setup, records, setups["1"]) for setup, records in setups.items()]
-    scaling = chapter.tabulate("scaling", ScalingRow, rows)
+    scaling = chapter.tabulate("scaling", SetupRow, rows)
     curve_rows = repeats.curve_rows(setups, width=WIDTH)
     curves = chapter.tabulate("scaling_curves", CurveRow, curve_rows, key="setup")
     score_rows = repeats.score_rows(setups)
@@ -86,31 +85,31 @@ def write_scaling(chapter: Chapter, results: Results) -> None:
     many = [row for row in rows if row.setup not in ("1", lab.CORES)]
     for row in many:
         if row.speedup is not None:
-            chapter.say("speed", row=row, verdict=chapter.write(f"pace.{compare(row.speedup, 1)}"))
+            chapter.note("speed", row=row, verdict=chapter.write(f"pace.{compare(row.speedup, 1)}"))
     if many:
         last = many[-1]
         cores = setups["1"][0].manifest.get("cpu_count")
         over = [row.setup for row in many if isinstance(cores, int) and row.workers > cores]
         if over:
-            chapter.say("machine", cores=str(cores), workers=chapter.text.join(over))
+            chapter.note("machine", cores=str(cores), workers=chapter.text.join(over))
         if (alone := scaling.first(setup=lab.CORES)) is not None:
             best = min(many, key=lambda row: row.step_ms.middle)
             verdict = chapter.write(f"threads.{compare(best.step_ms, alone.step_ms)}")
-            chapter.say("cores", alone=alone, best=best, verdict=verdict)
+            chapter.note("cores", alone=alone, best=best, verdict=verdict)
         accounts = {"compute": last.compute_ms, "wait": last.wait_ms, "transfer": last.transfer_ms}
         total = sum(ms or 0.0 for ms in (*accounts.values(), last.data_ms))
         shares = {account: ratio(ms, total) for account, ms in accounts.items()}
-        chapter.say("accounts", row=last, **shares)
-        _say_equal_samples(chapter, setups["1"][0], setups[last.setup][0], last.setup)
-    _say_equal_time(chapter, equal.records)
+        chapter.note("accounts", row=last, **shares)
+        _describe_equal_samples(chapter, setups["1"][0], setups[last.setup][0], last.setup)
+    _describe_equal_time(chapter, equal.records)
 
 
-def _scaling(setup: str, records: Sequence[RunRecord], base: Sequence[RunRecord]) -> ScalingRow:
+def _scaling(setup: str, records: Sequence[RunRecord], base: Sequence[RunRecord]) -> SetupRow:
     workers = 1 if setup == lab.CORES else int(setup)
     pairs = repeats.pairs_of_seeds(base, records)
     speedup = repeats.ratio_of(pairs, lambda record: record.median_step_s)
     known = speedup is not None and setup != lab.CORES
-    return ScalingRow(
+    return SetupRow(
         setup=setup,
         workers=workers,
         repeats=len(records),
@@ -188,7 +187,7 @@ def _at_time(values: Sequence[tuple[float, float | None]], when: float) -> float
     return float(last + share * (following - last))
 
 
-def _say_equal_samples(chapter: Chapter, one: RunRecord, many: RunRecord, setup: str) -> None:
+def _describe_equal_samples(chapter: Chapter, one: RunRecord, many: RunRecord, setup: str) -> None:
     """Tell whether many workers compute what one does."""
     same_seed = one.spec_values.get("seed") == many.spec_values.get("seed")
     if not same_seed or one.accuracy is None or many.accuracy is None:
@@ -197,28 +196,28 @@ def _say_equal_samples(chapter: Chapter, one: RunRecord, many: RunRecord, setup:
     began_alike = abs(one.curve[0].loss - many.curve[0].loss) < _EQUAL
     case = "same" if gap < _EQUAL else "magnified" if began_alike else "different"
     change = many.accuracy - one.accuracy
-    chapter.say(f"equal_samples.{case}", gap=gap, change=change, workers=setup)
+    chapter.note(f"equal_samples.{case}", gap=gap, change=change, workers=setup)
 
 
-def _say_equal_time(chapter: Chapter, rows: Sequence[EqualTimeRow]) -> None:
+def _describe_equal_time(chapter: Chapter, rows: Sequence[EqualTimeRow]) -> None:
     """Compare one worker with the fastest, when the fastest was done."""
     told = {row.setup: row for row in rows if row.loss is not None}
     if "1" not in told or len(told) < 2:
         return
     fastest = max(told.values(), key=lambda row: row.samples or 0.0)
     if fastest.setup == "1":
-        chapter.say("equal_time.one", one=fastest)
+        chapter.note("equal_time.one", one=fastest)
         return
     kind = "cores" if fastest.setup == lab.CORES else "workers"
     name = chapter.text.text(f"equal_time.{kind}").format(workers=fastest.setup)
-    chapter.say("equal_time.many", name=name, one=told["1"], many=fastest)
+    chapter.note("equal_time.many", name=name, one=told["1"], many=fastest)
 
 
 def summarize(chapter: Chapter) -> Sentence | None:
     """Say in one sentence what lab 3 found, as far as it was measured."""
     rows = [row for row in chapter.table("strategies", StrategyRow).records if row.accuracy]
     worst, best = extremes(rows, lambda row: row.accuracy)
-    many = [row for row in chapter.table("scaling", ScalingRow).records if row.workers > 1]
+    many = [row for row in chapter.table("scaling", SetupRow).records if row.workers > 1]
     fastest, *_ = [*ranked(many, lambda row: row.speedup, reverse=True), None]
     strategies = chapter.write("strategies", best=best, worst=worst, count=len(rows))
     return chapter.concat([strategies, chapter.write("scaling", best=fastest)])
@@ -264,8 +263,8 @@ def write_batches(chapter: Chapter, results: Results) -> None:
     chapter.picture("batches", draw_batches, batches, curves, ranks=of.ranks, lr=f"{lab.LR:g}")
     columns = ("accuracy", "test_loss", "step_ms", "samples_per_s", "comm_share")
     chapter.show(batches, "batch", "rule", "lr", "steps", *columns)
-    _say_speed(chapter, batches.where(rule=_RULES[0]))
-    _say_accuracy(chapter, batches)
+    _describe_speed(chapter, batches.where(rule=_RULES[0]))
+    _describe_accuracy(chapter, batches)
 
 
 def _batch(batch: int, rule: str, record: RunRecord) -> BatchRow:
@@ -285,7 +284,7 @@ def _batch(batch: int, rule: str, record: RunRecord) -> BatchRow:
     )
 
 
-def _say_speed(chapter: Chapter, rows: Sequence[BatchRow]) -> None:
+def _describe_speed(chapter: Chapter, rows: Sequence[BatchRow]) -> None:
     """Compare the rates of the largest and the smallest batch."""
     told = [
         (row, row.samples_per_s, row.comm_share)
@@ -296,10 +295,10 @@ def _say_speed(chapter: Chapter, rows: Sequence[BatchRow]) -> None:
         return
     (small, small_rate, small_share), (large, large_rate, large_share) = told[0], told[-1]
     why = chapter.write("same_bytes") if large_share < small_share else ""
-    chapter.say("speed", large=large, small=small, ratio=large_rate / small_rate, why=why)
+    chapter.note("speed", large=large, small=small, ratio=large_rate / small_rate, why=why)
 
 
-def _say_accuracy(chapter: Chapter, batches: Table[BatchRow]) -> None:
+def _describe_accuracy(chapter: Chapter, batches: Table[BatchRow]) -> None:
     """Tell what the largest batch lost at equal samples, and what a larger rate gave back."""
     largest = max(row.batch for row in batches.records)
     small = next((row for row in batches.where(batch=lab.BATCH) if row.accuracy is not None), None)
@@ -311,10 +310,10 @@ def _say_accuracy(chapter: Chapter, batches: Table[BatchRow]) -> None:
     gap = large.accuracy - small.accuracy
     verdict = "less" if gap < -_APART else "more" if gap > _APART else "same"
     compared = chapter.write(f"compared.{verdict}")
-    chapter.say("accuracy", large=large, small=small, verdict=compared)
+    chapter.note("accuracy", large=large, small=small, verdict=compared)
     if scaled is not None and scaled.accuracy is not None:
         change = scaled.accuracy - large.accuracy
         ending = "little" if abs(change) <= _APART else "worse" if change < 0 else "better"
         if ending == "better" and change < -gap:
             ending = "some"
-        chapter.say("scaled.reached", row=scaled, ending=chapter.write(f"scaled.{ending}"))
+        chapter.note("scaled.reached", row=scaled, ending=chapter.write(f"scaled.{ending}"))

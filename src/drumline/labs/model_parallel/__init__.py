@@ -1,7 +1,5 @@
 """Lab 4: one model in parts, by layers or inside them, against one process and data parallelism."""
 
-from __future__ import annotations
-
 from drumline.labs.chapter import Lab
 from drumline.labs.model_parallel.chapters import (
     summarize,

@@ -64,34 +64,34 @@ def write_forms(chapter: Chapter, results: Results) -> None:
         rows = ranked(cases.split(), lambda row: row.speedup, reverse=True)
         for order in (Order.LESS, Order.LEVEL, Order.MORE):
             own = [row for row in rows if compare_steps(row.step_ms, alone.step_ms) is order]
-            chapter.say(f"alone.{order}", alone=alone, list=chapter.list_up("speedup", own))
-        _say_surprises(chapter, cases)
-        _say_drift(chapter, cases, alone)
-    say_against_data(chapter, cases)
+            chapter.note(f"alone.{order}", alone=alone, list=chapter.list_up("speedup", own))
+        _describe_surprises(chapter, cases)
+        _describe_drift(chapter, cases, alone)
+    compare_with_data(chapter, cases)
 
 
-def _say_surprises(chapter: Chapter, cases: Cases) -> None:
+def _describe_surprises(chapter: Chapter, cases: Cases) -> None:
     """Tell of speed that sharing the work out cannot explain."""
     for row in cases.split():
         assert row.speedup is not None
         if compare(row.speedup, row.ranks) is Order.MORE:
-            chapter.say("surprise.superlinear", row=row, ranks=row.ranks)
+            chapter.note("surprise.superlinear", row=row, ranks=row.ranks)
         elif row.microbatches == 1 and compare(row.speedup, 1) is Order.MORE:
-            chapter.say("surprise.in turn", row=row)
+            chapter.note("surprise.in turn", row=row)
 
 
-def _say_drift(chapter: Chapter, cases: Cases, alone: BaselineRow) -> None:
+def _describe_drift(chapter: Chapter, cases: Cases, alone: BaselineRow) -> None:
     """Tell what the machine itself did between the first run and the last."""
     first, last = cases.forms.first(case=ALONE), cases.forms.first(case=ALONE_AGAIN)
     if first is None or last is None:
         return
     if compare_steps(last.step_ms, first.step_ms) is Order.LEVEL:
-        chapter.say("drift.none", first=first, last=last)
+        chapter.note("drift.none", first=first, last=last)
     else:
-        chapter.say("drift.some", first=first, last=last, alone=alone)
+        chapter.note("drift.some", first=first, last=last, alone=alone)
 
 
-def say_against_data(chapter: Chapter, cases: Cases) -> None:
+def compare_with_data(chapter: Chapter, cases: Cases) -> None:
     """Compare the fastest split of the model with data parallelism, in lab 4's report."""
     data = cases.forms.first(case="data")
     split = ranked((row for row in cases.split() if row.form in _SPLIT), lambda row: row.step_ms)
@@ -102,7 +102,7 @@ def say_against_data(chapter: Chapter, cases: Cases) -> None:
     if orders[0] is Order.MORE and Order.LEVEL in orders:  # its quartiles are narrower
         best = orders.index(Order.LEVEL)
     step = divide(split[best].step_ms, data.step_ms)
-    chapter.say(f"data.{orders[best]}", data=data, best=split[best], ratio=step)
+    chapter.note(f"data.{orders[best]}", data=data, best=split[best], ratio=step)
 
 
 def write_microbatches(chapter: Chapter, _results: Results) -> None:
@@ -112,12 +112,12 @@ def write_microbatches(chapter: Chapter, _results: Results) -> None:
     if rows:
         draw = partial(draw_microbatches, baseline=cases.baseline)
         chapter.picture("microbatches", draw, cases.forms)
-    _say_microbatches(chapter, [row for row in rows if row.form == "rpc"], cases.drift)
-    _say_schedules(chapter, cases)
-    _say_bubbles(chapter, rows)
+    _describe_microbatches(chapter, [row for row in rows if row.form == "rpc"], cases.drift)
+    _describe_schedules(chapter, cases)
+    _describe_bubbles(chapter, rows)
 
 
-def _say_microbatches(chapter: Chapter, rows: Sequence[FormRow], drift: float) -> None:
+def _describe_microbatches(chapter: Chapter, rows: Sequence[FormRow], drift: float) -> None:
     """Tell what microbatches do to RPC: one, and that number which took the shortest step."""
     one = next((row for row in rows if row.microbatches == 1), None)
     several = ranked((row for row in rows if row is not one), lambda row: row.step_ms)
@@ -125,10 +125,10 @@ def _say_microbatches(chapter: Chapter, rows: Sequence[FormRow], drift: float) -
         best, count = several[0], several[0].microbatches
         order = compare_steps(best.step_ms, one.step_ms, drift=drift)
         step = divide(best.step_ms, one.step_ms)
-        chapter.say(f"rpc.{order}", count=count, one=one, best=best, ratio=step)
+        chapter.note(f"rpc.{order}", count=count, one=one, best=best, ratio=step)
 
 
-def _say_schedules(chapter: Chapter, cases: Cases) -> None:
+def _describe_schedules(chapter: Chapter, cases: Cases) -> None:
     """Put GPipe beside 1F1B, with the same microbatches: time, and memory."""
     rows = {(row.schedule, row.microbatches or 0): row for row in cases.forms.records}
     count = max((count for schedule, count in rows if schedule == "gpipe"), default=0)
@@ -136,7 +136,7 @@ def _say_schedules(chapter: Chapter, cases: Cases) -> None:
     if early is None or late is None:
         return
     order = compare_steps(early.step_ms, late.step_ms, drift=cases.drift)
-    chapter.say(
+    chapter.note(
         "schedules",
         kept=min(count, early.ranks),
         count=count,
@@ -147,14 +147,14 @@ def _say_schedules(chapter: Chapter, cases: Cases) -> None:
     )
 
 
-def _say_bubbles(chapter: Chapter, rows: Sequence[FormRow]) -> None:
+def _describe_bubbles(chapter: Chapter, rows: Sequence[FormRow]) -> None:
     shown = [row for row in rows if row.case in TRACED or row.schedule == "interleaved"]
     if not shown:
         return
-    chapter.say("bubbles.all", list=chapter.list_up("bubbles.item", shown))
+    chapter.note("bubbles.all", list=chapter.list_up("bubbles.item", shown))
     gaps = [(row.bubble or 0.0) - (row.bubble_theory or 0.0) for row in rows]
     far, gap = max(zip(rows, gaps, strict=True), key=lambda pair: abs(pair[1]))
-    chapter.say("bubbles.near" if abs(gap) < _NEAR else "bubbles.far", row=far, gap=gap)
+    chapter.note("bubbles.near" if abs(gap) < _NEAR else "bubbles.far", row=far, gap=gap)
 
 
 def write_trace(chapter: Chapter, _results: Results) -> None:
@@ -162,31 +162,31 @@ def write_trace(chapter: Chapter, _results: Results) -> None:
     cases = find_cases(chapter)
     if cases.trace.rows:
         chapter.picture("trace", draw_trace, cases.trace)
-    _say_together(chapter, [row for row in cases.forms.records if row.together is not None])
+    _describe_together(chapter, [row for row in cases.forms.records if row.together is not None])
     least, most = extremes(cases.ranks.records, lambda row: row.idle_ms)
     if least is not None and most is not None:
-        chapter.say("idle", rank=most.rank, most=most, other=least.rank, least=least)
+        chapter.note("idle", rank=most.rank, most=most, other=least.rank, least=least)
 
 
-def _say_together(chapter: Chapter, rows: Sequence[FormRow]) -> None:
+def _describe_together(chapter: Chapter, rows: Sequence[FormRow]) -> None:
     """Tell what the trace shows: parts in turn, or at once."""
     in_turn, *overlapping = TRACED
     for row in rows:
         if row.case == in_turn and row.together is not None:
             never = row.together.middle < _NEVER
-            chapter.say("together.never" if never else "together.some", row=row)
+            chapter.note("together.never" if never else "together.some", row=row)
     others = [row for row in rows if row.case in overlapping]
-    chapter.say("together.microbatches", list=chapter.list_up("together.item", others))
+    chapter.note("together.microbatches", list=chapter.list_up("together.item", others))
 
 
 def write_costs(chapter: Chapter, results: Results) -> None:
     """Write lab 4's chapter on what memory the ranks hold, and what they send."""
     cases = find_cases(chapter)
-    _say_memory(chapter, cases)
-    _say_bytes(chapter, cases, nodes=results.settings.nodes)
+    _describe_memory(chapter, cases)
+    _describe_bytes(chapter, cases, nodes=results.settings.nodes)
 
 
-def _say_memory(chapter: Chapter, cases: Cases) -> None:
+def _describe_memory(chapter: Chapter, cases: Cases) -> None:
     alone = cases.baseline
     held = ranked(cases.split(), lambda row: row.peak_bytes or None)
     if alone is None or not alone.peak_bytes or len(held) < 2:
@@ -194,10 +194,10 @@ def _say_memory(chapter: Chapter, cases: Cases) -> None:
     least, most = held[0], held[-1]
     low, high = (ratio(row.peak_bytes, alone.peak_bytes) for row in (least, most))
     key = "memory.more" if (most.peak_bytes or 0) > alone.peak_bytes else "memory.less"
-    chapter.say(key, alone=alone, least=least, most=most, low=low, high=high)
+    chapter.note(key, alone=alone, least=least, most=most, low=low, high=high)
 
 
-def _say_bytes(chapter: Chapter, cases: Cases, *, nodes: int) -> None:
+def _describe_bytes(chapter: Chapter, cases: Cases, *, nodes: int) -> None:
     data = cases.forms.first(case="data")
     if data is None or not data.sent_bytes:
         return
@@ -211,7 +211,7 @@ def _say_bytes(chapter: Chapter, cases: Cases, *, nodes: int) -> None:
         for row in rows
     ]
     how = chapter.text.text("bytes.links" if nodes > 1 else "bytes.messages")
-    chapter.say("bytes.all", data=data, how=how, list=chapter.concat(items, "comma"))
+    chapter.note("bytes.all", data=data, how=how, list=chapter.concat(items, "comma"))
 
 
 def write_losses(chapter: Chapter, _results: Results) -> None:
@@ -222,7 +222,7 @@ def write_losses(chapter: Chapter, _results: Results) -> None:
     columns = ("rank", "peak_bytes", "sent_bytes", "idle_ms", "bubble_idle_ms")
     chapter.show(cases.ranks, "case", *columns, folded=True)
     chapter.add(_write_agreement(chapter, cases))
-    _say_weights(chapter, cases)
+    _describe_weights(chapter, cases)
 
 
 def _write_agreement(chapter: Chapter, cases: Cases) -> Sentence | None:
@@ -235,7 +235,7 @@ def _write_agreement(chapter: Chapter, cases: Cases) -> Sentence | None:
     return chapter.write(f"losses.{kind}", row=rows[0])
 
 
-def _say_weights(chapter: Chapter, cases: Cases) -> None:
+def _describe_weights(chapter: Chapter, cases: Cases) -> None:
     """Name the forms that ended with the very bits of one process: they add in the same order."""
     alone = cases.forms.first(case=ALONE)
     others = [row for row in cases.split() if row.weights]
@@ -243,9 +243,9 @@ def _say_weights(chapter: Chapter, cases: Cases) -> None:
         return
     same = [row.case for row in others if row.weights == alone.weights]
     if same:
-        chapter.say("weights.same", list=chapter.text.join(same))
+        chapter.note("weights.same", list=chapter.text.join(same))
     else:
-        chapter.say("weights.other")
+        chapter.note("weights.other")
 
 
 def summarize(chapter: Chapter) -> Sentence | None:

@@ -63,6 +63,19 @@ def plan_named_cases(settings: LabSettings) -> list[tuple[str, ModelParallelCase
 
 
 def _cases(settings: LabSettings) -> Iterator[ModelParallelCase]:
+    ranks = max(2, settings.nodes)
+    common: Options = {
+        # can be cut into two chunks for each rank, and has a head for each
+        "model": {
+            "name": "gpt-mini",
+            "layers": max(_LAYERS, 2 * ranks),
+            "heads": max(_HEADS, 1 << (ranks - 1).bit_length()),
+        },
+        "batch": _BATCH,
+        "steps": _FULL_STEPS if settings.full else _STEPS,
+        "threads": 1,
+        **place_ranks(settings, ranks),
+    }
     wishes: list[Options] = [{"forms": _FORMS, "microbatches": _ALL}]
     if not settings.full:
         swept = {"forms": ("rpc", "pipeline"), "schedules": (SWEPT,), "microbatches": _ALL}
@@ -73,21 +86,7 @@ def _cases(settings: LabSettings) -> Iterator[ModelParallelCase]:
             {"forms": ("tensor",)},
         ]
     for wish in wishes:
-        spec = ModelParallelSpec.model_validate({**_common(settings), **wish})
+        spec = ModelParallelSpec.model_validate({**common, **wish})
         for case in plan_cases(spec).cases:
             seeded = case.spec.model_copy(update={"seed": settings.seed})
             yield dataclasses.replace(case, spec=seeded)
-
-
-def _common(settings: LabSettings) -> Options:
-    """A model that can be cut into two chunks for each rank, and has a head for each."""
-    ranks = max(2, settings.nodes)
-    layers = max(_LAYERS, 2 * ranks)
-    heads = max(_HEADS, 1 << (ranks - 1).bit_length())
-    return {
-        "model": {"name": "gpt-mini", "layers": layers, "heads": heads},
-        "batch": _BATCH,
-        "steps": _FULL_STEPS if settings.full else _STEPS,
-        "threads": 1,
-        **place_ranks(settings, ranks),
-    }

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from drumline.bench.model_parallel.display import Bars, draw_bars, draw_loss_curves
 from drumline.labs.model_parallel.experiments import SWEPT
-from drumline.labs.plots import Plot, Style, middles
+from drumline.labs.plots import Plot, Style
 from drumline.report.page.table import NOTHING, Table, plain
-from drumline.report.plots import LEDGER
+from drumline.report.plots import LEDGER, middles
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist

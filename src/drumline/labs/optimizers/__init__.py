@@ -1,7 +1,5 @@
 """Lab 1, optimizers: GD, SGD, momentum and Adam, ours beside torch's, on one machine."""
 
-from __future__ import annotations
-
 from drumline.labs.chapter import Lab
 from drumline.labs.optimizers.convergence import (
     summarize,

@@ -88,13 +88,13 @@ def write_convergence(chapter: Chapter, results: Results) -> None:
     chapter.picture("accuracy", draw_accuracy, scores)
     chapter.show(ends, "optimizer", "lr", "steps", "samples", "train_s", "loss", "accuracy")
     chapter.show(equal, "by", "at", "optimizer", "steps", "loss")
-    _say_accuracy(chapter, runs, ends)
+    _describe_accuracy(chapter, runs, ends)
     for by in ("step", "samples", "seconds"):
         rows = ranked(equal.where(by=by), lambda row: row.loss)
         if len(rows) > 1:
-            chapter.say(f"equal.{by}", first=rows[0], list=chapter.list_up("loss", rows))
+            chapter.note(f"equal.{by}", first=rows[0], list=chapter.list_up("loss", rows))
     few, many = (equal.first(by="samples", optimizer=name) for name in ("gd", "sgd"))
-    chapter.say("steps", gd=few, sgd=many)
+    chapter.note("steps", gd=few, sgd=many)
 
 
 def _ends(runs: Runs) -> Iterator[EndRow]:
@@ -125,7 +125,7 @@ def _at_equal_cost(curves: Table[CurveRow]) -> Iterator[EqualRow]:
                 yield EqualRow(by=by, at=at, optimizer=optimizer, steps=step, loss=loss)
 
 
-def _say_accuracy(chapter: Chapter, runs: Runs, ends: Table[EndRow]) -> None:
+def _describe_accuracy(chapter: Chapter, runs: Runs, ends: Table[EndRow]) -> None:
     """List the accuracies; the first is compared with each other one, seed by seed."""
     rows = ranked(ends.records, lambda row: row.accuracy, reverse=True)
     start = chapter.write("accuracies", list=chapter.list_up("accuracy", rows))
@@ -137,10 +137,10 @@ def _say_accuracy(chapter: Chapter, runs: Runs, ends: Table[EndRow]) -> None:
     if not rest or len(orders) < len(rest) or unclear & set(orders.values()):
         chapter.add(start)
     elif not level:
-        chapter.say("ahead", start=start, best=rows[0])
+        chapter.note("ahead", start=start, best=rows[0])
     else:
         names = chapter.text.join([chapter.text.name("optimizer", other) for other in level])
-        chapter.say("level", start=start, best=rows[0], names=names)
+        chapter.note("level", start=start, best=rows[0], names=names)
 
 
 def summarize(chapter: Chapter) -> Sentence | None:
@@ -178,10 +178,10 @@ def write_rates(chapter: Chapter, results: Results) -> None:
     chapter.picture("rates", draw_rates, rates, epochs=of.short_epochs, steps=of.short_gd_steps)
     chapter.show(rates, "optimizer", "lr", "steps", "loss", "accuracy", "ended")
     for optimizer in OPTIMIZERS:
-        say_rates(chapter, rates.where(optimizer=optimizer))
+        describe_rates(chapter, rates.where(optimizer=optimizer))
 
 
-def _rates(results: Results, of: lab.Plan) -> Iterator[RateRow]:
+def _rates(results: Results, of: lab.OptimizersPlan) -> Iterator[RateRow]:
     for optimizer in OPTIMIZERS:
         for factor in of.factors:
             name = lab.rate_name(optimizer, factor)
@@ -206,7 +206,7 @@ def _standing(row: RateRow, record: RunRecord, epochs: int) -> RateRow:
     return replace(row, steps=step, loss=loss, accuracy=accuracy, ended=ended)
 
 
-def say_rates(chapter: Chapter, rows: Sequence[RateRow]) -> None:
+def describe_rates(chapter: Chapter, rows: Sequence[RateRow]) -> None:
     """Say in lab 1's report which learning rate was best, and how near others came."""
     told = [(row, row.accuracy) for row in rows if row.accuracy is not None]
     if len(told) < 2:
@@ -222,7 +222,7 @@ def say_rates(chapter: Chapter, rows: Sequence[RateRow]) -> None:
         width = chapter.write("single", **tried)
     end = _about_largest(chapter, rows, best)
     edge = chapter.write(f"edge.{side}") if side else ""
-    chapter.say("rate", best=best, edge=edge, width=width, end=end)
+    chapter.note("rate", best=best, edge=edge, width=width, end=end)
 
 
 def _about_largest(chapter: Chapter, rows: Sequence[RateRow], best: RateRow) -> Text | None:
@@ -301,14 +301,14 @@ def write_sample_order(chapter: Chapter, results: Results) -> None:
     chapter.picture("chance", draw_sample_order, table, orders=max(map(len, runs.values())))
     chapter.show(scatter, "optimizer", "steps", "over_orders", "over_seeds", "rises")
     for row in rows:
-        chapter.say("scatter", row=row)
+        chapter.note("scatter", row=row)
     gd, sgd = (scatter.first(optimizer=name) for name in ("gd", "sgd"))
     if gd is not None and sgd is not None and sgd.over_orders is not None:
         over = ratio(sgd.over_orders, gd.over_orders)
         if gd.over_orders == 0 and sgd.over_orders:
-            chapter.say("exact")
+            chapter.note("exact")
         elif over is not None:
-            chapter.say("rounding" if over > 100 else "ratio", ratio=over)
+            chapter.note("rounding" if over > 100 else "ratio", ratio=over)
 
 
 def _deviation(records: Sequence[RunRecord], steps: int) -> float | None:

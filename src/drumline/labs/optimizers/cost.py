@@ -59,10 +59,10 @@ def write_engines(chapter: Chapter, results: Results) -> None:
         exact = row.largest == 0 and row.same == row.repeats
         same = chapter.write("exact" if exact else "apart", row=row)
         if row.step_ratio is None:
-            chapter.say("same", row=row, same=same)
+            chapter.note("same", row=row, same=same)
         else:
             verdict = chapter.write(f"pace.{compare(row.step_ratio, 1)}")
-            chapter.say("step", row=row, same=same, verdict=verdict)
+            chapter.note("step", row=row, same=same, verdict=verdict)
 
 
 def _engines(ours: Runs, theirs: Runs) -> Iterator[EngineRow]:
@@ -126,17 +126,17 @@ def write_profile(chapter: Chapter, results: Results) -> None:
     cheap, dear = extremes(rows, lambda row: row.update_ms)
     if cheap is not None and dear is not None:
         over, share = ratio(dear.update_ms, cheap.update_ms), dear.share(dear.update_ms)
-        chapter.say("update", dear=dear, cheap=cheap, ratio=over, share=share)
+        chapter.note("update", dear=dear, cheap=cheap, ratio=over, share=share)
     shares = [(row.share(row.communication_ms), row) for row in rows if row.communication_ms]
     if shares:  # what the ranks of several nodes pay for averaging their gradients
         low, least = min(shares, key=lambda pair: pair[0])
         high, most = max(shares, key=lambda pair: pair[0])
-        chapter.say("communication", least=least, most=most, least_share=low, most_share=high)
+        chapter.note("communication", least=least, most=most, least_share=low, most_share=high)
     for row in rows:
         if row.state_bytes and COPIES[row.optimizer] == 1:
-            chapter.say("state.one", row=row)
+            chapter.note("state.one", row=row)
         elif row.state_bytes:
-            chapter.say("state.more", row=row, copies=COPIES[row.optimizer])
+            chapter.note("state.more", row=row, copies=COPIES[row.optimizer])
     gd, at_once = profile.first(optimizer="gd"), profile.first(optimizer=WHOLE)
     if gd is None or at_once is None or gd.peak_bytes is None or at_once.peak_bytes is None:
         return
@@ -144,7 +144,7 @@ def write_profile(chapter: Chapter, results: Results) -> None:
         gap = repeats.largest_difference(*pair)
         key = "whole.rounding" if gap < _ROUNDING else "whole.more"
         memory = at_once.peak_bytes.middle / gd.peak_bytes.middle
-        chapter.say(key, whole=at_once, chunks=gd, ratio=memory, gap=gap)
+        chapter.note(key, whole=at_once, chunks=gd, ratio=memory, gap=gap)
 
 
 def _profile(case: str, records: Sequence[RunRecord]) -> ProfileRow:

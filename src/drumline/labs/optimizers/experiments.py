@@ -44,7 +44,7 @@ _SHARED: Options = MappingProxyType(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class OptimizersPlan:
     """How large the lab is; in its long form unless told otherwise."""
 
     repeats: int = 5
@@ -65,16 +65,16 @@ class Plan:
         return self.short_epochs if short else self.epochs
 
 
-def plan(settings: LabSettings) -> Plan:
+def plan(settings: LabSettings) -> OptimizersPlan:
     """Say how large lab 1 is with these settings: repeats, epochs, learning rates."""
     if settings.full:
-        return Plan(factors=(0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30))
+        return OptimizersPlan(factors=(0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30))
     factors = (0.01, 0.1, 1, 10)
     lengths = {"epochs": 4, "gd_steps": 40, "short_epochs": 2, "short_gd_steps": 20}
-    return Plan(repeats=3, factors=factors, **lengths)
+    return OptimizersPlan(repeats=3, factors=factors, **lengths)
 
 
-def seed_names(optimizer: str, of: Plan, *, engine: str = "drumline") -> list[str]:
+def seed_names(optimizer: str, of: OptimizersPlan, *, engine: str = "drumline") -> list[str]:
     """Name lab 1's repeats of an optimizer."""
     by = "-torch" if engine == "torch" else ""
     return [f"{optimizer}{by}-{number}" for number in range(1, of.repeats + 1)]

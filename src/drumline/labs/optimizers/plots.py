@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from drumline.labs.optimizers.experiments import OPTIMIZERS, WHOLE
-from drumline.labs.plots import Plot, Style, error_bars, middles
+from drumline.labs.plots import Plot, Style
 from drumline.labs.repeats import CurveRow, ScoreRow
 from drumline.report.page.table import Table
-from drumline.report.plots import LEDGER
+from drumline.report.plots import LEDGER, error_bars, middles
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
