@@ -36,10 +36,9 @@ from drumline.core.rundir import RunDir
 from drumline.core.scratch import Scratch
 from drumline.launch.agents import AgentPool
 from drumline.launch.probe import Progress, Watch
-from drumline.launch.runs import build_manifest, new_run
-from drumline.launch.training import follow_training
+from drumline.launch.runs import build_manifest, launched_training, new_run
 from drumline.report.page.table import write_csv
-from drumline.report.progress import followed
+from drumline.report.progress import RunProgress
 from drumline.spec.run_spec import RunSpec
 
 if TYPE_CHECKING:
@@ -229,8 +228,16 @@ def _run_case(case: Runnable | Measurement, path: Path, agents: AgentPool, watch
         write_atomic(_document_file(path), json.dumps(result.to_json()) + "\n")
         return
     with new_run(case.spec, path) as run:
-        show = followed(run, case.spec, lambda own: watch(Progress(share=own.share, now=own.now)))
-        follow_training(run, case.spec, agents.of(case.spec), show)
+        progress = RunProgress(run, case.spec.world_size)
+
+        def show() -> None:
+            progress.update()
+            watch(Progress(share=progress.share, now=progress.now))
+
+        with launched_training(run, case.spec, agents.of(case.spec)) as polls:
+            for _ in polls:
+                show()
+            show()
 
 
 def _document_file(path: Path) -> Path:

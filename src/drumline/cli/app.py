@@ -5,12 +5,17 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import json
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import is_dataclass
-from typing import Annotated, Any, TypeVar, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_origin, get_type_hints
 
 import typer
 from typer.core import TyperCommand, TyperGroup
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 F = TypeVar("F", bound=Callable[..., None])
 
@@ -159,3 +164,14 @@ def options(
     ] = False,
 ) -> None:
     """Take what goes before any command."""
+
+
+def print_json(document: Any) -> None:
+    """Print a command's result as one JSON document on stdout."""
+    json.dump(document, sys.stdout, indent=2)
+    sys.stdout.write("\n")
+
+
+def print_text(console: Console, text: str) -> None:
+    """Print text to the console as it is: not marked up, not highlighted, not broken."""
+    console.print(text, markup=False, highlight=False, soft_wrap=True)

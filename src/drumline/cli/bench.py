@@ -31,12 +31,12 @@ from drumline.bench.scaling.run import ScalingResult, run_scaling
 from drumline.bench.scaling.spec import ScalingSpec, plan_rounds, plan_scaling
 from drumline.bench.scaling.table import scaling_table
 from drumline.bench.specs import AggregationSpec, CollectivesSpec
+from drumline.cli.app import print_json, print_text
 from drumline.cli.display import watched
-from drumline.cli.printing import print_json, print_text
 from drumline.core.errors import RunDirError, UsageError, WorkerError
 from drumline.core.formatting import counted, format_bytes
-from drumline.launch.mpirun import refuse_without_mpi
-from drumline.launch.preflight import refuse_without_gpu
+from drumline.launch.mpirun import require_mpirun
+from drumline.launch.runs import refuse_without_gpu
 from drumline.report.plots import FigureStyle, write_figure
 from drumline.spec.load import read_options
 
@@ -196,7 +196,7 @@ def _check_cases(cases: Iterable[Runnable], out: Path | None) -> None:
             )
         refuse_without_gpu(case.spec)
         if case.spec.backend == "mpi":
-            refuse_without_mpi()
+            require_mpirun()
 
 
 def _show(

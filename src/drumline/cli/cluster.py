@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.prompt import Confirm
 from rich.table import Table
 
+from drumline.cli.app import print_json
 from drumline.cli.cluster_display import NodeRows, print_machines
-from drumline.cli.printing import print_json
 from drumline.cluster.home import ClusterHome
 from drumline.cluster.life.limits import describe_deadline
 from drumline.cluster.life.receipt import Receipt
@@ -256,7 +256,7 @@ def _pull_first(spec: ClusterSpec, home: ClusterHome, rows: NodeRows, give_up: l
     Raises:
         ClusterError: a node that is there does not give it; says how to go on without.
     """
-    from drumline.cli.pull import pull_all
+    from drumline.cli.jobs import pull_all
     from drumline.cluster.life.down import find_own
     from drumline.cluster.providers import build_provider
 

@@ -23,7 +23,7 @@ import yaml
 from packaging.requirements import Requirement
 from rich.console import Console
 
-from drumline.cli.printing import print_text
+from drumline.cli.app import print_text
 from drumline.cli.train import split_args
 from drumline.core.errors import DrumlineError, UsageError
 from drumline.core.formatting import listed

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from drumline.cli.printing import print_json
+from drumline.cli.app import print_json
 from drumline.core.errors import UsageError
 from drumline.core.files import write_atomic
 from drumline.core.formatting import parse_bytes

@@ -17,8 +17,8 @@ from rich.table import Column, Table
 from rich.text import Text
 
 import drumline
+from drumline.cli.app import print_json, print_text
 from drumline.cli.display import watched
-from drumline.cli.printing import print_json, print_text
 from drumline.core.errors import DrumlineError, LabError, UsageError
 from drumline.core.formatting import format_seconds
 from drumline.labs.catalogue import LABS, find_lab, recognise_lab, start_lab

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColum
 from rich.table import Column, Table
 from rich.text import Text
 
-from drumline.cli.printing import print_json
+from drumline.cli.app import print_json
 from drumline.data import default_folder
 from drumline.data.fetch import fetch, find_published
 from drumline.launch.doctor import Check, remove_leftovers, run_checks

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from drumline.cli.printing import print_json, print_text
+from drumline.cli.app import print_json, print_text
 from drumline.core.errors import UsageError
 from drumline.core.rundir import RunDir
 from drumline.launch.runs import RUNS

@@ -44,6 +44,7 @@ from typing import Any, Literal, Self
 
 from drumline.core.errors import RunDirError, UsageError
 from drumline.core.files import GrowingFile, write_atomic
+from drumline.core.lock import FileLock
 
 PROGRESS = "progress.json"
 """how far the ranks of a probe have come"""
@@ -68,6 +69,7 @@ EventKind = Literal[
 ]
 
 FLUSH_EVERY_S = 0.2
+_LOCK_S = 0.2  # somebody who only looks at a run holds it for a moment
 
 
 class _Inside:
@@ -135,6 +137,23 @@ class RunDir:
     tensorboard = _Inside("tensorboard")
     rendezvous = _Inside("rendezvous")
     """where ranks find each other with `init: tcp` and `init: file`"""
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the directory against other launchers; the kernel lets go if we die.
+
+        Raises:
+            UsageError: another launcher holds it.
+        """
+        lock = FileLock(self.path, flags=os.O_RDONLY)
+        if not lock.acquire(_LOCK_S):
+            raise UsageError(
+                f"{self.path.name} is being trained by another command right now; wait for it"
+            )
+        try:
+            yield
+        finally:
+            lock.release()
 
     def rank_events(self, rank: int) -> Path:
         """The event log of one rank."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
@@ -10,7 +11,12 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from drumline.core.formatting import counted, format_bytes, format_seconds
-from drumline.report.ledger.accounts import Ledger, RankLedger
+from drumline.core.rundir import RunDir
+from drumline.report.ledger.accounts import Ledger, RankLedger, compute_ledger
+from drumline.report.ledger.bubble import Bubble, measure_bubble
+
+if TYPE_CHECKING:
+    from drumline.spec.run_spec import RunSpec
 
 BAR_WIDTH = 16
 _LABEL_COLUMNS = 10
@@ -60,6 +66,32 @@ def time_bar_legend() -> Text:
     for name, mark in _MARKS.items():
         text.append(f"{mark} {name}  ", style=_COLORS[name])
     return text
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accounts:
+    """Where the time of a run went: its ledger, and the bubble where it has a pipeline."""
+
+    ledger: Ledger
+    bubble: Bubble | None
+    nodes: int
+
+    @classmethod
+    def read(cls, run: RunDir, spec: RunSpec) -> Accounts:
+        """Account for a run by the event logs in its directory."""
+        events = run.read_rank_events(spec.world_size)
+        bubble = measure_bubble(events, spec.axes)
+        return cls(ledger=compute_ledger(events), bubble=bubble, nodes=spec.nodes)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return both, as a command's JSON document has them."""
+        bubble = {} if self.bubble is None else {"bubble": asdict(self.bubble)}
+        return {"ledger": self.ledger.to_json(), **bubble}
+
+    def table(self) -> RenderableType:
+        """Show both in the terminal, with an empty line below."""
+        bubble = [] if self.bubble is None else [Text(str(self.bubble))]
+        return Group(ledger_table(self.ledger, nodes=self.nodes), *bubble, Text())
 
 
 def ledger_table(ledger: Ledger, *, nodes: int = 1) -> RenderableType:

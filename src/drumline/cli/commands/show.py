@@ -51,7 +51,7 @@ def schema() -> None:
     Example:
         drumline schema > drumline.schema.json
     """
-    from drumline.cli.printing import print_json
+    from drumline.cli.app import print_json
     from drumline.spec.run_spec import RunSpec
 
     meta = {"$schema": "https://json-schema.org/draft/2020-12/schema"}

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import yaml
 
-from drumline.cluster.files.package import push_package, read_package
+from drumline.cluster.files.sync import push_package, read_package
 from drumline.cluster.home import ClusterHome, locked
 from drumline.cluster.life.limits import GONE, decide_term, find_ended, refuse_passed, set_limits
 from drumline.cluster.life.receipt import former_machines
