@@ -64,12 +64,8 @@ def _serve(which: str | None, name: ServiceName, *, browser: bool) -> None:
                 service = await open_service(fleet.leader, name, rows.report)
             except MissingServiceError as error:
                 folder, packages = Path(home.read_facts().folder), [str(error.fields["package"])]
-                await Provisioner(spec=spec, folder=folder, home=home).install_services(
-                    fleet.leader,
-                    fleet.remotes,
-                    packages,
-                    lambda node, task, state: rows.report(node, f"{task}: {state}"),
-                )
+                provisioner = Provisioner(spec=spec, folder=folder, home=home)
+                await provisioner.install_services(fleet.remotes, packages, rows.report)
                 service = await open_service(fleet.leader, name, rows.report)
         print(service.url, flush=True)
         console.print("the tunnel is open until you press Ctrl-C")
