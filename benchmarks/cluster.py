@@ -94,7 +94,7 @@ class Cluster:
             "    spec, home = find_cluster(None)\n"
             "    async with connected(spec, home) as fleet:\n"
             "        began = time.monotonic()\n"
-            "        await sync_folder(fleet.remotes, Path.cwd(), home, report=lambda *_: None)\n"
+            "        await sync_folder(fleet.remotes, Path.cwd(), home, note=lambda _: None)\n"
             "        print(time.monotonic() - began)\n"
             "asyncio.run(main())\n"
         )

@@ -20,7 +20,7 @@ from drumline.data.coverage import coverage
 from drumline.labs.chapter import Lab, WriteUp
 from drumline.labs.experiment import LabSettings, Results, Training
 from drumline.report.page.blocks import Paragraph, Picture, Report, Section, TableBlock
-from drumline.report.page.markdown import render_markdown
+from drumline.report.page.render import render_markdown
 from drumline.report.page.table import CellRef
 from drumline.report.page.translator import Language, Sentence, Text
 from drumline.spec.load import write_run_spec

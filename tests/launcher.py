@@ -35,32 +35,31 @@ def build(deed=""):
 """
 # trains by the words of each line of its input
 LAUNCHER = """
-import contextlib, json, sys
+import json, sys
 from pathlib import Path
 from drumline.core.errors import DrumlineError
 from drumline.core.rundir import read_events
 from drumline.spec.load import load_spec
-from drumline.launch.runs import new_run
+from drumline.launch.runs import launched_training, new_run
 from drumline.launch.agents import AgentPool
-from drumline.launch.training import follow_training
 
 def train(pool, words):
     spec = load_spec(None, words)
     agents = pool.of(spec)
     error = None
     try:
-        with new_run(spec, None) as run:
-            follow_training(run, spec, agents, contextlib.nullcontext(lambda: None))
+        with new_run(spec, None) as run, launched_training(run, spec, agents) as polls:
+            for _ in polls:
+                pass
     except DrumlineError as caught:
         error = caught.message
-    logs = {path.name: path.read_text() for path in sorted(run.logs.glob("rank-*.log"))}
-    node_log = run.logs / "node-0.log"
+    logs = {path.name: path.read_text() for path in sorted(run.logs.iterdir())}
     return {
         "error": error,
         "weights": (run.read_json("summary.json") or {}).get("weights_sha256"),
         "network": run.read_json("manifest.json").get("network"),
         "agent": read_events(run.node_events(0))[0]["pid"],
-        "node_log": node_log.read_text() if node_log.exists() else "",
+        "node_log": logs.pop("node-0.log", ""),
         "rank_logs": logs,
         "peaks": [e["peak_bytes"] for e in read_events(run.rank_events(0)) if "peak_bytes" in e],
         "scratch": sorted(path.name for path in agents.scratch.path.iterdir()),

@@ -38,7 +38,7 @@ def train_with_result(rank, world_size, values):
 def train_in(run, rank, world_size, values):
     """Train by a spec given as plain values, into a folder; return the trainer and its result."""
     spec = validate_spec({"workers": world_size, **values})
-    info = RankInfo(rank=rank, world_size=world_size, local_rank=rank, local_world_size=world_size)
+    info = RankInfo(rank=rank, world_size=world_size, local_rank=rank)
     data, model = load_data_and_model(spec, [])
     context = build_context(spec, info, torch.device("cpu"), data, model)
     runner = build_runner(context, model)

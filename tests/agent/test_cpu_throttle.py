@@ -6,11 +6,12 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
 from drumline.agent.cpu_throttle import CpuThrottle
+from drumline.agent.elastic import stopped_workers
+from drumline.core.task import SCRATCH, AgentTask
 
 # signs in, says so, computes for a while and tells which share of that time it had the CPU
 SPIN = """
@@ -64,7 +65,7 @@ def test_who_ends_is_forgotten_and_who_lives_goes_free(tmp_path):
     ended.stdout.close()
 
 
-def test_who_ends_before_the_brake_has_seen_it_is_forgotten(tmp_path):
+def test_who_ends_before_the_throttle_has_seen_it_is_forgotten(tmp_path):
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     register = tmp_path / "register"
@@ -77,8 +78,12 @@ def test_who_ends_before_the_brake_has_seen_it_is_forgotten(tmp_path):
         assert list(register.iterdir()) == []
 
 
-@pytest.mark.parametrize("share", [1.0])
-def test_a_whole_share_needs_no_brake(tmp_path, share):
-    with CpuThrottle(share, tmp_path / "register") as throttle:
-        assert throttle.register == ""
+def test_a_whole_share_needs_no_throttle(tmp_path, monkeypatch):
+    monkeypatch.setenv(SCRATCH, str(tmp_path))
+    task = AgentTask(run=str(tmp_path), workers=1, timeout_s=1.0)
+    with stopped_workers(task) as register:
+        assert register == ""
+    assert list(tmp_path.iterdir()) == []
+    with stopped_workers(replace(task, cpu=0.5)) as register:
+        assert register == str(tmp_path / "node-0")
     assert list(tmp_path.iterdir()) == []

@@ -16,9 +16,11 @@ from drumline.bench.communication.collectives import (
     payload,
     predict_rows,
 )
+from drumline.bench.communication.display import draw_collectives
 from drumline.core.nodes import NodePlan
 from drumline.probe.collectives import build_exercise
 from drumline.report.intervals import quartiles
+from drumline.report.plots import FigureStyle
 from drumline.schedules.collectives import BY_BACKEND, PLANS, CollectiveCall
 
 
@@ -208,3 +210,13 @@ def test_rivals_do_not_predict_each_other():
 def test_quartiles():
     assert quartiles([3.0]) == (3.0, 3.0, 3.0)
     assert quartiles([1.0, 2.0, 3.0, 4.0, 5.0]) == (2.0, 3.0, 4.0)
+
+
+def test_times_within_a_decade_have_more_than_one_label():
+    style = FigureStyle()
+    with style.drawing():
+        (axes,) = draw_collectives(style, [row(2**16, 0.0021), row(2**20, 0.0062)]).axes
+        labels = (*axes.yaxis.get_majorticklabels(), *axes.yaxis.get_minorticklabels())
+        numbers = {"".join(filter(str.isdigit, label.get_text())) for label in labels}
+    assert {"2", "3", "6"} <= numbers
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["64KiB", "1MiB"]

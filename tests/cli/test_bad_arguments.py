@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from drumline.cli.train import resumed_run
 from drumline.launch.preflight import may_have_gpu
+from drumline.launch.runs import resumed_run
 from drumline.spec.load import read_run_spec
 from drumline.spec.strategy import StrategySpec
 

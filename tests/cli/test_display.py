@@ -5,9 +5,10 @@ import io
 import pytest
 from rich.console import Console
 
-from drumline.cli.display import LiveTable, PlainLines, open_display, step_line
+from drumline.cli.display import LiveTable, PlainLines, build_display, step_line
 from drumline.core.rundir import EventWriter, RunDir
 from drumline.report.progress import RunProgress
+from drumline.spec.load import load_spec
 
 SECOND = 10**9
 
@@ -59,17 +60,18 @@ def steps(writers, numbers):
 
 def test_plain_lines_tell_each_epoch_once(run, writers):
     shown = console()
-    display = PlainLines(shown, RunProgress(run, 2), "demo-1: cnn on mnist-mini, 2 ranks, ring")
-    display.update()
-    start(writers)
-    steps(writers, range(1, 11))
-    writers[0].write("epoch", epoch=0, step=10, loss=1.95, test_loss=0.51, accuracy=0.8765)
-    writers[0].flush()
-    display.update()
-    display.update()
-    writers[0].write("epoch", epoch=1, step=20, loss=0.5)
-    writers[0].flush()
-    display.close()
+    with PlainLines(
+        shown, RunProgress(run, 2), "demo-1: cnn on mnist-mini, 2 ranks, ring"
+    ) as display:
+        display.update()
+        start(writers)
+        steps(writers, range(1, 11))
+        writers[0].write("epoch", epoch=0, step=10, loss=1.95, test_loss=0.51, accuracy=0.8765)
+        writers[0].flush()
+        display.update()
+        display.update()
+        writers[0].write("epoch", epoch=1, step=20, loss=0.5)
+        writers[0].flush()
     assert text_of(shown).splitlines() == [
         "demo-1: cnn on mnist-mini, 2 ranks, ring",
         "epoch 1  step 10/20  loss 1.9500  test loss 0.5100  accuracy 87.65%  128 samples/s",
@@ -79,13 +81,12 @@ def test_plain_lines_tell_each_epoch_once(run, writers):
 
 def test_plain_lines_tell_of_restarts_and_damage(run, writers):
     shown = console()
-    display = PlainLines(shown, RunProgress(run, 2), "[title]")
-    start(writers, attempt=1)
-    writers[0].write("damaged", path="checkpoints/step-9", why="a checksum is wrong [0]")
-    for writer in writers:
-        writer.write("restore", step=5)
-        writer.flush()
-    display.close()
+    with PlainLines(shown, RunProgress(run, 2), "[title]"):
+        start(writers, attempt=1)
+        writers[0].write("damaged", path="checkpoints/step-9", why="a checksum is wrong [0]")
+        for writer in writers:
+            writer.write("restore", step=5)
+            writer.flush()
     assert text_of(shown).splitlines() == [
         "[title]",
         "a worker died; the group starts again (restart 1)",
@@ -135,22 +136,23 @@ def test_a_pipe_gets_lines_and_a_terminal_a_table(run):
         ({"force_terminal": True, "_environ": {"TERM": "dumb"}}, PlainLines),
         ({"force_terminal": True, "_environ": {"TERM": "xterm"}}, LiveTable),
     ):
-        display = open_display(console(**options), RunProgress(run, 2), "demo")
-        display.close()
+        with build_display(console(**options), run, load_spec(None, [])) as display:
+            pass
         assert type(display) is kind
 
 
 def test_the_live_table_fits_eighty_columns(run, writers):
     shown = console(force_terminal=True, _environ={"TERM": "xterm"})
-    display = LiveTable(shown, RunProgress(run, 2), "demo-1: cnn on mnist-mini, 2 ranks, ddp")
-    for writer in writers:
-        writer.write("start", attempt=0)
-        writer.write("ready", total_steps=1_000_000, steps_per_epoch=10)
-    steps(writers, range(999_990, 999_999))
-    display.update()
-    plain = console()
-    plain.print(display._draw())
-    display.close()
+    with LiveTable(
+        shown, RunProgress(run, 2), "demo-1: cnn on mnist-mini, 2 ranks, ddp"
+    ) as display:
+        for writer in writers:
+            writer.write("start", attempt=0)
+            writer.write("ready", total_steps=1_000_000, steps_per_epoch=10)
+        steps(writers, range(999_990, 999_999))
+        display.update()
+        plain = console()
+        plain.print(display._draw())
     drawn = text_of(plain)
     assert "…" not in drawn
     for word in ("rank", "step", "loss", "samples/s", "999998/1000000", "128 samples/s"):
@@ -160,9 +162,8 @@ def test_the_live_table_fits_eighty_columns(run, writers):
 
 def test_a_terminal_is_given_back(run, writers):
     shown = console(force_terminal=True, _environ={"TERM": "xterm"})
-    display = LiveTable(shown, RunProgress(run, 2), "demo")
-    start(writers)
-    steps(writers, [1])
-    display.close()
+    with LiveTable(shown, RunProgress(run, 2), "demo"):
+        start(writers)
+        steps(writers, [1])
     drawn = text_of(shown)
     assert drawn.rindex("\x1b[?25h") > drawn.rindex("\x1b[?25l")  # the cursor is visible again

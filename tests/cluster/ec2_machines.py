@@ -84,7 +84,7 @@ class Ec2Machines:
 
     def states(self) -> dict[str, str]:
         """Return what became of the nodes."""
-        return {node["name"]: node["state"] for node in self.twin.control.status()}
+        return {node["name"]: node["state"] for node in self.twin.status()}
 
     def notice(self) -> None:
         """Let EC2 know of nodes that have powered themselves off, or lost power."""

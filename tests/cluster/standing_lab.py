@@ -75,7 +75,7 @@ class Lab:
         """The words and variables of all processes that run on nodes."""
         spaces = {
             os.readlink(f"/proc/{node['pid']}/ns/pid")
-            for node in self.machines.twin.control.status()
+            for node in self.machines.twin.status()
             if node["name"].startswith("ip-")
         }
         assert len(spaces) == 2

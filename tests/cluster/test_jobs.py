@@ -12,9 +12,17 @@ from pathlib import Path
 import pytest
 
 from drumline.cluster.jobs.follow import JobFollower
-from drumline.cluster.jobs.submit import Request, cancel, newest_job, start_job, status, submit
+from drumline.cluster.jobs.submit import (
+    cancel,
+    make_job_id,
+    newest_job,
+    start_job,
+    status,
+    submit,
+)
 from drumline.core.errors import ClusterError, UsageError
 from drumline.core.rundir import read_events
+from drumline.node.job import Request
 from drumline.report.ledger.accounts import compute_ledger
 from local_nodes import LocalNodes, has_clocks
 from namespaces import need_namespaces
@@ -123,7 +131,9 @@ def test_a_script_runs_on_all_nodes_and_a_split_model_after_it_starts_warm(nodes
     lines, phases = [], []
     before = [len(remote.commands) for remote in nodes.remotes]
     request = Request(argv=("hello.py", "x=1", "grüß dich"), title="hello")
-    first = JobFollower(request.job_id(), collect(lines), changed=lambda s: phases.append(s.phase))
+    first = JobFollower(
+        make_job_id(request), collect(lines), changed=lambda s: phases.append(s.phase)
+    )
     ended = do(follow_new(nodes.remotes, request, first))
     assert (ended.phase, ended.code) == ("done", 0), ended.error
     assert phases[-2:] == ["running", "done"]
@@ -156,7 +166,7 @@ def test_a_spec_trains_over_nodes_to_the_same_weights_as_here(nodes, drumline):
     (drumline.folder / "spec.yaml").write_text(SPEC % "allreduce")
     here = drumline.train("spec.yaml", "workers=2")
     request = Request(spec=SPEC % "allreduce", keep_warm=False)
-    following = JobFollower(request.job_id(), lambda line: None)
+    following = JobFollower(make_job_id(request), lambda line: None)
     ended = do(follow_new(nodes.remotes, request, following))
     assert ended.phase == "done", ended.error
     run = nodes.job(0, following.job_id) / "run"
@@ -278,5 +288,5 @@ def test_what_cannot_be_is_told_in_a_sentence(nodes):
 
 
 async def _run(nodes, request):
-    following = JobFollower(request.job_id(), lambda line: None)
+    following = JobFollower(make_job_id(request), lambda line: None)
     return await follow_new(nodes.remotes, request, following)

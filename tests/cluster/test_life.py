@@ -225,7 +225,7 @@ def test_an_impostor_is_refused(lab):
         answer = lab.drumline("ssh", "worker1", "touch", "here", code=255)
         assert "Host key verification failed" in answer.err
         assert list((impostor.path / "drumline").iterdir()) == []
-        assert list(impostor.home.iterdir()) == []
+        assert list((impostor.path / "home").iterdir()) == []
         assert "Accepted" not in (impostor.path / "node.log").read_text()
     finally:
         if "impostor" in lab.machines.states():

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 
-from drumline.cluster.files.package import Package, push_package
+from drumline.cluster.files.sync import Package, push_package
 from local_remote import SOURCE, bare_node
 
 

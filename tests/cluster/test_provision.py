@@ -87,8 +87,8 @@ class Story:
     def __init__(self):
         self.lines = []
 
-    def __call__(self, node, task, state):
-        self.lines.append((node, task, state))
+    def __call__(self, node, what):
+        self.lines.append((node, *what.rsplit(": ", 1)))
 
     def states(self, *states):
         return [line for line in self.lines if line[2] in states]

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from drumline.cluster.jobs.resume import offer_checkpoints
+from drumline.cluster.files.storage import offer_checkpoints
 from drumline.core.errors import HostError, UsageError
 from local_remote import local_node
 
@@ -22,7 +22,7 @@ def pulled(tmp_path):
 
 def offer(leader, pulled):
     say = lambda *_: None  # noqa: E731
-    return asyncio.run(offer_checkpoints(leader, "j1", pulled=pulled, storage=None, report=say))
+    return asyncio.run(offer_checkpoints(leader, "j1", pulled=pulled, storage=None, note=say))
 
 
 def test_the_newest_checkpoint_goes_to_the_leader(tmp_path, pulled):
@@ -56,7 +56,7 @@ class Deaf:
 
 @pytest.mark.parametrize("takes", [False, True])
 def test_a_leader_that_stands_still_is_named(tmp_path, pulled, monkeypatch, takes):
-    monkeypatch.setattr("drumline.cluster.jobs.resume._WRITE_S", 0.1)
+    monkeypatch.setattr("drumline.cluster.files.storage._WRITE_S", 0.1)
     leader, flow = local_node(tmp_path / "a node"), Deaf(takes=takes)
 
     async def start(_):

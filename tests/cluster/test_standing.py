@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from drumline.cli.pull import _trusted
+from drumline.cli.jobs import _trusted
 from drumline.cluster.home import ClusterHome, locked
 from drumline.cluster.life.limits import decide_term
 from drumline.cluster.life.up import _refuse_another, write_spec

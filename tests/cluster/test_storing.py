@@ -6,8 +6,7 @@ import json
 
 import pytest
 
-from drumline.cli.pull import store_run, stored_by_nodes
-from drumline.cluster.files.storage import LAPTOP, stored_runs
+from drumline.cluster.files.storage import LAPTOP, store_run, stored_by_nodes, stored_runs
 from drumline.core.errors import ClusterError
 from drumline.node.storage import Store
 

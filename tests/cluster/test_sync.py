@@ -17,8 +17,7 @@ import pytest
 import drumline
 from drumline.cluster.files import sync as sync_module
 from drumline.cluster.files.manifest import scan_project
-from drumline.cluster.files.package import push_package
-from drumline.cluster.files.sync import sync_folder
+from drumline.cluster.files.sync import push_package, sync_folder
 from drumline.cluster.ssh.fleet import Fleet
 from drumline.cluster.ssh.remote import NodeSession
 from drumline.core.errors import HostError, UsageError
@@ -49,7 +48,7 @@ def write(folder: Path, **files: str) -> None:
 
 def sync(project, home, *nodes, say=lambda *_: None):
     async def main():
-        return await sync_folder(nodes, project, home, report=say)
+        return await sync_folder(nodes, project, home, note=say)
 
     return asyncio.run(main())
 
@@ -161,7 +160,7 @@ def test_links_that_lead_outside(project, home, node, tmp_path):
     (project / "nowhere").symlink_to("/no/such/file")
     os.mkfifo(project / "pipe")
     said = []
-    sync(project, home, node, say=lambda *words: said.append(words[1]))
+    sync(project, home, node, say=said.append)
     code = Path(node.machine.root) / "code"
     assert tree(code) == {
         "absolute": ("link", "target"),
@@ -208,11 +207,11 @@ def test_a_file_that_changes_meanwhile(project, home, node, monkeypatch):
 
     monkeypatch.setattr(sync_module, "scan_project", scan_then_change)
     said = []
-    sync(project, home, node, say=lambda *words: said.append(words[1]))
+    sync(project, home, node, say=said.append)
     code = Path(node.machine.root) / "code"
     assert [line for line in said if "meanwhile" in line] == [
-        "other changed meanwhile; looking again (1)",
-        "other changed meanwhile; looking again (2)",
+        "sync: other changed meanwhile; looking again (1)",
+        "sync: other changed meanwhile; looking again (2)",
     ]
     assert (code / "other").read_text() == "again"
     assert (project / "log").read_text().startswith((code / "log").read_text())
@@ -279,7 +278,8 @@ def test_an_interrupted_sync_is_continued(project, home, node):
         *("-m", "drumline.node.receive", node.machine.root),
     ]
     packed = zlib.compress(manifest.packed)
-    blocks = b"".join(sync_module._Packer().blocks(project, manifest.entries[:2]))
+    pack = sync_module._pack_small
+    blocks = b"".join(sync_module._blocks(pack, project, manifest.entries[:2]))
     lines = (
         json.dumps({"hash": manifest.hash}) + "\n" + json.dumps({"manifest": len(packed)}) + "\n"
     )
@@ -303,7 +303,7 @@ def test_the_package_goes_first_and_then_the_folder(servers, project, home):
         async with Fleet.open(machines, home, timeout_s=20) as fleet:
             first = await fleet.all(push_package)
             again = await fleet.all(push_package)
-            synced = await sync_folder(fleet.remotes, project, home, report=lambda *_: None)
+            synced = await sync_folder(fleet.remotes, project, home, note=lambda _: None)
             root = fleet.leader.machine.root
             words = ["env", f"PYTHONPATH={root}/lib", "python3", "-c"]
             done = await fleet.leader.run(

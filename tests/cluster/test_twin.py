@@ -13,19 +13,20 @@ import uuid
 from pathlib import Path
 
 import pytest
-from twins import Twin, make_key, need_twins, wait_for_banner
+from twins import Twin, enter, make_key, need_twins, wait_for_banner
 
 from drumline.cluster.home import HOME, ClusterHome
 from drumline.cluster.providers import Machine
-from drumline.cluster.providers.twin.control import (
+from drumline.cluster.providers.twin.folder import LIMITS
+from drumline.cluster.providers.twin.provider import (
     Control,
+    TwinProvider,
     check_server,
     find_processes,
     find_twin_way,
     processes_of,
+    reap,
 )
-from drumline.cluster.providers.twin.folder import LIMITS
-from drumline.cluster.providers.twin.provider import TwinProvider, reap
 from drumline.cluster.spec import ClusterSpec
 from drumline.cluster.ssh.keys import cluster_key, host_key
 from drumline.core.errors import ClusterError
@@ -238,7 +239,7 @@ def test_twin_what_dies_is_gone_and_made_anew(rig):
 
     # a link is cut, and heals
     probe = "import socket; socket.create_connection(('10.77.0.2', 22), 1)"
-    ask = [*there.control.enter("worker0"), sys.executable, "-I", "-S", "-c", probe]
+    ask = [*enter(there.control.home, "worker0"), sys.executable, "-I", "-S", "-c", probe]
     assert subprocess.run(ask, capture_output=True, timeout=20).returncode == 0
     there.control.ask("cut", name="worker1")
     assert subprocess.run(ask, capture_output=True, timeout=20).returncode == 1
@@ -314,7 +315,7 @@ def test_twin_nodes_come_and_go_with_any_addresses(tmp_path):
         with twin.control.dial() as line:
             line.sendall(b"nonsense\n")
             assert b"error" in line.recv(999)
-        assert {node["name"] for node in twin.control.status()} == {"laptop", "outside", "i-0abc"}
+        assert {node["name"] for node in twin.status()} == {"laptop", "outside", "i-0abc"}
     wait_until(lambda: not processes_of(twin.home), "all to be gone")
 
 
@@ -394,14 +395,12 @@ def test_twin_works_for_ordinary_users(tmp_path, who):
 
 
 def test_twin_says_what_is_missing(monkeypatch, tmp_path):
-    monkeypatch.setattr("drumline.cluster.providers.twin.control.find_server", lambda: None)
+    monkeypatch.setattr("drumline.cluster.providers.twin.provider.find_server", lambda: None)
     with pytest.raises(ClusterError, match="apt-get install openssh-server"):
         check_server()
     with pytest.raises(ClusterError, match=r"do not answer .* run drumline up"):
         Control(tmp_path).ask("status")
-    with pytest.raises(ClusterError, match="no simulated node worker0"):
-        Control(tmp_path).enter("worker0")
-    found = "drumline.cluster.providers.twin.control.find_server"
+    found = "drumline.cluster.providers.twin.provider.find_server"
     monkeypatch.setattr(found, lambda: sys.executable)
     with pytest.raises(ClusterError, match="a colon in it; set DRUMLINE_HOME"):
         Control(tmp_path / "a:b").start()

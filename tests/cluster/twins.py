@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -11,11 +12,17 @@ from typing import Any, Self
 
 import pytest
 
-from drumline.cluster.providers.twin.control import Control, check_server, find_twin_way
 from drumline.cluster.providers.twin.folder import NodeOrder, login_name
-from drumline.cluster.providers.twin.provider import proxy_command
+from drumline.cluster.providers.twin.provider import (
+    Control,
+    check_server,
+    find_twin_way,
+    processes_of,
+    proxy_command,
+)
 from drumline.core.errors import ClusterError
 from drumline.core.nodes import address_of
+from drumline.launch.network import AS_ROOT, AS_USER
 
 
 def need_twins() -> None:
@@ -35,6 +42,14 @@ def make_key(folder: Path, name: str) -> tuple[str, str]:
         words = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", name, "-f", str(path)]
         subprocess.run(words, check=True, timeout=20, stdin=subprocess.DEVNULL)
     return path.read_text(), path.with_name(f"{name}.pub").read_text().strip()
+
+
+def enter(home: Path, name: str) -> tuple[str, ...]:
+    """What to put before a command to run it in a node's network, with this machine's files."""
+    (first,) = [one for one in processes_of(home) if one.name == name and one.is_first]
+    own = os.readlink("/proc/self/ns/user")
+    way = AS_USER if os.readlink(f"/proc/{first.pid}/ns/user") != own else AS_ROOT
+    return way.enter(first.pid, f"/proc/{first.pid}/ns/net")
 
 
 class Twin:
@@ -96,7 +111,11 @@ class Twin:
 
     def enter(self, name: str) -> tuple[str, ...]:
         """What to put before a command to run it in a node's network."""
-        return self.control.enter(name)
+        return enter(self.home, name)
+
+    def status(self) -> list[dict[str, Any]]:
+        """What became of each node: name, state, pid."""
+        return self.control.ask("status")["nodes"]
 
     def proxy(self, name: str) -> tuple[str, ...]:
         """The command that connects to a node's SSH server from this machine's own network."""
@@ -116,5 +135,5 @@ def wait_for_banner(proxy: Sequence[str], within_s: float = 30.0) -> str:
 
 if __name__ == "__main__":  # to try by hand: nodes until Enter is pressed
     with Twin(Path(sys.argv[1]), nodes=int(sys.argv[2])) as twin:
-        print(twin.control.status())
+        print(twin.status())
         input()

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from drumline.comm import Channel, Communicator, Op
+from drumline.comm.stream import PendingWork
 from drumline.core.errors import CommError, UsageError
 from ranks import Team
 
@@ -180,6 +181,7 @@ def name_operations(rank, world_size):
             comm.all_reduce(tensor, str(op))
             results.append(tensor[0].item())
         handle = comm.broadcast(tensor, async_op=True)
+    assert isinstance(handle, PendingWork)
     assert handle.is_success()  # leaving has waited for it
     part = torch.zeros(1)
     with Communicator().among([2, 0, 1]) as pairs:

@@ -11,7 +11,7 @@ from drumline.core.errors import LabError, UsageError
 from drumline.labs.report import build_report
 from drumline.labs.runner import LabRequest, load_lab, lock_lab, run_lab
 from drumline.labs.verify import verify_report
-from drumline.report.page.html import render_html
+from drumline.report.page.render import render_html
 from drumline.report.page.translator import Language
 from lab_documents import documents
 from lab_runs import make_runs
@@ -54,7 +54,7 @@ def test_a_folder_has_one_lab_run_at_a_time(tmp_path):
 @pytest.fixture
 def report(tmp_path, monkeypatch):
     """A report of lab 2, without its figures, which is in order."""
-    monkeypatch.setattr("drumline.report.page.html.render_inline", lambda *_: "<svg></svg>")
+    monkeypatch.setattr("drumline.report.page.render.render_inline", lambda *_: "<svg></svg>")
     lab, results = load_lab(2), make_runs(load_lab(2), tmp_path, documents=documents())
     made = build_report(lab, results, {}, "mine", Language.ZH)
     (tmp_path / "data").mkdir()

@@ -24,8 +24,7 @@ from drumline.labs.text import lab_text
 from drumline.report.intervals import Interval, Order
 from drumline.report.page.audit import audit_numbers
 from drumline.report.page.blocks import Paragraph, Picture, Report, Section, TableBlock, excerpt
-from drumline.report.page.html import render_html
-from drumline.report.page.markdown import render_markdown
+from drumline.report.page.render import render_html, render_markdown
 from drumline.report.page.table import Findings
 from drumline.report.page.translator import Language, Sentence
 from model_parallel_runs import STEPS, make_runs

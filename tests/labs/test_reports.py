@@ -18,7 +18,7 @@ from drumline.labs.report import build_report
 from drumline.labs.runner import load_lab
 from drumline.report.page.audit import audit_numbers
 from drumline.report.page.folder import PAGE
-from drumline.report.page.html import render_html
+from drumline.report.page.render import render_html
 from drumline.report.page.translator import Language
 from drumline.report.plots import render_inline
 from lab_documents import documents
@@ -104,7 +104,7 @@ def drawn_once(monkeypatch):
             drawn[picture.name] = render_inline(picture, lang)
         return drawn[picture.name]
 
-    monkeypatch.setattr("drumline.report.page.html.render_inline", draw)
+    monkeypatch.setattr("drumline.report.page.render.render_inline", draw)
 
 
 def write(number, results, lang, folder):

@@ -108,7 +108,7 @@ def test_interrupt_and_kill_nine_leave_nothing(drumline):
 def test_what_is_missing_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(mpirun.importlib.util, "find_spec", lambda _: None)
     with pytest.raises(UsageError, match=r"mpi4py.*pip install 'drumline\[mpi\]'"):
-        mpirun.refuse_without_mpi()
+        mpirun.require_mpirun()
     bench = CollectivesSpec(backends=("gloo", "mpi"))
     with pytest.raises(UsageError, match=r"mpi4py.*pip install 'drumline\[mpi\]'"):
         run_collectives(bench, out=tmp_path / "run", watch=lambda _: None)
@@ -117,4 +117,4 @@ def test_what_is_missing_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(UsageError, match=r"mpirun.*pip install 'drumline\[mpi\]'"):
-        mpirun.refuse_without_mpi()
+        mpirun.require_mpirun()

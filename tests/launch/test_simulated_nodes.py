@@ -76,6 +76,8 @@ def test_nodes_train_the_weights_of_one_process_at_the_links_rate(drumline):
         {"node": 0, "address": "10.77.0.1", "rate": RATE, "delay_ms": 0.0, "cpu": 1.0},
         {"node": 1, "address": "10.77.0.2", "rate": RATE, "delay_ms": 0.0, "cpu": 0.5},
     ]
+    logs = Path(nodes["run_dir"], "logs").glob("node-*.log")
+    assert list(logs) == [], "no agent had anything to say, nor torch elastic's exit barrier"
     shown = [line.split()[:2] for line in drumline("show", "nodes-1").out.splitlines()]
     table = shown[shown.index(["node", "rank"]) :]
     assert table[2:4] == [["0", "0"], ["1", "1"]]

@@ -8,7 +8,7 @@ import os
 import pytest
 
 from drumline.core.errors import RunDirError
-from drumline.node.snapshot import bring_checkpoints, take_snapshot
+from drumline.node.job import bring_checkpoints, take_snapshot
 
 
 def refuse(*_):

@@ -11,9 +11,8 @@ import pytest
 from drumline.core.errors import ClusterError, WorkerError
 from drumline.node import requests, runner, submit
 from drumline.node.folder import locked
-from drumline.node.follow import Follower
 from drumline.node.job import Job, JobFolder
-from drumline.node.runner import Over, Runner
+from drumline.node.runner import Follower, Over, Runner
 
 
 def job(name="j1", **words):
@@ -81,7 +80,7 @@ def test_no_second_job_starts_on_a_node(tmp_path, monkeypatch):
     assert other.take_node()
     follower = Follower(JobFolder(tmp_path, "j2"), first=False)
     monkeypatch.setattr(follower, "warm_up", lambda: None)
-    monkeypatch.setattr("drumline.node.follow.select.select", lambda *_: None)
+    monkeypatch.setattr("drumline.node.runner.select.select", lambda *_: None)
     start = {"what": "start"}
     final = {"what": "final", "phase": "cancelled", "error": "", "code": 130, "rank": None}
     follower._peer = FakePeer(start, {"what": "stop"}, final)

@@ -30,8 +30,7 @@ from drumline.report.page.blocks import (
     excerpt,
 )
 from drumline.report.page.folder import WORDS, read_manifest, read_own_words, write_report
-from drumline.report.page.html import render_html
-from drumline.report.page.markdown import render_markdown
+from drumline.report.page.render import render_html, render_markdown
 from drumline.report.page.table import Finding, Findings, Table, milliseconds, percent, times
 from drumline.report.page.translator import Translator, check_texts, fill, load_texts
 from drumline.report.plots import PAGE_INK, FigureStyle, chinese_font
@@ -86,7 +85,7 @@ def small_report(lang, words=""):
         for number, row in enumerate(table.records):
             left.plot([1, 2, 3], [3, 2, number], label=row.kind, color=style.color(number))
             right.bar(number, row.step_ms, color=style.color(number))
-        style.finish(left, title=style.translator(TEXTS).text("loss"), x="step", y="loss")
+        style.finish(left, title=Translator(style.speaks, TEXTS).text("loss"), x="step", y="loss")
         style.finish(right, title="Step", x="", y="ms")
         return figure
 
@@ -382,7 +381,7 @@ def test_fields_become_columns():
 
 def test_figures_speak_chinese_only_where_a_font_does(monkeypatch):
     monkeypatch.setattr("drumline.report.plots.chinese_font", lambda: None)
-    assert FigureStyle(lang="zh").translator(TEXTS).text("loss") == "Loss"
+    assert Translator(FigureStyle(lang="zh").speaks, TEXTS).text("loss") == "Loss"
     chinese_font.cache_clear()
 
 

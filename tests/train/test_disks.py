@@ -20,7 +20,7 @@ def move(rank, world_size, root):
     run = RunDir(Path(root) / f"node{rank // 2}")
     run.path.mkdir(exist_ok=True)
     meeting = StoreBarrier(_get_default_store(), rank=rank, world_size=world_size)
-    place = RankInfo(rank=rank, world_size=world_size, local_rank=rank % 2, local_world_size=2)
+    place = RankInfo(rank=rank, world_size=world_size, local_rank=rank % 2)
     disks = Disks(run, place, meeting, device=torch.device("cpu"), within_s=30)
     folder = run.path / "checkpoints" / "draft"
     for turn in ("first", "second"):

@@ -39,27 +39,21 @@ class CpuThrottle:
 
     def __init__(self, share: float, register: Path) -> None:
         self._share = share
-        self._folder = register
+        self.register = register
+        """the folder where workers sign in"""
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._run, name="cpu throttle", daemon=True)
 
-    @property
-    def register(self) -> str:
-        """The folder where workers sign in; empty where they run freely."""
-        return str(self._folder) if self._share < 1 else ""
-
     def __enter__(self) -> Self:
-        if self._share < 1:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            self._thread.start()
+        self.register.mkdir(parents=True, exist_ok=True)
+        self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._share < 1:
-            self._done.set()
-            self._thread.join()
-            # an agent stays for the next run: by then a number may be another process's
-            shutil.rmtree(self._folder, ignore_errors=True)
+        self._done.set()
+        self._thread.join()
+        # an agent stays for the next run: by then a number may be another process's
+        shutil.rmtree(self.register, ignore_errors=True)
 
     def _run(self) -> None:
         workers: dict[str, _Worker] = {}
@@ -79,7 +73,7 @@ class CpuThrottle:
                 worker.close()
 
     def _find_new(self, workers: dict[str, _Worker]) -> None:
-        for pid in os.listdir(self._folder):
+        for pid in os.listdir(self.register):
             if pid not in workers:
                 try:
                     workers[pid] = _Worker(int(pid), self._share)
@@ -87,7 +81,7 @@ class CpuThrottle:
                     self._forget(pid)
 
     def _forget(self, pid: str) -> None:
-        (self._folder / pid).unlink(missing_ok=True)
+        (self.register / pid).unlink(missing_ok=True)
 
 
 class _Worker:
@@ -109,9 +103,16 @@ class _Worker:
         """Stop it or let it go on, whichever is due; false once it has ended."""
         try:
             if self._stopped_at is None:
-                self._charge()
-            else:
-                self._release_if_paid(self._stopped_at)
+                busy = self._read_busy()
+                self._owes_ns += (busy - self._busy_ns) * self._factor
+                self._busy_ns = busy
+                if self._owes_ns >= _SHORTEST_STOP_NS:
+                    signal.pidfd_send_signal(self._handle, signal.SIGSTOP)
+                    self._stopped_at = time.monotonic_ns()
+            elif (stopped_ns := time.monotonic_ns() - self._stopped_at) >= self._owes_ns:
+                signal.pidfd_send_signal(self._handle, signal.SIGCONT)
+                self._owes_ns -= stopped_ns  # a late tick is made up for
+                self._stopped_at = None
         except OSError:
             self.close()
             return False
@@ -126,21 +127,6 @@ class _Worker:
         """Look at it no more."""
         os.close(self._handle)
         os.close(self._clock)
-
-    def _charge(self) -> None:
-        busy = self._read_busy()
-        self._owes_ns += (busy - self._busy_ns) * self._factor
-        self._busy_ns = busy
-        if self._owes_ns >= _SHORTEST_STOP_NS:
-            signal.pidfd_send_signal(self._handle, signal.SIGSTOP)
-            self._stopped_at = time.monotonic_ns()
-
-    def _release_if_paid(self, stopped_at: int) -> None:
-        stopped = time.monotonic_ns() - stopped_at
-        if stopped >= self._owes_ns:
-            signal.pidfd_send_signal(self._handle, signal.SIGCONT)
-            self._owes_ns -= stopped  # a late tick is made up for
-            self._stopped_at = None
 
     def _read_busy(self) -> int:
         """Nanoseconds that its main thread has run, or waited for a core."""

@@ -18,7 +18,6 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from torch.multiprocessing import ProcessContext
 
-from drumline.agent.cpu_throttle import CpuThrottle
 from drumline.agent.rendezvous import BACKEND, register_rendezvous
 from drumline.agent.worker import enter_task, run_worker
 from drumline.core.processes import is_stopped
@@ -44,13 +43,8 @@ def run_task(task: AgentTask) -> int:
         events.write("agent", node=task.node, pid=os.getpid(), time=time.time())
         events.flush()
         try:
-            with (
-                CpuThrottle(task.cpu, Path(os.environ[SCRATCH]) / f"node-{task.node}") as throttle,
-                # a throttle stops workers all the time, and lets them go on
-                _killed_stopped() if task.cpu == 1 else contextlib.nullcontext(),
-                tempfile.TemporaryDirectory() as logs,
-            ):
-                elastic_launch(_configure(task, logs), run_worker)(task, throttle.register)
+            with stopped_workers(task) as register, tempfile.TemporaryDirectory() as logs:
+                elastic_launch(_configure(task, logs), run_worker)(task, register)
         except ChildFailedError as error:
             for rank, failure in error.failures.items():
                 code = failure.exitcode
@@ -108,13 +102,23 @@ def _borrowed_signals() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _killed_stopped() -> Iterator[None]:
-    """Kill workers that somebody has stopped, where others get time to end: they cannot use it."""
+def stopped_workers(task: AgentTask) -> Iterator[str]:
+    """Slow the workers of an agent by stopping them, or kill those that somebody else stops.
+
+    They are killed where others get time to end: they cannot use it. Gives the folder where workers
+    sign in that are slowed; "" where they run freely.
+    """
+    if task.cpu < 1:
+        from drumline.agent.cpu_throttle import CpuThrottle
+
+        with CpuThrottle(task.cpu, Path(os.environ[SCRATCH]) / f"node-{task.node}") as throttle:
+            yield str(throttle.register)
+        return
     ways = ((ProcessContext, "_join_procs_with_timeout"), (MultiprocessContext, "_close"))
     ends = [(kind, name, getattr(kind, name)) for kind, name in ways if hasattr(kind, name)]
     for kind, name, end in ends:
         setattr(kind, name, _after_killing_stopped(end))
-    yield
+    yield ""
     for kind, name, end in ends:
         setattr(kind, name, end)
 

@@ -6,6 +6,7 @@ and starts with a random pause. Here the launcher knows the nodes beforehand, so
     1. node 0 opens a fresh store for the workers and says where     "round/R/port"
     2. each agent counts itself in                                   "round/R/nodes", "round/R/N"
     3. and waits for the last one                                    "round/R/full"
+    4. in the end node 0, whose store it is, is the last to leave    "left/N"
 
 When a node's workers fail, its agent comes back for round R+1; the others see one node waiting and
 restart their workers too.
@@ -13,6 +14,8 @@ restart their workers too.
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -32,6 +35,7 @@ from drumline.core.formatting import listed
 from drumline.core.task import LONG_TIMEOUT_S
 
 BACKEND = "drumline"
+_LEAVE_S = 3.0
 
 
 @dataclass
@@ -67,25 +71,25 @@ class FixedRendezvous(RendezvousHandler):
 
     def next_rendezvous(self) -> RendezvousInfo:
         """Join the next round; blocks until all nodes have."""
-        here, full = self._nodes_key(self.rounds), f"round/{self.rounds}/full"
-        port = f"round/{self.rounds}/port"
+        prefix = f"round/{self.rounds}"
+        full, port = f"{prefix}/full", f"{prefix}/port"
         if self.node == 0:  # (1)
             self.workers_store = serve_store(self.host, 0, self.timeout_s)
             self.store.set(port, str(self.workers_store.port))
-        self.store.set(self._node_key(self.node), "1")
-        if self.store.add(here, 1) == self.nodes:  # (2)
+        self.store.set(f"{prefix}/{self.node}", "1")
+        if self.store.add(f"{prefix}/nodes", 1) == self.nodes:  # (2)
             self.store.set(full, "1")
         within_s = max(self.timeout_s, LONG_TIMEOUT_S) if self.rounds == 0 else self.timeout_s
         try:
             self.store.wait([full], timedelta(seconds=within_s))  # (3)
         except RuntimeError:
-            late = [node for node in range(self.nodes) if not self._has_come(node)]
+            late = [n for n in range(self.nodes) if not self.store.check([f"{prefix}/{n}"])]
             nodes = f"node{'' if len(late) == 1 else 's'} {listed(late)}"
             raise RendezvousTimeoutError(
                 f"{nodes} of {self.nodes} did not come within {within_s:g} s"
             ) from None
         info = RendezvousInfo(
-            PrefixStore(f"round/{self.rounds}", self.store),
+            PrefixStore(prefix, self.store),
             self.node,
             self.nodes,
             RendezvousStoreInfo(self.host, int(self.store.get(port))),
@@ -99,7 +103,7 @@ class FixedRendezvous(RendezvousHandler):
         Where there is no next round nobody is asked: over a link that was cut, the answer would
         never come, and this process would not see its own workers end.
         """
-        return self.store.add(self._nodes_key(self.rounds), 0) if self.restarts else 0
+        return self.store.add(f"round/{self.rounds}/nodes", 0) if self.restarts else 0
 
     def is_closed(self) -> bool:
         """Whether this rendezvous is over."""
@@ -110,18 +114,20 @@ class FixedRendezvous(RendezvousHandler):
         self.closed = True
 
     def shutdown(self) -> bool:
-        """Nothing to wait for: the store ends with this object, or with the process."""
+        """Leave; after a run that went well, node 0 waits a moment until the others have left (4).
+
+        The store ends with this object, and who is still in torch elastic's exit barrier by then
+        logs an error. torch calls this in a `finally`: an exception on its way says that the run
+        has failed, and then nobody waits for anybody.
+        """
         self.closed = True
+        if sys.exception() is None:
+            with contextlib.suppress(RuntimeError):  # a node was lost, or its link cut
+                if self.node != 0:
+                    self.store.set(f"left/{self.node}", "1")
+                elif others := [f"left/{node}" for node in range(1, self.nodes)]:
+                    self.store.wait(others, timedelta(seconds=_LEAVE_S))
         return True
-
-    def _has_come(self, node: int) -> bool:
-        return self.store.check([self._node_key(node)])
-
-    def _node_key(self, node: int) -> str:
-        return f"round/{self.rounds}/{node}"
-
-    def _nodes_key(self, number: int) -> str:
-        return f"round/{number}/nodes"
 
 
 def register_rendezvous() -> None:
@@ -130,11 +136,10 @@ def register_rendezvous() -> None:
 
 
 def _create(params: RendezvousParameters) -> RendezvousHandler:
-    timeout_s = float(params.get("timeout", 300))
-    node = int(params.get("node", 0))
-    patience_s = max(timeout_s, LONG_TIMEOUT_S)
+    timeout_s, node = float(params.get("timeout", 300)), int(params.get("node", 0))
+    long_s = max(timeout_s, LONG_TIMEOUT_S)
     return FixedRendezvous(
-        store=announced_store(node, Path(params.endpoint), patience_s),
+        store=announced_store(node, Path(params.endpoint), long_s),
         host=rendezvous_host(),
         run_id=params.run_id,
         node=node,

@@ -43,12 +43,9 @@ def run_worker(task: AgentTask, register: str) -> None:
 
 
 def _run_rank(run_path: str, register: str, *script: str) -> None:
-    """Be the rank that the environment says, of the run in `run_path`.
+    """Be the rank that the environment says, of a run, whose spec it trains by without a script.
 
-    Args:
-        run_path: the run directory.
-        register: where workers sign in that the agent is to slow (`cpu_throttle`); "" for nowhere.
-        script: a script of the user's and its arguments; empty: train by the run's spec.
+    `register`: where workers sign in that the agent is to slow (`cpu_throttle`); "" for nowhere.
     """
     if register:
         sign_in(register)

@@ -5,12 +5,17 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import json
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import is_dataclass
-from typing import Annotated, Any, TypeVar, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_origin, get_type_hints
 
 import typer
 from typer.core import TyperCommand, TyperGroup
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 F = TypeVar("F", bound=Callable[..., None])
 
@@ -25,7 +30,11 @@ class _PlainHelp:
         params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
         for param in params:
             if param.param_type_name == "argument":
-                param.metavar = _argument_name(param)
+                name = param.metavar or param.name.upper()
+                if param.nargs != 1 and "…" not in name:
+                    name += "…"
+                bare = param.required or name.startswith("[")
+                param.metavar = name if bare else f"[{name}]"
                 param.display_type_rich = lambda ctx: None
             elif param.is_flag:
                 param.metavar = ""
@@ -36,13 +45,6 @@ class _PlainHelp:
         arguments = [p.metavar for p in self.get_params(ctx) if p.param_type_name == "argument"]
         commands = [self.subcommand_metavar] if isinstance(self, TyperGroup) else []
         return [self.options_metavar or "", *arguments, *commands]
-
-
-def _argument_name(param: Any) -> str:
-    name = param.metavar or param.name.upper()
-    if param.nargs != 1 and "…" not in name:
-        name += "…"
-    return name if param.required or name.startswith("[") else f"[{name}]"
 
 
 class _Command(_PlainHelp, TyperCommand):
@@ -162,3 +164,14 @@ def options(
     ] = False,
 ) -> None:
     """Take what goes before any command."""
+
+
+def print_json(document: Any) -> None:
+    """Print a command's result as one JSON document on stdout."""
+    json.dump(document, sys.stdout, indent=2)
+    sys.stdout.write("\n")
+
+
+def print_text(console: Console, text: str) -> None:
+    """Print text to the console as it is: not marked up, not highlighted, not broken."""
+    console.print(text, markup=False, highlight=False, soft_wrap=True)

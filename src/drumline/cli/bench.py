@@ -12,23 +12,31 @@ from rich.console import Console
 from drumline.bench.case_runner import BenchResult, Runnable
 from drumline.bench.communication.aggregation import AggregationResult, run_aggregation
 from drumline.bench.communication.collectives import CollectivesResult, run_collectives
-from drumline.bench.communication.plots import draw_aggregation, draw_collectives
-from drumline.bench.communication.tables import aggregation_table, collectives_table, fits_table
-from drumline.bench.model_parallel.plot import draw_model_parallel
+from drumline.bench.communication.display import (
+    aggregation_table,
+    collectives_table,
+    draw_aggregation,
+    draw_collectives,
+    fits_table,
+)
+from drumline.bench.model_parallel.display import (
+    describe_agreement,
+    draw_model_parallel,
+    model_table,
+)
 from drumline.bench.model_parallel.rows import ModelParallelResult, run_model_parallel
 from drumline.bench.model_parallel.spec import ModelParallelSpec, plan_cases
-from drumline.bench.model_parallel.table import describe_agreement, model_table
 from drumline.bench.scaling.plot import draw_scaling
 from drumline.bench.scaling.run import ScalingResult, run_scaling
 from drumline.bench.scaling.spec import ScalingSpec, plan_rounds, plan_scaling
 from drumline.bench.scaling.table import scaling_table
 from drumline.bench.specs import AggregationSpec, CollectivesSpec
+from drumline.cli.app import print_json, print_text
 from drumline.cli.display import watched
-from drumline.cli.printing import print_json, print_text
 from drumline.core.errors import RunDirError, UsageError, WorkerError
 from drumline.core.formatting import counted, format_bytes
-from drumline.launch.mpirun import refuse_without_mpi
-from drumline.launch.preflight import refuse_without_gpu
+from drumline.launch.mpirun import require_mpirun
+from drumline.launch.runs import refuse_without_gpu
 from drumline.report.plots import FigureStyle, write_figure
 from drumline.spec.load import read_options
 
@@ -55,11 +63,7 @@ class OutputOptions:
     out: Path | None
 
     def check(self) -> None:
-        """Refuse what cannot be written, before anything is measured.
-
-        Raises:
-            UsageError: there is no such folder, or it is no name of a picture.
-        """
+        """Refuse what cannot be written (UsageError), before anything is measured."""
         for option, path in (("--csv", self.csv), ("--figure", self.figure)):
             if path is not None and not path.absolute().parent.is_dir():
                 raise UsageError(
@@ -120,17 +124,12 @@ def model_parallel_command(args: list[str], output: OutputOptions, traces: Path 
     _check_cases(plan.cases, output.out)
     with watched(by_case=True) as watch:
         result = run_model_parallel(spec, plan, out=output.out, traces=traces, watch=watch)
-    hint = ""
-    if traces is not None and result.rows:
-        hint = f"traces: {traces}/*.json; open them in Perfetto (ui.perfetto.dev)"
-    _show(
-        result,
-        output,
-        lambda style: draw_model_parallel(style, result.rows),
-        _print_model_parallel,
-        ran=len(result.rows) + len(result.failed),
-        hint=hint,
-    )
+
+    def draw(style: FigureStyle) -> Figure:
+        return draw_model_parallel(style, result.rows)
+
+    ran = len(result.rows) + len(result.failed)
+    _show(result, output, draw, _print_model_parallel, ran=ran, traces=traces)
 
 
 def _print_model_parallel(console: Console, result: ModelParallelResult) -> None:
@@ -172,11 +171,12 @@ def _print_scaling(console: Console, result: ScalingResult) -> None:
     if result.rows:
         smallest = counted(getattr(spec, spec.varies)[0], spec.varies[:-1])
         console.print(scaling_table(result.rows, smallest=smallest))
-    for title, sentences in (
-        ("where the time went", result.losses),
-        ("what stays serial", result.laws),
-        ("to know", result.notes),
-    ):
+    told = {
+        "where the time went": result.losses,
+        "what stays serial": result.laws,
+        "to know": result.notes,
+    }
+    for title, sentences in told.items():
         if sentences:
             _print_heading(console, f"\n{title}")
         for sentence in sentences:
@@ -188,11 +188,7 @@ def _print_heading(console: Console, text: str) -> None:
 
 
 def _check_cases(cases: Iterable[Runnable], out: Path | None) -> None:
-    """Refuse a bench's cases that cannot run or be kept, before anything is trained.
-
-    Raises:
-        UsageError: a folder is taken, or the machine has not what a backend needs.
-    """
+    """Refuse cases that cannot run here or be kept (UsageError), before anything is trained."""
     for case in cases:
         if out is not None and (out / case.slug).exists():
             raise UsageError(
@@ -200,7 +196,7 @@ def _check_cases(cases: Iterable[Runnable], out: Path | None) -> None:
             )
         refuse_without_gpu(case.spec)
         if case.spec.backend == "mpi":
-            refuse_without_mpi()
+            require_mpirun()
 
 
 def _show(
@@ -210,13 +206,11 @@ def _show(
     print_result: Callable[[Console, R], None],
     *,
     ran: int = 0,
-    hint: str = "",
+    traces: Path | None = None,
 ) -> None:
     """Write the files that were asked for, and print a result of `ran` cases, or its JSON.
 
-    Raises:
-        RunDirError: the CSV file cannot be written.
-        WorkerError: cases failed; names all of them.
+    WorkerError names all cases that failed.
     """
     files: list[Path] = []
     if output.csv is not None and result.rows:
@@ -236,7 +230,8 @@ def _show(
         print_text(console, f"load {load:.1f} on {cores} cores at the end")
         if files:
             print_text(console, f"written: {', '.join(map(str, files))}")
-        if hint:
+        if traces is not None and result.rows:
+            hint = f"traces: {traces}/*.json; open them in Perfetto (ui.perfetto.dev)"
             print_text(console, hint)
     if result.failed:
         told = [f"{failure.case}: {failure.error}" for failure in result.failed]

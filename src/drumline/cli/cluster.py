@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import sys
 import time
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 
@@ -12,8 +14,8 @@ from rich.console import Console
 from rich.prompt import Confirm
 from rich.table import Table
 
+from drumline.cli.app import print_json
 from drumline.cli.cluster_display import NodeRows, print_machines
-from drumline.cli.printing import print_json
 from drumline.cluster.home import ClusterHome
 from drumline.cluster.life.limits import describe_deadline
 from drumline.cluster.life.receipt import Receipt
@@ -210,8 +212,7 @@ def _print_receipt(console: Console, receipt: Receipt) -> None:
         numbers = (f"{line.hours:.2f}", f"{line.price_usd:.3f}", f"{line.usd:.2f}")
         table.add_row(line.node, line.identity, *numbers)
     console.print(table)
-    removed = ", ".join(_count(list(receipt.removed))) or "nothing was there"
-    console.print(f"removed: {removed}", soft_wrap=True)
+    console.print(f"removed: {_count(receipt.removed) or 'nothing was there'}", soft_wrap=True)
     console.print(f"left: {len(receipt.left)} resources, as read back from {receipt.provider}")
     console.print(f"total: {receipt.usd:.2f} USD, without traffic")
     for note in receipt.notes:
@@ -229,7 +230,7 @@ def _print_plan(console: Console, spec: ClusterSpec, found: Plan) -> None:
             table.add_row(resource.kind, resource.detail)
         console.print(table)
     if found.exists:
-        console.print(f"there already: {', '.join(_count(list(found.exists)))}")
+        console.print(f"there already: {_count(found.exists)}")
     if found.price_usd:
         console.print(f"price: {found.price_usd:.2f} USD/h ({found.priced})", soft_wrap=True)
         console.print(f"at most: {found.most_usd:.2f} USD in {found.hours:.1f} h", soft_wrap=True)
@@ -243,12 +244,10 @@ def _title(spec: ClusterSpec) -> str:
     return f"{spec.name}: {counted(spec.nodes, 'node')} of {spec.provider}"
 
 
-def _count(resources: list[Resource]) -> list[str]:
-    kinds: dict[str, int] = {}
-    for resource in resources:
-        kinds[resource.kind] = kinds.get(resource.kind, 0) + 1
+def _count(resources: Iterable[Resource]) -> str:
+    kinds = Counter(resource.kind for resource in resources)
     plurals = {kind: f"{kind}es" for kind in kinds if kind.endswith("s")}
-    return [counted(count, kind, plurals.get(kind)) for kind, count in kinds.items()]
+    return ", ".join(counted(count, kind, plurals.get(kind)) for kind, count in kinds.items())
 
 
 def _pull_first(spec: ClusterSpec, home: ClusterHome, rows: NodeRows, give_up: list[str]) -> None:
@@ -257,7 +256,7 @@ def _pull_first(spec: ClusterSpec, home: ClusterHome, rows: NodeRows, give_up: l
     Raises:
         ClusterError: a node that is there does not give it; says how to go on without.
     """
-    from drumline.cli.pull import pull_all
+    from drumline.cli.jobs import pull_all
     from drumline.cluster.life.down import find_own
     from drumline.cluster.providers import build_provider
 
@@ -286,9 +285,6 @@ def _pull_first(spec: ClusterSpec, home: ClusterHome, rows: NodeRows, give_up: l
             tried = there
 
 
-_QUESTION = "Remove every cluster that drumline ever made, here and in your AWS account?"
-
-
 def reap_command(*, yes: bool, regions: list[str], as_json: bool) -> None:
     """Run `drumline reap`: remove all clusters, once somebody has said yes."""
     from drumline.cluster.life.down import reap_all
@@ -297,7 +293,8 @@ def reap_command(*, yes: bool, regions: list[str], as_json: bool) -> None:
     if not yes:
         if not sys.stdin.isatty():
             raise UsageError("reap removes all clusters; nobody can be asked here: add --yes")
-        if not Confirm.ask(_QUESTION, console=console, default=False):
+        question = "Remove every cluster that drumline ever made, here and in your AWS account?"
+        if not Confirm.ask(question, console=console, default=False):
             return
     with NodeRows(console, "reaping") as rows:
         reaped = reap_all(rows.report, regions)

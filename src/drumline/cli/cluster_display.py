@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from drumline.cli.printing import print_text
+from drumline.cli.app import print_text
 from drumline.core.errors import DrumlineError, UsageError
 from drumline.core.formatting import format_seconds, name_ranks
 
@@ -136,11 +136,7 @@ def print_end(job_id: str, state: JobState) -> int:
 
 
 def refuse_rank(job_id: str, rank: int | None, ranks: Collection[int]) -> None:
-    """Refuse a `--rank` that a cluster's job does not have.
-
-    Raises:
-        UsageError: names those that it has.
-    """
+    """Refuse a `--rank` that a cluster's job does not have."""
     if rank is None or rank in ranks:
         return
     if isinstance(ranks, range) and len(ranks) > 2:

@@ -23,7 +23,7 @@ import yaml
 from packaging.requirements import Requirement
 from rich.console import Console
 
-from drumline.cli.printing import print_text
+from drumline.cli.app import print_text
 from drumline.cli.train import split_args
 from drumline.core.errors import DrumlineError, UsageError
 from drumline.core.formatting import listed
@@ -41,7 +41,10 @@ def compose_command(plan: ComposePlan, *, out: Path, force: bool) -> None:
     if plan.port not in range(1, 1 << 16):
         raise UsageError(f"--port {plan.port}: give a port from 1 to 65535, such as --port 29500")
     _check_args(plan, out)
-    files = {out / "compose.yaml": _compose_text(plan), out / "Dockerfile": _dockerfile_text()}
+    services = {_name_node(rank): _service(plan, rank) for rank in range(plan.nodes)}
+    compose = _COMPOSE_HEAD.format(nodes=plan.nodes)
+    compose += yaml.safe_dump({"services": services}, sort_keys=False)
+    files = {out / "compose.yaml": compose, out / "Dockerfile": _dockerfile_text()}
     _write(files, force=force)
     print_text(Console(), f"wrote {listed(files)}")
     folder = shlex.quote(str(out))
@@ -106,29 +109,30 @@ class ComposePlan:
     port: int
 
 
-def _compose_text(plan: ComposePlan) -> str:
-    """Write the Compose file."""
-    services = {_name_node(rank): _service(plan, rank) for rank in range(plan.nodes)}
-    head = (
-        f"# {plan.nodes} nodes, written by drumline compose. Start them with: docker compose up\n"
-        f"# The run directory appears in ./runs; docker compose down removes the containers.\n"
-    )
-    return head + yaml.safe_dump({"services": services}, sort_keys=False)
+_COMPOSE_HEAD = """\
+# {nodes} nodes, written by drumline compose. Start them with: docker compose up
+# The run directory appears in ./runs; docker compose down removes the containers.
+"""
+_DOCKERFILE = """\
+# What drumline needs, in the versions that are here; drumline itself is mounted.
+FROM python:{python}-slim
+# an index that has torch without CUDA makes the image ten times smaller
+ARG TORCH_INDEX=
+RUN pip install --no-cache-dir ${{TORCH_INDEX:+--index-url $TORCH_INDEX}} {torch}
+RUN pip install --no-cache-dir {others}
+ENV PYTHONPATH=/opt/drumline PYTHONUNBUFFERED=1 HOME=/tmp
+WORKDIR /workspace
+"""
+"""of the image that all nodes share"""
 
 
 def _dockerfile_text() -> str:
-    """Write the Dockerfile of the image that all nodes share."""
-    torch, *others = [_pinned(package) for package in _needs()]
-    return (
-        f"# What drumline needs, in the versions that are here; drumline itself is mounted.\n"
-        f"FROM python:{sys.version_info.major}.{sys.version_info.minor}-slim\n"
-        f"# an index that has torch without CUDA makes the image ten times smaller\n"
-        f"ARG TORCH_INDEX=\n"
-        f"RUN pip install --no-cache-dir ${{TORCH_INDEX:+--index-url $TORCH_INDEX}} {torch}\n"
-        f"RUN pip install --no-cache-dir {' '.join(others)}\n"
-        f"ENV PYTHONPATH=/opt/drumline PYTHONUNBUFFERED=1 HOME=/tmp\n"
-        f"WORKDIR /workspace\n"
-    )
+    """Fill in what the installed package asks for, extras left out; torch comes first."""
+    lines = [line for line in requires("drumline") or () if ";" not in line]
+    names = sorted((Requirement(line).name for line in lines), key=lambda name: name != "torch")
+    torch, *others = map(_pinned, names)
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    return _DOCKERFILE.format(python=python, torch=torch, others=" ".join(others))
 
 
 def _name_node(rank: int) -> str:
@@ -137,6 +141,11 @@ def _name_node(rank: int) -> str:
 
 
 def _service(plan: ComposePlan, rank: int) -> dict[str, object]:
+    # a container sees all cores, whatever its limit: say how many threads make sense
+    threads = () if plan.cpus is None else (f"threads={max(1, int(plan.cpus))}",)
+    given = map(_escape, (*threads, *plan.args))
+    master = f"{_name_node(0)}:{plan.port}"
+    options = ("--rank", rank, "--world-size", plan.nodes, "--master", master)
     service: dict[str, object] = {
         "build": ".",
         "image": IMAGE,
@@ -144,7 +153,7 @@ def _service(plan: ComposePlan, rank: int) -> dict[str, object]:
         "user": f"{os.getuid()}:{os.getgid()}",  # files in ./runs belong to who wrote this
         "volumes": [".:/workspace", f"{_escape(str(_PACKAGE))}:/opt/drumline/drumline:ro"],
         "working_dir": "/workspace",
-        "command": _command(plan, rank),
+        "command": ["python", "-m", "drumline", "train", *map(str, options), *given],
     }
     if rank > 0:
         service["depends_on"] = [_name_node(0)]
@@ -159,24 +168,8 @@ def _service(plan: ComposePlan, rank: int) -> dict[str, object]:
     return service
 
 
-def _command(plan: ComposePlan, rank: int) -> list[str]:
-    # a container sees all cores, whatever its limit: say how many threads make sense
-    threads = () if plan.cpus is None else (f"threads={max(1, int(plan.cpus))}",)
-    options = ("--rank", rank, "--world-size", plan.nodes)
-    where = ("--master", f"{_name_node(0)}:{plan.port}")
-    given = map(_escape, (*threads, *plan.args))
-    return ["python", "-m", "drumline", "train", *map(str, options), *where, *given]
-
-
 def _escape(text: str) -> str:
     return text.replace("$", "$$")  # Compose fills in $NAME
-
-
-def _needs() -> list[str]:
-    """Return what the installed package asks for, extras left out; torch comes first."""
-    lines = [line for line in requires("drumline") or () if ";" not in line]
-    names = [Requirement(line).name for line in lines]
-    return sorted(names, key=lambda name: name != "torch")
 
 
 def _pinned(package: str) -> str:

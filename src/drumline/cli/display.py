@@ -1,12 +1,14 @@
-"""What people see while ranks run: a live table, a bar, plain lines in a pipe, the ranks' logs."""
+"""What people see of a run: a live table, a bar, plain lines in a pipe, ranks' logs, the result."""
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Self
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group
@@ -16,14 +18,22 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from drumline.cli.printing import print_text
+from drumline.cli.app import print_json, print_text
+from drumline.core.errors import RunDirError
 from drumline.core.files import GrowingFile
-from drumline.core.formatting import format_seconds
-from drumline.core.rundir import Event
+from drumline.core.formatting import counted, format_seconds
+from drumline.core.rundir import Event, RunDir
 from drumline.launch.probe import Progress as ProbeProgress
 from drumline.launch.probe import Watch
 from drumline.report.progress import RunProgress
-from drumline.report.tables import BAR_WIDTH, time_bar, time_bar_legend
+from drumline.report.tables import (
+    BAR_WIDTH,
+    Accounts,
+    summary_table,
+    time_bar,
+    time_bar_legend,
+)
+from drumline.spec.run_spec import RunSpec
 
 _COLORS = ("cyan", "magenta", "green", "yellow", "blue", "red")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
@@ -31,83 +41,95 @@ _LINE_EVERY_S = 5.0
 _COLUMNS_BESIDE_BAR = 49  # of the live table
 
 
-def open_display(console: Console, progress: RunProgress, title: str) -> Display:
-    """Choose a run's display in the terminal by where the output goes."""
+def build_display(
+    console: Console, run: RunDir, spec: RunSpec, *, name: str = "", title: str = ""
+) -> Display:
+    """Choose a run's display in the terminal by where the output goes.
+
+    It says in one line what the run called `name` is, unless a `title` is given.
+    """
+    progress = RunProgress(run, spec.world_size, nodes=spec.nodes)
+    if not title:
+        ranks = counted(len(progress.ranks), "rank")
+        ranks += f" on {spec.nodes} nodes" if spec.nodes > 1 else ""
+        what = f"{spec.model.name} on {spec.data.name}, {ranks}, {spec.strategy.kind}"
+        title = f"{name or run.path.name}: {what}"
     if console.is_terminal and not console.is_dumb_terminal:
         return LiveTable(console, progress, title)
     return PlainLines(console, progress, title)
 
 
-@contextlib.contextmanager
-def shown_run(console: Console, progress: RunProgress, title: str) -> Iterator[Callable[[], None]]:
-    """Show a run in the terminal; gives what is to be called a few times a second."""
-    display = open_display(console, progress, title)
-    try:
-        yield display.update
-    finally:
-        display.close()
-
-
-class PlainLines:
-    """A line per epoch, and one every few seconds between."""
+class Display(abc.ABC):
+    """Shows a run while its context lasts; call `update` a few times a second."""
 
     def __init__(self, console: Console, progress: RunProgress, title: str) -> None:
         self._console = console
-        self._progress = progress
-        self._printed = time.monotonic()
-        self._print(title)
+        self._title = title
+        self.progress = progress
 
-    def update(self) -> None:
-        """Print what is new."""
-        for event in self._progress.update():
-            self._print(_epoch_line(event, self._progress))
-        while self._progress.notes:
-            self._print(self._progress.notes.pop(0))
-        if time.monotonic() - self._printed > _LINE_EVERY_S:
-            self._print(step_line(self._progress))
+    @abc.abstractmethod
+    def __enter__(self) -> Self: ...
 
-    def close(self) -> None:
-        """Print what came last."""
+    def __exit__(self, *_: object) -> None:
         self.update()
 
+    def update(self) -> None:
+        """Read what is new, and show it."""
+        for event in self.progress.update():
+            self._print(_epoch_line(event, self.progress))
+        while self.progress.notes:
+            self._print(self.progress.notes.pop(0))
+
     def _print(self, line: str) -> None:
-        self._printed = time.monotonic()
         print_text(self._console, line)
 
 
-class LiveTable:
+class PlainLines(Display):
+    """A line per epoch, and one every few seconds between."""
+
+    def __enter__(self) -> Self:
+        self._print(self._title)
+        return self
+
+    def update(self) -> None:
+        """Print what is new."""
+        super().update()
+        if time.monotonic() - self._printed > _LINE_EVERY_S:
+            self._print(step_line(self.progress))
+
+    def _print(self, line: str) -> None:
+        self._printed = time.monotonic()
+        super()._print(line)
+
+
+class LiveTable(Display):
     """A row per rank, redrawn in place."""
 
-    def __init__(self, console: Console, progress: RunProgress, title: str) -> None:
-        self._progress = progress
-        self._title = title
-        self._spinner = Spinner("dots", text=f" {title}: starting the workers …")
-        self._live = Live(self._spinner, console=console, refresh_per_second=5, transient=True)
+    def __enter__(self) -> Self:
+        spinner = Spinner("dots", text=f" {self._title}: starting the workers …")
+        self._live = Live(spinner, console=self._console, refresh_per_second=5, transient=True)
         self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        super().__exit__()
+        self._live.stop()
 
     def update(self) -> None:
         """Read what is new and redraw."""
-        for event in self._progress.update():
-            self._live.console.print(_epoch_line(event, self._progress), highlight=False)
-        while self._progress.notes:
-            self._live.console.print(self._progress.notes.pop(0), highlight=False, markup=False)
-        if self._progress.total_steps is not None:
+        super().update()
+        if self.progress.total_steps is not None:
             self._live.update(self._draw())
 
-    def close(self) -> None:
-        """Give the terminal back."""
-        self.update()
-        self._live.stop()
-
     def _draw(self) -> Group:
-        progress = self._progress
+        progress = self.progress
         table = Table(title=self._title, title_justify="left", box=SIMPLE_HEAD)
         first = ("node", "rank") if progress.nodes > 1 else ("rank",)
         for name in (*first, "step", "loss", "samples/s"):
             table.add_column(name, justify="right", min_width=4 if name in first else 9)
         table.add_column("time")
         ledger = progress.ledger()
-        bar = max(4, min(BAR_WIDTH, self._live.console.width - _COLUMNS_BESIDE_BAR))
+        bar = max(4, min(BAR_WIDTH, self._console.width - _COLUMNS_BESIDE_BAR))
         for rank, row in zip(progress.ranks, ledger.ranks, strict=True):
             node = rank.rank * progress.nodes // len(progress.ranks)
             table.add_row(
@@ -121,10 +143,6 @@ class LiveTable:
         return Group(
             table, time_bar_legend() + Text(f"{progress.samples_per_s:,.0f} samples/s{eta}")
         )
-
-
-Display = PlainLines | LiveTable
-"""shows a run's progress: call `update` a few times a second, and `close` at the end"""
 
 
 def _epoch_line(event: Event, progress: RunProgress) -> str:
@@ -177,6 +195,18 @@ def _render(console: Console, text: Text) -> str:
     with console.capture() as captured:
         console.print(text, end="")
     return captured.get()
+
+
+def print_result(run: RunDir, spec: RunSpec, *, as_json: bool) -> None:
+    """Print summary and ledger of a finished run, for people or as JSON."""
+    summary = run.read_json("summary.json")
+    if summary is None:
+        raise RunDirError(f"{run.path} has no summary.json: the run has not finished")
+    accounts = Accounts.read(run, spec)
+    if as_json:
+        print_json({**summary, **accounts.to_json(), "run_dir": str(run.path)})
+    else:
+        Console().print(accounts.table(), summary_table(summary, str(run.path)))
 
 
 _QUIET_S = 10.0

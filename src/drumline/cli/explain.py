@@ -7,13 +7,14 @@ from pathlib import Path
 
 from rich.console import Console
 
-from drumline.cli.printing import print_json
+from drumline.cli.app import print_json
 from drumline.core.errors import UsageError
+from drumline.core.files import write_atomic
 from drumline.core.formatting import parse_bytes
 from drumline.core.json_lines import Message
 from drumline.launch.probe import probed
 from drumline.report.explain.explanation import Explanation, build_explanation, find_deadlock
-from drumline.report.explain.storyboard import print_explanation, write_page
+from drumline.report.explain.storyboard import print_explanation, render_page
 from drumline.schedules.collectives import (
     ROOTED,
     CollectiveCall,
@@ -41,11 +42,7 @@ class ExplainOptions:
     mismatch: bool
 
     def read(self) -> CollectiveCall:
-        """Return the call that is meant.
-
-        Raises:
-            UsageError: there is no such call.
-        """
+        """Return the call that is meant; UsageError: there is no such call."""
         algorithm = find_algorithm_name(self.collective, self.algorithm)
         if not 1 <= self.ranks <= MAX_RANKS:
             raise UsageError(
@@ -100,10 +97,10 @@ def explain_command(
     call = options.read()
     if html is not None and not html.absolute().parent.is_dir():
         raise UsageError(f"--html {html}: there is no folder {html.parent}; make it first")
-    explanation = _record_mismatch(call, out) if options.mismatch else _record(call, out)
+    explanation = _record(call, out, mismatch=options.mismatch)
     page = html or (Path(f"{call.collective}-{call.algorithm}.html") if show else None)
     if page is not None:
-        write_page(page, explanation)
+        write_atomic(page, render_page(explanation))
     if as_json:
         print_json(explanation.to_json())
         return
@@ -117,20 +114,13 @@ def explain_command(
         webbrowser.open(page.absolute().as_uri())
 
 
-def _record(call: CollectiveCall, out: Path | None) -> Explanation:
-    request = {"call": asdict(call)}
+def _record(call: CollectiveCall, out: Path | None, *, mismatch: bool) -> Explanation:
+    request: Message = {"call": asdict(call)}
+    odd_rank, odd_call = make_mistake(call) if mismatch else (0, call)
+    if mismatch:
+        request |= {"odd_rank": odd_rank, "odd_call": asdict(odd_call), "patience_s": _STUCK_S}
     with probed("drumline.probe.record", request, ranks=call.ranks, out=out) as answers:
-        return build_explanation(call, answers)
-
-
-def _record_mismatch(call: CollectiveCall, out: Path | None) -> Explanation:
-    odd_rank, odd_call = make_mistake(call)
-    request: Message = {
-        "call": asdict(call),
-        "odd_rank": odd_rank,
-        "odd_call": asdict(odd_call),
-        "patience_s": _STUCK_S,
-    }
-    with probed("drumline.probe.record", request, ranks=call.ranks, out=out) as answers:
+        if not mismatch:
+            return build_explanation(call, answers)
         deadlock = find_deadlock(call, odd_rank, odd_call, _STUCK_S, answers)
         return build_explanation(call, answers, deadlock)

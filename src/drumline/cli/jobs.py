@@ -1,36 +1,42 @@
-"""What `status`, `logs` and `cancel` do and print, also of jobs whose nodes are gone."""
+"""What `status`, `logs`, `cancel` and `pull` do and print, also of jobs whose nodes are gone."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 import time
+from collections.abc import Container
 from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
+from drumline.cli.app import print_json
 from drumline.cli.cluster import describe_limits
 from drumline.cli.cluster_display import (
+    NodeRows,
     Printer,
     print_end,
     print_machines,
     print_note,
     refuse_rank,
 )
-from drumline.cli.printing import print_json
+from drumline.cluster.files.pull import Pulled, Puller
+from drumline.cluster.files.storage import store_run, stored_by_nodes
 from drumline.cluster.home import ClusterHome
 from drumline.cluster.jobs.follow import JobFollower, follow_to_end
 from drumline.cluster.jobs.submit import cancel, newest_job, status
 from drumline.cluster.life.limits import GONE, cluster_gone
 from drumline.cluster.life.receipt import bill
+from drumline.cluster.providers import Reporter
 from drumline.cluster.spec import FILE, ClusterSpec, find_cluster, read_cluster
 from drumline.cluster.ssh.fleet import Fleet, connected, no_nodes, reached, run_on
 from drumline.core.errors import ClusterError, HostError, UsageError
-from drumline.core.formatting import format_seconds
+from drumline.core.formatting import counted, format_bytes, format_seconds
 from drumline.core.json_lines import Message
-from drumline.node.job import JobState
+from drumline.node.job import JOB_ID, JobState
 
 _NARROW = 60
 
@@ -38,7 +44,8 @@ _NARROW = 60
 def status_command(which: str | None, *, as_json: bool) -> None:
     """Run `drumline status`: show the cluster's nodes, costs and jobs."""
     spec, home = find_cluster(which)
-    machines = home.read_facts().machines
+    facts = home.read_facts()
+    machines, deadline = facts.machines, facts.deadline
     if not machines:
         raise no_nodes(home)
     jobs, lost = run_on(reached(spec, home, machines), _ask)
@@ -48,15 +55,12 @@ def status_command(which: str | None, *, as_json: bool) -> None:
         states[error.fields["node"]] = GONE if gone else "silent"
     over = set(states.values()) == {GONE}
     troubles = [cluster_gone(home).message] if over else [error.message for error in lost]
-    deadline = home.read_facts().deadline
-    cost = sum(
-        line.usd for line in bill([*home.read_facts().former, *machines], time.time(), deadline)
-    )
+    cost = sum(line.usd for line in bill([*facts.former, *machines], time.time(), deadline))
     if as_json:
         nodes = [{**machine.to_json(), "state": states[machine.node]} for machine in machines]
-        facts = {"cluster": spec.name, "provider": spec.provider, "nodes": nodes}
+        made = {"cluster": spec.name, "provider": spec.provider, "nodes": nodes}
         trouble = "; ".join(troubles) or None
-        print_json({**facts, "deadline": deadline, "usd": cost, "jobs": jobs, "trouble": trouble})
+        print_json({**made, "deadline": deadline, "usd": cost, "jobs": jobs, "trouble": trouble})
         return
     console = Console(highlight=False)
     print_machines(console, machines, states)
@@ -124,21 +128,15 @@ async def _logs(
 ) -> int:
     job_id = job or await newest_job(fleet.remotes)
     if rank is not None:
-        found = [each for each in await status(fleet.remotes) if each["id"] == job_id]
-        _check_rank(found, rank)
+        for each in await status(fleet.remotes):
+            workers = each["state"]["workers"] or each["workers"]
+            if each["id"] == job_id and workers is not None:  # else it is not known yet
+                refuse_rank(job_id, rank, range(len(each["addresses"]) * int(workers)))
     follower = JobFollower(job_id, printer, rank=rank)
     if not follow:
         await follower.run(fleet.remotes, once=True)
         return 0
-    return print_end(job_id, await follow_to_end(spec, home, fleet, follower, note=print_note))
-
-
-def _check_rank(jobs: list[Message], rank: int) -> None:
-    """Refuse a rank that a job does not have, as soon as it is known how many it has."""
-    for job in jobs:
-        workers = job["state"]["workers"] or job["workers"]
-        if workers is not None:
-            refuse_rank(str(job["id"]), rank, range(len(job["addresses"]) * int(workers)))
+    return print_end(job_id, await follow_to_end(spec, home, fleet, follower, print_note))
 
 
 def cancel_command(job: str | None, which: str | None) -> None:
@@ -160,9 +158,8 @@ def _job_table(jobs: list[Message], *, narrow: bool) -> Table:
         table.add_column(name, overflow="fold", no_wrap=name != "what")
     for job in jobs:
         state = JobState.from_json(job["state"])
-        took = ""
-        if state.started is not None:
-            took = format_seconds((state.ended or time.time()) - state.started)
+        seconds = (state.ended or time.time()) - (state.started or 0.0)
+        took = "" if state.started is None else format_seconds(seconds)
         code = "" if state.code is None else str(state.code)
         title = () if narrow else (str(job["title"]),)
         table.add_row(str(job["id"]), state.phase, code, took, *title)
@@ -176,12 +173,7 @@ def _kept_jobs(home: ClusterHome) -> dict[str, Path]:
 
 
 def _print_kept(home: ClusterHome, job: str | None, *, follow: bool, rank: int | None) -> int:
-    """Print what was pulled of a job; returns the exit code: where it is followed, the job's own.
-
-    Raises:
-        UsageError: nothing was pulled of it, or there is no such rank.
-        ClusterError: it is to be followed, but its end is not known.
-    """
+    """Print what was pulled of a job; returns the exit code: the job's own where it is followed."""
     kept = _kept_jobs(home)
     if job is None and kept:
         job = list(kept)[-1]
@@ -198,7 +190,10 @@ def _print_kept(home: ClusterHome, job: str | None, *, follow: bool, rank: int |
                 print(f"[{number}] {line}")
     if not follow:
         return 0
-    state = _state(kept[job])
+    try:
+        state = JobState.from_json(json.loads((kept[job] / "state.json").read_text()))
+    except (OSError, ValueError):
+        state = JobState()
     if not state.over:
         raise ClusterError(
             f"{job} was {state.phase} when it was pulled last; the nodes are gone, and nobody "
@@ -211,8 +206,75 @@ def _log_files(folder: Path) -> Path:
     return folder / "run" / "logs"
 
 
-def _state(folder: Path) -> JobState:
-    try:
-        return JobState.from_json(json.loads((folder / "state.json").read_text()))
-    except (OSError, ValueError):
-        return JobState()
+def pull_command(job: str | None, which: str | None, *, into: Path | None, watch: bool) -> None:
+    """Run `drumline pull`: bring a job's results here."""
+    spec, home = find_cluster(which)
+    console = Console(stderr=True, highlight=False)
+    with NodeRows(console, f"{home.name}: pull") as rows:
+        work = partial(_pull, spec, home, rows.report, job=job, into=into, watch=watch)
+        found = run_on(connected(spec, home, note=print_note), work)
+    for job_id, (folder, pulled) in found.items():
+        news = f"{counted(pulled.files, 'file')} with news, {format_bytes(pulled.bytes)}"
+        print(f"{job_id} ({_phase(pulled)}): {news}, in {folder}")
+        for why in pulled.silent:
+            print(f"  {why}", file=sys.stderr)
+
+
+def pull_all(spec: ClusterSpec, home: ClusterHome, report: Reporter, among: Container[str]) -> None:
+    """Pull all jobs' results from the nodes before `drumline down` removes these, or raise."""
+    work = partial(_pull, spec, home, report, must=False)
+    found = run_on(connected(spec, home, among=among), work)
+    if silent := [why for _, pulled in found.values() for why in pulled.silent]:
+        raise ClusterError("; ".join(dict.fromkeys(silent)))
+
+
+async def _pull(
+    spec: ClusterSpec,
+    home: ClusterHome,
+    report: Reporter,
+    fleet: Fleet,
+    *,
+    job: str | None = None,
+    into: Path | None = None,
+    watch: bool = False,
+    must: bool = True,
+) -> dict[str, tuple[Path, Pulled]]:
+    jobs = [_trusted(str(each["id"])) for each in await status(fleet.remotes)]
+    if job is not None and job not in jobs:
+        known = f"there are {', '.join(jobs)}" if jobs else "there is none yet"
+        raise UsageError(f"no job {job}; {known}")
+    wanted = jobs if job is None else [job]
+    if not wanted and must:
+        raise UsageError("there is no job yet; start one with: drumline submit -- train.py")
+    if into is not None and len(wanted) > 1:
+        raise UsageError(f"--into is for one job; name one of {', '.join(wanted)}")
+
+    async def pull_one(job_id: str) -> tuple[Path, Pulled]:
+        folder = into or home.results(job_id)
+
+        def tell(pulled: Pulled) -> None:
+            files = counted(pulled.files, "file")
+            report(job_id, f"{files}, {format_bytes(pulled.bytes)} ({_phase(pulled)})")
+
+        report(job_id, f"to {folder}")
+        async with Puller(fleet.remotes, job_id, folder) as puller:
+            pulled = await (puller.watch(tell) if watch else puller.pull())
+        tell(pulled)
+        home.note_pulled(job_id, folder)
+        if spec.storage is not None and (folder / "run").is_dir():
+            stored = stored_by_nodes(folder, nodes=len(fleet.remotes))
+            store_run(spec.storage, job_id, folder, report, stored=stored, ended=pulled.ended)
+        return folder, pulled
+
+    return dict(zip(wanted, await asyncio.gather(*map(pull_one, wanted)), strict=True))
+
+
+def _phase(pulled: Pulled) -> str:
+    return pulled.phase or "no word from its leader"
+
+
+def _trusted(job_id: str) -> str:
+    """Refuse an id that leads out of the folder for results: it comes from a node."""
+    if not JOB_ID.fullmatch(job_id):
+        raise HostError(f"a node tells of a job {job_id!r}, which no job is called; look at it")
+    return job_id

@@ -6,20 +6,19 @@ import contextlib
 import math
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import typer
 from rich.console import Console
 from rich.padding import Padding
-from rich.status import Status as Spinner
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 import drumline
+from drumline.cli.app import print_json, print_text
 from drumline.cli.display import watched
-from drumline.cli.printing import print_json, print_text
 from drumline.core.errors import DrumlineError, LabError, UsageError
 from drumline.core.formatting import format_seconds
 from drumline.labs.catalogue import LABS, find_lab, recognise_lab, start_lab
@@ -37,35 +36,30 @@ from drumline.launch.grader import Status, Verdict
 from drumline.launch.probe import Progress
 from drumline.report.page.translator import Language
 
+_LISTED = ("lab", "title", "about", "needs")
+
 
 def list_command(lang: Language | None, *, as_json: bool) -> None:
     """Run `drumline lab list`."""
     language = lang or Language.EN
+    rows = [
+        {
+            "lab": lab.number,
+            "name": lab.name,
+            "title": lab.text("title", language),
+            "about": lab.text("about", language),
+            "needs": lab.text("needs", language),
+            "files": [f"{module}.py" for module in lab.modules],
+        }
+        for lab in LABS
+    ]
     if as_json:
-        print_json(
-            [
-                {
-                    "lab": lab.number,
-                    "name": lab.name,
-                    "title": lab.text("title", language),
-                    "about": lab.text("about", language),
-                    "needs": lab.text("needs", language),
-                    "files": [f"{module}.py" for module in lab.modules],
-                }
-                for lab in LABS
-            ]
-        )
+        print_json(rows)
         return
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for name in ("lab", "title", "about", "needs"):
-        table.add_column(lab_label(name, language), overflow="fold")
-    for lab in LABS:
-        said = (
-            lab.text("title", language),
-            lab.text("about", language),
-            lab.text("needs", language),
-        )
-        table.add_row(str(lab.number), *said)
+    columns = [Column(lab_label(name, language), overflow="fold") for name in _LISTED]
+    table = Table(*columns, box=None, pad_edge=False, header_style="dim")
+    for row in rows:
+        table.add_row(*(str(row[name]) for name in _LISTED))
     Console().print(table)
 
 
@@ -163,36 +157,37 @@ def check_command(
     with _watched(console, language) as watch:
         result = check_lab(lab, folder, timeout_s=timeout_s, watch=watch)
     if as_json:
-        print_json(_document(result, language))
+        print_json(
+            {
+                "lab": result.lab,
+                "folder": str(result.folder),
+                "passed": result.passed,
+                "seconds": round(result.seconds, 3),
+                "checks": [_row(verdict, language) for verdict in result.verdicts],
+            }
+        )
     else:
         _explain_all(console, result, language)
-    if junit is not None:
-        _write_junit(junit, result, language)
-    if not result.passed:
-        raise typer.Exit(1)
-
-
-def _write_junit(path: Path, result: CheckResult, language: Language) -> None:
     try:
-        write_junit(path, result, language)
+        if junit is not None:
+            write_junit(junit, result, language)
     except OSError as error:
         raise DrumlineError(
-            f"cannot write {path}: {error.strerror}; name a file that you can write to"
+            f"cannot write {junit}: {error.strerror}; name a file that you can write to"
         ) from error
+    if not result.passed:
+        raise typer.Exit(1)
 
 
 @contextlib.contextmanager
 def _watched(console: Console, language: Language) -> Iterator[Watch]:
     """Print each verdict as it comes; on a terminal also what is being checked."""
-    with contextlib.ExitStack() as stack:
-        spinner: Spinner | None = None
-        if console.is_terminal and not console.quiet:
-            spinner = stack.enter_context(console.status(lab_label("starting", language)))
+    with console.status(lab_label("starting", language)) as spinner:
 
         def watch(told: str | Verdict) -> None:
             if isinstance(told, Verdict):
                 console.print(_line(told, language))
-            elif spinner is not None:
+            else:
                 title = check_title(told, language)
                 spinner.update(lab_label("checking", language).format(title=title))
 
@@ -200,8 +195,7 @@ def _watched(console: Console, language: Language) -> Iterator[Watch]:
 
 
 def _line(verdict: Verdict, language: Language) -> Text:
-    mark = lab_label(verdict.status, language)
-    line = Text(f"{mark} ", style=_STYLES[verdict.status])
+    line = Text(f"{lab_label(verdict.status, language)} ", style=_STYLES[verdict.status])
     line.append(check_title(verdict.check, language), style="")
     if verdict.status is Status.WRONG:
         line.append(f"  {verdict.mistake}", style="red")
@@ -212,12 +206,16 @@ def _line(verdict: Verdict, language: Language) -> Text:
 
 def _explain_all(console: Console, result: CheckResult, language: Language) -> None:
     for verdict in result.verdicts:
+        if verdict.status not in (Status.TO_DO, Status.WRONG):
+            continue
+        mark, title = lab_label(verdict.status, language), check_title(verdict.check, language)
+        console.print()
+        console.print(Text(f"{mark} {title}", style=_STYLES[verdict.status]))
+        told = explain_verdict(verdict, language)
         if verdict.status is Status.TO_DO:
-            _head(console, verdict, language)
-            _say(console, explain_verdict(verdict, language).seen)
-        elif verdict.status is Status.WRONG:
-            _head(console, verdict, language)
-            _explain(console, explain_verdict(verdict, language), verdict, language)
+            _say(console, told.seen)
+        else:
+            _explain(console, told, verdict, language)
     console.print()
     key = "all right" if result.passed else "summary"
     console.print(
@@ -232,25 +230,15 @@ def _explain_all(console: Console, result: CheckResult, language: Language) -> N
         markup=False,
     )
     if result.count(Status.WRONG):
-        source = Path(drumline.__file__).parent
-        console.print(
-            lab_label("source", language).format(folder=source), markup=False, soft_wrap=True
-        )
-
-
-def _head(console: Console, verdict: Verdict, language: Language) -> None:
-    mark = lab_label(verdict.status, language)
-    console.print()
-    console.print(
-        Text(f"{mark} {check_title(verdict.check, language)}", style=_STYLES[verdict.status])
-    )
+        source = lab_label("source", language).format(folder=Path(drumline.__file__).parent)
+        console.print(source, markup=False, soft_wrap=True)
 
 
 def _explain(
     console: Console, told: VerdictExplanation, verdict: Verdict, language: Language
 ) -> None:
-    def say(name: str, text: str) -> None:
-        if text:
+    def say(name: str, text: str, *, empty: bool = False) -> None:
+        if text or empty:
             _say(console, text, lab_label(name, language) + lab_label("colon", language))
 
     say("expected", told.expected)
@@ -260,7 +248,7 @@ def _explain(
     say("belief", told.belief)
     say("read", told.reading())
     if verdict.output.strip() and verdict.mistake in ("raises", "died", "hangs", "exits"):
-        _say(console, "", lab_label("printed", language) + lab_label("colon", language))
+        say("printed", "", empty=True)
         for line in verdict.output.strip().splitlines()[-_PRINTED_LINES:]:
             console.print(Text(f"      {line}", style="dim"))
 
@@ -272,29 +260,15 @@ def _say(console: Console, text: str, before: str = "") -> None:
     console.print(Padding(line, (0, 0, 0, 4), expand=False))
 
 
-def _document(result: CheckResult, language: Language) -> dict[str, object]:
-    return {
-        "lab": result.lab,
-        "folder": str(result.folder),
-        "passed": result.passed,
-        "seconds": round(result.seconds, 3),
-        "checks": [_row(verdict, language) for verdict in result.verdicts],
-    }
-
-
 def _row(verdict: Verdict, language: Language) -> dict[str, object]:
-    told = explain_verdict(verdict, language)
+    told = asdict(explain_verdict(verdict, language))
+    del told["language"]
     return {
         "check": verdict.check,
         "title": check_title(verdict.check, language),
         "status": str(verdict.status),
         "mistake": verdict.mistake,
-        "expected": told.expected,
-        "seen": told.seen,
-        "belief": told.belief,
-        "read": list(told.read),
-        "section": told.section,
-        "picture": list(told.picture),
+        **told,
         "facts": {name: _plain(value) for name, value in verdict.facts.items()},
         "seconds": verdict.seconds,
     }

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
-from drumline.cli.printing import print_json
+from drumline.cli.app import print_json
 from drumline.data import default_folder
 from drumline.data.fetch import fetch, find_published
 from drumline.launch.doctor import Check, remove_leftovers, run_checks
@@ -25,10 +27,8 @@ def doctor_command(*, clean: bool, as_json: bool) -> None:
         print_json({"checks": [asdict(check) for check in checks], "removed": removed})
         return
     console = Console(highlight=False)
-    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
-    table.add_column(no_wrap=True)
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
+    columns = Column(no_wrap=True), Column(no_wrap=True), Column(overflow="fold")
+    table = Table(*columns, show_header=False, box=None, padding=(0, 2, 0, 0))
     for check in checks:
         mark = Text("ok", style="green") if check.good else Text("--", style="yellow")
         rest = "" if check.good or not check.way_out else f"; {check.way_out}"
@@ -57,19 +57,16 @@ def fetch_command(names: list[str], folder: Path | None) -> None:
         with Progress(
             TextColumn("{task.description}"), BarColumn(), DownloadColumn(), console=console
         ) as bars:
-            fetched = fetch(name, folder, _FileBars(bars))
+            fetched = fetch(name, folder, _file_bars(bars))
         kept = f", {len(fetched.kept)} were there already" if fetched.kept else ""
         console.print(f"{name}: {len(fetched.brought)} files fetched{kept}: {fetched.folder}")
 
 
-class _FileBars:
-    """A bar per file, added when the file is first heard of."""
+def _file_bars(bars: Progress) -> Callable[[str, int, int | None], None]:
+    """Show a bar per file, added when the file is first heard of."""
+    tasks = defaultdict[str, TaskID](lambda: bars.add_task(""))
 
-    def __init__(self, bars: Progress) -> None:
-        self._bars = bars
-        self._tasks: dict[str, TaskID] = {}
+    def show(file: str, done: int, total: int | None) -> None:
+        bars.update(tasks[file], description=file, completed=done, total=total)
 
-    def __call__(self, file: str, done: int, total: int | None) -> None:
-        if file not in self._tasks:
-            self._tasks[file] = self._bars.add_task(file, total=total)
-        self._bars.update(self._tasks[file], completed=done, total=total)
+    return show

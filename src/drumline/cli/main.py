@@ -12,6 +12,7 @@ import io
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from types import FrameType
 from typing import Any, TextIO, cast
 
@@ -91,28 +92,26 @@ class ForgivingOutput:
 
     def write(self, text: str) -> int:
         """Write text, or forget it."""
-        try:
-            return self._stream.write(text)
-        except BrokenPipeError:
-            raise
-        except OSError as error:
-            self._give_up(error)
+        with self._forgiving():
+            self._stream.write(text)
         return len(text)
 
     def flush(self) -> None:
         """Write what waits, or forget it."""
-        try:
+        with self._forgiving():
             self._stream.flush()
+
+    @contextlib.contextmanager
+    def _forgiving(self) -> Iterator[None]:
+        try:
+            yield
         except BrokenPipeError:
             raise
         except OSError as error:
-            self._give_up(error)
-
-    def _give_up(self, error: OSError) -> None:
-        self.lost = self.lost or error
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, self._stream.fileno())
-        os.close(nowhere)
+            self.lost = self.lost or error
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self._stream.fileno())
+            os.close(nowhere)
 
 
 _ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)

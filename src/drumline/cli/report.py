@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import chain
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
-from drumline.cli.printing import print_json, print_text
+from drumline.cli.app import print_json, print_text
 from drumline.core.errors import UsageError
 from drumline.core.rundir import RunDir
 from drumline.launch.runs import RUNS
-from drumline.report.page.blocks import Report
+from drumline.report.page.blocks import Paragraph, Report
 from drumline.report.page.folder import write_report
 from drumline.report.page.translator import Language, Translator, page_texts
 from drumline.report.runs.page import build_runs_report
@@ -35,9 +36,9 @@ def report_command(names: list[str], *, out: Path | None, lang: Language) -> Non
     records = _read([name for name in names if name not in scripts])
     page = _write(build_runs_report(records, lang), records, out)
     left_out = [str(say("runs.command.script", run=name)) for name in scripts]
-    console = Console()
-    for line in (*left_out, *_gaps(records, lang), _written(page, say)):
-        print_text(console, line)
+    written = str(say("runs.command.written", page=str(page)))
+    for line in (*left_out, *_gaps(records, lang), written):
+        print_text(Console(), line)
 
 
 def compare_command(
@@ -48,46 +49,34 @@ def compare_command(
     records = _read([first, second])
     report = build_runs_report(records, lang)
     page = _write(report, records, out)
-    tables = build_tables(records)
+    tables, gaps = build_tables(records), _gaps(records, lang)
+    analysis = [one.blocks for one in report.sections if one.slug == "analysis"]
+    paragraphs = [block for block in chain(*analysis) if isinstance(block, Paragraph)]
+    said = [str(sentence) for paragraph in paragraphs for sentence in paragraph.said]
     if as_json:
         print_json(
             {
                 "runs": tables.runs.rows,
                 "differences": tables.differences.rows,
-                "said": _said(report),
-                "gaps": _gaps(records, lang),
+                "said": said,
+                "gaps": gaps,
                 "page": str(page),
             }
         )
         return
     console = Console()
     console.print(_differences_table(tables, say))
-    for line in (*_gaps(records, lang), *_said(report)):
+    for line in (*gaps, *said):
         console.print(line, markup=False, highlight=False)
-    print_text(console, _written(page, say))
+    print_text(console, str(say("runs.command.written", page=str(page))))
 
 
 def _gaps(records: list[RunRecord], lang: Language) -> list[str]:
     return [gap for record in records for gap in record.say_gaps(lang)]
 
 
-def _written(page: Path, say: Translator) -> str:
-    return str(say("runs.command.written", page=str(page)))
-
-
-def _said(report: Report) -> list[str]:
-    for section in report.sections:
-        if section.slug == "analysis":
-            return [str(one) for block in section.blocks for one in getattr(block, "said", [])]
-    return []
-
-
 def _read(names: list[str]) -> list[RunRecord]:
-    """Read the runs; two of one name are told apart by their folders, and from a table's column.
-
-    Raises:
-        UsageError: there is no such run, or one was named twice.
-    """
+    """Read the runs; two of one name are told apart by their folders, and from a table's column."""
     if len(names) > _MOST:
         raise UsageError(f"a page takes {_MOST} runs, and {len(names)} were named; name fewer")
     runs = [_open(name) for name in names]
@@ -105,24 +94,18 @@ def _read(names: list[str]) -> list[RunRecord]:
 
 
 def _open(name: str) -> RunDir:
-    """Find a run, also one that has nothing but a folder.
-
-    Raises:
-        UsageError: there is no such folder, or it holds a script's run, which has no steps.
-    """
-    run = _find(name)
-    if run is None:
-        if Path(name).exists() or (RUNS / name).exists():
-            raise UsageError(
-                f"{name} is no run: it has neither spec.yaml nor events/; name a run's folder, or "
-                f"see what there is with: drumline runs"
-            )
-        run = RunDir.open(name, root=RUNS)
+    """Find a run, also one that has nothing but a folder; one of a script is refused."""
     if _is_script(name):
         raise UsageError(
             f"{name} ran a script, which logs no steps; look at it with: drumline show {name}"
         )
-    return run
+    run = _find(name)
+    if run is None and (Path(name).exists() or (RUNS / name).exists()):
+        raise UsageError(
+            f"{name} is no run: it has neither spec.yaml nor events/; name a run's folder, or "
+            f"see what there is with: drumline runs"
+        )
+    return run or RunDir.open(name, root=RUNS)
 
 
 def _find(name: str) -> RunDir | None:
@@ -150,10 +133,8 @@ def _differences_table(tables: RunTables, say: Translator) -> Table | str:
         return say.text("runs.command.specs_unreadable")
     if not tables.differences.rows:
         return say.text("runs.command.specs_same")
-    table = narrow_table(gap=2)
-    table.add_column(say.text("runs.tables.differences.key"), overflow="fold")
-    for name in tables.compared:
-        table.add_column(name, overflow="fold")
+    names = (say.text("runs.tables.differences.key"), *tables.compared)
+    table = narrow_table(*(Column(name, overflow="fold") for name in names))
     for row in tables.differences.rows:
         table.add_row(*(Text(str(cell)) for cell in row.values()))
     return table

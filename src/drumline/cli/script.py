@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -20,8 +17,7 @@ from drumline.core.rundir import RunDir
 from drumline.core.task import MAX_WORKERS, MODULE, PRELOAD, AgentTask
 from drumline.launch.agents import Agents
 from drumline.launch.preflight import find_module, guess_preloads
-from drumline.launch.runs import create_script_run, noted_failure
-from drumline.launch.training import run_ranks
+from drumline.launch.runs import create_script_run, launched_ranks, noted_failure
 from drumline.spec.load import validate_spec
 
 _TIMEOUT_S = 300.0
@@ -57,11 +53,7 @@ def run_command(
 
 
 def _plan_links(nodes: int, workers: int, rate: str | None) -> tuple[NodePlan, ...]:
-    """Lay out the simulated nodes of a script's run.
-
-    Raises:
-        UsageError: the rate is none, or there is one node only, which has no link.
-    """
+    """Lay out the simulated nodes of a script's run."""
     link = {} if rate is None else {"link": {"rate": rate}}
     values = {"nodes": nodes, "workers": 1, "data": {"batch": nodes}, **link}
     if link and nodes == 1:
@@ -94,20 +86,17 @@ def _follow(run: RunDir, task: AgentTask, plans: tuple[NodePlan, ...], *, world_
         for tail in tails:
             tail.print_new(console, to_the_end=to_the_end)
 
-    @contextlib.contextmanager
-    def shown() -> Iterator[Callable[[], None]]:
-        yield show
+    started, timeout = time.monotonic(), "the script's own timeout"
+    with (
+        noted_failure(run),
+        Agents() as agents,
+        launched_ranks(run, task, agents, plans=plans, timeout=timeout) as polls,
+    ):
+        for _ in polls:
+            show()
         show(to_the_end=True)
-
-    started = time.monotonic()
-    with noted_failure(run), Agents() as agents:
-        outcome = run_ranks(task, agents, shown(), plans=plans)
-        replace(outcome, timeout="the script's own timeout").check()
     shutil.rmtree(run.rendezvous, ignore_errors=True)
     seconds = time.monotonic() - started
     run.write_json("summary.json", {"world_size": world_size, "time_s": seconds})
     ranks = "the one rank is" if world_size == 1 else f"all {world_size} ranks are"
-    console.print(
-        f"{ranks} done in {format_seconds(seconds)}; logs: {run.logs}",
-        markup=False,
-    )
+    console.print(f"{ranks} done in {format_seconds(seconds)}; logs: {run.logs}", markup=False)

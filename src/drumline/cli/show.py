@@ -1,4 +1,4 @@
-"""`drumline runs`, `show`, `trace` and `schema`."""
+"""`drumline runs`, `show` and `trace`."""
 
 from __future__ import annotations
 
@@ -10,16 +10,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from drumline.cli.printing import print_json, print_text
+from drumline.cli.app import print_json, print_text
 from drumline.core.errors import DrumlineError, UsageError
 from drumline.core.rundir import RunDir, list_runs
 from drumline.launch.runs import RUNS, state_of
-from drumline.report.ledger.accounts import compute_ledger
-from drumline.report.ledger.bubble import measure_bubble
 from drumline.report.ledger.trace import build_trace
-from drumline.report.tables import coverage_table, ledger_table, narrow_table, summary_table
+from drumline.report.tables import Accounts, coverage_table, narrow_table, summary_table
 from drumline.spec.load import read_run_spec
-from drumline.spec.run_spec import RunSpec
 
 
 def runs_command(*, as_json: bool) -> None:
@@ -73,26 +70,21 @@ def show_command(name: str, *, as_json: bool) -> None:
     spec = read_run_spec(run)
     summary = run.read_json("summary.json")
     coverage = run.read_json("coverage.json")
-    events = run.read_rank_events(spec.world_size)
-    ledger, bubble = compute_ledger(events), measure_bubble(events, spec.axes)
+    accounts = Accounts.read(run, spec)
     if as_json:
         print_json(
             {
                 **(summary or {"name": run.path.name, "world_size": spec.world_size}),
                 "spec": spec.model_dump(mode="json"),
-                "ledger": ledger.to_json(),
-                **({} if bubble is None else {"bubble": asdict(bubble)}),
+                **accounts.to_json(),
                 "coverage": coverage,
                 "run_dir": str(run.path),
             }
         )
         return
     console = Console()
-    if ledger.steps:
-        console.print(ledger_table(ledger, nodes=spec.nodes))
-        if bubble is not None:
-            console.print(str(bubble), highlight=False)
-        console.print()
+    if accounts.ledger.steps:
+        console.print(accounts.table())
     if coverage is not None:
         console.print(coverage_table(coverage), "")
     if summary is not None:
@@ -189,9 +181,3 @@ def _parse(steps: str) -> tuple[int, int]:
     if not first.isdigit() or not (last or first).isdigit() or int(first) > int(last or first):
         raise UsageError(f"--steps {steps} is not a range; write e.g. --steps 5-10")
     return int(first), int(last or first)
-
-
-def schema_command() -> None:
-    """Run `drumline schema`: print the JSON Schema of the run spec."""
-    schema = RunSpec.model_json_schema()
-    print_json({"$schema": "https://json-schema.org/draft/2020-12/schema", **schema})

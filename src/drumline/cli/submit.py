@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from pathlib import Path
@@ -9,15 +10,13 @@ from pathlib import Path
 from rich.console import Console
 
 from drumline.cli.cluster_display import Printer, print_end, print_note
-from drumline.cli.display import Display, open_display
-from drumline.cli.printing import print_result
-from drumline.cli.train import run_title
-from drumline.cluster.jobs.submit import Request, Submission
+from drumline.cli.display import Display, build_display, print_result
+from drumline.cluster.jobs.submit import Submission
 from drumline.cluster.spec import ClusterSpec, find_cluster
 from drumline.core.errors import InterruptError, UsageError
 from drumline.core.rundir import RunDir
 from drumline.core.task import MODULE
-from drumline.report.progress import RunProgress
+from drumline.node.job import Request
 from drumline.spec.load import dump_spec, load_spec, read_run_spec
 
 _SPEC_ENDS = (".yaml", ".yml")
@@ -105,22 +104,21 @@ class TrainingView:
         self.folder = folder
         self._run = RunDir(folder / "run")
         self._display: Display | None = None
+        self._opened = contextlib.ExitStack()
 
     def update(self) -> None:
         """Draw what is new, as soon as the run's spec is here."""
         if self._display is None and self._run.spec_file.exists():
             spec = read_run_spec(self._run)
-            progress = RunProgress(self._run, spec.world_size, nodes=spec.nodes)
-            title = run_title(RunDir(Path(self.folder.name)), spec)
-            self._display = open_display(Console(), progress, title)
+            display = build_display(Console(), self._run, spec, name=self.folder.name)
+            self._display = self._opened.enter_context(display)
         if self._display is not None:
             self._display.update()
 
     def close(self) -> None:
         """End the display; another `update` opens a new one."""
-        if self._display is not None:
-            self._display.close()
-            self._display = None
+        self._opened.close()
+        self._display = None
 
     def print_result(self) -> None:
         """Print summary and ledger, where the run has finished."""

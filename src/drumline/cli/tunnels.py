@@ -22,7 +22,7 @@ from drumline.cluster.jobs.services import (
 )
 from drumline.cluster.jobs.submit import submit
 from drumline.cluster.provision.provision import Provisioner
-from drumline.cluster.spec import ClusterSpec, find_cluster
+from drumline.cluster.spec import find_cluster
 from drumline.cluster.ssh.fleet import Fleet, connected, no_nodes, refuse_silent, run_on
 from drumline.core.errors import UsageError
 from drumline.core.formatting import listed
@@ -46,15 +46,15 @@ def ssh_command(node: str, command: list[str], which: str | None) -> None:
 
 def jupyter_command(which: str | None, *, browser: bool) -> None:
     """Run `drumline jupyter`: open the leader's JupyterLab, start what notebooks ask for."""
-    _serve_page(which, "jupyter", browser=browser)
+    _serve(which, "jupyter", browser=browser)
 
 
 def tensorboard_command(which: str | None, *, browser: bool) -> None:
     """Run `drumline tensorboard`: open TensorBoard of the leader."""
-    _serve_page(which, "tensorboard", browser=browser)
+    _serve(which, "tensorboard", browser=browser)
 
 
-def _serve_page(which: str | None, name: ServiceName, *, browser: bool) -> None:
+def _serve(which: str | None, name: ServiceName, *, browser: bool) -> None:
     spec, home = find_cluster(which)
     console = Console(stderr=True, highlight=False)
 
@@ -63,7 +63,9 @@ def _serve_page(which: str | None, name: ServiceName, *, browser: bool) -> None:
             try:
                 service = await open_service(fleet.leader, name, rows.report)
             except MissingServiceError as error:
-                await _install(spec, home, fleet, str(error.fields["package"]), rows)
+                folder, packages = Path(home.read_facts().folder), [str(error.fields["package"])]
+                provisioner = Provisioner(spec=spec, folder=folder, home=home)
+                await provisioner.install_services(fleet.remotes, packages, rows.report)
                 service = await open_service(fleet.leader, name, rows.report)
         print(service.url, flush=True)
         console.print("the tunnel is open until you press Ctrl-C")
@@ -84,14 +86,3 @@ def _show(home: ClusterHome, url: str) -> None:
     with open(os.open(page, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(f'<meta http-equiv="refresh" content="0; url={url}">\n')
     webbrowser.open(page.as_uri())
-
-
-async def _install(
-    spec: ClusterSpec, home: ClusterHome, fleet: Fleet, package: str, rows: NodeRows
-) -> None:
-    provisioner = Provisioner(spec=spec, folder=Path(home.read_facts().folder), home=home)
-
-    def tell(node: str, task: str, state: str) -> None:
-        rows.report(node, f"{task}: {state}")
-
-    await provisioner.install_services(fleet.leader, fleet.remotes, [package], tell)

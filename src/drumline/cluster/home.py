@@ -112,11 +112,10 @@ class ClusterHome:
         write_atomic(self.facts_file, content + "\n")
 
     def _read(self) -> Message:
-        try:
+        with contextlib.suppress(FileNotFoundError):
             values: Message = json.loads(self.facts_file.read_text())
-        except FileNotFoundError:
-            return {}
-        return values
+            return values
+        return {}
 
     def cluster_id(self) -> str:
         """Return the cluster's id, made on first use; the next cluster of this name has another."""
@@ -145,11 +144,7 @@ class ClusterHome:
 
 @contextlib.contextmanager
 def locked(home: ClusterHome) -> Iterator[None]:
-    """Hold the cluster's lock: only one command changes a cluster at a time.
-
-    Raises:
-        ClusterError: another command holds it; says which, whose and since when.
-    """
+    """Hold the cluster's lock: only one command changes a cluster at a time."""
     lock = FileLock(home.lock)
     while True:
         home.make()
@@ -163,20 +158,21 @@ def locked(home: ClusterHome) -> Iterator[None]:
                 break
         lock.release()  # `down` has removed the file in between
     with lock:
-        command = " ".join(["drumline", *sys.argv[1:2]])
-        holder = {"pid": os.getpid(), "what": command, "user": _user(), "at": time.time()}
+        try:
+            user = getpass.getuser()
+        except (KeyError, OSError):  # a user without a name
+            user = f"user {os.getuid()}"
+        holder = {
+            "pid": os.getpid(),
+            "what": " ".join(["drumline", *sys.argv[1:2]]),
+            "user": f"{user} on {socket.gethostname()}",
+            "at": time.time(),
+        }
         lock.write_holder(json.dumps(holder))
         try:
             yield
         finally:
             lock.write_holder("")
-
-
-def _user() -> str:
-    try:
-        return f"{getpass.getuser()} on {socket.gethostname()}"
-    except (KeyError, OSError):  # a user without a name
-        return f"user {os.getuid()} on {socket.gethostname()}"
 
 
 def _describe(note: str) -> str:

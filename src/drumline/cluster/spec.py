@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -22,6 +22,7 @@ from drumline.core.task import MAX_WORKERS
 from drumline.spec.load import read_file
 from drumline.spec.parts import ClashError, LinkSpec, SpecPart
 
+P = TypeVar("P", "Ec2Spec", "HostSpec")
 MAX_NODES = 64
 LONGEST_HOURS = 24 * 30
 """that nodes may live, from any moment on"""
@@ -169,44 +170,28 @@ class ClusterSpec(SpecPart):
         """Return the same cluster with files named from the root, as seen from cluster.yaml's
         folder: later commands are run in any folder, and nodes have others.
         """
-        hosts = tuple(
-            host.model_copy(update={"key_file": _beside(folder, host.key_file)})
-            for host in self.ssh.hosts
-        )
-        ec2 = {"key_file": _beside(folder, self.ec2.key_file)}
-        return self.model_copy(
-            update={
-                "storage": _storage_beside(folder, self.storage),
-                "ssh": self.ssh.model_copy(update={"hosts": hosts}),
-                "ec2": self.ec2.model_copy(update=ec2),
-            }
-        )
 
+        def beside(file: str | None) -> str | None:
+            """Return a file's path; "" is a choice, too: no key file."""
+            return os.path.abspath(folder / os.path.expanduser(file)) if file else file
 
-def _beside(folder: Path, file: str | None) -> str | None:
-    if not file:  # "" is a choice, too: no key file
-        return file
-    return os.path.abspath(folder / os.path.expanduser(file))
+        def with_key(part: P) -> P:
+            return part.model_copy(update={"key_file": beside(part.key_file)})
 
-
-def _storage_beside(folder: Path, url: str | None) -> str | None:
-    if not url:  # storage: "" is none either
-        return None
-    path = url.removeprefix("file://")
-    named = path.startswith("/") or "::" in path or "://" in path
-    return url if named else _beside(folder, path)
+        storage = self.storage or None
+        path = (storage or "").removeprefix("file://")
+        if path and not (path.startswith("/") or "::" in path or "://" in path):
+            storage = beside(path)
+        hosts = tuple(map(with_key, self.ssh.hosts))
+        ssh = self.ssh.model_copy(update={"hosts": hosts})
+        return self.model_copy(update={"storage": storage, "ssh": ssh, "ec2": with_key(self.ec2)})
 
 
 FILE = Path("cluster.yaml")
 
 
 def read_cluster(file: Path | None, overrides: Iterable[str] = ()) -> ClusterSpec:
-    """Read the spec of a cluster that is to be made; `file` None is ./cluster.yaml.
-
-    Raises:
-        UsageError: there is no such file.
-        SpecError: it does not make sense; says which line, and the way out.
-    """
+    """Read the spec of a cluster that is to be made; `file` None is ./cluster.yaml."""
     path = FILE if file is None else file
     if not path.exists():
         raise UsageError(

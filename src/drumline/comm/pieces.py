@@ -16,8 +16,6 @@ from torch import Tensor
 from drumline.core.errors import UsageError
 from drumline.schedules.rounds import even, segment_bytes
 
-__all__ = ["Pieces", "segments"]
-
 
 class Pieces:
     """Views of one flat tensor: piece k is what rank k owns. A run of them is one view, too."""

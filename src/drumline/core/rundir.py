@@ -44,6 +44,7 @@ from typing import Any, Literal, Self
 
 from drumline.core.errors import RunDirError, UsageError
 from drumline.core.files import GrowingFile, write_atomic
+from drumline.core.lock import FileLock
 
 PROGRESS = "progress.json"
 """how far the ranks of a probe have come"""
@@ -68,6 +69,17 @@ EventKind = Literal[
 ]
 
 FLUSH_EVERY_S = 0.2
+_LOCK_S = 0.2  # somebody who only looks at a run holds it for a moment
+
+
+class _Inside:
+    """The path of a file or folder in a run directory, as a property of it."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, run: RunDir, _: type[RunDir]) -> Path:
+        return run.path / self._name
 
 
 @dataclass(frozen=True)
@@ -117,40 +129,31 @@ class RunDir:
         """Return what `open` finds it by: its name where it is under `root`, else its path."""
         return self.path.name if self.path.parent == root.absolute() else str(self.path)
 
-    @property
-    def spec_file(self) -> Path:
-        """The resolved spec."""
-        return self.path / "spec.yaml"
+    spec_file = _Inside("spec.yaml")
+    manifest_file = _Inside("manifest.json")
+    events = _Inside("events")
+    logs = _Inside("logs")
+    checkpoints = _Inside("checkpoints")
+    tensorboard = _Inside("tensorboard")
+    rendezvous = _Inside("rendezvous")
+    """where ranks find each other with `init: tcp` and `init: file`"""
 
-    @property
-    def manifest_file(self) -> Path:
-        """With what, where and by which command the run was started."""
-        return self.path / "manifest.json"
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the directory against other launchers; the kernel lets go if we die.
 
-    @property
-    def events(self) -> Path:
-        """Folder of the event logs."""
-        return self.path / "events"
-
-    @property
-    def logs(self) -> Path:
-        """Folder of what ranks printed."""
-        return self.path / "logs"
-
-    @property
-    def checkpoints(self) -> Path:
-        """Folder of the checkpoints."""
-        return self.path / "checkpoints"
-
-    @property
-    def tensorboard(self) -> Path:
-        """Folder of the TensorBoard files."""
-        return self.path / "tensorboard"
-
-    @property
-    def rendezvous(self) -> Path:
-        """Folder where ranks find each other with `init: tcp` and `init: file`."""
-        return self.path / "rendezvous"
+        Raises:
+            UsageError: another launcher holds it.
+        """
+        lock = FileLock(self.path, flags=os.O_RDONLY)
+        if not lock.acquire(_LOCK_S):
+            raise UsageError(
+                f"{self.path.name} is being trained by another command right now; wait for it"
+            )
+        try:
+            yield
+        finally:
+            lock.release()
 
     def rank_events(self, rank: int) -> Path:
         """The event log of one rank."""

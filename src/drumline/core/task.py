@@ -58,6 +58,11 @@ class AgentTask(Record):
     """of the ranks' environment, for an agent that was started before they were known"""
 
     @property
+    def log(self) -> Path:
+        """Where what this node's agent prints is kept."""
+        return self.run_dir.logs / f"node-{self.node}.log"
+
+    @property
     def run_dir(self) -> RunDir:
         """The run directory."""
         return RunDir(Path(self.run))

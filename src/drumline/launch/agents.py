@@ -12,16 +12,13 @@ A `NodeAgent` is given one task after the other:
              ◀─(2) a line──────────────── a pipe of its own: all ranks of the task ended well
              ──(3) the next task, or the end of input
 
-`Agents` are those of a run. They and their worker servers stay for the next run, which then starts
-without loading torch; unless a run has failed or was interrupted, or the next one's agents would be
-started on other nodes, with other modules, variables or in another folder. An agent whose task has
-failed ends, and its exit code tells so: nothing of a failure can reach the next run. `AgentPool`
-has the agents of many runs. The first agent may start before it is known what to do (`warm_up`):
-importing torch takes longer than reading a spec, so both happen at once.
+`Agents` and their worker servers stay for the next run, which then starts without loading torch;
+unless a run has failed or was interrupted, or the next one's would be started on other nodes, with
+other modules, variables or in another folder. The first agent may start before it is known what to
+do (`warm_up`): importing torch takes longer than reading a spec, so both happen at once.
 
 Each process asks the kernel to end it with its parent, so that even SIGKILL of any of them leaves
-nothing running below it. Several nodes are simulated ones: each agent starts inside its node, and
-the network (`network.py`) stays and ends with the agents.
+nothing running below it. On simulated nodes the network (`network.py`) stays and ends with them.
 """
 
 from __future__ import annotations
@@ -47,32 +44,35 @@ from drumline.core.task import PRELOAD, SCRATCH, AgentTask
 from drumline.launch.network import Network
 
 if TYPE_CHECKING:
-    from drumline.core.rundir import RunDir
     from drumline.spec.run_spec import RunSpec
 
 
 _GRACE_S = 8.0  # agents give their workers five seconds
 
 
-class SessionProcess:
+class SessionProcess(subprocess.Popen[bytes]):
     """A process that leads a session of its own, so that Ctrl-C reaches us alone.
 
-    What it prints goes to a file without a name, and from there into the run's logs. It inherits
-    the files whose descriptors are in `hand_down`, beside its standard ones.
+    What it prints, on standard output unless that is another (`stdout`), goes to a file without a
+    name, and from there into the `log` of the task that it works at. It inherits the files whose
+    descriptors are in `hand_down`, beside its standard ones.
     """
 
     def __init__(
         self,
         command: Sequence[str],
         environment: Mapping[str, str],
+        *,
+        stdout: int | None = None,
         hand_down: tuple[int, ...] = (),
     ) -> None:
+        self.log: Path | None = None
         self._output = tempfile.TemporaryFile()  # noqa: SIM115  closed in close
         self._kept = 0
-        self._process = subprocess.Popen(
+        super().__init__(
             command,
             stdin=subprocess.PIPE,
-            stdout=self._output,
+            stdout=self._output if stdout is None else stdout,
             stderr=self._output,
             env=environment,
             pass_fds=hand_down,
@@ -82,56 +82,51 @@ class SessionProcess:
     @property
     def exit_code(self) -> int | None:
         """The process's exit code, None while it runs."""
-        return self._process.poll()
+        return self.poll()
 
     def write(self, content: bytes) -> None:
         """Write to its standard input; one that has ended is found elsewhere."""
-        assert self._process.stdin is not None
+        assert self.stdin is not None
         with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.write(content)
-            self._process.stdin.flush()
+            self.stdin.write(content)
+            self.stdin.flush()
 
     def end_input(self) -> None:
         """Let it find the end of its standard input."""
-        assert self._process.stdin is not None
+        assert self.stdin is not None
         with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.close()
+            self.stdin.close()
 
-    def keep_output(self, log: Path) -> None:
-        """Put what was printed since the last time into a log, where its folder still exists."""
+    def keep_output(self) -> None:
+        """Put what was printed since the last time into the log, where its folder still exists."""
+        log, self.log = self.log, None
+        content = self.read_output()
+        if content and log is not None and log.parent.is_dir():
+            with contextlib.suppress(OSError):
+                log.write_bytes(content)
+
+    def read_output(self) -> bytes:
+        """Return what was printed since the last time."""
         file = self._output.fileno()
         # not by reading on: where we are in the file is where the process goes on writing
         content = os.pread(file, os.fstat(file).st_size - self._kept, self._kept)
         self._kept += len(content)
-        if content and log.parent.is_dir():
-            with contextlib.suppress(OSError):
-                log.write_bytes(content)
+        return content
 
-    def terminate(self) -> None:
-        """Let it end by itself (SIGTERM)."""
-        self._process.terminate()
-
-    def signal(self, number: int) -> None:
-        """Send a signal to it, and to everything that it started."""
+    def kill_all(self) -> None:
+        """Send SIGKILL to it and to everything that it started, and do not wait."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, number)
-
-    def wait(self, timeout_s: float) -> None:
-        """Wait for its end.
-
-        Raises:
-            subprocess.TimeoutExpired: it still runs.
-        """
-        self._process.wait(timeout_s)
+            os.killpg(self.pid, signal.SIGKILL)
 
     def kill(self) -> None:
         """Kill what is left of it, and of everything that it started."""
-        self.signal(signal.SIGKILL)
-        self._process.wait()
+        self.kill_all()
+        self.wait()
         self.end_input()
 
     def close(self) -> None:
-        """Let go of what it has printed; it has ended."""
+        """Keep what it has printed, and let go of it; it has ended."""
+        self.keep_output()
         self._output.close()
 
 
@@ -179,7 +174,7 @@ class NodeAgent(SessionProcess):
 
     def give(self, task: AgentTask) -> None:
         """Give it a task; it has none, or has done that well."""
-        self._done = False
+        self._done, self.log = False, task.log
         self.write(encode(**task.to_json()))  # (1)
 
     def would_be(self, preload: tuple[str, ...], environment: Mapping[str, str]) -> bool:
@@ -187,7 +182,7 @@ class NodeAgent(SessionProcess):
         return super().exit_code is None and self._traits == _traits(preload, environment)
 
     def close(self) -> None:
-        """Let go of what it has printed and reported; it has ended."""
+        """Keep what it has printed, and let go of what it reported; it has ended."""
         self._done = self.exit_code == 0
         self._reports.close()
         super().close()
@@ -207,7 +202,6 @@ class Agents:
 
     def __init__(self) -> None:
         self._agents: list[NodeAgent] = []
-        self._run: RunDir | None = None
         self._plans: tuple[NodePlan, ...] = ()
         self._network: Network | None = None
         self._failed_at: float | None = None
@@ -232,17 +226,18 @@ class Agents:
 
         The task is the first node's; `plans` are the simulated nodes, where there are several.
         """
-        if plans != self._plans or not self._would_be(task):
+        environment = self._environment(task)
+        same = all(agent.would_be(task.preload, environment) for agent in self._agents)
+        if plans != self._plans or not self._network_holds() or not same:
             self.end()
         if plans and self._network is None:
             self._network = Network(plans, trains=not task.script)
             self._plans = plans
         if self._network is not None:
-            from drumline.launch.runs import note_network  # not before the first agent has started
-
-            note_network(task.run_dir, self._network.describe())
+            run = task.run_dir
+            manifest = run.read_json("manifest.json") or {}
+            run.write_json("manifest.json", {**manifest, "network": self._network.describe()})
         environment = self._environment(task)
-        self._run = task.run_dir
         for node in range(max(1, len(plans))):
             if node == len(self._agents):
                 self._spawn(task.preload, environment)
@@ -262,11 +257,7 @@ class Agents:
         return self._failed_at is None or time.monotonic() < self._failed_at + _LAST_WORDS_S
 
     def check_network(self) -> None:
-        """Tell if the network of simulated nodes went away.
-
-        Raises:
-            WorkerError: the process that holds it was ended by somebody.
-        """
+        """Raise a WorkerError if the network of simulated nodes went away."""
         if not self._network_holds():
             raise WorkerError(
                 "the process that holds the simulated network has ended, and all links with it; "
@@ -285,7 +276,8 @@ class Agents:
         """
         if any(code != 0 for code in self.exit_codes):
             self.end()
-        self._keep_output()
+        for agent in self._agents:
+            agent.keep_output()
 
     def end(self) -> None:
         """End the run and all agents."""
@@ -294,24 +286,10 @@ class Agents:
             self._network.close()
             self._network = None
         self._plans = ()
-        self._keep_output()
         for agent in self._agents:
             agent.close()
         self._agents.clear()
         self._failed_at = None
-
-    def _keep_output(self) -> None:
-        if self._run is not None:
-            for node, agent in enumerate(self._agents):
-                agent.keep_output(self._run.logs / f"node-{node}.log")
-        self._run = None
-
-    def _would_be(self, task: AgentTask) -> bool:
-        """Whether all that run would be the same, started here and now for this task."""
-        environment = self._environment(task)
-        return self._network_holds() and all(
-            agent.would_be(task.preload, environment) for agent in self._agents
-        )
 
     def _network_holds(self) -> bool:
         return self._network is None or self._network.holds()
@@ -333,11 +311,7 @@ class Agents:
 
 
 class AgentPool(contextlib.ExitStack):
-    """The agents of many runs, some on this host, some on simulated nodes.
-
-    Runs that are compared alternate, so both kinds of agents stay: torch is imported once for all
-    runs of this host, and once on each node as long as the nodes are the same.
-    """
+    """The agents of many runs; those of this host stay while others train on simulated nodes."""
 
     def __init__(self) -> None:
         super().__init__()

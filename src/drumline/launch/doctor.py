@@ -1,9 +1,8 @@
 """What this machine can do, one check per line with the way out; what killed launches have left.
 
-By design nothing is left but a temporary folder, and semaphores of its name: processes end with
-their parent, and simulated networks with the last process in them. But a kernel may be odd, or a
-container's init not reap; then a process is ours if it was told a launch's temporary folder, and
-stray if nobody holds that folder any more.
+By design that is a temporary folder and semaphores of its name at most: processes end with their
+parent. But a kernel may be odd, or a container's init not reap; then a process is ours if it was
+told a launch's temporary folder, and stray if nobody holds that folder any more.
 """
 
 from __future__ import annotations
@@ -40,8 +39,9 @@ class Check:
 
 def run_checks() -> list[Check]:
     """Check what this machine can launch; nothing that is missing is an error."""
-    checks = (_python, _torch, _gpu, _cores, _memory, _shared_memory, _mpi, _tools)
-    return [*(check() for check in checks), *_networks()]
+    cores = Check("cores", True, f"{count_cores()}, for as many ranks at full speed")
+    machine = [_python(), _torch(), _gpu(), cores, _memory(), _shared_memory()]
+    return [*machine, _mpi(), _tools(), *_networks()]
 
 
 def _python() -> Check:
@@ -63,10 +63,6 @@ def _gpu() -> Check:
     if not gpus:
         return Check("GPU", False, "nvidia-smi finds none", "check the driver: nvidia-smi")
     return Check("GPU", True, ", ".join(line.partition(" (")[0] for line in gpus))
-
-
-def _cores() -> Check:
-    return Check("cores", True, f"{count_cores()}, for as many ranks at full speed")
 
 
 def _memory() -> Check:
@@ -155,7 +151,10 @@ def stray_processes() -> list[tuple[int, str]]:
             if int(entry.name) == os.getpid() or entry.stat().st_uid != os.getuid():
                 continue
             folder = _scratch_of(entry)
-            if folder is None or is_held(folder) or not (folder.exists() or _is_orphan(entry)):
+            if folder is None or is_held(folder):
+                continue
+            parent = (entry / "stat").read_text().rpartition(")")[2].split()[1]
+            if not folder.exists() and parent != "1":
                 continue
             command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
         except OSError:  # it has ended meanwhile, or is not ours to look at
@@ -171,7 +170,3 @@ def _scratch_of(entry: Path) -> Path | None:
             # as that process sees it: it may live in a container with folders of its own
             return entry / "root" / os.fsdecode(value).lstrip("/")
     return None
-
-
-def _is_orphan(entry: Path) -> bool:
-    return (entry / "stat").read_text().rpartition(")")[2].split()[1] == "1"

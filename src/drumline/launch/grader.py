@@ -9,10 +9,8 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -20,6 +18,7 @@ from pathlib import Path
 
 from drumline.core.errors import DrumlineError
 from drumline.core.json_lines import JsonLines, Message, encode
+from drumline.launch.agents import SessionProcess
 
 _START_S = 90.0  # to load torch
 _SLACK_S = 15.0  # beyond a check's own limit: its processes are looked for and ended
@@ -56,20 +55,13 @@ class Verdict:
     seconds: float = 0.0
 
 
-class GraderProcess:
+class GraderProcess(SessionProcess):
     """A process of `drumline.grader`; answers requests until its context ends."""
 
     def __init__(self) -> None:
-        self._printed = tempfile.TemporaryFile()  # noqa: SIM115  closed with the process
+        command = [sys.executable, "-P", "-m", "drumline.grader"]
         try:
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "drumline.grader"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self._printed,
-                start_new_session=True,
-                env={**os.environ, **_ENVIRONMENT},
-            )
+            super().__init__(command, {**os.environ, **_ENVIRONMENT}, stdout=subprocess.PIPE)
         except OSError as error:
             raise DrumlineError(
                 f"cannot start the process that checks: {error.strerror}; is there a Python at "
@@ -77,11 +69,16 @@ class GraderProcess:
             ) from error
         self._start_s = _START_S
 
-    def __enter__(self) -> GraderProcess:
-        return self
-
     def __exit__(self, *_: object) -> None:
-        self.stop()
+        """End the process and all that it started; it ends when there are no more requests."""
+        self.end_input()
+        self.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.wait(_GOODBYE_S)
+        self.kill()
+        if self.stdout is not None:
+            self.stdout.close()
+        self.close()
 
     def ask(
         self,
@@ -101,10 +98,7 @@ class GraderProcess:
             DrumlineError: it ended before it asked anything.
         """
         request = {"lab": lab, "folder": str(folder), "timeout_s": timeout_s, "total_s": total_s}
-        assert self._process.stdin is not None
-        with contextlib.suppress(OSError):  # it is gone, which its silence will tell
-            self._process.stdin.write(encode(**request, checks=checks))
-            self._process.stdin.flush()
+        self.write(encode(**request, checks=checks))
         current = None
         for event in self._events(timeout_s + slack_s):
             match event.pop("event"):
@@ -117,8 +111,10 @@ class GraderProcess:
                     current = None
                     yield Verdict(**{**event, "status": Status(event["status"])})
         if current is None:
-            said = self._last_error()
-            self.stop()
+            lines = self.read_output().decode(errors="replace").splitlines()
+            said = next(
+                (line.strip() for line in reversed(lines) if line.strip()), "without a word"
+            )
             raise DrumlineError(
                 f"the process that checks has ended: {said}; run drumline doctor, or reinstall "
                 f"drumline"
@@ -127,7 +123,7 @@ class GraderProcess:
 
     def _events(self, silence_s: float) -> Iterator[Message]:
         """Give events until the process has ended, or is silent; loading torch may take longer."""
-        pipe, lines = self._process.stdout, JsonLines()
+        pipe, lines = self.stdout, JsonLines()
         assert pipe is not None
         while select.select([pipe], [], [], max(self._start_s, silence_s))[0]:
             chunk = os.read(pipe.fileno(), 1 << 16)
@@ -136,24 +132,3 @@ class GraderProcess:
             self._start_s = 0.0
             lines.feed(chunk)
             yield from lines.messages()
-
-    def _last_error(self) -> str:
-        self._printed.seek(0)
-        lines = self._printed.read().decode(errors="replace").splitlines()
-        return next((line.strip() for line in reversed(lines) if line.strip()), "without a word")
-
-    def stop(self) -> None:
-        """End the process and all that it started."""
-        process = self._process
-        with contextlib.suppress(OSError):
-            if process.stdin is not None:
-                process.stdin.close()  # it ends when there are no more requests
-        process.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_GOODBYE_S)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        if process.stdout is not None:
-            process.stdout.close()
-        self._printed.close()

@@ -145,11 +145,7 @@ def main() -> int:
 
 
 def _build(plans: list[NodePlan]) -> list[str]:
-    """Make all nodes and links; returns the path of each node's namespace.
-
-    Raises:
-        RuntimeError: `ip` or `tc` refused; holds what it said.
-    """
+    """Make all nodes and links; returns the path of each node's namespace."""
     spaces = [_open_namespace() for _ in plans]
     run_batch("ip", switch_lines())
     for plan, space in zip(plans, spaces, strict=True):

@@ -59,11 +59,7 @@ class OuterLauncher:
         return _NOTES / f".joining-{hashlib.sha256(self.job.encode()).hexdigest()[:16]}"
 
     def settle(self, spec: RunSpec) -> RunSpec:
-        """Say how ranks meet that were told no address.
-
-        Raises:
-            CommError: they are on several hosts, so somebody must say where.
-        """
+        """Say how ranks meet that were told no address; a CommError across hosts."""
         if spec.init != "env" or self.says_where:
             return spec
         if self.local_world_size != self.world_size:
@@ -81,11 +77,7 @@ class OuterLauncher:
         write_atomic(self.note, str(run.path))
 
     def wait_for_run(self, within_s: float | None = None) -> RunDir:
-        """Learn which directory the run has (other ranks).
-
-        Raises:
-            CommError: rank 0 has not said so in time.
-        """
+        """Learn which directory the run has (other ranks); a CommError if rank 0 is late."""
         from drumline.core.rundir import RunDir
 
         within_s = _WAIT_S if within_s is None else within_s
@@ -105,9 +97,7 @@ class OuterLauncher:
     ) -> dict[str, str]:
         """Return the environment for this rank's worker: the variables that torchrun sets.
 
-        Args:
-            environ: what there is already.
-            options: what this rank was started with, to be compared with the others'.
+        `options`: what this rank was started with, to be compared with the others'.
         """
         where = {} if options is None else {RANK_OPTIONS: json.dumps(options)}
         if self.master is not None:
@@ -170,11 +160,7 @@ _EXAMPLE = "--rank 0 --world-size 2 --master localhost:29500"
 def rank_by_hand(
     rank: int | None, world_size: int | None, master: str | None
 ) -> OuterLauncher | None:
-    """Be the rank of a launch by hand (--rank, --world-size, --master); None without these.
-
-    Raises:
-        UsageError: one of the three is missing, or they do not fit together.
-    """
+    """Be one rank by hand (--rank, --world-size, --master); None without; UsageError for a part."""
     given = {"--rank": rank, "--world-size": world_size, "--master": master}
     missing = [option for option, value in given.items() if value is None]
     if len(missing) == len(given):
@@ -205,11 +191,7 @@ def rank_by_hand(
 
 
 def parse_master(master: str) -> tuple[str, int]:
-    """Parse --master HOST:PORT of a launch by hand; an IPv6 HOST is in brackets.
-
-    Raises:
-        UsageError: it is something else.
-    """
+    """Parse --master HOST:PORT; IPv6 in brackets; a UsageError for anything else."""
     match = re.fullmatch(r"(?:\[([0-9a-fA-F:]+)\]|([^:/\[\]\s]+)):(\d{1,5})", master, re.ASCII)
     if match is None or int(match.group(3)) not in range(1, 1 << 16):
         raise UsageError(

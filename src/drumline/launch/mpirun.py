@@ -35,15 +35,14 @@ _KILLED = re.compile(r"process rank (\d+) with PID \d+ on node \S+ exited on sig
 _INSTALL = "install Open MPI and mpi4py with: pip install 'drumline[mpi]'"
 
 
-def refuse_without_mpi() -> None:
-    """Refuse to launch by mpirun where something for MPI is missing, before anything starts.
-
-    Raises:
-        UsageError: there is no mpirun, or no mpi4py.
-    """
+def require_mpirun() -> str:
+    """Find the mpirun to launch ranks by; a UsageError where it or mpi4py is missing."""
     if importlib.util.find_spec("mpi4py") is None:
         raise UsageError(f"backend: mpi needs mpi4py, which is not installed; {_INSTALL}")
-    _need_mpirun()
+    found = find_mpirun()
+    if found is None:
+        raise UsageError(f"backend: mpi starts its ranks by mpirun, and there is none; {_INSTALL}")
+    return found
 
 
 class MpiRun:
@@ -60,12 +59,13 @@ class MpiRun:
         with EventWriter(run.node_events(0)) as events:
             events.write("agent", node=0, pid=os.getpid(), time=time.time())
         tether = [sys.executable, "-m", "drumline.core.processes", str(os.getpid())]
-        mpirun = [_need_mpirun(), "-n", str(task.workers)]
+        mpirun = [require_mpirun(), "-n", str(task.workers)]
         rank = [sys.executable, "-m", "drumline.agent.worker", str(run.path), *task.script]
         environment = mpi_environment(self._scratch.path, task.workers)
         self._run = run
         with deferred_signals():
             self._mpirun = SessionProcess([*tether, *mpirun, *rank], environment)
+        self._mpirun.log = task.log
         self._mpirun.end_input()
 
     def running(self) -> bool:
@@ -80,24 +80,23 @@ class MpiRun:
     def stop(self) -> None:
         """End all ranks, and keep what mpirun has printed; read `exit_codes` before."""
         if self._mpirun is not None and self._run is not None:
-            log = self._run.logs / "node-0.log"
             end_all([self._mpirun])
-            self._mpirun.keep_output(log)
             self._mpirun.close()
             self._mpirun = None
-            _note_killed_ranks(self._run, log)
+            _note_killed_ranks(self._run)
 
 
-def _note_killed_ranks(run: RunDir, log: Path) -> None:
+def _note_killed_ranks(run: RunDir) -> None:
     """Note which ranks mpirun saw killed, where the process above the rank could not.
 
     That process (`agent/worker.py`) is what mpirun has started as the rank. Where it is killed
     itself, the rank goes with it, and only mpirun's own output tells which one it was.
     """
     try:
-        said = " ".join(log.read_text(errors="replace").split())  # it breaks its lines anywhere
+        log = (run.logs / "node-0.log").read_text(errors="replace")
     except OSError:
         return
+    said = " ".join(log.split())  # it breaks its lines anywhere
     noted = {e["rank"] for e in read_events(run.node_events(0)) if e["event"] == "worker_exit"}
     killed = {int(rank): int(number) for rank, number in _KILLED.findall(said)}
     with EventWriter(run.node_events(0)) as events:
@@ -129,10 +128,3 @@ def find_mpirun() -> str | None:
     """Find the mpirun to launch ranks by: beside this Python, where its wheel is, or on PATH."""
     beside = Path(sys.executable).parent / "mpirun"
     return str(beside) if beside.exists() else shutil.which("mpirun")
-
-
-def _need_mpirun() -> str:
-    found = find_mpirun()
-    if found is None:
-        raise UsageError(f"backend: mpi starts its ranks by mpirun, and there is none; {_INSTALL}")
-    return found

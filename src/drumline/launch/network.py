@@ -66,11 +66,7 @@ def missing_tools() -> list[str]:
 def find_way(*, instead: str = _ONE_NODE) -> Way:
     """Find out how a launch can make namespaces for simulated nodes here, by making one.
 
-    Args:
-        instead: what else a person can do where that is not possible.
-
-    Raises:
-        CommError: a command is missing, or nothing is allowed; says what to do.
+    A CommError says what to do where that is not possible, or what else (`instead`).
     """
     if sys.platform != "linux":
         raise CommError(f"simulated nodes are made of Linux namespaces; go to Linux, or {instead}")
@@ -174,15 +170,15 @@ class Network:
         with contextlib.suppress(BrokenPipeError, ValueError):
             stream.send(nodes=[plan.to_json() for plan in self._plans])
             answer = stream.receive()
-        if answer is None or "error" in answer:
-            raise self._explain(answer["error"] if answer else self._last_words())
+        if answer is None:
+            self._hub.kill()
+            lines = self._hub.communicate()[1].decode(errors="replace").strip().splitlines()
+            code = self._hub.returncode
+            raise self._explain(lines[-1] if lines else f"the hub ended with code {code}")
+        if "error" in answer:
+            raise self._explain(answer["error"])
         spaces: list[str] = answer["spaces"]
         return spaces
-
-    def _last_words(self) -> str:
-        self._hub.kill()
-        lines = self._hub.communicate()[1].decode(errors="replace").strip().splitlines()
-        return lines[-1] if lines else f"the hub ended with code {self._hub.returncode}"
 
     def _explain(self, reason: str) -> CommError:
         if _NO_NETEM in reason and any(plan.delay_ms for plan in self._plans):

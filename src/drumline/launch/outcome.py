@@ -82,11 +82,12 @@ class Outcome:
 
     def _read_errors(self) -> list[Event]:
         """The errors of all ranks, earliest first."""
-        errors = _last_attempt_errors(self.run.read_rank_events(self.world_size))
-        if self.last_words is not None:
-            reported = {error["rank"] for error in errors}
-            elsewhere = [read_events(file) for file in self.last_words.glob("rank-*.jsonl")]
-            errors += [e for e in _last_attempt_errors(elsewhere) if e["rank"] not in reported]
+        logs = self.run.read_rank_events(self.world_size)
+        errors = [error for log in logs for error in _since(log, "start", "error")]
+        reported = {error["rank"] for error in errors}
+        for file in () if self.last_words is None else self.last_words.glob("rank-*.jsonl"):
+            told = _since(read_events(file), "start", "error")
+            errors += [error for error in told if error["rank"] not in reported]
         late = (error for error in errors if error["time"] >= self.since)
         return sorted(late, key=lambda error: float(error["time"]))
 
@@ -172,12 +173,6 @@ class Outcome:
             node=node,
             seen_by=error["rank"],
         )
-
-
-def _last_attempt_errors(logs: list[list[Event]]) -> list[Event]:
-    """The error events since each rank last started, earliest first."""
-    errors = [error for events in logs for error in _since(events, "start", "error")]
-    return sorted(errors, key=lambda event: float(event["time"]))
 
 
 def worker_exits(run: RunDir, nodes: int) -> list[Event]:

@@ -1,26 +1,21 @@
-"""Starting a probe: ranks that look at communication itself, and the files that they leave.
-
-They run on this host, or on simulated nodes with equally many ranks each.
-"""
+"""Starting a probe: ranks that look at communication itself, and the files that they leave."""
 
 from __future__ import annotations
 
 import contextlib
 import shutil
-import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from drumline.core.errors import RunDirError
 from drumline.core.json_lines import Message
 from drumline.core.nodes import NodePlan
-from drumline.core.rundir import PROGRESS, RunDir
+from drumline.core.rundir import PROGRESS
 from drumline.core.task import MODULE, PRELOAD, AgentTask
 from drumline.launch.agents import Agents
-from drumline.launch.mpirun import refuse_without_mpi
-from drumline.launch.runs import build_manifest
-from drumline.launch.training import run_ranks
+from drumline.launch.mpirun import require_mpirun
+from drumline.launch.runs import create_script_run, launched_ranks
 
 _TIMEOUT_S = 60.0
 
@@ -55,7 +50,7 @@ def probed(
     Args:
         module: its full name.
         request: what it finds in `probe.json`.
-        ranks: how many, over all nodes.
+        ranks: how many, over all nodes, equally many on each.
         out: the run directory to keep; None: a temporary one.
         plans: the simulated nodes to run on; none: this host.
         by_mpi: let mpirun start the ranks, on this host.
@@ -65,10 +60,9 @@ def probed(
         DrumlineError: what went wrong first, told by rank; or there is no MPI.
     """
     if by_mpi:
-        refuse_without_mpi()
+        require_mpirun()
     with Agents() as agents:
-        run = RunDir.create("probe", root=agents.scratch.path, exact=out)
-        run.write_json("manifest.json", {**build_manifest(sys.argv), "script": [module]})
+        run = create_script_run("probe", [module], root=agents.scratch.path, out=out)
         run.write_json("probe.json", request)
         task = AgentTask(
             run=str(run.path),
@@ -77,24 +71,22 @@ def probed(
             script=(MODULE, module, str(run.path)),
             preload=(*PRELOAD, module),
         )
-
-        def show() -> None:
-            said = run.read_json(PROGRESS)
-            watch(None if said is None else Progress(**said))
-
-        shown = contextlib.nullcontext(show)
-        outcome = run_ranks(task, agents, shown, plans=plans, by_mpi=by_mpi)
-        replace(
-            outcome,
+        with launched_ranks(
+            run,
+            task,
+            agents,
+            plans=plans,
+            by_mpi=by_mpi,
             kept=out is not None,  # else the logs go with this context
             timeout="timeout_s" if "timeout_s" in request else None,
-        ).check()
+        ) as polls:
+            for _ in polls:
+                said = run.read_json(PROGRESS)
+                watch(None if said is None else Progress(**said))
         shutil.rmtree(run.rendezvous, ignore_errors=True)
-        yield [_read_answer(run, rank) for rank in range(ranks)]
-
-
-def _read_answer(run: RunDir, rank: int) -> Message:
-    answer = run.read_json(f"answer-{rank}.json")
-    if answer is None:
-        raise RunDirError(f"rank {rank} has ended without an answer; run it again")
-    return answer
+        answers = []
+        for rank in range(ranks):
+            if (answer := run.read_json(f"answer-{rank}.json")) is None:
+                raise RunDirError(f"rank {rank} has ended without an answer; run it again")
+            answers.append(answer)
+        yield answers

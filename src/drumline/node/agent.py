@@ -15,8 +15,8 @@ among all.
 
 from __future__ import annotations
 
+import math
 import os
-import signal
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ from drumline.core.scratch import Scratch
 from drumline.core.task import MODULE, PRELOAD, SCRATCH, AgentTask
 from drumline.launch import agents
 from drumline.launch.outcome import worker_exits
-from drumline.launch.preflight import find_module, guess_preloads, list_gpus
+from drumline.launch.preflight import find_module, guess_preloads
 from drumline.node.job import Job, JobFolder
 
 WHOLE = "whole"
@@ -59,11 +59,7 @@ class Terms(Record):
 
 
 def settle_terms(job: Job, workers: int) -> Terms:
-    """Settle a job's terms on its node; a spec gets the cluster's nodes and workers.
-
-    Raises:
-        SpecError: the spec does not fit them, or asks for what only simulated nodes have.
-    """
+    """Settle a job's terms; a spec gets the cluster's nodes and workers, or a SpecError."""
     if not job.spec:
         return Terms(workers=workers, timeout_s=job.timeout_s, restarts=job.restarts)
     import yaml  # a script's job needs neither, and they take a while to load
@@ -73,10 +69,9 @@ def settle_terms(job: Job, workers: int) -> Terms:
     values = yaml.safe_load(job.spec) or {}
     if not isinstance(values, dict):
         raise SpecError("the spec is no mapping; write key: value lines")
-    link, slow_nodes = values.get("link"), values.get("slow_nodes")
-    if isinstance(link, dict):
-        link = any(link.values())
-    for key, given in (("slow_nodes", slow_nodes), ("link", link)):
+    link = values.get("link")
+    link_given = any(link.values()) if isinstance(link, dict) else link
+    for key, given in (("slow_nodes", values.get("slow_nodes")), ("link", link_given)):
         if given:
             raise SpecError(
                 f"{key} is about simulated nodes, but a cluster's nodes have the network and the "
@@ -117,11 +112,7 @@ def build_task(job: Job, folder: JobFolder, terms: Terms) -> AgentTask:
 
 
 def preloads_for(job: Job) -> tuple[str, ...]:
-    """List the modules that a job's workers on this node will load; called in the job's folder.
-
-    Raises:
-        UsageError: there is no such script or module.
-    """
+    """List what a job's workers will load, in the job's folder; a UsageError without its script."""
     if not job.argv:
         return PRELOAD
     if job.argv[0] == MODULE:
@@ -143,11 +134,6 @@ def variables_for(job: Job, workers: int) -> dict[str, str]:
     return {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", threads), **nodes}
 
 
-def default_workers() -> int:
-    """Return the default number of a job's ranks on this node: one for each GPU, or one."""
-    return max(1, sum(line.startswith("GPU ") for line in list_gpus() or ()))
-
-
 def _edition() -> Path | None:
     """Return the folder of this process's edition; None where nobody brought one: a checkout."""
     folder = Path(drumline.__file__).parents[1]
@@ -159,8 +145,8 @@ def of_this_edition(variables: Mapping[str, str]) -> dict[str, str]:
     own = _edition()
     if own is None:
         return dict(variables)
-    others = [path for path in (variables.get(_PATH),) if path]
-    return {**variables, _PATH: os.pathsep.join([str(own), *others])}
+    paths = filter(None, [str(own), variables.get(_PATH)])
+    return {**variables, _PATH: os.pathsep.join(paths)}
 
 
 def hold_edition() -> None:
@@ -177,7 +163,7 @@ class JobAgent:
         self.scratch = Scratch()
         self._agent: agents.NodeAgent | None = None
         self._task: AgentTask | None = None
-        self._kill_at = float("inf")
+        self._kill_at = math.inf
 
     @property
     def warm(self) -> bool:
@@ -192,7 +178,7 @@ class JobAgent:
     @property
     def ended(self) -> bool:
         """Whether there is no agent, or none any more, or it has done its task."""
-        return self._agent is None or self._agent.exit_code is not None
+        return not self.warm or self.exit_code is not None
 
     def warm_up(self, preload: tuple[str, ...], variables: Mapping[str, str]) -> None:
         """Start the agent ahead of its task."""
@@ -209,11 +195,11 @@ class JobAgent:
     def tick(self) -> None:
         """Kill an agent that was asked to end and has not."""
         if time.monotonic() > self._kill_at and self._agent is not None and not self.ended:
-            self._agent.signal(signal.SIGKILL)
+            self._agent.kill_all()
 
     def stop(self, grace_s: float = GRACE_S) -> None:
         """End the agent: SIGTERM, then SIGKILL after the grace period; without ranks at once."""
-        if self._agent is not None and self._kill_at == float("inf"):
+        if self._agent is not None and self._kill_at == math.inf:
             self._kill_at = time.monotonic()
             if self._has_ranks():  # one that waits for other agents does not react to SIGTERM
                 self._kill_at += grace_s
@@ -223,9 +209,6 @@ class JobAgent:
         """Kill what is left, and keep what the agent printed."""
         if self._agent is not None:
             self._agent.kill()
-            if self._task is not None:
-                logs = self._task.run_dir.logs
-                self._agent.keep_output(logs / f"node-{self._task.node}.log")
             self._agent.close()
         self.scratch.remove()
 
@@ -261,12 +244,6 @@ def write_reports(run: RunDir, reports: ExitReports, *, ahead_s: float) -> None:
                     if "time" in fields:
                         fields["time"] -= ahead_s
                     writer.write(event["event"], **fields)
-
-
-def is_explained(run: RunDir, world_size: int) -> bool:
-    """Whether a job's rank has reported an error that is no consequence of another rank's."""
-    logs = run.read_rank_events(world_size)
-    return any(e["event"] == "error" and not e["consequence"] for log in logs for e in log)
 
 
 def exit_code_of(run: RunDir, error: DrumlineError, nodes: int) -> int:

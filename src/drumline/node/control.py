@@ -43,20 +43,13 @@ _HEARTBEAT_S = 5.0
 _CHUNK = 1 << 20
 
 
-def _describe_job(folder: JobFolder) -> Message:
-    """Return what there is to say of a job, as plain values."""
-    job = folder.read_job().to_json()
-    kept = {key: value for key, value in job.items() if key not in _LEFT_OUT}
-    return {**kept, "trains": bool(job["spec"]), "state": folder.read_state().to_json()}
-
-
-def _cancel_job(folder: JobFolder, within_s: float = _CANCEL_S) -> JobState:
+def _cancel_job(folder: JobFolder) -> JobState:
     """Ask for the end of a job, and wait for it; returns the state that it then has."""
     folder.read_job()
     state = folder.read_state()
     if not state.over:
         folder.cancel.touch()
-    deadline = time.monotonic() + within_s
+    deadline = time.monotonic() + _CANCEL_S
     while not state.over and time.monotonic() < deadline:
         time.sleep(_CANCEL_POLL_S)
         state = folder.read_state()
@@ -177,7 +170,9 @@ def main(argv: list[str]) -> int:
     if options.command == "status":
         for folder in all_jobs(options.root):
             if (folder.path / "job.json").exists():  # else it is being made
-                stream.send(**_describe_job(folder))
+                job, state = folder.read_job().to_json(), folder.read_state().to_json()
+                kept = {key: value for key, value in job.items() if key not in _LEFT_OUT}
+                stream.send(**kept, trains=bool(job["spec"]), state=state)
         return 0
     try:
         folder = JobFolder(options.root, options.job)

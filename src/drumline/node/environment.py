@@ -95,7 +95,7 @@ class Wanted(NamedTuple):
     python: str
     """the interpreter that it stands on, or auto"""
     dependencies: Sequence[Mapping[str, object]]
-    """`NodePackage` of `cluster.provision.environment`, as JSON"""
+    """`NodePackage` of `cluster.provision.provision`, as JSON"""
     requirements: Mapping[str, str]
     """files by their names"""
     leader: str
@@ -112,6 +112,14 @@ class Packages(NamedTuple):
     missing: Sequence[str]
     install: Sequence[str]
     pip: bool
+
+
+def _run(
+    *argv: str, timeout_s: float = 60, given: str | None = None
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        argv, input=given, capture_output=True, text=True, timeout=timeout_s, check=False
+    )
 
 
 def _choose_base(wanted: str) -> Interpreter:
@@ -147,10 +155,7 @@ def _candidates() -> list[str]:
 def _inspect_python(python: str) -> Interpreter:
     """Ask an interpreter what it is."""
     try:
-        answer = subprocess.run(
-            [python, "-c", _LOOK], capture_output=True, text=True, timeout=60, check=False
-        )
-        return Interpreter(**json.loads(answer.stdout))
+        return Interpreter(**json.loads(_run(python, "-c", _LOOK).stdout))
     except (OSError, ValueError, subprocess.TimeoutExpired):
         return Interpreter(python)
 
@@ -197,7 +202,7 @@ class Maker:
         argv = [base.executable, "-m", "venv", "--clear", "--without-pip", str(self.env)]
         if not base.is_venv or _sees_system(base.prefix):
             argv.insert(-1, "--system-site-packages")
-        answer = subprocess.run(argv, capture_output=True, text=True, timeout=300, check=False)
+        answer = _run(*argv, timeout_s=300)
         if answer.returncode:
             said = (answer.stderr or answer.stdout).strip()
             raise UnfitError(f"{shlex.join(argv)} failed: {said}")
@@ -220,21 +225,13 @@ class Maker:
         What is new enough but of another version than the laptop's is to be installed, too. Where
         pip is needed, it is there afterwards.
         """
-        given = json.dumps(self.wanted.dependencies)
-        answer = subprocess.run(
-            [str(self.python), "-c", _CHECK],
-            input=given,
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
+        needed = json.dumps(self.wanted.dependencies)
+        answer = _run(str(self.python), "-c", _CHECK, given=needed)
         if answer.returncode:
             raise UnfitError(f"{self.python} does not run: {answer.stderr.strip()}")
         left = Packages(**json.loads(answer.stdout))
         if (left.install or self.wanted.requirements) and not left.pip:
-            argv = [str(self.python), "-m", "ensurepip"]
-            answer = subprocess.run(argv, capture_output=True, text=True, timeout=300)
-            if answer.returncode:
+            if _run(str(self.python), "-m", "ensurepip", timeout_s=300).returncode:
                 raise UnfitError(
                     "packages must be installed, but this node's Python has no pip and cannot make "
                     "it; install it there (Debian and Ubuntu: apt install python3-pip python3-venv)"
@@ -289,9 +286,7 @@ def _sees_system(prefix: str) -> bool:
 def _interface_of(address: str) -> str:
     """Return the network interface that has an address; "" where that cannot be found out."""
     try:
-        answer = subprocess.run(
-            ["ip", "-o", "addr", "show", "to", address], capture_output=True, text=True, timeout=10
-        )
+        answer = _run("ip", "-o", "addr", "show", "to", address, timeout_s=10)
     except (OSError, subprocess.TimeoutExpired):
         return ""
     fields = answer.stdout.split()

@@ -195,11 +195,7 @@ def wanted_folders(entries: list[Entry]) -> list[str]:
 
 @contextmanager
 def locked(root: str, *, within_s: float = LOCK_S) -> Iterator[None]:
-    """Hold the node's R/code.lock, as does whoever takes a snapshot of R/code.
-
-    Raises:
-        TimeoutError: somebody else holds it for longer than `within_s`.
-    """
+    """Hold R/code.lock, as whoever takes a snapshot of R/code does; else a TimeoutError."""
     lock = FileLock(os.path.join(root, "code.lock"))
     if not lock.acquire(within_s):
         raise TimeoutError(

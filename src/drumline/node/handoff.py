@@ -6,7 +6,7 @@
                                           warm agent ──(4) runs the job
 
 Loading torch is most of what starting a job takes. So the process that runs a job leaves a warm
-agent behind, if the job wants it (`_keep_warm`): `python -m drumline.node.handoff R [MODULES]` has
+agent behind, if the job wants it (`keep_warm`): `python -m drumline.node.handoff R [MODULES]` has
 torch loaded and waits. The next job is handed to it, and it becomes the process that runs that job:
 its agent still ends with it. It ends by itself after an hour, when the package or the environment
 has changed, or by `python -m drumline.node.handoff R --end`.
@@ -31,10 +31,9 @@ from drumline.core.json_lines import Message
 from drumline.core.lock import FileLock, is_locked
 from drumline.core.processes import start_detached
 from drumline.node.agent import USUAL, JobAgent, hold_edition
-from drumline.node.follow import Follower
 from drumline.node.job import JobFolder, Ticket
 from drumline.node.lead import Leader
-from drumline.node.runner import Runner, print_to
+from drumline.node.runner import Follower, Runner, print_to
 
 _WAIT_S = 3600.0
 _POLL_S = 1.0
@@ -72,7 +71,9 @@ class JobHandoff:
         runner.run()
         self.lock.release()
         if runner.job.keep_warm:
-            _keep_warm(self.folder.root, runner.preload)
+            root, modules = self.folder.root, ",".join(dict.fromkeys((*USUAL, *runner.preload)))
+            warm = [sys.executable, "-m", "drumline.node.handoff", str(root), modules]
+            start_detached(warm, cwd=root)
 
     def pack(self) -> tuple[Message, list[int]]:
         """Return what another process needs to run the job instead: JSON, and descriptors."""
@@ -110,27 +111,19 @@ class JobHandoff:
             self.listener.close()
 
 
-def _keep_warm(root: Path, preload: tuple[str, ...] = ()) -> None:
-    """Start an agent that waits for the next job, in a process of its own."""
-    modules = ",".join(dict.fromkeys((*USUAL, *preload)))
-    start_detached([sys.executable, "-m", "drumline.node.handoff", str(root), modules], cwd=root)
-
-
 def hand_over(job: JobHandoff) -> bool:
     """Hand a job to this node's waiting warm agent, if there is one that fits."""
     request, descriptors = job.pack()
-    root = job.folder.root
-    line = json.dumps({**request, "stamp": stamp(root)}).encode()
-    return _ask(root, line, descriptors, then=_GO) == b"yes"  # (1)
+    line = json.dumps({**request, "stamp": stamp(job.folder.root)}).encode()
+    return _ask(job.folder.root, line, descriptors, then=_GO) == b"yes"  # (1)
 
 
-def _end_warm_agent(root: Path) -> bool:
-    """End a waiting warm agent; returns whether there was one."""
-    there = _ask(root, json.dumps({"end": True}).encode()) is not None
-    deadline = time.monotonic() + 10
-    while there and is_locked(root / "jobs" / _LOCK) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return there
+def _end_warm_agent(root: Path) -> None:
+    """End a waiting warm agent, if there is one."""
+    if _ask(root, json.dumps({"end": True}).encode()) is not None:
+        deadline = time.monotonic() + 10
+        while is_locked(root / "jobs" / _LOCK) and time.monotonic() < deadline:
+            time.sleep(0.02)
 
 
 def stamp(root: Path) -> str:

@@ -19,6 +19,11 @@ the kernel passes the turn on even after `kill -9`. A job runs when nobody holds
     jobs/queue/000007-train-3f9a      locked: runs
     jobs/queue/000008-train-77c1      locked: waits for 7
 
+A snapshot (`work`) is made of copies: a job may write into what it has got (`open("log.txt", "a")`,
+or torch.save over a model that was synced), and neither the code nor another job may see that.
+Where the file system can share content until somebody changes it (XFS, btrfs), the kernel does so.
+Checkpoints are links: we write them ourselves, and never into one that is there.
+
 No pydantic, no torch.
 """
 
@@ -27,12 +32,15 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from drumline.core.errors import ClusterError, UsageError
+from drumline.core.errors import ClusterError, RunDirError, UsageError
 from drumline.core.files import write_atomic
 from drumline.core.json_lines import Record
 from drumline.core.lock import FileLock, is_locked
@@ -45,31 +53,40 @@ JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job(Record):
+class Request(Record):
+    """What somebody wants to run on all nodes of a cluster."""
+
+    argv: tuple[str, ...] = ()
+    """a script below the synced folder, or -m and a module, with arguments"""
+    spec: str = ""
+    """or a spec to train by, as YAML; its nodes and workers are set to the cluster's"""
+    resume: str = ""
+    """a run directory on the leader, below its own folder (jobs/train-3f9a/run), from whose newest
+    checkpoint a spec's training goes on"""
+    code: str = ""
+    """the hash of the code that was synced for it: nodes that have other code by then refuse the
+    job; "": whatever is there"""
+    title: str = ""
+    workers: int | None = None
+    """ranks on each node; None: one for each GPU, or one"""
+    timeout_s: float = 300.0
+    """how long agents wait for each other at the start (a spec has its own)"""
+    restarts: int = 0
+    keep_warm: bool = True
+    """whether an agent that has loaded torch is to wait on each node for the next job"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job(Request):
     """One node's part of a job."""
 
     id: str
-    title: str
     node: int
     addresses: tuple[str, ...]
     """where nodes reach each other, in node order; the first is the leader's"""
-    argv: tuple[str, ...] = ()
-    """a script below work/, or -m and a module, with arguments"""
-    spec: str = ""
-    """or a spec to train by, as YAML"""
-    resume: str = ""
-    """a run directory on the leader, below its own folder, from whose checkpoints to go on"""
-    code: str = ""
-    """the hash of the code that was synced for it; "": whatever is there"""
-    workers: int | None = None
-    """ranks on each node; None: one for each GPU, or one"""
     port: int = 0
     """where the leader listens for the others"""
-    timeout_s: float = 300.0
-    """how long agents wait for each other"""
-    restarts: int = 0
     keep_warm: bool = False
-    """whether an agent is to wait for the next job when this one has ended"""
     submitted: float = 0.0
     user: str = ""
 
@@ -146,11 +163,7 @@ class JobFolder:
         return self.path / "cancel"
 
     def create(self, job: Job, secret: str) -> None:
-        """Make the folder.
-
-        Raises:
-            ClusterError: the job is here already, or the folder cannot be written.
-        """
+        """Make the folder; a ClusterError where it is here already, or cannot be written."""
         if self.path.exists():
             raise ClusterError(f"job {self.id} is on this node already; submit it anew")
         try:
@@ -172,11 +185,7 @@ class JobFolder:
         write_atomic(self.path / "job.json", json.dumps(job.to_json(), indent=2) + "\n")
 
     def read_job(self) -> Job:
-        """Read what is to be done.
-
-        Raises:
-            UsageError: there is no such job.
-        """
+        """Read what is to be done; a UsageError where there is no such job."""
         try:
             return Job.from_json(json.loads((self.path / "job.json").read_text()))
         except OSError:
@@ -241,7 +250,8 @@ class Ticket(FileLock):
         folder = root / "jobs" / "queue"
         folder.mkdir(parents=True, exist_ok=True)
         with FileLock(folder / ".lock"):
-            last = max((_number(path) for path in folder.glob("[0-9]*")), default=0)
+            numbers = (int(path.name.partition("-")[0]) for path in folder.glob("[0-9]*"))
+            last = max(numbers, default=0)
             draft = folder / f".{job}"
             ticket = cls(draft)
             ticket.acquire()  # before anybody sees it
@@ -266,5 +276,71 @@ class Ticket(FileLock):
         self.release()
 
 
-def _number(path: Path) -> int:
-    return int(path.name.partition("-")[0])
+_MOST = 1 << 30
+"""bytes that the kernel is asked to copy at once"""
+
+
+def take_snapshot(source: Path, target: Path) -> None:
+    """Copy a node's code (`source`) to a job's folder (`target`); no tree is an empty one."""
+    _bring(source, target, _copy_file)
+
+
+def bring_checkpoints(root: Path, run: str, target: Path) -> None:
+    """Put an earlier job's checkpoints on this node where a new job looks for the newest.
+
+    `run`: the earlier run's directory, below it.
+
+    Raises:
+        RunDirError: there are none.
+    """
+    root = root.resolve()
+    source = (root / run / "checkpoints").resolve()
+    if not source.is_relative_to(root) or not any(source.glob("step-*")):
+        raise RunDirError(
+            f"there is no checkpoint to go on from in {run} on the leader; start a new run"
+        )
+    _bring(source, target, _link_file)
+
+
+def _bring(source: Path, target: Path, bring_file: Callable[[str, str], None]) -> None:
+    try:
+        target.mkdir()
+        if source.is_dir():
+            _bring_tree(str(source), str(target), bring_file)
+    except OSError as error:
+        what = error.filename or source
+        raise ClusterError(
+            f"cannot copy {what} to {target}: {error.strerror}; make room on the node"
+        ) from None
+
+
+def _bring_tree(source: str, target: str, bring_file: Callable[[str, str], None]) -> None:
+    with os.scandir(source) as entries:
+        for entry in entries:
+            here = f"{target}/{entry.name}"
+            if entry.is_symlink():
+                os.symlink(os.readlink(entry.path), here)
+            elif entry.is_dir():
+                os.mkdir(here)
+                _bring_tree(entry.path, here, bring_file)
+            elif entry.is_file():
+                bring_file(entry.path, here)
+
+
+def _copy_file(source: str, target: str) -> None:
+    """Copy a file's content, mode and dates."""
+    with open(source, "rb", 0) as old, open(target, "xb", 0) as new:
+        found = os.fstat(old.fileno())
+        with suppress(OSError):  # not between any two file systems; the rest goes the plain way
+            while os.copy_file_range(old.fileno(), new.fileno(), _MOST):
+                pass
+        shutil.copyfileobj(old, new)
+        os.fchmod(new.fileno(), found.st_mode & 0o777)
+        os.utime(new.fileno(), ns=(found.st_atime_ns, found.st_mtime_ns))
+
+
+def _link_file(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # another user's file, or a file system without links
+        shutil.copy2(source, target)

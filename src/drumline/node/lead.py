@@ -28,14 +28,12 @@ from drumline.node.agent import (
     JobAgent,
     build_task,
     exit_code_of,
-    is_explained,
     settle_terms,
     write_reports,
 )
-from drumline.node.job import JobFolder, Ticket
+from drumline.node.job import JobFolder, Ticket, bring_checkpoints
 from drumline.node.peer import PeerConnection, accept_follower
 from drumline.node.runner import CANCELLED, TICK_S, Over, Runner, explain_failure
-from drumline.node.snapshot import bring_checkpoints
 
 COME_S = 60.0
 """how long a follower may take to connect"""
@@ -119,7 +117,9 @@ class Leader(Runner):
         while None in (codes := self._exit_codes()) and time.monotonic() < deadline:
             if (ended := len(codes) - codes.count(None)) != known:
                 known = ended
-                if is_explained(self.run_dir, self._world_size):
+                logs = self.run_dir.read_rank_events(self._world_size)
+                errors = (event for log in logs for event in log if event["event"] == "error")
+                if any(not error["consequence"] for error in errors):
                     return
             self._tick()
 
@@ -185,20 +185,19 @@ class Leader(Runner):
             self._tick()
 
     def _tick(self) -> None:
-        """Hear the followers, and do what is due.
-
-        Raises:
-            Over: the job has been cancelled, or a node is lost.
-        """
+        """Hear the followers, and do what is due; `Over` at a cancellation or a lost node."""
         living = [peer for peer in self._peers.values() if peer.lost is None]
         sources: list[socket.socket | PeerConnection] = [*living]
         if self._listener is not None:
             sources.append(self._listener)
         if self._listener in select.select(sources, [], [], TICK_S)[0]:
             self._accept()
-        with contextlib.suppress(queue.Empty):
-            while True:
-                self._admit(self._came.get_nowait())
+        while not self._came.empty():
+            peer = self._came.get_nowait()
+            if peer.node in self._peers or peer.node not in range(1, self.job.nodes):
+                peer.close()
+            else:
+                self._peers[peer.node] = peer
         for peer in list(self._peers.values()):
             for message in peer.tick():
                 self._handle(peer, message)
@@ -240,12 +239,6 @@ class Leader(Runner):
                 self._came.put(peer)
 
         threading.Thread(target=ask, daemon=True).start()
-
-    def _admit(self, peer: PeerConnection) -> None:
-        if peer.node in self._peers or peer.node not in range(1, self.job.nodes):
-            peer.close()
-        else:
-            self._peers[peer.node] = peer
 
     def _handle(self, peer: PeerConnection, message: Message) -> None:
         match message["what"]:

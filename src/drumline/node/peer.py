@@ -114,11 +114,7 @@ class PeerConnection:
 
 
 def listen(address: str) -> socket.socket:
-    """Listen on the leader node's address for the job's follower nodes.
-
-    Raises:
-        ClusterError: the address is not this machine's.
-    """
+    """Listen on the leader's address for followers; a ClusterError if it is not this machine's."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
         return socket.create_server((address, 0), family=family, backlog=128)

@@ -143,14 +143,6 @@ def _send(job: Path, request: Message, stream: JsonStream, busy: BusySign) -> No
         stream.send(sent=name, sha256=reader.digest.hexdigest(), bytes=reader.offset)
 
 
-def _read_phase(folder: JobFolder) -> str:
-    """Return how far the job has come; "" where nobody knows."""
-    with suppress(OSError, ValueError):
-        if (folder.path / "state.json").exists():
-            return folder.read_state().phase
-    return ""
-
-
 def main() -> None:
     """Send a job's files from this node as the laptop requests them, until it disconnects."""
     root, name = sys.argv[1:]
@@ -160,8 +152,10 @@ def main() -> None:
         if "get" in request:
             _send(folder.path, request, stream, busy)
             continue
-        phase = _read_phase(folder)  # before the files: what an ended job has is all there
-        count = 0
+        phase, count = "", 0
+        with suppress(OSError, ValueError):  # before the files: what an ended job has is all there
+            if (folder.path / "state.json").exists():
+                phase = folder.read_state().phase
         for file in list_job(folder.path):
             stream.send(**file.to_json())
             count += 1

@@ -118,7 +118,9 @@ class Service:
         return state is not None
 
     def _try(self, build: Callable[[int], Program], *, last: bool) -> ServiceState | None:
-        port = _free_port()
+        with socket.socket() as probe:  # a port that nobody has
+            probe.bind(("127.0.0.1", 0))
+            port = int(probe.getsockname()[1])
         program = build(port)
         log = self.folder / "log"
         log.unlink(missing_ok=True)
@@ -167,13 +169,6 @@ class Service:
         self.folder.mkdir(mode=0o700, exist_ok=True)
         self.folder.chmod(0o700)
         return FileLock(self.folder / "lock")
-
-
-def _free_port() -> int:
-    """Return a port of the loopback interface that nobody has."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _start_tensorboard(service: Service) -> Message:
@@ -255,11 +250,7 @@ def _variables(service: Service, lab: Path) -> dict[str, str]:
 
 
 def _find_lab() -> Path:
-    """Return JupyterLab's application folder, which lies beside the packages, not in them.
-
-    Raises:
-        ServiceError: it is not installed.
-    """
+    """Return JupyterLab's application folder, which lies beside the packages, not in them."""
     found = importlib.util.find_spec("jupyterlab")
     if found is None or found.origin is None or importlib.util.find_spec("ipykernel") is None:
         raise ServiceError("jupyterlab is not installed on the leader", missing="jupyterlab>=4.2")

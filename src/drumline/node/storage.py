@@ -74,12 +74,9 @@ class Manifest:
 
     @classmethod
     def from_json(cls, text: str | bytes, *, run: str, writer: str) -> Manifest:
-        """Read it back.
+        """Read it back; whoever may write to the storage may have made it up.
 
-        Args:
-            text: the document; whoever may write to the storage may have made it up.
-            run: whose copy it is, by the place where it was found, whatever it says itself.
-            writer: by whom, likewise.
+        Whose copy it is, and by whom, is told by where it was found, whatever it says itself.
 
         Raises:
             ValueError, TypeError, KeyError, AttributeError: it is no such document.
@@ -164,10 +161,6 @@ _OBJECT_STORES = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az"}
 """have no folders; asked to make one, they would make a bucket"""
 
 
-def _nothing() -> None:
-    """Do nothing."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Copied:
     """What a copy took."""
@@ -177,7 +170,7 @@ class Copied:
 
 
 class Store:
-    """A storage that run directories are copied to and restored from."""
+    """A storage for copies of run directories; a ClusterError says why it refuses, and the fix."""
 
     def __init__(self, url: str) -> None:
         with _explained(url):
@@ -199,15 +192,12 @@ class Store:
         writer: str,
         *,
         ended: bool = False,
-        moved: Callable[[], None] = _nothing,
+        moved: Callable[[], None] = lambda: None,
     ) -> Copied:
         """Copy what has changed in a run directory since this writer's last copy.
 
         `ended`: whether it will not change any more.
         `moved`: is called for each piece that has arrived.
-
-        Raises:
-            ClusterError: the storage refuses; says why, and the way out.
         """
         with _explained(self.url):
             old = self.read_manifest(run, writer) or Manifest(run=run, writer=writer)
@@ -235,11 +225,7 @@ class Store:
         return sent
 
     def manifests(self, run: str | None = None) -> list[Manifest]:
-        """Read the manifests of one run, or of all runs, the newest first.
-
-        Raises:
-            ClusterError: the storage refuses, or a manifest is damaged; says which.
-        """
+        """Read the manifests of one run, or of all runs, the newest first."""
         with _explained(self.url):
             self._fs.invalidate_cache()
             found = self._fs.glob(f"{self._root}/{run or '*'}/*/{MANIFEST}")
@@ -266,20 +252,12 @@ class Store:
             ) from None
 
     def check(self, run: str, writer: str) -> None:
-        """See whether the storage answers.
-
-        Raises:
-            ClusterError: it does not; says why, and the way out.
-        """
+        """Raise a ClusterError, with the way out, where the storage does not answer."""
         with _explained(self.url):
             self.read_manifest(run, writer)
 
     def restore(self, manifest: Manifest, name: str, to: Path) -> None:
-        """Bring one file back, and check it.
-
-        Raises:
-            ClusterError: it is missing or damaged; says which.
-        """
+        """Bring one file back, and check it; a ClusterError where it is missing or damaged."""
         file = manifest.files[name]
         where = f"{manifest.run}/{manifest.writer}/{file.key}"
         to.parent.mkdir(parents=True, exist_ok=True)

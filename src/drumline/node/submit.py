@@ -13,6 +13,7 @@ Where the laptop disconnects before (3), a follower forgets the job; the leader 
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import sys
 from dataclasses import replace
@@ -23,10 +24,9 @@ from drumline.core.json_lines import JsonStream, Message
 from drumline.node.control import Tail, send_tail
 from drumline.node.folder import Code, locked
 from drumline.node.handoff import JobHandoff, hand_over
-from drumline.node.job import Job, JobFolder, Ticket
+from drumline.node.job import Job, JobFolder, Ticket, take_snapshot
 from drumline.node.peer import listen
 from drumline.node.runner import detach
-from drumline.node.snapshot import take_snapshot
 
 _LOCK_S = 45.0
 """how long a sync may keep the code from us: shorter than the laptop waits for an answer"""
@@ -35,6 +35,8 @@ _LOCK_S = 45.0
 def accept_job(root: Path, job: Job, secret: str) -> JobFolder:
     """Make a submitted job's folder on this node, with a snapshot of the synced code.
 
+    It is taken while no sync changes the code.
+
     Raises:
         DrumlineError: it cannot be made, or the code is not what the job was submitted with;
             nothing of it is left.
@@ -42,23 +44,16 @@ def accept_job(root: Path, job: Job, secret: str) -> JobFolder:
     folder = JobFolder(root, job.id)
     folder.create(job, secret)
     try:
-        _snapshot(root, job, folder)
-    except DrumlineError:
-        shutil.rmtree(folder.path, ignore_errors=True)
-        raise
-    return folder
-
-
-def _snapshot(root: Path, job: Job, folder: JobFolder) -> None:
-    """Take the snapshot while no sync changes the code."""
-    try:
-        with locked(str(root), within_s=_LOCK_S):
-            if job.code and Code(str(root)).noted_hash() != job.code:
-                raise ClusterError(
-                    f"somebody has synced other code to node {job.node} since this job's was; "
-                    f"submit it again"
-                )
-            take_snapshot(root / "code", folder.work)
+        with contextlib.ExitStack() as undo:
+            undo.callback(shutil.rmtree, folder.path, ignore_errors=True)
+            with locked(str(root), within_s=_LOCK_S):
+                if job.code and Code(str(root)).noted_hash() != job.code:
+                    raise ClusterError(
+                        f"somebody has synced other code to node {job.node} since this job's was; "
+                        f"submit it again"
+                    )
+                take_snapshot(root / "code", folder.work)
+            undo.pop_all()
     except TimeoutError as error:
         raise ClusterError(f"{error}; submit the job again when that has ended") from None
     except OSError as error:
@@ -66,6 +61,7 @@ def _snapshot(root: Path, job: Job, folder: JobFolder) -> None:
             f"cannot lock {root}/code.lock: {error.strerror}; check that the node's user may "
             f"write there"
         ) from None
+    return folder
 
 
 def _start_leader(folder: JobFolder, job: Job) -> Message:
@@ -82,12 +78,6 @@ def _start_leader(folder: JobFolder, job: Job) -> Message:
         )
     )
     return {"port": port, "ahead": ahead}
-
-
-def _start_follower(folder: JobFolder, job: Job, *, port: int, first: bool) -> None:
-    """Start a follower's process, once the leader's port is known (3)."""
-    folder.write_job(replace(job, port=port))
-    _start(JobHandoff(folder=folder, lock=folder.hold(), first=first))
 
 
 def _start(job: JobHandoff) -> None:
@@ -112,7 +102,8 @@ def main(argv: list[str]) -> int:
             if answer is None:
                 shutil.rmtree(folder.path, ignore_errors=True)
                 return 1
-            _start_follower(folder, job, port=int(answer["port"]), first=bool(answer["first"]))
+            folder.write_job(replace(job, port=int(answer["port"])))  # (3)
+            _start(JobHandoff(folder=folder, lock=folder.hold(), first=bool(answer["first"])))
         stream.send(started=True)  # (4)
     except DrumlineError as error:
         if folder is not None:

@@ -52,7 +52,7 @@ from drumline.comm import (
 )
 from drumline.core.errors import UsageError
 from drumline.core.formatting import nearest
-from drumline.spec.strategy import Compress
+from drumline.spec.strategy import DATA_KINDS, MESSAGE_KINDS, Compress
 
 FORMATS: Mapping[Compress, torch.dtype] = MappingProxyType(
     {"fp16": torch.float16, "bf16": torch.bfloat16}
@@ -74,18 +74,7 @@ BY_PRIMITIVES: Mapping[str, Callable[[Tensor, ProcessGroup | None], None]] = Map
         "all_gather": all_gather,
     }
 )
-BY_MESSAGES: Mapping[str, str] = MappingProxyType(
-    {
-        "ring": "ring",
-        "chunked_ring": "chunked_ring",
-        "tree": "tree",
-        "halving_doubling": "halving_doubling",
-        "hierarchical": "hierarchical",
-        "parameter_server": "linear",  # rank 0 is the server
-    }
-)
-"""which all-reduce of `comm.algorithms` each kind is"""
-KINDS = (*BY_PRIMITIVES, *BY_MESSAGES)
+KINDS = (*BY_PRIMITIVES, *(kind for kind in DATA_KINDS if kind in MESSAGE_KINDS))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,15 +137,12 @@ class Aggregator:
         return flat.nbytes
 
     def _sum(self, flat: Tensor) -> None:
-        if flat.is_cuda and dist.get_backend(self.group) != "nccl":
-            on_host = flat.cpu()
-            self._sum_here(on_host)
-            flat.copy_(on_host)
-        else:
-            self._sum_here(flat)
-
-    def _sum_here(self, flat: Tensor) -> None:
-        if self.kind in BY_MESSAGES:
-            ALGORITHMS["all_reduce"][BY_MESSAGES[self.kind]](self._channel, flat, Op.SUM)
-        else:
-            BY_PRIMITIVES[self.kind](flat, self.group)
+        by_host = flat.is_cuda and dist.get_backend(self.group) != "nccl"
+        here = flat.cpu() if by_host else flat
+        if self.kind in BY_PRIMITIVES:
+            BY_PRIMITIVES[self.kind](here, self.group)
+        else:  # a parameter server is the linear all-reduce: rank 0 is the server
+            algorithm = "linear" if self.kind == "parameter_server" else self.kind
+            ALGORITHMS["all_reduce"][algorithm](self._channel, here, Op.SUM)
+        if by_host:
+            flat.copy_(here)

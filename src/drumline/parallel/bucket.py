@@ -5,17 +5,15 @@
 
 The flags travel along: a 1 says that this rank has a gradient for the parameter. A sum of 0 means
 that no rank has, and the parameter's gradient stays None, as it would in one process.
-
-`FlatParameters` does the same for the parameters themselves (`average: parameters`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import Parameter
 
 from drumline.parallel.aggregate import Aggregator
@@ -81,18 +79,18 @@ def build_buckets(
     params: Iterable[Parameter], bucket_bytes: int, allocate: Allocate | None = None
 ) -> list[Bucket]:
     """Make a gradient bucket for each group of parameters, in memory from `allocate` (or any)."""
-    return [Bucket(group, allocate) for group in _group_parameters(params, bucket_bytes)]
+    return [Bucket(group, allocate) for group in group_parameters(params, bucket_bytes)]
 
 
-def _group_parameters(params: Iterable[Parameter], bucket_bytes: int) -> list[list[Parameter]]:
-    """Group parameters to about `bucket_bytes`, last parameter first.
+def group_parameters(params: Iterable[Parameter], bucket_bytes: int) -> list[list[Parameter]]:
+    """Group trainable parameters to buckets of about `bucket_bytes`, last parameter first.
 
     Backward reaches the last layers first, so the first bucket is full, and can leave, early.
     Parameters of different dtype or device never share a group.
     """
     buckets: list[list[Parameter]] = []
     open_bucket: dict[tuple[torch.dtype, torch.device], int] = {}
-    for param in reversed(list(params)):
+    for param in reversed([param for param in params if param.requires_grad]):
         key = (param.dtype, param.device)
         at = open_bucket.get(key)
         if at is None or sum(p.nbytes for p in buckets[at]) + param.nbytes > bucket_bytes:
@@ -110,19 +108,12 @@ def _shaped_like(param: Parameter, slot: Tensor) -> Tensor:
     return slot.view(param.size())
 
 
-class FlatParameters:
-    """The trainable parameters of a model, copied into buckets and back to average them."""
-
-    def __init__(self, model: nn.Module, bucket_bytes: int) -> None:
-        params = [param for param in model.parameters() if param.requires_grad]
-        self._groups = _group_parameters(params, bucket_bytes)
-
-    @torch.no_grad()
-    def average(self, aggregate: Aggregator) -> None:
-        """Average over all ranks; every rank calls this."""
-        for params in self._groups:
-            flat = torch.cat([param.reshape(-1) for param in params])
-            aggregate(flat)
-            parts = flat.split([param.numel() for param in params])
-            for param, part in zip(params, parts, strict=True):
-                param.copy_(part.view(param.size()))
+@torch.no_grad()
+def average_grouped(groups: Iterable[Sequence[Parameter]], aggregate: Aggregator) -> None:
+    """Average the parameters themselves over all ranks, in buckets; every rank calls this."""
+    for params in groups:
+        flat = torch.cat([param.reshape(-1) for param in params])
+        aggregate(flat)
+        parts = flat.split([param.numel() for param in params])
+        for param, part in zip(params, parts, strict=True):
+            param.copy_(part.view(param.size()))

@@ -26,7 +26,7 @@ from torch.nn.parallel import DistributedDataParallel
 from drumline.comm import Meter
 from drumline.core.errors import UsageError
 from drumline.parallel.aggregate import Aggregator
-from drumline.parallel.bucket import FlatParameters
+from drumline.parallel.bucket import average_grouped, group_parameters
 from drumline.parallel.data_parallel import DataParallel, broadcast_state, check_same_model
 from drumline.parallel.dynamo import ddp_settings
 from drumline.parallel.hook import HookState, comm_hook
@@ -86,8 +86,8 @@ def build_strategy(
     if spec.of == "gradients":
         return Strategy(module=model, finish=partial(average_gradients, model, aggregate))
     if spec.bucketed:
-        flat = FlatParameters(model, spec.bucket_bytes)
-        return Strategy(module=model, after_step=partial(flat.average, aggregate))
+        groups = group_parameters(model.parameters(), spec.bucket_bytes)
+        return Strategy(module=model, after_step=partial(average_grouped, groups, aggregate))
     return Strategy(module=model, after_step=partial(average_parameters, model, aggregate))
 
 

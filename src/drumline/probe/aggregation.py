@@ -53,7 +53,8 @@ class Work:
         self._channel = Channel()
         self.meter = Meter()
         self.model = build_model(ModelSpec(**request["model"]), classes=_CLASSES, seed=_SEED)
-        self.buckets = build_buckets(self._trained(), request["bucket_bytes"])
+        self._trained = [each for each in self.model.parameters() if each.requires_grad]
+        self.buckets = build_buckets(self._trained, request["bucket_bytes"])
         self._inputs, self._labels = _make_samples(
             request["batch"], text=request["text"], rank=probe.rank
         )
@@ -62,11 +63,7 @@ class Work:
         }
 
     def check(self) -> None:
-        """See that each strategy leaves the average that the backend's own all-reduce gives.
-
-        Raises:
-            CommError: it does not.
-        """
+        """Raise CommError unless each strategy leaves the average that the backend's own gives."""
         for kind, aggregator in self.aggregators.items():
             self._probe.note_progress(0, f"checking {kind}")
             self._compute()
@@ -119,7 +116,7 @@ class Work:
 
     def _compute(self) -> None:
         """Forward and backward; the gradients end up in the buckets."""
-        for parameter in self._trained():
+        for parameter in self._trained:
             parameter.grad = None
         scores = self.model(self._inputs)
         loss = nn.functional.cross_entropy(scores.flatten(0, -2), self._labels.flatten())
@@ -130,9 +127,6 @@ class Work:
     def _settle(self) -> None:
         for bucket in self.buckets:
             bucket.settle()
-
-    def _trained(self) -> list[nn.Parameter]:
-        return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
 
 
 def _make_samples(batch: int, *, text: bool, rank: int) -> tuple[Tensor, Tensor]:

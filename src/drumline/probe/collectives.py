@@ -16,9 +16,10 @@ from __future__ import annotations
 import os
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -87,11 +88,7 @@ class Rival:
             torch.cuda.synchronize(self.device)  # the call has only queued it
 
     def check(self, exercise: Exercise) -> None:
-        """Carry it out once with values that tell who is in the sum; every rank calls this.
-
-        Raises:
-            CommError: this rank's result is not what it must be.
-        """
+        """Carry it out once, and raise CommError where the result is wrong; every rank does."""
         self.run(exercise)
         for name, wanted in _expected(exercise.call, exercise.rank).items():
             got = exercise.buffers[name]
@@ -109,35 +106,24 @@ class Rival:
 
 def _expected(call: CollectiveCall, rank: int) -> dict[str, dict[tuple[int, int], float]]:
     """Return what a rank's buffers must hold: by name, the value of each stretch of elements."""
-    n, part, every = call.ranks, call.part, float(2**call.ranks - 1)
-    parts = {(k * part, (k + 1) * part): 2.0**k for k in range(n)}
-    match call.collective:
-        case "all_reduce":
-            return {"tensor": {(0, call.elements): every}}
-        case "reduce":
-            return {"tensor": {(0, call.elements): every}} if rank == call.root else {}
-        case "broadcast":
-            return {"tensor": {(0, call.elements): 2.0**call.root}}
-        case "scatter":
-            return {"out": {(0, part): 2.0**call.root}}
-        case "gather":
-            return {"target": parts} if rank == call.root else {}
-        case "all_gather":
-            return {"pieces": parts}
-        case "reduce_scatter":
-            return {"pieces": {(rank * part, (rank + 1) * part): every}}
-        case "all_to_all":
-            return {"target": parts}
-        case _:
-            return {}
+    part, every = call.part, float(2**call.ranks - 1)
+    parts = {(k * part, (k + 1) * part): 2.0**k for k in range(call.ranks)}
+    at_root = rank == call.root
+    expected = {
+        "all_reduce": {"tensor": {(0, call.elements): every}},
+        "reduce": {"tensor": {(0, call.elements): every}} if at_root else {},
+        "broadcast": {"tensor": {(0, call.elements): 2.0**call.root}},
+        "scatter": {"out": {(0, part): 2.0**call.root}},
+        "gather": {"target": parts} if at_root else {},
+        "all_gather": {"pieces": parts},
+        "reduce_scatter": {"pieces": {(rank * part, (rank + 1) * part): every}},
+        "all_to_all": {"target": parts},
+    }
+    return expected.get(call.collective, {})
 
 
 def _build_rivals(pairs: Sequence[tuple[str, str]], workers: int, timeout_s: float) -> list[Rival]:
-    """Make a group for each backend, and a rival of each algorithm on it; every rank calls this.
-
-    Raises:
-        UsageError: NCCL is among them, and ranks have no GPU of their own.
-    """
+    """Make a group for each backend, and a rival of each algorithm on it; every rank calls this."""
     rivals = []
     for backend in dict.fromkeys(backend for _, backend in pairs):
         device = _take_gpu(workers) if backend == "nccl" else CPU
@@ -152,7 +138,7 @@ def _build_rivals(pairs: Sequence[tuple[str, str]], workers: int, timeout_s: flo
 
 
 def _take_gpu(workers: int) -> torch.device:
-    """Choose this rank's GPU; every rank has one of its own."""
+    """Choose this rank's GPU, or raise UsageError where not every rank has one of its own."""
     gpus = torch.cuda.device_count()
     if gpus < workers:
         raise UsageError(
@@ -204,21 +190,16 @@ class Contest:
         """Take the turns; returns when each began, how long it took, what it put on the wire."""
         order = list(_take_turns(counts, len(self._rivals)))
         exercises = [self._silent(size) for size in self._sizes]
-        idle = self._idle_bytes()
+        silence = [self._timed(lambda: None)[2] or 0 for _ in range(_IDLE_TURNS)]
+        idle = int(statistics.median(silence))  # what the two barriers around a turn send
         turns = []
         for number, (k, r) in enumerate(order):
             rival = self._rivals[r]
-            exercise = exercises[k][rival.device]
             self._probe.note_progress(number / len(order), rival.name)
-            before = self._count()
-            self._barrier()
-            began = time.monotonic_ns()
-            rival.run(exercise)
-            took = time.monotonic_ns() - began
-            after = self._count()
-            sent = None if before is None or after is None else max(0, after - before - idle)
+            began, took, sent = self._timed(partial(rival.run, exercises[k][rival.device]))
+            wire = None if sent is None else max(0, sent - idle)
             who = {"algorithm": rival.algorithm, "backend": rival.backend}
-            turns.append({**who, "size": self._sizes[k], "began": began, "ns": took, "wire": sent})
+            turns.append({**who, "size": self._sizes[k], "began": began, "ns": took, "wire": wire})
         self._probe.note_progress(1, "done")
         return turns
 
@@ -238,20 +219,20 @@ class Contest:
     def _barrier(self) -> None:
         dissemination_barrier(self._channel)
 
+    def _timed(self, work: Callable[[], None]) -> tuple[int, int, int | None]:
+        """Do something once all ranks are there: when it began, its ns, bytes on the wire."""
+        before = self._count()
+        self._barrier()
+        began = time.monotonic_ns()
+        work()
+        took = time.monotonic_ns() - began
+        after = self._count()
+        return began, took, None if before is None or after is None else after - before
+
     def _count(self) -> int | None:
         """Read the counter once all ranks have what was sent to them."""
         self._barrier()
         return self.wire.sent_bytes()
-
-    def _idle_bytes(self) -> int:
-        """What the two barriers around a turn put on the wire."""
-        found = []
-        for _ in range(_IDLE_TURNS):
-            before = self._count()
-            self._barrier()
-            after = self._count()
-            found.append(0 if before is None or after is None else after - before)
-        return int(statistics.median(found))
 
 
 def build_exercise(

@@ -27,6 +27,7 @@ MAX_RANKS = 16
 _BITS = 16
 _SOURCES = frozenset({"broadcast", "scatter"})
 """collectives whose root has what the others get, which torch.distributed calls their source"""
+_SUMS = frozenset({"reduce", "all_reduce", "reduce_scatter"})
 
 Run = tuple[int, int, int, int]
 """where it lies, which element it begins with, how many elements, and whose (one bit per rank)"""
@@ -77,11 +78,6 @@ class Exercise:
     def __post_init__(self) -> None:
         self.buffers = {name: each.to(self.device) for name, each in self._fill().items()}
 
-    @property
-    def at_root(self) -> bool:
-        """Whether this rank is the root that the call names."""
-        return self.rank == self.call.root
-
     def run(self, channel: Channel, by: str | None = None) -> None:
         """Call the algorithm itself, or another one, unchecked; every rank does so."""
         algorithm = ALGORITHMS[self.call.collective][by or self.call.algorithm]
@@ -130,55 +126,49 @@ class Exercise:
         return None if buffer is None else list(Pieces.even(buffer, self.call.ranks))
 
     def _fill(self) -> dict[str, Tensor]:
-        part, n = self.call.part, self.call.ranks
-        whole = part * n
+        part, at_root = self.call.part, self.rank == self.call.root
+        whole, own = part * self.call.ranks, self.rank * part
+
+        def bring(first: int, elements: int) -> Tensor:
+            return self.brings(first, elements, self.rank)
+
+        def room(elements: int) -> Tensor:
+            return torch.zeros(elements, dtype=bring(0, 0).dtype)
+
         match self.call.collective:
             case "broadcast":
-                elements = self.call.elements
-                return {"tensor": self.brings(0, elements, self.rank) * int(self.at_root)}
+                return {"tensor": bring(0, self.call.elements) * int(at_root)}
             case "reduce" | "all_reduce":
-                return {"tensor": self.brings(0, self.call.elements, self.rank)}
+                return {"tensor": bring(0, self.call.elements)}
             case "scatter":
-                source = {"source": self.brings(0, whole, self.rank)} if self.at_root else {}
-                return source | {"out": self._room(part)}
+                return ({"source": bring(0, whole)} if at_root else {}) | {"out": room(part)}
             case "gather":
-                own = {"tensor": self.brings(self.rank * part, part, self.rank)}
-                room = {"target": self._room(whole)}
-                return own | room if self.at_root else own
+                return {"tensor": bring(own, part)} | ({"target": room(whole)} if at_root else {})
             case "all_gather":
-                pieces = self._room(whole)
-                own_part = self.brings(self.rank * part, part, self.rank)
-                pieces[self.rank * part : (self.rank + 1) * part] = own_part
+                pieces = room(whole)
+                pieces[own : own + part] = bring(own, part)
                 return {"pieces": pieces}
             case "reduce_scatter":
-                return {"pieces": self.brings(0, whole, self.rank)}
+                return {"pieces": bring(0, whole)}
             case "all_to_all":
-                target = self._room(whole)
-                return {"source": self.brings(0, whole, self.rank), "target": target}
+                return {"source": bring(0, whole), "target": room(whole)}
             case _:
                 return {}
 
-    def _room(self, elements: int) -> Tensor:
-        return torch.zeros(elements, dtype=self.brings(0, 0, self.rank).dtype)
-
     def _arguments(self) -> tuple[object, ...]:
+        """Return what our own algorithm is called with."""
         n, buffers = self.call.ranks, self.buffers
+        tensors: tuple[object, ...]
         match self.call.collective:
-            case "broadcast":
-                return buffers["tensor"], self.call.root
-            case "reduce":
-                return buffers["tensor"], self.call.root, Op.SUM
-            case "all_reduce":
-                return buffers["tensor"], Op.SUM
             case "scatter":
-                return buffers["out"], buffers.get("source"), self.call.root
+                tensors = (buffers["out"], buffers.get("source"))
             case "gather":
-                return buffers["tensor"], buffers.get("target"), self.call.root
-            case "all_gather":
-                return (Pieces.even(buffers["pieces"], n),)
-            case "reduce_scatter":
-                return Pieces.even(buffers["pieces"], n), Op.SUM
+                tensors = (buffers["tensor"], buffers.get("target"))
+            case "all_gather" | "reduce_scatter":
+                tensors = (Pieces.even(buffers["pieces"], n),)
             case "all_to_all":
-                return Pieces.even(buffers["target"], n), Pieces.even(buffers["source"], n)
+                tensors = (Pieces.even(buffers["target"], n), Pieces.even(buffers["source"], n))
             case _:
-                return ()
+                tensors = tuple(buffers.values())
+        root = (self.call.root,) if self.call.collective in ROOTED else ()
+        return *tensors, *root, *((Op.SUM,) if self.call.collective in _SUMS else ())

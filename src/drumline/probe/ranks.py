@@ -71,15 +71,13 @@ def join_probe() -> Probe:
     store = build_store(
         init, rank=rank, rendezvous=run.rendezvous, tag="probe", timeout_s=_TIMEOUT_S
     )
-    timeout_s = float(request.get("timeout_s", _TIMEOUT_S))
-    leader = os.environ.get("MASTER_ADDR", LOOPBACK)
     join_group(
         store,
         rank=rank,
         world_size=world_size,
         backend="gloo",
-        timeout_s=timeout_s,
-        leader=leader,
+        timeout_s=float(request.get("timeout_s", _TIMEOUT_S)),
+        leader=os.environ.get("MASTER_ADDR", LOOPBACK),
     )
     return Probe(run, rank, world_size, store, request)
 

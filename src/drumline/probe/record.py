@@ -16,8 +16,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 
 import torch
+from torch import Tensor
 
 from drumline.comm import Channel, Communicator
 from drumline.comm.halving import dissemination_barrier
@@ -35,6 +37,7 @@ _AGREE_S = 20.0
 
 Span = tuple[int, int]
 """when a rank began and ended"""
+Work = Callable[[Channel], None]
 
 
 def main() -> None:
@@ -113,21 +116,20 @@ def _measure(call: CollectiveCall, rank: int) -> dict[str, object]:
     """Time the call and rounds of messages in turns."""
     channel = Channel(ranks_per_node=call.ranks_per_node)
     exercise = Exercise(call, rank)
-    balls = {nbytes: Ball(nbytes) for nbytes in _round_sizes(channel, call.nbytes)}
-    spans: list[Span] = []
-    rounds: dict[int, list[Span]] = {nbytes: [] for nbytes in balls}
-    for turn in range(_TURNS):
-        span = _timed(exercise.run, channel)
-        passed = {nbytes: _timed(ball.pass_around, channel) for nbytes, ball in balls.items()}
-        if turn > 0:  # the first one touches memory that is new
-            spans.append(span)
-            for nbytes in balls:
-                rounds[nbytes].append(passed[nbytes])
-    told = [{"rounds": ROUNDS, "nbytes": size, "spans": each} for size, each in rounds.items()]
+    # up to what the collective moves; one rank alone has no neighbour
+    sizes = [*_SIZES[:-1], max(_SIZES[-1], call.nbytes)] if channel.size > 1 else []
+    balls = [torch.zeros(2, nbytes, dtype=torch.uint8) for nbytes in sizes]
+    work: list[Work] = [exercise.run, *(partial(_pass_around, *ball) for ball in balls)]
+    turns = [[_timed(each, channel) for each in work] for _ in range(_TURNS)]
+    spans, *rounds = zip(*turns[1:], strict=True)  # the first one touches memory that is new
+    told = [
+        {"rounds": ROUNDS, "nbytes": nbytes, "spans": each}
+        for nbytes, each in zip(sizes, rounds, strict=True)
+    ]
     return {"spans": spans, "rounds": told}
 
 
-def _timed(work: Callable[[Channel], None], channel: Channel) -> Span:
+def _timed(work: Work, channel: Channel) -> Span:
     """Do something once all ranks are there; returns when this rank began and ended."""
     dissemination_barrier(Channel(channel.group))
     began = time.monotonic_ns()
@@ -135,27 +137,15 @@ def _timed(work: Callable[[Channel], None], channel: Channel) -> Span:
     return began, time.monotonic_ns()
 
 
-def _round_sizes(channel: Channel, nbytes: int) -> list[int]:
-    """Return the sizes to measure, up to what the collective moves; none for one rank alone."""
-    return [*_SIZES[:-1], max(_SIZES[-1], nbytes)] if channel.size > 1 else []
-
-
-class Ball:
-    """A message that all ranks pass to their right neighbours at the same time.
+def _pass_around(sent: Tensor, received: Tensor, channel: Channel) -> None:
+    """Pass a message to the right neighbour a few times, as all ranks do at the same time.
 
     That is what a round of an algorithm is, with the cores and links as busy as they are in one;
     alpha and beta are fitted to such rounds.
     """
-
-    def __init__(self, nbytes: int) -> None:
-        self._ball = torch.zeros(nbytes, dtype=torch.uint8)
-        self._room = torch.zeros(nbytes, dtype=torch.uint8)
-
-    def pass_around(self, channel: Channel) -> None:
-        """Send it to the right a few times; every rank calls this."""
-        right, left = (channel.rank + 1) % channel.size, (channel.rank - 1) % channel.size
-        for _ in range(ROUNDS):
-            channel.exchange(self._ball, right, self._room, left)
+    right, left = (channel.rank + 1) % channel.size, (channel.rank - 1) % channel.size
+    for _ in range(ROUNDS):
+        channel.exchange(sent, right, received, left)
 
 
 if __name__ == "__main__":

@@ -38,16 +38,14 @@ class Interval:
     """A measured value, and from where to where the truth is likely to lie."""
 
     middle: float
-    low: float | None
+    low: float | None = None
     """None: there was one repeat only, which does not tell"""
-    high: float | None
+    high: float | None = None
 
     def scaled(self, factor: float) -> Interval:
         """Return the interval of a multiple; the factor is more than 0."""
-        if self.low is None or self.high is None:
-            return Interval(middle=self.middle * factor, low=None, high=None)
-        ends = {"low": self.low * factor, "high": self.high * factor}
-        return Interval(middle=self.middle * factor, **ends)
+        low, high = (None if end is None else end * factor for end in (self.low, self.high))
+        return Interval(middle=self.middle * factor, low=low, high=high)
 
 
 def middle_of(value: float | Interval) -> float:
@@ -70,7 +68,7 @@ def median_interval(repeats: Sequence[float], *, positive: bool = True) -> Inter
     """
     middle = statistics.median(repeats)
     if len(repeats) == 1:
-        return Interval(middle=middle, low=None, high=None)
+        return Interval(middle=middle)
     if not positive:
         half = _half_width(repeats) * _MEDIAN
         return Interval(middle=middle, low=middle - half, high=middle + half)
@@ -83,7 +81,7 @@ def mean_interval(repeats: Sequence[float]) -> Interval:
     """Return the mean of one repeat or more, of either sign, with its 95 % interval."""
     middle = statistics.fmean(repeats)
     if len(repeats) == 1:
-        return Interval(middle=middle, low=None, high=None)
+        return Interval(middle=middle)
     half = _half_width(repeats)
     return Interval(middle=middle, low=middle - half, high=middle + half)
 
@@ -103,9 +101,9 @@ def quartile_interval(values: Sequence[float]) -> Interval:
 
     They tell how single steps scatter, not how sure the median is.
     """
+    low, middle, high = quartiles(values)
     if len(values) == 1:
-        return Interval(middle=values[0], low=None, high=None)
-    low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
+        return Interval(middle=middle)
     return Interval(middle=middle, low=low, high=high)
 
 
@@ -113,16 +111,16 @@ def divide(first: Interval, second: Interval) -> Interval:
     """Return the ratio of two measured values, with the interval that the ends of both allow."""
     ratio = first.middle / second.middle
     if not (first.low and first.high and second.low and second.high):
-        return Interval(middle=ratio, low=None, high=None)
+        return Interval(middle=ratio)
     return Interval(middle=ratio, low=first.low / second.high, high=first.high / second.low)
 
 
 def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
     """Return first quartile, median and third quartile; one value alone is all three."""
-    found = quartile_interval(values)
-    if found.low is None or found.high is None:
-        return found.middle, found.middle, found.middle
-    return found.low, found.middle, found.high
+    if len(values) == 1:
+        return values[0], values[0], values[0]
+    low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
+    return low, middle, high
 
 
 def student_t(freedom: int) -> float:

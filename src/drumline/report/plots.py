@@ -14,14 +14,14 @@ import io
 import logging
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from drumline.core.errors import RunDirError
 from drumline.report.intervals import Interval, middle_of
-from drumline.report.page.translator import Language, Texts, Translator
+from drumline.report.page.translator import Language
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -129,10 +129,6 @@ class FigureStyle:
         """The language of the text in figures: Chinese only where a font has it."""
         return self.lang if chinese_font() is not None else Language.EN
 
-    def translator(self, texts: Texts) -> Translator:
-        """Return the labels of a figure, from the texts of a package."""
-        return Translator(self.speaks, texts)
-
     def color(self, number: int) -> str:
         """Return the colour of the n-th of things that are compared."""
         return COLORS[number % len(COLORS)]
@@ -165,6 +161,16 @@ class FigureStyle:
         for panel in axes[count:]:
             panel.remove()
         return figure, axes[:count]
+
+    def scale_sizes(self, axes: Axes, sizes: Mapping[int, str], **ticks: Any) -> None:
+        """Make a panel of times over sizes logarithmic, with a tick for each size, by its label."""
+        from matplotlib.ticker import NullLocator
+
+        if min(sizes) > 0:
+            axes.set_xscale("log", base=2)
+        axes.set_yscale("log")  # has labels between powers of ten, too, where it spans few
+        axes.set_xticks(list(sizes), list(sizes.values()), **ticks)
+        axes.xaxis.set_minor_locator(NullLocator())
 
     def finish(self, axes: Axes, *, title: str, x: str, y: str, legend: bool = True) -> None:
         """Give a panel its title, units, grid and, if there is more than one thing, its legend."""
@@ -212,6 +218,7 @@ class FigureStyle:
             "axes.titlesize": 10,
             "axes.labelsize": 9,
             "axes.labelpad": 7,
+            "axes.formatter.min_exponent": 4,  # on a logarithmic axis 20 is 20, not 2 × 10¹
             "legend.fontsize": 8,
             "legend.framealpha": 0.0,
             "xtick.labelsize": 8,

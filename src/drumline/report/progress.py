@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from drumline.core.rundir import Event, EventTail, RunDir
 from drumline.report.ledger.accounts import Ledger, compute_ledger
-
-if TYPE_CHECKING:
-    from drumline.spec.run_spec import RunSpec
 
 _WINDOW = 50  # steps that rates and bars are taken over
 
@@ -54,7 +48,6 @@ class RunProgress:
         self.epochs: list[Event] = []
         self.notes: list[str] = []
         self.total_steps: int | None = None
-        self.steps_per_epoch = 1
         self.started = time.monotonic()
 
     @property
@@ -103,7 +96,6 @@ class RunProgress:
                     ended.append(event)
                 elif event["event"] == "ready":
                     self.total_steps = event["total_steps"]
-                    self.steps_per_epoch = event["steps_per_epoch"]
                 self._note(rank.rank, event)
         self.epochs += ended
         return ended
@@ -128,19 +120,3 @@ class RunProgress:
             self.notes.append(event["text"])
         elif event["event"] == "damaged":
             self.notes.append(f"passing over a damaged checkpoint: {event['path']}: {event['why']}")
-
-
-@contextlib.contextmanager
-def followed(
-    run: RunDir, spec: RunSpec, tell: Callable[[RunProgress], None]
-) -> Iterator[Callable[[], None]]:
-    """Give what reads a run's event logs and tells its progress; it does so at both ends."""
-    progress = RunProgress(run, spec.world_size, nodes=spec.nodes)
-
-    def update() -> None:
-        progress.update()
-        tell(progress)
-
-    update()
-    yield update
-    update()

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from drumline.core.formatting import counted, format_bytes, format_seconds
-from drumline.report.ledger.accounts import Ledger, RankLedger
+from drumline.core.rundir import RunDir
+from drumline.report.ledger.accounts import Ledger, RankLedger, compute_ledger
+from drumline.report.ledger.bubble import Bubble, measure_bubble
+
+if TYPE_CHECKING:
+    from drumline.spec.run_spec import RunSpec
 
 BAR_WIDTH = 16
 _LABEL_COLUMNS = 10
@@ -18,15 +24,21 @@ _MARKS = {"data": "░", "compute": "█", "wait": "▒", "transfer": "▓"}
 _COLORS = {"data": "blue", "compute": "green", "wait": "yellow", "transfer": "magenta"}
 
 
-def narrow_table(gap: int = 2) -> Table:
+def narrow_table(*columns: Column, gap: int = 2) -> Table:
     """Make a terminal table that wastes no space: many terminals have only 80 columns."""
     return Table(
+        *columns,
         box=SIMPLE_HEAD,
         show_edge=False,
         pad_edge=False,
         padding=(0, gap - 1, 0, 0),
         collapse_padding=True,
     )
+
+
+def number_columns(*names: str) -> list[Column]:
+    """Make columns of a terminal table for numbers, which are never folded."""
+    return [Column(name, justify="right", no_wrap=True) for name in names]
 
 
 def time_bar(row: RankLedger, width: int = BAR_WIDTH) -> Text:
@@ -56,14 +68,38 @@ def time_bar_legend() -> Text:
     return text
 
 
+@dataclass(frozen=True, kw_only=True)
+class Accounts:
+    """Where the time of a run went: its ledger, and the bubble where it has a pipeline."""
+
+    ledger: Ledger
+    bubble: Bubble | None
+    nodes: int
+
+    @classmethod
+    def read(cls, run: RunDir, spec: RunSpec) -> Accounts:
+        """Account for a run by the event logs in its directory."""
+        events = run.read_rank_events(spec.world_size)
+        bubble = measure_bubble(events, spec.axes)
+        return cls(ledger=compute_ledger(events), bubble=bubble, nodes=spec.nodes)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return both, as a command's JSON document has them."""
+        bubble = {} if self.bubble is None else {"bubble": asdict(self.bubble)}
+        return {"ledger": self.ledger.to_json(), **bubble}
+
+    def table(self) -> RenderableType:
+        """Show both in the terminal, with an empty line below."""
+        bubble = [] if self.bubble is None else [Text(str(self.bubble))]
+        return Group(ledger_table(self.ledger, nodes=self.nodes), *bubble, Text())
+
+
 def ledger_table(ledger: Ledger, *, nodes: int = 1) -> RenderableType:
     """Show the ledger of all ranks, in milliseconds per step, and who lost the most."""
     title = f"where the time went (ms per step, over {counted(ledger.steps, 'step')})"
-    table = narrow_table()
     first = ("node", "rank") if nodes > 1 else ("rank",)
-    for name in (*first, "step", "data", "compute", "wait", "transfer", "exposed"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True, min_width=BAR_WIDTH)
+    numbers = number_columns(*first, "step", "data", "compute", "wait", "transfer", "exposed")
+    table = narrow_table(*numbers, Column("", no_wrap=True, min_width=BAR_WIDTH))
     per_step = 1000 / max(1, ledger.steps)
     for row in ledger.ranks:
         values = (row.total_s, row.data_s, row.compute_s, row.wait_s, row.transfer_s, row.exposed_s)
@@ -120,16 +156,10 @@ def coverage_table(coverage: dict[str, Any]) -> RenderableType:
     """Show in the terminal which rank saw how much of the data, over the whole run."""
     seen = coverage["run"]
     title = f"who saw which samples ({coverage['kind']}, {counted(seen['steps'], 'step')})"
-    table = narrow_table(gap=1)
-    for name in ("rank", "draws", "distinct", "shared"):
-        table.add_column(name, justify="right", no_wrap=True)
     names = list(seen["ranks"][0]["labels"] or {})
     by_column = len(names) <= _LABEL_COLUMNS
-    if by_column:
-        for name in names:
-            table.add_column(name, justify="right", no_wrap=True)
-    else:
-        table.add_column("label:draws")
+    labels = number_columns(*names) if by_column else [Column("label:draws")]
+    table = narrow_table(*number_columns("rank", "draws", "distinct", "shared"), *labels, gap=1)
     for row in seen["ranks"]:
         overlaps = seen["overlap"][row["rank"]]
         shared = max((n for other, n in enumerate(overlaps) if other != row["rank"]), default=0)

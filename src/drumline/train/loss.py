@@ -29,7 +29,6 @@ class Score:
 
     loss: float
     accuracy: float
-    predictions: int
 
 
 def loss_sum(logits: Tensor, targets: Tensor) -> Tensor:
@@ -75,7 +74,7 @@ def evaluate(runner: ModelRunner) -> Score:
     model.train(was_training)
     dist.all_reduce(totals)
     loss, correct, count = totals.tolist()
-    return Score(loss=loss / count, accuracy=correct / count, predictions=round(count))
+    return Score(loss=loss / count, accuracy=correct / count)
 
 
 def check_loss(loss: float, runner: ModelRunner, step: StepInputs, inputs: Tensor | None) -> None:

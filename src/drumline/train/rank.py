@@ -50,7 +50,6 @@ class RankInfo:
     rank: int
     world_size: int
     local_rank: int
-    local_world_size: int
     attempt: int = 0
     """how often this node's workers were restarted before"""
     nodes: int = 1
@@ -75,7 +74,6 @@ def _read_rank_info() -> RankInfo:
             rank=rank,
             world_size=world_size,
             local_rank=int(environ.get("LOCAL_RANK", rank)),
-            local_world_size=int(environ.get("LOCAL_WORLD_SIZE", world_size)),
             attempt=int(environ.get("TORCHELASTIC_RESTART_COUNT", 0)),
             nodes=max(1, len(node_addresses(environ))),
         )

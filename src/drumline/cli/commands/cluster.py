@@ -140,7 +140,7 @@ def iam_policy(
     ] = None,
 ) -> None:
     """Print the least IAM policy that lets drumline make and remove clusters on EC2."""
-    from drumline.cli.printing import print_json
+    from drumline.cli.app import print_json
     from drumline.cluster.providers.ec2.cloud import partition_of, policy_document
 
     print_json(policy_document(spot=spot, role=role, partition=partition_of(region)))

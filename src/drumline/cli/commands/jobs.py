@@ -72,7 +72,7 @@ def cancel(job: Job = None, which: Which = None) -> None:
     """End a job on all nodes; one that waits leaves the queue."""
 
 
-@app.command(rich_help_panel=PANEL, calls="pull:pull_command")
+@app.command(rich_help_panel=PANEL, calls="jobs:pull_command")
 def pull(
     job: Annotated[str | None, typer.Argument(metavar="[JOB]", help="Default: all.")] = None,
     into: Annotated[Path | None, typer.Option(help="A folder (default: runs/<job>).")] = None,

@@ -44,13 +44,18 @@ def trace(
     """
 
 
-@app.command(calls="show:schema_command")
+@app.command()
 def schema() -> None:
     """Print the JSON Schema of the spec, for editors.
 
     Example:
         drumline schema > drumline.schema.json
     """
+    from drumline.cli.app import print_json
+    from drumline.spec.run_spec import RunSpec
+
+    meta = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
+    print_json(meta | RunSpec.model_json_schema())
 
 
 @app.command(calls="compose:compose_command")

@@ -10,7 +10,7 @@ import typer
 from drumline.cli.app import REST_IS_THEIRS, Json, app
 
 
-@app.command()
+@app.command(calls="train:train_command")
 def train(
     args: Annotated[
         list[str] | None,
@@ -39,17 +39,6 @@ def train(
         drumline train --rank 0 --world-size 2 --master localhost:29500   (and rank 1 elsewhere)
         torchrun --nproc-per-node 2 -m drumline train model=cnn
     """
-    from drumline.launch.agents import Agents
-    from drumline.launch.join import outer_launcher, rank_by_hand
-
-    launcher = rank_by_hand(rank, world_size, master) or outer_launcher()
-    several = any(arg.startswith("nodes=") for arg in args or [])
-    with Agents() as agents:
-        if launcher is None and not several:  # simulated nodes start theirs inside
-            agents.warm_up()
-        from drumline.cli.train import train_command
-
-        train_command(args or [], launcher, agents, out=out, as_json=as_json)
 
 
 @app.command(context_settings=REST_IS_THEIRS, calls="script:run_command")

@@ -243,9 +243,6 @@ def scan_project(
 
     `cache`: where digests of files are kept from one scan to the next.
     `apart`: a folder that stays here, if it is below.
-
-    Raises:
-        UsageError: it is no project's folder, something in it cannot be read, or leads outside.
     """
     root = Path(os.path.realpath(root))
     if not root.is_dir():

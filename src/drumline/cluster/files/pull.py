@@ -24,7 +24,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from drumline.cluster.ssh.remote import NodeSession, Remote, last_line, node_command, settled
 from drumline.core.errors import ClusterError, HostError
@@ -75,7 +75,7 @@ class FileFetcher:
     async def list_files(self, job_id: str) -> None:
         """Ask what there is."""
         self.listed, self.files, self.size = {}, 0, 0
-        await self._ask(list=True)
+        await self._within(self.session.send(list=True))
         while "listed" not in (answer := await self._answer()):
             found = ListedFile(**answer)
             if not stays_inside(found.file):
@@ -90,9 +90,7 @@ class FileFetcher:
                 f"the cluster has no job {job_id!r}; drumline status lists the jobs", job=job_id
             )
 
-    async def fetch(
-        self, names: Iterable[str], folder: str = "", unless: Mapping[str, str] | None = None
-    ) -> None:
+    async def fetch(self, names: Iterable[str], folder: str, unless: Mapping[str, str]) -> None:
         """Fetch the files that are not here yet; requests are pipelined.
 
         `folder`: where they go, below `into`: "" or a path with a slash at its end.
@@ -104,7 +102,8 @@ class FileFetcher:
             if known and (known.mtime, known.bytes) == (listed.mtime, listed.bytes):
                 continue
             begun = {"offset": known.bytes, "sha256": known.sha256} if known else {}
-            await self._ask(get=name, unless=(unless or {}).get(name, ""), **begun)
+            unless_sha256 = unless.get(name, "")
+            await self._within(self.session.send(get=name, unless=unless_sha256, **begun))
             asked.append(name)
             if len(asked) > _AHEAD:
                 await self._take(asked.popleft(), folder)
@@ -166,9 +165,6 @@ class FileFetcher:
                 node=self.name,
             )
         return digest.hexdigest(), size
-
-    async def _ask(self, **fields: Any) -> None:
-        await self._within(self.session.send(**fields))
 
     async def _answer(self) -> Message:
         answer = await self._within(self.session.receive())
@@ -252,11 +248,7 @@ class Puller:
     async def pull(self, only: Callable[[str], bool] | None = None) -> Pulled:
         """Bring what is new. A node that does not answer does not keep the others' from coming.
 
-        Args:
-            only: says of a file's name below the job's folder whether to bring it; None: all.
-
-        Raises:
-            ClusterError: the leader has no such job, or no node answers.
+        `only`: says of a file's name below the job's folder whether to bring it; None: all.
         """
         silent = await self._all(self.remotes, self._list)
         if only is not None:
@@ -269,7 +261,7 @@ class Puller:
         silent += await self._all(others, lambda r: self._take(r, owners, own=False))
         noted = {place: asdict(file) for place, file in self.pulled.items()}
         write_atomic(self.into / NOTE, json.dumps(noted))
-        if len(silent) and not self.fetchers:
+        if silent and not self.fetchers:
             raise ClusterError(f"no node answers: {'; '.join(silent)}")
         leader = self.fetchers.get(_LEADER)
         return Pulled(
@@ -280,11 +272,7 @@ class Puller:
         )
 
     async def watch(self, on_pull: Callable[[Pulled], None], *, every_s: float = 3.0) -> Pulled:
-        """Pull every few seconds, until the job has ended and everything is here.
-
-        Raises:
-            HostError: the leader does not answer any more: nobody else knows of the end.
-        """
+        """Pull every few seconds, until the job has ended and everything is here."""
         while True:
             pulled = await self.pull()
             on_pull(pulled)
@@ -302,21 +290,18 @@ class Puller:
 
         Of other nodes' ranks, the leader has only what it needs to tell how the job ended.
         """
-        owners: dict[str, str] = {}
+        owners = {  # results of nodes that are not there any more
+            name: file.node
+            for name, file in self.pulled.items()
+            if file.node not in nodes and name.startswith(_RESULTS) and (self.into / name).is_file()
+        }
         for node in nodes:
             for name, entry in self.fetchers[node].listed.items():
-                other = owners.setdefault(name, self._former_owner(name, nodes) or node)
+                other = owners.setdefault(name, node)
                 theirs = self.fetchers[other].listed[name] if other in nodes else self.pulled[name]
                 if name.startswith(_LOGGED) and entry.bytes > theirs.bytes:
                     owners[name] = node
         return owners
-
-    def _former_owner(self, name: str, nodes: Sequence[str]) -> str | None:
-        """Return the node that a result was pulled from, if it is not there any more."""
-        known = self.pulled.get(name)
-        if known is None or known.node in nodes or not name.startswith(_RESULTS):
-            return None
-        return known.node if (self.into / name).is_file() else None
 
     async def _list(self, remote: Remote) -> None:
         name = remote.machine.name
@@ -327,15 +312,14 @@ class Puller:
         await self.fetchers[name].list_files(self.job_id)
 
     async def _take(self, remote: Remote, owners: dict[str, str], *, own: bool) -> None:
-        fetcher = self.fetchers.get(remote.machine.name)
-        if fetcher is None:
+        if (fetcher := self.fetchers.get(remote.machine.name)) is None:
             return
         names = [name for name in fetcher.listed if (owners[name] == fetcher.name) == own]
         if own:
-            await fetcher.fetch(names)
+            await fetcher.fetch(names, "", {})
         else:
             here = {name: known.sha256 for name in names if (known := self.pulled.get(name))}
-            await fetcher.fetch(names, f"nodes/{fetcher.name}/", unless=here)
+            await fetcher.fetch(names, f"nodes/{fetcher.name}/", here)
 
     async def _all(
         self, remotes: Sequence[Remote], do: Callable[[Remote], Awaitable[None]]

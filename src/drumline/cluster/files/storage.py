@@ -1,21 +1,31 @@
-"""The permanent storage of a cluster: run directories that outlive the nodes.
+"""The permanent storage of a cluster, and where a job goes on from: runs that outlive the nodes.
 
     during and after a run   node (its own role)  ──▶  storage      `keep_copies`
-    or by the laptop         pull, then           ──▶  storage      `upload_run`
+    or by the laptop         pull, then           ──▶  storage      `store_run`
     another cluster          storage ──▶ a run directory again      `latest_run`, `fetch_run`
+
+A job resumes from an earlier one's checkpoints, wherever they are by now (`offer_checkpoints`): on
+the leader, in what `pull` has brought to this machine, or in the storage.
 
 What lies there, and why it is whole at every moment, says `drumline.node.storage`.
 """
 
 from __future__ import annotations
 
+import asyncio
+import json
 import shutil
+import tarfile
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
-from drumline.cluster.ssh.remote import Remote, all_of, node_python
-from drumline.core.errors import ClusterError, HostError
+from drumline.cluster.life.limits import kept_busy
+from drumline.cluster.providers import Reporter
+from drumline.cluster.ssh.remote import Note, Remote, all_of, host_error, node_python
+from drumline.core.errors import ClusterError, HostError, UsageError
 from drumline.core.formatting import listed
 from drumline.core.json_lines import encode
 from drumline.node.keeper import CopyRequest
@@ -31,12 +41,10 @@ class StoredRun:
     """A run that the storage has."""
 
     run: str
-    written: float
-    """when it was copied last, in seconds of the epoch"""
     changed: float
-    """when the newest of its files was"""
+    """when the newest of its files was, in seconds of the epoch"""
     ended: bool
-    """whether it had ended then"""
+    """whether it had ended when it was copied last"""
     files: int
     bytes: int
     resumable: bool
@@ -86,15 +94,39 @@ def upload_run(folder: Path, url: str, run: str, *, ended: bool = True) -> Copie
     return Store(url).copy(folder, run, LAPTOP, ended=ended)
 
 
-def seen_here(url: str, run: str) -> bool:
+def store_run(
+    url: str, job_id: str, folder: Path, report: Reporter, *, stored: bool, ended: bool
+) -> None:
+    """Copy a pulled job's run from here to the storage, unless its nodes have (`stored`)."""
+    try:
+        if stored and _seen_here(Store(url), job_id):
+            return
+        report(job_id, f"to {shown_url(url)}")
+        upload_run(folder / "run", url, job_id, ended=ended)
+    except ClusterError as error:
+        if not stored:
+            raise
+        report(job_id, f"the nodes have stored it, but from here: {error.message}")
+
+
+def _seen_here(store: Store, run: str) -> bool:
     """Whether the laptop sees, at the storage's URL, the files that the nodes have stored there.
 
     A folder of the nodes' own disks has the same address, and goes with them.
     """
-    store = Store(url)
     if not store.is_folder:
         return True
     return any(copy.ended for copy in store.manifests(run) if copy.writer != LAPTOP)
+
+
+def stored_by_nodes(folder: Path, *, nodes: int) -> bool:
+    """Whether as many nodes say in a pulled job that they brought all of it to the storage."""
+    notes = [folder / "storage.json", *folder.glob("nodes/*/storage.json")]
+    try:
+        told = [json.loads(note.read_text()) for note in notes]
+    except (OSError, ValueError):
+        return False
+    return len(told) >= nodes and all(note["ended"] and not note["error"] for note in told)
 
 
 def stored_runs(url: str) -> list[StoredRun]:
@@ -105,7 +137,6 @@ def stored_runs(url: str) -> list[StoredRun]:
     return [
         StoredRun(
             run=run,
-            written=copies[0].written,
             changed=max((one.mtime for copy in copies for one in copy.files.values()), default=0.0),
             ended=all(copy.ended for copy in copies),
             files=len(chosen := _choose(copies)),
@@ -126,12 +157,7 @@ def latest_run(url: str) -> StoredRun | None:
 
 
 def fetch_run(url: str, run: str, into: Path) -> Path:
-    """Download the files of a run from the cluster's storage: all of them, verified, or none.
-
-    Raises:
-        ClusterError: there is no such run, its copy is damaged or incomplete (says which file), or
-            `into` exists already.
-    """
+    """Download the files of a run from the cluster's storage: all of them, verified, or none."""
     if into.exists():
         raise ClusterError(f"{into} exists already; choose another folder for the copy of {run}")
     store = Store(url)
@@ -165,3 +191,79 @@ def _choose(copies: Sequence[Manifest]) -> dict[str, Manifest]:
             if name not in chosen or chosen[name].files[name].mtime < file.mtime:
                 chosen[name] = copy
     return chosen
+
+
+LATEST = "latest"
+_PIECE = 1 << 18
+_ASK_S, _WRITE_S = 30.0, 300.0
+
+
+async def offer_checkpoints(
+    leader: Remote, job: str, *, pulled: Path | None, storage: str | None, note: Note
+) -> str:
+    """Bring an earlier job's checkpoints to the leader, for a job that resumes; returns the path.
+
+    `job`: its id, or `latest`: the one that the storage got last.
+    `pulled`: where its results are on this machine, if they are.
+    `storage`: where run directories are copied to, if anywhere.
+    """
+    if job == LATEST:
+        if storage is None:
+            raise UsageError("latest means the storage's, but cluster.yaml names none; name a job")
+        if (found := await asyncio.to_thread(latest_run, storage)) is None:
+            raise UsageError(
+                f"the storage {shown_url(storage)} has no run with checkpoints yet; leave --resume "
+                f"out"
+            )
+        job = found.run
+    place = f"jobs/{job}/run"
+    there = ["sh", "-c", 'ls -d "$1"/step-*', "sh", f"{leader.machine.root}/{place}/checkpoints"]
+    if (await leader.run(there, timeout_s=_ASK_S)).code == 0:
+        return place
+    if pulled is not None and any((pulled / "run" / "checkpoints").glob("step-*")):
+        return await _send(leader, job, pulled / "run", note)
+    if storage is None:
+        raise UsageError(
+            f"nobody has checkpoints of {job}: not the leader, and it was not pulled; name another "
+            f"job (drumline status), or a storage in cluster.yaml"
+        )
+    with tempfile.TemporaryDirectory() as folder:
+        note(f"{job}: from {shown_url(storage)}")
+        run = await asyncio.to_thread(fetch_run, storage, job, Path(folder) / "run")
+        return await _send(leader, job, run, note)
+
+
+async def _send(leader: Remote, job: str, run: Path, note: Note) -> str:
+    """Bring the newest checkpoint to the leader."""
+    steps = sorted((run / "checkpoints").glob("step-*"))
+    if not steps:
+        raise UsageError(f"{job} has no checkpoint to go on from; start a new run")
+    place = f"resumed/{job}"
+    note(f"{job}: {steps[-1].name} to {leader.machine.name}")
+    target = f"{leader.machine.root}/{place}/checkpoints"
+    with tempfile.TemporaryFile() as packed:
+        await asyncio.to_thread(_pack, steps[-1], packed)
+        process = await leader.start(
+            ["sh", "-c", 'mkdir -p "$1" && tar -xf - -C "$1"', "sh", target]
+        )
+        try:
+            async with kept_busy([leader]):
+                while piece := packed.read(_PIECE):
+                    await asyncio.wait_for(process.write(piece), _WRITE_S)
+                await process.end_input()
+                done = await asyncio.wait_for(process.wait(), _WRITE_S)
+        except TimeoutError:
+            text = f"it has taken nothing of the checkpoint for {_WRITE_S:.0f} s; submit again"
+            raise host_error(leader.machine, "stalled", text) from None
+        finally:
+            process.stop()
+    if done.code:
+        text = f"it cannot take the checkpoint: {done.complaint}; is its disk full?"
+        raise host_error(leader.machine, "resume", text)
+    return place
+
+
+def _pack(step: Path, into: IO[bytes]) -> None:
+    with tarfile.open(fileobj=into, mode="w") as archive:
+        archive.add(step, arcname=step.name)
+    into.seek(0)

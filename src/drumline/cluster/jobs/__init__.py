@@ -1,1 +1,1 @@
-"""Jobs, from the laptop: submit, follow, resume; Jupyter and TensorBoard as services."""
+"""Jobs, from the laptop: submit, follow; Jupyter and TensorBoard as services."""

@@ -23,8 +23,8 @@ from drumline.cluster.files.pull import Puller
 from drumline.cluster.home import ClusterHome
 from drumline.cluster.life.limits import GONE
 from drumline.cluster.spec import ClusterSpec
-from drumline.cluster.ssh.fleet import Fleet, Note, connected
-from drumline.cluster.ssh.remote import NodeSession, Remote, node_command, revive
+from drumline.cluster.ssh.fleet import Fleet, connected
+from drumline.cluster.ssh.remote import NodeSession, Note, Remote, node_command, revive
 from drumline.core.errors import ClusterError, HostError
 from drumline.core.json_lines import Message
 from drumline.node.job import JobState
@@ -64,13 +64,10 @@ class JobFollower:
         job_id: str,
         show: Show,
         *,
-        changed: Callable[[JobState], None] | None = None,
+        changed: Callable[[JobState], None] = lambda _: None,
         rank: int | None = None,
     ) -> None:
-        """Prepare to follow.
-
-        `changed`: called with the job's state, at first and whenever it changes.
-        """
+        """Prepare to follow; `changed` gets the job's state, at first and whenever it changes."""
         self.job_id = job_id
         self._show = show
         self._changed = changed
@@ -84,16 +81,17 @@ class JobFollower:
         """Show what there is and what comes until the job has ended; returns how.
 
         `once`: show what there is, and no more.
-
-        Raises:
-            HostError: a connection was lost.
-            UsageError: there is no such job.
         """
         options = ["--once"] if once else []
         if self._rank is not None:
             options += ["--rank", str(self._rank)]
-        sessions = await NodeSession.start_all(remotes, lambda one: self._command(one, options))
-        return await self.listen(sessions)
+
+        def command(remote: Remote) -> list[str]:
+            offsets = json.dumps(self._offsets.get(remote.machine.node, {}))
+            args = ["tail", self.job_id, "--from", offsets, *options]
+            return node_command(remote.machine, "control", *args)
+
+        return await self.listen(await NodeSession.start_all(remotes, command))
 
     async def listen(self, sessions: Sequence[NodeSession]) -> JobState:
         """Follow sessions that stream the job already."""
@@ -166,7 +164,7 @@ class JobFollower:
         if "text" in message:
             rank, text, at = message["rank"], message["text"], message["at"]
             line = OutputLine(node=node, rank=rank, text=text, at=at)
-            self._offsets.setdefault(node, {})[line.rank] = message["offset"]
+            self._offsets.setdefault(node, {})[rank] = message["offset"]
             if self._held is None:
                 self._show(line)
             else:
@@ -175,7 +173,7 @@ class JobFollower:
                     self._release()
         elif "live" in message:
             self._note_live(node)
-        elif "state" in message and node == 0 and self._changed is not None:
+        elif "state" in message and node == 0:
             self._changed(JobState.from_json(message["state"]))
         elif "end" in message:
             self._ends[node] = JobState.from_json(message["end"])
@@ -192,12 +190,6 @@ class JobFollower:
         for line in sorted(held or (), key=lambda line: line.at):
             self._show(line)
 
-    def _command(self, remote: Remote, options: Sequence[str]) -> list[str]:
-        offsets = json.dumps(self._offsets.get(remote.machine.node, {}))
-        return node_command(
-            remote.machine, "control", "tail", self.job_id, "--from", offsets, *options
-        )
-
 
 _RETRY_S, _PAUSE_S = 180.0, 2.0
 
@@ -207,7 +199,6 @@ async def follow_to_end(
     home: ClusterHome,
     fleet: Fleet,
     follower: JobFollower,
-    *,
     note: Note,
     sessions: Sequence[NodeSession] = (),
     view: RunView | None = None,
@@ -215,9 +206,6 @@ async def follow_to_end(
     """Follow a submitted job, also where connections are lost: the job does not need us.
 
     `sessions` stream the job already; `view` draws its training.
-
-    Raises:
-        HostError: the cluster is gone, or cannot be reached any more.
     """
     try:
         if sessions:

@@ -18,7 +18,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from drumline.cluster.jobs.submit import Request
 from drumline.cluster.life.limits import touch_busy
 from drumline.cluster.providers import Reporter
 from drumline.cluster.ssh.remote import (
@@ -31,6 +30,7 @@ from drumline.cluster.ssh.remote import (
 )
 from drumline.core.errors import DrumlineError, HostError
 from drumline.core.json_lines import Message
+from drumline.node.job import Request
 
 ServiceName = Literal["jupyter", "tensorboard"]
 _PAGES: dict[ServiceName, tuple[str, str]] = {
@@ -61,7 +61,6 @@ async def open_service(leader: Remote, name: ServiceName, report: Reporter) -> O
 
     Raises:
         MissingServiceError: it is not installed there.
-        HostError: it does not start, or does not answer.
     """
     report(leader.machine.name, f"starting {name}")
     answer = await _ask(leader, name)
@@ -113,7 +112,7 @@ async def _ask(leader: Remote, name: ServiceName) -> Message:
     return answer
 
 
-async def _wait_for_page(leader: Remote, name: str, port: int, path: str, token: str = "") -> None:
+async def _wait_for_page(leader: Remote, name: str, port: int, path: str, token: str) -> None:
     """Ask for a page until it comes."""
     last = "nothing"
     with contextlib.suppress(TimeoutError):
@@ -148,8 +147,6 @@ async def _first_line(port: int, path: str, token: str) -> str:
 
 
 _PLACE_S, _STOP_S = 120.0, 10.0
-
-
 Submit = Callable[[Request], Awaitable[str]]
 """starts a job on all nodes from the code that they have, and returns its id"""
 
@@ -169,8 +166,8 @@ async def serve_requests(remotes: Sequence[Remote], submit: Submit) -> None:
         raise HostError(f"{name} takes no more requests of notebooks: {said}", node=name)
     finally:
         process.stop()
-        with contextlib.suppress(HostError, TimeoutError):
-            await asyncio.wait_for(process.wait(), _STOP_S)
+        with contextlib.suppress(HostError):
+            await session.finish(_STOP_S)
 
 
 async def _serve(request: Message, remotes: Sequence[Remote], submit: Submit) -> Message:

@@ -14,22 +14,21 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from drumline.cluster.files.package import push_package
-from drumline.cluster.files.storage import keep_copies
-from drumline.cluster.files.sync import sync_folder
+from drumline.cluster.files.storage import keep_copies, offer_checkpoints
+from drumline.cluster.files.sync import push_package, sync_folder
 from drumline.cluster.home import ClusterHome
 from drumline.cluster.jobs.follow import JobFollower, RunView, Show, follow_to_end
-from drumline.cluster.jobs.resume import offer_checkpoints
 from drumline.cluster.providers import Machine
 from drumline.cluster.spec import ClusterSpec
-from drumline.cluster.ssh.fleet import Fleet, Note, connected, run_on
+from drumline.cluster.ssh.fleet import Fleet, connected, run_on
 from drumline.cluster.ssh.remote import (
     Done,
     NodeSession,
+    Note,
     Remote,
     all_of,
     last_line,
@@ -40,46 +39,11 @@ from drumline.cluster.ssh.remote import (
 from drumline.core.errors import DrumlineError, HostError, UsageError
 from drumline.core.formatting import counted, format_bytes
 from drumline.core.json_lines import Message
-from drumline.node.job import Job, JobState
+from drumline.node.job import Job, JobState, Request
 from drumline.node.storage import shown_url
 
 _ANSWER_S = 60.0
-_TAKE_S = 300.0
-"""for a node to take a job: it copies the code first"""
-_NO_NODES = "the cluster has no nodes; make it with: drumline up"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Request:
-    """What somebody wants to run on all nodes."""
-
-    argv: tuple[str, ...] = ()
-    """a script below the synced folder, or -m and a module, with arguments"""
-    spec: str = ""
-    """or a spec to train by, as YAML; its nodes and workers are set to the cluster's"""
-    resume: str = ""
-    """a run directory on the leader, below machine.root (jobs/train-3f9a/run): a spec's training
-    goes on from its newest checkpoint"""
-    code: str = ""
-    """the hash of the code that was synced for it (`Synced.hash`): nodes that have other code by
-    then refuse the job; "": whatever is there"""
-    title: str = ""
-    workers: int | None = None
-    """ranks on each node; None: one for each GPU, or one"""
-    timeout_s: float = 300.0
-    """how long nodes wait for each other at the start (a spec has its own)"""
-    restarts: int = 0
-    keep_warm: bool = True
-    """leave a process on each node that has loaded torch, for the next job"""
-
-    def job_id(self) -> str:
-        """Make up an id: the script's name or the title, and a few digits."""
-        args = [arg for arg in self.argv if arg != "-m"]
-        name = self.title or (args[0] if args else "train")
-        stem = re.sub(r"[^A-Za-z0-9]+", "-", name.rpartition("/")[2].removesuffix(".py"))
-        return f"{stem.strip('-')[:40] or 'job'}-{secrets.token_hex(3)}".lower()
-
-
+_TAKE_S = 300.0  # for a node to take a job: it copies the code first
 _QUEUED_S = 3.0
 
 
@@ -89,7 +53,7 @@ class Submission:
     def __init__(
         self, spec: ClusterSpec, home: ClusterHome, request: Request, *, note: Note
     ) -> None:
-        self.job_id = request.job_id()
+        self.job_id = make_job_id(request)
         self.folder = home.results(self.job_id)
         """where its results are pulled to"""
         self.started = False
@@ -110,7 +74,14 @@ class Submission:
         async def work(fleet: Fleet) -> JobState | None:
             request = replace(self._request, code=await self._sync(fleet))
             if resume is not None:
-                request = replace(request, resume=await self._offer_checkpoints(fleet, resume))
+                place = await offer_checkpoints(
+                    fleet.leader,
+                    resume,
+                    pulled=self._home.pulled().get(resume),
+                    storage=self._spec.storage,
+                    note=self._note,
+                )
+                request = replace(request, resume=place)
             sessions: list[NodeSession] = []
             if detach or view is not None:
                 await submit(fleet.remotes, request, job_id=self.job_id)
@@ -126,13 +97,7 @@ class Submission:
             follower = JobFollower(self.job_id, show, changed=_QueueNotice(self._note))
             try:
                 state = await follow_to_end(
-                    self._spec,
-                    self._home,
-                    fleet,
-                    follower,
-                    note=self._note,
-                    sessions=sessions,
-                    view=view,
+                    self._spec, self._home, fleet, follower, self._note, sessions, view
                 )
                 await keeping
             finally:
@@ -141,29 +106,15 @@ class Submission:
 
         return run_on(connected(self._spec, self._home), work)
 
-    def _report(self, who: str, what: str) -> None:
-        self._note(f"{who}: {what}")
-
     async def _sync(self, fleet: Fleet) -> str:
         """Bring the folder to all nodes; returns what its content is known by."""
         await fleet.all(push_package)
-        apart = self._spec.storage_folder
-        found = await sync_folder(
-            fleet.remotes, Path.cwd(), self._home, report=self._report, apart=apart
-        )
+        apart, remotes = self._spec.storage_folder, fleet.remotes
+        found = await sync_folder(remotes, Path.cwd(), self._home, note=self._note, apart=apart)
         sent = format_bytes(max(each.sent_bytes for each in found))
         files, nodes = counted(found[0].files, "file"), counted(len(found), "node")
         self._note(f"{self.job_id}: {files} on {nodes}, {sent} of them new")
         return found[0].hash
-
-    async def _offer_checkpoints(self, fleet: Fleet, job: str) -> str:
-        return await offer_checkpoints(
-            fleet.leader,
-            job,
-            pulled=self._home.pulled().get(job),
-            storage=self._spec.storage,
-            report=self._report,
-        )
 
     async def _keep_copies(self, fleet: Fleet, *, check: bool = True) -> None:
         """Let the nodes copy the run to the storage; where they may not, `pull` does it."""
@@ -199,16 +150,23 @@ class _QueueNotice:
             self._timer = loop.call_later(_QUEUED_S, self._note, "waits for the job before it")
 
 
+def make_job_id(request: Request) -> str:
+    """Make up a job's id: the script's name or the title, and a few digits."""
+    args = [arg for arg in request.argv if arg != "-m"]
+    name = request.title or (args[0] if args else "train")
+    stem = re.sub(r"[^A-Za-z0-9]+", "-", name.rpartition("/")[2].removesuffix(".py"))
+    return f"{stem.strip('-')[:40] or 'job'}-{secrets.token_hex(3)}".lower()
+
+
 async def submit(remotes: Sequence[Remote], request: Request, *, job_id: str | None = None) -> str:
     """Submit a job to all nodes of a cluster, and return its id; it runs on without the laptop.
 
     `remotes`: the nodes, in node order: the first leads.
-    `job_id`: its id; None: make one up.
 
     Raises:
         ClusterError: it could not be started; holds what each node says. Nothing runs then.
     """
-    job_id = job_id or request.job_id()
+    job_id = job_id or make_job_id(request)
     sessions = await start_job(remotes, request, job_id)
     await all_of(session.finish() for session in sessions)
     return job_id
@@ -221,12 +179,7 @@ async def status(remotes: Sequence[Remote]) -> list[Message]:
 
 
 async def cancel(remotes: Sequence[Remote], job_id: str) -> JobState:
-    """Cancel a job on all nodes of a cluster, and return the state that it then has.
-
-    Raises:
-        UsageError: there is no such job.
-        HostError: no node answers.
-    """
+    """Cancel a job on all nodes of a cluster, and return the state that it then has."""
 
     def is_answer(done: Done) -> bool:
         return bool((done.message or {}).keys() & {"state", "error"})
@@ -261,7 +214,7 @@ async def _ask_any(
             return done
         lost.append(_complain(remote.machine, done.stderr))
     raise_for_all(lost)
-    raise HostError(_NO_NODES)
+    raise HostError("the cluster has no nodes; make it with: drumline up")
 
 
 async def start_job(
@@ -276,10 +229,19 @@ async def start_job(
         remotes, lambda remote: node_command(remote.machine, "submit", *options)
     )
     try:
-        secret, jobs = secrets.token_hex(32), _parts(sessions, request, job_id)
+        title = request.title or " ".join(request.argv) or "train"
+        job = Job(
+            **{**vars(request), "title": title},
+            id=job_id,
+            node=0,
+            addresses=tuple(session.machine.address for session in sessions),
+            submitted=time.time(),
+            user=getpass.getuser(),
+        )
+        secret = secrets.token_hex(32)
         await all_of(
-            _send(session, job=job.to_json(), secret=secret)
-            for session, job in zip(sessions, jobs, strict=True)
+            _send(session, job=replace(job, node=node).to_json(), secret=secret)
+            for node, session in enumerate(sessions)
         )
         leader, *followers = sessions
         answer = await _answer(leader)
@@ -295,20 +257,6 @@ async def start_job(
     return sessions
 
 
-def _parts(sessions: Sequence[NodeSession], request: Request, job_id: str) -> list[Job]:
-    """Return what each node is told (`drumline.node.submit`)."""
-    title = request.title or " ".join(request.argv) or "train"
-    first = Job(
-        **{**vars(request), "title": title},
-        id=job_id,
-        node=0,
-        addresses=tuple(session.machine.address for session in sessions),
-        submitted=time.time(),
-        user=getpass.getuser(),
-    )
-    return [replace(first, node=node) for node in range(len(sessions))]
-
-
 async def _send(session: NodeSession, **fields: Any) -> None:
     """Send a message to one that may have failed: it says why in its own next message."""
     with contextlib.suppress(HostError):
@@ -316,7 +264,6 @@ async def _send(session: NodeSession, **fields: Any) -> None:
 
 
 async def _answer(session: NodeSession) -> Message:
-    """Wait for a node's next message."""
     try:
         answer = await asyncio.wait_for(session.receive(), _TAKE_S)
     except TimeoutError:

@@ -1,8 +1,7 @@
 """`down` removes everything of a cluster, and asks the provider what is left; `reap` removes all.
 
-`reap` finds what this tool ever made by tags and processes, not by memory. One part that cannot be
-removed does not keep the others: all are tried, then the failures are told. Of a cluster that could
-not be looked at, what is known here stays.
+`reap` finds what this tool ever made by tags and processes, not by memory. All is tried, then the
+failures are told. Of a cluster that could not be looked at, what is known here stays.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from drumline.cluster.life.receipt import (
     keep_receipt,
     machines_from,
 )
-from drumline.cluster.providers import Machine, Provider, Reporter, Resource, build_provider
+from drumline.cluster.providers import Machine, Reporter, Resource, build_provider
 from drumline.cluster.spec import ClusterSpec, known_clusters
 from drumline.cluster.ssh.config import end_shared
 from drumline.core.errors import (
@@ -52,10 +51,8 @@ def take_down(
 ) -> Receipt:
     """Take a cluster down; blocks until the provider says that nothing of it is left.
 
-    `home`: what is known of it here; may be empty.
     `identity`: the id of a cluster that another machine has made.
-    `give_up`: machines of the user's own (`find_own`) that need not answer: what is on them
-    stays, and the receipt says so.
+    `give_up`: machines of the user's own that need not answer: what is on them stays.
 
     Raises:
         ClusterError: something is still there; the folder stays, so that `down` can go on.
@@ -63,12 +60,22 @@ def take_down(
     with _locked(home):
         provider = build_provider(spec, home)
         if identity is not None:
-            _adopt(provider, home, identity)
+            own = home.read_facts().id
+            if own not in (None, identity) and provider.resources():
+                raise UsageError(
+                    f"this machine has a cluster {home.name} of its own ({own}); remove that "
+                    f"first, without --id"
+                )
+            provider.adopt(identity)
         given_up = [find_own(spec, provider.machines(), name) for name in give_up]
         there = tuple(provider.resources())
         noted, living = home.read_facts().machines, machines_from(provider.machines)
         machines = every_machine(home, provider, noted, living)
-        _remove(provider, report, given_up)
+        try:
+            provider.remove(report)
+        except HostError as error:
+            if not given_up:  # else we look at what is left
+                raise HostError(f"{error.message}; {_WAY_OUT}", **error.fields) from None
         left = tuple(provider.resources())
         ended, ids = time.time(), {machine.identity for machine in living}
         machines = [one.at(until=ended) if one.identity in ids else one for one in machines]
@@ -112,14 +119,6 @@ def _locked(home: ClusterHome) -> Iterator[None]:
         yield
 
 
-def _remove(provider: Provider, report: Reporter, given_up: Sequence[Machine]) -> None:
-    try:
-        provider.remove(report)
-    except HostError as error:
-        if not given_up:  # else the caller looks at what is left
-            raise HostError(f"{error.message}; {_WAY_OUT}", **error.fields) from None
-
-
 def _refuse_left(left: Sequence[Resource], given_up: Sequence[Machine]) -> None:
     stays = [one for one in left if _owner(one, given_up) is None]
     if silent := [one.detail for one in stays if one.state == "unknown"]:
@@ -157,17 +156,6 @@ def _close(home: ClusterHome, receipt: Receipt) -> Receipt:
     except OSError as error:
         notes.append(f"{home.path} stays: {error}; remove it by hand")
     return replace(receipt, notes=tuple(notes))
-
-
-def _adopt(provider: Provider, home: ClusterHome, identity: str) -> None:
-    """Take over a cluster of this name that another machine has made."""
-    own = home.read_facts().id
-    if own not in (None, identity) and provider.resources():
-        raise UsageError(
-            f"this machine has a cluster {home.name} of its own ({own}); remove that first, "
-            f"without --id"
-        )
-    provider.adopt(identity)
 
 
 def _forget(home: ClusterHome) -> None:
@@ -212,17 +200,24 @@ class Reaped:
 def reap_all(report: Reporter, regions: Sequence[str]) -> Reaped:
     """Take down what all clusters have: in the AWS account, simulated, on the user's own machines.
 
-    `regions`: of EC2; default: all that the account can use.
+    `regions`: of EC2; none: all that the account can use.
 
     Raises:
         ClusterError: something stays; names it. All else is removed.
     """
+    from drumline.cluster.providers.ec2 import removal
+    from drumline.cluster.providers.ec2.cloud import Cloud, open_session
+    from drumline.cluster.providers.twin.provider import reap
+
     known = {name: _spec(name) for name in known_clusters()}
     reaped, failed = Reaped(), []
     profiles = {spec.ec2.profile for spec in known.values() if spec and spec.provider == "ec2"}
     for profile in sorted({None, *profiles}, key=str):
         try:
-            reaped.removed += _reap_ec2(report, profile, regions)
+            session = open_session(profile=profile)
+            cloud = Cloud(session, region=session.region_name or _ANY_REGION)
+            where = regions or removal.all_regions(cloud)
+            reaped.removed += removal.reap(session, report, regions=where)
         except CloudError as error:
             if profile in profiles or regions or error.fields.get("kind") not in _NO_ACCOUNT:
                 failed.append(error.message)
@@ -230,7 +225,7 @@ def reap_all(report: Reporter, regions: Sequence[str]) -> Reaped:
                 reaped.notes.append(f"AWS was not looked at: {error.message}")
             _drop(known, "ec2", profile)
     try:
-        reaped.removed += _reap_twins(report)
+        reaped.removed += reap(report)
     except ClusterError as error:
         failed.append(error.message)
         _drop(known, "twin")
@@ -256,28 +251,6 @@ def _drop(known: dict[str, ClusterSpec | None], provider: str, profile: str | No
     for name, spec in list(known.items()):
         if spec is not None and spec.provider == provider and spec.ec2.profile == profile:
             del known[name]
-
-
-def _reap_twins(report: Reporter) -> list[Resource]:
-    from drumline.cluster.providers.twin.control import find_processes
-    from drumline.cluster.providers.twin.provider import reap
-
-    there = [
-        Resource(kind="simulated-node", identity=f"twin-{process.pid}", detail=process.name)
-        for process in find_processes()
-        if process.is_first
-    ]
-    reap(report)
-    return there
-
-
-def _reap_ec2(report: Reporter, profile: str | None, regions: Sequence[str]) -> list[Resource]:
-    from drumline.cluster.providers.ec2.cloud import Cloud, open_session
-    from drumline.cluster.providers.ec2.removal import all_regions, reap
-
-    session = open_session(profile=profile)
-    cloud = Cloud(session, region=session.region_name or _ANY_REGION)
-    return reap(session, report, regions=regions or all_regions(cloud))
 
 
 def _spec(name: str) -> ClusterSpec | None:

@@ -2,9 +2,8 @@
 
     intend(create …) ─▶ fsync ─▶ the call ─▶ did(…) ─▶ fsync
 
-An intent without a result is a call of which nobody knows whether it arrived: the client died, or
-the answer was lost. Whoever continues looks at those first. The journal is help, not truth: what
-exists is what the cloud says by tags, so that a lost journal loses nothing.
+An intent without a result is a call of which nobody knows whether it arrived; whoever continues
+looks at those first. What exists is what the cloud says by tags: a lost journal loses nothing.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from drumline.core.errors import ClusterError
+from drumline.core.files import fsync
 from drumline.core.json_lines import Message
 
 
@@ -112,7 +112,7 @@ class Journal:
             return
         try:
             with self._lock:
-                self._write(self._path, line)
+                _append_line(self._path, json.dumps(line, ensure_ascii=False).encode() + b"\n")
         except OSError as error:
             if not self._forgives:
                 raise ClusterError(
@@ -120,24 +120,17 @@ class Journal:
                     f"written down before: make room there, then run this again"
                 ) from None
 
-    def _write(self, path: Path, line: Message) -> None:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        fresh = not path.exists()
-        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-        descriptor = os.open(path, flags, 0o600)
-        try:
-            text = (json.dumps(line, ensure_ascii=False) + "\n").encode()
-            size = os.fstat(descriptor).st_size
-            if size and os.pread(descriptor, 1, size - 1) != b"\n":  # a crash cut a line short
-                text = b"\n" + text
-            if os.write(descriptor, text) < len(text):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        if fresh:  # its name is to be as durable as its content
-            folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
+
+def _append_line(path: Path, line: bytes) -> None:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    fresh = not path.exists()
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT
+    with open(os.open(path, flags, 0o600), "rb+", buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size and os.pread(file.fileno(), 1, size - 1) != b"\n":  # a crash cut a line short
+            line = b"\n" + line
+        if file.write(line) < len(line):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        os.fsync(file.fileno())
+    if fresh:
+        fsync(path.parent)  # its name is to be as durable as its content

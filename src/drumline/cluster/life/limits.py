@@ -6,16 +6,14 @@
                              a tunnel is open or a node is set up, and when the limits are set
 
 A timer on the node checks these each minute (`limits.sh`); the laptop is not needed. Each `up`
-decides the deadline (`Lifetime`):
+decides the deadline (`Lifetime`), and records the limits that it was computed from:
 
     all nodes are new        from the first one's start: max_hours, or what the budget pays for
     again                    what it was; what `extend` has added stays
     again, other limits      moved by as much as they were: max_hours 8 → 10 is two hours more
     some nodes are new       no longer than the budget lasts, after what lost ones have cost
 
-The limits that a term was computed from are recorded with it, so that an interrupted `up` does not
-forget that they have changed. Whether a node has ended is asked of the provider: to SSH, it looks
-like one behind a firewall.
+Whether a node has ended is asked of the provider: to SSH, it looks like one behind a firewall.
 """
 
 from __future__ import annotations
@@ -130,11 +128,7 @@ class Lifetime:
 
 
 def refuse_passed(spec: ClusterSpec, home: ClusterHome, noted: Sequence[Machine]) -> None:
-    """Refuse new lifetime limits that would shut the cluster's nodes down at once.
-
-    Raises:
-        ClusterError: they would; says since when the nodes are there.
-    """
+    """Refuse new lifetime limits that would shut the cluster's nodes down at once."""
     facts, now = home.read_facts(), time.time()
     deadline = facts.deadline
     if deadline is None or deadline <= now:  # they have ended already
@@ -157,11 +151,7 @@ def decide_term(
     made: Sequence[Machine],
     former: Sequence[Machine],
 ) -> Lifetime:
-    """Decide until when a cluster's nodes may live, by the spec's limits on hours and cost.
-
-    `home`: says what was decided the last time.
-    `made`: those of them that were not there the last time.
-    """
+    """Decide until when a cluster's nodes may live; `made` are those that were not there before."""
     facts, limits = home.read_facts(), _limits(spec)
     if spec.provider == "ssh":
         return Lifetime(deadline=None, limits=limits)
@@ -215,10 +205,7 @@ GONE = "gone"
 async def find_ended(
     provider: Callable[[], Provider], machines: Sequence[Machine]
 ) -> list[Machine]:
-    """Ask the provider which of a cluster's machines no longer exist; no answer means none.
-
-    `provider`: makes it, or gives it; called in a thread.
-    """
+    """Ask the provider, in a thread, which of the machines no longer exist; no answer: none."""
     answer: Future[set[str]] = Future()
 
     def ask() -> None:

@@ -1,12 +1,8 @@
 """`Receipt`: what a cluster consisted of, what it cost, and that nothing of it is left.
 
 Receipts are kept: $DRUMLINE_HOME/receipts/<name>-<id>.json. They bill all machines that a cluster
-has ever had, each from when to when it has cost:
-
-    cluster.json   machines: those of the last `up`; former: those that they replaced
-    the provider   those that exist; EC2 also knows those that have ended, and when
-
-A machine whose end nobody knows has `until` 0: it is billed up to the latest moment possible.
+has ever had: those of the last `up`, those that they replaced (`cluster.json`), those that the
+provider has or has had. One whose end nobody knows is billed up to the latest moment possible.
 """
 
 from __future__ import annotations
@@ -16,7 +12,6 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 from drumline.cluster.home import ClusterHome, clusters_root
 from drumline.cluster.providers import Machine, Provider, Resource
@@ -66,34 +61,22 @@ class Receipt:
 
 
 def bill(machines: list[Machine], ended: float, deadline: float | None) -> tuple[BillLine, ...]:
-    """Bill each machine of a cluster: to its end, or where nobody knows that, to `ended`.
-
-    `machines`: all of them, those that were lost, too.
-    `deadline`: when they end themselves at the latest, should nobody know when they did.
-    """
+    """Bill each machine to its end; where nobody knows it, to `ended`, or an earlier `deadline`."""
     latest = ended if deadline is None else min(ended, deadline)
-    return tuple(
-        BillLine(
-            node=machine.name,
-            identity=machine.identity,
-            hours=_hours(machine, latest),
-            price_usd=machine.price_usd,
-        )
-        for machine in machines
-    )
+    lines = []
+    for one in machines:
+        hours = max(0.0, (one.until or latest) - one.since) / 3600 if one.since else 0.0
+        price = one.price_usd
+        lines.append(BillLine(node=one.name, identity=one.identity, hours=hours, price_usd=price))
+    return tuple(lines)
 
 
-def _hours(machine: Machine, latest: float) -> float:
-    return max(0.0, (machine.until or latest) - machine.since) / 3600 if machine.since else 0.0
-
-
-def keep_receipt(home: ClusterHome, receipt: Receipt) -> Path:
-    """Write the receipt of a cluster that was taken down where it stays; returns its path."""
+def keep_receipt(home: ClusterHome, receipt: Receipt) -> None:
+    """Write the receipt of a cluster that was taken down where it stays."""
     folder = clusters_root().parent / "receipts"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    path = folder / f"{home.name}-{home.cluster_id()}.json"
-    write_atomic(path, json.dumps(receipt.to_json(), indent=2) + "\n")
-    return path
+    text = json.dumps(receipt.to_json(), indent=2) + "\n"
+    write_atomic(folder / f"{home.name}-{home.cluster_id()}.json", text)
 
 
 def former_machines(
@@ -101,7 +84,7 @@ def former_machines(
 ) -> list[Machine]:
     """Return the machines that a cluster no longer has, for its bill; also those lost since `up`.
 
-    `provider`: is asked when they ended; where it does not know, they ended by now.
+    The provider is asked when they ended; where it does not know, they ended by now.
     """
     here = {machine.identity for machine in machines}
     former = {machine.identity: machine for machine in home.read_facts().former}
@@ -118,13 +101,10 @@ def every_machine(
 ) -> list[Machine]:
     """Return all machines in a cluster's lifetime, by node and age; live ones have no end."""
     found: dict[str, Machine] = {}
-    for machine in (*machines_from(provider.ended), *home.read_facts().former, *noted, *living):
-        before = found.get(machine.identity, machine)
-        found[machine.identity] = machine.at(
-            until=before.until or machine.until, price_usd=machine.price_usd or before.price_usd
-        )
-    for machine in living:
-        found[machine.identity] = found[machine.identity].at(until=0.0)
+    for one in (*machines_from(provider.ended), *home.read_facts().former, *noted, *living):
+        before = found.get(one.identity, one)
+        until = 0.0 if one in living else before.until or one.until
+        found[one.identity] = one.at(until=until, price_usd=one.price_usd or before.price_usd)
     return sorted(found.values(), key=lambda machine: (machine.node, machine.since))
 
 

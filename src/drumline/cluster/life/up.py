@@ -22,13 +22,12 @@ from pathlib import Path
 
 import yaml
 
-from drumline.cluster.files.package import push_package, read_package
+from drumline.cluster.files.sync import push_package, read_package
 from drumline.cluster.home import ClusterHome, locked
 from drumline.cluster.life.limits import GONE, decide_term, find_ended, refuse_passed, set_limits
 from drumline.cluster.life.receipt import former_machines
 from drumline.cluster.providers import Machine, Provider, Reporter, build_provider
-from drumline.cluster.provision.environment import read_environment_files
-from drumline.cluster.provision.provision import Provisioner
+from drumline.cluster.provision.provision import Provisioner, read_environment_files
 from drumline.cluster.spec import ClusterSpec
 from drumline.cluster.ssh.config import write_config
 from drumline.cluster.ssh.fleet import Fleet
@@ -50,8 +49,6 @@ _POLL_S = 5.0  # so often we ask whether a machine that does not answer is still
 class Standing:
     """A cluster that takes jobs."""
 
-    spec: ClusterSpec
-    home: ClusterHome
     machines: tuple[Machine, ...]
     deadline: float | None
     """when the nodes end themselves, as seconds of the epoch; None: never"""
@@ -96,15 +93,15 @@ def bring_up(spec: ClusterSpec, folder: Path, report: Reporter) -> Standing:
         try:
             machines = provider.create(report)  # 1
         except ClusterError:
-            if not before:
-                _forget_if_nothing(home, provider)
+            with contextlib.suppress(ClusterError):  # leave no trace where nothing was made
+                if not before and all(one.state == "unknown" for one in provider.resources()):
+                    home.spec_file.unlink(missing_ok=True)
             raise
         made = [one for one in machines if before.get(one.node) != one.identity]
         if spec.provider != "ssh":
             for machine in made:  # 2
-                pin_host_key(
-                    home, machine.node, host_key(home, machine.node).public, Origin.INJECTED
-                )
+                injected = host_key(home, machine.node).public
+                pin_host_key(home, machine.node, injected, Origin.INJECTED)
         former = former_machines(home, provider, noted, machines)
         term = decide_term(spec, home, machines, made=made, former=former)
         home.note(
@@ -118,8 +115,6 @@ def bring_up(spec: ClusterSpec, folder: Path, report: Reporter) -> Standing:
         work = _Setup(spec, home, provider, folder, term.deadline, report)
         provisioned = asyncio.run(work.run(machines))
     return Standing(
-        spec=spec,
-        home=home,
         machines=tuple(machines),
         deadline=term.deadline,
         limits_changed=term.changes,
@@ -146,9 +141,8 @@ class _Setup:
     report: Reporter
 
     async def run(self, machines: Sequence[Machine]) -> tuple[str, ...]:
-        packing = asyncio.create_task(
-            asyncio.to_thread(lambda: read_package().archive)
-        )  # while they boot
+        # packed while they boot
+        packing = asyncio.create_task(asyncio.to_thread(lambda: read_package().archive))
         async with contextlib.AsyncExitStack() as stack:
             fleet = await self._connect(stack, machines)  # 3
             if self.spec.provider != "ssh":
@@ -162,8 +156,8 @@ class _Setup:
             await packing
             await fleet.all(push_package)  # 6
             provisioner = Provisioner(spec=self.spec, folder=self.folder, home=self.home)
-            changed = await provisioner.provision(fleet.remotes, self._report_task)  # 7
-            with contextlib.suppress(DrumlineError):
+            changed = await provisioner.provision(fleet.remotes, self.report)  # 7
+            with contextlib.suppress(DrumlineError):  # without one, the first job starts later
                 await fleet.all(_keep_warm_agent)  # 8
         for machine in machines:
             self.report(machine.name, "ready")
@@ -193,21 +187,10 @@ class _Setup:
             opening.cancel()
             await asyncio.wait([opening])
 
-    def _report_task(self, node: str, task: str, state: str) -> None:
-        self.report(node, task if state in ("", "started") else f"{task}: {state}")
-
 
 async def _keep_warm_agent(remote: Remote) -> None:
-    """Let an agent wait for the first job; without one, that only starts later."""
     argv = ["sh", "-c", _DETACHED, "sh", node_python(remote.machine), remote.machine.root]
     await remote.run(argv, timeout_s=30)
-
-
-def _forget_if_nothing(home: ClusterHome, provider: Provider) -> None:
-    """Leave no trace of a cluster of which nothing could be made."""
-    with contextlib.suppress(ClusterError):
-        if all(resource.state == "unknown" for resource in provider.resources()):
-            home.spec_file.unlink(missing_ok=True)
 
 
 def _refuse_another(spec: ClusterSpec, home: ClusterHome) -> None:
@@ -215,11 +198,9 @@ def _refuse_another(spec: ClusterSpec, home: ClusterHome) -> None:
     if not home.spec_file.exists():
         return
     there = read_file(ClusterSpec, home.spec_file)
-    places: dict[str, tuple[str | None, str | None]] = {"provider": (there.provider, spec.provider)}
-    if spec.provider == there.provider == "ec2":
-        places["region"] = (there.ec2.region, spec.ec2.region)
-        places["profile"] = (there.ec2.profile, spec.ec2.profile)
-    for what, (old, new) in places.items():
+    of_ec2 = ("region", "profile") if spec.provider == there.provider == "ec2" else ()
+    for what in ("provider", *of_ec2):
+        old, new = (getattr(one.ec2 if what in of_ec2 else one, what) for one in (there, spec))
         if old != new:
             raise ClusterError(
                 f"the name {spec.name} is in use: there is such a cluster with {what} {old}, and "

@@ -2,10 +2,8 @@
 
     plan ──▶ create ──▶ machines … extend … ──▶ remove ──▶ resources (none left)
 
-`create` and `remove` are idempotent: they can be interrupted at any point and called again, since
-each first looks at what exists. Nothing is created before the journal says that it will be.
-
-This module loads nothing but the standard library: simulated nodes are started without `site`.
+`create` and `remove` can be interrupted at any point and called again: each first looks at what
+exists. This module loads nothing but the standard library: simulated nodes have no `site`.
 """
 
 from __future__ import annotations
@@ -147,12 +145,7 @@ class Provider(ABC):
         return []
 
     def adopt(self, identity: str) -> None:
-        """Take over a cluster of this name that another machine has made.
-
-        Raises:
-            UsageError: clusters of this provider are this machine's alone.
-            ClusterError: there is none with that id.
-        """
+        """Take over a cluster of this name that another machine has made, if there can be one."""
         raise UsageError(
             "--id is about machines where others can make clusters of your name; leave it out"
         )

@@ -1,8 +1,5 @@
 """The `ssh` provider: machines that you own. It makes a folder on them, and removes that folder.
 
-Nothing is created in any cloud, and the machines themselves are never ended. Each is authenticated
-by its host key (`known_hosts.find_host_keys`).
-
 R/drumline.json on a machine holds the mark: the cluster's name and id, which node it is, and who
 made it; the machine is asked by `node/ownership.py`. Only the cluster with that id may use or
 remove the folder: two laptops may choose the same name.
@@ -16,9 +13,9 @@ import getpass
 import json
 import socket
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.resources import files
-from typing import Literal, Self
+from typing import Literal
 
 from drumline.cluster.home import ClusterHome
 from drumline.cluster.providers import Machine, Plan, Provider, Reporter, Resource
@@ -27,13 +24,13 @@ from drumline.cluster.ssh.fleet import Fleet, report_nothing
 from drumline.cluster.ssh.keys import Pin, check_key, find_host_keys, read_pins, write_pins
 from drumline.cluster.ssh.remote import Remote, host_error
 from drumline.core.errors import ClusterError, DrumlineError, HostError, UsageError
-from drumline.core.json_lines import Message
+from drumline.core.json_lines import Record
 
 _ASK_S = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mark:
+class Mark(Record):
     """Whose a folder is, as R/drumline.json says; "" and -1 for what it does not say."""
 
     cluster: str = ""
@@ -41,11 +38,6 @@ class Mark:
     node: int = -1
     host: str = ""
     by: str = ""
-
-    @classmethod
-    def from_json(cls, values: Message) -> Self:
-        """Read it; a file of that name may be something else's."""
-        return cls(**{key: values[key] for key in cls.__dataclass_fields__.keys() & values})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,11 +118,17 @@ class SshHosts(Provider):
     def create(self, report: Reporter) -> list[Machine]:
         """Check that each machine can be reached and is who it should be, and claim its folder.
 
-        Raises:
-            ClusterError: one cannot be used; names all of them. Nothing was claimed then.
+        Where some cannot be used, the error names all of them, and nothing was claimed.
         """
         machines = self.machines()
-        self._check_unlike(machines)
+        seen: dict[str, str] = {}
+        for machine in machines:
+            if other := seen.get(machine.identity):
+                raise UsageError(
+                    f"ssh.hosts names {machine.identity} twice, as {other} and {machine.name}, but "
+                    f"each node needs a machine of its own; take one out"
+                )
+            seen[machine.identity] = machine.name
         pins = self._find_pins()
         self._home.make()
         self._home.cluster_id()
@@ -200,9 +198,7 @@ class SshHosts(Provider):
     def remove(self, report: Reporter) -> None:
         """End what runs out of our folders, and remove them; all machines are tried.
 
-        Raises:
-            HostError: a machine could not be asked, or has a folder of another laptop's cluster of
-                this name; what is on it stays.
+        What stays: on one that could not be asked, or of another laptop's cluster of this name.
         """
 
         async def clear(remote: Remote) -> list[Resource]:
@@ -212,12 +208,9 @@ class SshHosts(Provider):
             report(remote.machine.name, "removed" if answer.ours else "has nothing of this cluster")
             return []
 
-        unknown = asyncio.run(self._each(clear, report))
-        if unknown:
-            raise HostError(
-                f"{'; '.join(one.detail for one in unknown)}; what is there stays",
-                reason="remove",
-            )
+        if unknown := asyncio.run(self._each(clear, report)):
+            reasons = "; ".join(one.detail for one in unknown)
+            raise HostError(f"{reasons}; what is there stays", reason="remove")
 
     async def _each(self, function: Inspect, report: Reporter = report_nothing) -> list[Resource]:
         """Call a function for each machine; one that fails becomes a resource of unknown state."""
@@ -265,7 +258,7 @@ class SshHosts(Provider):
             by=f"{getpass.getuser()}@{socket.gethostname()}",
         )
         source = files("drumline.node").joinpath("ownership.py").read_bytes()
-        argv = ["python3", "-IS", "-", what, machine.root, json.dumps(asdict(mark))]
+        argv = ["python3", "-IS", "-", what, machine.root, json.dumps(mark.to_json())]
         done = await remote.run(argv, given=source, timeout_s=_ASK_S)
         answer = done.message or {"error": done.complaint[-200:]}
         if "error" in answer:
@@ -297,16 +290,6 @@ class SshHosts(Provider):
         if failed:
             raise _joined(failed)
         return found
-
-    def _check_unlike(self, machines: Sequence[Machine]) -> None:
-        seen: dict[str, str] = {}
-        for machine in machines:
-            if machine.identity in seen:
-                raise UsageError(
-                    f"ssh.hosts names {machine.identity} twice, as {seen[machine.identity]} and "
-                    f"{machine.name}, but each node needs a machine of its own; take one out"
-                )
-            seen[machine.identity] = machine.name
 
 
 def _where(machine: Machine) -> str:

@@ -7,10 +7,8 @@
                       └── workers    worker1, worker2, …
 
 The user's Ansible and SSH settings are not read: they were written for other machines. Task results
-come back as JSON lines from a callback plugin in this package, which also ends Ansible when this
-process is gone. `drumline inventory --list` prints the same inventory as a dynamic one, so that any
-playbook can be run on the cluster; hosts have the names of the cluster's SSH configuration, which
-says the rest (address, port, user, key, pinned host key).
+come back as JSON lines from `plugins/drumline_events.py`. `drumline inventory` prints the same
+inventory as a dynamic one, for any playbook; the cluster's SSH configuration says the rest.
 """
 
 from __future__ import annotations
@@ -23,37 +21,31 @@ import re
 import shlex
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TextIO
 
-from drumline.cluster.providers import Machine
+from drumline.cluster.providers import Machine, Reporter
 from drumline.cluster.ssh.config import hang_up
 from drumline.core.errors import ClusterError, UsageError
 from drumline.core.files import write_atomic
 from drumline.core.json_lines import Message
 from drumline.core.scratch import Scratch
 
-TaskReporter = Callable[[str, str, str], None]
-"""tells a person what happens: (node, task, state); states are start, ok, changed, skipped, …"""
 _PLUGINS = Path(__file__).parent / "plugins"
 _SECRETS = re.compile(r"""(?<=://)[^/\s"']+(?=@)""")
-_BAD = ("failed", "unreachable")
 _LINE_LIMIT = 64 << 20  # of one event: pip can have a lot to say
 _END_S = 5.0
 _CONFIG = Path(__file__).parent / "ansible.cfg"
 
 
 def inventory_list(
-    machines: Sequence[Machine],
-    ssh_config: Path,
-    *,
-    pythons: Mapping[str, str] | None = None,
+    machines: Sequence[Machine], ssh_config: Path, pythons: Mapping[str, str] = MappingProxyType({})
 ) -> Message:
     """Return what an Ansible inventory script prints for `--list`: a cluster's nodes.
 
-    `ssh_config`: the cluster's SSH configuration; its hosts are called worker0, worker1, …
     `pythons`: the interpreter that runs Ansible's modules, by node name, where it is known.
     """
     leader, workers = machines[:1], machines[1:]
@@ -66,7 +58,7 @@ def inventory_list(
                     "drumline_root": machine.root,
                     "drumline_node": machine.node,
                     "drumline_address": machine.address,
-                    "ansible_python_interpreter": (pythons or {}).get(machine.name, "auto_silent"),
+                    "ansible_python_interpreter": pythons.get(machine.name, "auto_silent"),
                 }
                 for machine in machines
             }
@@ -124,8 +116,6 @@ class Outcome:
 
     code: int
     failures: tuple[Failure, ...] = ()
-    changed: int = 0
-    """tasks that changed something, over all nodes"""
     output: str = ""
     """what Ansible itself said, where it said something"""
 
@@ -142,21 +132,15 @@ class PlaybookRun:
     limit: Sequence[str]
     """the nodes that it is for"""
 
-    async def run(self, report: TaskReporter, *, timeout_s: float = 7200.0) -> Outcome:
-        """Run it to its end.
-
-        Raises:
-            ClusterError: Ansible is not installed, or takes longer than `timeout_s`.
-        """
+    async def run(self, report: Reporter, *, timeout_s: float = 7200.0) -> Outcome:
+        """Run it to its end; raises ClusterError where Ansible is missing, or takes too long."""
         program = ansible_program()
         with Scratch() as scratch:
             self._write(scratch.path)  # of this run alone: another one may go on meanwhile
             process = await asyncio.create_subprocess_exec(
                 program,
-                "--limit",
-                ",".join(self.limit),
-                "--extra-vars",
-                f"@{scratch.path / 'variables.json'}",
+                f"--limit={','.join(self.limit)}",
+                f"--extra-vars=@{scratch.path / 'variables.json'}",
                 str(scratch.path / "site.yml"),
                 cwd=self.folder,
                 env=_own_environment(scratch.path / "ansible.cfg"),
@@ -192,9 +176,8 @@ class PlaybookRun:
         }.items():
             write_atomic(scratch / name, text, mode=0o600)
 
-    async def _follow(self, process: asyncio.subprocess.Process, report: TaskReporter) -> Outcome:
+    async def _follow(self, process: asyncio.subprocess.Process, report: Reporter) -> Outcome:
         failures: list[Failure] = []
-        changed = 0
         output: list[str] = []
         log = self.folder / "last.log"
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
@@ -206,18 +189,17 @@ class PlaybookRun:
                     event = _read_event(line, file)
                     if event is None:
                         continue
-                    changed += event["state"] == "changed"
-                    if event["state"] in _BAD:
-                        failures.append(_failure(event))
-                    report(event["node"], event["task"], event["state"])
+                    node, task, state = event["node"], event["task"], event["state"]
+                    if state in ("failed", "unreachable"):
+                        said = _said(event)
+                        failures.append(Failure(node=node, task=task, state=state, message=said))
+                    report(node, f"{task}: {state}")
                 await warnings
                 code = await process.wait()
             finally:  # of a run that takes too long, too: it writes to the same file
                 warnings.cancel()
                 await asyncio.gather(warnings, return_exceptions=True)
-        return Outcome(
-            code=code, failures=tuple(failures), changed=changed, output="".join(output).strip()
-        )
+        return Outcome(code=code, failures=tuple(failures), output="".join(output).strip())
 
 
 def ansible_program() -> str:
@@ -261,11 +243,10 @@ def _read_event(line: bytes, log: TextIO) -> Message | None:
     return dict(event)
 
 
-def _failure(event: Message) -> Failure:
+def _said(event: Message) -> str:
+    """Return the last that a task said of why it failed."""
     said = [str(event.get(key) or "").strip() for key in ("stderr", "msg", "stdout")]
-    message = next((text for text in said if text), "it gave no reason")
-    tail = "\n".join(message.splitlines()[-20:])
-    return Failure(node=event["node"], task=event["task"], state=event["state"], message=tail)
+    return "\n".join(next(filter(None, said), "it gave no reason").splitlines()[-20:])
 
 
 async def _drain(stream: asyncio.StreamReader | None, log: TextIO, output: list[str]) -> None:

@@ -27,6 +27,23 @@ from drumline.core.files import write_atomic
 
 ALIVE_S, ALIVE_COUNT = 5, 2
 """keepalive: its interval, and how many unanswered ones are allowed"""
+_FOR_ALL = f"""\
+Host *
+    UserKnownHostsFile {{known_hosts}}
+    GlobalKnownHostsFile /dev/null
+    StrictHostKeyChecking yes
+    CheckHostIP no
+    UpdateHostKeys no
+    PasswordAuthentication no
+    KbdInteractiveAuthentication no
+    ForwardAgent no
+    ServerAliveInterval {ALIVE_S}
+    ServerAliveCountMax {ALIVE_COUNT}
+    ConnectTimeout 15
+    ControlMaster auto
+    ControlPath {{sockets}}
+    ControlPersist 60
+"""
 _EXIT_S = 10.0
 _MAX_SOCKET_FOLDER = 45  # a socket's path has 103 characters; ssh adds 40 for %C and 18 of its own
 
@@ -36,17 +53,17 @@ def write_config(home: ClusterHome, machines: Sequence[Machine]) -> Path:
     home.make()
     parts = ["# Written by Drumline, at each `up`. Use it with: ssh -F THIS-FILE worker0\n"]
     parts += [_section(home, machine) for machine in machines]
-    parts.append(_for_all(home))
+    parts.append(
+        _FOR_ALL.format(
+            known_hosts=_path(home.known_hosts), sockets=_path(socket_folder(home), "/%C")
+        )
+    )
     write_atomic(home.ssh_config, "\n".join(parts), mode=0o600)
     return home.ssh_config
 
 
 def socket_folder(home: ClusterHome) -> Path:
-    """Make the folder of OpenSSH's shared connections (ControlPath), with a short enough path.
-
-    Raises:
-        ClusterError: somebody else has made a folder of that name.
-    """
+    """Make the folder of OpenSSH's shared connections (ControlPath), with a short enough path."""
     inside = home.ssh / "s"
     if len(os.fsencode(inside)) <= _MAX_SOCKET_FOLDER:
         inside.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -107,26 +124,6 @@ def _section(home: ClusterHome, machine: Machine) -> str:
         options.append(("ProxyCommand", _one_line(shlex.join(machine.proxy)).replace("%", "%%")))
     lines = "".join(f"    {key} {value}\n" for key, value in options)
     return f"Host {machine.name} {name}\n{lines}"
-
-
-def _for_all(home: ClusterHome) -> str:
-    options = [
-        ("UserKnownHostsFile", _path(home.known_hosts)),
-        ("GlobalKnownHostsFile", "/dev/null"),
-        ("StrictHostKeyChecking", "yes"),
-        ("CheckHostIP", "no"),
-        ("UpdateHostKeys", "no"),
-        ("PasswordAuthentication", "no"),
-        ("KbdInteractiveAuthentication", "no"),
-        ("ForwardAgent", "no"),
-        ("ServerAliveInterval", str(ALIVE_S)),
-        ("ServerAliveCountMax", str(ALIVE_COUNT)),
-        ("ConnectTimeout", "15"),
-        ("ControlMaster", "auto"),
-        ("ControlPath", _path(socket_folder(home), "/%C")),
-        ("ControlPersist", "60"),
-    ]
-    return "Host *\n" + "".join(f"    {key} {value}\n" for key, value in options)
 
 
 def _path(path: Path, end: str = "") -> str:

@@ -28,7 +28,7 @@ import asyncssh
 from drumline.cluster.home import ClusterHome
 from drumline.cluster.providers import Machine
 from drumline.cluster.ssh.config import ALIVE_COUNT, ALIVE_S
-from drumline.cluster.ssh.keys import KEY, Pin, check_key, fingerprint, host_key_alias, read_pins
+from drumline.cluster.ssh.keys import KEY, Pin, check_key, host_key_alias, read_pins
 from drumline.cluster.ssh.remote import Done, host_error, last_line
 from drumline.cluster.ssh.transport import Transport
 from drumline.core.errors import ClusterError, HostError
@@ -183,7 +183,7 @@ async def _why_refused(
     machine = transport.machine
     refused = functools.partial(host_error, machine)
     if client.shown:
-        pinned = " or ".join(fingerprint(pin.key) for pin in pins)
+        pinned = " or ".join(asyncssh.import_public_key(p.key).get_fingerprint() for p in pins)
         return refused(
             "impostor",
             f"an impostor is refused: it shows the host key {client.shown}, but "
@@ -249,8 +249,7 @@ class Connection:
             HostError: `reason` is impostor, auth, lost, silent, no-python, noise, unpinned, or one
                 of those of `Transport.open`.
         """
-        if pins is None:
-            pins = read_pins(home, machine.node)
+        pins = read_pins(home, machine.node) if pins is None else pins
         if not pins:
             raise host_error(
                 machine, "unpinned", "no host key is pinned for it; make it again: drumline up"

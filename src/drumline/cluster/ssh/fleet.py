@@ -1,7 +1,8 @@
 """`Fleet`: all nodes of a cluster, connected at once, one connection each, kept while it is open.
 
-async with Fleet.open(machines, home, timeout_s=300, say=say) as fleet:
-    await fleet.all(lambda remote: remote.run(["nvidia-smi"]))
+Commands connect to a cluster that is up, and run a coroutine over its nodes:
+
+    run_on(connected(spec, home), lambda fleet: fleet.all(push_package))
 """
 
 from __future__ import annotations
@@ -18,14 +19,12 @@ from drumline.cluster.life.limits import GONE, cluster_gone, find_gone
 from drumline.cluster.providers import Machine, Reporter
 from drumline.cluster.spec import ClusterSpec
 from drumline.cluster.ssh.connection import Connection
-from drumline.cluster.ssh.remote import Remote, all_of, raise_for_all
+from drumline.cluster.ssh.remote import Note, Remote, all_of, raise_for_all
 from drumline.cluster.ssh.transport import wait_for_banner
 from drumline.core.errors import DrumlineError, HostError, UsageError
 
 N = TypeVar("N")
 T = TypeVar("T")
-Note = Callable[[str], None]
-"""tells a person a line"""
 
 _AGAIN_S = 1.0
 
@@ -55,13 +54,9 @@ class Fleet:
     ) -> AsyncIterator[Fleet]:
         """Wait for all machines' SSH servers, and connect to each, all at once.
 
-        `home`: The cluster's folder, which has the key and the pinned host keys.
         `auth_retry_s`: How long one that answers, but lets nobody in, is tried again: a machine
         that boots may have its SSH server before its user.
         `lost`: Takes why some cannot be reached; the fleet is the others then, if any.
-
-        Raises:
-            HostError: some cannot be reached; names all of them, each with the reason.
         """
         opened: list[Connection] = []
 
@@ -85,26 +80,23 @@ class Fleet:
         return self.remotes[0]
 
     async def all(self, function: Callable[[Remote], Awaitable[T]]) -> list[T]:
-        """Call a function for each node, all at once; returns its results in node order.
+        """Call a function for each node, all at once; returns its results in node order."""
 
-        Raises:
-            HostError: what failed, with its nodes; the others have finished.
-        """
-        return await all_of(_named(function, one) for one in self.remotes)
+        async def call(remote: Remote) -> T:
+            machine = remote.machine
+            try:
+                return await function(remote)
+            except DrumlineError as error:
+                if "node" in error.fields:
+                    raise
+                text = f"{machine.name} ({machine.host}): {error.message}"
+                fields = {**error.fields, "node": machine.node, "host": machine.host}
+                raise HostError(text, **fields) from error
+            except Exception as error:
+                error.add_note(f"on {machine.name}")
+                raise
 
-
-async def _named(function: Callable[[Remote], Awaitable[T]], remote: Remote) -> T:
-    try:
-        return await function(remote)
-    except DrumlineError as error:
-        if "node" in error.fields:
-            raise
-        machine = remote.machine
-        fields = {**error.fields, "node": machine.node, "host": machine.host}
-        raise HostError(f"{machine.name} ({machine.host}): {error.message}", **fields) from error
-    except Exception as error:
-        error.add_note(f"on {remote.machine.name}")
-        raise
+        return await all_of(map(call, self.remotes))
 
 
 async def _connect(
@@ -226,11 +218,7 @@ def no_nodes(home: ClusterHome) -> UsageError:
 
 
 def refuse_silent(spec: ClusterSpec, home: ClusterHome, machine: Machine) -> None:
-    """Say what is known of a node that does not answer: OpenSSH knows only that it does not.
-
-    Raises:
-        HostError: it does not answer, or has ended.
-    """
+    """Say what is known of a node that does not answer: OpenSSH knows only that it does not."""
 
     async def check() -> None:
         try:

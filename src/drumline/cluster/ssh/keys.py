@@ -14,6 +14,7 @@ told us is never taken from the machine itself.
 
 from __future__ import annotations
 
+import os
 import stat
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -44,11 +45,6 @@ def make_key_pair(comment: str) -> KeyPair:
     return _pair(asyncssh.generate_private_key("ssh-ed25519", comment=comment))
 
 
-def fingerprint(public: str) -> str:
-    """Return the fingerprint of an SSH public key: SHA256:…"""
-    return asyncssh.import_public_key(public).get_fingerprint()
-
-
 def plain_key(public: str) -> str:
     """Return an SSH public key's line without its comment."""
     try:
@@ -69,11 +65,7 @@ def cluster_key(home: ClusterHome) -> Path:
 
 
 def public_key(path: Path) -> str:
-    """Return the public half of an SSH private key's file that `check_key` has accepted.
-
-    Raises:
-        ClusterError: it cannot be read without a passphrase, and there is no .pub beside it.
-    """
+    """Return the public half of an SSH private key's file that `check_key` has accepted."""
     beside = path.with_name(path.name + ".pub")
     if beside.is_file():
         return beside.read_text().strip()
@@ -102,11 +94,7 @@ def forget_host_key(home: ClusterHome, node: int) -> None:
 
 
 def check_key(file: str | Path) -> Path:
-    """Check a user's SSH private key, and return its path.
-
-    Raises:
-        ClusterError: it is not there, not a private key, open to others, or needs a passphrase.
-    """
+    """Check a user's SSH private key, and return its path: private, without a passphrase."""
     path = Path(file).expanduser().absolute()
     try:
         found = path.stat()
@@ -127,25 +115,18 @@ def check_key(file: str | Path) -> Path:
         )
     try:
         asyncssh.import_private_key(content)
-    except asyncssh.KeyEncryptionError:
-        raise _locked(path) from None
-    except asyncssh.KeyImportError as error:
-        if "assphrase" in str(error):
-            raise _locked(path) from None
+    except (asyncssh.KeyEncryptionError, asyncssh.KeyImportError) as error:
+        if isinstance(error, asyncssh.KeyEncryptionError) or "assphrase" in str(error):
+            raise ClusterError(
+                f"the private key {path} has a passphrase, which nobody can type here; hand it to "
+                f'your agent (ssh-add {path}) and write key_file: "", or leave key_file out',
+                path=path,
+            ) from None
         beside = path.with_suffix("")
         public = path.suffix == ".pub" and beside.is_file()
         hint = f"name its private half: {beside}" if public else "name one that ssh-keygen made"
         raise ClusterError(f"{path} is no private key; {hint}", path=path) from None
     return path
-
-
-def _locked(path: Path) -> ClusterError:
-    return ClusterError(
-        f"the private key {path} has a passphrase, which nobody can type here; hand it to your "
-        f'agent (ssh-add {path}) and write key_file: "", or leave key_file out',
-        path=path,
-        locked=True,
-    )
 
 
 def _read_or_make(path: Path, comment: str) -> KeyPair:
@@ -209,8 +190,7 @@ def write_pins(home: ClusterHome, node: int, pins: Iterable[Pin]) -> None:
     The file is replaced as a whole, so that there is no moment at which a node has no pins.
     """
     home.make()
-    everybody = _read_all(home)
-    everybody[host_key_alias(home.name, node)] = list(pins)
+    everybody = {**_read_all(home), host_key_alias(home.name, node): pins}
     lines = [
         f"{name} {pin.key} {pin.origin}\n" for name in sorted(everybody) for pin in everybody[name]
     ]
@@ -225,17 +205,16 @@ def pin_host_key(home: ClusterHome, node: int, key: str, origin: Origin) -> None
 def find_host_keys(host: HostSpec) -> list[Pin]:
     """Return the SSH host keys to expect of a machine: the spec's, or those in known_hosts."""
     if host.host_key is not None:
-        return [Pin(key=plain_key(host.host_key), origin=Origin.GIVEN)]
+        return [Pin(key=plain_key(host.host_key))]
     found: list[Pin] = []
     for name in _KNOWN:
-        path = Path(name).expanduser()
         try:
-            known = asyncssh.read_known_hosts(str(path))
+            known = asyncssh.read_known_hosts(os.path.expanduser(name))
         except (OSError, ValueError, asyncssh.Error):
             continue
         keys, _, revoked = known.match(host.host, "", None if host.port == 22 else host.port)[:3]
         found += [
-            Pin(key=plain_key(key.export_public_key().decode()), origin=Origin.GIVEN)
+            Pin(key=plain_key(key.export_public_key().decode()))
             for key in keys
             if key not in revoked
         ]

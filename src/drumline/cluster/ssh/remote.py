@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from drumline.cluster.ssh.connection import RemoteProcess
 
 T = TypeVar("T")
+Note = Callable[[str], None]
+"""tells a person a line"""
 _FINISH_S = 10.0
 
 
@@ -107,11 +109,7 @@ class NodeSession:
     async def start_all(
         cls, remotes: Sequence[Remote], command: Callable[[Remote], Sequence[str]]
     ) -> list[NodeSession]:
-        """Start a command on all nodes at once, in node order; where one cannot, on none.
-
-        Raises:
-            HostError: some cannot start it; names all of them. It was ended on the others.
-        """
+        """Start a command on all nodes at once, in node order; where one cannot, on none."""
         results = await settled(remote.start(command(remote)) for remote in remotes)
         failures = [result for result in results if isinstance(result, Exception)]
         processes = [result for result in results if not isinstance(result, Exception)]

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from drumline.cluster.home import ClusterHome
 from drumline.cluster.ssh.connection import Connection
 from drumline.cluster.ssh.keys import Origin, Pin, forget_host_key, plain_key, read_pins, write_pins
-from drumline.cluster.ssh.remote import Remote, host_error
+from drumline.cluster.ssh.remote import Remote, host_error, last_line
 from drumline.core.errors import ClusterError, HostError
 
 _STEP_S = 60.0
@@ -120,11 +120,7 @@ async def _sudo(remote: Remote, place: HostKeyPlace, script: str, what: str) -> 
         ["sh", "-c", may, "sh", os.path.dirname(place.path), script], timeout_s=_STEP_S
     )
     if done.code:
-        said = (done.stderr or done.stdout).decode(errors="replace").strip().splitlines()
-        raise host_error(
-            remote.machine,
-            "rotation",
-            f"cannot {what}: {said[-1] if said else f'exit code {done.code}'}; its present key "
-            f"stays pinned",
-        )
+        said = last_line(done.stderr or done.stdout) or f"exit code {done.code}"
+        why = f"cannot {what}: {said}; its present key stays pinned"
+        raise host_error(remote.machine, "rotation", why)
     return done.stdout

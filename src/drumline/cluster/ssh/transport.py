@@ -31,7 +31,7 @@ _END_S = 2.0  # how long a proxy may take to end by itself
 
 
 class Transport:
-    """An open transport to a node. Use it in `async with`, or close it."""
+    """An open transport to a node; whoever has opened it closes it."""
 
     def __init__(self, machine: Machine, sock: socket.socket) -> None:
         self.machine = machine
@@ -49,18 +49,26 @@ class Transport:
         """
         if machine.proxy:
             return await cls._by_proxy(machine)
+        reason = "unreachable"
         try:
             async with asyncio.timeout(timeout_s):
                 return cls(machine, await _connect(machine))
         except TimeoutError:
-            raise host_error(
-                machine,
-                "unreachable",
+            why = (
                 f"nothing answers at port {machine.port} within {timeout_s:.0f} s; check its "
-                f"address, and that the firewall lets you in",
-            ) from None
+                f"address, and that the firewall lets you in"
+            )
+        except socket.gaierror as error:
+            why = f"its name has no address ({error.strerror}); check host"
+        except ConnectionRefusedError:
+            reason = "refused"
+            why = f"port {machine.port} is closed: it is still booting, or no SSH server runs there"
         except OSError as error:
-            raise _told(machine, error) from None
+            why = (
+                f"no way to port {machine.port} ({error.strerror or error}); check its address and "
+                f"your network"
+            )
+        raise host_error(machine, reason, why)
 
     @classmethod
     async def _by_proxy(cls, machine: Machine) -> Self:
@@ -119,12 +127,6 @@ class Transport:
             self._complaint = (self._complaint + said)[-_TAIL:]
         await process.wait()
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
 
 async def _connect(machine: Machine) -> socket.socket:
     loop = asyncio.get_running_loop()
@@ -145,25 +147,6 @@ async def _connect(machine: Machine) -> socket.socket:
     raise failure or OSError(errno.EHOSTUNREACH, "the name has no address")
 
 
-def _told(machine: Machine, error: OSError) -> HostError:
-    if isinstance(error, socket.gaierror):
-        return host_error(
-            machine, "unreachable", f"its name has no address ({error.strerror}); check host"
-        )
-    if isinstance(error, ConnectionRefusedError):
-        return host_error(
-            machine,
-            "refused",
-            f"port {machine.port} is closed: it is still booting, or no SSH server runs there",
-        )
-    return host_error(
-        machine,
-        "unreachable",
-        f"no way to port {machine.port} ({error.strerror or error}); check its address and your "
-        f"network",
-    )
-
-
 CONNECT_S = 5.0
 BANNER_S = 10.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 1.0
@@ -173,17 +156,13 @@ _GREETING = b"SSH-2.0-drumline_probe\r\n"
 
 
 async def wait_for_banner(machine: Machine, *, timeout_s: float, report: Reporter) -> bytes:
-    """Wait until a machine's SSH server answers; returns its banner.
-
-    Raises:
-        HostError: it does not within `timeout_s`, or something else than SSH does.
-    """
+    """Wait until a machine's SSH server answers; returns its banner."""
     began = time.monotonic()
     pause_s, last = _FIRST_PAUSE_S, ""
     while True:
         left_s = timeout_s - (time.monotonic() - began)
         try:
-            banner = await _try(machine, max(min(left_s, CONNECT_S), 0.1), left_s)
+            banner = await _try(machine, left_s)
         except HostError as error:
             reason = str(error.fields["reason"])
             left_s = timeout_s - (time.monotonic() - began)
@@ -209,23 +188,24 @@ _WAITING = {
 }
 
 
-async def _try(machine: Machine, connect_s: float, left_s: float) -> bytes:
-    async with await Transport.open(machine, connect_s) as transport:
-        banner_s = max(min(left_s, BANNER_S), 0.1)
-        text = b""
-        try:
-            async with asyncio.timeout(banner_s):
-                text, banner = await _listen(transport)
-        except TimeoutError:
-            raise host_error(
-                machine,
-                "silent",
-                f"port {machine.port} is open, but no SSH banner comes within {banner_s:.0f} s; "
-                f"the machine hangs, or something else listens there",
-            ) from None
+async def _try(machine: Machine, left_s: float) -> bytes:
+    transport = await Transport.open(machine, max(min(left_s, CONNECT_S), 0.1))
+    banner_s = max(min(left_s, BANNER_S), 0.1)
+    try:
+        async with asyncio.timeout(banner_s):
+            text, banner = await _listen(transport)
         if banner:
             return banner
-        raise await _no_banner(transport, text)
+        reason, why = await _no_banner(transport, text)
+    except TimeoutError:
+        reason = "silent"
+        why = (
+            f"port {machine.port} is open, but no SSH banner comes within {banner_s:.0f} s; "
+            f"the machine hangs, or something else listens there"
+        )
+    finally:
+        await transport.close()
+    raise host_error(machine, reason, why)
 
 
 async def _listen(transport: Transport) -> tuple[bytes, bytes]:
@@ -243,25 +223,17 @@ async def _listen(transport: Transport) -> tuple[bytes, bytes]:
     return text, b""
 
 
-async def _no_banner(transport: Transport, text: bytes) -> HostError:
-    machine = transport.machine
+async def _no_banner(transport: Transport, text: bytes) -> tuple[str, str]:
+    """Return the reason, and what to say."""
+    port = transport.machine.port
     if any(phrase in text for phrase in _BUSY):
         said = text.decode(errors="replace").strip()
-        return host_error(machine, "busy", f"its SSH server refuses new connections ({said})")
+        return "busy", f"its SSH server refuses new connections ({said})"
     if text:
-        said = text[:40].decode(errors="replace").split("\n")[0].strip()
-        return host_error(
-            machine,
-            "not-ssh",
-            f"something else than SSH answers at port {machine.port} ({said!r}); check host and "
-            f"port",
-        )
-    if machine.proxy:
-        return host_error(
-            machine, "proxy", f"{await transport.proxy_end()}; check that it runs by hand"
-        )
-    return host_error(
-        machine,
-        "refused",
-        f"port {machine.port} hangs up without a word: it is still booting, or blocks your address",
-    )
+        said = text[:40].decode(errors="replace").partition("\n")[0].strip()
+        what = f"something else than SSH answers at port {port} ({said!r}); check host and port"
+        return "not-ssh", what
+    if transport.machine.proxy:
+        return "proxy", f"{await transport.proxy_end()}; check that it runs by hand"
+    what = f"port {port} hangs up without a word: it is still booting, or blocks your address"
+    return "refused", what

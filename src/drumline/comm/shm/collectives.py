@@ -32,10 +32,7 @@ from drumline.comm.shm.arena import Arena, share_of
 from drumline.comm.shm.barrier import CALL_BYTES
 
 _ONE_SHOT_BYTES = 2**15  # up to here, adding everything oneself is cheaper than barrier twice
-Combine = Callable[..., Tensor]
-"""combine(a, b, out=c)"""
-
-COMBINE: Mapping[str, Combine] = MappingProxyType(
+COMBINE: Mapping[str, Callable[..., Tensor]] = MappingProxyType(
     {
         "SUM": torch.add,
         "AVG": torch.add,

@@ -52,10 +52,7 @@ def _draw_sizes(plot: Plot, axes: Axes, rows: Sequence[AllReduceRow]) -> None:
     if rows:
         axes.plot([], [], "x", color=plot.ink, label=plot.label("predicted"))
     sizes = dict(sorted({row.bytes: row.size for row in rows}.items()))
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
-    axes.set_xticks(list(sizes), list(sizes.values()))
-    axes.minorticks_off()
+    plot.scale_sizes(axes, sizes)
 
 
 def draw_splits(plot: Plot, collectives: Table[AllReduceRow]) -> Figure:

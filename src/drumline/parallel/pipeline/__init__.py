@@ -1,14 +1,13 @@
 """Pipeline parallelism: schedules, our executor of them, and PyTorch's behind the same words."""
 
 from drumline.parallel.pipeline.engine import TorchEngine
-from drumline.parallel.pipeline.executor import Executor, check_schedule, read_instructions
+from drumline.parallel.pipeline.executor import Executor, read_instructions
 from drumline.parallel.pipeline.schedule import SCHEDULES, peak_live
 
 __all__ = [
     "SCHEDULES",
     "Executor",
     "TorchEngine",
-    "check_schedule",
     "peak_live",
     "read_instructions",
 ]

@@ -11,8 +11,7 @@ compiler.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -48,7 +47,8 @@ class Checkpointed(SavedForward):
 
     def __init__(self, run: Run, inputs: Tensor) -> None:
         super().__init__(run, inputs)
-        self._random = RandomState(inputs.device)
+        self._gpu = [inputs.device] if inputs.is_cuda else []
+        self._random = [torch.get_rng_state(), *map(torch.cuda.get_rng_state, self._gpu)]
 
     def forward(self) -> Tensor:
         """Return the output; no graph is kept."""
@@ -56,24 +56,10 @@ class Checkpointed(SavedForward):
             return self._run(self._inputs)
 
     def backward(self, gradient: Tensor) -> Tensor | None:
-        """Go forward again, and then back."""
-        with self._random.restored():
+        """Go forward again with the same random numbers, and then back."""
+        with torch.random.fork_rng(self._gpu, device_type="cuda"):
+            torch.set_rng_state(self._random[0])
+            for device, state in zip(self._gpu, self._random[1:], strict=True):
+                torch.cuda.set_rng_state(state, device)
             self._root = self._run(self._inputs)
         return super().backward(gradient)
-
-
-class RandomState:
-    """The random numbers' state on the host, and on a GPU if that is where the tensors are."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._gpu = [device] if device.type == "cuda" else []
-        self._states = [torch.get_rng_state(), *map(torch.cuda.get_rng_state, self._gpu)]
-
-    @contextlib.contextmanager
-    def restored(self) -> Iterator[None]:
-        """Draw the same numbers again in here; outside, nothing has happened."""
-        with torch.random.fork_rng(self._gpu, device_type="cuda"):
-            torch.set_rng_state(self._states[0])
-            for device, state in zip(self._gpu, self._states[1:], strict=True):
-                torch.cuda.set_rng_state(state, device)
-            yield

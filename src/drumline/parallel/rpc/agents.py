@@ -72,12 +72,6 @@ def join_rpc(
 ) -> Agents:
     """Start this rank's RPC agent; every rank calls this, once, and it blocks until all have.
 
-        with join_rpc(store, rank=rank, world_size=2, timeout_s=30) as agents:
-            if rank > 0:
-                agents.serve(part)           # returns when the leader leaves
-            else:
-                model = RpcModel(agents, part, …)
-
     Whoever serves the store keeps it until all have left. A call may take `timeout_s`, and a rank
     be silent for as long. Calls are taken on the interface that leads to the `leader`'s address.
 

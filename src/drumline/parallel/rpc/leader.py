@@ -47,6 +47,7 @@ from torch import Tensor
 from torch.futures import Future
 from torch.optim import Optimizer
 
+from drumline.comm.channel import wait_all
 from drumline.core.errors import UsageError
 from drumline.parallel.rpc.agents import Agents
 from drumline.parallel.rpc.parts import Inbox, Part, Pass, Traffic, ask, hand_on
@@ -142,7 +143,7 @@ class RpcModel:
             ]
             losses = [summed.item() for summed in sums]
             dist_autograd.backward(context, [summed * scale for summed in sums])  # (4)
-            _wait(begun)
+            wait_all(begun)
             self._change_gradients(context)  # (5)
             self._optimizers.step(context)  # (6)
         return losses
@@ -174,7 +175,7 @@ class RpcModel:
     def _change_gradients(self, context: int) -> None:
         if not self._ties and self._clip_norm is None:
             return
-        _wait([ask(part, Part.settle, context) for part in self.parts])
+        wait_all([ask(part, Part.settle, context) for part in self.parts])
         for tie in self._ties:
             self._inbox.traffic.gradient_bytes += _sum_tied(self.parts, tie)
         if self._clip_norm is not None:
@@ -191,12 +192,7 @@ class RpcModel:
             for part, names in zip(self.parts, copies, strict=True)
         ]
         norm = sqrt(sum(call.wait() for call in squares))
-        _wait([ask(part, Part.clip_gradients, most, norm) for part in self.parts])
-
-
-def _wait(calls: Sequence[Future[None]]) -> None:
-    for call in calls:
-        call.wait()
+        wait_all([ask(part, Part.clip_gradients, most, norm) for part in self.parts])
 
 
 def _begin(local: Any, lr: float | None) -> None:
@@ -248,5 +244,5 @@ def _sum_tied(parts: Sequence[Any], tie: Tie) -> int:
     if not found:
         return 0
     total = torch.stack(found).sum(0)
-    _wait([ask(parts[part], Part.put_gradient, name, total) for part, name in tie])
+    wait_all([ask(parts[part], Part.put_gradient, name, total) for part, name in tie])
     return total.nbytes * sum(part > 0 for part, _ in tie)

@@ -9,14 +9,13 @@ from drumline.parallel.split.balance import (
     partition,
 )
 from drumline.parallel.split.layers import Layer, find_layers
-from drumline.parallel.split.stage import Chunks, Stage, build_stage
+from drumline.parallel.split.stage import Chunks, build_stage
 from drumline.parallel.tied import tied_names
 
 __all__ = [
     "Chunks",
     "Layer",
     "Microbatch",
-    "Stage",
     "SumLoss",
     "build_stage",
     "count_bytes",

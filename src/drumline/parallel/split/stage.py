@@ -3,8 +3,6 @@
 A stage has the model's own submodules under their own paths (`blocks.0` of the model is `blocks.0`
 of the stage), so its parameters have the names that they have in the whole model, and checkpoints
 of any split fit together. Its forward is the code that `torch.fx` writes for its operations.
-
-`Chunks` holds the several stages of one rank in an interleaved schedule.
 """
 
 from __future__ import annotations
@@ -155,7 +153,7 @@ def _place(stage: nn.Module, path: str, model: nn.Module, memo: dict[int, Any]) 
 
 
 class Chunks(nn.Module):
-    """The stages that a rank holds, as one module to train, save and load; they are not called."""
+    """The stages of a rank in an interleaved schedule, as one module to train, save and load."""
 
     def __init__(self, stages: Sequence[nn.Module]) -> None:
         super().__init__()

@@ -49,15 +49,13 @@ class Wait:
     @property
     def sentence(self) -> str:
         """Say it as a sentence."""
-        size = format_bytes(self.nbytes)
-        if self.kind == "send":
-            deed = f"send message {self.number} ({size}) to rank {self.peer}"
-            never = "asks for it"
-        else:
-            deed = f"receive message {self.number} ({size}) from rank {self.peer}"
-            never = "sends it"
+        sends = self.kind == "send"
+        deed, by, answer = ("send", "to", "asks for") if sends else ("receive", "from", "sends")
         why = "never" if self.peer_waits else "has left its call and never"
-        return f"rank {self.rank} waits to {deed}, which {why} {never}"
+        return (
+            f"rank {self.rank} waits to {deed} message {self.number} "
+            f"({format_bytes(self.nbytes)}) {by} rank {self.peer}, which {why} {answer} it"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +72,16 @@ class Deadlock:
     checked: str
     """what a communicator says that compares calls first"""
     patience_s: float
+
+    def to_json(self) -> dict[str, object]:
+        """Return all of it as plain values, calls and waits as sentences."""
+        plain = asdict(self)
+        del plain["call"], plain["odd_call"]
+        return {
+            **plain,
+            "calls": [describe_call(self.call), describe_call(self.odd_call)],
+            "waits": [{**asdict(wait), "sentence": wait.sentence} for wait in self.waits],
+        }
 
 
 def find_deadlock(
@@ -191,35 +199,22 @@ class Explanation:
             "moves": [asdict(move) for move in playback.moves],
             "holdings": [[asdict(held) for held in now] for now in playback.holdings],
             "traffic": [
-                {"rank": rank, "counted": asdict(counted), "predicted": asdict(predicted)}
-                for rank, (counted, predicted) in enumerate(
-                    zip(self.counted, self.predicted, strict=True)
-                )
+                {"rank": rank, "counted": asdict(self.counted[rank]), "predicted": asdict(each)}
+                for rank, each in enumerate(self.predicted)
             ],
             "rounds": self.path.rounds,
             "critical_bytes": self.path.nbytes,
-            "timing": self._plain_timing(),
-            "deadlock": None if self.deadlock is None else _plain_deadlock(self.deadlock),
+            "timing": None if self.timing is None else self._plain_timing(self.timing),
+            "deadlock": None if self.deadlock is None else self.deadlock.to_json(),
         }
 
-    def _plain_timing(self) -> dict[str, object] | None:
-        if self.timing is None:
-            return None
-        call = self.call
-        algorithm, bus = bandwidths(
-            call.collective, call.ranks, call.nbytes, self.timing.measured_s
-        )
-        plain = asdict(self.timing)
+    def _plain_timing(self, timing: Timing) -> dict[str, object]:
+        call, plain = self.call, asdict(timing)
+        own, bus = bandwidths(call.collective, call.ranks, call.nbytes, timing.measured_s)
         alpha_beta, round_bytes = plain.pop("alpha_beta"), plain.pop("round_bytes")
-        return {
-            **plain,
-            "predicted_s": self.predicted_s,
-            "crowd": self.crowd,
-            **alpha_beta,
-            "round_bytes": round_bytes,
-            "algorithm_bandwidth": algorithm,
-            "bus_bandwidth": bus,
-        }
+        expected = {"predicted_s": self.predicted_s, "crowd": self.crowd, **alpha_beta}
+        rates = {"algorithm_bandwidth": own, "bus_bandwidth": bus}
+        return {**plain, **expected, "round_bytes": round_bytes, **rates}
 
 
 def build_explanation(
@@ -258,13 +253,12 @@ def name_pieces(count: int) -> list[str]:
 def _time(answers: Sequence[Answer]) -> Timing:
     lasted = _lengths([answer["spans"] for answer in answers])
     points = list(_points(answers))
-    alone = AlphaBeta(alpha_s=0.0, beta_s_per_byte=0.0)
     return Timing(
         measured_s=statistics.median(lasted),
         shortest_s=min(lasted),
         longest_s=max(lasted),
         recorded_s=_length([answer["recorded"] for answer in answers]),
-        alpha_beta=fit(points) if points else alone,
+        alpha_beta=fit(points) if points else AlphaBeta(alpha_s=0.0, beta_s_per_byte=0.0),
         round_bytes=sorted({timed["nbytes"] for timed in answers[0]["rounds"]}),
     )
 
@@ -286,15 +280,3 @@ def _lengths(spans: Sequence[Sequence[Sequence[int]]]) -> list[float]:
 def _length(spans: Sequence[Sequence[int]]) -> float:
     """From the moment that the last rank was there to the last one's end."""
     return (max(end for _, end in spans) - max(began for began, _ in spans)) * _NANO
-
-
-def _plain_deadlock(deadlock: Deadlock) -> dict[str, object]:
-    return {
-        "odd_rank": deadlock.odd_rank,
-        "calls": [describe_call(deadlock.call), describe_call(deadlock.odd_call)],
-        "waits": [{**asdict(wait), "sentence": wait.sentence} for wait in deadlock.waits],
-        "circle": deadlock.circle,
-        "finished": deadlock.finished,
-        "checked": deadlock.checked,
-        "patience_s": deadlock.patience_s,
-    }

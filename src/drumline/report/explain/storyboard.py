@@ -11,19 +11,17 @@ from __future__ import annotations
 import json
 import textwrap
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.resources import files
-from pathlib import Path
 
 import yaml
 from rich.console import Console, Group, RenderableType
+from rich.table import Column
 from rich.text import Text
 
-from drumline.core.files import write_atomic
 from drumline.core.formatting import counted, format_bytes, name_ranks
 from drumline.report.explain.explanation import Explanation, describe_call, name_pieces
-from drumline.report.tables import narrow_table
+from drumline.report.tables import narrow_table, number_columns
 from drumline.schedules.collectives import ROOTED, CollectiveCall
 from drumline.schedules.cost import RankTraffic, bandwidths
 from drumline.schedules.playback import Content, Move, RankContents
@@ -34,18 +32,6 @@ _RECORDING = "/*RECORDING*/"
 _COMBINES = frozenset({"reduce", "all_reduce", "reduce_scatter", "barrier"})
 
 
-@dataclass(frozen=True, kw_only=True)
-class Description:
-    """A call in sentences."""
-
-    what: str
-    """what the collective does"""
-    how: str
-    """how the algorithm does it"""
-    where: str
-    """the file to read"""
-
-
 @cache
 def sentences() -> dict[str, dict[str, str]]:
     """Read the sentences that explain collectives and algorithms."""
@@ -54,14 +40,14 @@ def sentences() -> dict[str, dict[str, str]]:
     return sections
 
 
-def _describe(call: CollectiveCall) -> Description:
+def _describe(call: CollectiveCall) -> dict[str, str]:
     """Say what an explained collective does, how, and where to read it."""
     say = sentences()
-    return Description(
-        what=say["collectives"][call.collective],
-        how=say["algorithms"][call.algorithm],
-        where=say["sources"][call.algorithm],
-    )
+    return {
+        "what": say["collectives"][call.collective],
+        "how": say["algorithms"][call.algorithm],
+        "where": say["sources"][call.algorithm],
+    }
 
 
 def print_explanation(console: Console, explanation: Explanation) -> None:
@@ -95,12 +81,10 @@ def _title(call: CollectiveCall) -> Text:
     nodes = f", {call.ranks_per_node} a node" if call.algorithm == "hierarchical" else ""
     root = f", root {call.root}" if call.collective in ROOTED else ""
     size = f", {format_bytes(call.nbytes)}" if call.collective != "barrier" else ""
-    described = _describe(call)
-    ranks = counted(call.ranks, "rank")
     return Text.assemble(
         (f"{call.collective} by {call.algorithm}", "bold"),
-        f": {ranks}{nodes}{root}{size}\n",
-        f"{described.what}; {described.how} ({described.where})",
+        f": {counted(call.ranks, 'rank')}{nodes}{root}{size}\n",
+        "{what}; {how} ({where})".format(**_describe(call)),
     )
 
 
@@ -167,19 +151,16 @@ class _Board:
                 yield self._rank(rank, held, before[rank])
 
     def _arrow(self, move: Move) -> Text:
-        carried = self._names(move)
+        names = [self.names[content.piece] for content in move.content]
+        if self.call.collective == "barrier":
+            names = []
+        carried = "".join(names) if len(names) <= 4 else f"{names[0]}…{names[-1]}"
         lost = "" if move.received_ns is not None else "✗"
         return Text.assemble(
             (str(move.source), _color(move.source)),
             f" ─{carried}→{lost} ",
             (str(move.target), _color(move.target)),
         )
-
-    def _names(self, move: Move) -> str:
-        if self.call.collective == "barrier":
-            return ""
-        names = [self.names[content.piece] for content in move.content]
-        return "".join(names) if len(names) <= 4 else f"{names[0]}…{names[-1]}"
 
     def _rank(self, rank: int, held: RankContents, before: RankContents | None) -> Text:
         line = Text.assemble("  ", (f"rank {rank:<{len(str(self.call.ranks - 1))}} ", _color(rank)))
@@ -220,27 +201,19 @@ def _color(rank: int) -> str:
 
 def _accounts(explanation: Explanation) -> RenderableType:
     """Compare what each rank sent and received with the formulas."""
-    table = narrow_table()
-    table.add_column("rank", justify="right")
-    for name in ("sent", "bytes", "received", "bytes", "formula"):
-        table.add_column(name, justify="right" if name != "formula" else "left", no_wrap=True)
-    for rank, (noted, wanted) in enumerate(
-        zip(explanation.counted, explanation.predicted, strict=True)
-    ):
-        verdict = "✓ the same" if noted == wanted else f"✗ {_traffic(wanted)}"
-        table.add_row(
-            Text(str(rank), style=_color(rank)),
-            str(noted.sent_messages),
-            f"{noted.sent_bytes:,}",
-            str(noted.received_messages),
-            f"{noted.received_bytes:,}",
-            verdict,
-        )
+    numbers = number_columns("rank", "sent", "bytes", "received", "bytes")
+    table = narrow_table(*numbers, Column("formula", no_wrap=True))
+    for rank, noted in enumerate(explanation.counted):
+        wanted = explanation.predicted[rank]
+        cells, right = _traffic(noted), _traffic(wanted)
+        verdict = "✓ the same" if noted == wanted else "✗ {}, {}; {}, {}".format(*right)
+        table.add_row(Text(str(rank), style=_color(rank)), *cells, verdict)
     return Group(Text("messages and bytes of each rank", style="bold"), table, "")
 
 
-def _traffic(t: RankTraffic) -> str:
-    return f"{t.sent_messages}, {t.sent_bytes:,}; {t.received_messages}, {t.received_bytes:,}"
+def _traffic(t: RankTraffic) -> tuple[str, ...]:
+    counts = (t.sent_messages, t.sent_bytes, t.received_messages, t.received_bytes)
+    return tuple(f"{count:,}" for count in counts)
 
 
 def _times(explanation: Explanation) -> RenderableType:
@@ -248,20 +221,15 @@ def _times(explanation: Explanation) -> RenderableType:
     timing, path, call = explanation.timing, explanation.path, explanation.call
     assert timing is not None
     ab = timing.alpha_beta
-    table = narrow_table()
+    table = narrow_table(Column(style="bold", no_wrap=True), Column())
     table.show_header = False
     table.box = None
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column()
     spread = f"{_ms(timing.shortest_s)} to {_ms(timing.longest_s)}"
     table.add_row("measured", f"{_ms(timing.measured_s)} (median; {spread})")
     if timing.round_bytes:
         sizes = ", ".join(format_bytes(nbytes) for nbytes in timing.round_bytes)
-        table.add_row(
-            "predicted",
-            f"{_ms(explanation.predicted_s)} = {counted(path.rounds, 'round')} × alpha "
-            f"+ {path.nbytes:,} bytes × beta",
-        )
+        rounds = f"{counted(path.rounds, 'round')} × alpha + {path.nbytes:,} bytes × beta"
+        table.add_row("predicted", f"{_ms(explanation.predicted_s)} = {rounds}")
         table.add_row(
             "",
             f"alpha {ab.alpha_s * 1e6:.0f} ± {ab.alpha_error_s * 1e6:.0f} µs a message, beta "
@@ -310,18 +278,9 @@ def _ms(seconds: float) -> str:
     return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
 
 
-def write_page(path: Path, explanation: Explanation) -> None:
-    """Write the HTML page of an explained collective; an older one there is replaced.
-
-    Raises:
-        RunDirError: it cannot be written.
-    """
-    write_atomic(path, render_page(explanation))
-
-
 def render_page(explanation: Explanation) -> str:
     """Return the HTML page of an explained collective."""
-    document = {**explanation.to_json(), "words": asdict(_describe(explanation.call))}
+    document = {**explanation.to_json(), "words": _describe(explanation.call)}
     # In a script element only "</" could end it early, and "<!--" confuse it.
     text = json.dumps(document, separators=(",", ":")).replace("<", "\\u003c")
     template = files("drumline.report.explain").joinpath("player.html").read_text(encoding="utf-8")

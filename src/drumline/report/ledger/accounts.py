@@ -20,7 +20,7 @@ each rank has noted how far its clock is ahead of rank 0's, which is taken off (
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from drumline.core.rundir import Event
@@ -38,27 +38,19 @@ def _shifted(log: Sequence[Event]) -> Iterator[Event]:
     for event in log:
         if event["event"] == "clock":  # once after each start
             ahead = event["ahead_ns"]
-        yield _shift(event, ahead) if event["event"] == "step" and ahead else event
+        if event["event"] != "step" or not ahead:
+            yield event
+            continue
+        moved: Event = {"t": event["t"] - ahead} if "t" in event else {}
+        for key, times in _TIMES.items():
+            for row in event.get(key, ()):
+                own = [value - ahead if at in times else value for at, value in enumerate(row)]
+                moved.setdefault(key, []).append(own)
+        yield {**event, **moved}
 
 
-def _shift(step: Event, ahead: int) -> Event:
-    moved: Event = {
-        "blocked": [[since - ahead, until - ahead] for since, until in step["blocked"]],
-        "spans": [
-            [op, nbytes, since - ahead, until - ahead, *rest]
-            for op, nbytes, since, until, *rest in step["spans"]
-        ],
-    }
-    if "t" in step:
-        moved["t"] = step["t"] - ahead
-    if "work" in step:
-        moved["work"] = [
-            [kind, microbatch, chunk, since - ahead, until - ahead]
-            for kind, microbatch, chunk, since, until in step["work"]
-        ]
-    return {**step, **moved}
-
-
+_TIMES = {"blocked": (0, 1), "spans": (2, 3), "work": (3, 4)}
+"""what rows of a step's event have when something began and ended, and where in the row"""
 NS = 1e-9
 
 
@@ -92,7 +84,7 @@ class Ledger:
     collectives: int = 0
     nbytes: int = 0
     """bytes that rank 0 reduced, sent or received (by RPC: sent), over the steps counted"""
-    lost_s: float = field(default=0.0)
+    lost_s: float = 0.0
 
     @property
     def blame(self) -> dict[int, float]:
@@ -108,18 +100,13 @@ class Ledger:
     def to_json(self) -> dict[str, object]:
         """Return the accounts as plain values, times per step in milliseconds."""
         steps = max(1, self.steps)
-        blame = self.blame
         rows = []
         for row in self.ranks:
             seconds = {**asdict(row), "exposed_s": row.exposed_s}
-            rows.append(
-                {"rank": row.rank, "lost_time_share": round(blame[row.rank], 4)}
-                | {
-                    f"{key[:-2]}_ms": round(value * 1000 / steps, 4)
-                    for key, value in seconds.items()
-                    if key.endswith("_s")
-                }
-            )
+            del seconds["rank"]
+            times = {f"{key[:-2]}_ms": round(s * 1000 / steps, 4) for key, s in seconds.items()}
+            share = round(self.blame[row.rank], 4)
+            rows.append({"rank": row.rank, "lost_time_share": share, **times})
         return {
             "steps": self.steps,
             "bytes_per_step": self.nbytes // steps,
@@ -134,7 +121,15 @@ def compute_ledger(events: Sequence[Sequence[Event]], *, last: int | None = None
     ledger = Ledger(ranks=[RankLedger(rank) for rank in range(len(events))])
     warm = warm_steps(events)
     for steps in warm if last is None else warm[-last:]:
-        _account_step(ledger, steps)
+        ledger.steps += 1
+        for row, step in zip(ledger.ranks, steps, strict=True):
+            row.total_s += step["total"] * NS
+            row.data_s += step["data"] * NS
+        for ranks, rounds in _collectives(steps).items():
+            for spans in rounds:
+                _account_collective(ledger, steps, dict(zip(ranks, spans, strict=True)))
+    for row in ledger.ranks:
+        row.compute_s = row.total_s - row.data_s - row.exposed_s
     ledger.lost_s = sum(row.exposed_s for row in ledger.ranks)
     return ledger
 
@@ -200,19 +195,6 @@ def _steps(log: Sequence[Event]) -> dict[int, Event]:
             steps[event["step"]] = {**event, "first": True} if first else event
             first = False
     return steps
-
-
-def _account_step(ledger: Ledger, steps: list[Event]) -> None:
-    ledger.steps += 1
-    for row, step in zip(ledger.ranks, steps, strict=True):
-        row.total_s += step["total"] * NS
-        row.data_s += step["data"] * NS
-    exposed_before = [row.exposed_s for row in ledger.ranks]
-    for ranks, rounds in _collectives(steps).items():
-        for spans in rounds:
-            _account_collective(ledger, steps, dict(zip(ranks, spans, strict=True)))
-    for row, step, before in zip(ledger.ranks, steps, exposed_before, strict=True):
-        row.compute_s += (step["total"] - step["data"]) * NS - (row.exposed_s - before)
 
 
 def _collectives(steps: list[Event]) -> dict[tuple[int, ...], Iterator[tuple[Any, ...]]]:

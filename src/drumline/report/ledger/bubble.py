@@ -54,7 +54,8 @@ def measure_bubble(events: Sequence[Sequence[Event]], mesh: Mesh) -> Bubble | No
     """Measure a pipeline's bubble from ranks' event logs; None where no work was noted."""
     if mesh.pipeline == 1:
         return None
-    copies = [_copy(mesh, replica) for replica in range(mesh.data)]
+    size = mesh.pipeline * mesh.tensor  # of a copy of the model: its stages, with all their shares
+    copies = [range(first, first + size) for first in range(0, mesh.data * size, size)]
     shares: list[float] = []
     idle: list[list[float]] = [[] for _ in range(mesh.size)]
     pieces: list[Any] = []  # of one rank in one step: they show how the batch and model are cut
@@ -64,7 +65,9 @@ def measure_bubble(events: Sequence[Sequence[Event]], mesh: Mesh) -> Bubble | No
             if not all(work):
                 continue
             pieces = pieces or work[0]
-            window = _window(work)
+            every = [piece for each in work for piece in each]
+            until = max(piece[_ENDED] for piece in every)
+            window = max(1, until - min(piece[_BEGAN] for piece in every))
             left = [window - _busy(each) for each in work]
             shares.append(sum(left) / (len(ranks) * window))
             for rank, ns in zip(ranks, left, strict=True):
@@ -81,20 +84,6 @@ def measure_bubble(events: Sequence[Sequence[Event]], mesh: Mesh) -> Bubble | No
         chunks=chunks,
         idle_s=[statistics.median(each) if each else 0.0 for each in idle],
     )
-
-
-def _copy(mesh: Mesh, replica: int) -> list[int]:
-    """Return the ranks of one copy of the model: all its stages, with all their shares."""
-    size = mesh.pipeline * mesh.tensor
-    return list(range(replica * size, (replica + 1) * size))
-
-
-def _window(work: Sequence[Sequence[Any]]) -> int:
-    """Return how long a copy of the model takes from its first piece of work to its last."""
-    every = [piece for each in work for piece in each]
-    last: int = max(piece[_ENDED] for piece in every)
-    first: int = min(piece[_BEGAN] for piece in every)
-    return max(1, last - first)
 
 
 def _busy(pieces: Iterable[Any]) -> int:

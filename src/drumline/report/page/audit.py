@@ -18,7 +18,7 @@ from typing import Any
 from drumline.core.files import hash_file
 from drumline.report.page.blocks import Report
 from drumline.report.page.folder import PAGE
-from drumline.report.page.html import render_html
+from drumline.report.page.render import render_html
 
 _SENTENCES = ("p", "li")
 _MOST = 5
@@ -68,20 +68,17 @@ class _Reader(HTMLParser):
                 replace(cited, sentence=self._sentence) for cited in self.found[self._first :]
             ]
         if tag == "data" and self._open is not None:
+            row = self._open.get("data-row", "")
             self.found.append(
                 Cited(
                     value=self._open.get("value", ""),
                     table=self._open.get("data-sheet", ""),
-                    row=_row(self._open.get("data-row", "")),
+                    row=int(row) if row.isdecimal() else -1,
                     column=self._open.get("data-column", ""),
                     text=self._text,
                 )
             )
             self._open = None
-
-
-def _row(text: str) -> int:
-    return int(text) if text.isdecimal() else -1
 
 
 def read_citations(page: str) -> list[Cited]:

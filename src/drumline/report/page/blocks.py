@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.resources import files
@@ -85,6 +86,9 @@ class TableBlock:
         return replace(ref, text=column.labels.get(ref.text, ref.text))
 
 
+Draw = Callable[[FigureStyle], "Figure"]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Picture:
     """A figure, drawn when the page is written: once for it, once for each file beside it."""
@@ -92,7 +96,7 @@ class Picture:
     name: str
     """of its files, without an ending"""
     title: Text
-    draw: Callable[[FigureStyle], Figure]
+    draw: Draw
     caption: Text = ""
     tables: Sequence[data.Table[Any]] = ()
     """what it shows"""
@@ -148,14 +152,10 @@ class Report:
     tables: Sequence[data.Table[Any]] = ()
     """all that is written to data/; what sentences cite must be among them"""
 
-    def blocks(self) -> Iterator[Block]:
-        """Give all blocks, in order."""
-        for section in self.sections:
-            yield from section.blocks
-
     def pictures(self) -> list[Picture]:
         """Return all pictures, in order."""
-        return [block for block in self.blocks() if isinstance(block, Picture)]
+        blocks = (block for section in self.sections for block in section.blocks)
+        return [block for block in blocks if isinstance(block, Picture)]
 
 
 def excerpt(path: str, symbol: str) -> Code:
@@ -165,28 +165,11 @@ def excerpt(path: str, symbol: str) -> Code:
         LookupError: the module does not define it.
     """
     text = files("drumline").joinpath(path).read_text(encoding="utf-8")
-    body: list[ast.stmt] = ast.parse(text).body
-    found: ast.stmt | None = None
+    found: Any = ast.parse(text)
     for name in symbol.split("."):
-        found = next(
-            (
-                node
-                for node in body
-                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
-                and node.name == name
-            ),
-            None,
-        )
+        found = next((node for node in found.body if getattr(node, "name", "") == name), None)
         if found is None:
             raise LookupError(f"{path} defines no {symbol}")
-        body = getattr(found, "body", [])
-    assert isinstance(found, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
-    first = min([found.lineno, *(node.lineno for node in found.decorator_list)])
+    first = min(node.lineno for node in (found, *found.decorator_list))
     lines = text.splitlines()[first - 1 : found.end_lineno]
-    indent = len(lines[0]) - len(lines[0].lstrip())
-    return Code(
-        path=path,
-        symbol=symbol,
-        line=first,
-        text="\n".join(line[indent:] for line in lines),
-    )
+    return Code(path=path, symbol=symbol, line=first, text=textwrap.dedent("\n".join(lines)))

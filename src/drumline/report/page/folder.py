@@ -11,7 +11,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,14 +23,14 @@ from drumline import __version__
 from drumline.core.errors import RunDirError, UsageError
 from drumline.core.files import hash_file, write_atomic
 from drumline.report.page.blocks import Report
-from drumline.report.page.html import render_html
-from drumline.report.page.markdown import render_markdown
+from drumline.report.page.render import render_html, render_markdown
 from drumline.report.page.translator import Language, page_texts
 from drumline.report.plots import FORMATS, write_figure
 
 FORMAT = 1
 """of the manifest: raised when an older program could not read it"""
 MANIFEST, WORDS, TEXT, PAGE = "manifest.json", "words.md", "report.md", "report.html"
+_COMMENT = re.compile("<!--.*?-->", re.DOTALL)
 
 Told = Callable[[str], None]
 
@@ -44,41 +46,23 @@ def write_report(
         UsageError: something else lies there.
         RunDirError: a file cannot be written.
     """
-    names = _names(report)
+    pictures = report.pictures()
+    figures = [[f"figures/{one.name}.{end}" for end in FORMATS] for one in pictures]
+    names = [*(table.file for table in report.tables), *itertools.chain(*figures), TEXT, PAGE]
     check_place(folder, facts.get("lab"), names)
     made = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-    manifest = {
-        "format": FORMAT,
-        "drumline": __version__,
-        "made": made,
-        "lang": report.lang,
-        **facts,
-    }
+    about = {"format": FORMAT, "drumline": __version__, "made": made, "lang": report.lang}
+    manifest = {**about, **facts}
     _make_room(folder, manifest, names)
-    written: list[Path] = []
     for table in report.tables:
         write_atomic(folder / table.file, table.to_csv())
-        written.append(folder / table.file)
-    for picture in report.pictures():
+    for picture, files in zip(pictures, figures, strict=True):
         tell(picture.name)
-        files = [folder / "figures" / f"{picture.name}.{ending}" for ending in FORMATS]
-        written += write_figure(picture.draw, files, report.lang)
-    texts = {
-        TEXT: render_markdown(report),
-        PAGE: render_html(report, version=__version__, made=made),
-    }
-    for name, text in texts.items():
-        write_atomic(folder / name, text)
-        written.append(folder / name)
-    hashes = {str(file.relative_to(folder)): hash_file(file) for file in sorted(written)}
-    _write_manifest(folder, manifest, hashes)
+        write_figure(picture.draw, [folder / file for file in files], report.lang)
+    write_atomic(folder / TEXT, render_markdown(report))
+    write_atomic(folder / PAGE, render_html(report, version=__version__, made=made))
+    _write_manifest(folder, manifest, {name: hash_file(folder / name) for name in sorted(names)})
     return folder / PAGE
-
-
-def _names(report: Report) -> list[str]:
-    """Return the files that a report will be, relative to its folder."""
-    pictures = [f"figures/{one.name}.{end}" for one in report.pictures() for end in FORMATS]
-    return [*(table.file for table in report.tables), *pictures, TEXT, PAGE]
 
 
 def _write_manifest(folder: Path, facts: Mapping[str, object], files: Mapping[str, str]) -> None:
@@ -97,7 +81,9 @@ def check_place(folder: Path, lab: object, names: Iterable[str] = (TEXT, PAGE)) 
     """
     manifest = _found(folder)
     if isinstance(manifest, dict) and "drumline" in manifest:
-        _check_kind(folder, manifest.get("lab"), lab)
+        if (there := manifest.get("lab")) != lab:
+            what = "a page about runs" if there is None else f"the report of lab {there}"
+            raise UsageError(f"{folder} holds {what}, which stays; name another folder with --out")
         ours = manifest.get("files")
         ours = ours if isinstance(ours, dict) else names
     elif isinstance(manifest, dict):
@@ -110,12 +96,6 @@ def check_place(folder: Path, lab: object, names: Iterable[str] = (TEXT, PAGE)) 
             f"{folder} has a {theirs[0]} that is no report's, and nothing of yours is overwritten; "
             f"name a new folder with --out"
         )
-
-
-def _check_kind(folder: Path, there: object, lab: object) -> None:
-    if there != lab:
-        what = "a page about runs" if there is None else f"the report of lab {there}"
-        raise UsageError(f"{folder} holds {what}, which stays; name another folder with --out")
 
 
 def _is_ours(page: Path) -> bool:
@@ -144,20 +124,13 @@ def read_own_words(folder: Path, lang: Language) -> str:
         folder.mkdir(parents=True, exist_ok=True)
         if not file.exists():
             write_atomic(file, f"<!-- {page_texts(lang).text('page.own_words_file')} -->\n")
-        return _without_comments(file.read_text(encoding="utf-8"))
+        return _COMMENT.sub("", file.read_text(encoding="utf-8")).strip()
     except UnicodeDecodeError:
         raise RunDirError(f"{file} is no text in UTF-8; save it as such") from None
     except OSError as error:
         raise RunDirError(
             f"cannot read {file}: {error.strerror}; name another folder with --out"
         ) from None
-
-
-def _without_comments(text: str) -> str:
-    while "<!--" in text and "-->" in text[text.index("<!--") :]:
-        start = text.index("<!--")
-        text = text[:start] + text[text.index("-->", start) + 3 :]
-    return text.strip()
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
@@ -176,17 +149,14 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         ) from None
     except (OSError, ValueError) as error:
         raise UsageError(f"{file} is damaged ({error}); make the report again") from None
-    found = manifest.get("format") if isinstance(manifest, dict) else None
-    if found != FORMAT or not isinstance(manifest.get("files"), dict):
+    facts: dict[str, Any] = manifest if isinstance(manifest, dict) else {"drumline": "?"}
+    found = facts.get("format")
+    if found != FORMAT or not isinstance(facts.get("files"), dict):
         raise UsageError(
             f"{file} has format {found!r}, this program reads {FORMAT}; make the report again with "
-            f"this version, or read it with drumline {_maker(manifest)}"
+            f"this version, or read it with drumline {facts.get('drumline', 'of its time')}"
         )
-    return dict(manifest)
-
-
-def _maker(manifest: Any) -> str:
-    return str(manifest.get("drumline", "of its time")) if isinstance(manifest, dict) else "?"
+    return facts
 
 
 def _make_room(folder: Path, facts: Mapping[str, object], names: list[str]) -> None:

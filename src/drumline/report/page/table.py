@@ -162,17 +162,15 @@ def write_csv(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(columns)
-    writer.writerows(map(_cell, row) for row in rows)
+    for row in rows:
+        writer.writerow(" ".join(map(str, c)) if isinstance(c, list | tuple) else c for c in row)
     return out.getvalue()
 
 
 def _form(hint: Any) -> NumberFormat | None:
     """Return how a field is written: what its annotation says, or str; None: it is text."""
-    told = [extra for extra in getattr(hint, "__metadata__", ()) if callable(extra)]
-    if told:
-        form: NumberFormat = told[0]
-        return form
-    return None if hint is str or str in get_args(hint) else str
+    form: NumberFormat | None = None if hint is str or str in get_args(hint) else str
+    return next((each for each in getattr(hint, "__metadata__", ()) if callable(each)), form)
 
 
 def _is_interval(hint: Any) -> bool:
@@ -196,10 +194,6 @@ def _span(low: Any, high: Any, form: NumberFormat) -> str:
     return f"{first} … {last}" if signed else f"{first}–{last}"
 
 
-def _cell(value: Any) -> Any:
-    return " ".join(map(str, value)) if isinstance(value, list | tuple) else value
-
-
 def percent(value: float) -> str:
     """Write a share on a report's page: `71 %`, `0.4 %`."""
     shown = 100 * value
@@ -218,13 +212,8 @@ def points(value: float) -> str:
 
 def times(value: float) -> str:
     """Write a factor on a report's page: `2.0×`, `0.48×`; near 1 `1.02×`."""
-    return (
-        f"{value:.2f}×"
-        if abs(value) < 1.095
-        else f"{value:.1f}×"
-        if value < 99.5
-        else f"{value:.0f}×"
-    )
+    decimals = 2 if abs(value) < 1.095 else 1 if value < 99.5 else 0
+    return f"{value:.{decimals}f}×"
 
 
 def milliseconds(value: float) -> str:
@@ -232,14 +221,8 @@ def milliseconds(value: float) -> str:
     return f"{value:.3g} ms" if value < 999.5 else f"{value:.0f} ms"
 
 
-def seconds(value: float) -> str:
-    """Write seconds on a report's page as a person says them: `850 ms`, `12.3 s`."""
-    return format_seconds(value)
-
-
-def size(value: float) -> str:
-    """Write bytes on a report's page, with three digits: `1.66 MB`."""
-    return format_bytes(value)
+seconds: NumberFormat = format_seconds
+size: NumberFormat = format_bytes
 
 
 def count(value: float) -> str:
@@ -286,7 +269,8 @@ def tiny(value: float) -> str:
 
 
 FORMS: Mapping[str, NumberFormat] = {
-    form.__name__: form
-    for form in (count, milliseconds, percent, plain, points, seconds, size, times, tiny)
+    **{form.__name__: form for form in (count, milliseconds, percent, plain, points, times, tiny)},
+    "seconds": seconds,
+    "size": size,
 }
 """by the names that a text may ask for: `{row.loss:tiny}`"""

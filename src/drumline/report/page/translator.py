@@ -77,11 +77,7 @@ def page_texts(lang: Language) -> Translator:
 
 
 def check_texts(texts: Texts, name: str) -> None:
-    """Compare the two languages of a report's texts.
-
-    Raises:
-        ValueError: they differ in their keys or holes.
-    """
+    """Raise ValueError where the languages of a report's texts differ in their keys or holes."""
     en, zh = texts[Language.EN], texts[Language.ZH]
     if odd := sorted(en.keys() ^ zh.keys()):
         raise ValueError(f"{name}: only one language has {', '.join(odd)}")

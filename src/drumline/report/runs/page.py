@@ -6,6 +6,8 @@ Its text is `report/text/<language>.yaml`; what the analysis says is chosen by w
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
@@ -13,6 +15,7 @@ from drumline.report.intervals import compare
 from drumline.report.page.blocks import (
     Block,
     Column,
+    Draw,
     Facts,
     Markdown,
     Notice,
@@ -22,20 +25,39 @@ from drumline.report.page.blocks import (
     Section,
     TableBlock,
 )
-from drumline.report.page.table import Findings, times
-from drumline.report.page.translator import Filling, Language, Sentence, Translator, page_texts
-from drumline.report.runs.plots import draw_curves, draw_ledger
-from drumline.report.runs.record import RunRecord
-from drumline.report.runs.tables import COLUMN, RunRow, RunTables, build_tables
+from drumline.report.page.table import Findings, Table, times
+from drumline.report.page.translator import (
+    Filling,
+    Language,
+    Sentence,
+    Translator,
+    page_texts,
+)
+from drumline.report.plots import LEDGER, FigureStyle
+from drumline.report.runs.record import CurvePoint, RunRecord
+from drumline.report.runs.tables import (
+    COLUMN,
+    RunRow,
+    RunTables,
+    build_tables,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 
 def build_runs_report(records: Sequence[RunRecord], lang: Language) -> Report:
     """Build the report about runs: what cannot be shown is said, the rest is shown."""
     say = page_texts(lang)
     tables, findings = build_tables(records), Findings()
-    said = _say_findings(tables, findings, say)
+    rows = tables.runs.records
+    said = [sentence for row in rows for sentence in _of_one(row, tables, say)]
+    said += [sentence for row in rows[1:] for sentence in _of_two(rows[0], row, findings, say)]
+    gaps = [Notice(said=gap) for record in records for gap in record.say_gaps(lang)]
+    names = say.labels("runs.tables.runs")
     sections: dict[str, list[Block]] = {
-        "runs": [*_gaps(records, lang), _runs_table(tables, say)],
+        "runs": [*gaps, TableBlock.of(tables.runs, names, title=names.pop("title"))],
         "differences": _differences(tables, say),
         "curves": _curves(tables, say),
         "time": _time(tables, say),
@@ -55,15 +77,6 @@ def build_runs_report(records: Sequence[RunRecord], lang: Language) -> Report:
     )
 
 
-def _gaps(records: Sequence[RunRecord], lang: Language) -> list[Block]:
-    return [Notice(said=gap) for record in records for gap in record.say_gaps(lang)]
-
-
-def _runs_table(tables: RunTables, say: Translator) -> TableBlock:
-    names = say.labels("runs.tables.runs")
-    return TableBlock.of(tables.runs, names, title=names.pop("title"))
-
-
 def _differences(tables: RunTables, say: Translator) -> list[Block]:
     if len(tables.compared) < 2:
         return []
@@ -78,15 +91,8 @@ def _differences(tables: RunTables, say: Translator) -> list[Block]:
 def _curves(tables: RunTables, say: Translator) -> list[Block]:
     if not tables.curves.rows:
         return []
-    return [
-        Picture(
-            name="curves",
-            title=say.text("runs.figures.curves.title"),
-            caption=say.text("runs.figures.curves.caption"),
-            draw=draw_curves(tables.curves, tables.scores),
-            tables=[table for table in (tables.curves, tables.scores) if table.rows],
-        )
-    ]
+    shown = [table for table in (tables.curves, tables.scores) if table.rows]
+    return [_picture("curves", partial(_draw_curves, tables), shown, say)]
 
 
 def _time(tables: RunTables, say: Translator) -> list[Block]:
@@ -94,27 +100,33 @@ def _time(tables: RunTables, say: Translator) -> list[Block]:
         return []
     names = say.labels("runs.tables.ledger")
     return [
-        Picture(
-            name="ledger",
-            title=say.text("runs.figures.ledger.title"),
-            caption=say.text("runs.figures.ledger.caption"),
-            draw=draw_ledger(tables.ledger),
-            tables=[tables.ledger],
-        ),
+        _picture("ledger", partial(_draw_ledger, tables), [tables.ledger], say),
         TableBlock.of(tables.ledger, names, title=names.pop("title")),
     ]
+
+
+def _picture(name: str, draw: Draw, tables: list[Table[Any]], say: Translator) -> Picture:
+    title, caption = (say.text(f"runs.figures.{name}.{part}") for part in ("title", "caption"))
+    return Picture(name=name, title=title, caption=caption, draw=draw, tables=tables)
 
 
 def _parameters(records: Sequence[RunRecord], say: Translator) -> list[Block]:
     names = say.labels("runs.parameters")
     blocks: list[Block] = []
     for record in records:
+        manifest = record.manifest
+        hosts, packages = manifest.get("hosts"), manifest.get("packages")
+        hosts = hosts if isinstance(hosts, list) else []
+        packages = packages if isinstance(packages, dict) else {}
+        versions = [f"{name} {version}" for name, version in packages.items()]
+        if "python" in manifest:
+            versions.insert(0, f"Python {manifest['python']}")
         facts = {
             "run": str(record.path),
-            "started": str(record.manifest.get("started", "?")),
-            "hosts": _hosts(record),
-            "versions": _versions(record),
-            "commit": str(record.manifest.get("git_commit") or "–"),
+            "started": str(manifest.get("started", "?")),
+            "hosts": ", ".join(map(str, hosts)) or "?",
+            "versions": ", ".join(versions) or "?",
+            "commit": str(manifest.get("git_commit") or "–"),
         }
         blocks.append(Facts(items=[(names[key], fact) for key, fact in facts.items()]))
         if record.spec_values:
@@ -123,38 +135,15 @@ def _parameters(records: Sequence[RunRecord], say: Translator) -> list[Block]:
     return blocks
 
 
-def _hosts(record: RunRecord) -> str:
-    hosts = record.manifest.get("hosts")
-    return ", ".join(map(str, hosts)) if isinstance(hosts, list) and hosts else "?"
-
-
-def _versions(record: RunRecord) -> str:
-    packages = record.manifest.get("packages")
-    packages = packages if isinstance(packages, dict) else {}
-    named = [f"Python {record.manifest['python']}"] if "python" in record.manifest else []
-    return ", ".join([*named, *(f"{name} {version}" for name, version in packages.items())]) or "?"
-
-
-def _say_findings(tables: RunTables, findings: Findings, say: Translator) -> list[Sentence]:
-    """Say in the report about runs how each went, and how the others compare with the first."""
-    rows = tables.runs.records
-    said = [sentence for row in rows for sentence in _of_one(row, tables, say)]
-    for row in rows[1:]:
-        said += _of_two(rows[0], row, findings, say)
-    return said
-
-
 def _of_one(row: RunRow, tables: RunTables, say: Translator) -> list[Sentence]:
+    """Say how a run went."""
     said = []
     if row.step_ms is not None:
         step = tables.runs.quote(row, "step_ms")
         took = say(f"runs.analysis.{'one_step' if step.low is None else 'steps'}", step=step)
         what = "loss" if row.accuracy is None else "accuracy"
-        holes: dict[str, Filling] = {
-            what: tables.runs.quote(row, what),
-            "name": row.run,
-            "took": took,
-        }
+        value = tables.runs.quote(row, what)
+        holes: dict[str, Filling] = {what: value, "name": row.run, "took": took}
         if row.accuracy is not None:
             when = "at_the_end" if row.done == "yes" else "last_looked_at"
             holes["when"] = say.text(f"runs.analysis.{when}")
@@ -167,6 +156,7 @@ def _of_one(row: RunRow, tables: RunTables, say: Translator) -> list[Sentence]:
 
 
 def _of_two(a: RunRow, b: RunRow, findings: Findings, say: Translator) -> list[Sentence]:
+    """Say how a run compares with the first."""
     said = []
     names = {"a": a.run, "b": b.run}
     if a.step_ms and b.step_ms and a.step_ms.middle and b.step_ms.middle:
@@ -191,3 +181,63 @@ def _of_two(a: RunRow, b: RunRow, findings: Findings, say: Translator) -> list[S
     if a.weights_sha256 and a.weights_sha256 == b.weights_sha256:
         said.append(say("runs.analysis.same_weights", **names))
     return said
+
+
+_SMOOTH = 40
+"""a curve is drawn as means of so many pieces, over a faint line of all steps"""
+
+
+def _draw_curves(tables: RunTables, style: FigureStyle) -> Figure:
+    """Draw the runs' losses over steps, samples and seconds, and accuracies where measured."""
+    say, scores = page_texts(style.speaks), tables.scores
+    against = say.labels("runs.figures.curves.against")
+    figure, axes = style.panels(len(against) + bool(scores.records), columns=2, height=2.9)
+    title, y = (say.text(f"runs.figures.curves.loss.{key}") for key in ("title", "y"))
+    for panel, (key, label) in zip(axes, against.items(), strict=False):
+        _draw_losses(panel, tables.curves, key, style)
+        style.finish(panel, title=title, x=label, y=y, legend=False)
+    for number, rows in enumerate(scores.groups("run").values()):
+        accuracies = [100 * row.accuracy for row in rows]
+        look: dict[str, Any] = {"color": style.color(number), "marker": style.marker(number)}
+        axes[-1].plot([row.step for row in rows], accuracies, markersize=4, **look)
+    if scores.records:
+        title = say.text("runs.figures.curves.scores.title")
+        style.finish(axes[-1], title=title, x=against["step"], y="%", legend=False)
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=min(4, len(labels)))
+    return figure
+
+
+def _draw_losses(axes: Axes, curves: Table[CurvePoint], key: str, style: FigureStyle) -> None:
+    for number, (run, rows) in enumerate(curves.groups("run").items()):
+        x, y = [getattr(row, key) for row in rows], [row.loss for row in rows]
+        color = style.color(number)
+        width = max(1, len(rows) // _SMOOTH)
+        if width > 1:
+            axes.plot(x, y, color=color, alpha=0.25, linewidth=0.7)
+            x, y = _means(x, width), _means(y, width)
+        marks: dict[str, Any] = {"marker": style.marker(number), "markersize": 4}
+        axes.plot(x, y, color=color, label=run, markevery=max(1, len(x) // 6), **marks)
+
+
+def _means(values: Sequence[float], width: int) -> list[float]:
+    pieces = [values[at : at + width] for at in range(0, len(values), width)]
+    return [sum(piece) / len(piece) for piece in pieces]
+
+
+def _draw_ledger(tables: RunTables, style: FigureStyle) -> Figure:
+    """Draw the runs' ledgers, a bar for each rank: what a step of it is made of."""
+    say, rows = page_texts(style.speaks), tables.ledger.records
+    figure = style.figure(height=1.1 + 0.26 * len(rows))
+    axes = figure.subplots()
+    left = [0.0] * len(rows)
+    for part, label in say.labels("runs.figures.ledger.parts").items():
+        values = [getattr(row, f"{part}_ms") for row in rows]
+        axes.barh(range(len(rows)), values, 0.8, left, color=LEDGER[part], label=label)
+        left = [a + b for a, b in zip(left, values, strict=True)]
+    axes.set_yticks(range(len(rows)), [f"{row.run}  {row.rank}" for row in rows])
+    axes.invert_yaxis()
+    style.finish(axes, **say.labels("runs.figures.ledger.bars"), legend=False)
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=4)
+    return figure

@@ -31,8 +31,8 @@ from drumline.spec.run_spec import RunSpec
 
 
 @dataclass(frozen=True, kw_only=True)
-class CurvePoint:
-    """Where training stood after a step."""
+class Position:
+    """How far a run was after a step."""
 
     run: str
     step: int
@@ -40,28 +40,22 @@ class CurvePoint:
     """seen by all ranks until then"""
     seconds: float
     """spent in steps until then, by all ranks together"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CurvePoint(Position):
+    """Where training stood after a step."""
+
     loss: float
     """over the whole batch of the step"""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Score:
+class Score(Position):
     """A look at the test set."""
 
-    run: str
-    step: int
-    samples: int
-    seconds: float
     test_loss: float
     accuracy: float
-
-
-@dataclass(frozen=True)
-class Gap:
-    """Something that could not be read: the key of its sentence in `gaps`, and what fills it."""
-
-    key: str
-    holes: Mapping[str, str]
 
 
 @dataclass(kw_only=True)
@@ -85,16 +79,17 @@ class RunRecord:
     """of each rank that told it, beyond what it started with"""
     coverage: dict[str, Any] | None = None
     events: list[list[Event]] = field(default_factory=list)
-    gaps: list[Gap] = field(default_factory=list)
+    gaps: list[tuple[str, dict[str, str]]] = field(default_factory=list)
+    """what could not be read: the key of its sentence in the texts, and what fills it"""
 
     def lacks(self, key: str, **holes: str) -> None:
         """Note something that could not be read."""
-        self.gaps.append(Gap(key, holes))
+        self.gaps.append((key, holes))
 
     def say_gaps(self, language: Language) -> list[str]:
         """Say what could not be read, a sentence each."""
         say = page_texts(language)
-        gaps = [say(f"gaps.{gap.key}", **gap.holes) for gap in self.gaps]
+        gaps = [say(f"gaps.{key}", **holes) for key, holes in self.gaps]
         return [str(say("gaps.named", run=self.name, gap=gap)) for gap in gaps]
 
     @property
@@ -136,21 +131,14 @@ def read_record(run: RunDir, *, name: str | None = None) -> RunRecord:
         _read_events(record)
     except (KeyError, TypeError, ValueError, IndexError) as error:
         record.lacks("other_events", error=f"{type(error).__name__}: {error}")
-    if not record.done:
-        _note_end(record)
+    if not record.done:  # how far it came, and why it ended if that is known
+        step = {"step": str(record.curve[-1].step)} if record.curve else {}
+        why = {"why": said} if (said := _why(record)) else {}
+        key = ("at_step" if step else "at_start") + ("_why" if why else "")
+        record.lacks(key, **step, **why)
     elif not record.curve and not record.gaps:
         record.lacks("no_common_step")
     return record
-
-
-def _note_end(record: RunRecord) -> None:
-    """Say how far a run came that did not come to its end, and why it ended if that is known."""
-    key, holes = "at_start", dict[str, str]()
-    if record.curve:
-        key, holes = "at_step", {"step": str(record.curve[-1].step)}
-    if why := _why(record):
-        key, holes = f"{key}_why", {**holes, "why": why}
-    record.lacks(key, **holes)
 
 
 def _why(record: RunRecord) -> str:
@@ -201,34 +189,21 @@ def _read_spec(run: RunDir, record: RunRecord) -> None:
 
 def _read_events(record: RunRecord) -> None:
     seconds = samples = 0.0
+    positions: dict[int, Position] = {}
     common = common_steps(on_one_clock(record.events))
     for ranks, took in zip(common, step_seconds(common), strict=True):
         seconds += took
         samples += _samples(ranks, record)
-        record.curve.append(
-            CurvePoint(
-                run=record.name,
-                step=ranks[0]["step"],
-                samples=round(samples),
-                seconds=seconds,
-                loss=mean_loss(ranks),
-            )
-        )
-    at = {point.step: point for point in record.curve}
+        step = ranks[0]["step"]
+        at = Position(run=record.name, step=step, samples=round(samples), seconds=seconds)
+        record.curve.append(CurvePoint(**vars(at), loss=mean_loss(ranks)))
+        positions[step] = at
     for event in record.events[0]:
         if event["event"] == "epoch" and event.get("accuracy") is not None:
-            point = at.get(event["step"])
-            if point is not None:
-                record.scores.append(
-                    Score(
-                        run=record.name,
-                        step=point.step,
-                        samples=point.samples,
-                        seconds=point.seconds,
-                        test_loss=event["test_loss"],
-                        accuracy=event["accuracy"],
-                    )
-                )
+            if (found := positions.get(event["step"])) is None:
+                continue
+            result = {key: event[key] for key in ("test_loss", "accuracy")}
+            record.scores.append(Score(**vars(found), **result))
     record.ledger = compute_ledger(record.events)
     record.step_s = step_seconds(warm_steps(record.events))
     ends = [event for log in record.events for event in log if event["event"] == "end"]
@@ -272,6 +247,4 @@ def _shown(flat: Mapping[str, object], key: str) -> str:
     value = flat.get(key)
     if value is None or value == {}:
         return ABSENT
-    if isinstance(value, bool):
-        return str(value).lower()
-    return str(value)
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -21,7 +21,6 @@ from drumline.report.runs.record import CurvePoint, RunRecord, Score, find_diffe
 
 COLUMN = "key"
 """of the table of differences, beside one of each run's name: no run is called so"""
-LEDGER_PARTS = ("data", "compute", "wait", "transfer")
 
 
 @dataclass(frozen=True, kw_only=True)

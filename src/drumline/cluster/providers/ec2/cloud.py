@@ -1,8 +1,7 @@
 """`Cloud`: the only client of AWS: every call goes through `call`, which classifies errors.
 
-Requests that AWS throttles are repeated by botocore (its "standard" mode, a bounded number of times
-with growing pauses). Launching is repeated here instead: "no capacity" is an HTTP 500 on the wire,
-which botocore would repeat, too, while the next zone waits.
+Requests that AWS throttles are repeated by botocore's "standard" mode. Launching is repeated here
+instead: "no capacity" is an HTTP 500, which botocore would repeat, too, while the next zone waits.
 
 `errors.yaml` has the kinds of errors, each with its way out; `policy.yaml` what AWS must allow.
 """
@@ -74,9 +73,8 @@ class Cloud:
             name, config = ("ec2", _ONCE) if service == "launch" else (service, _PATIENT)
             region = "us-east-1" if service == "pricing" else self.region
             try:
-                self._clients[service] = self.session.client(
-                    name, region_name=region, config=config
-                )
+                client = self.session.client(name, region_name=region, config=config)
+                self._clients[service] = client
             except (BotoCoreError, ValueError) as error:  # ValueError: not a region's name at all
                 raise _explain(error, f"{name}:*", region) from None
         return self._clients[service]
@@ -84,21 +82,17 @@ class Cloud:
     def call(
         self, service: str, method: str, /, *, what: str = "", zone: str = "", **params: Any
     ) -> Any:
-        """Make one call; `what` is asked for in `zone`, for a refusal's sentence.
-
-        Raises:
-            CloudError: it was refused; `kind` says which way.
-        """
+        """Make one call, or raise CloudError; `what` is asked for in `zone`, for its sentence."""
         client = self.client(service)
         for attempt in range(_TRIES):
             try:
                 return getattr(client, method)(**params)
             except _BOTO_ERRORS as error:
                 action = self._action(service, method)
-                refusal = _explain(error, action, self.region, what=what, zone=zone)
-                again = service == "launch" and error_kind(refusal) in ("throttling", "server")
+                told = _explain(error, action, self.region, what=what, zone=zone)
+                again = service == "launch" and error_kind(told) in ("throttling", "server")
                 if not again or attempt == _TRIES - 1:
-                    raise refusal from error
+                    raise told from error
                 self.sleep(2**attempt)
         raise AssertionError("unreachable")
 
@@ -187,7 +181,7 @@ def known_errors() -> _Errors:
 def refusal(name: str, /, **values: Any) -> CloudError:
     """Return an error of our own about AWS, by its name in `errors.yaml`; it keeps the values."""
     found = known_errors().refused[name]
-    return CloudError(found.sentence.format(**values), **{"kind": found.kind, **values})
+    return CloudError(found.sentence.format(**values), kind=found.kind, **values)
 
 
 def error_kind(error: CloudError) -> str:
@@ -215,8 +209,7 @@ def _explain(
 ) -> CloudError:
     """Turn what boto3 raised into one sentence, with its kind and its way out.
 
-    The error's `code` is AWS's own, `action` what was asked, and `answered` says whether AWS has
-    said no: else nobody knows whether the request arrived.
+    `answered` says whether AWS has said no: else nobody knows whether the request arrived.
     """
     if isinstance(error, ClientError):
         answer = error.response.get("Error", {})
@@ -258,10 +251,8 @@ def policy_document(
 ) -> dict[str, object]:
     """Return the IAM policy with just the AWS actions that Drumline calls.
 
-    Args:
-        spot: also allow the role that AWS makes when an account uses spot for the first time.
-        role: the ARN of the role in `ec2.instance_profile`, which nodes must be given.
-        partition: the part of AWS that the account is in: aws, aws-cn, aws-us-gov, …
+    `spot`: also allow the role that AWS makes when an account uses spot for the first time.
+    `role`: the ARN of the role in `ec2.instance_profile`, which nodes must be given.
     """
     text = _read("policy.yaml").replace("@partition@", partition).replace("@role@", role or "")
     if partition == "aws-cn":  # where services have names of their own
@@ -272,11 +263,7 @@ def policy_document(
 
 
 def partition_of(region: str | None) -> str:
-    """Return the AWS partition that a region is in: aws, aws-cn, aws-us-gov, …
-
-    Args:
-        region: None: the one that is configured; where there is none, most people's.
-    """
+    """Return the AWS partition (aws, aws-cn, …) of a region, or of the one that is configured."""
     try:
         session = open_session(region=region)
         region = session.region_name

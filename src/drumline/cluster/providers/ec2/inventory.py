@@ -3,9 +3,6 @@
 Tags are part of the request that creates a resource, never added later: there is no moment at which
 something exists that `down` and `reap` would not find. Names and client tokens are derived from the
 cluster's id, so that a call that is repeated after a crash finds what the first one created.
-
-EC2 lists an instance for about an hour after its end. The journal keeps what this machine launched
-and terminated, whether an `up` came to record it or not: nodes of an abandoned zone, too.
 """
 
 from __future__ import annotations
@@ -30,6 +27,8 @@ NODE = "drumline:node"
 """a node's number"""
 
 Filter = AwsValues
+OF_ANYBODY: tuple[Filter] = ({"Name": "tag-key", "Values": [CLUSTER]},)
+"""filters for every resource that Drumline ever made in the AWS account"""
 
 
 def resource_name(cluster: str, identity: str) -> str:
@@ -37,18 +36,16 @@ def resource_name(cluster: str, identity: str) -> str:
     return f"drumline-{cluster}-{identity}"
 
 
-def tags_of(cluster: str, identity: str, node: int | None = None) -> list[dict[str, str]]:
-    """Return the EC2 tags of a cluster's resource, or of one of its instances."""
+def tag_specifications(
+    kinds: Sequence[str], cluster: str, identity: str, node: int | None = None
+) -> list[AwsValues]:
+    """Return the part of an EC2 request that tags what it creates, for a cluster or one node."""
     name = resource_name(cluster, identity)
     tags = {CLUSTER: cluster, IDENTITY: identity, "Name": name}
     if node is not None:
         tags |= {NODE: str(node), "Name": f"{name}-worker{node}"}
-    return [{"Key": key, "Value": value} for key, value in tags.items()]
-
-
-def tag_specifications(kinds: Sequence[str], tags: list[dict[str, str]]) -> list[AwsValues]:
-    """Return the part of an EC2 request that tags what it creates."""
-    return [{"ResourceType": kind, "Tags": tags} for kind in kinds]
+    listed = [{"Key": key, "Value": value} for key, value in tags.items()]
+    return [{"ResourceType": kind, "Tags": listed} for kind in kinds]
 
 
 def _read_tags(described: AwsValues) -> dict[str, str]:
@@ -65,16 +62,10 @@ def of_cluster(cluster: str, identity: str | None = None) -> list[Filter]:
     return filters
 
 
-def of_anybody() -> list[Filter]:
-    """Return EC2 filters for every resource that Drumline ever made in the AWS account."""
-    return [{"Name": "tag-key", "Values": [CLUSTER]}]
-
-
 def client_token(identity: str, node: int, zone: str, attempt: int) -> str:
     """Return the client token that makes EC2 launch a node in a zone only once.
 
-    EC2 answers a repeated token with the instance of the first call. A node that is lost and made
-    again is another attempt. It has 64 characters at most, which is EC2's limit.
+    A node that is lost and made again is another attempt. EC2 takes 64 characters at most.
     """
     text = f"{identity}/{node}/{zone}/{attempt}"
     return f"drumline-{hashlib.sha256(text.encode()).hexdigest()[:48]}"
@@ -130,16 +121,12 @@ class ResourceKind:
     """the key of its state; "": it has none"""
     detail: str
     """a format of keys"""
-    gone: str = ""
-    """the state of those that exist no more"""
     params: Mapping[str, bool] = field(default_factory=dict)
 
 
 KINDS = {
     "security-group": ResourceKind(identity="GroupId", detail="{GroupName}"),
-    "placement-group": ResourceKind(
-        identity="GroupName", state="State", gone="deleted", detail="{Strategy}"
-    ),
+    "placement-group": ResourceKind(identity="GroupName", state="State", detail="{Strategy}"),
     "key-pair": ResourceKind(
         identity="KeyName", detail="{KeyType}", params={"IncludePublicKey": True}
     ),
@@ -151,15 +138,16 @@ KINDS = {
 """all but instances"""
 
 
-def _items_of(cloud: Cloud, name: str, filters: Sequence[Filter]) -> Iterator[InventoryItem]:
-    """Give the resources of a kind with these tags."""
-    kind = KINDS[name]
-    method = f"describe_{name.replace('-', '_')}s"
-    key = f"{name.title().replace('-', '')}s"
-    for described in cloud.each("ec2", method, key, Filters=list(filters), **kind.params):
-        state = described.get(kind.state, "") if kind.state else "available"
-        if not kind.gone or state != kind.gone:
-            yield InventoryItem(
+def read_inventory(cloud: Cloud, filters: Sequence[Filter]) -> list[InventoryItem]:
+    """Return all EC2 resources with these tags, instances first."""
+    found = list(instances(cloud, filters))
+    for name, kind in KINDS.items():
+        method, key = f"describe_{name.replace('-', '_')}s", f"{name.title().replace('-', '')}s"
+        for described in cloud.each("ec2", method, key, Filters=list(filters), **kind.params):
+            state = described.get(kind.state, "") if kind.state else "available"
+            if state == "deleted":  # as placement groups stay for a while
+                continue
+            item = InventoryItem(
                 kind=name,
                 identity=described[kind.identity],
                 state=state,
@@ -167,13 +155,7 @@ def _items_of(cloud: Cloud, name: str, filters: Sequence[Filter]) -> Iterator[In
                 cluster=_read_tags(described).get(CLUSTER, ""),
                 described=described,
             )
-
-
-def read_inventory(cloud: Cloud, filters: Sequence[Filter]) -> list[InventoryItem]:
-    """Return all EC2 resources with these tags, instances first."""
-    found = list(instances(cloud, filters))
-    for name in KINDS:
-        found += _items_of(cloud, name, filters)
+            found.append(item)
     return found
 
 
@@ -181,12 +163,10 @@ def instances(
     cloud: Cloud, filters: Sequence[Filter], *, gone: bool = False
 ) -> Iterator[InventoryItem]:
     """Yield the EC2 instances with these tags; a terminated one stays visible for about an hour."""
-    for reservation in cloud.each(
-        "ec2", "describe_instances", "Reservations", Filters=list(filters)
-    ):
+    wanted = {"Filters": list(filters)}
+    for reservation in cloud.each("ec2", "describe_instances", "Reservations", **wanted):
         for instance in reservation["Instances"]:
-            state = instance["State"]["Name"]
-            if gone or state != GONE:
+            if gone or instance["State"]["Name"] != GONE:
                 yield instance_item(instance)
 
 
@@ -209,22 +189,28 @@ def past_machines(
 ) -> list[Machine]:
     """Return the terminated EC2 instances of a cluster, each with its end where that is known.
 
+    EC2 lists an instance for about an hour after its end. The journal has what this machine
+    launched and terminated, whether an `up` came to record it or not.
+
     `price`: what a machine of a type costs per hour; of None: of the cluster's type.
     """
     ends: dict[str, float] = {}
     for intent, result in journal.done("terminate_instances"):
         for identity in intent.what.get("instances", ()):
             ends.setdefault(identity, float(result["at"]))
-    found: dict[str, Machine] = {}
+    past, found = functools.partial(Machine, host="", address="", user=""), {}
     for intent, result in journal.done("run_instances"):
-        identity = str(result.get("instance", ""))
-        found[identity] = _machine(int(intent.what["node"]), identity, price(None), intent.at)
+        node, identity = int(intent.what["node"]), str(result.get("instance", ""))
+        found[identity] = past(node=node, identity=identity, price_usd=price(None), since=intent.at)
     for item in instances(cloud, filters, gone=True):
         described = item.described
-        since = described["LaunchTime"].timestamp()
-        usd = price(described.get("InstanceType"))
-        machine = _machine(item.node, item.identity, usd, since)
-        found[item.identity] = machine.at(until=read_end(described))
+        found[item.identity] = past(
+            node=item.node,
+            identity=item.identity,
+            price_usd=price(described.get("InstanceType")),
+            since=described["LaunchTime"].timestamp(),
+            until=read_end(described),
+        )
         if item.live:
             del found[item.identity]
     return [one.at(until=one.until or ends.get(one.identity, 0.0)) for one in found.values()]
@@ -236,9 +222,3 @@ def read_end(described: AwsValues) -> float:
     if moment is None:
         return 0.0
     return datetime.strptime(moment[1], "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC).timestamp()
-
-
-def _machine(node: int, identity: str, price_usd: float, since: float) -> Machine:
-    return Machine(
-        node=node, host="", address="", user="", identity=identity, price_usd=price_usd, since=since
-    )

@@ -32,7 +32,6 @@ from drumline.cluster.providers.ec2.inventory import (
     instances,
     of_cluster,
     tag_specifications,
-    tags_of,
 )
 from drumline.cluster.providers.ec2.offerings import Image, ZoneSubnet
 from drumline.cluster.providers.ec2.removal import end_instances
@@ -63,94 +62,6 @@ def cloud_config(spec: ClusterSpec, *, authorized_key: str, host_key: KeyPair, h
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class LaunchPlan:
-    """What exists before nodes do, and holds for all of them."""
-
-    spec: ClusterSpec
-    identity: str
-    image: Image
-    security_group: str
-    key_name: str
-    placement_group: str | None
-
-
-def _launch_request(
-    plan: LaunchPlan, node: int, place: ZoneSubnet, *, token: str, user_data: str
-) -> AwsValues:
-    """Return the parameters of RunInstances for one node.
-
-    It ends itself by shutting down (`terminate`), its disks end with it and are encrypted, its
-    metadata service asks for a token (IMDSv2) and answers no further than the node itself, and all
-    that comes of the request is tagged by it.
-    """
-    size = len(user_data.encode())
-    if size > USER_DATA_BYTES:
-        raise refusal("user-data", node=node, size=size, most=USER_DATA_BYTES)
-    ec2 = plan.spec.ec2
-    kinds = ["instance", "volume", "network-interface"]
-    request: AwsValues = {
-        "MinCount": 1,
-        "MaxCount": 1,
-        "ClientToken": token,
-        "ImageId": plan.image.identity,
-        "InstanceType": ec2.instance_type,
-        "KeyName": plan.key_name,
-        "UserData": user_data,
-        "InstanceInitiatedShutdownBehavior": "terminate",
-        "MetadataOptions": {
-            "HttpEndpoint": "enabled",
-            "HttpTokens": "required",
-            "HttpPutResponseHopLimit": 1,
-        },
-        "NetworkInterfaces": [
-            {
-                "DeviceIndex": 0,
-                "SubnetId": place.subnet,
-                "Groups": [plan.security_group],
-                "AssociatePublicIpAddress": place.public,
-                "DeleteOnTermination": True,
-            }
-        ],
-        "BlockDeviceMappings": _disks(plan.image, ec2.disk_gb),
-    }
-    if plan.placement_group is not None:
-        request["Placement"] = {"GroupName": plan.placement_group}
-    if ec2.instance_profile is not None:
-        key = "Arn" if ec2.instance_profile.startswith("arn:") else "Name"
-        request["IamInstanceProfile"] = {key: ec2.instance_profile}
-    if ec2.spot:
-        kinds.append("spot-instances-request")
-        request["InstanceMarketOptions"] = _market(ec2.max_price_usd)
-    tags = tags_of(plan.spec.name, plan.identity, node)
-    request["TagSpecifications"] = tag_specifications(kinds, tags)
-    return request
-
-
-def _disks(image: Image, disk_gb: int) -> list[AwsValues]:
-    sizes: Mapping[str, int] = {**image.disks, image.root_device: disk_gb}
-    return [
-        {
-            "DeviceName": device,
-            "Ebs": {
-                "VolumeSize": size,
-                "VolumeType": "gp3",
-                "Encrypted": True,
-                "DeleteOnTermination": True,
-            },
-        }
-        for device, size in sizes.items()
-    ]
-
-
-def _market(max_price_usd: float | None) -> AwsValues:
-    """Return what makes it a spot request: once, and gone when the market takes it back."""
-    options = {"SpotInstanceType": "one-time", "InstanceInterruptionBehavior": "terminate"}
-    if max_price_usd is not None:
-        options["MaxPrice"] = f"{max_price_usd:.6f}".rstrip("0").rstrip(".")
-    return {"MarketType": "spot", "SpotOptions": options}
-
-
 MOVE_ON = ("capacity", "unsupported", "spot-price")
 """errors that another zone may not have"""
 RUN_WITHIN_S = 600
@@ -161,10 +72,15 @@ _ATTEMPTS = 20
 
 @dataclass(frozen=True, kw_only=True)
 class Launcher:
-    """Launches nodes as planned."""
+    """Launches nodes; its fields are what exists before them, and holds for all of them."""
 
     writer: CloudWriter
-    plan: LaunchPlan
+    spec: ClusterSpec
+    identity: str
+    image: Image
+    security_group: str
+    key_name: str
+    placement_group: str | None
     user_data: Callable[[int], str]
     """what a node is told at boot"""
 
@@ -173,12 +89,11 @@ class Launcher:
     ) -> list[InventoryItem]:
         """Launch the missing nodes in the first zone that has room for all of them; return them.
 
-        `places`: zones in the order to try.
         `fixed`: other nodes are there already, so that there is just the one zone.
         """
         refused: dict[str, CloudError] = {}
         # first the zone of a launch that may have arrived without our knowing
-        intents = self.writer.journal.open_intents(_LAUNCH)
+        intents = self.writer.journal.open_intents("run_instances")
         unsure = {str(intent.what.get("zone")) for intent in intents}
         for place in sorted(places, key=lambda place: place.zone not in unsure):
             try:
@@ -195,7 +110,7 @@ class Launcher:
             raise last
         told = ", ".join(f"{zone}: {error.fields['code']}" for zone, error in refused.items())
         raise CloudError(
-            f"no zone has {len(missing)} {self.plan.spec.ec2.instance_type} ({told}). The last: "
+            f"no zone has {len(missing)} {self.spec.ec2.instance_type} ({told}). The last: "
             f"{last.message}",
             **last.fields,
         )
@@ -221,20 +136,18 @@ class Launcher:
 
     def _launch_one(self, node: int, place: ZoneSubnet, used: set[str]) -> InventoryItem:
         """Launch one node; where its token was used up by an instance that is gone, by the next."""
-        identity = self.plan.identity
-        user_data = self.user_data(node)
+        request = self._request(node, place)
         for attempt in range(_ATTEMPTS):
-            token = client_token(identity, node, place.zone, attempt)
+            token = client_token(self.identity, node, place.zone, attempt)
             if token in used:
                 continue
-            request = _launch_request(self.plan, node, place, token=token, user_data=user_data)
             try:
                 answer = self.writer.call(
-                    _LAUNCH,
-                    request,
+                    "run_instances",
+                    {**request, "ClientToken": token},
                     note={"node": node, "zone": place.zone, "token": token},
                     result=lambda answer: {"instance": answer["Instances"][0]["InstanceId"]},
-                    what=self.plan.spec.ec2.instance_type,
+                    what=self.spec.ec2.instance_type,
                     zone=place.zone,
                 )
             except CloudError as error:
@@ -265,10 +178,61 @@ class Launcher:
             end_instances(self.writer, made)
 
     def _filters(self) -> list[Filter]:
-        return of_cluster(self.plan.spec.name, self.plan.identity)
+        return of_cluster(self.spec.name, self.identity)
 
+    def _request(self, node: int, place: ZoneSubnet) -> AwsValues:
+        """Return the parameters of RunInstances for one node, but for its client token.
 
-_LAUNCH = "run_instances"
+        It ends itself by shutting down (`terminate`), its disks end with it and are encrypted, its
+        metadata service asks for a token (IMDSv2) and answers no further than the node itself, and
+        all that comes of the request is tagged by it.
+        """
+        ec2, user_data = self.spec.ec2, self.user_data(node)
+        if (size := len(user_data.encode())) > USER_DATA_BYTES:
+            raise refusal("user-data", node=node, size=size, most=USER_DATA_BYTES)
+        sizes = {**self.image.disks, self.image.root_device: ec2.disk_gb}
+        disk = {"VolumeType": "gp3", "Encrypted": True, "DeleteOnTermination": True}
+        kinds = ["instance", "volume", "network-interface"]
+        request: AwsValues = {
+            "MinCount": 1,
+            "MaxCount": 1,
+            "ImageId": self.image.identity,
+            "InstanceType": ec2.instance_type,
+            "KeyName": self.key_name,
+            "UserData": user_data,
+            "InstanceInitiatedShutdownBehavior": "terminate",
+            "MetadataOptions": {
+                "HttpEndpoint": "enabled",
+                "HttpTokens": "required",
+                "HttpPutResponseHopLimit": 1,
+            },
+            "NetworkInterfaces": [
+                {
+                    "DeviceIndex": 0,
+                    "SubnetId": place.subnet,
+                    "Groups": [self.security_group],
+                    "AssociatePublicIpAddress": place.public,
+                    "DeleteOnTermination": True,
+                }
+            ],
+            "BlockDeviceMappings": [
+                {"DeviceName": device, "Ebs": {**disk, "VolumeSize": size}}
+                for device, size in sizes.items()
+            ],
+        }
+        if self.placement_group is not None:
+            request["Placement"] = {"GroupName": self.placement_group}
+        if ec2.instance_profile is not None:
+            key = "Arn" if ec2.instance_profile.startswith("arn:") else "Name"
+            request["IamInstanceProfile"] = {key: ec2.instance_profile}
+        if ec2.spot:  # once, and gone when the market takes it back
+            kinds.append("spot-instances-request")
+            options = {"SpotInstanceType": "one-time", "InstanceInterruptionBehavior": "terminate"}
+            if ec2.max_price_usd is not None:
+                options["MaxPrice"] = f"{ec2.max_price_usd:.6f}".rstrip("0").rstrip(".")
+            request["InstanceMarketOptions"] = {"MarketType": "spot", "SpotOptions": options}
+        tags = tag_specifications(kinds, self.spec.name, self.identity, node)
+        return {**request, "TagSpecifications": tags}
 
 
 def wait_running(
@@ -277,9 +241,6 @@ def wait_running(
     """Wait until the EC2 instances of all nodes run; returns the instances that exist then.
 
     `expected`: which instance each node is; EC2's listings may not show it yet.
-
-    Raises:
-        CloudError: one ended at once, was stopped, or does not come in time; says which and why.
     """
     told: dict[int, str] = {}
     for _ in range(RUN_WITHIN_S // _POLL_S):
@@ -291,17 +252,11 @@ def wait_running(
             states[node] = "coming" if there is None else there.state
             if there is not None and not there.live:
                 reason = there.described.get("StateReason", {})
-                code, why = str(reason.get("Code", "")), reason.get("Message")
-                short = "InsufficientInstanceCapacity" in code
-                raise refusal(
-                    "ended-at-once",
-                    **({"kind": "capacity"} if short else {}),
-                    node=node,
-                    item=there,
-                    why=why or "EC2 gives no reason",
-                    elsewhere=", or take other ec2.zones" if short else "",
-                    code=code,
-                )
+                code = str(reason.get("Code", ""))
+                why = reason.get("Message") or "EC2 gives no reason"
+                if "InsufficientInstanceCapacity" in code:
+                    raise refusal("ended-for-capacity", node=node, item=there, why=why, code=code)
+                raise refusal("ended-at-once", node=node, item=there, why=why, code=code)
         for node, state in states.items():
             if told.get(node) != state:
                 report(f"worker{node}", state)
@@ -316,17 +271,10 @@ def wait_running(
 def places_of(places: Sequence[ZoneSubnet], there: Mapping[int, InventoryItem]) -> list[ZoneSubnet]:
     """Return the availability zone and subnet of the EC2 instances that exist already."""
     first = there[min(there)].described
-    zone = first["Placement"]["AvailabilityZone"]
-    subnet = first.get("SubnetId", "")
+    zone, subnet = first["Placement"]["AvailabilityZone"], first.get("SubnetId", "")
+    vpc, public = first.get("VpcId", ""), "PublicIpAddress" in first
     same = [place for place in places if place.subnet == subnet]
-    return same or [
-        ZoneSubnet(
-            zone=zone,
-            subnet=subnet,
-            vpc=first.get("VpcId", ""),
-            public="PublicIpAddress" in first,
-        )
-    ]
+    return same or [ZoneSubnet(zone=zone, subnet=subnet, vpc=vpc, public=public)]
 
 
 def by_node(existing: Sequence[InventoryItem]) -> dict[int, InventoryItem]:

@@ -25,7 +25,6 @@ from drumline.core.errors import CloudError
 
 CHECK_ADDRESS = "https://checkip.amazonaws.com"
 """answers with the address that it was called from"""
-DEEP_LEARNING = "/aws/service/deeplearning/ami"
 _PYTORCH = re.compile(
     r"/oss-nvidia-driver-gpu-pytorch-(\d+)\.(\d+)-ubuntu-(\d+)\.(\d+)/latest/ami-id$"
 )
@@ -41,8 +40,6 @@ class TypeFacts:
     """x86_64 or arm64"""
     placement: bool
     """whether a cluster placement group takes it"""
-    spot: bool
-    gpus: int = 0
 
 
 @contextmanager
@@ -67,12 +64,9 @@ def type_facts(cloud: Cloud, instance_type: str) -> TypeFacts:
         answer = cloud.call("ec2", "describe_instance_types", InstanceTypes=[instance_type])
     facts = answer["InstanceTypes"][0]
     kinds = facts["ProcessorInfo"]["SupportedArchitectures"]
-    gpus = facts.get("GpuInfo", {}).get("Gpus", ())
     return TypeFacts(
         architecture=next(kind for kind in ("x86_64", "arm64", *kinds) if kind in kinds),
         placement="cluster" in facts.get("PlacementGroupInfo", {}).get("SupportedStrategies", ()),
-        spot="spot" in facts.get("SupportedUsageClasses", ("spot",)),
-        gpus=sum(int(gpu.get("Count", 0)) for gpu in gpus),
     )
 
 
@@ -112,11 +106,10 @@ def _newest(cloud: Cloud, spec: Ec2Spec, architecture: str) -> str:
     """Return AWS's newest deep-learning image with PyTorch on Ubuntu."""
     if spec.instance_type.partition(".")[0] in _OLD_GPUS:
         raise refusal("image-old-gpu", ec2=spec)
-    path = f"{DEEP_LEARNING}/{architecture}"
+    path = f"/aws/service/deeplearning/ami/{architecture}"
     found = {}
-    for parameter in cloud.each(
-        "ssm", "get_parameters_by_path", "Parameters", Path=path, Recursive=True
-    ):
+    wanted = {"Path": path, "Recursive": True}
+    for parameter in cloud.each("ssm", "get_parameters_by_path", "Parameters", **wanted):
         if match := _PYTORCH.search(parameter["Name"]):
             found[tuple(int(part) for part in match.groups())] = parameter["Value"]
     if not found:

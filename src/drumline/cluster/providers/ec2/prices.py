@@ -10,13 +10,13 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from drumline.cluster.home import clusters_root
+from drumline.cluster.providers import Plan
 from drumline.cluster.providers.ec2.cloud import Cloud, refusal
 from drumline.cluster.spec import ClusterSpec
 from drumline.core.errors import ClusterError
@@ -24,6 +24,12 @@ from drumline.core.files import write_atomic
 
 HOURS_A_MONTH = 730
 """by which AWS counts disks"""
+_SHARED_LINUX = {
+    "operatingSystem": "Linux",
+    "preInstalledSw": "NA",
+    "tenancy": "Shared",
+    "capacitystatus": "Used",
+}
 
 
 class PriceTable(BaseModel):
@@ -56,11 +62,6 @@ class PriceTable(BaseModel):
         """Return plain values."""
         return self.model_dump(by_alias=True)
 
-    def over(self, older: PriceTable) -> PriceTable:
-        """Return this table, with the older one's regions where this has none."""
-        machines, disks = {**older.machines, **self.machines}, {**older.disks, **self.disks}
-        return self.model_copy(update={"machines": machines, "disks": disks})
-
 
 def refreshed_table() -> Path:
     """Return the path of the table of EC2 prices that was fetched from AWS."""
@@ -82,14 +83,18 @@ def read_prices(region: str) -> PriceTable:
 
 def refresh_prices(pricing: Cloud, regions: Sequence[str]) -> PriceTable:
     """Fetch the regions' EC2 prices from AWS's price list, and save them."""
-    machines = {region: _fetch_machines(pricing, region) for region in regions}
-    disks = {region: _fetch_disk(pricing, region) for region in regions}
-    table = PriceTable(
-        date=time.strftime("%Y-%m-%d", time.gmtime()),
-        machines={region: prices for region, prices in machines.items() if prices},
-        disks={region: price for region, price in disks.items() if price is not None},
-        address=_read_bundled().address,
-    )
+    machines, disks = {}, {}
+    for region in regions:
+        found = _products(pricing, regionCode=region, **_SHARED_LINUX)
+        types = {one["instanceType"]: usd for one, usd in found if "instanceType" in one and usd}
+        if types:
+            machines[region] = dict(sorted(types.items()))
+        found = _products(pricing, regionCode=region, productFamily="Storage", volumeApiName="gp3")
+        if usd := next((usd for _, usd in found if usd), None):
+            disks[region] = usd
+    today = time.strftime("%Y-%m-%d", time.gmtime())
+    address = _read_bundled().address
+    table = PriceTable(date=today, machines=machines, disks=disks, address=address)
     if missing := sorted(set(regions) - set(table.machines)):
         raise ClusterError(
             f"AWS's price list has no machines in {', '.join(missing)}; check the region's name"
@@ -100,7 +105,8 @@ def refresh_prices(pricing: Cloud, regions: Sequence[str]) -> PriceTable:
     if damage:
         table = table.model_copy(update={"doubt": f"{damage}, and was replaced"})
     elif fetched is not None:
-        table = table.over(fetched)
+        machines, disks = fetched.machines | table.machines, fetched.disks | table.disks
+        table = table.model_copy(update={"machines": machines, "disks": disks})
     write_atomic(path, json.dumps(table.to_json(), indent=1) + "\n")
     return table
 
@@ -120,24 +126,6 @@ def _read_fetched() -> tuple[PriceTable | None, str]:
     except (OSError, ValueError) as error:
         why = " ".join(str(error).split())
         return None, f"the price table {path} cannot be read ({type(error).__name__}: {why})"
-
-
-def _fetch_machines(pricing: Cloud, region: str) -> dict[str, float]:
-    found = _products(
-        pricing,
-        regionCode=region,
-        operatingSystem="Linux",
-        preInstalledSw="NA",
-        tenancy="Shared",
-        capacitystatus="Used",
-    )
-    prices = {one["instanceType"]: usd for one, usd in found if "instanceType" in one and usd > 0}
-    return dict(sorted(prices.items()))
-
-
-def _fetch_disk(pricing: Cloud, region: str) -> float | None:
-    found = _products(pricing, regionCode=region, productFamily="Storage", volumeApiName="gp3")
-    return next((usd for _, usd in found if usd > 0), None)
 
 
 def _products(pricing: Cloud, **wanted: str) -> list[tuple[Mapping[str, str], float]]:
@@ -161,20 +149,6 @@ LEAST_HOURS = 0.25
 """a cluster that ends itself before it is ready helps nobody"""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Cost:
-    """What all nodes together cost."""
-
-    node_usd: float | None = None
-    """per hour and node, at most; None: not known"""
-    hours: float
-    """after so long the nodes end themselves"""
-    priced: str
-    notes: tuple[str, ...] = ()
-    doubt: str = ""
-    """what is wrong with the prices"""
-
-
 def node_price(
     cloud: Cloud, spec: ClusterSpec, *, public: bool, instance_type: str | None = None
 ) -> float | None:
@@ -189,23 +163,24 @@ def node_price(
     return machine + table.extras(cloud.region, disk_gb=ec2.disk_gb, public=public)
 
 
-def cost_of(cloud: Cloud, spec: ClusterSpec, *, public: bool, ask_market: bool = False) -> Cost:
-    """Return what a cluster costs on EC2; spot instances count at their highest price.
+def plan_cost(
+    cloud: Cloud, spec: ClusterSpec, *, public: bool = True, ask_market: bool = False
+) -> Plan:
+    """Plan what a cluster costs on EC2; spot instances count at their highest price.
 
     Raises:
         CloudError: there is a budget, but no price to go by, or it pays for next to nothing.
     """
-    ec2 = spec.ec2
+    ec2, table = spec.ec2, read_prices(cloud.region)
     usd = node_price(cloud, spec, public=public)
-    table = read_prices(cloud.region)
-    priced = f"AWS price list of {table.date}, {cloud.region}"
+    notes = [table.doubt] if table.doubt else []
     if usd is None:
         unknown = f"the price of {ec2.instance_type} in {cloud.region} is not known"
         if spec.budget_usd is not None:
             raise refusal("price-unknown", unknown=unknown, spec=spec)
-        hours, note = spec.max_hours, f"{unknown}; drumline prices fetches it"
-        return Cost(hours=hours, priced="not known", notes=(note,), doubt=table.doubt)
-    notes = ["with disk and public address; traffic out of the region is not counted"]
+        notes.append(f"{unknown}; drumline prices fetches it")
+        return Plan(hours=spec.max_hours, priced="not known", notes=tuple(notes))
+    notes.append("with disk and public address; traffic out of the region is not counted")
     if ec2.spot and ask_market:
         notes.append(_market(cloud, ec2.instance_type))
     hours = spec.max_hours
@@ -213,7 +188,12 @@ def cost_of(cloud: Cloud, spec: ClusterSpec, *, public: bool, ask_market: bool =
         hours = min(hours, spec.budget_usd / (usd * spec.nodes))
         if hours < LEAST_HOURS:
             raise refusal("budget-small", spec=spec, minutes=hours * 60, usd=usd * spec.nodes)
-    return Cost(node_usd=usd, hours=hours, priced=priced, notes=tuple(notes), doubt=table.doubt)
+    return Plan(
+        price_usd=usd * spec.nodes,
+        priced=f"AWS price list of {table.date}, {cloud.region}",
+        hours=hours,
+        notes=tuple(notes),
+    )
 
 
 def _market(cloud: Cloud, instance_type: str) -> str:

@@ -3,9 +3,8 @@
     create:  what exists? ─▶ type, zones, image ─▶ key pair ─▶ security group ─▶ placement group
              ─▶ nodes ─▶ they run
 
-Reading comes first, so that what cannot work is refused before anything exists. Then each step
-creates what is missing. Tags alone say what exists; the folder on this machine only adds the id,
-and what was about to happen when the process died.
+Reading comes first, so that what cannot work is refused before anything exists. Tags alone say what
+exists; the folder on this machine only adds the id, and what was about to happen.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ import contextlib
 import os
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 import boto3
 
@@ -30,7 +30,6 @@ from drumline.cluster.providers.ec2.inventory import (
 )
 from drumline.cluster.providers.ec2.launch import (
     Launcher,
-    LaunchPlan,
     by_node,
     cloud_config,
     places_of,
@@ -46,7 +45,7 @@ from drumline.cluster.providers.ec2.offerings import (
     find_places,
     type_facts,
 )
-from drumline.cluster.providers.ec2.prices import Cost, cost_of, node_price
+from drumline.cluster.providers.ec2.prices import node_price, plan_cost, read_prices
 from drumline.cluster.providers.ec2.removal import end_instances, remove_all
 from drumline.cluster.providers.ec2.shared_resources import SharedResources, refuse_another_id
 from drumline.cluster.spec import ClusterSpec
@@ -106,34 +105,29 @@ class Ec2Provider(Provider):
 
     def plan(self) -> Plan:
         """Say what `create` would do; changes nothing."""
-        existing = self._existing()
-        identity = self._known_id()
-        refuse_another_id(self._spec.name, identity or "", existing)
+        spec, existing = self._spec, self._existing()
+        refuse_another_id(spec.name, self._known_id() or "", existing)
         refuse_stopped(existing)
-        facts = type_facts(self.cloud, self._spec.ec2.instance_type)
-        places = find_places(self.cloud, self._spec.ec2)
-        image = find_image(self.cloud, self._spec.ec2, facts)
-        cost = self._cost(public=places[0].public, ask_market=True)
-        notes = [*filter(None, [cost.doubt]), *cost.notes]
-        if self._spec.nodes > 1 and self._spec.ec2.placement_group and not facts.placement:
-            notes.append(f"no placement group: {self._spec.ec2.instance_type} cannot be in one")
+        facts = type_facts(self.cloud, spec.ec2.instance_type)
+        places = find_places(self.cloud, spec.ec2)
+        image = find_image(self.cloud, spec.ec2, facts)
+        cost = plan_cost(self.cloud, spec, public=places[0].public, ask_market=True)
+        notes = [*cost.notes]
+        if spec.nodes > 1 and spec.ec2.placement_group and not facts.placement:
+            notes.append(f"no placement group: {spec.ec2.instance_type} cannot be in one")
         if not places[0].public:
             notes.append(f"{places[0].subnet} gives no public addresses: reach its private ones")
-        return Plan(
-            resources=tuple(_missing_resources(self._spec, existing, facts, places, image)),
+        return replace(
+            cost,
+            resources=tuple(_missing_resources(spec, existing, facts, places, image)),
             exists=tuple(item.resource() for item in existing),
-            price_usd=(cost.node_usd or 0.0) * self._spec.nodes,
-            priced=cost.priced,
-            hours=cost.hours,
             notes=tuple(notes),
         )
 
     def create(self, report: Reporter) -> list[Machine]:
         """Make what is missing, and return all machines in node order; they may be booting yet.
 
-        Raises:
-            CloudError: AWS refuses, or the name is in use; what was made stays, for `create` to
-                continue with, or `remove` to remove.
+        What was made stays where AWS refuses, for `create` to continue with, or for `remove`.
         """
         existing = self._existing()
         refuse_another_id(self._spec.name, self._known_id() or "", existing)
@@ -172,10 +166,7 @@ class Ec2Provider(Provider):
     def remove(self, report: Reporter) -> None:
         """Remove everything of this cluster; blocks until EC2 says that it is gone.
 
-        Where this machine does not know the cluster's id, the name decides.
-
-        Raises:
-            CloudError: there are several clusters of this name, or something does not go away.
+        Where this machine does not know the cluster's id, the name decides, if it is of one only.
         """
         identity = self._known_id()
         if identity is None:
@@ -195,9 +186,7 @@ class Ec2Provider(Provider):
             region = self.cloud.region
             raise refusal("id-unknown", cluster=name, identity=identity, region=region, there=there)
         self._adopted = identity
-        with contextlib.suppress(
-            OSError, RunDirError
-        ):  # a full disk here keeps nothing alive there
+        with contextlib.suppress(OSError, RunDirError):  # our full disk keeps nothing alive there
             self._home.make()
             self._home.note(id=identity)
 
@@ -216,24 +205,25 @@ class Ec2Provider(Provider):
         image = find_image(self.cloud, spec.ec2, facts)
         if there:
             places = places_of(places, there)
-        if doubt := self._cost(public=places[0].public).doubt:
+        plan_cost(self.cloud, spec, public=places[0].public)  # refuses a budget that is too small
+        if doubt := read_prices(self.cloud.region).doubt:
             report("prices", doubt)
         network = allowed_network(spec.ec2)
 
         # Nothing was made up to here. From now on the id is on the disk.
         self._home.make()
-        identity = self._home.cluster_id()
-        writer, shared = self._writer(report), self._shared(report)
+        shared = self._shared(report)
         grouped = spec.nodes > 1 and spec.ec2.placement_group and facts.placement
-        work = LaunchPlan(
+        launcher = Launcher(
+            writer=self._writer(report),
             spec=spec,
-            identity=identity,
+            identity=self._home.cluster_id(),
             image=image,
             key_name=shared.key_pair(self._authorized_key(), existing),
             security_group=shared.security_group(places[0].vpc, network, existing),
             placement_group=shared.placement_group(existing) if grouped else None,
+            user_data=self._user_data,
         )
-        launcher = Launcher(writer=writer, plan=work, user_data=self._user_data)
         missing = [node for node in range(spec.nodes) if node not in there]
         return launcher.launch(missing, places, fixed=bool(there))
 
@@ -257,7 +247,7 @@ class Ec2Provider(Provider):
             self._spec,
             authorized_key=self._authorized_key(),
             host_key=host_key(self._home, node),
-            hours=self._cost().hours,
+            hours=plan_cost(self.cloud, self._spec).hours,
         )
 
     def _writer(self, report: Reporter) -> CloudWriter:
@@ -265,9 +255,6 @@ class Ec2Provider(Provider):
 
     def _shared(self, report: Reporter) -> SharedResources:
         return SharedResources(self._writer(report), self._spec.name, self._home.cluster_id())
-
-    def _cost(self, *, public: bool = True, ask_market: bool = False) -> Cost:
-        return cost_of(self.cloud, self._spec, public=public, ask_market=ask_market)
 
     def _price(self, instance_type: str | None, *, public: bool = True) -> float:
         kind = instance_type

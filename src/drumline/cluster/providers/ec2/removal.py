@@ -6,8 +6,7 @@
                           (look again for instances, too)
 
 Each step is repeated until it is done or its bound is reached, and can be cut short anywhere.
-What cannot be removed does not keep the rest: all is tried, then the first refusal is told. Nor
-does a journal that cannot be written: what there is to remove is told by tags.
+What cannot be removed does not keep the rest: all is tried, then the first refusal is told.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ from drumline.cluster.providers.ec2.cloud import Cloud, CloudWriter, Sleep, erro
 from drumline.cluster.providers.ec2.inventory import (
     GONE,
     KINDS,
+    OF_ANYBODY,
     Filter,
     InventoryItem,
     instances,
-    of_anybody,
     read_inventory,
 )
 from drumline.core.errors import CloudError
@@ -44,12 +43,9 @@ _ORDER = ("network-interface", "volume", "security-group", "placement-group", "k
 
 
 def remove_all(writer: CloudWriter, filters: Sequence[Filter]) -> list[InventoryItem]:
-    """Remove all EC2 resources with these tags; returns what was removed.
+    """Remove all EC2 resources with these tags; blocks until EC2 says that they are gone.
 
-    Blocks until EC2 says that it is gone.
-
-    Raises:
-        CloudError: something did not go in time, or EC2 refuses; says what is left.
+    Where EC2 refuses, or something does not go in time, CloudError says what is left.
     """
     removed: dict[str, InventoryItem] = {}
     cloud, writer = writer.cloud, writer.forgiving()
@@ -79,11 +75,7 @@ def remove_all(writer: CloudWriter, filters: Sequence[Filter]) -> list[Inventory
 
 
 def end_instances(writer: CloudWriter, existing: Sequence[InventoryItem]) -> None:
-    """Terminate EC2 instances, and wait until EC2 says that they are terminated.
-
-    Raises:
-        CloudError: one cannot be ended, or not in time; all others are.
-    """
+    """Terminate EC2 instances, and wait for that; all are tried before one's refusal is raised."""
     waiting = {item.identity: item for item in existing}
     cloud, report, writer = writer.cloud, writer.report, writer.forgiving()
     refused: dict[str, CloudError] = {}
@@ -174,7 +166,7 @@ def reap(
 ) -> list[Resource]:
     """Remove every EC2 resource that Drumline ever made in the account; returns what was removed.
 
-    `regions`: where to look; default: the session's own. `all_regions` names the others.
+    `regions`: where to look; default: the session's own.
 
     Raises:
         CloudError: something stays; of each region, what. All else is removed.
@@ -184,7 +176,7 @@ def reap(
     for region in regions or (None,):
         cloud = Cloud(session, region=region, **({} if sleep is None else {"sleep": sleep}))
         try:
-            gone = remove_all(CloudWriter(cloud, Journal(None), report), of_anybody())
+            gone = remove_all(CloudWriter(cloud, Journal(None), report), OF_ANYBODY)
         except CloudError as error:
             failed.append(error)
         else:

@@ -22,7 +22,6 @@ from drumline.cluster.providers.ec2.inventory import (
     read_inventory,
     resource_name,
     tag_specifications,
-    tags_of,
 )
 from drumline.core.errors import CloudError
 
@@ -119,7 +118,7 @@ class SharedResources:
         raise refusal("not-listed", what=what, name=self._name)
 
     def _tags(self, what: str) -> list[AwsValues]:
-        return tag_specifications([what], tags_of(self._cluster, self._identity))
+        return tag_specifications([what], self._cluster, self._identity)
 
 
 def _only(existing: Sequence[InventoryItem], what: str) -> InventoryItem | None:
@@ -135,50 +134,44 @@ def refuse_another_id(cluster: str, identity: str, existing: Sequence[InventoryI
         raise refusal("name-in-use", cluster=cluster, ids=ids, count=count, first=first)
 
 
+_SOURCES = {
+    "IpRanges": "CidrIp",
+    "Ipv6Ranges": "CidrIpv6",
+    "UserIdGroupPairs": "GroupId",
+    "PrefixListIds": "PrefixListId",
+}
+"""whom a rule lets in: what EC2 calls their list, and one of them"""
+
+
 def _wanted_rules(group: str, network: str) -> list[AwsValues]:
     """Return what may come in: SSH from one network, and everything from the group itself."""
-    v6 = ipaddress.ip_network(network).version == 6
-    source = (
-        {"Ipv6Ranges": [{"CidrIpv6": network, "Description": "SSH from who made the cluster"}]}
-        if v6
-        else {"IpRanges": [{"CidrIp": network, "Description": "SSH from who made the cluster"}]}
-    )
+    ranges = "Ipv6Ranges" if ipaddress.ip_network(network).version == 6 else "IpRanges"
+    source = {_SOURCES[ranges]: network, "Description": "SSH from who made the cluster"}
     return [
-        {"IpProtocol": "tcp", "FromPort": 22, "ToPort": 22, **source},
+        {"IpProtocol": "tcp", "FromPort": 22, "ToPort": 22, ranges: [source]},
         {"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": group}]},
     ]
 
 
-Rule = tuple[str, int | None, int | None, str]
-"""protocol, from port, to port, and from whom: a network or a group"""
+Rule = tuple[str, int | None, int | None, str, str]
+"""protocol, from port, to port, and from whom: the list that it is in, a network or a group"""
 
 
 def _flatten(permissions: Sequence[AwsValues]) -> set[Rule]:
     """Return rules one by one, comparable, whichever way EC2 has grouped them."""
     rules: set[Rule] = set()
     for permission in permissions:
-        sources = [entry["CidrIp"] for entry in permission.get("IpRanges", ())]
-        sources += [entry["CidrIpv6"] for entry in permission.get("Ipv6Ranges", ())]
-        sources += [entry["GroupId"] for entry in permission.get("UserIdGroupPairs", ())]
-        sources += [entry["PrefixListId"] for entry in permission.get("PrefixListIds", ())]
-        for source in sources:
-            ports = (permission.get("FromPort"), permission.get("ToPort"))
-            if permission["IpProtocol"] == "-1":
-                ports = (None, None)
-            rules.add((permission["IpProtocol"], *ports, source))
+        protocol = permission["IpProtocol"]
+        ports = (permission.get("FromPort"), permission.get("ToPort"))
+        if protocol == "-1":
+            ports = (None, None)
+        for kind, key in _SOURCES.items():
+            rules |= {(protocol, *ports, kind, one[key]) for one in permission.get(kind, ())}
     return rules
 
 
 def _permission(rule: Rule) -> AwsValues:
     """Return a rule as EC2 takes it."""
-    protocol, first, last, source = rule
-    entry: AwsValues = {"IpProtocol": protocol}
-    if first is not None:
-        entry |= {"FromPort": first, "ToPort": last}
-    if source.startswith("sg-"):
-        return {**entry, "UserIdGroupPairs": [{"GroupId": source}]}
-    if source.startswith("pl-"):
-        return {**entry, "PrefixListIds": [{"PrefixListId": source}]}
-    if ":" in source:
-        return {**entry, "Ipv6Ranges": [{"CidrIpv6": source}]}
-    return {**entry, "IpRanges": [{"CidrIp": source}]}
+    protocol, first, last, kind, source = rule
+    ports = {} if first is None else {"FromPort": first, "ToPort": last}
+    return {"IpProtocol": protocol, **ports, kind: [{_SOURCES[kind]: source}]}

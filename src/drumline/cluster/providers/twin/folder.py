@@ -17,16 +17,16 @@ from __future__ import annotations
 import os
 import pwd
 import shutil
+import stat
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from drumline.core.errors import ClusterError
 from drumline.core.json_lines import Message
-
-HUB = "10.77.0.254"
-"""the switch's own address: from there the host reaches the nodes' SSH servers"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,11 +65,6 @@ class NodeOrder:
         return Path(self.folder)
 
     @property
-    def home(self) -> Path:
-        """The home folder of its user."""
-        return self.path / "home"
-
-    @property
     def root(self) -> Path:
         """Where everything goes that Drumline puts on the node."""
         return self.path / "drumline"
@@ -80,20 +75,13 @@ class NodeOrder:
         return [address.partition("/")[0] for address in self.addresses]
 
 
-SERVER_CONFIG = Path(__file__).parent / "sshd_config"
-LIMITS = Path(__file__).parents[2] / "life" / "limits.sh"
-_PORT = 22
+_HERE = Path(__file__).parent
+LIMITS = _HERE.parents[1] / "life" / "limits.sh"
 _SBIN = "/usr/local/sbin:/usr/sbin:/sbin"
 _PATH = "/usr/local/bin:/usr/bin:/bin"
 _NO_SHELLS = ("nologin", "false")
+_TRIES, _PAUSE_S = 40, 0.05  # at a folder into which a process that was just killed still writes
 _POWER_OFF = "#!/bin/sh\nkill -TERM 1\n"
-_RELOAD = """#!/bin/sh
-# as much of systemctl as a node has: `systemctl reload ssh`
-case "$1 $2" in "reload ssh"|"reload sshd") exec kill -HUP "$(cat /etc/ssh/sshd.pid)" ;; esac
-echo "this is a simulated node: it has no services but ssh" >&2
-exit 1
-"""
-_HOST_KEY = "ssh_host_ed25519_key"
 
 
 def find_server() -> str | None:
@@ -116,16 +104,18 @@ def write_folder(order: NodeOrder, *, hosts: Path) -> Message:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     for name in ("poweroff", "shutdown", "halt"):
         _write(order.path / "bin" / name, _POWER_OFF, mode=0o700)
-    _write(order.path / "bin" / "systemctl", _RELOAD, mode=0o700)
+    _write(order.path / "bin" / "systemctl", (_HERE / "systemctl.sh").read_text(), mode=0o700)
+    limits, power_off = str(order.root / "limits"), str(order.path / "bin" / "poweroff")
+    timer = [shutil.which("sh") or "/bin/sh", str(LIMITS), limits, power_off]
     return {
         "name": order.name,
         "memory": _memory(order),
         "folders": ["/run/sshd"] if _hides_run(order) else [],
         "binds": _binds(order, hosts),
         "limits": dict(order.limits),
-        "limits_folder": str(order.root / "limits"),
+        "limits_folder": limits,
         "check_s": order.check_s,
-        "timer": _timer(order) if order.limits else [],
+        "timer": timer if order.limits else [],
         "boot_s": order.boot_s,
         "server": _server(order) if order.host_key else [],
     }
@@ -171,7 +161,7 @@ def _accounts(order: NodeOrder) -> dict[str, str]:
         shell = ""
     if not os.access(shell, os.X_OK) or os.path.basename(shell) in _NO_SHELLS:
         shell = shutil.which("bash") or "/bin/sh"
-    mine = f"{user}:x:{uid}:{gid}:{user}:{order.home}:{shell}\n"
+    mine = f"{user}:x:{uid}:{gid}:{user}:{order.path}/home:{shell}\n"
     files = {"passwd": mine + _lines("/etc/passwd", without={0: user, 2: str(uid)})}
     if uid != 0:
         # With a group called tty the SSH server wants to give terminals to it, but may not.
@@ -198,7 +188,7 @@ def _lines(path: str, *, without: dict[int, str]) -> str:
 def _server(order: NodeOrder) -> list[str]:
     """Write the SSH server's files; returns how to start it."""
     folder = order.path / "ssh"
-    key = folder / _HOST_KEY
+    key = folder / "ssh_host_ed25519_key"
     _write(key, order.host_key.rstrip("\n") + "\n", mode=0o600)
     public = subprocess.run(["ssh-keygen", "-y", "-f", key], capture_output=True, text=True)
     _write(key.with_suffix(".pub"), public.stdout, mode=0o644)
@@ -218,28 +208,41 @@ def _server_config(order: NodeOrder) -> str:
         path = f"{path}:{_SBIN}"
     # without a name server, torch warns of each connection that its address has no name
     quiet = "TORCH_CPP_LOG_LEVEL=ERROR"
-    variables = (f"HOME={order.home}", f"PATH={path}", "TMPDIR=/var/tmp", quiet)
-    listen = [f"ListenAddress {address}:{_PORT}" for address in order.bare_addresses]
+    variables = (f"HOME={order.path}/home", f"PATH={path}", "TMPDIR=/var/tmp", quiet)
     lines = [
-        *listen,
-        f"HostKey /etc/ssh/{_HOST_KEY}",
+        *(f"ListenAddress {address}:22" for address in order.bare_addresses),
         f"AuthorizedKeysFile {_quoted(str(folder / 'authorized_keys').replace('%', '%%'))}",
         f"AllowUsers {order.user or login_name()}",
         f"SetEnv {' '.join(_quoted(variable) for variable in variables)}",
     ]
-    return "".join(f"{line}\n" for line in lines) + SERVER_CONFIG.read_text()
+    return "".join(f"{line}\n" for line in lines) + (_HERE / "sshd_config").read_text()
 
 
-def _timer(order: NodeOrder) -> list[str]:
-    shell = shutil.which("sh") or "/bin/sh"
-    return [shell, str(LIMITS), str(order.root / "limits"), str(order.path / "bin" / "poweroff")]
-
-
-def _quoted(value: object) -> str:
-    escaped = str(value).replace("\\", "\\\\").replace('"', '\\"')
+def _quoted(value: str) -> str:
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
 
 
 def _write(path: Path, text: str, *, mode: int) -> None:
     path.write_text(text, errors="surrogateescape")
     path.chmod(mode)
+
+
+def remove_folder(path: Path) -> None:
+    """Remove a twin node's folder with everything in it, read-only folders too."""
+    reason: object = ""
+    for _ in range(_TRIES):
+        try:
+            for folder, names, _ in os.walk(path):
+                for name in names:  # before they are walked through
+                    if not os.path.islink(inner := os.path.join(folder, name)):
+                        os.chmod(inner, stat.S_IRWXU)
+            shutil.rmtree(path)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            reason = error
+        if not path.exists():
+            return
+        time.sleep(_PAUSE_S)
+    raise ClusterError(f"cannot remove {path}: {reason}; remove it by hand, then run down again")

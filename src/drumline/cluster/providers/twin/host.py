@@ -14,6 +14,9 @@ socket that only its owner can open, in JSON lines:
 
 Each answer is an object, with `error` where it failed. Whatever ends this process, `kill -9`
 included, ends the nodes: the kernel sees to that. Nothing is ever started again.
+
+Links are `launch.hub`'s. But a run's network is laid out once, and these nodes come and go, have
+several addresses, and the switch has one of its own, by which this machine reaches them.
 """
 
 from __future__ import annotations
@@ -24,21 +27,151 @@ import json
 import os
 import signal
 import socket
+import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from drumline.cluster.providers.twin.folder import NodeOrder
-from drumline.cluster.providers.twin.node import Node, hub_lines
+from drumline.cluster.providers.twin.folder import NodeOrder, write_folder
 from drumline.core.json_lines import JsonLines, Message, encode
 from drumline.core.lock import FileLock
+from drumline.core.nodes import PREFIX, NodePlan
 from drumline.core.processes import start_time
-from drumline.launch.hub import run_batch
+from drumline.launch.hub import (
+    PORT,
+    SWITCH,
+    link_lines,
+    node_lines,
+    port_of,
+    run_batch,
+    shape_lines,
+    switch_lines,
+)
 
+_HUB = "10.77.0.254"  # the switch's own address: from there the host reaches the nodes
+_INIT = "drumline.cluster.providers.twin.init"
+_START_S = 30.0
 _CONNECT_S = 20.0
 _EMPTY_S = 60.0
 _AT_ONCE = 8
 _LOCALHOST = "127.0.0.1 localhost\n::1 localhost ip6-localhost\n"
+
+
+class Node:
+    """A node; `state` is starting, running, cut or ended, and never goes back from ended."""
+
+    def __init__(self, order: NodeOrder, *, port: int, home: Path) -> None:
+        self.order = order
+        self.state = "starting"
+        self.pid = 0
+        """of its first process, as this machine counts"""
+        self.ended = asyncio.Event()
+        self.lines: set[socket.socket] = set()
+        """connections of `reach` that hold a way to this node"""
+        self._port = port
+        self._home = home
+        self._process: subprocess.Popen[bytes] | None = None
+
+    async def start(self, when_ended: Callable[[], None]) -> None:
+        """Make the node.
+
+        Raises:
+            OSError, RuntimeError, TimeoutError: it cannot be made; nothing is left of it.
+        """
+        wanted = write_folder(self.order, hosts=self._home / "hosts")
+        mine, theirs = socket.socketpair()
+        mine.setblocking(False)
+        with mine:
+            with theirs, (self.order.path / "node.log").open("ab") as log:
+                argv = [sys.executable, "-S", "-s", "-P", "-m", _INIT, str(self._home)]
+                argv += [self.order.name, str(os.getpid())]
+                line = theirs.fileno()
+                self._process = subprocess.Popen(argv, stdin=line, stdout=line, stderr=log)
+            self._watch(self._process, when_ended)
+            try:
+                lines = JsonLines()
+                self.pid = int((await self._receive(mine, lines))["pid"])
+                self._connect()
+                loop = asyncio.get_running_loop()
+                await loop.sock_sendall(mine, encode(**wanted))
+                answer = await self._receive(mine, lines)
+                if "error" in answer:
+                    raise RuntimeError(answer["error"])
+            except BaseException:
+                await self.kill()
+                raise
+        if self.state == "starting":
+            self.state = "running"
+
+    async def kill(self) -> None:
+        """End it as if its machine lost power; returns when none of its processes is left."""
+        if not self.ended.is_set():
+            first = self._process.pid if self._process is not None else 0
+            if pid := self.pid or first:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            await self.ended.wait()
+
+    def set_link(self, *, up: bool) -> None:
+        """Connect the node's link, or cut it; raises RuntimeError where `ip` refuses."""
+        run_batch("ip", [f"link set dev {port_of(self._port)} {'up' if up else 'down'}"])
+        self.state = "running" if up else "cut"
+
+    async def _receive(self, line: socket.socket, lines: JsonLines) -> Message:
+        """Receive one message of the node's first process."""
+        async with asyncio.timeout(_START_S):
+            while (text := lines.line()) is None:
+                chunk = await asyncio.get_running_loop().sock_recv(line, 4096)
+                if not chunk:
+                    log = (self.order.path / "node.log").read_text(errors="replace").splitlines()
+                    said = log[-1] if log else "without a word"
+                    raise RuntimeError(f"its first process ended ({said})")
+                lines.feed(chunk)
+        message: Message = json.loads(text)
+        return message
+
+    def _connect(self) -> None:
+        """Lay the node's link, and shape both ends of it."""
+        order, addresses = self.order, self.order.bare_addresses
+        plan = NodePlan(
+            node=self._port, address=addresses[0], rate=order.rate, delay_ms=order.delay_ms
+        )
+        space = f"/proc/{self.pid}/ns/net"
+        near = [address for address in addresses if address.startswith(f"{PREFIX}.")]
+        far = [address for address in addresses if address not in near]
+        ways_in = [f"route replace {address}/32 dev {SWITCH} src {_HUB}" for address in far]
+        run_batch("ip", [*link_lines(plan, space), *ways_in])
+        # a node that is made anew has the MAC address again that others still remember
+        mac = ":".join(f"{byte:02x}" for byte in (0x02, 0x4D, *map(int, addresses[0].split("."))))
+        inside = [
+            f"link set dev {PORT} address {mac}",
+            *node_lines(plan)[:-1],  # all but its address, which is not always of our network
+            *(f"addr add {address} dev {PORT}" for address in order.addresses),
+            *(f"route replace {network} dev {PORT}" for network in (f"{_HUB}/32", *order.routes)),
+        ]
+        run_batch("ip", inside, space)
+        cubic = [f"route replace {PREFIX}.0/24 dev {PORT} src {a} congctl cubic" for a in near[:1]]
+        run_batch("ip", cubic, space, may_fail=True)  # not each kernel has it
+        run_batch("tc", shape_lines(plan, PORT), space)
+        run_batch("tc", shape_lines(plan, port_of(self._port)))
+
+    def _watch(self, process: subprocess.Popen[bytes], when_ended: Callable[[], None]) -> None:
+        """Notice the end of the node, whoever ends it."""
+        loop = asyncio.get_running_loop()
+        handle = os.pidfd_open(process.pid)
+
+        def note() -> None:
+            loop.remove_reader(handle)
+            os.close(handle)
+            process.wait()
+            self.state = "ended"
+            for line in self.lines:
+                with contextlib.suppress(OSError):
+                    line.shutdown(socket.SHUT_RDWR)
+            self.ended.set()
+            when_ended()
+
+        loop.add_reader(handle, note)
 
 
 class Host:
@@ -100,8 +233,8 @@ class Host:
         """Carry out a request; None where it is answered already."""
         match what:
             case "status":
-                nodes = [node.describe() for node in self._nodes.values()]
-                return {"pid": os.getpid(), "nodes": nodes}
+                found = [(name, node.state, node.pid) for name, node in self._nodes.items()]
+                return {"nodes": [{"name": n, "state": s, "pid": pid} for n, s, pid in found]}
             case "add":
                 await self._add([NodeOrder(**values) for values in request["nodes"]])
             case "kill":
@@ -197,7 +330,7 @@ def main(arguments: list[str]) -> int:
         print(json.dumps({"error": f"another process holds the nodes of {home}"}), flush=True)
         return 1
     try:
-        run_batch("ip", hub_lines())
+        run_batch("ip", [*switch_lines(), f"addr add {_HUB}/24 dev {SWITCH}"])
         os.chdir(home)
         with contextlib.suppress(FileNotFoundError):
             os.unlink("control")

@@ -1,8 +1,7 @@
 """`python -m drumline.cluster.providers.twin.init HOME NAME HOST`: a node's first process.
 
 It is PID 1 of the node's PID namespace, so that the kernel ends everything on the node with it:
-sessions, and jobs that have left their session. It knows nothing of networks; the host moves the
-node's link into its namespace from outside.
+sessions, and jobs that have left their session. The host moves the node's link in from outside.
 
     host ── starts ──▶ (1) new namespaces, fork ──▶ (2) PID 1 in them
          ◀─ {"pid": …} ─┘                              │
@@ -14,6 +13,7 @@ Standard library only, and little of it: it is started once for each node. Linux
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -111,9 +111,9 @@ def _live(wanted: Message) -> None:
     awaited = {signal.SIGCHLD, signal.SIGTERM}
     signal.pthread_sigmask(signal.SIG_BLOCK, awaited)
     now = time.monotonic()
-    jobs = [(now + wanted["boot_s"], 0.0, wanted["server"])]
-    jobs += [(now, wanted["check_s"], wanted["timer"])]
-    jobs = [job for job in jobs if job[2]]
+    server, timer = wanted["server"], wanted["timer"]
+    jobs = [(now + wanted["boot_s"], 0.0, server)] if server else []
+    jobs += [(now, wanted["check_s"], timer)] if timer else []
     while True:
         now = time.monotonic()
         for job in [job for job in jobs if job[0] <= now]:
@@ -138,12 +138,9 @@ def _start(command: list[str]) -> None:
 
 def _reap() -> None:
     """Collect processes that have ended: ours, and those whose parents have left them."""
-    while True:
-        try:
-            if os.waitpid(-1, os.WNOHANG)[0] == 0:
-                return
-        except ChildProcessError:
-            return
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
 
 
 def _hang_up(other: int) -> None:

@@ -8,7 +8,7 @@ import os
 import pytest
 
 from drumline.core.errors import UsageError
-from drumline.launch.preflight import refuse_bad_init_file
+from drumline.launch.runs import refuse_bad_init_file
 
 
 @contextlib.contextmanager
