@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from drumline.bench.scaling.rows import Parts, RunTimes, Study
 from drumline.bench.scaling.run import ScalingResult, build_scaling_result
 from drumline.bench.scaling.spec import Repeat, ScalingSpec, plan_rounds, plan_scaling
-from drumline.bench.scaling.study import Parts, RunTimes, Study
 from drumline.spec.load import read_options
 
 Take = Callable[[Repeat], Parts | None]

@@ -16,7 +16,7 @@ from drumline.bench.communication.collectives import (
     payload,
     predict_rows,
 )
-from drumline.bench.communication.plots import draw_collectives
+from drumline.bench.communication.display import draw_collectives
 from drumline.core.nodes import NodePlan
 from drumline.probe.collectives import build_exercise
 from drumline.report.intervals import quartiles

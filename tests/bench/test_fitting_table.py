@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
 from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
-from drumline.bench.communication.tables import aggregation_table, collectives_table, fits_table
+from drumline.bench.communication.display import aggregation_table, collectives_table, fits_table
 from drumline.bench.fitting_table import FittingColumn, FittingTable
-from drumline.bench.model_parallel.table import _legend as model_legend
+from drumline.bench.model_parallel.display import _legend as model_legend
 from drumline.bench.scaling.table import _legend as scaling_legend
 
 TABLE = FittingTable(
+    rows=[("ring", "1000", "11111", "7"), ("tree", "2000", "22222", "8")],
     columns=[
-        FittingColumn(name="who", cells=["ring", "tree"], justify="left"),
-        FittingColumn(name="a", cells=["1000", "2000"], leaves=2),
-        FittingColumn(name="b", cells=["11111", "22222"], leaves=1),
-        FittingColumn(name="c", cells=["7", "8"], leaves=2, told="the c"),
+        FittingColumn("who", itemgetter(0), justify="left"),
+        FittingColumn("a", itemgetter(1), leaves=2),
+        FittingColumn("b", itemgetter(2), leaves=1),
+        FittingColumn("c", itemgetter(3), leaves=2, told="the c"),
     ],
     elsewhere="--json",
 )

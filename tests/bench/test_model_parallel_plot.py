@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from drumline.bench.model_parallel.plot import draw_model_parallel
+from drumline.bench.model_parallel.display import draw_model_parallel
 from drumline.report.plots import FigureStyle
 
 STEPS = 5

@@ -6,9 +6,14 @@ import itertools
 
 import pytest
 
-from drumline.bench.scaling.rows import build_scaling_rows, fit_series
+from drumline.bench.scaling.rows import (
+    Parts,
+    build_scaling_rows,
+    fit_series,
+    lost_shares,
+    whole_steps,
+)
 from drumline.bench.scaling.spec import Count, plan_rounds, plan_scaling
-from drumline.bench.scaling.study import Parts, lost_shares, whole_steps
 from drumline.core.errors import SpecError, UsageError
 from scalings import by_law, make_document, make_study, read
 
@@ -130,7 +135,7 @@ def test_lost_shares_of_all_parts_add_up():
 def test_crowded_counts_are_no_part_of_a_fit():
     def take(run):
         parts = by_law(0.1)(run)
-        return parts if run.case.count.ranks < 4 else Parts(**{**vars(parts), "compute": 1.0})
+        return parts if run.case.count.ranks < 4 else parts._replace(compute=1.0)
 
     words = ("workers=1,2,4", "kinds=ddp", "mode=strong")
     document = make_document(take, *words, cores=2)

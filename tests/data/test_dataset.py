@@ -201,7 +201,7 @@ def test_data_that_is_missing_or_has_no_folder(tmp_path: Path) -> None:
 
 def test_the_public_names() -> None:
     assert drumline.data.__all__ == sorted(drumline.data.__all__)
-    assert sorted(drumline.data._MODULES) == drumline.data.__all__
+    assert dir(drumline.data) == drumline.data.__all__
     for name in drumline.data.__all__:
         assert getattr(drumline.data, name).__name__ == name
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):

@@ -21,7 +21,7 @@ from drumline.labs.runner import load_lab
 from drumline.labs.text import lab_text
 from drumline.report.intervals import Interval
 from drumline.report.page.blocks import Picture
-from drumline.report.page.table import Findings, Table
+from drumline.report.page.table import Table
 from drumline.report.plots import FigureStyle, error_bars, render_inline
 from drumline.report.runs.record import CurvePoint
 from drumline.spec.load import read_options
@@ -43,8 +43,7 @@ def whole(request, tmp_path_factory):
 
 def new_chapter(lab, section):
     """A chapter that is still empty."""
-    text = lab_text(lab, "en").within(section)
-    return Chapter(text=text, findings=Findings(), tables={})
+    return Chapter.alone(lab_text(lab, "en").within(section))
 
 
 BAD = re.compile(r"\b(nan|None|inf)\b")

@@ -15,11 +15,11 @@ import os
 import platform
 import shutil
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
-from pydantic import BaseModel
+from pydantic_core import to_jsonable_python
 
 from drumline.bench.specs import BenchSpec
 from drumline.core.errors import (
@@ -124,25 +124,12 @@ class BenchResult(Generic[Row]):
 
     def to_json(self) -> dict[str, object]:
         """Return the one document."""
-        document = _to_plain(self)
-        assert isinstance(document, dict)
-        return {"bench": self.bench, **document}
+        return {"bench": self.bench, **to_jsonable_python(self)}
 
     def to_csv(self) -> str:
         """Return the rows, of which there must be one."""
         columns = [field.name for field in fields(self.rows[0]) if field.name not in _NO_COLUMNS]
         return write_csv(columns, ([getattr(row, key) for key in columns] for row in self.rows))
-
-
-def _to_plain(value: object) -> object:
-    """Return specs and dataclasses, and lists and mappings of them, as JSON has them."""
-    if isinstance(value, BaseModel):
-        return value.model_dump(mode="json")
-    if is_dataclass(value):
-        return {field.name: _to_plain(getattr(value, field.name)) for field in fields(value)}
-    if isinstance(value, Mapping):
-        return {key: _to_plain(each) for key, each in value.items()}
-    return list(map(_to_plain, value)) if isinstance(value, list | tuple) else value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,11 +154,8 @@ def run_cases(
 ) -> Generator[Ended[T], None, None]:
     """Train a bench's cases one after the other; gives each as soon as its ranks have ended.
 
-    Args:
-        cases: what to train, in this order.
-        out: keep the run directories there, by the cases' slugs; None: in a temporary folder, each
-            until the next case is asked for.
-        watch: called a few times a second with the progress: share, now, case.
+    `out` keeps the run directories, by the cases' slugs; None: they are in a temporary folder, each
+    until the next case is asked for.
 
     Raises:
         InterruptError: Ctrl-C; no process is left, and no file but what `out` keeps.
@@ -205,12 +189,8 @@ def run_each(
         noun: what a case is called, before its number.
         done: slugs of cases that are not run again.
         replaces: whether what an earlier try left in the folder goes.
-        of_a_case: errors that say nothing about the other cases.
-        interrupted: what is left after Ctrl-C.
-
-    Raises:
-        InterruptError: Ctrl-C.
-        DrumlineError: another error.
+        of_a_case: errors that say nothing about the other cases; others are raised.
+        interrupted: what the InterruptError after Ctrl-C says is left.
     """
     with AgentPool() as agents:
         for number, case in enumerate(cases):

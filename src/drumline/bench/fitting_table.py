@@ -6,9 +6,9 @@ one after the other, until the others fit; a line below says which, and where th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass
+from typing import Generic, Literal, TypeVar
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
@@ -16,16 +16,24 @@ from rich.text import Text
 
 from drumline.report.tables import narrow_table
 
+Row = TypeVar("Row")
 KEPT = 0
+NOTHING = "—"
 _WIDER = 10_000
 
 
-@dataclass(frozen=True, kw_only=True)
-class FittingColumn:
-    """A column, its cells from top to bottom."""
+def format_known(form: str, value: float | None, missing: str = NOTHING) -> str:
+    """Format a number of a bench's table, which may not be known."""
+    return missing if value is None else form.format(value)
+
+
+@dataclass(frozen=True)
+class FittingColumn(Generic[Row]):
+    """A column, and what it shows of a row."""
 
     name: str
-    cells: Sequence[str]
+    show: Callable[[Row], str]
+    _: KW_ONLY
     justify: Literal["left", "right"] = "right"
     leaves: int = KEPT
     """when it goes: those with 1 first, those that are KEPT never"""
@@ -34,10 +42,11 @@ class FittingColumn:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FittingTable:
-    """Columns of equally many cells, and those of them that a terminal has room for."""
+class FittingTable(Generic[Row]):
+    """Rows, and those of their columns that a terminal has room for."""
 
-    columns: Sequence[FittingColumn]
+    rows: Sequence[Row]
+    columns: Sequence[FittingColumn[Row]]
     gap: int = 2
     elsewhere: str = "--json"
     """where all columns can be seen, besides in a wider terminal"""
@@ -57,11 +66,11 @@ class FittingTable:
                 f"no room for {', '.join(missing)}: see {self.elsewhere} or a wider terminal"
             )
 
-    def _table(self, columns: Sequence[FittingColumn]) -> Table:
+    def _table(self, columns: Sequence[FittingColumn[Row]]) -> Table:
         table = narrow_table(gap=self.gap)
         for column in columns:
             # where not even those that are kept fit, a number goes on in the next line
             table.add_column(column.name, justify=column.justify, overflow="fold")
-        for cells in zip(*(column.cells for column in columns), strict=True):
-            table.add_row(*cells)
+        for row in self.rows:
+            table.add_row(*(column.show(row) for column in columns))
         return table

@@ -6,7 +6,7 @@ Those of the benches that train, model-parallel and scaling, are in their folder
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
@@ -14,9 +14,9 @@ from drumline.core.formatting import nearest, parse_bytes
 from drumline.core.nodes import MAX_NODES, NodePlan
 from drumline.core.task import MAX_WORKERS
 from drumline.schedules.collectives import COMPOSED, FLOAT32_BYTES, NATIVE, PLANS
+from drumline.spec.load import validate_spec
 from drumline.spec.parts import (
     Bytes,
-    ClashError,
     DataSpec,
     LinkSpec,
     ModelSpec,
@@ -24,11 +24,16 @@ from drumline.spec.parts import (
     SpecPart,
     check_node_count,
     check_slow_nodes,
+    clash,
     one_word,
     plan_nodes,
 )
-from drumline.spec.run_spec import BUILTIN_MODELS, TEXT_DATA, TEXT_MODELS
+from drumline.spec.run_spec import BUILTIN_MODELS, TEXT_DATA, TEXT_MODELS, RunSpec
 from drumline.spec.strategy import DATA_KINDS
+
+if TYPE_CHECKING:
+    from drumline.bench.model_parallel.spec import ModelParallelSpec
+    from drumline.bench.scaling.spec import ScalingSpec
 
 MAX_RANKS = 16
 """the values that ranks bring are powers of two, whose sums float32 holds exactly"""
@@ -68,7 +73,9 @@ def check_names(given: Iterable[str], known: Iterable[str], what: str, key: str)
     for name in given:
         if name not in known:
             hint = nearest(name, known, "name one of them")
-            raise ClashError(f"no {what} {name!r} among {', '.join(known)}; {hint}", key)
+            raise clash(
+                "no_such_name", what=what, name=name, known=", ".join(known), hint=hint, key=key
+            )
 
 
 def _check_kinds(kinds: tuple[str, ...]) -> tuple[str, ...]:
@@ -76,14 +83,10 @@ def _check_kinds(kinds: tuple[str, ...]) -> tuple[str, ...]:
     return kinds
 
 
-def _once(items: tuple[Any, ...]) -> tuple[Any, ...]:
-    return tuple(dict.fromkeys(items))
-
-
 T = TypeVar("T")
 Listed = Annotated[tuple[T, ...], BeforeValidator(_split), Field(min_length=1)]
 """written with commas between the items"""
-Each = Annotated[Listed[T], AfterValidator(_once)]
+Each = Annotated[Listed[T], AfterValidator(lambda items: tuple(dict.fromkeys(items)))]
 """a list whose items count once"""
 Size = Annotated[int, BeforeValidator(_check_size, json_schema_input_type=int | str)]
 Workers = Annotated[int, Field(ge=1, le=MAX_WORKERS)]
@@ -98,15 +101,6 @@ class BenchLinks(SpecPart):
     """nodes to slow on purpose, e.g. {2: {rate: 100mbit, cpu: 0.5}}"""
     timeout_s: float = Field(default=60.0, ge=1, le=86400)
     """how long a rank waits for the others before it gives up"""
-
-    def place_run(self, *, nodes: int, workers: int) -> dict[str, object]:
-        """Return where a training run of the bench runs, as keys of its spec.
-
-        One node has no link, and only nodes that are there can be slow.
-        """
-        slow_nodes = {node: slow for node, slow in self.slow_nodes.items() if node < nodes}
-        links = {"link": self.link, "slow_nodes": slow_nodes} if nodes > 1 else {}
-        return {"nodes": nodes, "workers": workers, **links, "timeout_s": self.timeout_s}
 
 
 class BenchPlace(BenchLinks):
@@ -123,12 +117,9 @@ class BenchPlace(BenchLinks):
         return self
 
     def _check_ranks(self, workers: int) -> None:
-        if not 2 <= self.nodes * workers <= MAX_RANKS:
-            raise ClashError(
-                f"nodes={self.nodes} workers={workers} makes {self.nodes * workers} ranks, but "
-                f"communication needs 2, and {MAX_RANKS} is what a bench takes at most",
-                *("workers", "nodes"),
-            )
+        ranks = self.nodes * workers
+        if not 2 <= ranks <= MAX_RANKS:
+            raise clash("bench_ranks", spec=self, workers=workers, ranks=ranks, most=MAX_RANKS)
 
 
 class BenchSpec(BenchPlace):
@@ -176,15 +167,9 @@ class CollectivesSpec(BenchSpec):
             self._check_ranks(workers)
         if not self.usable_backends:
             name, why = next(iter(self.unusable_backends.items()))
-            raise ClashError(
-                f"{name} {why}; add backends=gloo, or set nodes=1", *("backends", "nodes")
-            )
+            raise clash("bench_backends", name=name, why=why)
         if self.uses("nccl") and NATIVE not in self.named_algorithms:
-            raise ClashError(
-                "nccl has collectives of its own only, since it queues plain messages behind each "
-                "other; add native to algorithms, or leave nccl out",
-                *("algorithms", "backends"),
-            )
+            raise clash("nccl_has_native_alone")
         return self
 
     @property
@@ -266,16 +251,9 @@ class AggregationSpec(BenchSpec):
         if ":" not in name:
             check_names([name], BUILTIN_MODELS, "model", "model.name")
         if self.bottleneck is not None and self.slow_nodes:
-            raise ClashError(
-                "bottleneck and slow_nodes both say which node is slow; drop one of the two",
-                *("bottleneck", "slow_nodes"),
-            )
+            raise clash("two_bottlenecks")
         if self.bottleneck is not None and not self.bottleneck < self.nodes > 1:
-            raise ClashError(
-                f"bottleneck names node {self.bottleneck}, but nodes run from 0 to "
-                f"{self.nodes - 1}, and one alone has no others; name one of those or raise nodes",
-                *("bottleneck", "nodes"),
-            )
+            raise clash("no_such_bottleneck", spec=self, last=self.nodes - 1)
         return self
 
     @property
@@ -308,16 +286,48 @@ _BOTTLENECKS: dict[str, Callable[[SlowNode], SlowNode]] = {
 }
 
 
-def settle_data(values: Mapping[str, object], default: Mapping[str, object]) -> dict[str, object]:
-    """Fill in the keys of a bench's spec: its own model, and data that the model can read.
+def build_run(
+    spec: ModelParallelSpec | ScalingSpec, *, batch: int, nodes: int, workers: int, **keys: object
+) -> RunSpec:
+    """Build the training run of a bench's case: its model and data, timed, and nothing beside.
 
-    `default` is the model where none is named; other keys of it are added to these.
+    One node has no link, and only nodes that are there can be slow; one rank has no use for a
+    backend.
+
+    Raises:
+        SpecError: the keys make no run.
     """
-    settled = dict(values)
-    model = settled.get("model", {})
-    if isinstance(model, dict) and "name" not in model:
-        settled["model"] = model = {**default, **model}
-    name = model.get("name") if isinstance(model, dict) else model
+    slow_nodes = {node: slow for node, slow in spec.slow_nodes.items() if node < nodes}
+    return validate_spec(
+        {
+            "model": spec.model.model_dump(mode="json"),
+            "data": {**spec.data.model_dump(mode="json"), "batch": batch},
+            "max_steps": spec.steps,
+            "evaluate": False,
+            "device": spec.device,
+            "backend": "auto" if nodes * workers == 1 else spec.backend,
+            "nodes": nodes,
+            "workers": workers,
+            **({"link": spec.link, "slow_nodes": slow_nodes} if nodes > 1 else {}),
+            "timeout_s": spec.timeout_s,
+            **keys,
+        }
+    )
+
+
+def settle_keys(values: Any, *, model: Mapping[str, object], workers: object) -> Any:
+    """Fill in the keys of a bench's spec: its own model, data that the model can read, workers.
+
+    `model` is the one where none is named; other keys of it are added to these. `workers` is how
+    many there are on one node; on each of several there is one.
+    """
+    if not isinstance(values, dict):
+        return values
+    settled = {"workers": workers if values.get("nodes", 1) == 1 else 1, **values}
+    given = settled.get("model", {})
+    if isinstance(given, dict) and "name" not in given:
+        settled["model"] = given = {**model, **given}
+    name = given.get("name") if isinstance(given, dict) else given
     data = settled.get("data", {})
     if isinstance(data, dict) and "name" not in data:
         own = "shakespeare" if name in TEXT_MODELS else "mnist-mini"
@@ -336,11 +346,6 @@ def check_trained(model: ModelSpec, data: DataSpec) -> None:
         check_names([name], BUILTIN_MODELS, "model", "model.name")
         if (name in TEXT_MODELS) != text:
             what, fix = ("text", "mnist-mini") if text else ("images", "shakespeare")
-            raise ClashError(
-                f"{name} does not read {data.name} ({what}); set data={fix}",
-                *("data.name", "model.name"),
-            )
+            raise clash("bench_data", model=name, data=data.name, what=what, fix=fix)
     if "batch" in data.model_fields_set:
-        raise ClashError(
-            f"the batch is a word of its own here; write batch={data.batch}", "data.batch"
-        )
+        raise clash("bench_batch", batch=data.batch)

@@ -12,12 +12,20 @@ from rich.console import Console
 from drumline.bench.case_runner import BenchResult, Runnable
 from drumline.bench.communication.aggregation import AggregationResult, run_aggregation
 from drumline.bench.communication.collectives import CollectivesResult, run_collectives
-from drumline.bench.communication.plots import draw_aggregation, draw_collectives
-from drumline.bench.communication.tables import aggregation_table, collectives_table, fits_table
-from drumline.bench.model_parallel.plot import draw_model_parallel
+from drumline.bench.communication.display import (
+    aggregation_table,
+    collectives_table,
+    draw_aggregation,
+    draw_collectives,
+    fits_table,
+)
+from drumline.bench.model_parallel.display import (
+    describe_agreement,
+    draw_model_parallel,
+    model_table,
+)
 from drumline.bench.model_parallel.rows import ModelParallelResult, run_model_parallel
 from drumline.bench.model_parallel.spec import ModelParallelSpec, plan_cases
-from drumline.bench.model_parallel.table import describe_agreement, model_table
 from drumline.bench.scaling.plot import draw_scaling
 from drumline.bench.scaling.run import ScalingResult, run_scaling
 from drumline.bench.scaling.spec import ScalingSpec, plan_rounds, plan_scaling

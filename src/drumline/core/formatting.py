@@ -8,15 +8,8 @@ import re
 from collections.abc import Iterable, Mapping
 
 _BYTES = {
-    "b": 1,
-    "kb": 10**3,
-    "mb": 10**6,
-    "gb": 10**9,
-    "tb": 10**12,
-    "kib": 2**10,
-    "mib": 2**20,
-    "gib": 2**30,
-    "tib": 2**40,
+    **{f"{prefix}b": 1000**power for power, prefix in enumerate(("", "k", "m", "g", "t"))},
+    **{f"{prefix}ib": 1024**power for power, prefix in enumerate("kmgt", 1)},
 }
 _BITS = {"bit": 1, "kbit": 10**3, "mbit": 10**6, "gbit": 10**9, "tbit": 10**12}  # per second
 _RATES = {

@@ -22,12 +22,9 @@ class FileLock:
     def __init__(
         self, path: str | os.PathLike[str], *, flags: int = _CREATE, descriptor: int = -1
     ) -> None:
-        """Prepare to lock.
+        """Prepare to lock a file, or a folder (with `flags=os.O_RDONLY`).
 
-        Args:
-            path: the file, or a folder (with `flags=os.O_RDONLY`).
-            flags: how to open it.
-            descriptor: of a lock that another process acquired, and handed over.
+        `descriptor` is that of a lock that another process acquired, and handed over.
         """
         self.path = path
         self.descriptor = descriptor

@@ -42,13 +42,13 @@ def die_with_parent(parent: int | None = None) -> None:
 
 def when_parent_ends(parent: int, then: Callable[[], None]) -> None:
     """Call a function, in a thread of its own, as soon as the parent process is gone."""
-    threading.Thread(target=_watch, args=(parent, then), daemon=True).start()
 
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        then()
 
-def _watch(parent: int, then: Callable[[], None]) -> None:
-    while os.getppid() == parent:
-        time.sleep(0.5)
-    then()
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _die() -> None:

@@ -72,6 +72,16 @@ FLUSH_EVERY_S = 0.2
 _LOCK_S = 0.2  # somebody who only looks at a run holds it for a moment
 
 
+class _Inside:
+    """The path of a file or folder in a run directory, as a property of it."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, run: RunDir, _: type[RunDir]) -> Path:
+        return run.path / self._name
+
+
 @dataclass(frozen=True)
 class RunDir:
     """One run's directory."""
@@ -119,6 +129,15 @@ class RunDir:
         """Return what `open` finds it by: its name where it is under `root`, else its path."""
         return self.path.name if self.path.parent == root.absolute() else str(self.path)
 
+    spec_file = _Inside("spec.yaml")
+    manifest_file = _Inside("manifest.json")
+    events = _Inside("events")
+    logs = _Inside("logs")
+    checkpoints = _Inside("checkpoints")
+    tensorboard = _Inside("tensorboard")
+    rendezvous = _Inside("rendezvous")
+    """where ranks find each other with `init: tcp` and `init: file`"""
+
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the directory against other launchers; the kernel lets go if we die.
@@ -135,41 +154,6 @@ class RunDir:
             yield
         finally:
             lock.release()
-
-    @property
-    def spec_file(self) -> Path:
-        """The resolved spec."""
-        return self.path / "spec.yaml"
-
-    @property
-    def manifest_file(self) -> Path:
-        """With what, where and by which command the run was started."""
-        return self.path / "manifest.json"
-
-    @property
-    def events(self) -> Path:
-        """Folder of the event logs."""
-        return self.path / "events"
-
-    @property
-    def logs(self) -> Path:
-        """Folder of what ranks printed."""
-        return self.path / "logs"
-
-    @property
-    def checkpoints(self) -> Path:
-        """Folder of the checkpoints."""
-        return self.path / "checkpoints"
-
-    @property
-    def tensorboard(self) -> Path:
-        """Folder of the TensorBoard files."""
-        return self.path / "tensorboard"
-
-    @property
-    def rendezvous(self) -> Path:
-        """Folder where ranks find each other with `init: tcp` and `init: file`."""
-        return self.path / "rendezvous"
 
     def rank_events(self, rank: int) -> Path:
         """The event log of one rank."""

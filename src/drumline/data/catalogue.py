@@ -99,8 +99,6 @@ FASHION_MNIST = Published(
 )
 
 PUBLISHED = {published.name: published for published in (MNIST, FASHION_MNIST)}
-
-
 DEBIAN = Path("/usr/share/datasets")
 
 
@@ -122,7 +120,10 @@ def find_files(
     """
     looked: list[str] = []
     for folder in _candidates(published, path, environ):
-        found = _files_in(folder)
+        # Of two forms the later, the plain one, stays: it is quicker to read. os.path.isfile,
+        # unlike Path.is_file, says no to a folder that may not be entered.
+        paths = ((name, folder / form) for name in FILE_NAMES for form in (f"{name}.gz", name))
+        found = {name: path for name, path in paths if os.path.isfile(path)}
         missing = [name for name in FILE_NAMES if name not in found]
         other = None if missing else _other_set(found[TEST_LABELS], published)
         if not missing and other is None:
@@ -158,13 +159,6 @@ def _candidates(
         yield folder
     if not path:
         yield DEBIAN / published.name
-
-
-def _files_in(folder: Path) -> dict[str, Path]:
-    # Of two forms the later, the plain one, stays: it is quicker to read. os.path.isfile, unlike
-    # Path.is_file, says no to a folder that may not be entered.
-    paths = ((name, folder / form) for name in FILE_NAMES for form in (f"{name}.gz", name))
-    return {name: path for name, path in paths if os.path.isfile(path)}
 
 
 def _other_set(labels: Path, published: Published) -> str | None:

@@ -60,7 +60,8 @@ def coverage(plan: BatchPlan, steps: int) -> Coverage:
     """Count which samples of the data set the first `steps` steps of a run showed to each rank."""
     drawn = np.zeros((plan.world_size, plan.n), dtype=np.int32)
     first = None
-    for epoch, in_epoch in enumerate(_steps_by_epoch(steps, plan.steps)):
+    whole, rest = divmod(steps, plan.steps)
+    for epoch, in_epoch in enumerate([plan.steps] * whole + ([rest] if rest else [])):
         for rank in range(plan.world_size):
             drawn[rank] += _counts(plan, epoch, rank, in_epoch)
         if first is None:
@@ -74,11 +75,6 @@ def coverage(plan: BatchPlan, steps: int) -> Coverage:
         first_epoch=first or _table(drawn, plan.labels, 0),
         run=_table(drawn, plan.labels, steps),
     )
-
-
-def _steps_by_epoch(steps: int, per_epoch: int) -> list[int]:
-    whole, rest = divmod(steps, per_epoch)
-    return [per_epoch] * whole + ([rest] if rest else [])
 
 
 def _counts(plan: BatchPlan, epoch: int, rank: int, steps: int) -> Indices:

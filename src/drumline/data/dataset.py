@@ -12,6 +12,7 @@ fused multiply-add converts and normalises a batch.
 from __future__ import annotations
 
 import lzma
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, Self
@@ -55,19 +56,15 @@ class Split(Protocol):
     @property
     def labels(self) -> npt.NDArray[np.int64] | None:
         """The label of each sample, or None where samples have none."""
-        ...
 
     def __len__(self) -> int:
         """Return the number of samples."""
-        ...
 
     def batch(self, indices: Indices) -> tuple[Tensor, Tensor]:
         """Return inputs and targets of these samples, on the split's device."""
-        ...
 
     def to(self, device: torch.device | str) -> Self:
         """Return the split with its samples on the device."""
-        ...
 
 
 class ImageSplit:
@@ -99,11 +96,9 @@ class ImageSplit:
 
     def to(self, device: torch.device | str) -> Self:
         """Return the split with images and labels on the device."""
-        moved = type(self).__new__(type(self))
-        moved.labels = self.labels
+        moved = copy(self)
         moved.images = self.images.to(device)
         moved._targets = self._targets.to(device)
-        moved._scale = self._scale
         moved._offset = self._offset.to(device)
         return moved
 
@@ -131,7 +126,6 @@ class TextSplit:
         self.tokens = tokens
         self.vocabulary = vocabulary
         self.sequence = sequence
-        self.samples = samples
         self._windows = tokens.unfold(0, sequence + 1, sequence)[:samples]  # a view
 
     def __len__(self) -> int:
@@ -145,12 +139,10 @@ class TextSplit:
 
     def to(self, device: torch.device | str) -> Self:
         """Return the split with its text on the device."""
-        return type(self)(
-            self.tokens.to(device),
-            vocabulary=self.vocabulary,
-            sequence=self.sequence,
-            samples=self.samples,
-        )
+        moved = copy(self)
+        moved.tokens = self.tokens.to(device)
+        moved._windows = moved.tokens.unfold(0, self.sequence + 1, self.sequence)[: len(self)]
+        return moved
 
     def decode(self, tokens: Tensor) -> str:
         """Return the characters of a row of tokens."""

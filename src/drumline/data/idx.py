@@ -29,9 +29,7 @@ _GZIP = b"\x1f\x8b"
 def read_idx(path: Path, *, fix: str = "replace it with a good copy") -> npt.NDArray[Any]:
     """Read an IDX file, plain or gzipped, into an array of its shape in native byte order.
 
-    Args:
-        path: the file.
-        fix: what the reader of an error can do about this very file.
+    `fix` is what the reader of an error can do about this very file.
 
     Raises:
         DataError: the file cannot be read, is damaged, or is no IDX file.

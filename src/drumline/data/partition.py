@@ -195,7 +195,16 @@ class BatchPlan:
 
     def __post_init__(self) -> None:
         spec, n, batch, world_size = self.spec, self.n, self.batch, self.world_size
-        _check(n=n, batch=batch, world_size=world_size)
+        if batch < 1 or world_size < 1:
+            raise UsageError(
+                f"got a batch of {batch} for {world_size} ranks; both must be 1 or more, "
+                f"e.g. data.batch=128"
+            )
+        if n < world_size:
+            raise UsageError(
+                f"{world_size} ranks cannot share {counted(n, 'training sample')}; start at most "
+                f"{counted(max(n, 1), 'rank')}, or use {world_size} samples or more (data.samples)"
+            )
         self._kept: list[Indices] = []
         if spec.kind == "shuffle":
             self._spans = _shared_spans(n, batch, _shares(spec, world_size))
@@ -252,19 +261,6 @@ def _own_spans(sizes: Indices, batch: int) -> tuple[Indices, Indices]:
     return bounds[:, :-1], bounds[:, 1:]
 
 
-def _check(*, n: int, batch: int, world_size: int) -> None:
-    if batch < 1 or world_size < 1:
-        raise UsageError(
-            f"got a batch of {batch} for {world_size} ranks; both must be 1 or more, "
-            f"e.g. data.batch=128"
-        )
-    if n < world_size:
-        raise UsageError(
-            f"{world_size} ranks cannot share {counted(n, 'training sample')}; start at most "
-            f"{counted(max(n, 1), 'rank')}, or use {world_size} samples or more (data.samples)"
-        )
-
-
 T_co = TypeVar("T_co", covariant=True)
 
 
@@ -273,11 +269,9 @@ class Indexable(Protocol[T_co]):
 
     def __len__(self) -> int:
         """Return the number of samples."""
-        ...
 
     def __getitem__(self, index: int, /) -> T_co:
         """Return one sample."""
-        ...
 
 
 class Partition(Generic[T_co]):

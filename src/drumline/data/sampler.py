@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 
 from torch.utils.data import Sampler
@@ -75,17 +76,19 @@ class PartitionSampler(Sampler[int]):
         seed: int,
     ) -> None:
         _check_rank(rank, world_size)
-        self._spec, self._n, self._labels = spec, n, labels
-        self._rank, self._world_size, self._seed = rank, world_size, seed
+        self._partition = partial(
+            partition, spec, n=n, labels=labels, world_size=world_size, seed=seed
+        )
+        self._rank, self._seed = rank, seed
         self._fresh = spec.kind in ("shuffle", "sampling")
         self._epoch = 0
-        self._part = self._compute()
+        self._part = self._partition()[rank]
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch that the next iteration goes through."""
         self._epoch = epoch
         if self._fresh:
-            self._part = self._compute()
+            self._part = self._partition(epoch=epoch)[self._rank]
 
     def __len__(self) -> int:
         return len(self._part)
@@ -95,17 +98,6 @@ class PartitionSampler(Sampler[int]):
         if not self._fresh:
             order = reorder(order, seed=self._seed, epoch=self._epoch, rank=self._rank)
         return iter(order.tolist())
-
-    def _compute(self) -> Indices:
-        parts = partition(
-            self._spec,
-            n=self._n,
-            labels=self._labels,
-            world_size=self._world_size,
-            seed=self._seed,
-            epoch=self._epoch,
-        )
-        return parts[self._rank]
 
 
 def _check_rank(rank: int, world_size: int) -> None:

@@ -115,14 +115,12 @@ def _judge(answers: list[list[float]]) -> Wrong | None:
     ends = (abs(late_wait - _TRANSFER_S), abs(late_transfer), abs(transfer - _LATE_S))
     if max(ends) < _OFF_S:  # rank 1 has waited for nobody
         return fail("timing-swapped", late_wait=late_wait)
-    if late_transfer < _TRANSFER_S - _OFF_S:
-        return fail("timing-not-synchronised")
-    if longest > 2 * (_TRANSFER_S + _LATE_S):  # than anything here can take
-        return fail("timing-differs")
-    if transfer > _TRANSFER_S + _LATE_S - _OFF_S:
-        return fail("timing-wait-inside")
-    if transfer < _TRANSFER_S - _OFF_S:
-        return fail("timing-not-synchronised")
-    if abs(wait - _LATE_S) > _OFF_S or abs(late_wait) > _OFF_S:
-        return fail("timing-wait-missing")
-    return fail("timing-differs") if longest > _TRANSFER_S + _OFF_S else None
+    mistakes = (
+        ("timing-not-synchronised", late_transfer < _TRANSFER_S - _OFF_S),
+        ("timing-differs", longest > 2 * (_TRANSFER_S + _LATE_S)),  # than anything here can take
+        ("timing-wait-inside", transfer > _TRANSFER_S + _LATE_S - _OFF_S),
+        ("timing-not-synchronised", transfer < _TRANSFER_S - _OFF_S),
+        ("timing-wait-missing", abs(wait - _LATE_S) > _OFF_S or abs(late_wait) > _OFF_S),
+        ("timing-differs", longest > _TRANSFER_S + _OFF_S),
+    )
+    return next((fail(mistake) for mistake, made in mistakes if made), None)

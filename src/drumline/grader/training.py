@@ -82,23 +82,20 @@ def check_gd_batches(submission: Submission) -> None:
 def check_sgd_batches(submission: Submission) -> None:
     """Check the student's training loop: SGD and Adam on random batches of the right size?"""
     for name in ("SGD", "Adam"):
-        _check_batches(_train(submission, name), name)
-
-
-def _check_batches(seen: StepLog, name: str) -> None:
-    _check_count(seen, name)
-    picture = _rows(seen)
-    sizes = [len(batch) for batch in seen.batches]
-    if set(sizes) == {_SAMPLES}:
-        raise Wrong("sgd-is-gd", picture=picture, samples=_SAMPLES, batch=_BATCH, name=name)
-    if set(sizes) != {_BATCH}:
-        raise Wrong("batch-size", picture=picture, batch=_BATCH, sizes=str(sizes)[1:-1])
-    if len({frozenset(batch) for batch in seen.batches}) == 1:
-        raise Wrong("same-batch", picture=picture, steps=_STEPS)
-    flat = [sample for batch in seen.batches for sample in batch]
-    if all((sample + 1) % _SAMPLES == after for sample, after in pairwise(flat)):
-        raise Wrong("not-random", picture=picture)
-    _compare(seen, seen.batches, name)
+        seen = _train(submission, name)
+        _check_count(seen, name)
+        picture = _rows(seen)
+        sizes = [len(batch) for batch in seen.batches]
+        if set(sizes) == {_SAMPLES}:
+            raise Wrong("sgd-is-gd", picture=picture, samples=_SAMPLES, batch=_BATCH, name=name)
+        if set(sizes) != {_BATCH}:
+            raise Wrong("batch-size", picture=picture, batch=_BATCH, sizes=str(sizes)[1:-1])
+        if len({frozenset(batch) for batch in seen.batches}) == 1:
+            raise Wrong("same-batch", picture=picture, steps=_STEPS)
+        flat = [sample for batch in seen.batches for sample in batch]
+        if all((sample + 1) % _SAMPLES == after for sample, after in pairwise(flat)):
+            raise Wrong("not-random", picture=picture)
+        _compare(seen, seen.batches, name)
 
 
 def _train(submission: Submission, name: str) -> StepLog:

@@ -54,12 +54,8 @@ def build_model(
     The weights are drawn in torch's default dtype and then turned into `dtype`, so that a float64
     run starts where its float32 twin does. The caller's random state is as before.
 
-    Args:
-        spec: the name and the options.
-        classes: how many scores it gives (for text: the vocabulary). A factory of the user's own
-            gets it if it has a parameter of that name.
-        seed: the same on every rank gives the same weights on every rank.
-        dtype: of the floating-point weights.
+    `classes` is how many scores it gives (for text: the vocabulary); a factory of the user's own
+    gets it if it has a parameter of that name.
 
     Raises:
         SpecError: the name or an option is wrong, or the factory failed.
@@ -86,11 +82,8 @@ def call_factory(spec: ModelSpec, *, classes: int, seed: int) -> nn.Module:
 
 def _builtin(spec: ModelSpec) -> type[nn.Module]:
     if spec.name not in _BUILTIN:
-        raise SpecError(
-            f"model {spec.name!r} is none of {', '.join(_BUILTIN)}{_suggest(spec.name, _BUILTIN)}, "
-            f"nor package.module:factory of your own",
-            key="model.name",
-        )
+        known = f"{', '.join(_BUILTIN)}{_suggest(spec.name, _BUILTIN)}"
+        raise _error(spec.name, f"is none of {known}, nor package.module:factory of your own")
     factory = _BUILTIN[spec.name]
     _check_names(spec.name, factory, spec.options)
     if GIVEN in spec.options:
@@ -111,16 +104,11 @@ def _call_seeded(
         torch.manual_seed(seed)
         made = _call(name, factory, arguments)
     if not isinstance(made, nn.Module):
-        raise SpecError(
-            f"model {name!r} must return an nn.Module, but returned {type(made).__name__}; "
-            f"end the factory with `return model`",
-            key="model.name",
-        )
+        returned = type(made).__name__
+        fix = "end the factory with `return model`"
+        raise _error(name, f"must return an nn.Module, but returned {returned}; {fix}")
     if not any(parameter.requires_grad for parameter in made.parameters()):
-        raise SpecError(
-            f"model {name!r} has no parameter to train; give it one that requires a gradient",
-            key="model.name",
-        )
+        raise _error(name, "has no parameter to train; give it one that requires a gradient")
     return made
 
 
@@ -131,10 +119,10 @@ def _call(name: str, factory: Callable[..., Any], arguments: dict[str, object]) 
         raise  # its message is for people already
     except Exception as error:
         given = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
-        raise SpecError(
-            f"model {name!r} could not be built: {type(error).__name__}: {error} "
+        raise _error(
+            name,
+            f"could not be built: {type(error).__name__}: {error} "
             f"(called with {given or 'nothing'}; mend the factory or these options)",
-            key="model.name",
         ) from error
 
 
@@ -163,14 +151,9 @@ def tensors_sha256(tensors: Mapping[str, Tensor]) -> str:
         tensor = tensors[name]
         header = [name, str(tensor.dtype).removeprefix("torch."), list(tensor.shape)]
         digest.update(json.dumps(header).encode() + b"\n")
-        digest.update(_bytes_of(tensor))
+        rows = tensor.detach().cpu().contiguous().reshape(-1)
+        digest.update(rows.view(torch.uint8).numpy().data)  # bfloat16 has no numpy dtype
     return digest.hexdigest()
-
-
-def _bytes_of(tensor: Tensor) -> memoryview:
-    """Return the elements row by row, as they lie in memory; bfloat16 has no numpy dtype."""
-    rows = tensor.detach().cpu().contiguous().reshape(-1)
-    return rows.view(torch.uint8).numpy().data
 
 
 def _parameters_of(factory: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
@@ -255,15 +238,17 @@ def _find_factory(name: str) -> Callable[..., Any]:
     if isinstance(found, nn.Module):
         raise _error(name, "is a model, not a function that makes one; wrap it in a function")
     if not callable(found):
-        raise _error(
-            name, f"is of type {type(found).__name__}, which cannot be called; name a function"
-        )
+        kind = type(found).__name__
+        raise _error(name, f"is of type {kind}, which cannot be called; name a function")
     factory: Callable[..., Any] = found
     return factory
 
 
 def _import(name: str, module_name: str) -> ModuleType:
-    _see_current_directory()
+    here = os.getcwd()
+    if here not in sys.path and "" not in sys.path:
+        sys.path.insert(0, here)
+    importlib.invalidate_caches()  # a file that was written a moment ago counts
     try:
         return importlib.import_module(module_name)
     except ModuleNotFoundError as error:
@@ -281,29 +266,17 @@ def _import(name: str, module_name: str) -> ModuleType:
         ) from error
 
 
-def _see_current_directory() -> None:
-    here = os.getcwd()
-    if here not in sys.path and "" not in sys.path:
-        sys.path.insert(0, here)
-    importlib.invalidate_caches()  # a file that was written a moment ago counts
-
-
 def _not_found(name: str, module_name: str, missing: str) -> SpecError:
     package, _, last = missing.rpartition(".")
-    folder = Path.cwd().joinpath(*package.split(".")) if package else Path.cwd()
+    folder = Path.cwd().joinpath(*package.split("."))
+    files = folder.iterdir() if folder.is_dir() else ()
+    modules = [path.stem for path in files if path.suffix == ".py" or path.is_dir()]
     return _error(
         name,
         f"cannot be imported: no module {missing!r} in {Path.cwd()} nor among the installed "
-        f"packages{_suggest(last, _modules_in(folder))}; "
+        f"packages{_suggest(last, modules)}; "
         f"start from the folder that holds {module_name.split('.')[0]}, or install it",
     )
-
-
-def _modules_in(folder: Path) -> list[str]:
-    """List what could be imported from a folder: its .py files and sub-folders."""
-    if not folder.is_dir():
-        return []
-    return [p.stem for p in folder.iterdir() if p.suffix == ".py" or p.is_dir()]
 
 
 def _member(name: str, owner: Any, part: str) -> Any:

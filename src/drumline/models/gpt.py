@@ -91,14 +91,8 @@ class Places(nn.Module):
 class GPT(nn.Module):
     """Tokens to the scores of the token that follows each of them.
 
-    Args:
-        classes: how many tokens there are (the vocabulary).
-        layers: how many blocks.
-        heads: into how many parts attention cuts the width.
-        width: how many features a token has.
-        dropout: share of the features that is zeroed while training.
-        context: the longest sequence.
-        tied: use the token embedding as the head, too.
+    `classes` is the vocabulary, `layers` the number of blocks, `width` the features of a token,
+    `context` the longest sequence; `tied` uses the token embedding as the head, too.
     """
 
     def __init__(
@@ -113,7 +107,13 @@ class GPT(nn.Module):
         tied: bool = True,
     ) -> None:
         super().__init__()
-        _check(heads, width, dropout)
+        if heads < 1 or width % heads:
+            raise UsageError(
+                f"gpt-mini cannot cut width {width} into {heads} heads of equal size; "
+                f"set model.heads to a divisor of {width}, e.g. {gcd(heads, width)}"
+            )
+        if not 0 <= dropout < 1:
+            raise UsageError(f"dropout must lie in [0, 1), got {dropout}; set model.dropout=0")
         self.tokens = nn.Embedding(classes, width)
         self.places = Places(context)
         self.positions = nn.Embedding(context, width)
@@ -143,13 +143,3 @@ class GPT(nn.Module):
                 nn.init.normal_(module.weight, std=std)
             if isinstance(module, nn.Linear) and module.bias is not None:
                 nn.init.zeros_(module.bias)
-
-
-def _check(heads: int, width: int, dropout: float) -> None:
-    if heads < 1 or width % heads:
-        raise UsageError(
-            f"gpt-mini cannot cut width {width} into {heads} heads of equal size; "
-            f"set model.heads to a divisor of {width}, e.g. {gcd(heads, width)}"
-        )
-    if not 0 <= dropout < 1:
-        raise UsageError(f"dropout must lie in [0, 1), got {dropout}; set model.dropout=0")

@@ -56,11 +56,6 @@ class SharedStorage:
     def __init__(self) -> None:
         self._storage = torch.UntypedStorage(0)
 
-    def can_take(self, tensor: Tensor) -> bool:
-        """Whether a tensor is of the ordinary kind, in main memory, and not from here already."""
-        ordinary = tensor.layout is torch.strided and tensor.device.type == "cpu"
-        return ordinary and not self.holds(tensor)
-
     def lend(self, like: Tensor) -> Tensor:
         """Return a tensor of the same shape, strides and dtype, whose values others overwrite.
 
@@ -292,7 +287,9 @@ class _Registrations(contextlib.AbstractContextManager["_Registrations"]):
         return self.strayed or self._plan.keeps(len(self.events) - 1, name)
 
     def _move(self, parameter: nn.Parameter) -> nn.Parameter:
-        if is_lazy(parameter) or not self._scratch.can_take(parameter):
+        if is_lazy(parameter) or parameter.layout is not torch.strided:
+            return parameter
+        if parameter.device.type != "cpu" or self._scratch.holds(parameter):
             return parameter
         original, moved = self._moved.get(id(parameter), (None, parameter))
         if original is None or original() is not parameter:

@@ -86,11 +86,8 @@ class CNN(nn.Module):
     421,642 parameters with 10 classes, 95 % of them in `fc1`: backward has that large gradient
     ready early and the convolutions still to do, the case where overlapped communication pays.
 
-    Args:
-        classes: how many scores.
-        dropout1: share of the features that is zeroed before `fc1` while training.
-        dropout2: the same before `fc2`.
-        dropout: sets both; 0 makes training deterministic, for comparisons between runs.
+    `dropout1` and `dropout2` come before `fc1` and `fc2`; `dropout` sets both, and 0 makes training
+    deterministic, for comparisons between runs.
     """
 
     def __init__(

@@ -148,20 +148,17 @@ class _Halving:
         """The even rank of each pair hands something to the odd one, which plays for both."""
         return [[PlannedMessage(2 * k, 2 * k + 1, size) for k in range(self.pairs)]]
 
-    def double(self, sizes: Sequence[int]) -> Rounds:
+    def double(self, pieces: Sequence[int]) -> Rounds:
         """All-gather: each exchanges all it has with ever farther partners."""
-        bounds = [0, *accumulate(sizes)]
+        bounds = [0, *accumulate(pieces)]
         rounds, have = [], 1
         while have < self.size:
             starts = [player // have * have for player in range(self.size)]
+            sizes = [bounds[start + have] - bounds[start] for start in starts]
             rounds.append(
                 [
-                    PlannedMessage(
-                        self.place(player),
-                        self.place(player ^ have),
-                        bounds[start + have] - bounds[start],
-                    )
-                    for player, start in enumerate(starts)
+                    PlannedMessage(self.place(player), self.place(player ^ have), size)
+                    for player, size in enumerate(sizes)
                 ]
             )
             have *= 2

@@ -32,7 +32,7 @@ counts it: that of the largest buffer of a rank.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -43,7 +43,7 @@ _ON_A_RING = frozenset({"ring", "chunked_ring", "hierarchical"})
 _IN_PIECES = frozenset({"all_reduce", "all_gather", "reduce_scatter"})
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class RankTraffic:
     """What one rank sends and receives in a call."""
 
@@ -91,21 +91,13 @@ def traffic(call: CollectiveCall) -> list[RankTraffic]:
             sent[message.source].append(message.size)
             received[message.target].append(message.size)
     return [
-        RankTraffic(
-            sent_messages=len(out),
-            sent_bytes=sum(out),
-            received_messages=len(come),
-            received_bytes=sum(come),
-        )
+        RankTraffic(len(out), sum(out), len(come), sum(come))
         for out, come in zip(sent, received, strict=True)
     ]
 
 
 def critical_path(call: CollectiveCall) -> CriticalPath:
-    """Return the rounds of a collective's schedule, and the bytes of each one's largest message.
-
-    The bytes are added up over the rounds.
-    """
+    """Return a schedule's rounds, and the bytes of each one's largest message, added up."""
     rounds = plan(call)
     return CriticalPath(len(rounds), sum(max(message.size for message in now) for now in rounds))
 
@@ -149,7 +141,9 @@ def fit(points: Iterable[Point]) -> AlphaBeta:
         ValueError: fewer than two points, or all with the same rounds per byte.
     """
     scaled = [(p.rounds / p.seconds, p.nbytes / p.seconds) for p in points if p.seconds > 0]
-    aa, ab, bb, a, b = _sums(scaled)
+    # the sums that the normal equations of alpha·x + beta·y = 1 are made of
+    aa, ab, bb = (sum(z[i] * z[j] for z in scaled) for i, j in ((0, 0), (0, 1), (1, 1)))
+    a, b = (sum(z[i] for z in scaled) for i in (0, 1))
     determinant = aa * bb - ab * ab
     if len(scaled) < 2 or determinant <= 1e-12 * aa * bb:
         raise ValueError("alpha and beta need measurements of two sizes at least")
@@ -164,15 +158,4 @@ def fit(points: Iterable[Point]) -> AlphaBeta:
         beta_s_per_byte=beta,
         alpha_error_s=(variance * bb / determinant) ** 0.5,
         beta_error_s_per_byte=(variance * aa / determinant) ** 0.5,
-    )
-
-
-def _sums(scaled: Sequence[tuple[float, float]]) -> tuple[float, float, float, float, float]:
-    """The sums that the normal equations of alpha·x + beta·y = 1 are made of."""
-    return (
-        sum(x * x for x, _ in scaled),
-        sum(x * y for x, y in scaled),
-        sum(y * y for _, y in scaled),
-        sum(x for x, _ in scaled),
-        sum(y for _, y in scaled),
     )

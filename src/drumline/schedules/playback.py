@@ -243,15 +243,18 @@ def _match(answers: Sequence[Answer], began: int) -> tuple[list[Move], _ByNote]:
     return list(sends.values()), by_note
 
 
-def _in_order(answers: Sequence[Answer]) -> Iterator[tuple[int, str, int]]:
-    """All events of all ranks by time: (rank, posted or done, number of the note)."""
+def _in_order(answers: Sequence[Answer], by_note: _ByNote) -> Iterator[tuple[int, str, str, Move]]:
+    """All events of all ranks by time: (rank, posted or done, send or recv, the message)."""
     timed = []
     for answer in answers:
         for place, (what, number) in enumerate(answer["events"]):
             note = answer["messages"][number]
             at = note["posted_ns"] if what == "posted" else note["ended_ns"]
             timed.append((at, place, answer["rank"], what, number))
-    return ((rank, what, number) for _, _, rank, what, number in sorted(timed))
+    for _, _, rank, what, number in sorted(timed):
+        if (rank, number) in by_note:
+            kind = answers[rank]["messages"][number]["kind"]
+            yield rank, what, kind, by_note[rank, number]
 
 
 def _number_steps(answers: Sequence[Answer], by_note: _ByNote) -> None:
@@ -260,17 +263,13 @@ def _number_steps(answers: Sequence[Answer], by_note: _ByNote) -> None:
     sending = [0] * len(answers)  # the step in which it has last begun to send
     last: dict[tuple[int, int], int] = {}
     left: dict[int, int] = {}
-    for rank, what, number in _in_order(answers):
-        move = by_note.get((rank, number))
-        sends = answers[rank]["messages"][number]["kind"] == "send"
-        if move is None:
-            continue
-        if what == "posted" and sends:
+    for rank, what, kind, move in _in_order(answers, by_note):
+        if (what, kind) == ("posted", "send"):
             sending[rank] = taken_in[rank] + 1
             way = (move.source, move.target)
             move.step = max(sending[rank], last.get(way, 0) + 1)
             last[way] = left[id(move)] = move.step
-        elif what == "done" and sends:
+        elif (what, kind) == ("done", "send"):
             taken_in[rank] = max(taken_in[rank], left[id(move)])
         elif what == "done":
             move.step = taken_in[rank] = max(move.step, taken_in[rank], sending[rank])
@@ -295,12 +294,10 @@ def _arrivals(answers: Sequence[Answer], by_note: _ByNote) -> list[list[RankCont
     knows = [1 << rank for rank in range(len(answers))]
     steps = max((move.step for move in by_note.values()), default=0)
     known = [list(knows) for _ in range(steps + 1)]
-    for rank, what, number in _in_order(answers):
-        move = by_note.get((rank, number))
-        sends = answers[rank]["messages"][number]["kind"] == "send"
-        if move is not None and what == "posted" and sends:
+    for rank, what, kind, move in _in_order(answers, by_note):
+        if (what, kind) == ("posted", "send"):
             move.content = [Content(0, knows[rank])]
-        elif move is not None and what == "done" and not sends:
+        elif (what, kind) == ("done", "recv"):
             knows[rank] |= move.content[0].owners
             for step in range(move.step, steps + 1):
                 known[step][rank] |= knows[rank]

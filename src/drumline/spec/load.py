@@ -43,10 +43,7 @@ def load_spec(
     Raises:
         SpecError: the file or an override does not make a spec; says where, and the way out.
     """
-    values: dict[str, object] = {}
-    places: Places = {}
-    if path is not None:
-        values, places = _read_yaml(path)
+    values, places = ({}, {}) if path is None else _read_yaml(path)
     if lasting is not None:
         _forget_old_strategy(values, overrides, lasting)
     for override in overrides:
@@ -108,14 +105,12 @@ def _refuse_simulated_nodes(values: Mapping[str, object], places: Places) -> Non
         "link": any(link.values()) if isinstance(link, dict) else bool(link),
         "nodes": values.get("nodes", 1) != 1,
     }
-    for key in given:
-        if given[key]:
-            where = next((place for at, place in places.items() if at[0] == key), None)
-            raise SpecError(
-                f"{'' if where is None else f'{where}: '}{key} is about simulated nodes, which "
-                f"drumline train makes where it starts all ranks itself; here each is started on "
-                f"its own, so leave {key} out"
-            )
+    for key in (key for key, is_given in given.items() if is_given):
+        where = next((f"{place}: " for at, place in places.items() if at[0] == key), "")
+        raise SpecError(
+            f"{where}{key} is about simulated nodes, which drumline train makes where it starts "
+            f"all ranks itself; here each is started on its own, so leave {key} out"
+        )
 
 
 def read_options(kind: type[P], options: Iterable[str], example: str) -> P:

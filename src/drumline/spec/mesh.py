@@ -21,7 +21,7 @@ from typing import Literal
 from pydantic import Field
 
 from drumline.core.formatting import counted
-from drumline.spec.parts import ClashError, SpecPart
+from drumline.spec.parts import ClashError, SpecPart, clash
 
 Axis = Literal["data", "pipeline", "tensor"]
 AXES: tuple[Axis, ...] = ("data", "pipeline", "tensor")
@@ -105,11 +105,11 @@ def settle_mesh(given: MeshSpec, kind: str, *, workers: int, nodes: int) -> Mesh
         sizes[open_axis] = max(1, world // taken)
     mesh = Mesh(**{axis: size or 1 for axis, size in sizes.items()})
     if mesh.size != world:
-        raise ClashError(_explain(mesh, open_axis, workers, nodes), "mesh", "workers", "nodes")
+        raise _mismatch(mesh, open_axis, workers, nodes)
     return mesh
 
 
-def _explain(mesh: Mesh, axis: Axis, workers: int, nodes: int) -> str:
+def _mismatch(mesh: Mesh, axis: Axis, workers: int, nodes: int) -> ClashError:
     """Give the numbers, and ways out that come out even."""
     world = workers * nodes
     others = mesh.size // getattr(mesh, axis)
@@ -120,10 +120,11 @@ def _explain(mesh: Mesh, axis: Axis, workers: int, nodes: int) -> str:
         ways.append(f"mesh.{axis}={world // others}")
     elif not ways:
         ways.append(f"nodes=1 workers={mesh.size}")
-    per_node = counted(workers, "worker")
-    if nodes > 1:
-        per_node += f" on each of {nodes} nodes"
-    return (
-        f"world size mismatch: {mesh} = {counted(mesh.size, 'rank')}, but {per_node} = "
-        f"{world} will start; set {' or '.join(ways)}"
+    return clash(
+        "world_size_mismatch",
+        mesh=mesh,
+        ranks=counted(mesh.size, "rank"),
+        workers=counted(workers, "worker") + (f" on each of {nodes} nodes" if nodes > 1 else ""),
+        world=world,
+        fix=" or ".join(ways),
     )

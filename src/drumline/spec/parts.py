@@ -7,8 +7,11 @@ keys of different parts must keep together is checked by `run_spec`.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
+import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, model_validator
 
 from drumline.core.formatting import format_rate, parse_bytes, parse_rate
@@ -24,6 +27,30 @@ class ClashError(ValueError):
     def __init__(self, message: str, *keys: str) -> None:
         super().__init__(message)
         self.keys = keys
+
+
+def clash(name: str, /, **values: object) -> ClashError:
+    """Return the error for keys of a spec that do not go together, by its name in messages.yaml."""
+    found = read_messages().clashes[name]
+    return ClashError(found.says.format(**values), *(key.format(**values) for key in found.about))
+
+
+class _Clash(BaseModel):
+    says: str
+    about: list[str]
+
+
+class _Messages(BaseModel):
+    wanted: dict[str, str]
+    examples: dict[str, str]
+    clashes: dict[str, _Clash]
+
+
+@cache
+def read_messages() -> _Messages:
+    """Read what errors in a spec say."""
+    text = Path(__file__).with_name("messages.yaml").read_text(encoding="utf-8")
+    return _Messages.model_validate(yaml.safe_load(text))
 
 
 class SpecPart(BaseModel):
@@ -77,28 +104,13 @@ class PartitionSpec(SpecPart):
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if self.kind == "by_label" and self.labels is None:
-            raise ClashError(
-                "by_label needs the labels of each rank; add labels: [[0, 1, 2], [3, 4, 5], …]",
-                "kind",
-            )
+            raise clash("by_label_without_labels")
         if self.labels is not None and self.kind != "by_label":
-            raise ClashError(
-                f"labels go with by_label, not {self.kind}; set kind: by_label, or leave them out",
-                "labels",
-                "kind",
-            )
+            raise clash("labels_without_by_label", spec=self)
         if self.sizes is not None and self.kind not in ("shuffle", "random", "contiguous"):
-            raise ClashError(
-                f"sizes go with shuffle, random or contiguous, not {self.kind}; leave them out",
-                "sizes",
-                "kind",
-            )
+            raise clash("sizes_of_kind", spec=self)
         if self.sizes is not None and (min(self.sizes, default=0) < 0 or sum(self.sizes) <= 0):
-            raise ClashError(
-                f"sizes are {list(self.sizes)}, but must be shares ≥ 0 that are not all 0; "
-                f"write them as in [0.7, 0.2, 0.1]",
-                "sizes",
-            )
+            raise clash("sizes_are_no_shares", sizes=list(self.sizes))
         return self
 
 
@@ -145,29 +157,13 @@ class OptimizerSpec(SpecPart):
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if self.name != "sgd" and (self.momentum or self.nesterov):
-            raise ClashError(
-                f"momentum and nesterov belong to sgd, not {self.name}; set name: sgd, or drop "
-                f"them",
-                "momentum",
-                "nesterov",
-                "name",
-            )
+            raise clash("momentum_without_sgd", spec=self)
         if self.nesterov and not self.momentum:
-            raise ClashError(
-                "nesterov needs momentum > 0; set momentum: 0.9", "nesterov", "momentum"
-            )
+            raise clash("nesterov_without_momentum")
         if self.name != "adam" and self.decoupled:
-            raise ClashError(
-                f"decoupled decay belongs to adam, not {self.name}; set name: adam, or drop it",
-                "decoupled",
-                "name",
-            )
+            raise clash("decoupled_without_adam", spec=self)
         if not all(0 <= beta < 1 for beta in self.betas):
-            raise ClashError(
-                f"betas are {list(self.betas)}, but must be at least 0 and less than 1; "
-                f"the usual ones are [0.9, 0.999]",
-                "betas",
-            )
+            raise clash("betas_out_of_range", betas=list(self.betas))
         return self
 
 
@@ -261,18 +257,16 @@ def plan_nodes(
     nodes: int, link: LinkSpec, slow_nodes: Mapping[int, SlowNode]
 ) -> tuple[NodePlan, ...]:
     """Lay out the simulated nodes of a run spec; none where all workers are on one node."""
-    if nodes == 1:
-        return ()
-    return tuple(_plan(node, link, slow_nodes.get(node, SlowNode())) for node in range(nodes))
-
-
-def _plan(node: int, link: LinkSpec, slow: SlowNode) -> NodePlan:
-    return NodePlan(
-        node=node,
-        address=address_of(node),
-        rate=link.rate if slow.rate is None else slow.rate,
-        delay_ms=link.delay_ms if slow.delay_ms is None else slow.delay_ms,
-        cpu=slow.cpu,
+    slow = [slow_nodes.get(node, SlowNode()) for node in range(nodes if nodes > 1 else 0)]
+    return tuple(
+        NodePlan(
+            node=node,
+            address=address_of(node),
+            rate=link.rate if own.rate is None else own.rate,
+            delay_ms=link.delay_ms if own.delay_ms is None else own.delay_ms,
+            cpu=own.cpu,
+        )
+        for node, own in enumerate(slow)
     )
 
 
@@ -282,16 +276,8 @@ def check_slow_nodes(nodes: int, link: LinkSpec, slow_nodes: Mapping[int, SlowNo
     Raises:
         ClashError: says which key, and the way out.
     """
-    late = sorted(node for node in slow_nodes if not 0 <= node < nodes)
     if nodes == 1 and (slow_nodes or link != LinkSpec()):
-        key = "slow_nodes" if slow_nodes else "link"
-        raise ClashError(
-            f"{key} is about simulated nodes, but all workers are on one; set nodes=2 or more",
-            *(key, f"{key}.rate", f"{key}.delay_ms", "nodes"),
-        )
+        raise clash("no_simulated_nodes", key="slow_nodes" if slow_nodes else "link")
+    late = sorted(node for node in slow_nodes if not 0 <= node < nodes)
     if late:
-        raise ClashError(
-            f"slow_nodes names node {late[0]}, but nodes run from 0 to {nodes - 1}; "
-            f"name one of those or raise nodes",
-            *(f"slow_nodes.{late[0]}", "slow_nodes", "nodes"),
-        )
+        raise clash("no_such_slow_node", node=late[0], last=nodes - 1)

@@ -2,7 +2,7 @@
 
 It is the contract between the two columns of the package: the operations column writes it into the
 run directory, every rank reads it back from there. Its parts are in `parts`; reading it from a
-file, with overrides and errors that name the line, is `spec_file`'s work.
+file, with overrides and errors that name the line, is `load`'s work.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from drumline.spec.mesh import Mesh, MeshSpec, settle_mesh
 from drumline.spec.parts import (
     Bytes,
     CheckpointSpec,
-    ClashError,
     DataSpec,
     LinkSpec,
     ModelSpec,
@@ -32,6 +31,7 @@ from drumline.spec.parts import (
     SpecPart,
     check_node_count,
     check_slow_nodes,
+    clash,
     one_word,
     plan_nodes,
 )
@@ -183,117 +183,61 @@ class RunSpec(SpecPart):
         check_split(self)
         self._check_ranks()
         check_slow_nodes(self.nodes, self.link, self.slow_nodes)
-        self._check_meeting()
+        host = urlsplit(self.init).hostname
+        if self.nodes > 1 and host is not None and host != address_of(0):
+            raise clash("init_not_at_node_0", host=host, address=address_of(0))
         self._check_number_formats()
         self._check_backend()
         self._check_model_fits_data()
         if self.optimizer.name == "gd" and self.accumulate > 1:
-            raise ClashError(
-                "gd accumulates by itself, in chunks of data.batch; leave accumulate out",
-                "accumulate",
-                "optimizer.name",
-            )
+            raise clash("nothing_to_accumulate")
         return self
 
     def _check_ranks(self) -> None:
         world, copies = self.world_size, self.axes.data
         whom = "ranks" if copies == world else "copies of the model"
         if self.data.batch < copies and self.optimizer.name != "gd":
-            raise ClashError(
-                f"data.batch is {self.data.batch}, less than one sample for each of {copies} "
-                f"{whom}; set data.batch={copies} or more, or start fewer ranks",
-                *("data.batch", "workers", "nodes"),
-            )
-        part = self.data.partition
-        for what, given in (("sizes", part.sizes), ("labels", part.labels)):
+            raise clash("batch_too_small", spec=self, copies=copies, whom=whom)
+        for key in ("sizes", "labels"):
+            given = getattr(self.data.partition, key)
             if given is not None and len(given) != copies:
-                raise ClashError(
-                    f"data.partition.{what} names {len(given)} {whom}, but {copies} will start; "
-                    f"start {len(given) * world // copies} ranks, or give {copies} entries",
-                    *(f"data.partition.{what}", "workers", "nodes"),
+                numbers = {"given": len(given), "ranks": len(given) * world // copies}
+                raise clash(
+                    "partition_of_other_ranks", key=key, whom=whom, copies=copies, **numbers
                 )
         late = sorted(rank for rank in self.slow_ranks if not 0 <= rank < world)
         if late:
-            raise ClashError(
-                f"slow_ranks names rank {late[0]}, but ranks run from 0 to {world - 1}; "
-                f"name one of those, or start more ranks",
-                *(f"slow_ranks.{late[0]}", "slow_ranks", "workers", "nodes"),
-            )
-
-    def _check_meeting(self) -> None:
-        host = urlsplit(self.init).hostname
-        if self.nodes > 1 and host is not None and host != address_of(0):
-            raise ClashError(
-                f"init: tcp://{host}: simulated nodes meet at node 0, whose address is "
-                f"{address_of(0)}; write init: tcp, or tcp://{address_of(0)}:PORT",
-                *("init", "nodes"),
-            )
+            raise clash("no_such_slow_rank", rank=late[0], last=world - 1)
 
     def _check_number_formats(self) -> None:
+        compressed = self.strategy.compress != "none"
         if self.precision == "bf16" and self.dtype == "float64":
-            raise ClashError(
-                "precision: bf16 goes with dtype: float32, not float64; drop one of the two",
-                *("precision", "dtype"),
-            )
-        if self.strategy.compress == "none":
-            return
-        if self.dtype == "float64":
-            raise ClashError(
-                f"dtype: float64 is for exact comparisons, and strategy.compress: "
-                f"{self.strategy.compress} rounds gradients to 16 bits; drop one of the two",
-                *("strategy.compress", "dtype"),
-            )
-        if self.backend == "mpi" and self.strategy.kind in REDUCING_KINDS:
-            raise ClashError(
-                f"MPI adds up no 16-bit numbers, so {self.strategy.kind} would send 32 bits all "
-                f"the same; set strategy: chunked_ring, or backend: gloo",
-                *("strategy.compress", "backend"),
-            )
+            raise clash("bf16_and_float64")
+        if compressed and self.dtype == "float64":
+            raise clash("compressed_float64", spec=self)
+        if compressed and self.backend == "mpi" and self.strategy.kind in REDUCING_KINDS:
+            raise clash("compressed_by_mpi", spec=self)
 
     def _check_backend(self) -> None:
         name = self.backend
         if name == "nccl" and self.device == "cpu":
-            raise ClashError(
-                "backend: nccl moves GPU tensors only; set device: cuda or backend: gloo",
-                *("backend", "device"),
-            )
+            raise clash("nccl_on_cpu")
         if name in ("mpi", "shm") and self.device == "cuda":
-            raise ClashError(
-                f"backend: {name} moves CPU tensors only; set device: cpu or backend: auto",
-                *("backend", "device"),
-            )
+            raise clash("backend_on_gpu", spec=self)
         if name in ("mpi", "shm") and self.nodes > 1:
             joins = "one mpirun's ranks" if name == "mpi" else "ranks that share memory"
-            raise ClashError(
-                f"backend: {name} joins {joins} on one node, not on {self.nodes}; "
-                f"set nodes: 1 or backend: gloo",
-                *("backend", "nodes"),
-            )
+            raise clash("backend_of_one_node", spec=self, joins=joins)
         if name == "mpi" and self.restarts:
-            raise ClashError(
-                "mpirun ends all ranks when one dies, so backend: mpi has no restarts; "
-                "set restarts: 0 or another backend",
-                *("backend", "restarts"),
-            )
+            raise clash("mpi_restarts")
 
     def _check_model_fits_data(self) -> None:
         text = self.data.name in TEXT_DATA
         name = self.model.name
         if ":" not in name and name not in BUILTIN_MODELS:
-            raise ClashError(
-                f"model {name!r} is none of {', '.join(BUILTIN_MODELS)}, nor package.module:factory"
-                f" of your own; {nearest(name, BUILTIN_MODELS, 'name one of those')}",
-                "model.name",
-            )
+            hint = nearest(name, BUILTIN_MODELS, "name one of those")
+            raise clash("no_such_model", name=name, models=", ".join(BUILTIN_MODELS), hint=hint)
         if name in BUILTIN_MODELS and (name in TEXT_MODELS) != text:
-            fix = "data=shakespeare" if not text else "model=gpt-mini"
-            what = "text" if text else "images"
-            raise ClashError(
-                f"{name} does not read {self.data.name} ({what}); set {fix}",
-                *("model.name", "data.name"),
-            )
+            what, fix = ("text", "model=gpt-mini") if text else ("images", "data=shakespeare")
+            raise clash("model_reads_other_data", spec=self, what=what, fix=fix)
         if text and self.data.partition.kind in ("by_label", "dirichlet"):
-            raise ClashError(
-                f"{self.data.name} has no labels to partition by; set data.partition=random",
-                *("data.partition.kind", "data.name"),
-            )
+            raise clash("text_has_no_labels", spec=self)

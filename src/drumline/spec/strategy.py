@@ -17,7 +17,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from drumline.core.formatting import counted
 from drumline.spec.mesh import Mesh
-from drumline.spec.parts import Bytes, ClashError, SpecPart
+from drumline.spec.parts import Bytes, SpecPart, clash
 
 if TYPE_CHECKING:
     from drumline.spec.run_spec import RunSpec
@@ -116,35 +116,17 @@ class StrategySpec(SpecPart):
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if self.kind == "ddp" and self.of == "parameters":
-            raise ClashError(
-                "ddp averages gradients only; set kind: allreduce for of: parameters", "of", "kind"
-            )
+            raise clash("ddp_averages_parameters")
         if self.kind == "ddp" and not self.bucketed:
-            raise ClashError(
-                "ddp is always bucketed; set kind: allreduce for bucketed: false",
-                "bucketed",
-                "kind",
-            )
+            raise clash("ddp_without_buckets")
         if self.compress != "none" and self.of == "parameters":
-            raise ClashError(
-                f"compress: {self.compress} rounds what is sent, and weights that are rounded in "
-                f"each step forget small updates; set of: gradients, or leave compress out",
-                *("compress", "of"),
-            )
+            raise clash("compressed_parameters", spec=self)
         if self.parts is not None and self.kind != "rpc":
-            raise ClashError(
-                f"parts belong to rpc, not {self.kind}; set kind: rpc, or mesh.pipeline for the "
-                f"stages of a pipeline",
-                *("parts", "kind"),
-            )
+            raise clash("parts_without_rpc", spec=self)
         if self.chunks is not None and self.schedule != "interleaved":
-            raise ClashError(
-                f"chunks belong to the interleaved schedule, not {self.schedule or '1f1b'}; "
-                f"set schedule: interleaved, or leave them out",
-                *("chunks", "schedule"),
-            )
+            raise clash("chunks_without_interleaved", schedule=self.schedule or "1f1b")
         if self.kind == "rpc" and self.engine == "torch":
-            raise ClashError("rpc is PyTorch's own in any case; leave engine out", "engine", "kind")
+            raise clash("rpc_has_one_engine")
         return self
 
 
@@ -173,50 +155,27 @@ def check_split(spec: RunSpec) -> None:
     strategy, mesh = spec.strategy, spec.axes
     if strategy.kind == "rpc":
         _check_rpc(strategy, mesh)
-        _refuse_keys(
-            *(strategy, _OF_PIPELINES),
-            "belongs to pipelines, and by rpc each part computes when its input comes; set "
-            "strategy.kind=pipeline, or leave it out",
-        )
+        _refuse_keys(strategy, _OF_PIPELINES, "not_by_rpc")
     elif mesh.pipeline > 1 and strategy.kind == "ddp":
-        raise ClashError(
-            "ddp wraps a whole model, not the stages of a pipeline; set strategy: allreduce (or "
-            "another that averages) for the data axis",
-            *("strategy.kind", "mesh.pipeline"),
-        )
+        raise clash("ddp_of_stages")
     if not spec.cuts_layers:
-        _refuse_keys(
-            *(strategy, _OF_CUTS),
-            f"belongs to a model that is cut by layers, and {strategy.kind} does not cut it; set "
-            f"strategy.kind=pipeline, or leave it out",
-        )
+        _refuse_keys(strategy, _OF_CUTS, "not_without_cuts")
     if spec.cuts_layers or mesh.tensor > 1 or strategy.kind == "tensor":
         if strategy.of == "parameters":
-            raise ClashError(
-                "of: parameters averages whole models, and this one is split; set of: gradients",
-                *("strategy.of", "strategy.kind"),
-            )
+            raise clash("parameters_of_split_model")
         if mesh.data == 1:
-            _refuse_keys(
-                *(strategy, _OF_COPIES),
-                "is about copies of the model, which are averaged, and here is one, split over all "
-                "ranks; leave it out, or have copies by mesh.data",
-                "mesh",
-            )
+            _refuse_keys(strategy, _OF_COPIES, "not_without_copies")
     if strategy.kind == "rpc" and spec.precision == "bf16":
-        raise ClashError(
-            "rpc computes in full precision; set precision: full, or strategy: pipeline",
-            *("precision", "strategy.kind"),
-        )
+        raise clash("rpc_in_bf16")
     if spec.cuts_layers:
         _check_microbatches(spec)
 
 
-def _refuse_keys(strategy: StrategySpec, keys: Sequence[str], why: str, *clash: str) -> None:
-    """Refuse keys that have another value than their default."""
+def _refuse_keys(strategy: StrategySpec, keys: Sequence[str], name: str) -> None:
+    """Refuse keys that have another value than their default; `name` is that of the clash."""
     for key in keys:
         if getattr(strategy, key) != StrategySpec.model_fields[key].default:
-            raise ClashError(f"{key} {why}", f"strategy.{key}", "strategy.kind", *clash)
+            raise clash(name, key=key, spec=strategy)
 
 
 def bubble(stages: int, microbatches: int, chunks: int = 1) -> float:
@@ -226,35 +185,19 @@ def bubble(stages: int, microbatches: int, chunks: int = 1) -> float:
 
 def _check_rpc(strategy: StrategySpec, mesh: Mesh) -> None:
     if mesh.data > 1 or mesh.tensor > 1:
-        raise ClashError(
-            "rpc has parts, one on each rank, and no mesh; leave mesh out, or set "
-            "strategy: pipeline",
-            *("mesh", "strategy.kind"),
-        )
+        raise clash("rpc_with_mesh")
     if strategy.parts is not None and strategy.parts != mesh.size:
-        raise ClashError(
-            f"rpc keeps one part on each rank: {counted(strategy.parts, 'part')}, but "
-            f"{counted(mesh.size, 'rank')} will start; set workers={strategy.parts} or "
-            f"strategy.parts={mesh.size}",
-            *("strategy.parts", "workers", "nodes"),
-        )
+        parts, ranks = counted(strategy.parts, "part"), counted(mesh.size, "rank")
+        raise clash("rpc_parts_and_ranks", spec=strategy, parts=parts, ranks=ranks, size=mesh.size)
 
 
 def _check_microbatches(spec: RunSpec) -> None:
     batch, copies, pieces = spec.data.batch, spec.axes.data, spec.microbatches
     if spec.accumulate > 1:
-        raise ClashError(
-            f"a model that is cut by layers takes its batch in microbatches already; leave "
-            f"accumulate out, and set strategy.microbatches={spec.accumulate * pieces}",
-            *("accumulate", "strategy.microbatches"),
-        )
+        raise clash("accumulated_microbatches", pieces=spec.accumulate * pieces)
     whole_data = spec.optimizer.name == "gd"
     if spec.strategy.microbatches is not None and batch % (copies * pieces) and not whole_data:
         share = f"{batch}" if copies == 1 else f"{batch} over {copies} copies of the model"
         near = max(1, round(batch / (copies * pieces))) * copies * pieces
         divisor = max(n for n in range(1, pieces + 1) if batch % (copies * n) == 0 or n == 1)
-        raise ClashError(
-            f"a batch of {share} cannot be cut into {pieces} equal microbatches; "
-            f"set data.batch={near} or strategy.microbatches={divisor}",
-            *("strategy.microbatches", "data.batch"),
-        )
+        raise clash("unequal_microbatches", share=share, pieces=pieces, near=near, divisor=divisor)

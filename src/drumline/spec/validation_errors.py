@@ -15,66 +15,13 @@ from typing import Any, get_args
 from pydantic_core import ErrorDetails
 
 from drumline.core.formatting import nearest
-from drumline.spec.parts import ClashError, SpecPart
+from drumline.spec.parts import ClashError, SpecPart, read_messages
 from drumline.spec.run_spec import SHORTHAND, RunSpec
 
 KeyPath = tuple[str, ...]
 Places = dict[KeyPath, str]
 """where each key stands: a file and a line, or the override; the latest last"""
 
-# What each kind of pydantic error asks for; {…} are the limits that it names.
-_WANTED = {
-    "int_parsing": "a whole number",
-    "int_parsing_size": "a smaller whole number",
-    "int_type": "a whole number",
-    "int_from_float": "a whole number",
-    "float_parsing": "a number",
-    "float_type": "a number",
-    "finite_number": "a finite number",
-    "bool_parsing": "true or false",
-    "bool_type": "true or false",
-    "string_type": "text (in quotes where YAML reads something else)",
-    "string_pattern_mismatch": "letters, digits, '.', '_' and '-', a letter or digit first",
-    "string_too_long": "{max_length} characters at most",
-    "greater_than": "more than {gt:g}",
-    "greater_than_equal": "{ge:g} or more",
-    "less_than": "less than {lt:g}",
-    "less_than_equal": "{le:g} or less",
-    "model_type": "a mapping of keys",
-    "model_attributes_type": "a mapping of keys",
-    "dict_type": "a mapping of keys",
-    "tuple_type": "a list",
-    "missing": "a list of the right length",
-    "too_long": "a list of the right length",
-    "too_short": "a list with something in it",
-}
-# What a key may look like, where its default does not show it.
-_EXAMPLES = {
-    "mesh": "{data: 2, pipeline: 1}",
-    "algorithms": "ring,chunked_ring,native",
-    "backends": "gloo,shm",
-    "bottleneck": "1",
-    "name": "mnist-ring",
-    "checkpoint": "{keep: 2}",
-    "clip_norm": "1.0",
-    "data.path": '"data/mnist"',
-    "data.partition.labels": "[[0, 1, 2], [3, 4, 5]]",
-    "data.partition.sizes": "[0.7, 0.3]",
-    "data.samples": "1000",
-    "epochs": "1",
-    "link": "1gbit",
-    "link.rate": "1gbit",
-    "checkpoint.every_steps": "100",
-    "kinds": "allreduce,chunked_ring",
-    "max_steps": "100",
-    "model.name": "cnn",
-    "optimizer.betas": "[0.9, 0.999]",
-    "rounds": "10",
-    "sizes": "64KiB,32MiB",
-    "slow_nodes": "{1: {rate: 100mbit, cpu: 0.5}}",
-    "slow_ranks": "{1: {delay_ms: 50}}",
-    "threads": "1",
-}
 # How alike names must be to be taken for each other: a key of the same part, one of another part.
 _LIKE, _MUCH_LIKE = 0.6, 0.8
 
@@ -85,24 +32,19 @@ def explain_error(detail: ErrorDetails, places: Places, spec: type[SpecPart] = R
     `spec` is the class that the values are for; its keys are those that can have been meant.
     """
     path = tuple(str(part) for part in detail["loc"] if part != "[key]")
+    key, place = ".".join(path), _place(path, places)
     match detail["type"]:
         case "extra_forbidden" | "invalid_key":
-            return (
-                f"{_place(path, places)}unknown key {'.'.join(path)!r}; {_nearest_key(path, spec)}"
-            )
+            return f"{place}unknown key {key!r}; {_nearest_key(path, spec)}"
         case "literal_error":
-            return f"{_place(path, places)}{_wrong_choice(path, detail)}"
+            choices = str(detail["ctx"]["expected"]).replace("'", "")
+            names = choices.replace(" or ", ", ").split(", ")
+            fix = nearest(str(detail["input"]), names, "choose one of these")
+            return f"{place}{key} is {_shown(detail['input'])}, but must be {choices}; {fix}"
         case "value_error":
             return _wrong_value(path, detail["ctx"]["error"], places)
         case _:
-            return f"{_place(path, places)}{_wrong_type(path, detail, spec)}"
-
-
-def _wrong_choice(path: KeyPath, detail: ErrorDetails) -> str:
-    choices = str(detail["ctx"]["expected"]).replace("'", "")
-    names = choices.replace(" or ", ", ").split(", ")
-    fix = nearest(str(detail["input"]), names, "choose one of these")
-    return f"{'.'.join(path)} is {_shown(detail['input'])}, but must be {choices}; {fix}"
+            return f"{place}{_wrong_type(path, detail, spec)}"
 
 
 def _wrong_value(path: KeyPath, error: Exception, places: Places) -> str:
@@ -122,7 +64,7 @@ def _wrong_type(path: KeyPath, detail: ErrorDetails, spec: type[SpecPart]) -> st
     kind, value = detail["type"], detail["input"]
     if kind == "missing":  # of a list, whose items are numbered; pydantic shows the whole list
         path = path[:-1]
-    wanted = _WANTED.get(kind, "something else").format(**detail.get("ctx", {}))
+    wanted = read_messages().wanted.get(kind, "something else").format(**detail.get("ctx", {}))
     if path in SHORTHAND:
         wanted = f"one word or {wanted}"
     if "[key]" in detail["loc"]:
@@ -145,7 +87,7 @@ def _example(path: KeyPath, spec: type[SpecPart]) -> str | None:
     while path and path[-1].isdigit():  # an item of a list: show the list
         path = path[:-1]
     key = ".".join(path)
-    value = _EXAMPLES.get(key)
+    value = read_messages().examples.get(key)
     if value is None:
         part = _part_at(path[:-1], spec)
         field = part.model_fields.get(path[-1]) if part is not None else None
@@ -164,8 +106,7 @@ def _place(path: KeyPath, places: Places) -> str:
         if path[:length] in places:
             return f"{places[path[:length]]}: "
     inside = (where for key, where in places.items() if path and key[: len(path)] == path)
-    where = next(inside, None)
-    return f"{where}: " if where is not None else ""
+    return next((f"{where}: " for where in inside), "")
 
 
 def _nearest_key(path: KeyPath, spec: type[SpecPart]) -> str:

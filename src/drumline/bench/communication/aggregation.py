@@ -79,13 +79,17 @@ def run_aggregation(spec: AggregationSpec, *, out: Path | None, watch: Watch) ->
         "timeout_s": spec.timeout_s,
     }
     for name, plans in spec.situations.items():
+
+        def tell(said: Progress | None, name: str = name) -> None:
+            watch(None if said is None else replace(said, now=f"{name}: {said.now}"))
+
         with probed(
             "drumline.probe.aggregation",
             request,
             ranks=spec.nodes * spec.workers,
             out=None if out is None else out / name.replace(" ", "-"),
             plans=plans,
-            watch=lambda said, name=name: watch(_within(said, name)),  # type: ignore[misc]
+            watch=tell,
         ) as answers:
             logs = [answer["steps"] for answer in answers]
             rows += build_rank_rows(name, logs, plans)
@@ -144,7 +148,3 @@ def compare_with_even(rows: Sequence[AggregationRow]) -> list[AggregationRow]:
         ratio = (row.wait_ms + row.transfer_ms) / before if before else None
         found.append(replace(row, over_even=ratio))
     return found
-
-
-def _within(said: Progress | None, situation: str) -> Progress | None:
-    return None if said is None else replace(said, now=f"{situation}: {said.now}")

@@ -144,7 +144,7 @@ def build_rows(
         low, median, high = quartiles(times)
         algorithm_bandwidth, bus_bandwidth = bandwidths(collective, ranks, call.nbytes, median)
         leaders = logs[::workers]  # ranks of one node read the same counter
-        wire = [_wire_bytes([log[number] for number in numbers]) for log in leaders]
+        wire = [[log[number].wire for number in numbers] for log in leaders]
         limit = limit_s(call, plans)
         rows.append(
             CollectiveRow(
@@ -164,9 +164,7 @@ def build_rows(
                 transfer_s=statistics.median(transfer for _, transfer in parts),
                 algorithm_bandwidth=algorithm_bandwidth,
                 bus_bandwidth=bus_bandwidth,
-                wire_bytes=None
-                if None in wire
-                else [nbytes for nbytes in wire if nbytes is not None],
+                wire_bytes=_medians(wire),
                 payload_bytes=payload(call, nodes),
                 link_share=None if limit is None else limit / median,
             )
@@ -183,23 +181,27 @@ def _split(ranks: Sequence[Turn]) -> tuple[float, float]:
     return wait / 1e9, (slowest.ns - wait) / 1e9
 
 
-def _wire_bytes(turns: Sequence[Turn]) -> int | None:
-    """Return the median over turns; None where the interface has no counter."""
-    counts = [turn.wire for turn in turns if turn.wire is not None]
-    return int(statistics.median(counts)) if len(counts) == len(turns) else None
+def _medians(wire: Sequence[Sequence[int | None]]) -> list[int] | None:
+    """Return each node's median over turns; None where an interface has no counter."""
+    known = [[nbytes for nbytes in turns if nbytes is not None] for turns in wire]
+    return None if known != wire else [int(statistics.median(turns)) for turns in known]
 
 
 def payload(call: CollectiveCall, nodes: int) -> list[int] | None:
     """Return each node's bytes to others in a benched collective; on one node, all ranks'."""
-    if call.algorithm in BY_BACKEND:
-        return None
+    return None if call.algorithm in BY_BACKEND else _bytes_between(call, nodes)[0]
+
+
+def _bytes_between(call: CollectiveCall, nodes: int) -> tuple[list[int], list[int]]:
+    """Return what each node sends to others and receives; one node alone: what its ranks do."""
     workers = call.ranks // nodes
-    sent = [0] * nodes
+    sent, received = [0] * nodes, [0] * nodes
     for message in (message for now in plan(call) for message in now):
-        home = message.source // workers
-        if nodes == 1 or message.target // workers != home:
-            sent[home] += message.size
-    return sent
+        source, target = message.source // workers, message.target // workers
+        if nodes == 1 or source != target:
+            sent[source] += message.size
+            received[target] += message.size
+    return sent, received
 
 
 def limit_s(call: CollectiveCall, plans: Sequence[NodePlan]) -> float | None:
@@ -212,27 +214,12 @@ def limit_s(call: CollectiveCall, plans: Sequence[NodePlan]) -> float | None:
     rates = [each.rate for each in plans]
     if not rates or all(rate is None for rate in rates):
         return None
-    out, back = [0.0] * len(rates), [0.0] * len(rates)
     if call.algorithm in BY_BACKEND:
-        out = back = [_least_bytes(call, len(rates))] * len(rates)
+        busiest = [call.nbytes * bus_factor(call.collective, len(rates))] * len(rates)
     else:
-        workers = call.ranks // len(rates)
-        for message in (message for now in plan(call) for message in now):
-            source, target = message.source // workers, message.target // workers
-            if source != target:
-                out[source] += message.size
-                back[target] += message.size
-    times = [
-        8 * max(sent, received) / rate
-        for sent, received, rate in zip(out, back, rates, strict=True)
-        if rate is not None
-    ]
-    return max(times)
-
-
-def _least_bytes(call: CollectiveCall, nodes: int) -> float:
-    """What must cross a node's link, whatever the algorithm: nccl-tests' factor, between nodes."""
-    return call.nbytes * bus_factor(call.collective, nodes)
+        busiest = list(map(max, *_bytes_between(call, len(rates))))
+    pairs = zip(busiest, rates, strict=True)
+    return max(8 * nbytes / rate for nbytes, rate in pairs if rate is not None)
 
 
 def path_of(row: CollectiveRow) -> CriticalPath:
@@ -277,16 +264,15 @@ def predict_rows(rows: Iterable[CollectiveRow]) -> list[CollectiveRow]:
     """Add to `bench collectives`' rows what a fit on the rival's other sizes predicts."""
     rows = list(rows)
     rivals = _by_rival(rows)
-    return [_predict(row, rivals[row.algorithm, row.backend]) for row in rows]
-
-
-def _predict(row: CollectiveRow, own: Sequence[CollectiveRow]) -> CollectiveRow:
-    others = [other for other in own if other.size != row.size]
-    alpha_beta = _fit(others)
-    if alpha_beta is None:
-        return row
-    seconds = alpha_beta.seconds(path_of(row))
-    return replace(row, predicted_s=seconds, prediction_error=seconds / row.median_s - 1)
+    predicted = []
+    for row in rows:
+        own = rivals[row.algorithm, row.backend]
+        alpha_beta = _fit([other for other in own if other.size != row.size])
+        if alpha_beta is not None:
+            seconds = alpha_beta.seconds(path_of(row))
+            row = replace(row, predicted_s=seconds, prediction_error=seconds / row.median_s - 1)
+        predicted.append(row)
+    return predicted
 
 
 def _by_rival(rows: Iterable[CollectiveRow]) -> dict[tuple[str, str], list[CollectiveRow]]:
@@ -297,9 +283,8 @@ def _by_rival(rows: Iterable[CollectiveRow]) -> dict[tuple[str, str], list[Colle
 
 
 def _fit(rows: Sequence[CollectiveRow]) -> AlphaBeta | None:
-    points = [Point(*path_of(row), row.median_s) for row in rows]
     try:
-        return fit(points)
+        return fit(Point(*path_of(row), row.median_s) for row in rows)
     except ValueError:  # one size alone, or several of the same shape
         return None
 

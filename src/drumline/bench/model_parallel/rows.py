@@ -217,7 +217,8 @@ def run_model_parallel(
             if ended.error is None:
                 rows.append(build_case_row(case, ended.run, kept=kept))
                 if traces is not None:
-                    _write_trace(traces / f"{case.slug}.json", ended.run, case)
+                    events = ended.run.read_rank_events(case.spec.world_size)
+                    _write_json(traces / f"{case.slug}.json", build_trace(events))
             elif not isinstance(ended.error, UsageError):
                 failed.append(ended.failure(kept=kept))
             elif case.asked or case.form == "alone":
@@ -233,10 +234,9 @@ def run_model_parallel(
     )
 
 
-def _write_trace(path: Path, run: RunDir, case: ModelParallelCase) -> None:
-    trace = build_trace(run.read_rank_events(case.spec.world_size))
+def _write_json(path: Path, value: object) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(trace))
+        path.write_text(json.dumps(value))
     except OSError as error:
         raise RunDirError(f"cannot write {path}: {error.strerror}") from None

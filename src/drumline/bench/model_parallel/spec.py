@@ -12,10 +12,9 @@ from typing import Annotated, Any, Literal, Self, get_args
 from pydantic import Field, model_validator
 
 from drumline.bench.case_runner import Skipped
-from drumline.bench.specs import BenchPlace, Each, check_trained, settle_data
+from drumline.bench.specs import BenchPlace, Each, build_run, check_trained, settle_keys
 from drumline.core.task import MAX_WORKERS
-from drumline.spec.load import validate_spec
-from drumline.spec.parts import ClashError, DataSpec, ModelSpec, one_word
+from drumline.spec.parts import ClashError, DataSpec, ModelSpec, clash, one_word
 from drumline.spec.run_spec import RunSpec
 from drumline.spec.strategy import Schedule
 
@@ -78,22 +77,20 @@ class ModelParallelSpec(BenchPlace):
             return "schedules" in self.model_fields_set
         return "forms" in self.model_fields_set
 
-    def refusal(self, form: Form, schedule: Schedule | None = None) -> str | None:
+    def refusal(self, form: Form, schedule: Schedule | None = None) -> ClashError | None:
         """Say why a case cannot be, as far as the spec shows; None: it can."""
+        key = "forms" if schedule is None else "schedules"
         if form == "mixed" and (self.ranks < LEAST_MIXED or self.ranks % MIXED_COPIES):
-            return (
-                f"mixed is {MIXED_COPIES} copies of a pipeline, which takes {LEAST_MIXED} ranks or "
-                f"more, an even number, but {self.ranks} will start; set workers="
-                f"{-(-LEAST_MIXED // self.nodes)}"
-            )
+            numbers = {"copies": MIXED_COPIES, "least": LEAST_MIXED}
+            workers = -(-LEAST_MIXED // self.nodes)
+            return clash("mixed_ranks", spec=self, key=key, workers=workers, **numbers)
         layers = cuttable_layers(self.model)
         parts = self._parts(form) * (CHUNKS if schedule == "interleaved" else 1)
         if layers is not None and parts > layers:
             what = schedule or form
             fix = "raise model.layers" if self.model.name == "gpt-mini" else "choose another model"
-            return (
-                f"{what} needs {parts} parts, but {self.model.name} can be cut into {layers} at "
-                f"most; {fix}, or set fewer workers"
+            return clash(
+                "too_few_layers", spec=self, key=key, what=what, parts=parts, layers=layers, fix=fix
             )
         return None
 
@@ -106,12 +103,7 @@ class ModelParallelSpec(BenchPlace):
     @classmethod
     def _settle(cls, values: Any) -> Any:
         """Fill in what follows from other keys: the data from the model, workers from nodes."""
-        if not isinstance(values, dict):
-            return values
-        settled = settle_data(values, _MODEL)
-        if settled.get("nodes", 1) != 1 and "workers" not in settled:
-            settled["workers"] = 1
-        return settled
+        return settle_keys(values, model=_MODEL, workers=2)
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -119,11 +111,11 @@ class ModelParallelSpec(BenchPlace):
         check_trained(self.model, self.data)
         for form in self.forms:
             if self.asked_for(form) and (why := self.refusal(form)):
-                raise ClashError(why, "forms", "workers", "nodes", "model", "model.layers")
+                raise why
         if self.asked_for("pipeline", "interleaved") and "interleaved" in self.schedules:
             why = self.refusal("pipeline", "interleaved")
             if why:
-                raise ClashError(why, "schedules", "workers", "nodes", "model", "model.layers")
+                raise why
         self._check_batch()
         return self
 
@@ -135,38 +127,38 @@ class ModelParallelSpec(BenchPlace):
             if self.batch % (copies * count):
                 of = f" of {copies} copies" if copies > 1 else ""
                 near = max(1, round(self.batch / (copies * count))) * copies * count
-                raise ClashError(
-                    f"a batch of {self.batch} cannot be cut into {count} equal microbatches{of}; "
-                    f"set batch={near}, or other microbatches",
-                    *("microbatches", "batch"),
-                )
+                raise clash("bench_microbatches", spec=self, count=count, of=of, near=near)
         if self.batch < self.ranks and "data" in self.forms:
-            raise ClashError(
-                f"batch is {self.batch}, less than one sample for each of {self.ranks} ranks; "
-                f"set batch={self.ranks} or more, or fewer workers",
-                *("batch", "workers", "nodes"),
-            )
+            raise clash("bench_batch_too_small", spec=self, ranks=self.ranks, fewer="workers")
 
 
 _WITHOUT_ENGINE = ("alone", "rpc")  # one is plain, the other PyTorch's in any case
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelParallelCase:
-    """One form of training, and the run that it is."""
+class Variant:
+    """One form of training, and how."""
 
     form: Form
-    spec: RunSpec
     engine: Engine | None = None
     schedule: Schedule | None = None
     microbatches: int | None = None
-    asked: bool
-    """named by the user; else one that does not fit is left out"""
 
     @property
     def label(self) -> str:
         """What people call it: `pipeline 1f1b ×4`."""
-        return _label(self.form, self.engine, self.schedule, self.microbatches)
+        count = None if self.microbatches is None else f"×{self.microbatches}"
+        engine = "torch" if self.engine == "torch" else None
+        return " ".join(part for part in (self.form, self.schedule, count, engine) if part)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelParallelCase(Variant):
+    """A variant, and the run that it is."""
+
+    spec: RunSpec
+    asked: bool
+    """named by the user; else one that does not fit is left out"""
 
     @property
     def slug(self) -> str:
@@ -191,13 +183,13 @@ def plan_cases(spec: ModelParallelSpec) -> CasePlan:
     plan = CasePlan()
     for form in spec.forms:
         for engine in (None,) if form in _WITHOUT_ENGINE else spec.engines:
-            for schedule, microbatches in _cuts(spec, form):
+            for schedule, count in _cuts(spec, form):
+                variant = Variant(form=form, engine=engine, schedule=schedule, microbatches=count)
                 why = spec.refusal(form, schedule)
                 if why is None:
-                    plan.cases.append(_case(spec, form, engine, schedule, microbatches))
+                    plan.cases.append(_build_case(spec, variant))
                 else:
-                    label = _label(form, engine, schedule, microbatches)
-                    plan.skipped.append(Skipped(case=label, why=why))
+                    plan.skipped.append(Skipped(case=variant.label, why=str(why)))
     return plan
 
 
@@ -218,13 +210,8 @@ def _cuts(spec: ModelParallelSpec, form: Form) -> Iterator[tuple[Schedule | None
         yield None, None
 
 
-def _case(
-    spec: ModelParallelSpec,
-    form: Form,
-    engine: Engine | None,
-    schedule: Schedule | None,
-    microbatches: int | None,
-) -> ModelParallelCase:
+def _build_case(spec: ModelParallelSpec, variant: Variant) -> ModelParallelCase:
+    form, engine, schedule = variant.form, variant.engine, variant.schedule
     strategy: dict[str, object] = {"kind": form if form in ("rpc", "pipeline", "tensor") else None}
     mesh: dict[str, int] = {}
     if form in ("alone", "data", "mixed"):
@@ -233,41 +220,18 @@ def _case(
         mesh = {"data": MIXED_COPIES, "pipeline": spec.ranks // MIXED_COPIES}
     if engine is not None and form != "data":
         strategy["engine"] = engine
-    strategy |= {"schedule": schedule, "microbatches": microbatches}
+    strategy |= {"schedule": schedule, "microbatches": variant.microbatches}
     if schedule == "interleaved":
         strategy["chunks"] = CHUNKS
-    run = validate_spec(
-        {
-            "name": form,
-            "model": spec.model.model_dump(mode="json"),
-            "data": {**spec.data.model_dump(mode="json"), "batch": spec.batch},
-            "strategy": strategy,
-            "mesh": mesh,
-            "max_steps": spec.steps,
-            "evaluate": False,
-            "device": spec.device,
-            "threads": spec.threads or max(1, (os.cpu_count() or 1) // spec.ranks),
-            # one rank has no use for nodes, nor for a backend
-            "backend": "auto" if form == "alone" else spec.backend,
-            **spec.place_run(
-                nodes=1 if form == "alone" else spec.nodes,
-                workers=1 if form == "alone" else spec.workers,
-            ),
-        }
+    alone = form == "alone"
+    run = build_run(
+        spec,
+        name=form,
+        batch=spec.batch,
+        strategy=strategy,
+        mesh=mesh,
+        threads=spec.threads or max(1, (os.cpu_count() or 1) // spec.ranks),
+        nodes=1 if alone else spec.nodes,
+        workers=1 if alone else spec.workers,
     )
-    return ModelParallelCase(
-        form=form,
-        spec=run,
-        engine=engine,
-        schedule=schedule,
-        microbatches=microbatches,
-        asked=spec.asked_for(form, schedule),
-    )
-
-
-def _label(
-    form: Form, engine: Engine | None, schedule: Schedule | None, microbatches: int | None
-) -> str:
-    parts = [form, schedule, None if microbatches is None else f"×{microbatches}"]
-    parts.append("torch" if engine == "torch" else None)
-    return " ".join(part for part in parts if part)
+    return ModelParallelCase(**vars(variant), spec=run, asked=spec.asked_for(form, schedule))

@@ -77,15 +77,12 @@ def draw_scaling(style: FigureStyle, result: ScalingResult) -> Figure:
         ledger = figure.add_subplot(grid[-1, wide * line : wide * (line + 1)])
         _draw_ledger(style, ledger, bars[mode], mode)
     lines = figure.axes[0].get_legend_handles_labels()
-    figure.legend(*lines, loc="outside upper center", ncols=6, title=_title(result))
+    trained = f"{result.spec.model.name} on {result.spec.data.name}"
+    rounds = counted(rows[0].rounds, "round")
+    title = f"{trained}: median of {rounds}, 95 % intervals by Student's t"
+    figure.legend(*lines, loc="outside upper center", ncols=6, title=title)
     figure.legend(*ledger.get_legend_handles_labels(), loc="outside lower center", ncols=4)
     return figure
-
-
-def _title(result: ScalingResult) -> str:
-    spec, rounds = result.spec, counted(result.rows[0].rounds, "round")
-    trained = f"{spec.model.name} on {spec.data.name}"
-    return f"{trained}: median of {rounds}, 95 % intervals by Student's t"
 
 
 def _panels(mode: str, first: ScalingRow) -> list[_Panel]:
@@ -125,14 +122,14 @@ def _draw_lines(
     """Draw a line for each strategy, beside the ideal; counts that crowd the cores are shaded."""
     own = [row for row in result.rows if row.mode == mode]
     varies = "nodes" if len({row.nodes for row in own}) > 1 else "workers"
-    counts = sorted({_count(row, varies) for row in own})
+    counts = sorted({getattr(row, varies) for row in own})
     kinds = list(dict.fromkeys(row.kind for row in own))
     room = (counts[-1] - counts[0]) or 1
     top = _draw_ideal(style, axes, panel, own, counts)
     for number, kind in enumerate(kinds):
         line = [row for row in own if row.kind == kind and panel.values(row)[0] is not None]
         shift = (number - (len(kinds) - 1) / 2) * _DODGE * room
-        across, values = [_count(row, varies) + shift for row in line], panel.intervals(line)
+        across, values = [getattr(row, varies) + shift for row in line], panel.intervals(line)
         style.points(
             axes,
             across,
@@ -211,13 +208,9 @@ def _between(counts: Sequence[int]) -> list[float]:
     return [counts[0] + (counts[-1] - counts[0]) * part / 60 for part in range(61)]
 
 
-def _count(row: ScalingRow, varies: str) -> int:
-    return row.nodes if varies == "nodes" else row.workers
-
-
 def _shade(axes: Axes, rows: Sequence[ScalingRow], varies: str, room: float) -> None:
-    crowded = [_count(row, varies) for row in rows if row.crowded]
-    free = [_count(row, varies) for row in rows if not row.crowded]
+    crowded = [getattr(row, varies) for row in rows if row.crowded]
+    free = [getattr(row, varies) for row in rows if not row.crowded]
     if crowded:
         start = (max(free) + min(crowded)) / 2 if free else min(crowded) - room
         label = "more threads than cores"

@@ -14,9 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from drumline.bench.case_runner import BenchResult, CaseFailure, describe_machine, run_cases
-from drumline.bench.scaling.rows import ScalingFit, ScalingRow, build_scaling_rows, fit_series
+from drumline.bench.scaling.rows import (
+    ScalingFit,
+    ScalingRow,
+    Study,
+    build_scaling_rows,
+    fit_series,
+    read_times,
+)
 from drumline.bench.scaling.spec import Repeat, ScalingSpec
-from drumline.bench.scaling.study import Study, read_times
 from drumline.bench.scaling.table import describe_fits, describe_losses, describe_notes
 from drumline.core.errors import UsageError
 from drumline.core.processes import count_cores

@@ -27,18 +27,18 @@ from drumline.bench.specs import (
     Each,
     Listed,
     Workers,
+    build_run,
     check_names,
     check_trained,
-    settle_data,
+    settle_keys,
 )
 from drumline.core.processes import count_cores
-from drumline.spec.load import validate_spec
 from drumline.spec.parts import (
-    ClashError,
     DataSpec,
     ModelSpec,
     check_node_count,
     check_slow_nodes,
+    clash,
     one_word,
 )
 from drumline.spec.run_spec import RunSpec
@@ -51,22 +51,7 @@ _MOST_BY_ITSELF = 8
 """ranks, where the user does not say how many"""
 
 
-def _rising(counts: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(sorted(set(counts)))
-
-
-def _check_kinds(kinds: tuple[str, ...]) -> None:
-    for kind in kinds:
-        if kind in SPLIT_KINDS:
-            raise ClashError(
-                f"{kind} splits the model, but scaling is about ranks that each have all of it; "
-                f"compare it with drumline bench model-parallel, and leave it out here",
-                "kinds",
-            )
-    check_names(kinds, DATA_KINDS, "strategy", "kinds")
-
-
-Rising = AfterValidator(_rising)
+Rising = AfterValidator(lambda counts: tuple(sorted(set(counts))))
 
 
 @dataclass(frozen=True, order=True)
@@ -132,24 +117,20 @@ class ScalingSpec(BenchLinks):
     @classmethod
     def _settle(cls, values: Any) -> Any:
         """Fill in what follows from other keys: the data from the model, workers from nodes."""
-        if not isinstance(values, dict):
-            return values
-        settled = settle_data(values, _MODEL)
-        if "workers" not in settled:
-            several = settled.get("nodes", 1) != 1
-            settled["workers"] = [1] if several else _up_to(min(count_cores(), _MOST_BY_ITSELF))
-        return settled
+        cores = min(count_cores(), _MOST_BY_ITSELF)
+        # 1, 2, 4, … as far as there are cores, but 2 in any case
+        workers = [2**power for power in range(max(2, cores.bit_length()))]
+        return settle_keys(values, model=_MODEL, workers=workers)
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if len(self.workers) > 1 and len(self.nodes) > 1:
-            raise ClashError(
-                f"workers and nodes both have several counts ({_commas(self.workers)} and "
-                f"{_commas(self.nodes)}), and one study varies one of them; give the other one "
-                f"number, e.g. workers=1",
-                *("nodes", "workers"),
-            )
-        _check_kinds(self.kinds)
+            workers, nodes = (",".join(map(str, counts)) for counts in (self.workers, self.nodes))
+            raise clash("scaling_varies_both", workers=workers, nodes=nodes)
+        for kind in self.kinds:
+            if kind in SPLIT_KINDS:
+                raise clash("scaling_splits_model", kind=kind)
+        check_names(self.kinds, DATA_KINDS, "strategy", "kinds")
         check_slow_nodes(max(self.nodes), self.link, self.slow_nodes)
         check_trained(self.model, self.data)
         self._check_batch()
@@ -159,31 +140,11 @@ class ScalingSpec(BenchLinks):
         most = max(count.ranks for count in self.counts) if "strong" in self.mode else 0
         ranks = max(most, self.base.ranks)
         if self.batch < ranks:
-            raise ClashError(
-                f"batch is {self.batch}, less than one sample for each of {ranks} ranks; "
-                f"set batch={ranks} or more, or fewer {self.varies}",
-                *("batch", "workers", "nodes"),
-            )
+            raise clash("bench_batch_too_small", spec=self, ranks=ranks, fewer=self.varies)
         base = self.base.ranks
         if "weak" in self.mode and self.batch % base:
-            raise ClashError(
-                f"in weak scaling all ranks have as much to do at every count, but a batch of "
-                f"{self.batch} does not share out to {base} ranks; set "
-                f"batch={-(-self.batch // base) * base}, or mode=strong",
-                *("batch", "mode", "workers", "nodes"),
-            )
-
-
-def _commas(counts: tuple[int, ...]) -> str:
-    return ",".join(map(str, counts))
-
-
-def _up_to(cores: int) -> list[int]:
-    """1, 2, 4, … as far as there are cores, but 2 in any case."""
-    counts = [1, 2]
-    while counts[-1] * 2 <= cores:
-        counts.append(counts[-1] * 2)
-    return counts
+            fix = -(-self.batch // base) * base
+            raise clash("weak_scaling_batch", spec=self, ranks=base, fix=fix)
 
 
 ALONE = "alone"
@@ -268,20 +229,14 @@ def _build_case(spec: ScalingSpec, kind: str, mode: Mode | None, count: Count) -
     strategy: dict[str, object] = {"kind": kind}
     if kind == ALONE:  # nothing is put into buckets, since nothing will be sent
         strategy = {"kind": "allreduce", "bucketed": False}
-    batch = spec.batch_of(mode or "strong", count)
-    run = validate_spec(
-        {
-            "name": kind,
-            "model": spec.model.model_dump(mode="json"),
-            "data": {**spec.data.model_dump(mode="json"), "batch": batch},
-            "strategy": strategy,
-            "max_steps": spec.steps,
-            "checkpoint": {"every_steps": spec.steps},  # none between the steps that are timed
-            "evaluate": False,
-            "threads": spec.threads,
-            "device": spec.device,
-            "backend": "auto" if kind == ALONE else spec.backend,
-            **spec.place_run(nodes=count.nodes, workers=count.workers),
-        }
+    run = build_run(
+        spec,
+        name=kind,
+        batch=spec.batch_of(mode or "strong", count),
+        strategy=strategy,
+        checkpoint={"every_steps": spec.steps},  # none between the steps that are timed
+        threads=spec.threads,
+        nodes=count.nodes,
+        workers=count.workers,
     )
     return ScalingCase(kind=kind, mode=mode, count=count, spec=run)

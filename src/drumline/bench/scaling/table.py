@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from drumline.bench.fitting_table import KEPT, FittingColumn, FittingTable
-from drumline.bench.model_parallel.table import NOTHING, milliseconds
+from drumline.bench.fitting_table import NOTHING, FittingColumn, FittingTable, format_known
+from drumline.bench.model_parallel.display import milliseconds
 from drumline.bench.scaling.rows import ScalingFit, ScalingRow
 from drumline.bench.scaling.spec import ScalingSpec
 from drumline.core.formatting import counted, listed
@@ -37,29 +37,29 @@ def once_each(rows: Sequence[ScalingRow]) -> list[ScalingRow]:
     return list({row.case: row for row in rows}.values())
 
 
-def _table(rows: Sequence[ScalingRow]) -> FittingTable:
-    def column(name: str, write: Callable[[ScalingRow], str], leaves: int = KEPT) -> FittingColumn:
-        return FittingColumn(name=name, cells=[write(row) for row in rows], leaves=leaves)
+def _table(rows: Sequence[ScalingRow]) -> FittingTable[ScalingRow]:
+    def strategy(row: ScalingRow) -> str:
+        return row.case.removeprefix(row.mode).split("×")[0].strip()
 
-    names = [row.case.removeprefix(row.mode).split("×")[0].strip() for row in rows]
-    several = len({row.nodes for row in rows}) > 1
-    columns = [
-        FittingColumn(name="strategy", cells=names, justify="left"),
-        *([column("nodes", lambda row: str(row.nodes), leaves=4)] if several else []),
-        column("ranks", lambda row: str(row.ranks)),
-        column("batch", lambda row: str(row.batch), leaves=1),
-        column("ms", lambda row: milliseconds(row.median_s)),
-        column("±", lambda row: _wide(row.median_s, row.high_s), leaves=6),
-        column("speed-up", lambda row: _times(row.speedup)),
-        column("±", lambda row: _wide(row.speedup, row.speedup_high), leaves=7),
-        column("eff.", lambda row: _share(row.efficiency)),
-        column("lost", lambda row: _share(row.lost), leaves=5),
-        column("compute", lambda row: _share(row.lost_compute), leaves=5),
-        column("wait", lambda row: _share(row.lost_wait), leaves=5),
-        column("transfer", lambda row: _share(row.lost_transfer), leaves=5),
-        column("data", lambda row: _share(row.lost_data), leaves=3),
+    columns: list[FittingColumn[ScalingRow]] = [
+        FittingColumn("strategy", strategy, justify="left"),
+        FittingColumn("nodes", lambda row: str(row.nodes), leaves=4),
+        FittingColumn("ranks", lambda row: str(row.ranks)),
+        FittingColumn("batch", lambda row: str(row.batch), leaves=1),
+        FittingColumn("ms", lambda row: milliseconds(row.median_s)),
+        FittingColumn("±", lambda row: _wide(row.median_s, row.high_s), leaves=6),
+        FittingColumn("speed-up", lambda row: format_known("{:.2f}×", row.speedup)),
+        FittingColumn("±", lambda row: _wide(row.speedup, row.speedup_high), leaves=7),
+        FittingColumn("eff.", lambda row: _share(row.efficiency)),
+        FittingColumn("lost", lambda row: _share(row.lost), leaves=5),
+        FittingColumn("compute", lambda row: _share(row.lost_compute), leaves=5),
+        FittingColumn("wait", lambda row: _share(row.lost_wait), leaves=5),
+        FittingColumn("transfer", lambda row: _share(row.lost_transfer), leaves=5),
+        FittingColumn("data", lambda row: _share(row.lost_data), leaves=3),
     ]
-    return FittingTable(columns=columns, gap=1, elsewhere="--json, --csv")
+    if len({row.nodes for row in rows}) == 1:
+        columns = [column for column in columns if column.name != "nodes"]
+    return FittingTable(rows=rows, columns=columns, gap=1, elsewhere="--json, --csv")
 
 
 def _legend(smallest: str) -> str:
@@ -81,12 +81,8 @@ def _wide(middle: float | None, high: float | None) -> str:
     return f"{high / middle - 1:.0%}" if high < _FAR * middle else f">{_FAR}×"
 
 
-def _times(speedup: float | None) -> str:
-    return NOTHING if speedup is None else f"{speedup:.2f}×"
-
-
 def _share(share: float | None) -> str:
-    return NOTHING if share is None else f"{share:.0%}".replace("-0%", "0%").replace("-", "−")
+    return format_known("{:.0%}", share).replace("-0%", "0%").replace("-", "−")
 
 
 _LOSSES = {
@@ -205,17 +201,13 @@ def _describe_fit(fit: ScalingFit) -> str:
     elif fit.share > 1:
         cause = "" if compare(serial, 1) is Order.MORE else "; or it is noise"
         told += f", more than everything: more ranks are slower, which no law knows of{cause}"
-    elif fit.law == "Amdahl" and _least(serial) > _SEEN:
+    elif fit.law == "Amdahl" and (fit.share if fit.share_low is None else fit.share_low) > _SEEN:
         told += f", so no number of ranks is faster than {1 / fit.share:.3g}×"
     if fit.crowded:
         told += "; ranks that take turns on cores count as serial here"
     elif fit.points > 1 and fit.error > _OFF:
         told += f"; it is off by {fit.error:.0%}, so the law does not describe this well"
     return told
-
-
-def _least(interval: Interval) -> float:
-    return interval.middle if interval.low is None else interval.low
 
 
 def percent(share: float) -> str:

@@ -334,7 +334,11 @@ def write_choices(chapter: Chapter, results: Results) -> None:
     chapter.show(how, "of", "average", "loss", "accuracy", "diverged_at")
     sent = chapter.table("compression", CompressionRow)
     chapter.show(sent, "compress", "bytes_per_step", "step_ms", "accuracy")
-    _describe_choices(chapter, choices)
+    means = {row.of: row for row in choices if row.average == "mean" and row.accuracy is not None}
+    for row in choices:
+        if row.average == "sum" and row.of in means:
+            _compare_sum(chapter, means[row.of], row)
+    chapter.note("means", **{of: means.get(of) for of in OF})
     if len(compression) == len(COMPRESSED):
         full, half = compression
         bytes_sent = ratio(half.bytes_per_step, full.bytes_per_step)
@@ -380,16 +384,7 @@ def _curves(results: Results) -> Iterator[LossRow]:
             yield LossRow(key=name, step=point.step, loss=point.loss)
 
 
-def _describe_choices(chapter: Chapter, rows: Sequence[ChoiceRow]) -> None:
-    """Compare sums with means, and gradients with parameters."""
-    means = {row.of: row for row in rows if row.average == "mean" and row.accuracy is not None}
-    for total in rows:
-        if total.average == "sum" and total.of in means:
-            _describe_sum(chapter, means[total.of], total)
-    chapter.note("means", **{of: means.get(of) for of in OF})
-
-
-def _describe_sum(chapter: Chapter, mean: ChoiceRow, total: ChoiceRow) -> None:
+def _compare_sum(chapter: Chapter, mean: ChoiceRow, total: ChoiceRow) -> None:
     holes = {"mean": mean, "sum": total, "why": chapter.text.text(f"sum.why.{mean.of}")}
     if total.diverged_at is not None:
         chapter.note("sum.diverged", **holes)

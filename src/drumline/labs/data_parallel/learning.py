@@ -74,7 +74,11 @@ def write_learning(chapter: Chapter, results: Results) -> None:
         if row.kind != MIXED and gap is not None:
             chapter.note(f"against.{compare(gap, 0)}", row=row, base=base, gap=gap)
     _describe_test_set(chapter, runs, rows)
-    _describe_waiting(chapter, rows)
+    least, most = extremes(rows, lambda row: row.wait_share)
+    if least is not None and most is not None:  # of unequal parts, others wait for the largest
+        shortest, longest = least.wait_share or 0.0, most.wait_share or 0.0
+        if longest >= _WAITS and longest >= 1.2 * shortest:
+            chapter.note("waiting", most=most, least=least)
 
 
 def _ending(kind: str, records: Sequence[RunRecord]) -> StrategyRow:
@@ -104,15 +108,6 @@ def _describe_test_set(chapter: Chapter, runs: Runs, rows: Sequence[StrategyRow]
     quoted = chapter.found("samples of the test set", samples, "count", of=data)
     reach = 1.96 * math.sqrt(share * (1 - share) / samples)
     chapter.note("test_set", samples=quoted, reach=reach)
-
-
-def _describe_waiting(chapter: Chapter, rows: Sequence[StrategyRow]) -> None:
-    """Tell of unequal parts: the rank with the most samples is the one that others wait for."""
-    least, most = extremes(rows, lambda row: row.wait_share)
-    if least is not None and most is not None:
-        shortest, longest = least.wait_share or 0.0, most.wait_share or 0.0
-        if longest >= _WAITS and longest >= 1.2 * shortest:
-            chapter.note("waiting", most=most, least=least)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from drumline.bench.model_parallel.plot import Bars, draw_bars, draw_loss_curves
+from drumline.bench.model_parallel.display import Bars, draw_bars, draw_loss_curves
 from drumline.labs.model_parallel.experiments import SWEPT
 from drumline.labs.plots import Plot, Style
 from drumline.report.page.table import NOTHING, Table, plain
