@@ -87,7 +87,14 @@ def test_shaped_links(drumline):
 
 
 @pytest.mark.parametrize(
-    "collective", ["broadcast", "gather", "scatter", "reduce_scatter", "all_to_all"]
+    "collective",
+    [
+        "broadcast",
+        "reduce_scatter",
+        pytest.param("gather", marks=pytest.mark.slow),
+        pytest.param("scatter", marks=pytest.mark.slow),
+        pytest.param("all_to_all", marks=pytest.mark.slow),
+    ],
 )
 def test_every_collective_by_every_algorithm_is_checked(drumline, collective):
     words = (f"collective={collective}", "sizes=4KiB", "rounds=1", "backends=gloo,shm")

@@ -101,6 +101,7 @@ def test_what_would_fail_in_every_container_is_refused_now(drumline, words, told
     assert not (drumline.folder / "compose.yaml").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives each node a hosts file of its own")
 def test_containers_by_their_names(drumline):
     """What the containers run, on nodes that know each other by name as Compose's do."""

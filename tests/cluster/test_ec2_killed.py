@@ -266,6 +266,7 @@ provider.create(lambda who, what: None)
 """
 
 
+@pytest.mark.slow
 def test_processes_that_are_killed(aws, ec2_cluster, tmp_path):
     """The same with real processes: one after another dies, and the last one gets through."""
     environment = {**os.environ, "PYTHONPATH": str(SOURCE)}

@@ -127,6 +127,7 @@ def collect(lines):
     return show
 
 
+@pytest.mark.slow
 def test_a_script_runs_on_all_nodes_and_a_split_model_after_it_starts_warm(nodes):
     lines, phases = [], []
     before = [len(remote.commands) for remote in nodes.remotes]
@@ -199,7 +200,7 @@ def _check_clocks(runs):
     ("what", "code", "says"),
     [
         ("raise", 1, "rank 1 (node 1) failed:"),
-        ("exit", 7, "rank 1 (node 1) exited with code 7"),
+        pytest.param("exit", 7, "rank 1 (node 1) exited with code 7", marks=pytest.mark.slow),
     ],
 )
 def test_the_first_failing_rank_is_told_and_its_code_passed_on(nodes, what, code, says):
@@ -214,7 +215,14 @@ def test_the_first_failing_rank_is_told_and_its_code_passed_on(nodes, what, code
     assert nodes.state(1, job_id)["error"] == ended.error
 
 
-@pytest.mark.parametrize("victim", ["follower", "node", "leader"])
+@pytest.mark.parametrize(
+    "victim",
+    [
+        pytest.param("follower", marks=pytest.mark.slow),
+        pytest.param("node", marks=pytest.mark.slow),
+        "leader",
+    ],
+)
 def test_what_is_killed_ends_the_job_everywhere(nodes, victim):
     job_id = do(submit(nodes.remotes, deed("sleep")))
     for rank in (0, 1):

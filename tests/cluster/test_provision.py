@@ -155,6 +155,7 @@ def test_nodes_get_their_environment_once(nodes, project, monkeypatch, tmp_path)
     assert [p.name for p in tmp_path.iterdir()] == [".ansible.cfg"], "nothing in the home folder"
 
 
+@pytest.mark.slow
 def test_a_requirement_that_does_not_install_is_shown(nodes, project, scratch):
     with pytest.raises(HostError) as raised:
         provision(nodes, project, requirements="bad.txt")

@@ -133,6 +133,7 @@ def test_what_is_not_ours_is_never_removed(servers, lab, tmp_path):
             provider(tmp_path, hosts_of(servers), root=root).create(quiet)
 
 
+@pytest.mark.slow
 def test_hosts_that_are_not_known_or_not_there(servers, lab, tmp_path):
     pub = servers.all[0].host_key.with_suffix(".pub").read_text()
     hosts = hosts_of(servers)

@@ -208,6 +208,7 @@ def test_twin_nodes_are_machines_of_their_own(rig, monkeypatch):
     assert "do not run" in gone.stderr
 
 
+@pytest.mark.slow
 def test_twin_what_dies_is_gone_and_made_anew(rig):
     there = rig()
     first, second = there.provider.create(quiet)

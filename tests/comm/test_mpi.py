@@ -11,6 +11,7 @@ import torch
 
 from backends import check_ddp
 from drumline.core.errors import CommError
+from drumline.core.task import SCRATCH
 from drumline.launch.mpirun import mpi_environment
 
 MPIRUN = Path(sys.executable).parent / "mpirun"
@@ -22,6 +23,7 @@ pytestmark = pytest.mark.skipif(not MPIRUN.exists(), reason="the extra [mpi] is 
 
 def under_mpirun(ranks, folder, *words):
     environment = mpi_environment(folder, ranks)
+    del environment[SCRATCH]  # no launch holds it: `drumline doctor` of another test would end this
     paths = [str(RANK.parent), *filter(None, [environment.get("PYTHONPATH")])]
     return subprocess.run(
         [MPIRUN, "-n", str(ranks), sys.executable, str(RANK), str(folder / "store"), *words],

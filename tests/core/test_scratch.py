@@ -99,6 +99,7 @@ def test_a_removal_that_was_cut_short_is_finished_by_the_next(temporary):
         assert list(temporary.iterdir()) == [scratch.path]
 
 
+@pytest.mark.slow
 def test_an_interrupt_comes_before_or_after_a_folder_is_made_or_removed(temporary):
     done = subprocess.run(
         [sys.executable, "-c", INTERRUPTED],

@@ -31,6 +31,7 @@ def site(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_site_has_all_pages_in_both_languages(site):
     for language, folder in (("en", site), ("zh", site / "zh")):
         for name in pages(language):

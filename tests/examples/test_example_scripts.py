@@ -30,6 +30,7 @@ def test_the_script_runs_alone(run_here):
     assert done.left == []
 
 
+@pytest.mark.slow
 def test_the_script_gives_the_same_under_drumline_and_torchrun(run_here):
     ours = run_here("drumline", "run", "-j", "1x2", SCRIPT, "--epochs", 2)
     theirs = run_here("torchrun", "--nproc-per-node", 2, SCRIPT, "--epochs", 2)

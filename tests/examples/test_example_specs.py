@@ -14,7 +14,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 SPECS = sorted((EXAMPLES / "specs").glob("*.yaml"))
 
 
-QUICK = ("slow_link", "mesh")
+QUICK = ("mesh",)
 
 
 def quick_or_slow(spec):

@@ -72,6 +72,7 @@ def problems(folder, *, rerun=False):
     return verify_report(folder, rerun=rerun, watch=lambda _: None).problems
 
 
+@pytest.mark.slow
 def test_a_damaged_report_is_told_whatever_was_done_to_it(report):
     assert problems(report) == []
     findings = report / "data" / "findings.csv"

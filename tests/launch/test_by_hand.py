@@ -70,6 +70,7 @@ def test_two_terminals_train_as_one_launch_does(drumline):
     assert answer.json["weights_sha256"] == expected["weights_sha256"]
 
 
+@pytest.mark.slow
 def test_terminals_with_other_words_are_told_in_both(drumline):
     port = free_port()
     job = (*JOB, "max_steps=5")
@@ -111,6 +112,7 @@ def test_a_peer_that_never_comes_is_named_in_every_terminal(drumline):
     assert "rank 1 did not come within 3 s" in err
 
 
+@pytest.mark.slow
 def test_rank_0_that_never_comes_and_a_taken_port_are_told(drumline):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

@@ -37,7 +37,11 @@ def test_a_crash_is_told_by_rank_with_its_traceback_first(drumline):
 
 
 @pytest.mark.parametrize(
-    ("deed", "words"), [("kill", "was killed by SIGKILL"), ("exit", "exited with code 3")]
+    ("deed", "words"),
+    [
+        ("kill", "was killed by SIGKILL"),
+        pytest.param("exit", "exited with code 3", marks=pytest.mark.slow),
+    ],
 )
 def test_a_rank_that_dies_without_a_word_is_named(drumline, deed, words):
     answer = drumline("train", *JOB, "epochs=2", FAULT=f"1:3:{deed}")
@@ -45,7 +49,8 @@ def test_a_rank_that_dies_without_a_word_is_named(drumline, deed, words):
     assert answer.err.startswith(f"drumline: rank 1 {words}")
 
 
-@pytest.mark.parametrize("deed", [pytest.param("sleep", marks=pytest.mark.slow), "stop"])
+@pytest.mark.slow
+@pytest.mark.parametrize("deed", ["sleep", "stop"])
 def test_a_rank_that_stops_answering_is_named_within_the_timeout(drumline, deed):
     fault = f"1:6:{deed}"
     answer = drumline("train", *JOB, "epochs=2", "timeout_s=4", FAULT=fault, timeout_s=30)
@@ -74,6 +79,7 @@ def test_a_run_directory_that_is_removed_in_training_is_told(drumline):
     assert err == f"drumline: {run} was removed while it trained; start the run again\n"
 
 
+@pytest.mark.slow
 def test_an_error_that_would_come_again_is_not_tried_again(drumline):
     answer = drumline("train", *JOB, "epochs=2", "restarts=3", FAULT="1:6:nan")
     assert answer.code == 1
@@ -110,6 +116,7 @@ def test_a_failed_resume_puts_everything_back(drumline):
     assert not (run / ".summary.before").exists()
 
 
+@pytest.mark.slow
 def test_a_run_that_trains_now_is_not_resumed(drumline):
     process = drumline.start("train", *JOB, "epochs=50", FAULT="0:60:sleep")
     wait_for_steps(drumline.folder / "runs" / "run-1", 20)
@@ -119,6 +126,7 @@ def test_a_run_that_trains_now_is_not_resumed(drumline):
     assert "right now" in answer.err
 
 
+@pytest.mark.slow
 def test_meeting_by_a_named_file_leaves_its_neighbours_alone(drumline):
     (drumline.folder / "meet.py").write_text("mine")
     (drumline.folder / "meet.1").write_text("mine")
@@ -170,8 +178,8 @@ def test_kill_nine_of_everything_at_once_is_tidied_up_by_doctor(drumline):
     ("numbers", "code", "out"),
     [
         ((signal.SIGINT,), 130, None),
-        ((signal.SIGINT, signal.SIGINT), 130, None),
-        ((signal.SIGTERM,), 143, None),
+        pytest.param((signal.SIGINT, signal.SIGINT), 130, None, marks=pytest.mark.slow),
+        pytest.param((signal.SIGTERM,), 143, None, marks=pytest.mark.slow),
         ((signal.SIGHUP,), 129, "elsewhere/f"),
     ],
 )
@@ -200,6 +208,7 @@ def test_restart_goes_on_from_the_checkpoint_to_the_same_weights(drumline):
     assert shaken["steps"] == calm["steps"] == 30
 
 
+@pytest.mark.slow
 def test_resume_ends_with_the_bits_of_a_run_that_never_stopped(drumline):
     job = (*JOB, "model.dropout=0.3", "epochs=3", "optimizer=adam", "optimizer.lr=0.001")
     calm = drumline.train(*job, "name=calm")
@@ -340,6 +349,7 @@ def test_joins_under_another_launcher(drumline, launcher):
     assert expected["weights_sha256"] in done.stdout
 
 
+@pytest.mark.slow
 def test_listens_on_the_loopback_alone(drumline):
     process = drumline.start("train", *JOB, "init=tcp", "epochs=50", FAULT="0:100:sleep")
     wait_for_steps(drumline.folder / "runs" / "run-1", 20)

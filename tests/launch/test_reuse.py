@@ -18,6 +18,7 @@ def launcher(drumline):
     started.end()
 
 
+@pytest.mark.slow
 def test_runs_with_one_agents_share_a_server_until_one_fails(drumline, launcher):
     first = launcher.train()
     assert (first.error, first.node_log) == (None, "")

@@ -109,7 +109,8 @@ def listeners(pid: int) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("fault", [pytest.param("cut", marks=pytest.mark.slow), "stop"])
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["cut", "stop"])
 def test_silence_is_told_by_node_within_the_timeout(drumline, fault):
     if fault == "cut" and os.geteuid() != 0:
         pytest.skip("only root enters the hub's namespace by its number")
@@ -156,6 +157,7 @@ def test_kill_nine_leaves_nothing(drumline, victim):
     assert err.startswith(f"drumline: {told}")
 
 
+@pytest.mark.slow
 def test_without_root(drumline):
     """As nobody, or as root without its rights: by a user namespace, and still as who they are."""
     drumline.folder.chmod(0o777)
@@ -209,6 +211,7 @@ def test_a_delay_that_the_kernel_cannot_make_is_refused_before_anything_starts(d
     assert not list((drumline.folder / "runs").iterdir())
 
 
+@pytest.mark.slow
 def test_nodes_stay_for_the_next_run_until_they_are_others(drumline):
     launcher = Launcher(drumline)
     first = launcher.train("nodes=2", "workers=1", "link=1gbit")

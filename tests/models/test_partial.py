@@ -276,6 +276,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux limits memory")
 def test_a_part_fits_where_the_whole_does_not(tmp_path: Path) -> None:
     (tmp_path / "wide_net.py").write_text(WIDE)

@@ -163,7 +163,15 @@ def train_all_cases(rank, world_size, cases):
     return found
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "world_size",
+    [
+        1,
+        2,
+        pytest.param(3, marks=pytest.mark.slow),
+        pytest.param(4, marks=pytest.mark.slow),
+    ],
+)
 def test_equals_one_process(tmp_path, world_size):
     cases = CASES if world_size > 1 else ["sgd, microbatches"]
     with Team(world_size, folder=tmp_path) as team:
@@ -326,6 +334,7 @@ with join_rpc(store, rank=0, world_size=1, timeout_s=10, leader="10.77.0.1") as 
 """
 
 
+@pytest.mark.slow
 def test_listens_on_a_nodes_own_address():
     need_namespaces()
     network = (
@@ -392,10 +401,10 @@ def signal_oneself(number):
     [
         (1, "forward", signal.SIGKILL),
         (2, "backward", signal.SIGKILL),
-        (1, "forward", signal.SIGSTOP),
+        pytest.param(1, "forward", signal.SIGSTOP, marks=pytest.mark.slow),
         pytest.param(2, "backward", signal.SIGSTOP, marks=pytest.mark.slow),
-        (0, "forward", signal.SIGKILL),
-        (0, "backward", signal.SIGSTOP),
+        pytest.param(0, "forward", signal.SIGKILL, marks=pytest.mark.slow),
+        pytest.param(0, "backward", signal.SIGSTOP, marks=pytest.mark.slow),
     ],
 )
 def test_a_lost_rank_is_named_by_all_others(run_ranks, victim, when, number):
@@ -420,6 +429,7 @@ def test_an_error_inside_a_part_reaches_the_leader_and_ends_all(run_ranks):
         assert "rank 0 gave up: ValueError" in message
 
 
+@pytest.mark.slow
 def test_a_rank_that_is_only_slow_is_told_from_a_lost_one(run_ranks):
     doze = partial(time.sleep, 4)
     leader, other = run_ranks(train_until_trapped, 2, 1, "forward", doze, 1)

@@ -74,6 +74,7 @@ def test_runs_are_listed_and_shown(unpack, ask, tmp_path):
     assert {"forward 3", "backward 3", "send", "receive"} <= {event["name"] for event in events}
 
 
+@pytest.mark.slow
 def test_runs_are_reported_and_compared(unpack, ask, tmp_path):
     unpack("runs")
     ask("report", "whole-1", "stages-1", "stopped-1", "--out", "page")
@@ -117,6 +118,7 @@ def test_a_cluster_file_of_ec2_is_read_to_its_end(unpack, drumline, tmp_path):
     assert "no AWS region is set" in answer.err, "nothing in the file is refused"
 
 
+@pytest.mark.slow
 def test_a_cluster_that_was_up_is_looked_at_and_cleared(unpack, ask, drumline, tmp_path):
     unpack("project", "home-up")
     drumline.folder = tmp_path / "project"

@@ -191,6 +191,7 @@ def test_what_is_no_report_of_ours_is_told(tmp_path, text, said):
         read_manifest(tmp_path)
 
 
+@pytest.mark.slow
 def test_nothing_of_others_is_overwritten(tmp_path):
     folder = tmp_path / "r"
     (folder / "data").mkdir(parents=True)

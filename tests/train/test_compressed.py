@@ -52,6 +52,7 @@ def test_ranks_stay_equal_and_near_the_exact_run_until_it_overflows(run_ranks):
         assert "averaged in fp16, which ends at 65504; set strategy.compress=bf16" in error.message
 
 
+@pytest.mark.slow
 def test_the_ledger_shows_half_the_bytes(drumline):
     words = ("model=linear", "strategy=allreduce", "data.samples=600", "max_steps=3")
     run = drumline.train(*words, "strategy.compress=fp16")

@@ -89,6 +89,7 @@ def test_one_process_is_a_plain_loop(run_ranks):
     assert abs(ours - plain).max() <= 1e-12
 
 
+@pytest.mark.slow
 def test_cnn_and_gpt_too(run_ranks):
     text = {"model": {"name": "gpt-mini", "width": 32, "layers": 1}, "data": "shakespeare"}
     jobs = [

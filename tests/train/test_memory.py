@@ -101,6 +101,7 @@ print(part[0].weight.mean().item(), state["exp_avg"].mean().item())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux limits memory")
 def test_a_part_is_read_in_the_memory_of_a_part(tmp_path: Path) -> None:
     # 4 MiB a layer: the whole model's file has 32, its optimizer's 64
@@ -142,7 +143,7 @@ with memory_budget(spec) as held:
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux limits memory")
-@pytest.mark.parametrize("limit", ["1MB", "20MB"])
+@pytest.mark.parametrize("limit", ["1MB", pytest.param("20MB", marks=pytest.mark.slow)])
 def test_too_little_to_begin_is_told_with_what_would_do(limit: str) -> None:
     words = ["model=gpt-mini", "data=shakespeare", "strategy=pipeline"]
 

@@ -122,6 +122,7 @@ def compare(run_ranks, world_size, given, tolerance=1e-10, **options):
             assert np.abs(np.subtract(losses, wanted_losses)).max() <= tolerance, spec
 
 
+@pytest.mark.slow
 def test_two_ranks(run_ranks):
     given = cases(PIPELINES + TENSORS) + cases(INTERLEAVED, models=("cnn", "gpt"))
     compare(run_ranks, 2, given)
@@ -146,7 +147,14 @@ def test_float32_over_shared_memory(run_ranks):
 
 @pytest.mark.parametrize(
     ("world_size", "name", "microbatches"),
-    [(2, "mlp", 1), (2, "gpt", 3), (3, "cnn", 1), (3, "mlp", 4), (4, "gpt", 2), (4, "cnn", 4)],
+    [
+        (2, "mlp", 1),
+        (2, "gpt", 3),
+        (3, "mlp", 4),
+        pytest.param(3, "cnn", 1, marks=pytest.mark.slow),
+        pytest.param(4, "gpt", 2, marks=pytest.mark.slow),
+        pytest.param(4, "cnn", 4, marks=pytest.mark.slow),
+    ],
 )
 def test_by_rpc(run_ranks, world_size, name, microbatches):
     """A process joins RPC once, so each case has processes of its own."""

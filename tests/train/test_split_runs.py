@@ -80,6 +80,7 @@ def test_a_stage_that_is_lost_is_named(drumline, kind, sent):
     assert err.startswith(f"drumline: rank 1 {how}"), err
 
 
+@pytest.mark.slow
 def test_all_that_a_stage_waits_for_is_in_the_ledger(drumline):
     """Also for the backward of the stage before it, which no message tells: by what comes then."""
     job = ("model=gpt-mini", "model.width=32", "model.layers=2", "data=shakespeare")
@@ -123,7 +124,11 @@ def test_norms_that_would_see_microbatches_are_named():
             ("strategy={kind: pipeline, balance: [1, 1]}",),
             "the balance [1, 1] adds up to 2, but the model has 3 layers (fc1, fc2, fc3)",
         ),
-        (("strategy=tensor", "model=faulty:build", "workers=30"), "can be split over 30 ranks"),
+        pytest.param(
+            ("strategy=tensor", "model=faulty:build", "workers=30"),
+            "can be split over 30 ranks",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_models_that_cannot_be_split_so_are_told(drumline, words, said):

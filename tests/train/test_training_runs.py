@@ -22,6 +22,7 @@ def test_a_slow_rank_is_named_with_what_it_cost(drumline):
     assert "of that was waiting for rank 1" in shown.out.replace("\n", " ")
 
 
+@pytest.mark.slow
 def test_the_ledger_adds_up_for_every_strategy(drumline):
     for kind in ("ddp", "chunked_ring", "parameter_server"):
         ledger = drumline.train(f"strategy={kind}", "max_steps=12")["ledger"]
@@ -42,6 +43,7 @@ def test_nan_stops_with_step_rank_and_tensor(drumline):
     assert answer.err.count("\n") == 1, "one sentence"
 
 
+@pytest.mark.slow
 def test_a_diverging_learning_rate_names_the_broken_parameter(drumline):
     answer = drumline("train", *JOB, "optimizer.lr=1e30", "epochs=2")
     assert answer.code == 1
@@ -154,14 +156,14 @@ def nothing(): return nn.Flatten()
     [
         (["model=nowhere:build"], "nowhere", 2),
         (["model=faulty:buidl"], "build", 2),
-        (["model.droput=0"], "dropout", 2),
-        (["model=a.b:"], "a.b:", 2),
+        pytest.param(["model.droput=0"], "dropout", 2, marks=pytest.mark.slow),
+        pytest.param(["model=a.b:"], "a.b:", 2, marks=pytest.mark.slow),
         (["model=shapes:five"], "[64, 5] where [64, classes] is needed", 2),
-        (["model=shapes:nothing"], "no parameter to train", 2),
+        pytest.param(["model=shapes:nothing"], "no parameter to train", 2, marks=pytest.mark.slow),
         (["backend=nccl"], "backend=auto", 2),
-        (["data.samples=1", "data.batch=8"], "sample", 2),
+        pytest.param(["data.samples=1", "data.batch=8"], "sample", 2, marks=pytest.mark.slow),
         (["data=mnist", "data.path=."], "drumline data fetch mnist", 1),
-        (["device=cuda"], "device=cpu", 2),
+        pytest.param(["device=cuda"], "device=cpu", 2, marks=pytest.mark.slow),
         (["--out", "/proc/nowhere"], "cannot make a run directory", 1),
         (["data.partition.kind=by_label", "data.partition.labels=[[0],[42]]"], "42", 2),
     ],
@@ -187,6 +189,7 @@ def test_a_corrupt_data_file_is_named(drumline, shared_data):
     assert answer.err.count("\n") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [
