@@ -163,6 +163,7 @@ def test_a_script_runs_on_all_nodes_and_a_split_model_after_it_starts_warm(nodes
     _check_clocks([nodes.job(rank, split) / "run" for rank in (0, 1)])
 
 
+@pytest.mark.slow
 def test_a_spec_trains_over_nodes_to_the_same_weights_as_here(nodes, drumline):
     (drumline.folder / "spec.yaml").write_text(SPEC % "allreduce")
     here = drumline.train("spec.yaml", "workers=2")
