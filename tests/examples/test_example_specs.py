@@ -40,7 +40,7 @@ def test_the_slow_rank_is_named(run_here):
     summary, _ = train(run_here, EXAMPLES / "specs" / "slow_rank.yaml", "max_steps=10")
     blame = {rank["rank"]: rank["caused_ms"] for rank in summary["ledger"]["ranks"]}
     assert max(blame, key=blame.get) == 1
-    assert blame[1] > 25, "half of what delays it"
+    assert blame[1] > 40
 
 
 @pytest.mark.slow
