@@ -278,7 +278,7 @@ def test_an_interrupted_sync_is_continued(project, home, node):
         *("-m", "drumline.node.receive", node.machine.root),
     ]
     packed = zlib.compress(manifest.packed)
-    pack = sync_module._pack_small
+    pack = sync_module._small_file_cache()
     blocks = b"".join(sync_module._blocks(pack, project, manifest.entries[:2]))
     lines = (
         json.dumps({"hash": manifest.hash}) + "\n" + json.dumps({"manifest": len(packed)}) + "\n"

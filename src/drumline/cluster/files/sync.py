@@ -112,7 +112,7 @@ ROUNDS = 3
 """so often a folder that changes meanwhile is looked at again"""
 _ANSWER_S, _WRITE_S, _END_S = 900.0, 300.0, 20.0  # a node may have many files to scan
 _STALLED = "stalled"
-_SMALL, _KEPT = 1 << 16, 1 << 10
+_SMALL, _KEPT = 1 << 16, 1 << 26
 Pack = Callable[[Path, Entry], bytes]
 
 
@@ -148,7 +148,7 @@ async def sync_folder(
         UsageError: the folder cannot be sent; the nodes are as they were.
         HostError: a node is lost, or cannot take it; the others are as they were, or finished.
     """
-    pack = functools.lru_cache(_KEPT)(_pack_small)  # for the other nodes
+    pack = _small_file_cache()
     scan = functools.partial(scan_project, folder, home.sync, apart)
     for number in range(ROUNDS):
         results, changed = await _sync_once(remotes, scan, pack, note)
@@ -227,8 +227,22 @@ def _blocks(pack: Pack, root: Path, entries: Sequence[Entry]) -> Iterator[bytes]
         yield bytes(block)
 
 
-def _pack_small(root: Path, entry: Entry) -> bytes:
-    return b"".join(pack_frames(_read(root, entry)))
+def _small_file_cache() -> Pack:
+    """Return what packs a small file; it is kept for the other nodes, up to a limit in bytes."""
+    packed: dict[str, bytes] = {}
+    kept = 0
+
+    def pack(root: Path, entry: Entry) -> bytes:
+        nonlocal kept
+        known = packed.get(entry.digest)
+        if known is None:
+            known = b"".join(pack_frames(_read(root, entry)))
+            if kept < _KEPT:
+                kept += len(known)
+                packed[entry.digest] = known
+        return known
+
+    return pack
 
 
 def _read(root: Path, entry: Entry) -> Iterator[bytes]:
